@@ -1,0 +1,124 @@
+"""Read what a judge model answered, strictly: no guess, no clamp, and a clear reason when it cannot be read.
+
+The way of a text: as JSON; without the fences and prose around it; repaired by json-repair. Where several
+whole answers stand in it, the last one counts. What is readable but off the scale is ``OutOfRangeError``, and
+is not asked again: a second asking would be a second opinion.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import json_repair
+import msgspec
+
+__all__ = ["AnswerError", "InvalidAnswerError", "OutOfRangeError", "choice", "read_object", "text_field"]
+
+_MAX_ANSWER_CHARS: Final = 400_000
+"""Longer texts are no answer to any of our judges; reading them would only cost time."""
+_OPENING: Final = re.compile(r"\{")
+
+
+class AnswerError(ValueError):
+    """The judge model's answer gives no score. The message names keys and forms, never texts of the trace.
+
+    AnswerError
+    ├── InvalidAnswerError   unreadable, a key missing, a wrong type: one repair request may follow
+    └── OutOfRangeError      readable, but off the menu or off the scale: final
+    """
+
+
+class InvalidAnswerError(AnswerError):
+    """The answer cannot be read in the form that was asked."""
+
+
+class OutOfRangeError(AnswerError):
+    """The answer can be read, and stands outside what was offered."""
+
+
+def read_object(text: str, keys: Sequence[str]) -> Mapping[str, object]:
+    """Find the one answer object in a model's text.
+
+    Args:
+        text: What the model answered, of any length and content.
+        keys: The keys an answer must have; further keys are ignored by the readers.
+
+    Raises:
+        InvalidAnswerError: No object with all of ``keys`` can be read from the text.
+    """
+    if len(text) > _MAX_ANSWER_CHARS:
+        raise InvalidAnswerError(f"the answer is longer than {_MAX_ANSWER_CHARS} characters")
+    whole = _as_json(text.strip())
+    if isinstance(whole, dict) and _has(whole, keys):
+        return whole
+    found = [value for value in _objects_within(text) if _has(value, keys)]
+    if found:
+        return found[-1]
+    repaired = [value for value in _repaired(text) if _has(value, keys)]
+    if repaired:
+        return repaired[-1]
+    raise InvalidAnswerError(f"no JSON object with the keys {', '.join(keys)}")
+
+
+def text_field(answer: Mapping[str, object], key: str) -> str:
+    """Take a text from an answer.
+
+    Raises:
+        InvalidAnswerError: The value is no string.
+    """
+    value = answer[key]
+    if not isinstance(value, str):
+        raise InvalidAnswerError(f"`{key}` is not a text")
+    return value
+
+
+def choice(answer: Mapping[str, object], key: str, menu: Sequence[str]) -> str:
+    """Take a label from an answer: in any case, with blanks around it or a final full stop.
+
+    Raises:
+        InvalidAnswerError: The value is no string.
+        OutOfRangeError: The label is not on the menu.
+    """
+    label = text_field(answer, key).strip().removesuffix(".").rstrip().casefold()
+    if label not in menu:
+        raise OutOfRangeError(f"`{key}` is none of {', '.join(menu)}")
+    return label
+
+
+def _has(value: Mapping[str, object], keys: Sequence[str]) -> bool:
+    return all(key in value for key in keys)
+
+
+def _as_json(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+
+
+def _objects_within(text: str) -> Iterator[dict[str, object]]:
+    """Yield every whole JSON object that stands in the text, outermost ones only, in order."""
+    decoder = json.JSONDecoder(strict=False)
+    position = 0
+    while (opening := _OPENING.search(text, position)) is not None:
+        try:
+            value, position = decoder.raw_decode(text, opening.start())
+        except (ValueError, RecursionError):
+            position = opening.end()
+            continue
+        yield value
+
+
+def _repaired(text: str) -> Iterator[dict[str, object]]:
+    """Yield what json-repair makes of the text from its first brace on."""
+    start = text.find("{")
+    if start < 0:
+        return
+    try:
+        value = json_repair.loads(text[start:])
+    except (ValueError, RecursionError):
+        return
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, dict):
+            yield item

@@ -1,0 +1,138 @@
+"""Run one judge on one trace: check the input, make it fit, ask, read, score. The same code live and offline.
+
+Whatever happens ends as an ``Assessment``; the only exceptions that leave are cancellation and programming
+errors, which the caller turns into ``internal_error``.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from judges.answer import InvalidAnswerError, OutOfRangeError
+from judges.fit import fit
+from judges.judge import Answer, Judge
+from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError, RateLimitedError
+from judges.prompt import Message, Prompt, render
+from judges.verdict import Assessment, Call, Reason
+from tracejudge import Trace
+
+__all__ = ["Clock", "evaluate"]
+
+_REPAIR: Final = """\
+Your answer could not be read: {error}. Send the same assessment once more, unchanged in what it says, in exactly the \
+form that was asked: one JSON object and nothing else."""
+
+
+class Clock(NamedTuple):
+    """Where times come from: seconds since the epoch, and a steady count of seconds."""
+
+    now: Callable[[], float] = time.time
+    steady: Callable[[], float] = time.perf_counter
+
+
+class _UnscoredError(Exception):
+    """Leave the evaluation with a reason."""
+
+    def __init__(self, reason: Reason, note: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.note = note
+        self.retry_after_s = retry_after_s
+
+
+async def evaluate(judge: Judge, trace: Trace, model: ChatModel, clock: Clock = Clock()) -> Assessment:  # noqa: B008 - frozen
+    """Judge one trace.
+
+    Args:
+        judge: What to ask.
+        trace: What to ask about.
+        model: Whom to ask; it raises ``ModelError`` when it has no answer.
+        clock: Where times come from.
+    """
+    missing = judge.missing(trace)
+    if missing is not None:
+        return Assessment("unscored", "missing_input", note=missing)
+    fitted = fit(judge, trace, model.settings.max_input_tokens)
+    if fitted is None:
+        return Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
+    calls: list[Call] = []
+    asking = _Asking(judge, fitted.trace, model, clock, calls)
+    try:
+        answers = [await asking.answer(prompt) for prompt in fitted.prompts]
+    except _UnscoredError as end:
+        return Assessment("unscored", end.reason, calls=tuple(calls), note=end.note, retry_after_s=end.retry_after_s)
+    scores, rationale, details = judge.score(fitted.trace, answers)
+    if fitted.left_out:
+        details = {**details, "left_out": dict(fitted.left_out)}
+    return Assessment(
+        "scored" if scores else "abstained",
+        scores=scores,
+        rationale=rationale,
+        details=details,
+        calls=tuple(calls),
+    )
+
+
+class _Asking(NamedTuple):
+    """The asking of one judge about one trace; every call to the model is noted in ``calls``."""
+
+    judge: Judge
+    trace: Trace
+    model: ChatModel
+    clock: Clock
+    calls: list[Call]
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Get one answer that can be read, after at most one repair request."""
+        messages = render(prompt)
+        text = await self._text(messages)
+        try:
+            return self._read(text)
+        except InvalidAnswerError as error:
+            if not text.strip():
+                raise _UnscoredError("invalid_answer", "the answer is empty") from error
+            repair = Message("user", _REPAIR.format(error=error))
+            text = await self._text((*messages, Message("assistant", text), repair))
+        try:
+            return self._read(text)
+        except InvalidAnswerError as error:
+            raise _UnscoredError("invalid_answer", str(error)) from error
+
+    def _read(self, text: str) -> Answer:
+        try:
+            return self.judge.read(text)
+        except OutOfRangeError as error:
+            raise _UnscoredError("out_of_range", str(error)) from error
+
+    async def _text(self, messages: tuple[Message, ...]) -> str:
+        response = await self._ask(messages)
+        if response.finish_reason == "content_filter":
+            raise _UnscoredError("content_filter", "the endpoint's filter withheld the answer")
+        if response.refusal:
+            raise _UnscoredError("refusal", "the model declined to answer")
+        if response.finish_reason == "length":
+            raise _UnscoredError("truncated", "the answer was cut off at the token limit")
+        return response.text
+
+    async def _ask(self, messages: tuple[Message, ...]) -> ChatResponse:
+        request = ChatRequest(messages, self.judge.name, self.judge.schema, lambda: self.judge.heuristic(self.trace))
+        started_at, start = self.clock.now(), self.clock.steady()
+        try:
+            response = await self.model.complete(request)
+        except ModelError as error:
+            self.calls.append(Call(started_at, self.clock.steady() - start, error.reason))
+            retry_after_s = error.retry_after_s if isinstance(error, RateLimitedError) else None
+            raise _UnscoredError(error.reason, str(error), retry_after_s) from error
+        self.calls.append(
+            Call(
+                started_at,
+                self.clock.steady() - start,
+                "ok",
+                response.input_tokens,
+                response.output_tokens,
+                response.response_id,
+                response.model,
+                response.finish_reason,
+            )
+        )
+        return response

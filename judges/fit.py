@@ -1,0 +1,67 @@
+"""Make a trace fit a model: leave out the oldest history first, then the lowest-ranked documents, and say so."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from judges.judge import Judge
+from judges.prompt import Prompt
+from tracejudge import Trace
+
+__all__ = ["Fitted", "fit"]
+
+_BYTES_PER_TOKEN: Final = 3
+"""On the safe side: the tokenizers in use need fewer tokens than that for prose, about as many for scripts
+far from Latin. An exact count would need each model's own tokenizer."""
+
+
+class Fitted(NamedTuple):
+    """A trace that fits, its requests, and how many messages and documents were left out for it."""
+
+    trace: Trace
+    prompts: tuple[Prompt, ...]
+    left_out: Mapping[str, int]
+
+
+def fit(judge: Judge, trace: Trace, max_tokens: int) -> Fitted | None:
+    """Cut as little of a trace as its longest request needs to hold at most ``max_tokens``.
+
+    Returns:
+        None when even the rest is too long, or the judge does not allow a cut.
+    """
+    left_out: dict[str, int] = {}
+    for field_name in judge.cuts:
+        if _fits(judge.prompts(trace), max_tokens):
+            break
+        original = trace
+        most = len(getattr(trace, field_name) or ()) - (1 if field_name == "context" else 0)
+        if most < 1:
+            continue
+        counts = range(1, most + 1)
+        needed = bisect_left(
+            counts,
+            True,  # noqa: FBT003 - the value bisect looks for
+            key=lambda count: _fits(judge.prompts(_without(original, field_name, count)), max_tokens),
+        )
+        left_out[field_name] = counts[min(needed, most - 1)]
+        trace = _without(original, field_name, left_out[field_name])
+    prompts = judge.prompts(trace)
+    return Fitted(trace, prompts, left_out) if _fits(prompts, max_tokens) else None
+
+
+def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
+    return all(_bytes(prompt) <= max_tokens * _BYTES_PER_TOKEN for prompt in prompts)
+
+
+def _bytes(prompt: Prompt) -> int:
+    texts = (prompt.fixed, *(block.value for block in prompt.blocks))
+    return sum(len(text.encode("utf-8", "replace")) for text in texts)
+
+
+def _without(trace: Trace, field_name: str, count: int) -> Trace:
+    """Leave out the oldest messages or the lowest-ranked documents."""
+    items = getattr(trace, field_name)
+    kept = items[:-count] if field_name == "context" else items[count:]
+    return msgspec.structs.replace(trace, **{field_name: kept})

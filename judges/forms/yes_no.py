@@ -1,0 +1,110 @@
+"""The yes/no form: a rationale first, then ``yes`` or ``no`` (the family that MLflow's judges made known)."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from judges.answer import choice, read_object, text_field
+from judges.judge import Answer, Judge, Metric, Needs, Reading
+from judges.prompt import MATERIAL_RULES, Block, Prompt
+from judges.verdict import Score
+from tracejudge import Trace
+
+__all__ = ["FORM", "Blocks", "fixed_part", "make"]
+
+Blocks = Callable[[Trace], tuple[Block, ...]]
+Heuristic = Callable[[Trace], tuple[bool, str]]
+
+FORM: Final = """\
+How to answer
+Answer with one JSON object and nothing else: the first character is {, the last is }, no code fence, no text before \
+or after it. Inside a value, write quotation marks as \\" and line breaks as \\n. The object has these two keys, in \
+this order:
+{
+  "rationale": "<text>",   your reasons, which begin with: Let's think step by step
+  "result": "yes|no"       follows from the reasons; write yes or no, nothing else
+}"""
+
+SCHEMA: Final[Mapping[str, object]] = {
+    "type": "object",
+    "properties": {
+        "rationale": {"type": "string"},
+        "result": {"type": "string", "enum": ["yes", "no"]},
+    },
+    "required": ["rationale", "result"],
+    "additionalProperties": False,
+}
+
+_OPENING: Final = re.compile(r"\s*let['\u2019]s think step by step[\s.,:;!\u2026-]*", re.IGNORECASE)
+_MENU: Final = ("yes", "no", "unknown")
+_SCORING: Final = "yes_no/1"
+
+
+def fixed_part(role: str, criterion: str) -> str:
+    """Put a fixed part together: who the model is, what it decides by, how the material and the answer look."""
+    return f"{role}\n\n{criterion}\n\n{MATERIAL_RULES}\n\n{FORM}"
+
+
+def make(
+    *,
+    name: str,
+    asks: str,
+    needs: Needs,
+    fixed: Mapping[str, str],
+    choose: Callable[[Trace], str],
+    blocks: Blocks,
+    heuristic: Heuristic,
+    cuts: tuple[str, ...] = (),
+) -> Judge:
+    """Build a yes/no judge: its one metric bears its name, 1 is yes, and yes passes.
+
+    Args:
+        fixed: The fixed parts by a short name.
+        choose: Which of them a trace is judged with.
+        blocks: The material of a trace, in the order it is shown.
+        heuristic: Yes or no, with a reason, by word overlap: the answer of the lexical model.
+        cuts: Trace fields of which parts may be left out when a trace is too long.
+    """
+
+    def prompts(trace: Trace) -> tuple[Prompt, ...]:
+        return (Prompt(fixed[choose(trace)], blocks(trace)),)
+
+    def score(_trace: Trace, answers: Sequence[Answer]) -> Reading:
+        (answer,) = answers
+        rationale = str(answer["rationale"])
+        if answer["result"] == "unknown":
+            return Reading((), rationale)
+        passed = answer["result"] == "yes"
+        label = "yes" if passed else "no"
+        return Reading((Score(name, float(passed), float(passed), label, passed),), rationale)
+
+    def guess(trace: Trace) -> Mapping[str, object]:
+        result, reason = heuristic(trace)
+        return {"rationale": f"Let's think step by step. {reason}", "result": "yes" if result else "no"}
+
+    return Judge(
+        name=name,
+        asks=asks,
+        metrics=(Metric(name, "0 or 1", "yes"),),
+        needs=needs,
+        fixed_parts=tuple(fixed.values()),
+        schema=SCHEMA,
+        prompts=prompts,
+        read=read,
+        score=score,
+        heuristic=guess,
+        scoring=_SCORING,
+        cuts=cuts,
+    )
+
+
+def read(text: str) -> Answer:
+    """Read a yes/no answer; its rationale loses the opening that was asked for.
+
+    Raises:
+        AnswerError: The text is no such answer.
+    """
+    answer = read_object(text, ("rationale", "result"))
+    rationale = text_field(answer, "rationale")
+    result = choice(answer, "result", _MENU)
+    return {"rationale": _OPENING.sub("", rationale, count=1).strip(), "result": result}

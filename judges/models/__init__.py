@@ -1,0 +1,1 @@
+"""Chat models that judge: one protocol, one file an implementation."""

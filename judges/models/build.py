@@ -1,0 +1,64 @@
+"""Make a chat model from its settings, and say in one sentence what is wrong with settings that make none."""
+
+from collections.abc import Mapping
+
+from judges.models.lexical import LexicalModel
+from judges.models.model import ChatModel, ModelSettings
+from judges.models.openai import OpenAIModel
+from judges.models.scripted import ScriptedModel, load_script
+
+__all__ = ["ModelSettingsError", "build", "check"]
+
+
+class ModelSettingsError(ValueError):
+    """The settings of a model cannot serve; the message names the key and the mend."""
+
+
+def check(settings: ModelSettings) -> None:
+    """Check what one field alone cannot show.
+
+    Raises:
+        ModelSettingsError: With the key and the mend.
+    """
+    if settings.max_in_flight < 1:
+        raise ModelSettingsError("max_in_flight: must be at least 1")
+    if settings.timeout_s <= 0:
+        raise ModelSettingsError("timeout_s: must be more than 0")
+    if settings.provider == "scripted" and not settings.script:
+        raise ModelSettingsError("script: a scripted model needs a file with its steps")
+    if settings.provider != "openai":
+        return
+    if not settings.model:
+        raise ModelSettingsError("model: say which model the endpoint shall use")
+    if not settings.base_url:
+        raise ModelSettingsError('base_url: say where the endpoint is, as "https://host/v1"')
+    if not settings.base_url.startswith(("http://", "https://")):
+        raise ModelSettingsError("base_url: must begin with http:// or https://")
+
+
+def build(settings: ModelSettings, environment: Mapping[str, str]) -> ChatModel:
+    """Make the model; the key is taken from ``environment`` under ``api_key_env``.
+
+    Raises:
+        ModelSettingsError: The settings or the variable they name do not serve.
+    """
+    check(settings)
+    if settings.provider == "lexical":
+        return LexicalModel(settings)
+    if settings.provider == "scripted":
+        try:
+            return ScriptedModel(load_script(settings.script or ""), settings)
+        except (OSError, ValueError) as error:
+            raise ModelSettingsError(f"script: {error}") from error
+    return OpenAIModel(settings, _key(settings, environment))
+
+
+def _key(settings: ModelSettings, environment: Mapping[str, str]) -> str | None:
+    if settings.api_key_env is None:
+        return None
+    key = environment.get(settings.api_key_env)
+    if not key:
+        raise ModelSettingsError(
+            f"api_key_env: the variable {settings.api_key_env} is not set; export it, or leave the line out"
+        )
+    return key

@@ -1,0 +1,74 @@
+"""The built-in model: word overlap, no network, the same answer every time.
+
+It is a heuristic for demos, tests and machines without a model. It knows no synonyms, no negation and no
+arithmetic, and wherever its scores are shown they are called lexical. What it agrees with is measured by
+``tracejudge judges test`` and printed in the README.
+"""
+
+import re
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import msgspec
+
+from judges.models.model import ChatRequest, ChatResponse, ModelSettings
+
+__all__ = ["LexicalModel", "content_words", "coverage", "numbers", "sentences"]
+
+_WORD: Final = re.compile(r"\w+(?:['\u2019]\w+)?")
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s+|\n+")
+_SUFFIXES: Final = ("ations", "ation", "ings", "ing", "ies", "ed", "es", "ly", "s")
+_MIN_STEM: Final = 3
+_STOPWORDS_TEXT: Final = """
+a about after all also am an and any are as at be because been before being but by can could did do does doing for from
+get got had has have having he her here him his how i if in into is it its just like made make may me might more most
+must my no nor not now of off on once only or other our out over own please shall she should so some such than that the
+their them then there these they this those through to too under until up use used using very want was we were what
+when where which while who whom why will with would you your yours i'm it's you're don't can't
+"""
+_STOPWORDS: Final = frozenset(_STOPWORDS_TEXT.split())
+
+
+class LexicalModel:
+    """Answers every judge by the heuristic that the judge itself brings."""
+
+    def __init__(self, settings: ModelSettings | None = None) -> None:
+        """Take settings only for the name; there is nothing to configure."""
+        self.settings = settings or ModelSettings(provider="lexical")
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        """Answer at once, in the form the judge asked for."""
+        text = msgspec.json.encode(request.heuristic()).decode()
+        return ChatResponse(text, model="lexical")
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+def content_words(text: str) -> frozenset[str]:
+    """Take the words that carry meaning, lower-case and cut to a crude stem."""
+    words = (word.casefold() for word in _WORD.findall(text))
+    return frozenset(_stem(word) for word in words if word not in _STOPWORDS)
+
+
+def numbers(text: str) -> frozenset[str]:
+    """Take the numbers, without signs that only separate thousands."""
+    return frozenset(number.replace(",", "") for number in _NUMBER.findall(text))
+
+
+def sentences(text: str) -> list[str]:
+    """Divide a text at sentence ends and line breaks, roughly."""
+    return [part for part in _SENTENCE_END.split(text) if part.strip()]
+
+
+def coverage(part: AbstractSet[str], whole: AbstractSet[str]) -> float:
+    """Return the share of ``part`` that stands in ``whole``, 0..1; an empty part is covered."""
+    return len(part & whole) / len(part) if part else 1.0
+
+
+def _stem(word: str) -> str:
+    for suffix in _SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= _MIN_STEM:
+            return word[: -len(suffix)]
+    return word

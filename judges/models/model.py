@@ -1,0 +1,167 @@
+"""What a judge model is: something that answers chat messages, or says in one of a few ways why it did not.
+
+ModelError                       root; ``reason`` is the verdict's reason
+├── RateLimitedError             429; may carry how long to wait
+├── ModelTimeoutError            no answer in time
+├── ModelUnavailableError        no connection, 408, 5xx, an answer that is no chat completion
+├── ModelRejectedError           401, 402, 403, 404, quota used up: the operator must act
+├── BadModelRequestError         another 4xx: this request will never be taken
+└── InputTooLongError            the endpoint says that the context is full
+"""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final, Literal, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from judges.prompt import Message
+from judges.verdict import Reason
+
+__all__ = [
+    "BadModelRequestError",
+    "ChatModel",
+    "ChatRequest",
+    "ChatResponse",
+    "FinishReason",
+    "InputTooLongError",
+    "ModelError",
+    "ModelRejectedError",
+    "ModelSettings",
+    "ModelTimeoutError",
+    "ModelUnavailableError",
+    "Price",
+    "RateLimitedError",
+]
+
+FinishReason = Literal["stop", "length", "content_filter", "other"]
+
+DEFAULT_TIMEOUT_S: Final = 60.0
+
+
+class Price(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a model costs, in USD per million tokens."""
+
+    input: float
+    output: float
+
+
+class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[models.NAME]` of the configuration.
+
+    Attributes:
+        provider: Which kind of endpoint.
+        base_url: Where `/chat/completions` hangs, with the version path; http or https.
+        model: The model's name at the endpoint, and the judge model in verdicts and metrics.
+        api_key_env: Name of the variable that holds the key; the key itself is refused here.
+        max_in_flight: How many calls may be under way at once.
+        max_input_tokens: What a request may hold; longer traces are cut.
+        price: What it costs; without it verdicts carry no cost.
+        label: The judge model's name where two endpoints serve the same `model`.
+        timeout_s: How long one call may take.
+        script: File with the steps of a `scripted` model, a JSON object a line.
+    """
+
+    provider: Literal["openai", "lexical", "scripted"] = "openai"
+    base_url: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+    max_in_flight: int = 256
+    max_input_tokens: int = 120_000
+    price: Price | None = None
+    label: str | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    script: str | None = None
+
+    @property
+    def judge_model(self) -> str:
+        """The name under which verdicts and metrics know this model."""
+        return self.label or self.model or self.provider
+
+
+class ChatRequest(Struct, frozen=True):
+    """One question to a judge model.
+
+    ``heuristic`` gives the answer of the built-in lexical model; endpoints never see it.
+    """
+
+    messages: tuple[Message, ...]
+    schema_name: str
+    schema: Mapping[str, object]
+    heuristic: Callable[[], Mapping[str, object]]
+
+
+class ChatResponse(Struct, frozen=True):
+    """One answer of a judge model."""
+
+    text: str
+    finish_reason: FinishReason = "stop"
+    refusal: bool = False
+    input_tokens: int = 0
+    output_tokens: int = 0
+    response_id: str | None = None
+    model: str | None = None
+
+
+@runtime_checkable
+class ChatModel(Protocol):
+    """A judge model. Implementations are used by one event loop and by many coroutines at once."""
+
+    settings: ModelSettings
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        """Answer one request.
+
+        Raises:
+            ModelError: With the reason why there is no answer.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Give back connections."""
+        ...
+
+
+class ModelError(Exception):
+    """There is no answer. The message is ours and holds no text of request, answer or key."""
+
+    reason: ClassVar[Reason] = "judge_unavailable"
+
+
+class RateLimitedError(ModelError):
+    """The endpoint asks for fewer requests."""
+
+    reason = "rate_limited"
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ModelTimeoutError(ModelError):
+    """The endpoint did not answer in time."""
+
+    reason = "timeout"
+
+
+class ModelUnavailableError(ModelError):
+    """The endpoint cannot be reached, or fails by itself."""
+
+    reason = "judge_unavailable"
+
+
+class ModelRejectedError(ModelError):
+    """The endpoint does not let us in: key, payment, permission, model name, or a quota that is used up."""
+
+    reason = "judge_rejected"
+
+
+class BadModelRequestError(ModelError):
+    """The endpoint takes our requests, but not this one."""
+
+    reason = "bad_request"
+
+
+class InputTooLongError(ModelError):
+    """The request is longer than the model's context."""
+
+    reason = "input_too_long"

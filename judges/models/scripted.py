@@ -1,0 +1,92 @@
+"""A judge model that follows a script: answers, latencies and failures from a list, for tests and rehearsals."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from judges.models.model import (
+    BadModelRequestError,
+    ChatRequest,
+    ChatResponse,
+    FinishReason,
+    ModelError,
+    ModelRejectedError,
+    ModelSettings,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    RateLimitedError,
+)
+
+__all__ = ["ScriptedModel", "Step", "load_script"]
+
+Answering = Callable[[ChatRequest], str]
+
+Failure = Literal["timeout", "rate_limited", "judge_unavailable", "judge_rejected", "bad_request"]
+
+_ERRORS: Final[Mapping[Failure, type[ModelError]]] = {
+    "timeout": ModelTimeoutError,
+    "rate_limited": RateLimitedError,
+    "judge_unavailable": ModelUnavailableError,
+    "judge_rejected": ModelRejectedError,
+    "bad_request": BadModelRequestError,
+}
+
+
+class Step(Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens at one request: after ``delay_s`` it fails, or is answered with ``text``."""
+
+    text: str | None = None
+    delay_s: float = 0.0
+    failure: Failure | None = None
+    finish_reason: FinishReason = "stop"
+    refusal: bool = False
+
+
+class ScriptedModel:
+    """Follows its steps in order and then begins anew. Requests are kept in ``requests``."""
+
+    def __init__(self, steps: Iterable[Step | str | Answering], settings: ModelSettings | None = None) -> None:
+        """Take the steps: a text or a function of the request stands for a step that answers with it at once."""
+        self.settings = settings or ModelSettings(provider="scripted", model="scripted")
+        self.requests: list[ChatRequest] = []
+        self._steps = itertools.cycle(list(steps))
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        """Follow the next step.
+
+        Raises:
+            ModelError: Where the script says so.
+        """
+        self.requests.append(request)
+        step = next(self._steps)
+        if isinstance(step, str):
+            step = Step(step)
+        elif not isinstance(step, Step):
+            step = Step(step(request))
+        if step.delay_s:
+            await asyncio.sleep(step.delay_s)
+        if step.failure is not None:
+            raise _ERRORS[step.failure](f"scripted: {step.failure}")
+        text = step.text or ""
+        return ChatResponse(text, step.finish_reason, step.refusal, len(text), len(text), model=self.settings.model)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+def load_script(path: str) -> list[Step]:
+    """Read the steps of a script file, a JSON object a line.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: A line is no step, or there is none.
+    """
+    lines = [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"{path} holds no step")
+    return [msgspec.json.decode(line, type=Step) for line in lines]

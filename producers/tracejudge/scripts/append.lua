@@ -1,0 +1,43 @@
+-- Append one numbered batch of a producer to the stream of traces. A batch that comes again changes nothing.
+--
+-- KEYS[1]  {prefix}:traces                 stream, no TTL: capped by count here, by age and bytes by the worker
+-- KEYS[2]  {prefix}:producer:{producer}    hash, TTL ARGV[4] renewed by every batch; its fields:
+--              batch     number of the last batch that stands in the stream
+--              service   what the producer publishes for
+--              sent      traces (kind t) of this producer that were appended
+--              trimmed   entries, whoever's, that the cap removed while this producer appended
+--
+-- ARGV[1]  number of the batch: 1, 2, 3 …
+-- ARGV[2]  producer
+-- ARGV[3]  cap of the stream in entries, approximate
+-- ARGV[4]  TTL of the hash in seconds
+-- ARGV[5]  service
+-- ARGV[6…] pairs of kind (t, f or r) and payload
+--
+-- Returns 1 when the batch was appended, 0 when it stood there already.
+--
+-- The first read and the first write touch both keys before anything has changed, so that a key of a wrong
+-- type or a full memory refuses the batch as a whole.
+
+local traces, producer = KEYS[1], KEYS[2]
+local number = tonumber(ARGV[1])
+
+if tonumber(redis.call('HGET', producer, 'batch') or 0) >= number then
+  return 0
+end
+
+local before = redis.call('XLEN', traces)
+local added, sent = 0, 0
+for i = 6, #ARGV, 2 do
+  redis.call('XADD', traces, 'MAXLEN', '~', ARGV[3], '*', 'v', '1', ARGV[i], ARGV[i + 1], 'p', ARGV[2])
+  added = added + 1
+  if ARGV[i] == 't' then
+    sent = sent + 1
+  end
+end
+
+redis.call('HSET', producer, 'batch', ARGV[1], 'service', ARGV[5])
+redis.call('HINCRBY', producer, 'sent', sent)
+redis.call('HINCRBY', producer, 'trimmed', before + added - redis.call('XLEN', traces))
+redis.call('EXPIRE', producer, ARGV[4])
+return 1

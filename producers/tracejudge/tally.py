@@ -1,0 +1,55 @@
+"""What became of everything published, in counts."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Reason(StrEnum):
+    """Why an entry never reaches the stream. The list is closed: a loss without one of these is a fault."""
+
+    BUFFER_FULL = "buffer_full"
+    """At the door: `max_items` entries wait already."""
+    BUFFER_BYTES = "buffer_bytes"
+    """At the door: the entries that wait hold too many bytes for this one."""
+    INVALID = "invalid"
+    """At the door: an unknown or missing field. Later: a value JSON cannot hold."""
+    SHUTDOWN = "shutdown"
+    """At the door: published after `shutdown`."""
+    TOO_LARGE = "too_large"
+    """Encoded, it is larger than the worker takes."""
+    ABANDONED = "abandoned"
+    """Not confirmed when the time of `shutdown` was over."""
+
+
+class Totals(NamedTuple):
+    """The counts of one kind of entry since the client's start."""
+
+    published: int
+    accepted: int
+    dropped: dict[str, int]
+
+
+class Tally:
+    """The counts of one kind of entry. Whoever changes them holds the buffer's lock."""
+
+    __slots__ = ("accepted", "delivered", "dropped", "published")
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.accepted = 0
+        self.delivered = 0
+        self.dropped: dict[str, int] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Entries of which neither a confirmation nor a drop is known."""
+        return self.published - self.delivered - sum(self.dropped.values())
+
+    def drop(self, reason: Reason, count: int = 1) -> None:
+        """Count entries that are lost, once each."""
+        if count:
+            self.dropped[reason.value] = self.dropped.get(reason.value, 0) + count
+
+    def totals(self) -> Totals:
+        """Copy the counts."""
+        return Totals(self.published, self.accepted, self.dropped.copy())

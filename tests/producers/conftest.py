@@ -1,0 +1,107 @@
+"""Fixtures of the SDK's tests: a real Redis, a started SDK, and an eye on what the SDK swallows."""
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+from sdk_servers import RedisServer, required_redis
+
+import tracejudge
+from tracejudge import api, swallowing
+from tracejudge.client import Client
+
+
+@pytest.fixture(autouse=True)
+def _ends_with_nothing_swallowed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """End the SDK after each test, then raise what it kept from the test unless the test expects it."""
+    swallowed: list[Exception] = []
+    monkeypatch.setattr(swallowing, "observer", swallowed.append)
+    yield
+    tracejudge.shutdown(timeout=0.2)
+    api._Current.client = None
+    if request.node.get_closest_marker("swallows") is not None:
+        assert swallowed, "marked with swallows, but nothing was"
+    elif swallowed:
+        raise ExceptionGroup("swallowed by the SDK", swallowed)
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TRACEJUDGE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def sdk_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    binary = required_redis()
+    if binary is None:
+        pytest.skip("no redis-server")
+    server = RedisServer(binary, tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
+
+
+class StoredEntry(NamedTuple):
+    """An entry of the stream as any reader sees it."""
+
+    kind: str
+    record: dict[str, Any]
+    version: str
+    producer: str
+
+
+class StartedSdk:
+    """The SDK after `init`, with the eyes of a reader on what it wrote."""
+
+    def __init__(self, client: Client, reader: redis.Redis) -> None:
+        self.client = client
+        self._reader = reader
+        self._prefix = client.settings.prefix
+
+    def entries(self) -> list[StoredEntry]:
+        return [_stored(fields) for _, fields in self._reader.xrange(f"{self._prefix}:traces")]
+
+    def traces(self) -> list[dict[str, Any]]:
+        return [entry.record for entry in self.entries() if entry.kind == "t"]
+
+    def reports(self) -> list[dict[str, Any]]:
+        return [entry.record for entry in self.entries() if entry.kind == "r"]
+
+    def producer(self) -> dict[str, str]:
+        stored = self._reader.hgetall(f"{self._prefix}:producer:{self.client.producer}")
+        return {key.decode(): value.decode() for key, value in stored.items()}
+
+
+def _stored(fields: dict[bytes, bytes]) -> StoredEntry:
+    version, producer = fields.pop(b"v"), fields.pop(b"p")
+    ((kind, payload),) = fields.items()
+    return StoredEntry(kind.decode(), json.loads(payload), version.decode(), producer.decode())
+
+
+@pytest.fixture
+def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., StartedSdk]]:
+    """Start the SDK on the session's Redis under a prefix of its own, or on another `server`."""
+    readers: list[redis.Redis] = []
+
+    def started(*, server: RedisServer | None = None, **arguments: Any) -> StartedSdk:
+        server = server or request.getfixturevalue("sdk_redis")
+        given = {"service": "shop", "redis_url": server.url, "prefix": f"t{secrets.token_hex(4)}"}
+        tracejudge.init(**{**given, **arguments})
+        client = api._Current.client
+        assert client is not None
+        readers.append(redis.Redis(port=server.port))
+        return StartedSdk(client, readers[-1])
+
+    yield started
+    for reader in readers:
+        reader.close()
+
+
+@pytest.fixture
+def sdk(start: Callable[..., StartedSdk]) -> StartedSdk:
+    return start()

@@ -1,0 +1,50 @@
+import random
+import re
+import sys
+from types import ModuleType
+
+import pytest
+from opentelemetry import trace as opentelemetry
+
+from tracejudge.ids import SpanIds, current_span, fresh_id, fresh_span
+
+CONTEXT = opentelemetry.SpanContext(
+    trace_id=0x0AF7651916CD43DD8448EB211C80319C,
+    span_id=0x00F067AA0BA902B7,
+    is_remote=False,
+)
+
+
+def test_random_ids_have_the_form_of_w3c() -> None:
+    span = fresh_span()
+    assert re.fullmatch("[0-9a-f]{32}", span.trace_id)
+    assert re.fullmatch("[0-9a-f]{16}", span.span_id)
+    assert re.fullmatch("[0-9a-f]{16}", fresh_id())
+
+
+def test_random_ids_do_not_follow_the_host_s_seed() -> None:
+    random.seed(1)
+    first = fresh_span()
+    random.seed(1)
+    assert fresh_span() != first
+
+
+def test_the_current_span_of_opentelemetry_gives_the_ids() -> None:
+    with opentelemetry.use_span(opentelemetry.NonRecordingSpan(CONTEXT)):
+        assert current_span() == SpanIds("0af7651916cd43dd8448eb211c80319c", "00f067aa0ba902b7")
+
+
+def test_outside_a_span_there_are_no_current_ids() -> None:
+    assert current_span() is None
+
+
+def test_without_opentelemetry_in_memory_there_are_no_current_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
+    assert current_span() is None
+    assert "opentelemetry.trace" not in sys.modules
+
+
+@pytest.mark.swallows
+def test_a_half_imported_opentelemetry_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("opentelemetry.trace"))
+    assert current_span() is None

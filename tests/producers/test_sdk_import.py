@@ -1,0 +1,55 @@
+"""What importing the SDK costs and shows."""
+
+import json
+import subprocess
+import sys
+from types import ModuleType
+
+import msgspec
+
+import tracejudge
+from tracejudge import model
+
+IMPORT = """
+import json, sys, time
+began = time.perf_counter()
+import tracejudge
+took_ms = (time.perf_counter() - began) * 1000
+heavy = ("redis", "opentelemetry", "celery", "httpx", "asyncio", "ssl")
+print(json.dumps([took_ms, [name for name in heavy if name in sys.modules]]))
+"""
+
+
+def import_anew() -> tuple[float, list[str]]:
+    output = subprocess.run([sys.executable, "-c", IMPORT], check=True, capture_output=True).stdout
+    took_ms, heavy = json.loads(output)
+    return took_ms, heavy
+
+
+def test_the_import_is_light() -> None:
+    _, heavy = import_anew()
+    assert heavy == []
+
+
+def test_the_import_is_quick() -> None:
+    """The best of several, as other processes share this machine."""
+    assert any(import_anew()[0] < 60 for _ in range(10))
+
+
+def test_the_public_names_are_these_and_sorted() -> None:
+    public = {
+        name
+        for name, value in vars(tracejudge).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert tracejudge.__all__ == sorted(public)
+
+
+def test_every_struct_of_the_wire_is_public() -> None:
+    structs = {
+        name
+        for name, value in vars(model).items()
+        if isinstance(value, type) and issubclass(value, msgspec.Struct) and value is not msgspec.Struct
+    }
+    assert structs == set(model.__all__)
+    assert structs <= set(tracejudge.__all__)

@@ -1,0 +1,193 @@
+"""Before init, disabled, again, after the end, and the end of the process."""
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+from conftest import StartedSdk
+from sdk_servers import RedisServer, free_port
+
+import tracejudge
+from tracejudge import api
+from tracejudge.tally import Totals
+
+Start = Callable[..., StartedSdk]
+
+
+def no_op() -> None:
+    threads = threading.active_count()
+    assert re.fullmatch("[0-9a-f]{32}", tracejudge.publish(output="a", unknown=1))
+    assert tracejudge.publish(trace_id="mine", output="a") == "mine"
+    tracejudge.feedback("mine", score=1)
+    assert tracejudge.flush()
+    tracejudge.shutdown()
+    assert threading.active_count() == threads
+
+
+def test_before_init_every_call_is_a_no_op() -> None:
+    no_op()
+
+
+def test_when_disabled_every_call_is_a_no_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_DISABLED", "1")
+    tracejudge.init(service="shop")
+    no_op()
+
+
+def test_init_alone_starts_nothing(sdk: StartedSdk) -> None:
+    assert sdk.client._delivery._thread is None
+    assert tracejudge.flush()
+    tracejudge.shutdown()
+    assert sdk.client._delivery._thread is None
+    assert sdk.entries() == []
+
+
+def test_init_again_delivers_what_was_published_before(start: Start) -> None:
+    former = start(service="former")
+    tracejudge.publish(output="a")
+    thread = former.client._delivery._thread
+    later = start(service="later")
+    tracejudge.publish(output="b")
+    assert tracejudge.flush()
+    assert thread is not None
+    assert not thread.is_alive()
+    assert [trace["service"] for trace in former.traces()] == ["former"]
+    assert [trace["service"] for trace in later.traces()] == ["later"]
+    assert former.client.producer != later.client.producer
+
+
+def test_a_wrong_init_leaves_the_former_in_force(sdk: StartedSdk) -> None:
+    with pytest.raises(tracejudge.ConfigurationError):
+        tracejudge.init(service="")
+    tracejudge.publish(output="a")
+    assert tracejudge.flush()
+    assert len(sdk.traces()) == 1
+
+
+def test_shutdown_delivers_reports_and_ends_the_thread(sdk: StartedSdk) -> None:
+    for number in range(1_200):
+        tracejudge.publish(output=str(number))
+    tracejudge.shutdown()
+    thread = sdk.client._delivery._thread
+    assert thread is not None
+    assert not thread.is_alive()
+    assert len(sdk.traces()) == 1_200
+    assert (sdk.reports()[-1]["published"], sdk.reports()[-1]["dropped"]) == (1_200, {})
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e30])
+def test_a_timeout_may_be_endless(sdk: StartedSdk, timeout: float) -> None:
+    tracejudge.publish(output="a")
+    assert tracejudge.flush(timeout=timeout)
+    tracejudge.shutdown(timeout=timeout)
+    assert sdk.client.totals() == Totals(published=1, accepted=1, dropped={})
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_shutdown_without_time_abandons_at_once(start: Start, timeout: float) -> None:
+    sdk = start(redis_url=f"redis://127.0.0.1:{free_port()}/0")
+    tracejudge.publish(output="a")
+    tracejudge.shutdown(timeout=timeout)
+    assert sdk.client.totals() == Totals(published=1, accepted=1, dropped={"abandoned": 1})
+
+
+def test_after_shutdown_publications_are_counted_drops(sdk: StartedSdk) -> None:
+    tracejudge.publish(output="a")
+    tracejudge.shutdown()
+    assert re.fullmatch("[0-9a-f]{32}", tracejudge.publish(output="b"))
+    tracejudge.shutdown()
+    assert tracejudge.flush(), "what was accepted is in Redis"
+    assert sdk.client.totals() == Totals(published=2, accepted=1, dropped={"shutdown": 1})
+    assert len(sdk.traces()) == 1
+
+
+@pytest.mark.swallows
+def test_a_thread_that_cannot_start_is_tried_again(sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(threading.Thread, "start", fail)
+        tracejudge.publish(output="a")
+        assert not tracejudge.flush(timeout=0)
+    tracejudge.publish(output="b")
+    assert tracejudge.flush()
+    assert [trace["output"] for trace in sdk.traces()] == ["a", "b"]
+
+
+def run_script(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    script = folder / "script.py"
+    script.write_text(text)
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(script)], check=True, capture_output=True, text=True, timeout=20
+    )
+
+
+SHORT = """
+import tracejudge
+tracejudge.init(service="script", redis_url={url!r}, prefix={prefix!r})
+tracejudge.publish(output="a")
+"""
+
+AT_EXIT = """
+import atexit, tracejudge
+tracejudge.init(service="script", redis_url={url!r}, prefix={prefix!r})
+tracejudge.publish(output="a")
+atexit.register(lambda: tracejudge.publish(output="b"))
+"""
+
+MANY = """
+import sys, tracejudge
+tracejudge.init(service="script", redis_url={url!r}, prefix={prefix!r})
+for number in range(3000):
+    tracejudge.publish(output=str(number))
+sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "published"), [(SHORT, 1), (AT_EXIT, 2), (MANY, 3_000)], ids=["short", "at exit", "many"]
+)
+def test_a_script_that_ends_delivers_first(script: str, published: int, sdk_redis: RedisServer, tmp_path: Path) -> None:
+    prefix = f"exit-{published}"
+    started = time.monotonic()
+    ended = run_script(script.format(url=sdk_redis.url, prefix=prefix), tmp_path)
+    assert (ended.stdout, ended.stderr) == ("", "")
+    assert time.monotonic() - started < 5
+    with redis.Redis(port=sdk_redis.port) as reader:
+        kinds = [kind for _, fields in reader.xrange(f"{prefix}:traces") for kind in fields]
+    assert kinds.count(b"t") == published
+    assert kinds.count(b"r") >= 1
+
+
+NOBODY = """
+import tracejudge
+tracejudge.init(service="script", redis_url={url!r}, exit_timeout_s=0.3)
+tracejudge.publish(output="secret words")
+"""
+
+
+def test_a_script_without_redis_ends_in_time_and_says_what_it_lost(tmp_path: Path) -> None:
+    url = f"redis://user:s3cret@127.0.0.1:{free_port()}/0"
+    started = time.monotonic()
+    ended = run_script(NOBODY.format(url=url), tmp_path)
+    assert time.monotonic() - started < 3
+    assert ended.stderr.splitlines()[-1] == f"1 entries for Redis at {url.replace('user:s3cret@', '')} abandoned"
+    assert "s3cret" not in ended.stderr
+    assert "secret words" not in ended.stderr
+
+
+def test_the_end_of_the_process_is_registered_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Callable[[], None]] = []
+    monkeypatch.setattr("atexit.register", registered.append)
+    monkeypatch.setattr("atexit.unregister", registered.remove)
+    registered.append(api._shutdown_at_exit)
+    start()
+    start()
+    assert registered == [api._shutdown_at_exit]

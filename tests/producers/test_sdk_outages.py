@@ -1,0 +1,223 @@
+"""Redis absent, gone, hanging, cutting its replies, or refusing."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from conftest import StartedSdk
+from sdk_servers import CuttingProxy, RedisServer, SilentServer, required_redis
+
+import tracejudge
+from tracejudge.entries import Batch
+from tracejudge.sender import Stream
+from tracejudge.tally import Totals
+
+Start = Callable[..., StartedSdk]
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of this test that keeps what it confirmed; not started yet."""
+    binary = required_redis()
+    if binary is None:
+        pytest.skip("no redis-server")
+    server = RedisServer(binary, tmp_path, durable=True)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def silent() -> Iterator[SilentServer]:
+    server = SilentServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def cutting(sdk_redis: RedisServer) -> Iterator[CuttingProxy]:
+    proxy = CuttingProxy(sdk_redis.port)
+    yield proxy
+    proxy.close()
+
+
+def outputs(sdk: StartedSdk) -> list[str]:
+    return [trace["output"] for trace in sdk.traces()]
+
+
+def test_redis_may_come_after_init(start: Start, own_redis: RedisServer) -> None:
+    sdk = start(server=own_redis)
+    tracejudge.publish(output="early")
+    assert not tracejudge.flush(timeout=0.1)
+    own_redis.start()
+    assert tracejudge.flush(timeout=10)
+    assert outputs(sdk) == ["early"]
+
+
+def test_what_is_published_while_redis_is_killed_stands_once(start: Start, own_redis: RedisServer) -> None:
+    own_redis.start()
+    sdk = start(server=own_redis)
+    killed = threading.Event()
+    sent: list[str] = []
+    for number in range(4_000):
+        sent.append(str(number))
+        tracejudge.publish(output=str(number))
+        if number == 2_000:
+            assert tracejudge.flush(timeout=10)
+        if number == 2_500:
+            own_redis.kill()
+            killed.set()
+    assert killed.is_set()
+    assert not tracejudge.flush(timeout=0.1)
+    own_redis.start()
+    assert tracejudge.flush(timeout=10)
+    assert outputs(sdk) == sent
+    assert sdk.producer()["sent"] == "4000"
+    assert sdk.client.totals() == Totals(4_000, 4_000, {})
+
+
+def test_a_batch_whose_reply_is_cut_stands_once(start: Start, cutting: CuttingProxy) -> None:
+    sdk = start(redis_url=cutting.url)
+    tracejudge.publish(output="before")
+    assert tracejudge.flush()
+    cutting.cuts = 3
+    for number in range(10):
+        tracejudge.publish(output=str(number))
+    assert tracejudge.flush(timeout=10)
+    assert cutting.cuts == 0
+    assert outputs(sdk) == ["before", *map(str, range(10))]
+    assert sdk.producer()["sent"] == "11"
+
+
+def test_a_server_that_never_answers_blocks_nobody(start: Start, silent: SilentServer) -> None:
+    start(redis_url=silent.url)
+    began = time.monotonic()
+    for number in range(1_000):
+        tracejudge.publish(output=str(number))
+    assert time.monotonic() - began < 1
+    assert not tracejudge.flush(timeout=0.2)
+    assert 0.2 <= time.monotonic() - began < 2
+
+
+def test_shutdown_leaves_a_server_that_never_answers_in_time(
+    start: Start, silent: SilentServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    sdk = start(redis_url=silent.url)
+    for number in range(700):
+        tracejudge.publish(output=str(number))
+    tracejudge.feedback("1", 1)
+    began = time.monotonic()
+    tracejudge.shutdown(timeout=0.3)
+    assert time.monotonic() - began < 1
+    assert sdk.client.totals() == Totals(700, 700, {"abandoned": 700})
+    assert not tracejudge.flush()
+    assert caplog.messages[-1] == f"701 entries for Redis at {silent.url} abandoned"
+
+
+def test_full_by_items(start: Start, silent: SilentServer) -> None:
+    sdk = start(redis_url=silent.url, max_items=10)
+    for number in range(15):
+        tracejudge.publish(output=str(number))
+    assert sdk.client.totals() == Totals(published=15, accepted=10, dropped={"buffer_full": 5})
+
+
+def test_full_by_bytes(start: Start, silent: SilentServer) -> None:
+    sdk = start(redis_url=silent.url, max_bytes=100_000)
+    for _ in range(15):
+        tracejudge.publish(output="x" * 10_000)
+    assert sdk.client.totals() == Totals(published=15, accepted=9, dropped={"buffer_bytes": 6})
+
+
+def test_drops_of_a_full_buffer_are_reported_when_redis_is_back(start: Start, own_redis: RedisServer) -> None:
+    sdk = start(server=own_redis, max_items=10)
+    for number in range(15):
+        tracejudge.publish(output=str(number))
+    own_redis.start()
+    assert tracejudge.flush(timeout=10)
+    assert outputs(sdk) == [str(number) for number in range(10)]
+    report = sdk.reports()[-1]
+    assert (report["published"], report["accepted"], report["dropped"]) == (15, 10, {"buffer_full": 5})
+    assert sdk.producer()["sent"] == "10"
+
+
+class SlowStream:
+    """The real stream, with a pause before each batch."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.disconnect = stream.disconnect
+
+    def append(self, batch: Batch) -> None:
+        time.sleep(0.05)
+        self._stream.append(batch)
+
+
+def test_what_shutdown_has_no_time_for_is_reported_as_abandoned(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    sdk = start(max_items=40_000)
+    delivery = sdk.client._delivery
+    stream = SlowStream(delivery._open_stream())
+    monkeypatch.setattr(delivery._sender, "_open_stream", lambda: stream)
+    for number in range(30_000):
+        tracejudge.publish(output=str(number))
+    tracejudge.shutdown(timeout=2)
+    stored = len(sdk.traces())
+    assert 0 < stored < 30_000
+    assert sdk.client.totals() == Totals(30_000, 30_000, {"abandoned": 30_000 - stored})
+    assert sdk.reports()[-1]["dropped"] == {"abandoned": 30_000 - stored}
+    assert sdk.producer()["sent"] == str(stored)
+
+
+def test_a_key_of_a_wrong_type_holds_the_batch_until_it_is_mended(
+    start: Start, sdk_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    sdk = start()
+    key = f"{sdk.client.settings.prefix}:traces"
+    with redis.Redis(port=sdk_redis.port) as reader:
+        reader.set(key, "not a stream")
+        tracejudge.publish(output="a")
+        assert not tracejudge.flush(timeout=0.2)
+        reader.delete(key)
+    assert tracejudge.flush()
+    assert outputs(sdk) == ["a"]
+    assert "takes no traces (ResponseError" in caplog.messages[0]
+
+
+def test_a_full_redis_holds_the_batch_until_there_is_room(start: Start, own_redis: RedisServer) -> None:
+    own_redis.start()
+    sdk = start(server=own_redis)
+    with redis.Redis(port=own_redis.port) as operator:
+        operator.config_set("maxmemory", 1)
+        tracejudge.publish(output="a")
+        assert not tracejudge.flush(timeout=0.2)
+        operator.config_set("maxmemory", 0)
+    assert tracejudge.flush()
+    assert outputs(sdk) == ["a"]
+
+
+def test_forgotten_scripts_are_sent_again(start: Start, sdk_redis: RedisServer) -> None:
+    sdk = start()
+    tracejudge.publish(output="a")
+    assert tracejudge.flush()
+    with redis.Redis(port=sdk_redis.port) as operator:
+        operator.script_flush()
+    tracejudge.publish(output="b")
+    assert tracejudge.flush()
+    assert outputs(sdk) == ["a", "b"]
+
+
+def test_the_log_names_neither_password_nor_text(
+    start: Start, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "tracejudge")
+    own_redis.start()
+    start(redis_url=own_redis.url.replace("//", "//user:s3cret@"))
+    tracejudge.publish(output="secret words")
+    assert not tracejudge.flush(timeout=0.3)
+    tracejudge.shutdown(timeout=0.1)
+    assert caplog.messages == [
+        f"Redis at {own_redis.url} takes no traces (AuthenticationError); 1 wait",
+        f"1 entries for Redis at {own_redis.url} abandoned",
+    ]

@@ -1,0 +1,171 @@
+import os
+from typing import Any
+
+import pytest
+
+import tracejudge
+from tracejudge import ConfigurationError
+from tracejudge.redis_url import RedisUrl, parse_redis_url
+from tracejudge.settings import Settings, load_settings
+
+NOTHING = dict.fromkeys(("service", "redis_url", "environment", "release", "prefix", "disabled"))
+BOUNDS = {"max_items": 10, "max_bytes": 20, "max_stream": 30, "exit_timeout_s": 1}
+
+
+def load(environ: dict[str, str] | None = None, **given: Any) -> Settings:
+    return load_settings(**{**NOTHING, **BOUNDS, **given}, environ=environ or {})
+
+
+def test_defaults_fill_what_is_not_given() -> None:
+    assert load(service="shop") == Settings(
+        service="shop",
+        redis_url=RedisUrl("redis://localhost:6379/0"),
+        environment=None,
+        release=None,
+        prefix="tracejudge",
+        disabled=False,
+        max_items=10,
+        max_bytes=20,
+        max_stream=30,
+        exit_timeout_s=1.0,
+    )
+
+
+VARIABLES = {
+    "TRACEJUDGE_SERVICE": "from-variable",
+    "TRACEJUDGE_REDIS_URL": "redis://variable:1/2",
+    "TRACEJUDGE_ENVIRONMENT": "staging",
+    "TRACEJUDGE_RELEASE": "7",
+    "TRACEJUDGE_PREFIX": "other",
+    "TRACEJUDGE_DISABLED": "1",
+}
+
+
+def test_variables_fill_what_no_argument_gives() -> None:
+    settings = load(VARIABLES)
+    assert (settings.service, settings.redis_url.secret) == ("from-variable", "redis://variable:1/2")
+    assert (settings.environment, settings.release, settings.prefix) == ("staging", "7", "other")
+    assert settings.disabled
+
+
+def test_arguments_come_before_variables() -> None:
+    settings = load(
+        VARIABLES,
+        service="shop",
+        redis_url="unix:///run/redis.sock",
+        environment="prod",
+        release="8",
+        prefix="mine",
+        disabled=False,
+    )
+    assert (settings.service, settings.redis_url.secret) == ("shop", "unix:///run/redis.sock")
+    assert (settings.environment, settings.release, settings.prefix) == ("prod", "8", "mine")
+    assert not settings.disabled
+
+
+def test_an_empty_variable_is_an_unset_one() -> None:
+    settings = load(dict.fromkeys(VARIABLES, ""), service="shop")
+    assert settings == load(service="shop")
+
+
+def test_a_disabled_sdk_needs_no_service() -> None:
+    assert load({"TRACEJUDGE_DISABLED": "true"}).disabled
+
+
+URL_FORM = "redis://user:password@host:6379/0, rediss://… or unix:///path/to/socket"
+QUOTING = "percent-encode special characters in the password"
+NO_HOST = f"redis_url has no valid host and port: {URL_FORM}; {QUOTING}"
+
+WRONG = {
+    "no service": ({}, 'service is missing: init(service="my-service") or TRACEJUDGE_SERVICE'),
+    "empty service": (
+        {"service": " "},
+        "service must be a non-empty string: give it to init or in TRACEJUDGE_SERVICE",
+    ),
+    "service no string": (
+        {"service": 7},
+        "service must be a non-empty string: give it to init or in TRACEJUDGE_SERVICE",
+    ),
+    "release not unicode": (
+        {"release": "\udcff"},
+        "release is not valid Unicode: give it to init or in TRACEJUDGE_RELEASE as UTF-8",
+    ),
+    "scheme": (
+        {"redis_url": "http://s3cret@host"},
+        f"redis_url must begin with redis://, rediss:// or unix://: {URL_FORM}",
+    ),
+    "no scheme": (
+        {"redis_url": "localhost:6379"},
+        f"redis_url must begin with redis://, rediss:// or unix://: {URL_FORM}",
+    ),
+    "no host": ({"redis_url": "redis://"}, NO_HOST),
+    "port": ({"redis_url": "redis://host:s3cret"}, NO_HOST),
+    "password with a slash": ({"redis_url": "redis://:s3c/ret@host:6379/0"}, NO_HOST),
+    "password with a hash": ({"redis_url": "redis://user:12#s3cret@host:6379/0"}, NO_HOST),
+    "bracket": ({"redis_url": "redis://[s3cret"}, NO_HOST),
+    "database": (
+        {"redis_url": "redis://host/traces"},
+        f"the path of redis_url must be a database number: {URL_FORM}; {QUOTING}",
+    ),
+    "no socket": ({"redis_url": "unix://"}, "redis_url names no socket: unix:///path/to/socket"),
+    "prefix with colon": (
+        {"prefix": "shop:"},
+        'prefix must be a word without a colon at its end: prefix="tracejudge"',
+    ),
+    "prefix with blank": (
+        {"prefix": "my shop"},
+        'prefix must be a word without a colon at its end: prefix="tracejudge"',
+    ),
+    "disabled": ({"disabled": 1}, "disabled must be True or False, or TRACEJUDGE_DISABLED 1 or 0"),
+    "no items": ({"max_items": 0}, "max_items must be a whole number above 0"),
+    "negative bytes": ({"max_bytes": -1}, "max_bytes must be a whole number above 0"),
+    "fraction": ({"max_stream": 1.5}, "max_stream must be a whole number above 0"),
+    "truth": ({"max_items": True}, "max_items must be a whole number above 0"),
+    "negative wait": (
+        {"exit_timeout_s": -1},
+        "exit_timeout_s must be a finite number of seconds, 0 or more",
+    ),
+    "endless wait": (
+        {"exit_timeout_s": float("inf")},
+        "exit_timeout_s must be a finite number of seconds, 0 or more",
+    ),
+    "wait no number": ({"exit_timeout_s": "2"}, "exit_timeout_s must be a number of seconds"),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_argument_is_told_with_its_mend(given: dict[str, Any], message: str) -> None:
+    service = {} if message.startswith("service is missing") else {"service": "shop"}
+    with pytest.raises(ConfigurationError) as raised:
+        tracejudge.init(**{**service, **given})
+    assert str(raised.value) == message
+    assert "s3c" not in repr(raised.value.__cause__)
+
+
+def test_a_wrong_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "TRACEJUDGE_DISABLED", "perhaps")
+    with pytest.raises(ConfigurationError) as raised:
+        tracejudge.init(service="shop")
+    assert str(raised.value) == "disabled must be True or False, or TRACEJUDGE_DISABLED 1 or 0"
+
+
+def test_a_wrong_argument_is_also_a_value_error() -> None:
+    with pytest.raises(ValueError, match="service is missing"):
+        tracejudge.init()
+
+
+MASKED = {
+    "redis://user:s3cret@host:6379/0": "redis://host:6379/0",
+    "rediss://:s3cret@[::1]:6380/2": "rediss://[::1]:6380/2",
+    "redis://:s3%2Fcret@host": "redis://host",
+    "redis://host/0?password=s3cret": "redis://host/0",
+    "unix://user:s3cret@/run/redis.sock?password=s3cret": "unix:///run/redis.sock",
+}
+
+
+@pytest.mark.parametrize(("url", "shown"), MASKED.items(), ids=MASKED.values())
+def test_a_url_shows_itself_without_user_password_and_options(url: str, shown: str) -> None:
+    parsed = parse_redis_url(url)
+    assert parsed.secret == url
+    assert (str(parsed), repr(parsed)) == (shown, repr(shown))
+    assert "s3" not in repr(load(service="shop", redis_url=url))

@@ -1,0 +1,108 @@
+"""The small parts of the delivery: latch, backoff, flush requests, reports, complaints."""
+
+import logging
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracejudge.backoff import Backoff
+from tracejudge.complaints import Complaints
+from tracejudge.flushes import Flush, Flushes
+from tracejudge.model import ProducerReport
+from tracejudge.reports import Reporter
+from tracejudge.tally import Totals
+from tracejudge.wakeup import Wakeup
+
+
+def test_a_latch_opened_before_the_wait_ends_it_once() -> None:
+    wakeup = Wakeup()
+    wakeup.open()
+    wakeup.open()
+    assert wakeup.wait(60)
+    assert not wakeup.wait(0)
+
+
+def test_a_latch_opened_by_another_thread_ends_the_wait() -> None:
+    wakeup = Wakeup()
+    other = threading.Thread(target=wakeup.open)
+    other.start()
+    assert wakeup.wait(60)
+    other.join()
+
+
+def test_a_negative_timeout_is_none() -> None:
+    assert not Wakeup().wait(-1)
+
+
+def test_the_bound_of_the_delay_doubles_up_to_the_cap_and_starts_again() -> None:
+    backoff = Backoff(draw=lambda _, bound: bound)
+    delays = [backoff.next_delay_s() for _ in range(9)]
+    assert delays == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    backoff.reset()
+    assert backoff.next_delay_s() == 0.05
+
+
+@given(st.integers(0, 200))
+def test_delays_stay_within_the_cap(failures: int) -> None:
+    backoff = Backoff()
+    assert all(0 <= backoff.next_delay_s() <= 5 for _ in range(failures))
+
+
+def test_an_answer_counts_for_every_earlier_ticket() -> None:
+    flushes = Flushes()
+    first, second, third = flushes.ask(3), flushes.ask(5), flushes.ask(5)
+    flushes.answer(second)
+    flushes.wait(first, timeout_s=60)
+    assert flushes.waiting
+    flushes.answer(third)
+    flushes.answer(first)
+    assert not flushes.waiting
+
+
+def test_a_later_request_for_less_keeps_the_target_of_the_earlier() -> None:
+    flushes = Flushes()
+    flushes.ask(12)
+    flushes.ask(10)
+    assert flushes.latest == Flush(ticket=2, target=12)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1])
+def test_a_wait_without_time_returns_at_once(timeout_s: float) -> None:
+    flushes = Flushes()
+    flushes.wait(flushes.ask(1), timeout_s)
+    assert flushes.waiting
+
+
+def report(seq: int, totals: Totals) -> ProducerReport:
+    return ProducerReport("p", seq, "shop", totals.published, totals.accepted, totals.dropped)
+
+
+def test_reports_come_when_something_changed_and_10_s_went_by() -> None:
+    reporter = Reporter(producer="p", service="shop", now_s=100)
+    one, two = Totals(1, 1, {}), Totals(2, 1, {"invalid": 1})
+    assert reporter.compose(one, 109.9, at_once=False) is None
+    assert reporter.compose(one, 110, at_once=False) == report(1, one)
+    assert reporter.compose(one, 130, at_once=False) is None, "nothing changed"
+    assert reporter.compose(two, 131, at_once=False) == report(2, two)
+
+
+def test_a_flush_has_the_changes_reported_at_once() -> None:
+    reporter = Reporter(producer="p", service="shop", now_s=100)
+    totals = Totals(1, 1, {})
+    assert reporter.changed(totals)
+    assert reporter.compose(totals, 100, at_once=True) == report(1, totals)
+    assert not reporter.changed(totals)
+    assert reporter.compose(totals, 100, at_once=True) is None, "nothing changed"
+
+
+def test_complaints_are_one_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = 5.0
+    complaints = Complaints(lambda: now_s)
+    for now_s in (5.0, 6.0, 64.9, 65.0, 66.0):
+        complaints.warn("at %s", now_s)
+    assert caplog.record_tuples == [
+        ("tracejudge", logging.WARNING, "at 5.0"),
+        ("tracejudge", logging.WARNING, "at 65.0"),
+    ]

@@ -1,0 +1,106 @@
+"""A real HTTP server on the loopback, in a thread and an event loop of its own."""
+
+import asyncio
+import resource
+import threading
+from concurrent.futures import Future
+from typing import Self
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 10.0
+MAX_BODY_BYTES = 64 * 1024 * 1024
+WANTED_FILES = 8192  # 500 connections take a thousand descriptors when client and server are one process
+
+
+class LoopbackServer:
+    """Serves `routes()` while it is open. `port=0` takes any free one; a given one can go down and come back.
+
+    What a handler raises is answered with 500 and raised again by `close`, so that a test sees its own mistakes.
+    """
+
+    def __init__(self, *, port: int = 0) -> None:
+        self.port = port
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Event | None = None
+        self._failures: list[Exception] = []
+
+    def routes(self) -> list[web.RouteDef]:
+        raise NotImplementedError
+
+    @property
+    def root_url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def start(self) -> Self:
+        _allow_many_files()
+        started: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(started)), name=type(self).__name__, daemon=True
+        )
+        self._thread.start()
+        try:
+            self.port = started.result(START_TIMEOUT_S)
+        except BaseException:
+            self._thread.join(START_TIMEOUT_S)
+            self._thread = None
+            raise
+        return self
+
+    def close(self) -> None:
+        """End at once, whatever is in flight; `start` brings it back on the same port."""
+        if self._thread is None:
+            return
+        self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join(START_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise RuntimeError(f"{type(self).__name__} did not end within {START_TIMEOUT_S:g} s")
+        self._thread = None
+        if self._failures:
+            raise self._failures.pop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def _serve(self, started: Future[int]) -> None:
+        self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._keep_failures()])
+        app.add_routes(self.routes())
+        # Handlers end with their client, so that what is counted as in flight has somebody who waits for it.
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, HOST, self.port, backlog=1024).start()
+        except OSError as error:
+            started.set_exception(error)
+        else:
+            started.set_result(runner.addresses[0][1])
+            await self._closing.wait()
+        finally:
+            await runner.cleanup()
+
+    def _keep_failures(self) -> Middleware:
+        @web.middleware
+        async def keep(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            except (web.HTTPException, ConnectionError):
+                raise
+            except Exception as error:
+                self._failures.append(error)
+                raise
+
+        return keep
+
+
+def _allow_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,178 @@
+"""A real OTLP/HTTP receiver for protobuf, which behaves as it is told.
+
+A behaviour is an `Accept` or a function of the export that chooses one.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from aiohttp import web
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from support.loopback import LoopbackServer
+from support.otlp_read import Link, Log, Span, Status, read_logs, read_spans
+from support.replies import sequence
+
+__all__ = [
+    "Accept",
+    "Export",
+    "Link",
+    "Log",
+    "OtlpReceiver",
+    "Span",
+    "Status",
+    "failing",
+    "partial",
+    "refuses_items",
+    "sequence",
+    "slow",
+]
+
+CONTENT_TYPE = "application/x-protobuf"
+
+
+@dataclass(frozen=True)
+class Accept:
+    """How an export is answered. Rejected items are the last ones of the request, and are not kept."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    rejected: int = 0
+    message: str = ""
+    delay_s: float = 0.0
+
+
+@dataclass
+class Export:
+    """One request as it arrived. Header names are in lower case; `status` stays None when nobody waited."""
+
+    path: str
+    headers: dict[str, str]
+    size_bytes: int  # decompressed
+    spans: tuple[Span, ...] = ()
+    logs: tuple[Log, ...] = ()
+    status: int | None = None
+
+    @property
+    def items(self) -> tuple[Span | Log, ...]:
+        return self.spans or self.logs
+
+
+Behaviour = Accept | Callable[[Export], "Behaviour"]
+
+
+def failing(status: int, *, retry_after: str | float | None = None) -> Accept:
+    """Refuse the whole request; `retry_after` in seconds or as an HTTP date."""
+    return Accept(status=status, headers={} if retry_after is None else {"Retry-After": str(retry_after)})
+
+
+def partial(rejected: int, message: str = "rejected") -> Accept:
+    return Accept(rejected=rejected, message=message)
+
+
+def slow(seconds: float, then: Behaviour | None = None) -> Behaviour:
+    def delayed(export: Export) -> Accept:
+        reply = _resolve(then or Accept(), export)
+        return replace(reply, delay_s=reply.delay_s + seconds)
+
+    return delayed
+
+
+def refuses_items(poison: Callable[[Span | Log], bool], *, status: int = 400) -> Behaviour:
+    """Refuse every request that holds a poisoned item, as a collector with one bad span in a batch does."""
+    return lambda export: failing(status) if any(map(poison, export.items)) else Accept()
+
+
+class OtlpReceiver(LoopbackServer):
+    """Serves `endpoint` + "/v1/traces" and "/v1/logs". Set `behaviour` at any time."""
+
+    def __init__(self, behaviour: Behaviour | None = None, *, port: int = 0) -> None:
+        super().__init__(port=port)
+        self.behaviour: Behaviour = behaviour or Accept()
+        self._lock = threading.Lock()
+        self._exports: list[Export] = []
+        self._spans: list[Span] = []
+        self._logs: list[Log] = []
+
+    @property
+    def endpoint(self) -> str:
+        return self.root_url
+
+    @property
+    def exports(self) -> tuple[Export, ...]:
+        """All requests, refused ones included."""
+        with self._lock:
+            return tuple(self._exports)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """What was accepted, in order of arrival, twice when it came twice."""
+        with self._lock:
+            return tuple(self._spans)
+
+    @property
+    def logs(self) -> tuple[Log, ...]:
+        """What was accepted, in order of arrival, twice when it came twice."""
+        with self._lock:
+            return tuple(self._logs)
+
+    def forget(self) -> None:
+        """Begin the records anew."""
+        with self._lock:
+            self._exports, self._spans, self._logs = [], [], []
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/traces", self._serve_traces), web.post("/v1/logs", self._serve_logs)]
+
+    async def _serve_traces(self, request: web.Request) -> web.Response:
+        response = ExportTraceServiceResponse()
+        reply = await self._receive(request, lambda body: {"spans": tuple(read_spans(body))})
+        if reply.rejected or reply.message:
+            response.partial_success.rejected_spans = reply.rejected
+            response.partial_success.error_message = reply.message
+        return _response(reply, response.SerializeToString())
+
+    async def _serve_logs(self, request: web.Request) -> web.Response:
+        response = ExportLogsServiceResponse()
+        reply = await self._receive(request, lambda body: {"logs": tuple(read_logs(body))})
+        if reply.rejected or reply.message:
+            response.partial_success.rejected_log_records = reply.rejected
+            response.partial_success.error_message = reply.message
+        return _response(reply, response.SerializeToString())
+
+    async def _receive(self, request: web.Request, read: Callable[[bytes], dict[str, tuple]]) -> Accept:
+        body = await request.read()  # aiohttp has undone gzip and deflate
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        try:
+            export = Export(request.path, headers, len(body), **read(body))
+            wrong = failing(415) if request.content_type != CONTENT_TYPE else None
+        except DecodeError:
+            export, wrong = Export(request.path, headers, len(body)), failing(400)
+        with self._lock:
+            self._exports.append(export)
+        reply = wrong or _resolve(self.behaviour, export)
+        await asyncio.sleep(reply.delay_s)
+        return self._settle(export, reply)
+
+    def _settle(self, export: Export, reply: Accept) -> Accept:
+        with self._lock:
+            export.status = reply.status
+            if reply.status < 400:
+                self._spans += export.spans[: len(export.spans) - reply.rejected]
+                self._logs += export.logs[: len(export.logs) - reply.rejected]
+        return reply
+
+
+def _resolve(behaviour: Behaviour, export: Export) -> Accept:
+    while not isinstance(behaviour, Accept):
+        behaviour = behaviour(export)
+    return behaviour
+
+
+def _response(reply: Accept, body: bytes) -> web.Response:
+    accepted = body if reply.status < 400 else b""
+    return web.Response(body=accepted, status=reply.status, headers=reply.headers, content_type=CONTENT_TYPE)

@@ -1,0 +1,127 @@
+"""Child programs of a test: started, watched and certainly ended; and waiting for what others do."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self, TypeVar
+
+from worker.embedded import free_port
+
+__all__ = ["Program", "free_port", "wait_until"]
+
+T = TypeVar("T")
+SHOWN_CHARACTERS = 4000
+
+
+def wait_until(predicate: Callable[[], T], timeout_s: float = 10.0, what: str = "the condition") -> T:
+    """Ask until the answer is true, and return it; at last fail, with `what` and the last answer."""
+    deadline = time.monotonic() + timeout_s
+    while not (answer := predicate()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:g} s in vain for {what}; last answer: {answer!r}")
+        time.sleep(0.01)
+    return answer
+
+
+class Program:
+    """`python *arguments` as a child, e.g. `Program("-m", "worker.cli", "worker", folder=tmp_path)`.
+
+    Its environment is ours without any `TRACEJUDGE_*`, and `env` on top. It runs in `folder`, where the files
+    of its output lie as well. Leaving the block kills it and all of its process group.
+    """
+
+    def __init__(self, *arguments: str | Path, folder: Path, env: Mapping[str, str] | None = None) -> None:
+        self.command = [sys.executable, *map(str, arguments)]
+        self._folder = folder
+        self._env = _clean_environment() | dict(env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._files: tuple[Path, Path] | None = None
+
+    def __enter__(self) -> Self:
+        name = f"program-{time.monotonic_ns()}"
+        self._files = (self._folder / f"{name}.out", self._folder / f"{name}.err")
+        with self._files[0].open("wb") as out, self._files[1].open("wb") as err:
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=self._env,
+                cwd=self._folder,
+                start_new_session=True,  # a group of its own, so that its children can be ended with it
+            )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def stdout(self) -> str:
+        return self._files[0].read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self._files[1].read_text(errors="replace")
+
+    @property
+    def output(self) -> str:
+        """Standard output, then standard error."""
+        return self.stdout + self.stderr
+
+    def wait_for(self, pattern: str, timeout_s: float = 20.0) -> re.Match[str]:
+        """Wait until a regular expression is found in the output; `^` and `$` stand for its lines."""
+        expression = re.compile(pattern, re.MULTILINE)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            ended = not self.running  # before looking: what it said last is then in the files
+            if found := expression.search(self.output):
+                return found
+            if ended or time.monotonic() > deadline:
+                raise AssertionError(f"{pattern!r} did not come: {self._state()}")
+            time.sleep(0.02)
+
+    def wait(self, timeout_s: float = 20.0) -> int:
+        """Wait for its end; gives the exit status, negative for a signal."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end within {timeout_s:g} s: {self._state()}") from None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the program alone, not to its children."""
+        self._process.send_signal(number)
+
+    def terminate(self, timeout_s: float = 20.0) -> int:
+        """Send SIGTERM and wait for the end."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait for the end; its children live on until the block is left."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _state(self) -> str:
+        status = "still running" if self.running else f"exit status {self._process.returncode}"
+        return f"{' '.join(self.command[1:])} ({status}), which said:\n{self.output[-SHOWN_CHARACTERS:]}"
+
+
+def _clean_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRACEJUDGE_")}
+    return kept | {"PYTHONUNBUFFERED": "1"}

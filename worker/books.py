@@ -1,0 +1,214 @@
+"""The books: what became of every trace and every evaluation, and what is unexplained (contract, section 4).
+
+The counts come from the scripts that did the work, in the same step. What is on its way is not counted but
+looked for: in the stream, in the batches, in what producers report. ``lost`` is what neither explains.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from worker.keys import Keys
+from worker.store import Store
+
+__all__ = ["Account", "Caps", "Measure", "measure", "read_account"]
+
+_TRIES: Final = 20
+_TRACE_ENDS: Final = ("cut_off", "invalid", "duplicate", "no_rule", "not_sampled", "shed", "sampled")
+_EVALUATION_ENDS: Final = ("scored", "abstained", "unscored", "dead", "removed")
+
+
+class Account(Struct, frozen=True):
+    """The books at one moment. ``lost`` is negative where something counts twice."""
+
+    published: int
+    dropped: int
+    cut_off: int
+    invalid: int
+    duplicate: int
+    no_rule: int
+    not_sampled: int
+    shed: int
+    sampled: int
+    unread: int
+    chosen: int
+    scored: int
+    abstained: int
+    unscored: int
+    dead: int
+    waiting: int
+    removed: int
+    lost: int
+    reasons: Mapping[str, int]
+    """Drops, invalid entries, unscored and dead evaluations by reason, as ``unscored:timeout``."""
+
+    @property
+    def settled(self) -> bool:
+        """Tell whether nothing is on its way."""
+        return self.unread == 0 and self.waiting == 0
+
+
+class Position(NamedTuple):
+    """Where a reader of a stream stands."""
+
+    lag: int
+    newly_cut: int
+    oldest_ms: float
+
+
+class Measure(Struct, frozen=True):
+    """What ``measure.lua`` found."""
+
+    traces: Position
+    capacity: int
+    outbox: dict[str, Position] | list[Position]
+    batches: int
+    parked: int
+    waiting_bytes: int
+    dead: int
+    cut_off: int
+
+
+class _BatchIds(Struct):
+    items: list["_ItemIds"]
+
+
+class _ItemIds(Struct):
+    evaluations: list["_EvaluationId"]
+
+
+class _EvaluationId(Struct):
+    id: str
+
+
+class _Producers(NamedTuple):
+    """What producers' hashes say that the books do not hold yet, and what is still in their buffers."""
+
+    published: int
+    sent: int
+
+
+class Caps(NamedTuple):
+    """What the stream of traces may hold: nothing older than the entry ``oldest``, bytes, entries."""
+
+    oldest: str = "0"
+    max_bytes: int = 1 << 50
+    max_entries: int = 1 << 50
+
+
+def measure(store: Store, caps: Caps = Caps(), *, groups: tuple[str, ...] = (), tell: bool = False) -> Measure:  # noqa: B008 - frozen
+    """Trim the stream to its caps and measure everything.
+
+    Args:
+        groups: The exporters to look at.
+        tell: Be told what was newly cut off; each cut is told once to one caller.
+
+    Raises:
+        StoreError: Redis did not answer.
+    """
+    keys = store.keys
+    names = (keys.traces, keys.verdicts, keys.books, keys.leases, keys.holders, keys.waiting, keys.dead)
+    arguments = (*caps, int(tell), *groups)
+    return msgspec.json.decode(store.run("measure", names, arguments), type=Measure)
+
+
+def read_account(store: Store) -> Account:
+    """Read the books.
+
+    While work goes on, its parts cannot be read in one instant; then the reading with the least unexplained of
+    several is given. What is really lost stays unexplained in each of them.
+
+    Raises:
+        StoreError: Redis did not answer.
+    """
+    best: Account | None = None
+    for _ in range(_TRIES):
+        account = _read_once(store)
+        if account.lost == 0:
+            return account
+        if best is None or abs(account.lost) < abs(best.lost):
+            best = account
+    assert best is not None  # noqa: S101 - the loop ran
+    return best
+
+
+def _read_once(store: Store) -> Account:
+    keys = store.keys
+    counts = _counts(store)
+    producers = _producers(store)
+    lag = measure(store).traces.lag
+    waiting = _waiting(store)
+    ends = {name: counts.get(name, 0) for name in (*_TRACE_ENDS, *_EVALUATION_ENDS)}
+    published, dropped = counts.get("published", 0) + producers.published, counts.get("dropped", 0)
+    sent = counts.get("sent", 0) + producers.sent
+    bare = counts.get("bare", 0)
+    # Of producers' entries those that were not read are in the stream or cut off; entries without a producer are
+    # published when they are read, so what the caps cut of them was never in the books.
+    not_read = sent - (counts.get("arrived", 0) - bare)
+    ends["cut_off"] = min(ends["cut_off"], max(0, not_read))
+    in_buffers = published - bare - dropped - sent
+    in_stream = min(max(0, not_read - ends["cut_off"]), lag)
+    unread = in_buffers + in_stream
+    lost_traces = published - dropped - unread - sum(ends[name] for name in _TRACE_ENDS)
+    chosen = counts.get("chosen", 0)
+    lost_evaluations = chosen - waiting - sum(ends[name] for name in _EVALUATION_ENDS)
+    return Account(
+        published=published,
+        dropped=dropped,
+        unread=unread,
+        chosen=chosen,
+        waiting=waiting,
+        lost=_together(lost_traces, lost_evaluations),
+        reasons={name: amount for name, amount in sorted(counts.items()) if ":" in name and _is_reason(name)},
+        **ends,
+    )
+
+
+def _together(lost_traces: int, lost_evaluations: int) -> int:
+    """Add both sums up; something lost in one is never evened out by something double in the other."""
+    if lost_traces * lost_evaluations < 0:
+        return max(lost_traces, lost_evaluations)
+    return lost_traces + lost_evaluations
+
+
+def _is_reason(name: str) -> bool:
+    return name.split(":", 1)[0] in {"dropped", "invalid", "unscored", "dead"}
+
+
+def _counts(store: Store) -> dict[str, int]:
+    found = store.call(lambda client: client.hgetall(store.keys.books))
+    return {name.decode(): int(amount) for name, amount in found.items()}
+
+
+def _producers(store: Store) -> _Producers:
+    published = sent = 0
+    for key in store.call(lambda client: list(client.scan_iter(store.keys.producers, count=1000))):
+        fields = store.call(
+            lambda client, key=key: client.hmget(key, "sent", "reported", "accounted", "sent:accounted")  # type: ignore[misc]
+        )
+        of_sent, reported, accounted, sent_accounted = (int(value or 0) for value in fields)
+        published += max(0, max(of_sent, reported) - accounted)
+        sent += of_sent - sent_accounted
+    return _Producers(published, sent)
+
+
+def _waiting(store: Store) -> int:
+    """Count evaluations in batches that are neither in the ledger nor dead."""
+    keys = store.keys
+    waiting = 0
+    for batch_id in store.call(lambda client: client.zrange(keys.leases, 0, -1)):
+        payload = store.call(lambda client, name=keys.batch(batch_id.decode()): client.get(name))  # type: ignore[misc]
+        if payload is None:
+            continue
+        batch = msgspec.json.decode(payload, type=_BatchIds)
+        ids = [evaluation.id for item in batch.items for evaluation in item.evaluations]
+        waiting += _unfinished(store, keys, ids)
+    return waiting
+
+
+def _unfinished(store: Store, keys: Keys, ids: list[str]) -> int:
+    ledger = store.call(lambda client: client.mget([keys.ledger(one) for one in ids]))
+    dead = store.call(lambda client: client.hmget(keys.dead, ids))
+    return sum(one is None and other is None for one, other in zip(ledger, dead, strict=True))

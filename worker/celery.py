@@ -1,0 +1,140 @@
+"""The Celery application: `tracejudge worker` makes it, and so does plain `celery -A worker worker`.
+
+Celery carries wake-ups and runs the pool, nothing else. A message holds a batch id; what is lost, doubled or late
+among them costs nothing, since the lease in Redis decides who works and the ledger what counts.
+"""
+
+import logging
+import os
+import sys
+from functools import cache
+from typing import Any, Final
+
+import structlog
+from celery import Celery, bootsteps, signals
+from celery.concurrency.thread import TaskPool
+from kombu.exceptions import KombuError
+
+from worker import logs
+from worker.configuration import load
+from worker.runtime import Runtime
+from worker.settings import Settings, SettingsError
+
+__all__ = ["TASK", "make_app"]
+
+log = structlog.get_logger("tracejudge.worker")
+
+TASK: Final = "tracejudge.judge"
+MESSAGE_VERSION: Final = 1
+_BROKER_TIMEOUT_S: Final = 10
+
+
+def __getattr__(name: str) -> Celery:
+    """Make the application when `celery -A worker` asks for it, from the file and the environment."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _app_from_environment()
+
+
+@cache
+def _app_from_environment() -> Celery:
+    try:
+        return make_app(load(os.environ))
+    except SettingsError as error:
+        _refuse(str(error))
+
+
+def make_app(settings: Settings) -> Celery:
+    """Make the application for one configuration.
+
+    Raises:
+        SettingsError: A model cannot be made from its settings.
+    """
+    app = Celery("tracejudge", set_as_current=False)
+    app.conf.update(_configuration(settings))
+    runtime = Runtime(settings, wake=lambda batch_id: _wake(app, batch_id))
+    app.tracejudge_runtime = runtime
+
+    @app.task(name=TASK, ignore_result=True)
+    def judge(v: int, batch: str) -> None:
+        """Judge one batch."""
+        if v != MESSAGE_VERSION or not isinstance(batch, str):
+            log.warning("message is no wake-up of ours", version=v)
+            return
+        runtime.judging.run(batch)
+
+    app.steps["worker"].add(Stages)
+    signals.setup_logging.connect(_logging, weak=False)
+    return app
+
+
+class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Starts the stages beside the pool. A worker step, not a consumer step: those stop at every broker reconnect."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Any, **_: Any) -> None:
+        """Refuse any pool but threads: in another, leases and the event loop would not be shared by its tasks."""
+        self._runtime: Runtime = parent.app.tracejudge_runtime
+        if parent.pool_cls is not TaskPool:
+            _refuse("the pool must be threads; leave out -P/--pool, size and pool come from the configuration")
+        super().__init__(parent)
+
+    def start(self, parent: Any) -> None:
+        """Start reading, judging and exporting."""
+        try:
+            self._runtime.start(parent.concurrency)
+        except SettingsError as error:
+            _refuse(str(error))
+
+    def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
+        """Stop them in order; Celery stops its consumer before and its pool after."""
+        self._runtime.stop()
+
+
+def _configuration(settings: Settings) -> dict[str, Any]:
+    return {
+        "broker_url": settings.broker_url or settings.redis_url,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "broker_transport_options": {
+            "socket_timeout": _BROKER_TIMEOUT_S,
+            "socket_connect_timeout": _BROKER_TIMEOUT_S,
+            "retry_on_timeout": False,
+        },
+        "task_default_queue": settings.queue,
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "task_ignore_result": True,
+        "task_store_errors_even_if_ignored": False,
+        # Early: a wake-up that dies with its worker is replaced by the sweeper, and never judged twice.
+        "task_acks_late": False,
+        "task_publish_retry": False,
+        "worker_pool": "threads",
+        "worker_concurrency": settings.threads,
+        "worker_prefetch_multiplier": 1,
+        "worker_send_task_events": False,
+        "worker_enable_remote_control": False,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+    }
+
+
+def _wake(app: Celery, batch_id: str) -> None:
+    """Send a wake-up; when the broker is away the sweeper will send another."""
+    try:
+        app.send_task(TASK, kwargs={"v": MESSAGE_VERSION, "batch": batch_id}, ignore_result=True, retry=False)
+    except (KombuError, OSError) as error:
+        log.warning("wake-up not sent", batch=batch_id, error=type(error).__name__)
+
+
+def _logging(**_: Any) -> None:
+    """Keep Celery from setting up logging of its own, also where it was started without us."""
+    if not logging.getLogger().handlers:
+        logs.configure("info")
+
+
+def _refuse(message: str) -> Any:
+    print(f"tracejudge: {message}", file=sys.stderr)
+    # Not sys.exit: Celery starts its steps inside handlers that catch SystemExit and go on shutting down for long.
+    raise SystemExit(2)

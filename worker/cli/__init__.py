@@ -1,0 +1,65 @@
+"""The command `tracejudge`: one file a verb; a verb is loaded only when it is called."""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+from worker.embedded import EmbeddedRedisError
+from worker.settings import SettingsError
+from worker.store import StoreError
+
+__all__ = ["main"]
+
+_VERBS: Final[Mapping[str, str]] = {
+    "account": "Print the books: what became of every trace and evaluation",
+    "demo": "Run sample traffic through an embedded Redis and a real worker",
+    "judges": "List the judges; measure one against labelled traces",
+    "publish": "Publish traces from a file",
+    "tail": "Follow verdicts live",
+    "worker": "Run the worker",
+}
+
+
+class _Verbs(click.Group):
+    """Finds a verb in the module of its name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _VERBS:
+            return None
+        command = importlib.import_module(f"worker.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)  # noqa: S101 - a slip of ours, not of the user
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the verbs without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_VERBS.items()))
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="tracejudge-worker", prog_name="tracejudge")
+def _cli() -> None:
+    """Know, in production, whether an LLM feature still answers well."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command; what the user can mend ends in one line and exit code 2, what failed in exit code 1."""
+    try:
+        _cli.main(args=arguments, prog_name="tracejudge", standalone_mode=True)
+    except SettingsError as error:
+        _end(f"{error}", 2)
+    except (StoreError, EmbeddedRedisError) as error:
+        _end(f"{error}", 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _end(message: str, code: int) -> None:
+    print(f"tracejudge: {message}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,85 @@
+"""`tracejudge tail`: verdicts as they come."""
+
+from collections.abc import Iterator
+
+import click
+import msgspec
+from rich.markup import escape
+
+from judges.verdict import Verdict
+from worker.cli.options import CONFIG, JSON, OUT, REDIS_URL, open_store, settings_from
+from worker.export.outbox import OutboxEntry, read_outbox_entry
+from worker.store import Store
+
+__all__ = ["command", "follow"]
+
+_BLOCK_MS = 1000
+_READ_COUNT = 500
+
+
+@click.command("tail")
+@CONFIG
+@REDIS_URL
+@JSON
+@click.option("--failed", is_flag=True, help="Only verdicts that did not pass, or have no score.")
+@click.option("--last", type=click.IntRange(min=0), default=0, metavar="N", help="Begin with the last N verdicts.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N verdicts.")
+def command(
+    config: str | None, redis_url: str | None, *, as_json: bool, failed: bool, last: int, count: int | None
+) -> None:
+    """Follow verdicts until Ctrl-C."""
+    store = open_store(settings_from(config, {"redis_url": redis_url}))
+    shown = 0
+    for entry in follow(store, last):
+        if failed and not _is_failed(entry.verdict):
+            continue
+        if as_json:
+            print(msgspec.json.encode(entry.verdict).decode(), flush=True)
+        else:
+            OUT.print(_line(entry))
+        shown += 1
+        if shown == count:
+            return
+
+
+def follow(store: Store, last: int = 0) -> Iterator[OutboxEntry]:
+    """Yield the last few entries of the outbox, then every new one.
+
+    Raises:
+        StoreError: Redis did not answer.
+    """
+    stream = store.keys.verdicts
+    newest = store.call(lambda client: client.xrevrange(stream, count=max(1, last)))
+    position = newest[0][0] if newest else b"0"
+    for entry in reversed(newest[:last]):
+        if (read := read_outbox_entry(entry)) is not None:
+            yield read
+    while True:
+        since = position
+        reply = store.call(
+            lambda client, since=since: client.xread({stream: since}, count=_READ_COUNT, block=_BLOCK_MS)
+        )  # type: ignore[misc]
+        for entry in reply[0][1] if reply else []:
+            position = entry[0]
+            if (read := read_outbox_entry(entry)) is not None:
+                yield read
+
+
+def _is_failed(verdict: Verdict) -> bool:
+    return verdict.outcome == "unscored" or any(score.passed is False for score in verdict.scores)
+
+
+def _line(entry: OutboxEntry) -> str:
+    verdict = entry.verdict
+    if entry.kind == "d":
+        result = f"[magenta]dead[/magenta] {verdict.reason}"
+    elif verdict.outcome != "scored":
+        result = f"[yellow]{verdict.outcome}[/yellow] {verdict.reason or ''}"
+    else:
+        marks = {True: "green", False: "red", None: "cyan"}
+        result = " ".join(
+            f"[{marks[score.passed]}]{score.metric} {score.label or f'{score.value:.2f}'}[/{marks[score.passed]}]"
+            for score in verdict.scores
+        )
+    why = escape(" ".join((verdict.rationale or verdict.note or "").split()))
+    return f"{verdict.service} [dim]{verdict.trace_id[:8]}[/dim] {verdict.judge}: {result} [dim]{why}[/dim]"

@@ -1,0 +1,110 @@
+"""Read the outbox: one exporter's thread, its consumer group, and what dead readers of the group left."""
+
+import secrets
+import socket
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+import structlog
+
+from judges.verdict import Verdict
+from worker.stage import Stage
+from worker.store import Entry, Store
+
+__all__ = ["OutboxEntry", "OutboxReader", "read_outbox_entry"]
+
+log = structlog.get_logger("tracejudge.export")
+
+_BLOCK_MS: Final = 1000
+_CLAIM_EVERY_S: Final = 5.0
+_VERSION: Final = b"1"
+_decoder = msgspec.json.Decoder(Verdict)
+
+
+class OutboxEntry(NamedTuple):
+    """One entry of the outbox: a final verdict (``j``) or the news of a dead letter (``d``)."""
+
+    entry_id: str
+    kind: Literal["j", "d"]
+    verdict: Verdict
+
+
+def read_outbox_entry(entry: Entry) -> OutboxEntry | None:
+    """Read an entry; None when it was trimmed away, is of another version, or not ours."""
+    raw_id, fields = entry
+    if not fields or fields.get(b"v") != _VERSION:
+        return None
+    kind: Literal["j", "d"] = "j" if b"j" in fields else "d"
+    try:
+        return OutboxEntry(raw_id.decode(), kind, _decoder.decode(fields.get(kind.encode(), b"")))
+    except msgspec.DecodeError:
+        return None
+
+
+class OutboxReader(Stage):
+    """An exporter. Subclasses say what to do with entries and acknowledge what is done."""
+
+    role = "export"
+    exporter: str
+    read_count: int = 256
+    stale_ms: int = 15_000
+
+    def __init__(self, store: Store, exporter: str) -> None:
+        """Prepare the thread; ``start`` begins."""
+        super().__init__(f"export-{exporter}")
+        self.exporter = exporter
+        self._store = store
+        self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._next_claim = 0.0
+
+    @abstractmethod
+    def deliver(self, entries: Sequence[OutboxEntry]) -> None:
+        """Send entries on and acknowledge them."""
+
+    def prepare(self) -> None:
+        """Make the consumer group."""
+        self._store.make_group(self._store.keys.verdicts, self.exporter)
+
+    def turn(self) -> None:
+        """Read once and deliver all of it."""
+        entries = self._stale() + self._store.read_group(
+            self._store.keys.verdicts, self.exporter, self._consumer, count=self.read_count, block_ms=_BLOCK_MS
+        )
+        readable, unreadable = [], []
+        for entry in entries:
+            read = read_outbox_entry(entry)
+            if read is not None:
+                readable.append(read)
+            elif entry[1] is None or entry[1].get(b"v") == _VERSION:
+                unreadable.append(entry[0].decode())
+            # Another version stays pending: a worker that knows it will claim it.
+        if unreadable:
+            log.warning("outbox entries cannot be read", exporter=self.exporter, entries=len(unreadable))
+            self.dropped("unreadable", sum(self.acknowledge(unreadable)))
+        if readable:
+            self.deliver(readable)
+
+    def acknowledge(self, entry_ids: Sequence[str]) -> list[bool]:
+        """Acknowledge entries; True for each that nobody had acknowledged before.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
+        keys = (self._store.keys.verdicts, self._store.keys.books)
+        fresh = self._store.run("acknowledge", keys, (self.exporter, *entry_ids))
+        return [answer == 1 for answer in fresh]
+
+    @abstractmethod
+    def dropped(self, reason: str, amount: int) -> None:
+        """Count entries that could not be delivered."""
+
+    def _stale(self) -> list[Entry]:
+        if time.monotonic() < self._next_claim:
+            return []
+        self._next_claim = time.monotonic() + _CLAIM_EVERY_S
+        return self._store.claim_stale(
+            self._store.keys.verdicts, self.exporter, self._consumer, idle_ms=self.stale_ms, count=self.read_count
+        )

@@ -1,0 +1,148 @@
+"""Read one entry of the stream: a trace, a producer's report, late feedback, or nothing we can use."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from tracejudge import LateFeedback, ProducerReport, Trace
+from worker.store import Entry
+
+__all__ = [
+    "FeedbackEntry",
+    "GoneEntry",
+    "InvalidEntry",
+    "InvalidReason",
+    "Read",
+    "ReportEntry",
+    "TraceEntry",
+    "read_entry",
+    "unknown_fields",
+]
+
+_T = TypeVar("_T")
+InvalidReason = Literal["no_payload", "not_json", "wrong_type", "unknown_version", "too_large"]
+
+WIRE_VERSION: Final = b"1"
+_MAX_TRACE_ID_CHARS: Final = 128
+_MAX_PRODUCER_ID_BYTES: Final = 64
+_MAX_DROP_REASONS: Final = 20
+_DROP_REASON: Final = re.compile(r"[a-z_]{1,32}")
+
+
+class TraceEntry(NamedTuple):
+    """A trace, the id of its publication, and the producer that numbered it, if any did."""
+
+    entry_id: str
+    producer: str | None
+    trace: Trace
+    publication_id: str
+    payload: bytes
+
+
+class ReportEntry(NamedTuple):
+    """A producer's totals since its start."""
+
+    entry_id: str
+    report: ProducerReport
+
+
+class FeedbackEntry(NamedTuple):
+    """What an end user said later."""
+
+    entry_id: str
+    feedback: LateFeedback
+
+
+class InvalidEntry(NamedTuple):
+    """An entry that is no trace; its text is kept nowhere."""
+
+    entry_id: str
+    producer: str | None
+    reason: InvalidReason
+
+
+class GoneEntry(NamedTuple):
+    """An entry that the caps removed after a reader took it and before it was dealt with."""
+
+    entry_id: str
+
+
+Read = TraceEntry | ReportEntry | FeedbackEntry | InvalidEntry | GoneEntry
+
+
+class _InvalidError(Exception):
+    def __init__(self, reason: InvalidReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+_trace_decoder = msgspec.json.Decoder(Trace)
+_report_decoder = msgspec.json.Decoder(ProducerReport)
+_feedback_decoder = msgspec.json.Decoder(LateFeedback)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
+    """Read an entry; whatever it holds, one of five things comes back and nothing is raised."""
+    raw_id, fields = entry
+    entry_id = raw_id.decode()
+    if fields is None:
+        return GoneEntry(entry_id)
+    producer = _producer(fields)
+    try:
+        return _read(entry_id, producer, fields, max_trace_bytes)
+    except _InvalidError as error:
+        return InvalidEntry(entry_id, producer, error.reason)
+
+
+def unknown_fields(entry: TraceEntry) -> int:
+    """Count the fields of a trace that the wire format does not know."""
+    return sum(name not in Trace.__struct_fields__ for name in _fields_decoder.decode(entry.payload))
+
+
+def _read(entry_id: str, producer: str | None, fields: Mapping[bytes, bytes], max_bytes: int) -> Read:
+    payloads = {kind: fields[kind] for kind in (b"t", b"r", b"f") if kind in fields}
+    if not payloads:
+        raise _InvalidError("no_payload")
+    if fields.get(b"v") != WIRE_VERSION:
+        raise _InvalidError("unknown_version")
+    kind, payload = next(iter(payloads.items()))
+    if len(payload) > max_bytes:
+        raise _InvalidError("too_large")
+    if kind == b"r":
+        return ReportEntry(entry_id, _checked(_decode(_report_decoder, payload)))
+    if kind == b"f":
+        return FeedbackEntry(entry_id, _decode(_feedback_decoder, payload))
+    trace = _decode(_trace_decoder, payload)
+    if not 0 < len(trace.trace_id) <= _MAX_TRACE_ID_CHARS or not trace.service:
+        raise _InvalidError("wrong_type")
+    publication_id = trace.id or hashlib.blake2b(payload, digest_size=8).hexdigest()
+    return TraceEntry(entry_id, producer, trace, publication_id, payload)
+
+
+def _checked(report: ProducerReport) -> ProducerReport:
+    """Keep out what would grow the books without bound: anybody who can write the stream can write a report."""
+    known = len(report.dropped) <= _MAX_DROP_REASONS and all(map(_DROP_REASON.fullmatch, report.dropped))
+    counted = min((report.published, report.accepted, *report.dropped.values())) >= 0
+    if known and counted and 0 < len(report.producer) <= _MAX_PRODUCER_ID_BYTES:
+        return report
+    raise _InvalidError("wrong_type")
+
+
+def _decode(decoder: "msgspec.json.Decoder[_T]", payload: bytes) -> _T:
+    try:
+        return decoder.decode(payload)
+    except msgspec.ValidationError as error:
+        raise _InvalidError("wrong_type") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _InvalidError("not_json") from error
+
+
+def _producer(fields: Mapping[bytes, bytes]) -> str | None:
+    producer = fields.get(b"p", b"")
+    if not 0 < len(producer) <= _MAX_PRODUCER_ID_BYTES:
+        return None
+    return producer.decode("utf-8", "replace")

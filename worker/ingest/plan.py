@@ -1,0 +1,61 @@
+"""Decide what becomes of each entry: sample the traces, tally the rest, and lay it all out for the script."""
+
+from collections.abc import Iterable
+
+from judges.catalog import catalogue
+from judges.verdict import evaluation_id
+from worker.batches import Evaluation
+from worker.ingest.draft import Draft, Plan, Tally
+from worker.ingest.entries import GoneEntry, InvalidEntry, Read, ReportEntry, TraceEntry
+from worker.keys import Keys
+from worker.sampling import Choice, Sampler
+from worker.settings import Settings
+
+__all__ = ["Planner"]
+
+
+class Planner:
+    """Makes plans under one configuration."""
+
+    def __init__(self, settings: Settings, keys: Keys) -> None:
+        """Take rules, models and sizes from the settings."""
+        self._settings = settings
+        self._keys = keys
+        self._sampler = Sampler(settings)
+
+    def plan(self, entries: Iterable[Read]) -> Plan:
+        """Sample the traces among the entries and lay out what shall become of each entry."""
+        draft = Draft(self._settings, self._keys)
+        for entry in entries:
+            match entry:
+                case TraceEntry():
+                    self._trace(draft, entry)
+                case ReportEntry():
+                    draft.report(entry)
+                case InvalidEntry(entry_id, producer, reason):
+                    draft.tally(entry_id, Tally("invalid", reason, producer, "unknown"))
+                case GoneEntry(entry_id):
+                    draft.gone(entry_id)
+                case _:
+                    draft.feedback(entry)
+        return draft.finish()
+
+    def _trace(self, draft: Draft, entry: TraceEntry) -> None:
+        choices, rules = self._sampler.sample(entry.trace)
+        draft.rules.update(rules)
+        if choices:
+            draft.choose(entry, [(choice.model, self._evaluation(entry, choice)) for choice in choices])
+        else:
+            outcome = "not_sampled" if rules else "no_rule"
+            draft.tally(entry.entry_id, Tally(outcome, None, entry.producer, entry.trace.service))
+
+    def _evaluation(self, entry: TraceEntry, choice: Choice) -> Evaluation:
+        version = catalogue()[choice.judge].version
+        name = evaluation_id(
+            entry.trace,
+            entry.publication_id,
+            judge=choice.judge,
+            version=version,
+            judge_model=self._settings.models[choice.model].judge_model,
+        )
+        return Evaluation(name, choice.judge, version, choice.probability)

@@ -1,0 +1,129 @@
+"""Run the evaluations of a batch together, and record each as soon as it is final."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import structlog
+
+from judges.evaluate import evaluate
+from judges.judge import Judge
+from judges.models.model import ChatModel
+from judges.verdict import Assessment, Verdict
+from worker.batches import BATCH_VERSION, Batch, Evaluation, Item
+from worker.judging.recorder import Recorder
+from worker.judging.verdicts import make_verdict
+from worker.ledger import DeadLetter, Finished, Ledger
+from worker.settings import Settings
+
+__all__ = ["Evaluations", "Unfinished"]
+
+log = structlog.get_logger("tracejudge.judging")
+
+
+class Unfinished(NamedTuple):
+    """An evaluation whose reason may pass: to be tried again, or to be given up."""
+
+    item: Item
+    evaluation: Evaluation
+    assessment: Assessment
+    verdict: Verdict
+
+    def letter(self, batch: Batch) -> tuple[DeadLetter, Verdict]:
+        """Write the dead letter of this evaluation."""
+        letter = DeadLetter(
+            v=BATCH_VERSION,
+            evaluation=self.evaluation,
+            model=batch.model,
+            judge_model=batch.judge_model,
+            item=self.item,
+            reason=str(self.assessment.reason),
+            attempts=self.verdict.attempts,
+            chosen_at=batch.created_at,
+            given_up_at=time.time(),
+        )
+        return letter, self.verdict
+
+
+class Evaluations:
+    """Evaluations under one configuration; lives in the event loop of its process."""
+
+    def __init__(
+        self, settings: Settings, judges: Mapping[str, Judge], models: Mapping[str, ChatModel], ledger: Ledger
+    ) -> None:
+        """Take judges by name and models by the name of their settings."""
+        self._settings = settings
+        self._judges = judges
+        self._models = models
+        self._recorder = Recorder(ledger)
+
+    async def run(self, batch: Batch, finished: set[str]) -> list[Unfinished]:
+        """Judge what is not finished yet; return what could not be judged for a reason that may pass."""
+        runs = [
+            self._one(batch, item, evaluation)
+            for item in batch.items
+            for evaluation in item.evaluations
+            if evaluation.id not in finished
+        ]
+        results = await asyncio.gather(*runs)
+        return [result for result in results if result is not None]
+
+    async def aclose(self) -> None:
+        """Write what is ready and give back connections."""
+        await self._recorder.drain()
+        self._recorder.close()
+        for model in self._models.values():
+            await model.aclose()
+
+    async def _one(self, batch: Batch, item: Item, evaluation: Evaluation) -> Unfinished | None:
+        started_at, start = time.time(), time.perf_counter()
+        assessment = await self._assess(batch, item, evaluation)
+        judge, model = self._judges.get(evaluation.judge), self._models.get(batch.model)
+        verdict = make_verdict(
+            assessment,
+            item,
+            evaluation,
+            metrics=judge.metric_names if judge else (evaluation.judge,),
+            judge_model=batch.judge_model,
+            price=model.settings.price if model else None,
+            user_key=self._settings.sampling_key,
+            started_at=started_at,
+            duration_s=time.perf_counter() - start,
+        )
+        if not assessment.is_final:
+            return Unfinished(item, evaluation, assessment, verdict)
+        fresh = await self._recorder.record(Finished.of(verdict))
+        _log(verdict, fresh=fresh)
+        return None
+
+    async def _assess(self, batch: Batch, item: Item, evaluation: Evaluation) -> Assessment:
+        judge, model = self._judges.get(evaluation.judge), self._models.get(batch.model)
+        if judge is None or model is None or judge.version != evaluation.version:
+            note = "this worker does not have this version of the judge, or not its model"
+            return Assessment("unscored", "unknown_judge_version", note=note)
+        try:
+            return await evaluate(judge, item.trace, model)
+        except Exception as error:  # noqa: BLE001 - one evaluation must not take its batch along
+            # Only the type: the text of an unforeseen error may quote a trace.
+            kind = type(error).__name__
+            log.error("unforeseen error", judge=evaluation.judge, evaluation_id=evaluation.id, error=kind)
+            return Assessment("unscored", "internal_error", note=f"unforeseen error {kind}")
+
+
+def _log(verdict: Verdict, *, fresh: bool) -> None:
+    """Tell of a verdict in one line that joins logs, traces and metrics, and quotes nothing."""
+    log.info(
+        "verdict",
+        trace_id=verdict.trace_id,
+        span_id=verdict.span_id,
+        evaluation_id=verdict.evaluation_id,
+        service=verdict.service,
+        judge=verdict.judge,
+        judge_model=verdict.judge_model,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        scores={score.metric: score.value for score in verdict.scores},
+        seconds=round(verdict.duration_s, 4),
+        fresh=fresh,
+    )

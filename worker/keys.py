@@ -1,0 +1,92 @@
+"""The names of everything in Redis; nothing else builds a key.
+
+Besides the keys of the contract there are two internal hashes: ``holders`` (who holds a batch, gone with it) and
+``waiting`` (bytes of unfinished batches, by judge model).
+"""
+
+import datetime
+from typing import NamedTuple
+
+__all__ = ["INGEST_GROUP", "Keys", "outbox_groups"]
+
+INGEST_GROUP = "ingest"
+
+
+class Keys(NamedTuple):
+    """Key names under one prefix."""
+
+    prefix: str = "tracejudge"
+
+    @property
+    def traces(self) -> str:
+        """Stream of published traces, group ``ingest``."""
+        return f"{self.prefix}:traces"
+
+    @property
+    def verdicts(self) -> str:
+        """Stream of verdicts, the outbox; one group per exporter."""
+        return f"{self.prefix}:verdicts"
+
+    @property
+    def leases(self) -> str:
+        """Sorted set of unfinished batches by due time in milliseconds."""
+        return f"{self.prefix}:leases"
+
+    @property
+    def holders(self) -> str:
+        """Hash of batch id to who holds it, or ``parked``."""
+        return f"{self.prefix}:holders"
+
+    @property
+    def waiting(self) -> str:
+        """Hash of judge model to bytes of unfinished batches."""
+        return f"{self.prefix}:waiting"
+
+    @property
+    def dead(self) -> str:
+        """Hash of evaluation id to dead letter."""
+        return f"{self.prefix}:dead"
+
+    @property
+    def dead_due(self) -> str:
+        """Sorted set of dead letters by the time they were given up, in milliseconds."""
+        return f"{self.prefix}:dead:due"
+
+    @property
+    def books(self) -> str:
+        """Hash of the books since the beginning; never expires."""
+        return f"{self.prefix}:account:all"
+
+    @property
+    def producers(self) -> str:
+        """Pattern of all producers' hashes."""
+        return f"{self.prefix}:producer:*"
+
+    def account(self, day: datetime.date) -> str:
+        """Hash of the books of one day (UTC)."""
+        return f"{self.prefix}:account:{day.isoformat()}"
+
+    def account_now(self) -> str:
+        """Hash of today's books (UTC)."""
+        return self.account(datetime.datetime.now(datetime.UTC).date())
+
+    def batch(self, batch_id: str) -> str:
+        """One batch of chosen evaluations."""
+        return f"{self.prefix}:batch:{batch_id}"
+
+    def chosen(self, evaluation_id: str) -> str:
+        """Mark that an evaluation was chosen."""
+        return f"{self.prefix}:chosen:{evaluation_id}"
+
+    def ledger(self, evaluation_id: str) -> str:
+        """Mark that an evaluation is finished."""
+        return f"{self.prefix}:ledger:{evaluation_id}"
+
+    def producer(self, producer_id: str) -> str:
+        """One producer's hash."""
+        return f"{self.prefix}:producer:{producer_id}"
+
+
+def outbox_groups(*, otel: bool) -> tuple[str, ...]:
+    """List the exporters that read the outbox."""
+    return ("metrics", "otel") if otel else ("metrics",)

@@ -1,0 +1,64 @@
+"""Calls in flight: all evaluations of a process share the slots of each judge model's endpoint."""
+
+import asyncio
+import time
+
+from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError
+from worker.metrics import Metrics
+
+__all__ = ["LimitedModel"]
+
+_MILLION = 1_000_000
+
+
+class LimitedModel:
+    """A chat model with a bound on calls in flight, whose calls, tokens and cost are measured."""
+
+    def __init__(self, model: ChatModel, metrics: Metrics) -> None:
+        """Take the bound from the model's settings."""
+        self.settings = model.settings
+        self._model = model
+        self._metrics = metrics
+        self._slots = asyncio.Semaphore(model.settings.max_in_flight)
+        name = model.settings.judge_model
+        self._in_flight = metrics.in_flight.labels(name)
+        metrics.concurrency_limit.labels(name).set(model.settings.max_in_flight)
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        """Wait for a slot, then ask the model.
+
+        Raises:
+            ModelError: The model has no answer.
+        """
+        async with self._slots:
+            self._in_flight.inc()
+            start = time.perf_counter()
+            status = "cancelled"
+            try:
+                response = await self._model.complete(request)
+                status = "ok"
+            except ModelError as error:
+                status = error.reason
+                raise
+            finally:
+                self._in_flight.dec()
+                duration = self._metrics.request_duration.labels(self.settings.judge_model, status)
+                duration.observe(time.perf_counter() - start)
+        self._spend(request, response)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the model's connections."""
+        await self._model.aclose()
+
+    def _spend(self, request: ChatRequest, response: ChatResponse) -> None:
+        """Count what was really paid for, also where the evaluation has no verdict in the end."""
+        price = self.settings.price
+        used = (("input", response.input_tokens), ("output", response.output_tokens))
+        for direction, amount in used:
+            labels = (self.settings.judge_model, request.schema_name, direction)
+            if amount:
+                self._metrics.tokens.labels(*labels).inc(amount)
+            if price is not None:
+                per_million = price.input if direction == "input" else price.output
+                self._metrics.cost.labels(*labels).inc(amount * per_million / _MILLION)

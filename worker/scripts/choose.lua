@@ -1,0 +1,141 @@
+-- Take what ingest has read into the books: chosen work as batches, the rest as counts, all acknowledged, in one step.
+-- An entry takes effect only if its XACK answers 1: a call that is repeated, or an entry that another worker has
+-- claimed, changes nothing.
+--
+-- KEYS[1] traces           stream, group ARGV.group; no TTL
+-- KEYS[2] leases           sorted set, batch id -> due time in ms; no TTL
+-- KEYS[3] waiting          hash, judge model -> bytes of unfinished batches; no TTL
+-- KEYS[4] account:<day>    hash of counts; TTL ARGV.account_ttl_s
+-- KEYS[5] account:all      hash of counts; no TTL
+-- KEYS[6..]                batch:<id> string, no TTL · chosen:<id> string, TTL ARGV.chosen_ttl_s
+--                          producer:<id> hash, TTL set by the producer · named by their index in the plan
+-- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
+local plan = cmsgpack.unpack(ARGV[1])
+local counts, arrivals = {}, {}
+
+local function count(name, amount)
+  if amount ~= 0 then counts[name] = (counts[name] or 0) + amount end
+end
+
+local function acknowledge(ids)
+  local total = 0
+  for first = 1, #ids, 1000 do
+    total = total + redis.call('XACK', KEYS[1], plan.group, unpack(ids, first, math.min(first + 999, #ids)))
+  end
+  return total
+end
+
+local function arrive(producer, amount)
+  count('read', amount)
+  count('arrived', amount)
+  arrivals[producer] = (arrivals[producer] or 0) + amount
+end
+
+-- Entries that end here: unsampled, without a rule, invalid.
+local tallied = {}
+for place, tally in ipairs(plan.tallies) do
+  local amount = acknowledge(tally.ids)
+  tallied[place] = amount
+  if amount > 0 then
+    count(tally.outcome, amount)
+    if tally.reason then count(tally.outcome .. ':' .. tally.reason, amount) end
+    arrive(tally.producer, amount)
+  end
+end
+
+-- Feedback and reports are read, but are no traces; what was trimmed away under its reader counts as cut off.
+count('read', acknowledge(plan.others))
+count('cut_off', acknowledge(plan.gone))
+
+-- Chosen traces: every evaluation that was not chosen before goes into its batch.
+local items, sizes, outcomes = {}, {}, {}
+for place, trace in ipairs(plan.traces) do
+  if acknowledge({trace.id}) == 1 then
+    local fresh = {}
+    for _, evaluation in ipairs(trace.evaluations) do
+      if redis.call('SET', KEYS[evaluation.chosen], '1', 'NX', 'EX', plan.chosen_ttl_s) then
+        local of_batch = fresh[evaluation.batch] or {}
+        of_batch[#of_batch + 1] = evaluation.text
+        fresh[evaluation.batch] = of_batch
+        count('chosen', 1)
+        sizes[evaluation.batch] = (sizes[evaluation.batch] or 0) + 1
+      end
+    end
+    for batch, texts in pairs(fresh) do
+      local of_batch = items[batch] or {}
+      of_batch[#of_batch + 1] = '{"trace":' .. ARGV[trace.payload] .. ',"evaluations":['
+        .. table.concat(texts, ',') .. ']}'
+      items[batch] = of_batch
+    end
+    outcomes[place] = next(fresh) and 'sampled' or 'duplicate'
+    count(outcomes[place], 1)
+    arrive(trace.producer, 1)
+  else
+    outcomes[place] = ''
+  end
+end
+
+local clock = redis.call('TIME')
+local due = clock[1] * 1000 + math.floor(clock[2] / 1000) + plan.first_wait_ms
+local made = {}
+for place, batch in ipairs(plan.batches) do
+  if items[place] then
+    local payload = batch.head .. table.concat(items[place], ',') .. ']}'
+    redis.call('SET', KEYS[batch.key], payload)
+    redis.call('ZADD', KEYS[2], due, batch.id)
+    redis.call('HINCRBY', KEYS[3], batch.judge_model, #payload)
+    made[#made + 1] = batch.id
+  end
+end
+
+-- Producers report totals since their start; the largest of each counts, and what it adds to the books is the
+-- difference to what the books already hold of it.
+local dropped = {}
+for place, report in ipairs(plan.reports) do
+  local key = KEYS[report.producer]
+  if acknowledge({report.id}) == 1 then
+    count('read', 1)
+    arrivals[report.producer] = arrivals[report.producer] or 0
+    if report.published > tonumber(redis.call('HGET', key, 'reported') or 0) then
+      redis.call('HSET', key, 'reported', report.published)
+    end
+    for reason, total in pairs(report.dropped) do
+      local known = tonumber(redis.call('HGET', key, 'dropped:' .. reason) or 0)
+      if total > known then
+        redis.call('HSET', key, 'dropped:' .. reason, total)
+        count('dropped', total - known)
+        count('dropped:' .. reason, total - known)
+        dropped[#dropped + 1] = {place, reason, total - known}
+      end
+    end
+  end
+end
+
+local published = {}
+for producer, amount in pairs(arrivals) do
+  local key = producer > 0 and KEYS[producer] or nil
+  if key and redis.call('EXISTS', key) == 1 then
+    local known = redis.call('HMGET', key, 'sent', 'reported', 'accounted', 'sent:accounted', 'trimmed', 'trimmed:accounted')
+    for place = 1, 6 do known[place] = tonumber(known[place] or 0) end
+    local total = math.max(known[1], known[2])
+    if total > known[3] then
+      count('published', total - known[3])
+      published[tostring(producer)] = total - known[3]
+    end
+    count('sent', known[1] - known[4])
+    count('trimmed', known[5] - known[6])
+    redis.call('HSET', key, 'accounted', math.max(total, known[3]), 'sent:accounted', known[1],
+      'trimmed:accounted', known[5])
+  else
+    count('published', amount)
+    count('bare', amount)
+    published[tostring(producer)] = amount
+  end
+end
+
+for name, amount in pairs(counts) do
+  redis.call('HINCRBY', KEYS[4], name, amount)
+  redis.call('HINCRBY', KEYS[5], name, amount)
+end
+redis.call('EXPIRE', KEYS[4], plan.account_ttl_s)
+return cjson.encode({tallied = tallied, outcomes = outcomes, made = made, published = published, dropped = dropped})

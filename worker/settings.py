@@ -1,0 +1,130 @@
+"""The configuration: one typed, frozen object, built once at the start; nothing else reads the environment.
+
+SettingsError is the one error: its text is one line that names the place, the key and the mend. No value of a
+key is repeated in it where that value could be a secret.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from judges.models.model import ModelSettings
+
+__all__ = ["Rule", "Settings", "SettingsError", "Where"]
+
+Always = Literal["error", "negative_feedback"]
+Has = Literal[
+    "input", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans"
+]
+SeriesLabel = Literal["name", "model", "release"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Share = Annotated[float, Meta(ge=0, le=1)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0)]
+
+HOUR_S: Final = 3600.0
+MIB: Final = 1024 * 1024
+
+
+class SettingsError(ValueError):
+    """The configuration cannot serve."""
+
+
+class Where(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which traces a rule is for: patterns with `*` and `?` per field, and fields that must hold something."""
+
+    service: str | None = None
+    environment: str | None = None
+    name: str | None = None
+    release: str | None = None
+    model: str | None = None
+    has: tuple[Has, ...] = ()
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[rules]]`: which judges look at which traces, and at what share of them.
+
+    Attributes:
+        rate: Share of matching traces that is judged, 0..1.
+        always: What is judged whatever the rate.
+        model: Name of the `[models.NAME]` that judges.
+    """
+
+    name: str
+    judges: tuple[str, ...]
+    where: Where = Where()
+    rate: Share = 1.0
+    always: tuple[Always, ...] = ()
+    model: str = "default"
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that can be configured.
+
+    Attributes:
+        redis_url: Where traces, batches, verdicts and the books live.
+        broker_url: Where wake-up messages go; the same Redis unless set.
+        prefix: First part of every Redis key, and of the queue's name.
+        metrics_host: Address of the metrics page; 0.0.0.0 lets other machines read it.
+        metrics_port: 0 takes any free one, which is then logged.
+        otlp_endpoint: An OTLP/HTTP receiver, without `/v1/traces`; without it nothing is sent.
+        export_explanations: Put rationales, which may quote traces, on spans and events.
+        sampling_key: Changes which traces a rate chooses; the same for all workers.
+        retention: Seconds a trace stays in the stream, also after it was read.
+        max_stream: Entries in the stream of traces.
+        max_stream_bytes: Memory of the stream of traces.
+        max_trace_bytes: A longer entry is invalid.
+        max_outbox: Entries in the outbox.
+        max_waiting_bytes: Chosen and unfinished work; past it reading pauses.
+        give_up_after: Seconds until an evaluation that cannot be made becomes a dead letter.
+        grace_s: How long a stopping worker lets running evaluations finish.
+        threads: Size of the worker's pool: how many batches are judged at once.
+        batch_size: Evaluations in one batch.
+        series_labels: Further labels of quality series.
+        max_services: Services that get a label of their own.
+        log_level: What is logged.
+        roles: Stages that run in this worker.
+    """
+
+    redis_url: str = "redis://localhost:6379/0"
+    broker_url: str | None = None
+    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] = "tracejudge"
+    metrics_host: str = "127.0.0.1"
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9808
+    otlp_endpoint: str | None = None
+    export_explanations: bool = False
+    sampling_key: Annotated[str, Meta(max_length=64)] = "tracejudge"
+    retention: Positive = 24 * HOUR_S
+    max_stream: AtLeastOne = 200_000
+    max_stream_bytes: AtLeastOne = 1024 * MIB
+    max_trace_bytes: AtLeastOne = 4 * MIB
+    max_outbox: AtLeastOne = 200_000
+    max_waiting_bytes: AtLeastOne = 256 * MIB
+    give_up_after: Positive = 6 * HOUR_S
+    grace_s: Positive = 20.0
+    threads: AtLeastOne = 64
+    batch_size: AtLeastOne = 32
+    series_labels: tuple[SeriesLabel, ...] = ()
+    max_services: AtLeastOne = 200
+    log_level: LogLevel = "info"
+    roles: tuple[Literal["ingest", "judge", "export"], ...] = ("ingest", "judge", "export")
+    models: Mapping[str, ModelSettings] = msgspec.field(
+        default_factory=lambda: {"default": ModelSettings(provider="lexical")}
+    )
+    judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
+    rules: tuple[Rule, ...] = (
+        Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
+        Rule(name="default", judges=("relevance_to_query", "safety")),
+    )
+
+    @property
+    def queue(self) -> str:
+        """Name of the Celery queue."""
+        return f"{self.prefix}.judge"
+
+    @property
+    def ledger_ttl_s(self) -> int:
+        """How long a finished evaluation is remembered: a day longer than its trace can come back."""
+        return int(self.retention + 24 * HOUR_S)

@@ -1,0 +1,86 @@
+"""A thread that does one thing over and over, survives a Redis that is away, and can be asked how it fares."""
+
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import Final
+
+import structlog
+
+from worker.store import StoreError
+
+__all__ = ["Stage"]
+
+log = structlog.get_logger("tracejudge.stage")
+
+_FIRST_BACKOFF_S: Final = 0.1
+_MAX_BACKOFF_S: Final = 5.0
+
+
+class Stage(ABC):
+    """One stage's thread. Subclasses say what to prepare and what one turn is.
+
+    A turn must end within about a second: it is what stopping waits for, and what ``progressed_at`` tells of.
+    """
+
+    role: str
+
+    def __init__(self, name: str) -> None:
+        """Make the thread; ``start`` begins."""
+        self.stopping = threading.Event()
+        self.progressed_at = time.monotonic()
+        self._name = name
+        self._backoff_s = _FIRST_BACKOFF_S
+        self._thread = threading.Thread(target=self._run, name=f"tracejudge-{name}", daemon=True)
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Do what the first turn relies on; called again until it succeeds."""
+
+    @abstractmethod
+    def turn(self) -> None:
+        """Do one piece of work."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the thread to end and wait for it; True when it did."""
+        self.stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def stumbled(self, error: Exception) -> None:
+        """Say that something is away, and wait a little longer each time, with jitter."""
+        log.warning("waiting", stage=self._name, error=str(error), seconds=round(self._backoff_s, 2))
+        self.stopping.wait(self._backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
+        self._backoff_s = min(_MAX_BACKOFF_S, self._backoff_s * 2)
+
+    def _run(self) -> None:
+        prepared = False
+        while not self.stopping.is_set():
+            try:
+                if not prepared:
+                    self.prepare()
+                    prepared = True
+                self.turn()
+            except StoreError as error:
+                self.stumbled(error)
+            except Exception as error:  # noqa: BLE001 - a stage that ends silently is the worst of all failures
+                # Only the type: the text of an unforeseen error may quote a trace.
+                log.error("unforeseen error", stage=self._name, error=type(error).__name__, where=_where(error))
+                self.stumbled(RuntimeError(type(error).__name__))
+            else:
+                self.progressed_at = time.monotonic()
+                self._backoff_s = _FIRST_BACKOFF_S
+
+
+def _where(error: BaseException) -> str:
+    """Name file and line an error comes from."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return f"{last.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{last.tb_lineno}" if last else ""

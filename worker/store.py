@@ -1,0 +1,159 @@
+"""The connection to Redis and the scripts that run in it: the one place that knows redis-py.
+
+StoreError is what leaves this module when Redis does not answer; every caller keeps its work and tries again.
+All scripts may be repeated: what took effect once does not take effect twice.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from worker.keys import Keys
+
+__all__ = ["Entry", "Store", "StoreError", "address", "connect"]
+
+Entry = tuple[bytes, dict[bytes, bytes] | None]
+"""Id and fields of a stream entry; fields are None when the entry was trimmed away."""
+
+_SOCKET_TIMEOUT_S: Final = 10.0
+_CONNECT_TIMEOUT_S: Final = 3.0
+
+
+class StoreError(Exception):
+    """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload."""
+
+
+def address(url: str) -> str:
+    """Tell where a Redis or endpoint URL points, without user and password, for logs and errors."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
+
+
+def connect(url: str) -> "redis.Redis":
+    """Make a client that never retries by itself: a repeated write is decided here, not in the driver."""
+    return redis.Redis.from_url(
+        url,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=_SOCKET_TIMEOUT_S,
+        socket_connect_timeout=_CONNECT_TIMEOUT_S,
+        socket_keepalive=True,
+        health_check_interval=30,
+    )
+
+
+@cache
+def _source(name: str) -> str:
+    return files("worker").joinpath(f"scripts/{name}.lua").read_text(encoding="utf-8")
+
+
+class Store:
+    """Redis as the stages use it. Safe to share between threads."""
+
+    def __init__(self, url: str, keys: Keys) -> None:
+        """Take the address; the first command connects."""
+        self.keys = keys
+        self._redis = connect(url)
+        self._scripts: dict[str, Any] = {}
+
+    def run(self, script: str, keys: Sequence[str], arguments: Iterable[bytes | str | int | float]) -> Any:
+        """Run one of the named scripts.
+
+        Raises:
+            StoreError: Redis did not answer or refused.
+        """
+        registered = self._scripts.get(script)
+        if registered is None:
+            registered = self._scripts[script] = self._redis.register_script(_source(script))
+        return self.call(lambda client: registered(keys=list(keys), args=list(arguments), client=client))
+
+    def call(self, command: "Callable[[redis.Redis], Any]") -> Any:
+        """Run commands.
+
+        Raises:
+            StoreError: Redis did not answer or refused.
+        """
+        try:
+            return command(self._redis)
+        except RedisError as error:
+            raise StoreError(_kind(error)) from error
+
+    def make_group(self, stream: str, group: str) -> None:
+        """Make a consumer group that reads from the stream's beginning, unless there is one.
+
+        Raises:
+            StoreError: Redis did not answer or refused.
+        """
+
+        def make(client: "redis.Redis") -> None:
+            try:
+                client.xgroup_create(stream, group, id="0", mkstream=True)
+            except ResponseError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+
+        self.call(make)
+
+    def read_group(self, stream: str, group: str, consumer: str, *, count: int, block_ms: int) -> list[Entry]:
+        """Read what nobody has read yet; waits up to ``block_ms`` for the first entry.
+
+        Raises:
+            StoreError: Redis did not answer or refused.
+        """
+        try:
+            reply = self.call(
+                lambda client: client.xreadgroup(group, consumer, {stream: ">"}, count=count, block=block_ms)
+            )
+        except StoreError as error:
+            if isinstance(error.__cause__, ResponseError) and "NOGROUP" in str(error.__cause__):
+                # Redis came back without its data: the group is made anew and reading goes on.
+                self.make_group(stream, group)
+                return []
+            raise
+        return list(reply[0][1]) if reply else []
+
+    def claim_stale(self, stream: str, group: str, consumer: str, *, idle_ms: int, count: int) -> list[Entry]:
+        """Take over entries that their reader has not acknowledged for ``idle_ms``.
+
+        Done by XPENDING and XCLAIM: XAUTOCLAIM of Redis 6.2 loses entries that were trimmed away. Those come back
+        here with None for their fields.
+
+        Raises:
+            StoreError: Redis did not answer or refused.
+        """
+
+        def claim(client: "redis.Redis") -> list[Entry]:
+            stale = client.xpending_range(stream, group, min="-", max="+", count=count, idle=idle_ms)
+            ids = [entry["message_id"] for entry in stale]
+            if not ids:
+                return []
+            claimed = client.xclaim(stream, group, consumer, min_idle_time=idle_ms, message_ids=ids)
+            found = {entry_id: fields for entry_id, fields in claimed if entry_id is not None}
+            # What XCLAIM leaves out is either gone from the stream, or was claimed by another worker just now.
+            gone = [entry_id for entry_id in ids if entry_id not in found and not _exists(client, stream, entry_id)]
+            return [*found.items(), *((entry_id, None) for entry_id in gone)]
+
+        return list(self.call(claim))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._redis.close()
+
+
+def _exists(client: "redis.Redis", stream: str, entry_id: bytes) -> bool:
+    return bool(client.xrange(stream, min=entry_id, max=entry_id, count=1))
+
+
+def _kind(error: RedisError) -> str:
+    """Name a failure without the driver's text, which may hold an address or a command."""
+    if isinstance(error, ResponseError):
+        return f"Redis refused the command ({str(error).split(' ', 1)[0][:32]})"
+    return f"Redis does not answer ({type(error).__name__})"
