@@ -17,7 +17,8 @@ __all__ = ["AnswerError", "InvalidAnswerError", "OutOfRangeError", "choice", "re
 
 _MAX_ANSWER_CHARS: Final = 400_000
 """Longer texts are no answer to any of our judges; reading them would only cost time."""
-_OPENING: Final = re.compile(r"\{")
+_OPENING: Final = re.compile(r'\{(?=\s*["}])')
+"""Where a JSON object can begin; the decoder's failure at any other brace costs a look at the whole text."""
 
 
 class AnswerError(ValueError):
@@ -52,10 +53,14 @@ def read_object(text: str, keys: Sequence[str]) -> Mapping[str, object]:
     whole = _as_json(text.strip())
     if isinstance(whole, dict) and _has(whole, keys):
         return whole
-    found = [value for value in _objects_within(text) if _has(value, keys)]
-    if found:
-        return found[-1]
-    repaired = [value for value in _repaired(text) if _has(value, keys)]
+    last, rest = None, text
+    for value, end in _objects_within(text):
+        if _has(value, keys):
+            last, rest = value, text[end:]
+    # Where an answer goes on behind it, the object was a draft, or stood as a quotation inside a broken answer.
+    if last is not None and not _answers_on(rest, keys):
+        return last
+    repaired = [value for value in _repaired(rest) if _has(value, keys)]
     if repaired:
         return repaired[-1]
     raise InvalidAnswerError(f"no JSON object with the keys {', '.join(keys)}")
@@ -70,7 +75,8 @@ def text_field(answer: Mapping[str, object], key: str) -> str:
     value = answer[key]
     if not isinstance(value, str):
         raise InvalidAnswerError(f"`{key}` is not a text")
-    return value
+    # Half a surrogate pair, as a JSON escape can bring it, would make a verdict that nobody can encode.
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def choice(answer: Mapping[str, object], key: str, menu: Sequence[str]) -> str:
@@ -90,6 +96,10 @@ def _has(value: Mapping[str, object], keys: Sequence[str]) -> bool:
     return all(key in value for key in keys)
 
 
+def _answers_on(rest: str, keys: Sequence[str]) -> bool:
+    return any(re.search(rf"[\"']{re.escape(key)}[\"']\s*:", rest) for key in keys)
+
+
 def _as_json(text: str) -> object:
     try:
         return msgspec.json.decode(text)
@@ -97,8 +107,8 @@ def _as_json(text: str) -> object:
         return None
 
 
-def _objects_within(text: str) -> Iterator[dict[str, object]]:
-    """Yield every whole JSON object that stands in the text, outermost ones only, in order."""
+def _objects_within(text: str) -> Iterator[tuple[dict[str, object], int]]:
+    """Yield every whole JSON object that stands in the text, outermost ones only, in order, each with its end."""
     decoder = json.JSONDecoder(strict=False)
     position = 0
     while (opening := _OPENING.search(text, position)) is not None:
@@ -107,7 +117,7 @@ def _objects_within(text: str) -> Iterator[dict[str, object]]:
         except (ValueError, RecursionError):
             position = opening.end()
             continue
-        yield value
+        yield value, position
 
 
 def _repaired(text: str) -> Iterator[dict[str, object]]:

@@ -48,7 +48,9 @@ def fit(judge: Judge, trace: Trace, max_tokens: int) -> Fitted | None:
         left_out[field_name] = counts[min(needed, most - 1)]
         trace = _without(original, field_name, left_out[field_name])
     prompts = judge.prompts(trace)
-    return Fitted(trace, prompts, left_out) if _fits(prompts, max_tokens) else None
+    # What is left may be blank documents only; judged on them, any answer would look ungrounded.
+    serves = judge.missing(trace) is None and _fits(prompts, max_tokens)
+    return Fitted(trace, prompts, left_out) if serves else None
 
 
 def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:

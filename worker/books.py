@@ -5,9 +5,11 @@ looked for: in the stream, in the batches, in what producers report. ``lost`` is
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, cast
 
 import msgspec
+import redis
 from msgspec import Struct
 
 from worker.keys import Keys
@@ -63,12 +65,12 @@ class Measure(Struct, frozen=True):
 
     traces: Position
     capacity: int
-    outbox: dict[str, Position] | list[Position]
     batches: int
     parked: int
     waiting_bytes: int
     dead: int
     cut_off: int
+    outbox: Mapping[str, Position] = {}
 
 
 class _BatchIds(Struct):
@@ -110,7 +112,7 @@ def measure(store: Store, caps: Caps = Caps(), *, groups: tuple[str, ...] = (), 
     """
     keys = store.keys
     names = (keys.traces, keys.verdicts, keys.books, keys.leases, keys.holders, keys.waiting, keys.dead)
-    arguments = (*caps, int(tell), *groups)
+    arguments: tuple[str | int, ...] = (caps.oldest, caps.max_bytes, caps.max_entries, int(tell), *groups)
     return msgspec.json.decode(store.run("measure", names, arguments), type=Measure)
 
 
@@ -135,7 +137,6 @@ def read_account(store: Store) -> Account:
 
 
 def _read_once(store: Store) -> Account:
-    keys = store.keys
     counts = _counts(store)
     producers = _producers(store)
     lag = measure(store).traces.lag
@@ -185,9 +186,7 @@ def _counts(store: Store) -> dict[str, int]:
 def _producers(store: Store) -> _Producers:
     published = sent = 0
     for key in store.call(lambda client: list(client.scan_iter(store.keys.producers, count=1000))):
-        fields = store.call(
-            lambda client, key=key: client.hmget(key, "sent", "reported", "accounted", "sent:accounted")  # type: ignore[misc]
-        )
+        fields = store.call(partial(_producer, key))
         of_sent, reported, accounted, sent_accounted = (int(value or 0) for value in fields)
         published += max(0, max(of_sent, reported) - accounted)
         sent += of_sent - sent_accounted
@@ -199,13 +198,23 @@ def _waiting(store: Store) -> int:
     keys = store.keys
     waiting = 0
     for batch_id in store.call(lambda client: client.zrange(keys.leases, 0, -1)):
-        payload = store.call(lambda client, name=keys.batch(batch_id.decode()): client.get(name))  # type: ignore[misc]
+        name = keys.batch(batch_id.decode())
+        payload = store.call(partial(_get, name))
         if payload is None:
             continue
         batch = msgspec.json.decode(payload, type=_BatchIds)
         ids = [evaluation.id for item in batch.items for evaluation in item.evaluations]
         waiting += _unfinished(store, keys, ids)
     return waiting
+
+
+def _get(name: str, client: "redis.Redis") -> bytes | None:
+    return cast("bytes | None", client.get(name))
+
+
+def _producer(key: bytes, client: "redis.Redis") -> list[bytes | None]:
+    fields = client.hmget(key, ["sent", "reported", "accounted", "sent:accounted"])
+    return cast("list[bytes | None]", fields)
 
 
 def _unfinished(store: Store, keys: Keys, ids: list[str]) -> int:

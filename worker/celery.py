@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
 from celery import Celery, bootsteps, signals
@@ -55,7 +55,7 @@ def make_app(settings: Settings) -> Celery:
     runtime = Runtime(settings, wake=lambda batch_id: _wake(app, batch_id))
     app.tracejudge_runtime = runtime
 
-    @app.task(name=TASK, ignore_result=True)
+    @app.task(name=TASK, ignore_result=True)  # type: ignore[untyped-decorator]
     def judge(v: int, batch: str) -> None:
         """Judge one batch."""
         if v != MESSAGE_VERSION or not isinstance(batch, str):
@@ -134,7 +134,6 @@ def _logging(**_: Any) -> None:
         logs.configure("info")
 
 
-def _refuse(message: str) -> Any:
-    print(f"tracejudge: {message}", file=sys.stderr)
-    # Not sys.exit: Celery starts its steps inside handlers that catch SystemExit and go on shutting down for long.
-    raise SystemExit(2)
+def _refuse(message: str) -> NoReturn:
+    sys.stderr.write(f"tracejudge: {message}\n")
+    sys.exit(2)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from worker.books import Caps, Position, measure
+from worker.books import Caps, measure
 from worker.metrics import Metrics
 from worker.settings import Settings
 from worker.stage import Stage
@@ -62,8 +62,7 @@ class Housekeeping(Stage):
         metrics.batches_waiting.set(found.batches - found.parked)
         metrics.batches_parked.set(found.parked)
         metrics.dead_letters.set(found.dead)
-        outbox: Mapping[str, Position] = found.outbox if isinstance(found.outbox, dict) else {}
-        for exporter, position in outbox.items():
+        for exporter, position in found.outbox.items():
             metrics.outbox_lag.labels(exporter).set(position.lag)
             metrics.outbox_cut_off.labels(exporter).inc(position.newly_cut)
         self.stopping.wait(_EVERY_S)

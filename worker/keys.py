@@ -4,7 +4,7 @@ Besides the keys of the contract there are two internal hashes: ``holders`` (who
 ``waiting`` (bytes of unfinished batches, by judge model).
 """
 
-import datetime
+import datetime as dt
 from typing import NamedTuple
 
 __all__ = ["INGEST_GROUP", "Keys", "outbox_groups"]
@@ -62,13 +62,13 @@ class Keys(NamedTuple):
         """Pattern of all producers' hashes."""
         return f"{self.prefix}:producer:*"
 
-    def account(self, day: datetime.date) -> str:
+    def account(self, day: dt.date) -> str:
         """Hash of the books of one day (UTC)."""
         return f"{self.prefix}:account:{day.isoformat()}"
 
     def account_now(self) -> str:
         """Hash of today's books (UTC)."""
-        return self.account(datetime.datetime.now(datetime.UTC).date())
+        return self.account(dt.datetime.now(dt.UTC).date())
 
     def batch(self, batch_id: str) -> str:
         """One batch of chosen evaluations."""

@@ -92,8 +92,10 @@ class Runtime:
         )
 
     def stop(self) -> None:
-        """Stop in order: reading first, so that nothing new is chosen; then judging, with its grace; exporters last,
-        so that what was judged meanwhile still leaves.
+        """Stop in order.
+
+        Reading first, so that nothing new is chosen; then judging, with its grace; exporters last, so that what was
+        judged meanwhile still leaves.
         """
         began = time.monotonic()
         _stop(self._ingest)

@@ -71,7 +71,7 @@ class Stage(ABC):
                 self.stumbled(error)
             except Exception as error:  # noqa: BLE001 - a stage that ends silently is the worst of all failures
                 # Only the type: the text of an unforeseen error may quote a trace.
-                log.error("unforeseen error", stage=self._name, error=type(error).__name__, where=_where(error))
+                log.error("unforeseen error", stage=self._name, error=type(error).__name__, where=_where(error))  # noqa: TRY400
                 self.stumbled(RuntimeError(type(error).__name__))
             else:
                 self.progressed_at = time.monotonic()

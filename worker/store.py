@@ -132,10 +132,10 @@ class Store:
 
         def claim(client: "redis.Redis") -> list[Entry]:
             stale = client.xpending_range(stream, group, min="-", max="+", count=count, idle=idle_ms)
-            ids = [entry["message_id"] for entry in stale]
+            ids: list[Any] = [entry["message_id"] for entry in stale]
             if not ids:
                 return []
-            claimed = client.xclaim(stream, group, consumer, min_idle_time=idle_ms, message_ids=ids)
+            claimed: Any = client.xclaim(stream, group, consumer, min_idle_time=idle_ms, message_ids=ids)
             found = {entry_id: fields for entry_id, fields in claimed if entry_id is not None}
             # What XCLAIM leaves out is either gone from the stream, or was claimed by another worker just now.
             gone = [entry_id for entry_id in ids if entry_id not in found and not _exists(client, stream, entry_id)]

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import httpx
+
 from judges.models.lexical import LexicalModel
 from judges.models.model import ChatModel, ModelSettings
 from judges.models.openai import OpenAIModel
@@ -34,6 +36,12 @@ def check(settings: ModelSettings) -> None:
         raise ModelSettingsError('base_url: say where the endpoint is, as "https://host/v1"')
     if not settings.base_url.startswith(("http://", "https://")):
         raise ModelSettingsError("base_url: must begin with http:// or https://")
+    try:
+        host = httpx.URL(settings.base_url).host
+    except httpx.InvalidURL as error:
+        raise ModelSettingsError(f"base_url: {error}") from error
+    if not host:
+        raise ModelSettingsError('base_url: names no host; write it as "https://host/v1"')
 
 
 def build(settings: ModelSettings, environment: Mapping[str, str]) -> ChatModel:
@@ -57,8 +65,14 @@ def _key(settings: ModelSettings, environment: Mapping[str, str]) -> str | None:
     if settings.api_key_env is None:
         return None
     key = environment.get(settings.api_key_env)
-    if not key:
+    if not key or key.isspace():
         raise ModelSettingsError(
             f"api_key_env: the variable {settings.api_key_env} is not set; export it, or leave the line out"
+        )
+    if not (key.isascii() and key.isprintable()):
+        # Found here, because the client's own error comes with each request and quotes the header.
+        raise ModelSettingsError(
+            f"api_key_env: the variable {settings.api_key_env} holds a line break or another sign that no HTTP header"
+            " may hold; take it out"
         )
     return key

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
@@ -51,8 +52,10 @@ class HttpEndpoint:
                 return await self._exchange(body)
         except (TimeoutError, httpx.ReadTimeout) as error:
             raise ModelTimeoutError(f"no answer within {self._timeout_s:g} s") from error
-        except (httpx.HTTPError, OSError) as error:
-            raise ModelUnavailableError(f"no connection to the endpoint ({type(error).__name__})") from error
+        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
+            # The transport calls a refused connection a ConnectTimeout, and lets replies that are no HTTP through.
+            cause = error.__cause__ if isinstance(error.__cause__, aiohttp.ClientError) else error
+            raise ModelUnavailableError(f"no connection to the endpoint ({type(cause).__name__})") from error
 
     async def aclose(self) -> None:
         """Close the connections."""

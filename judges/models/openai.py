@@ -5,6 +5,7 @@ found out once and remembered. No `max_tokens` is sent: a model that reasons fir
 """
 
 import email.utils
+import math
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -169,7 +170,7 @@ def _translated(reply: Reply, error: _Error) -> ModelError:
         return ModelRejectedError(f"the endpoint rejects us: HTTP {status}")
     if status == httpx.codes.TOO_MANY_REQUESTS:
         return RateLimitedError("the endpoint asks for fewer requests: HTTP 429", _retry_after_s(reply.headers))
-    if status == httpx.codes.REQUEST_TIMEOUT or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+    if status == httpx.codes.REQUEST_TIMEOUT or not httpx.codes.is_client_error(status):
         return ModelUnavailableError(f"the endpoint fails: HTTP {status}")
     if code == "context_length_exceeded" or status == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
         return InputTooLongError(f"the endpoint finds the request too long: HTTP {status}")
@@ -180,7 +181,8 @@ def _retry_after_s(headers: httpx.Headers) -> float | None:
     """Read `Retry-After`, in seconds or as a date."""
     value = headers.get("retry-after", "")
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     except ValueError:
         pass
     try:

@@ -86,7 +86,8 @@ def load_script(path: str) -> list[Step]:
         OSError: The file cannot be read.
         ValueError: A line is no step, or there is none.
     """
-    lines = [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    # Not splitlines, which also divides at signs that may stand inside a JSON text, such as U+2028.
+    lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line.strip()]
     if not lines:
         raise ValueError(f"{path} holds no step")
     return [msgspec.json.decode(line, type=Step) for line in lines]

@@ -58,7 +58,7 @@ class StoredEntry(NamedTuple):
 class StartedSdk:
     """The SDK after `init`, with the eyes of a reader on what it wrote."""
 
-    def __init__(self, client: Client, reader: redis.Redis) -> None:
+    def __init__(self, client: Client, reader: Any) -> None:
         self.client = client
         self._reader = reader
         self._prefix = client.settings.prefix

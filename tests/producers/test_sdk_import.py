@@ -12,9 +12,9 @@ from tracejudge import model
 
 IMPORT = """
 import json, sys, time
-began = time.perf_counter()
+began = time.process_time()
 import tracejudge
-took_ms = (time.perf_counter() - began) * 1000
+took_ms = (time.process_time() - began) * 1000
 heavy = ("redis", "opentelemetry", "celery", "httpx", "asyncio", "ssl")
 print(json.dumps([took_ms, [name for name in heavy if name in sys.modules]]))
 """
@@ -32,8 +32,8 @@ def test_the_import_is_light() -> None:
 
 
 def test_the_import_is_quick() -> None:
-    """The best of several, as other processes share this machine."""
-    assert any(import_anew()[0] < 60 for _ in range(10))
+    """In CPU time and the best of several, as other processes share this machine."""
+    assert any(import_anew()[0] < 60 for _ in range(5))
 
 
 def test_the_public_names_are_these_and_sorted() -> None:

@@ -6,14 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from conftest import StartedSdk
 from opentelemetry import trace as opentelemetry
 from sdk_servers import wait_until
 
 import tracejudge
-from tracejudge.entries import Kind
-from tracejudge.tally import Totals
 
 Start = Callable[..., StartedSdk]
 
@@ -150,72 +147,6 @@ def test_late_feedback_is_an_entry_of_its_own(sdk: StartedSdk) -> None:
         {"trace_id": trace_id, "score": 0.5, "comment": "better"},
     ]
     assert sdk.producer()["sent"] == "1"
-
-
-WRONG_FEEDBACK = {
-    "too good": ("1", 1.5),
-    "not a number": ("1", float("nan")),
-    "words": ("1", "good"),
-    "no trace id": ("", 1),
-    "trace id no string": (7, 1),
-}
-
-
-@pytest.mark.swallows
-@pytest.mark.parametrize(("trace_id", "score"), WRONG_FEEDBACK.values(), ids=WRONG_FEEDBACK.keys())
-def test_wrong_feedback_is_a_counted_drop(sdk: StartedSdk, trace_id: Any, score: Any) -> None:
-    tracejudge.feedback(trace_id, score)
-    assert sdk.client.totals(Kind.FEEDBACK) == Totals(1, 0, {"invalid": 1})
-    assert sdk.client.totals(Kind.TRACE) == Totals(0, 0, {})
-
-
-MISUSE: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "unknown field": ((), {"output": "a", "outptu": "b"}),
-    "no output": ((), {"input": "a"}),
-    "no trace": (("a",), {}),
-    "trace and fields": ((tracejudge.Trace(trace_id="1", service="s", output=""),), {"model": "m"}),
-    "trace id no string": ((), {"output": "a", "trace_id": 7}),
-}
-
-
-@pytest.mark.swallows
-@pytest.mark.parametrize(("positional", "fields"), MISUSE.values(), ids=MISUSE.keys())
-def test_misuse_is_a_counted_drop_and_still_returns_an_id(
-    sdk: StartedSdk, positional: tuple[Any, ...], fields: dict[str, Any]
-) -> None:
-    assert re.fullmatch("[0-9a-f]{32}", tracejudge.publish(*positional, **fields))
-    assert sdk.client.totals() == Totals(published=1, accepted=0, dropped={"invalid": 1})
-    assert tracejudge.flush()
-    assert sdk.reports()[0]["dropped"] == {"invalid": 1}
-
-
-@pytest.mark.swallows
-def test_misuse_returns_the_id_that_was_given(sdk: StartedSdk) -> None:
-    assert tracejudge.publish(trace_id="mine", unknown=1) == "mine"
-    assert sdk.traces() == []
-
-
-@pytest.mark.swallows
-def test_the_books_balance_after_a_flush(sdk: StartedSdk) -> None:
-    """What the hash says was sent is what was accepted less what was dropped after."""
-    for number in range(20):
-        tracejudge.publish(output=str(number))
-        tracejudge.publish(outptu="at the door")
-        tracejudge.publish(output="later", tags={"a": object()})
-    tracejudge.feedback("1", 1)
-    assert tracejudge.flush()
-    assert sdk.client.totals() == Totals(published=60, accepted=40, dropped={"invalid": 40})
-    assert sdk.producer() == {"batch": sdk.producer()["batch"], "service": "shop", "sent": "20", "trimmed": "0"}
-    report = sdk.reports()[-1]
-    assert report == {
-        "producer": sdk.client.producer,
-        "seq": len(sdk.reports()),
-        "service": "shop",
-        "published": 60,
-        "accepted": 40,
-        "dropped": {"invalid": 40},
-    }
-    assert [trace["output"] for trace in sdk.traces()] == [str(number) for number in range(20)]
 
 
 def test_many_threads_publish_and_nothing_is_lost_or_doubled(sdk: StartedSdk) -> None:

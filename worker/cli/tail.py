@@ -1,15 +1,18 @@
 """`tracejudge tail`: verdicts as they come."""
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import click
 import msgspec
+import redis
 from rich.markup import escape
 
 from judges.verdict import Verdict
 from worker.cli.options import CONFIG, JSON, OUT, REDIS_URL, open_store, settings_from
 from worker.export.outbox import OutboxEntry, read_outbox_entry
-from worker.store import Store
+from worker.store import Entry, Store
 
 __all__ = ["command", "follow"]
 
@@ -36,7 +39,7 @@ def command(
         if as_json:
             print(msgspec.json.encode(entry.verdict).decode(), flush=True)
         else:
-            OUT.print(_line(entry))
+            OUT.print(_line(entry), soft_wrap=True)
         shown += 1
         if shown == count:
             return
@@ -55,14 +58,16 @@ def follow(store: Store, last: int = 0) -> Iterator[OutboxEntry]:
         if (read := read_outbox_entry(entry)) is not None:
             yield read
     while True:
-        since = position
-        reply = store.call(
-            lambda client, since=since: client.xread({stream: since}, count=_READ_COUNT, block=_BLOCK_MS)
-        )  # type: ignore[misc]
+        reply = store.call(partial(_read, stream, position))
         for entry in reply[0][1] if reply else []:
             position = entry[0]
             if (read := read_outbox_entry(entry)) is not None:
                 yield read
+
+
+def _read(stream: str, position: bytes, client: "redis.Redis") -> list[tuple[bytes, list[Entry]]]:
+    reply: Any = client.xread({stream: position}, count=_READ_COUNT, block=_BLOCK_MS)
+    return list(reply or [])
 
 
 def _is_failed(verdict: Verdict) -> bool:

@@ -30,8 +30,8 @@ def command(config: str | None, redis_url: str | None, roles: str | None, metric
     # Celery and Redis are imported only now: a wrong configuration is told at once.
     from worker.celery import make_app  # noqa: PLC0415
 
-    options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--quiet"]
+    options = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     if "judge" not in settings.roles:
         options += ["--exclude-queues", settings.queue]
     node = f"tracejudge-{os.getpid()}@{socket.gethostname()}"
-    make_app(settings).worker_main(["worker", "--hostname", node, "--loglevel", settings.log_level, *options])
+    make_app(settings).worker_main(["--quiet", "worker", "--hostname", node, "--loglevel", settings.log_level, *options])

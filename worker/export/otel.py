@@ -1,4 +1,4 @@
-"""Send verdicts to an OTLP receiver as spans and events; a receiver that is down delays them, up to the outbox's cap."""
+"""Send verdicts to an OTLP receiver as spans and events; one that is down delays them, up to the outbox's cap."""
 
 from collections.abc import Sequence
 from functools import partial

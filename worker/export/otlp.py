@@ -2,8 +2,8 @@
 
 import email.utils
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import httpx
 import structlog
@@ -14,8 +14,6 @@ from worker.store import address
 __all__ = ["Channel", "Halted", "OtlpClient"]
 
 log = structlog.get_logger("tracejudge.export")
-
-T = TypeVar("T")
 
 _RETRIED: Final = frozenset({408, 429})
 _TIMEOUT_S: Final = 10.0
@@ -40,7 +38,7 @@ class Channel(NamedTuple):
     """One signal: its path, how it is encoded, and what its answer looks like."""
 
     path: str
-    encode: Callable[[Sequence[object]], Message]
+    encode: Callable[[Sequence[Any]], Message]
     response: type[Message]
 
 
@@ -105,15 +103,12 @@ class OtlpClient:
             answer.ParseFromString(reply.content)
         except DecodeError:
             return
-        partial = answer.partial_success  # type: ignore[attr-defined]
-        rejected = sum(int(value) for field, value in _fields(partial) if field.startswith("rejected_"))
+        # rejected_spans or rejected_log_records, by the signal
+        counts = {field.name: value for field, value in answer.partial_success.ListFields()}  # type: ignore[attr-defined]
+        rejected = sum(value for name, value in counts.items() if name.startswith("rejected_"))
         if rejected:
             log.warning("receiver took a part", endpoint=address(self._endpoint), rejected=rejected)
             self._dropped("partial_success", rejected)
-
-
-def _fields(message: Message) -> Iterable[tuple[str, object]]:
-    return ((descriptor.name, value) for descriptor, value in message.ListFields())
 
 
 def _asked_s(reply: httpx.Response) -> float:

@@ -4,7 +4,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -15,7 +15,7 @@ from worker.ingest.draft import Plan
 from worker.ingest.entries import Read, read_entry, unknown_fields
 from worker.ingest.plan import Planner
 from worker.keys import INGEST_GROUP
-from worker.metrics import Metrics
+from worker.metrics import BoundedLabel, Metrics
 from worker.settings import Settings
 from worker.stage import Stage
 from worker.store import Entry, Store, StoreError
@@ -30,16 +30,17 @@ _STALE_MS: Final = 10_000
 """Entries are dealt with within milliseconds; who has held one that long is dead or cut off."""
 _CLAIM_EVERY_S: Final = 3.0
 _PRESSURE_PAUSE_S: Final = 0.2
+_MAX_DROP_REASONS: Final = 30
 
 
 class _Answer(Struct):
-    """What ``choose.lua`` says. Lua cannot tell an empty list from an empty table."""
+    """What ``choose.lua`` says: one answer per tally and per trace, batches made, and what producers add."""
 
-    tallied: list[int] | dict[str, int]
-    outcomes: list[str] | dict[str, str]
-    made: list[str] | dict[str, str]
-    published: dict[str, int] | list[int]
-    dropped: list[tuple[int, str, int]] | dict[str, int]
+    tallied: tuple[int, ...] = ()
+    outcomes: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
+    published: Mapping[str, int] = {}
+    dropped: tuple[tuple[int, str, int], ...] = ()
 
 
 class Ingest(Stage):
@@ -71,6 +72,7 @@ class Ingest(Stage):
         self._waiting_bytes = waiting_bytes
         self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._next_claim = 0.0
+        self._drop_reason = BoundedLabel(_MAX_DROP_REASONS)
         self._pressed = threading.Event()
         self._rules: dict[str, list[int]] = {rule.name: [0, 0] for rule in settings.rules}
 
@@ -136,32 +138,31 @@ class Ingest(Stage):
     def _count(self, plan: Plan, answer: _Answer) -> None:
         metrics = self._metrics
         for tally, amount in zip(plan.tallies, answer.tallied, strict=True):
-            service = metrics.service(tally.service)
-            metrics.touch_service(service)
-            metrics.traces.labels(service, tally.outcome).inc(int(amount))
+            self._count_traces(tally.service, tally.outcome, amount)
             if tally.reason is not None:
-                metrics.invalid_traces.labels(tally.reason).inc(int(amount))
+                metrics.invalid_traces.labels(tally.reason).inc(amount)
         for entry, outcome in zip(plan.traces, answer.outcomes, strict=True):
             if outcome:
-                service = metrics.service(entry.trace.service)
-                metrics.touch_service(service)
-                metrics.traces.labels(service, outcome).inc()
-                if unknown := unknown_fields(entry):
-                    metrics.unknown_fields.labels(service).inc(unknown)
-        if isinstance(answer.published, dict):
-            for producer, amount in answer.published.items():
-                metrics.producer_published.labels(metrics.service(plan.services[int(producer)])).inc(amount)
-        if isinstance(answer.dropped, list):
-            for place, reason, amount in answer.dropped:
-                service = metrics.service(plan.reports[place - 1].report.service)
-                metrics.producer_dropped.labels(service, reason).inc(amount)
+                self._count_traces(entry.trace.service, outcome, 1)
+                metrics.unknown_fields.labels(metrics.service(entry.trace.service)).inc(unknown_fields(entry))
+        self._count_producers(plan, answer)
         if plan.feedback:
             metrics.late_feedback.labels("unused").inc(plan.feedback)
-        self._count_rules(plan)
-
-    def _count_rules(self, plan: Plan) -> None:
-        for tally, amount in plan.rules.items():
-            counts = self._rules[tally.rule]
+        for rule, amount in plan.rules.items():
+            counts = self._rules[rule.rule]
             counts[0] += amount
-            counts[1] += amount if tally.chosen else 0
-            self._metrics.sampling_ratio.labels(tally.rule).set(counts[1] / counts[0])
+            counts[1] += amount if rule.chosen else 0
+            metrics.sampling_ratio.labels(rule.rule).set(counts[1] / counts[0])
+
+    def _count_traces(self, service: str, outcome: str, amount: int) -> None:
+        label = self._metrics.service(service)
+        self._metrics.touch_service(label)
+        self._metrics.traces.labels(label, outcome).inc(amount)
+
+    def _count_producers(self, plan: Plan, answer: _Answer) -> None:
+        metrics = self._metrics
+        for producer, amount in answer.published.items():
+            metrics.producer_published.labels(metrics.service(plan.services[int(producer)])).inc(amount)
+        for place, reason, amount in answer.dropped:
+            service = metrics.service(plan.reports[place - 1].report.service)
+            metrics.producer_dropped.labels(service, self._drop_reason(reason)).inc(amount)

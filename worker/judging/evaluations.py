@@ -107,7 +107,7 @@ class Evaluations:
         except Exception as error:  # noqa: BLE001 - one evaluation must not take its batch along
             # Only the type: the text of an unforeseen error may quote a trace.
             kind = type(error).__name__
-            log.error("unforeseen error", judge=evaluation.judge, evaluation_id=evaluation.id, error=kind)
+            log.error("unforeseen error", judge=evaluation.judge, evaluation_id=evaluation.id, error=kind)  # noqa: TRY400
             return Assessment("unscored", "internal_error", note=f"unforeseen error {kind}")
 
 

@@ -138,4 +138,13 @@ for name, amount in pairs(counts) do
   redis.call('HINCRBY', KEYS[5], name, amount)
 end
 redis.call('EXPIRE', KEYS[4], plan.account_ttl_s)
-return cjson.encode({tallied = tallied, outcomes = outcomes, made = made, published = published, dropped = dropped})
+
+-- An empty table would be encoded as an object, so what is empty is left out.
+local function filled(list)
+  return next(list) and list or nil
+end
+
+return cjson.encode({
+  tallied = filled(tallied), outcomes = filled(outcomes), made = filled(made), published = filled(published),
+  dropped = filled(dropped),
+})

@@ -106,6 +106,6 @@ end
 local waiting = 0
 for _, bytes in ipairs(redis.call('HVALS', KEYS[6])) do waiting = waiting + tonumber(bytes) end
 return cjson.encode({
-  traces = traces, capacity = capacity, outbox = outbox, batches = redis.call('ZCARD', KEYS[4]), parked = parked,
+  traces = traces, capacity = capacity, outbox = next(outbox) and outbox or nil, batches = redis.call('ZCARD', KEYS[4]), parked = parked,
   waiting_bytes = waiting, dead = redis.call('HLEN', KEYS[7]), cut_off = number_of('cut_off'),
 })

@@ -1,0 +1,56 @@
+"""What each judge sends, to the letter, for a short trace and a long one.
+
+The files in ``golden/`` are the expectation. After a change that is meant, write them anew and look at the diff:
+
+    UPDATE_GOLDEN=1 .venv/bin/pytest tests/judges/test_golden_prompts.py
+"""
+
+import difflib
+import os
+from pathlib import Path
+
+import pytest
+from judge_traces import LONG, SHORT
+
+from judges.catalog import catalogue
+from judges.judge import Judge
+from judges.prompt import render
+from tracejudge import Trace
+
+GOLDEN = Path(__file__).with_name("golden")
+CASES = {"short": SHORT, "long": LONG}
+UPDATES = os.environ.get("UPDATE_GOLDEN") == "1"
+
+
+def written(judge: Judge, trace: Trace) -> str:
+    """Lay out all requests on a trace, each message under a line with its role."""
+    requests = [
+        "\n\n".join(f"=== {message.role}\n{message.content}" for message in render(prompt))
+        for prompt in judge.prompts(trace)
+    ]
+    return "\n\n=== next request\n\n".join(requests) + "\n"
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+def test_messages_are_those_of_the_golden_file(judge: Judge, case: str) -> None:
+    path = GOLDEN / f"{judge.name}.{case}.txt"
+    actual = written(judge, CASES[case])
+    if UPDATES:
+        path.write_bytes(actual.encode())
+    expected = path.read_bytes().decode() if path.exists() else ""
+    if actual != expected:
+        diff = difflib.unified_diff(
+            expected.split("\n"), actual.split("\n"), f"golden/{path.name}", "rendered now", lineterm=""
+        )
+        pytest.fail("\n".join(("the prompt has changed; if it should have: UPDATE_GOLDEN=1", *diff)), pytrace=False)
+
+
+def test_no_golden_file_is_left_over() -> None:
+    expected = {f"{name}.{case}.txt" for name in catalogue() for case in CASES}
+    left_over = sorted(path for path in GOLDEN.iterdir() if path.name not in expected)
+    if UPDATES:
+        for path in left_over:
+            path.unlink()
+    else:
+        assert left_over == []

@@ -1,0 +1,109 @@
+"""What the sender counts, reports and logs."""
+
+import logging
+
+import pytest
+from sdk_bench import Bench
+
+from tracejudge.entries import Kind
+from tracejudge.errors import DeliveryError
+from tracejudge.tally import Reason, Totals
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_nothing_of_what_is_dropped_after_acceptance_is_sent(bench: Bench) -> None:
+    bench.put("a", "x" * (4 * 1024 * 1024), "b")
+    ticket = bench.flushes.ask(3)
+    bench.steps(1)
+    assert bench.outputs(0) == ["a", "b"]
+    assert bench.buffer.totals() == Totals(published=3, accepted=3, dropped={"too_large": 1})
+    assert bench.buffer.settled == 3
+    bench.flushes.wait(ticket, timeout_s=60)
+
+
+def test_a_batch_of_drops_only_needs_no_redis(bench: Bench) -> None:
+    bench.put("x" * (4 * 1024 * 1024))
+    bench.steps(1)
+    assert bench.stream.attempts == []
+    assert bench.buffer.settled == 1
+
+
+def test_reports_go_with_the_batches_every_10_s(bench: Bench) -> None:
+    for now_s in (0.0, 5.0, 10.0, 12.0, 20.0):
+        bench.now_s = now_s
+        bench.put("a")
+        bench.steps(1)
+    counted = [(report["seq"], report["published"], report["accepted"]) for report in bench.reports()]
+    assert counted == [(1, 3, 3), (2, 5, 5)]
+    assert [len(batch.entries) for batch in bench.stream.attempts] == [1, 1, 2, 1, 2]
+
+
+def test_drops_are_reported_without_any_trace_to_send(bench: Bench) -> None:
+    bench.buffer.refuse(Kind.TRACE, Reason.INVALID)
+    bench.now_s = 10.0
+    bench.steps(1)
+    assert bench.reports() == [
+        {
+            "producer": "p",
+            "seq": 1,
+            "service": "shop",
+            "published": 1,
+            "accepted": 0,
+            "dropped": {"invalid": 1},
+        }
+    ]
+
+
+def test_a_report_counts_the_drops_of_its_own_batch(bench: Bench) -> None:
+    bench.put("a", "x" * (4 * 1024 * 1024))
+    bench.flushes.ask(2)
+    bench.steps(1)
+    assert bench.reports()[0]["dropped"] == {"too_large": 1}
+
+
+def test_a_flush_is_reported_by_the_batch_that_completes_it(bench: Bench) -> None:
+    bench.put(*map(str, range(501)))
+    bench.flushes.ask(501)
+    bench.put("later")
+    bench.steps(1)
+    assert bench.flushes.waiting
+    assert bench.reports() == []
+    bench.steps(1)
+    assert not bench.flushes.waiting
+    assert [report["accepted"] for report in bench.reports()] == [502]
+
+
+def test_a_flush_with_nothing_to_send_is_answered(bench: Bench) -> None:
+    bench.flushes.ask(0)
+    bench.steps(1)
+    assert not bench.flushes.waiting
+    assert bench.stream.attempts == []
+
+
+def test_trouble_is_logged_once_a_minute_and_its_end_too(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tracejudge")
+    bench.stream.failures = [DeliveryError("ConnectionError: Connection refused")] * 3
+    bench.put("secret words", "b")
+    for now_s in (0.0, 30.0, 60.0, 61.0):
+        bench.now_s = now_s
+        bench.steps(1)
+    trouble = "Redis at redis://host:6379/0 takes no traces (ConnectionError: Connection refused); 2 wait"
+    assert caplog.record_tuples == [
+        ("tracejudge", logging.WARNING, trouble),
+        ("tracejudge", logging.WARNING, trouble),
+        ("tracejudge", logging.INFO, "Redis at redis://host:6379/0 takes traces again"),
+    ]
+
+
+def test_drops_are_logged_with_their_reasons(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.put("x" * (4 * 1024 * 1024))
+    bench.buffer.refuse(Kind.TRACE, Reason.INVALID)
+    bench.flushes.ask(1)
+    bench.steps(1)
+    assert caplog.record_tuples == [
+        ("tracejudge", logging.WARNING, "Traces dropped since the start, by reason: invalid 1, too_large 1")
+    ]
