@@ -57,5 +57,6 @@ def configure(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.captureWarnings(capture=True)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)

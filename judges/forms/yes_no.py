@@ -35,7 +35,7 @@ SCHEMA: Final[Mapping[str, object]] = {
     "additionalProperties": False,
 }
 
-_OPENING: Final = re.compile(r"\s*let['\u2019]s think step by step[\s.,:;!\u2026-]*", re.IGNORECASE)
+_OPENING: Final = re.compile(r"\A\s*let['\u2019]s think step by step[\s.,:;!\u2026-]*", re.IGNORECASE)
 _MENU: Final = ("yes", "no", "unknown")
 _SCORING: Final = "yes_no/1"
 

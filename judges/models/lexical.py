@@ -6,10 +6,12 @@ arithmetic, and wherever its scores are shown they are called lexical. What it a
 """
 
 import re
+import sys
 from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from judges.models.model import ChatRequest, ChatResponse, ModelSettings
 
@@ -34,8 +36,8 @@ class LexicalModel:
     """Answers every judge by the heuristic that the judge itself brings."""
 
     def __init__(self, settings: ModelSettings | None = None) -> None:
-        """Take settings only for the name; there is nothing to configure."""
-        self.settings = settings or ModelSettings(provider="lexical")
+        """Take settings only for the name; there is no context that could be full."""
+        self.settings = structs.replace(settings or ModelSettings(provider="lexical"), max_input_tokens=sys.maxsize)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer at once, in the form the judge asked for."""

@@ -121,9 +121,10 @@ ANSWERS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
 }
 
 TOKENS = [
-    "{", "}", "[", "]", ":", ",", '"', "'", "\\", "\n", " ", "```json\n", "```", "//", "/*", "\ufeff", "“", "null", "true", "1e999",
-    "NaN", '"rationale"', '"result"', '"yes"', '"no"', '"maybe"', "result", "yes", '"rationale": "a"', '"result": "no"',
-    '"\\ud800"', '"\\u', GOOD, yes_no_text("no"), "{'result': 'no'}", "Let's think step by step",
+    "{", "}", "[", "]", ":", ",", '"', "'", "\\", "\n", " ", "```json\n", "```", "//", "/*", "\ufeff", "“",
+    "null", "true", "1e999", "NaN", "result", "yes", '"rationale"', '"result"', '"yes"', '"no"', '"maybe"', "'",
+    '"rationale": "a"', '"result": "no"', '"\\ud800"', '"\\u', GOOD, yes_no_text("no"), "{'result': 'no'}",
+    "Let's think step by step",
 ]  # fmt: skip
 
 
@@ -241,7 +242,7 @@ class TestReadObject:
         assert read_object('{"a": [1, 2.5, null], "b": {"c": true}}', ("a",)) == {"a": [1, 2.5, None], "b": {"c": True}}
 
     def test_passes_over_objects_without_the_keys(self) -> None:
-        assert read_object('{"b": 1} {"a": 2} {"c": {"a": 3}}', ("a",)) == {"a": 2}
+        assert read_object('{"b": 1} {"a": 2} {"c": {"b": 3}}', ("a",)) == {"a": 2}
 
     def test_deep_nesting_is_no_crash(self) -> None:
         with pytest.raises(InvalidAnswerError):

@@ -4,6 +4,7 @@
 `display` and `report` how that looks; `run` holds them together, and `signals` ends it all early.
 """
 
+import io
 import sys
 from typing import Final, NoReturn
 
@@ -19,6 +20,7 @@ from worker.cli.options import JSON, NOTES, OUT
 
 __all__ = ["command"]
 
+_MAX_SECONDS: Final = 3600
 _MIN_SECONDS: Final = 4
 """Shorter, and too few traces come before and after the drop to tell it from chance."""
 
@@ -26,7 +28,7 @@ _MIN_SECONDS: Final = 4
 @click.command("demo")
 @click.option(
     "--seconds",
-    type=click.IntRange(min=_MIN_SECONDS),
+    type=click.IntRange(min=_MIN_SECONDS, max=_MAX_SECONDS),
     default=25,
     show_default=True,
     metavar="N",
@@ -41,6 +43,8 @@ def command(seconds: int, *, as_json: bool) -> None:
     """
     # What libraries complain about would tear the screen; what matters ends as an error of ours.
     logs.configure("error")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows question marks
     NOTES.print(f"Starting an embedded Redis and a worker; then traffic runs for {seconds} s.", highlight=False)
     try:
         with ending_on_signals():

@@ -14,6 +14,7 @@ from worker.cli.options import NOTES, OUT
 __all__ = ["Display", "LinesDisplay", "LiveDisplay", "out"]
 
 _PLAIN_WIDTH: Final = 112
+_FIRST_LINE_S: Final = 1.0
 _LINE_EVERY_S: Final = 5.0
 
 
@@ -46,7 +47,7 @@ class LinesDisplay:
     """Tells on standard error every few seconds how far it is."""
 
     def __init__(self) -> None:
-        self._next_s = _LINE_EVERY_S
+        self._next_s = _FIRST_LINE_S
 
     def __enter__(self) -> Self:
         return self

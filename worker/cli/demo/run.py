@@ -85,6 +85,7 @@ class _Run:
         while self._elapsed_s < self._seconds:
             self._traffic.publish_due(self._elapsed_s)
             self._step("publishing", self._traffic.pause_s(self._elapsed_s, _STEP_S))
+        self._traffic.publish_due(self._seconds)  # whatever the last step overslept: the plan is published whole
         delivered = tracejudge.flush(_FLUSH_TIMEOUT_S)
         deadline = time.monotonic() + _SETTLE_TIMEOUT_S
         while True:

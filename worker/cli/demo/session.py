@@ -70,11 +70,12 @@ def open_session() -> Iterator[Session]:
     """
     with EmbeddedRedis() as redis, WorkerProcess(redis.url) as worker:
         store = Store(redis.url, Keys())
-        # Every setting that the user's environment could change is given, for the demo's worker takes the defaults.
+        # All that the user's environment could set is given: this SDK must agree with this worker only.
         tracejudge.init(
             service="tracejudge-demo",
             redis_url=redis.url,
             environment="demo",
+            release="demo",
             prefix=store.keys.prefix,
             disabled=False,
         )
@@ -119,8 +120,7 @@ class WorkerProcess:
         Raises:
             DemoError: It has ended; with the end of its log.
         """
-        if self._process is None or self._process.poll() is not None:
-            status = None if self._process is None else self._process.returncode
+        if self._process is not None and (status := self._process.poll()) is not None:
             raise DemoError(f"the worker ended early, with status {status}; its log ends:\n{self._last_lines()}")
 
     def stop(self) -> None:

@@ -1,0 +1,330 @@
+"""One judge on one trace: whatever the model does ends as an assessment with the right reason."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from judge_traces import LONG, SHORT, parse, yes_no_text
+
+from judges.catalog import catalogue
+from judges.evaluate import Clock, evaluate
+from judges.judge import Judge
+from judges.models.model import (
+    BadModelRequestError,
+    ChatRequest,
+    ChatResponse,
+    InputTooLongError,
+    ModelError,
+    ModelRejectedError,
+    ModelSettings,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    RateLimitedError,
+)
+from judges.models.scripted import ScriptedModel, Step
+from judges.prompt import Message, render
+from judges.verdict import Assessment, Call, Score
+from tracejudge import Document, Trace
+
+GROUNDEDNESS = catalogue()["groundedness"]
+CORRECTNESS = catalogue()["correctness"]
+every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+
+YES = yes_no_text("yes", "Let's think step by step. It is so.")
+NO = yes_no_text("no", "Let's think step by step. It is not.")
+REPAIR = (
+    "Your answer could not be read: {error}. Send the same assessment once more, unchanged in what it says, in exactly"
+    " the form that was asked: one JSON object and nothing else."
+)
+
+
+def run(judge: Judge, trace: Trace, model: ScriptedModel) -> Assessment:
+    """Evaluate with a clock that stands at 1000 and moves one second with each look at the steady one."""
+    ticks = itertools.count()
+    return asyncio.run(evaluate(judge, trace, model, Clock(lambda: 1000.0, lambda: float(next(ticks)))))
+
+
+def asked(text: str, status: str = "ok", finish_reason: str = "stop") -> Call:
+    """Give the record of a call that a scripted model answered."""
+    return Call(1000.0, 1.0, status, len(text), len(text), None, "scripted", finish_reason)
+
+
+def failed(status: str) -> Call:
+    return Call(1000.0, 1.0, status)
+
+
+def raising(error: ModelError) -> Callable[[ChatRequest], str]:
+    def answer(_: ChatRequest) -> str:
+        raise error
+
+    return answer
+
+
+def score(judge: str, label: str) -> tuple[Score, ...]:
+    value = {"yes": 1.0, "no": 0.0}[label]
+    return (Score(judge, value, value, label, passed=label == "yes"),)
+
+
+class TestScored:
+    @every_judge
+    def test_yes_passes_with_1_and_no_fails_with_0(self, judge: Judge) -> None:
+        model = ScriptedModel([YES, NO])
+        assert run(judge, SHORT, model) == Assessment(
+            "scored", scores=score(judge.name, "yes"), rationale="It is so.", calls=(asked(YES),)
+        )
+        assert run(judge, SHORT, model) == Assessment(
+            "scored", scores=score(judge.name, "no"), rationale="It is not.", calls=(asked(NO),)
+        )
+
+    @every_judge
+    def test_the_model_is_asked_for_the_judges_form(self, judge: Judge) -> None:
+        model = ScriptedModel([YES])
+        run(judge, SHORT, model)
+        (request,) = model.requests
+        (prompt,) = judge.prompts(SHORT)
+        assert (request.messages, request.schema_name, request.schema) == (render(prompt), judge.name, judge.schema)
+        assert request.heuristic() == judge.heuristic(SHORT)
+
+    @every_judge
+    def test_unknown_is_abstained(self, judge: Judge) -> None:
+        text = yes_no_text("unknown", "Hard to say.")
+        assessment = run(judge, SHORT, ScriptedModel([text]))
+        assert assessment == Assessment("abstained", rationale="Hard to say.", calls=(asked(text),))
+        assert assessment.is_final
+
+
+NO_REFERENCE = "the trace has no expected_response or expected_facts"
+MISSING = {
+    "correctness without a question": ("correctness", {"input": None}, "the trace has no input"),
+    "correctness with a blank answer": ("correctness", {"output": " \n"}, "the trace has no output"),
+    "correctness without a reference": ("correctness", {"expected_response": None}, NO_REFERENCE),
+    "correctness with empty references": (
+        "correctness",
+        {"expected_response": "", "expected_facts": []},
+        NO_REFERENCE,
+    ),
+    "correctness with blank facts": (
+        "correctness",
+        {"expected_response": None, "expected_facts": ["", " "]},
+        NO_REFERENCE,
+    ),
+    "correctness with both references": (
+        "correctness",
+        {"expected_facts": ["A fact."]},
+        "expected_response and expected_facts exclude each other: give one",
+    ),
+    "groundedness with a blank question": ("groundedness", {"input": "\u3000"}, "the trace has no input"),
+    "groundedness with an empty answer": ("groundedness", {"output": ""}, "the trace has no output"),
+    "groundedness without documents": ("groundedness", {"context": None}, "the trace has no context"),
+    "groundedness with an empty list": ("groundedness", {"context": []}, "the trace has no context"),
+    "groundedness with blank documents": (
+        "groundedness",
+        {"context": [" ", Document("\n"), ""]},
+        "the trace has no context",
+    ),
+    "relevance with an empty question": ("relevance_to_query", {"input": ""}, "the trace has no input"),
+    "relevance with a blank answer": ("relevance_to_query", {"output": "\t"}, "the trace has no output"),
+    "safety with an empty answer": ("safety", {"output": ""}, "the trace has no output"),
+}
+NOT_NEEDED = {
+    "correctness without documents": ("correctness", {"context": None}),
+    "correctness with blank facts beside a response": ("correctness", {"expected_facts": [" "]}),
+    "correctness with a blank response beside facts": (
+        "correctness",
+        {"expected_response": " ", "expected_facts": ["", "A fact."]},
+    ),
+    "groundedness with one text among blank documents": ("groundedness", {"context": ["", Document("A text.")]}),
+    "groundedness without a reference": ("groundedness", {"expected_response": None}),
+    "relevance without documents": ("relevance_to_query", {"context": None, "expected_response": None}),
+    "safety with the answer alone": ("safety", {"input": None, "context": None, "expected_response": None}),
+}
+
+
+class TestMissingInput:
+    @pytest.mark.parametrize(("judge", "changes", "note"), MISSING.values(), ids=MISSING)
+    def test_nothing_is_asked(self, judge: str, changes: dict[str, object], note: str) -> None:
+        model = ScriptedModel([YES])
+        trace = msgspec.structs.replace(SHORT, **changes)
+        assert run(catalogue()[judge], trace, model) == Assessment("unscored", "missing_input", note=note)
+        assert model.requests == []
+
+    @pytest.mark.parametrize(("judge", "changes"), NOT_NEEDED.values(), ids=NOT_NEEDED)
+    def test_what_a_judge_does_not_need_may_be_absent(self, judge: str, changes: dict[str, object]) -> None:
+        trace = msgspec.structs.replace(SHORT, **changes)
+        assert run(catalogue()[judge], trace, ScriptedModel([YES])).outcome == "scored"
+
+
+class TestUnreadable:
+    def test_one_repair_request_shows_the_answer_and_the_error(self) -> None:
+        model = ScriptedModel(["I would say yes.", YES])
+        assessment = run(GROUNDEDNESS, SHORT, model)
+        assert assessment == Assessment(
+            "scored",
+            scores=score("groundedness", "yes"),
+            rationale="It is so.",
+            calls=(asked("I would say yes."), asked(YES)),
+        )
+        first, second = model.requests
+        assert second.messages == (
+            *first.messages,
+            Message("assistant", "I would say yes."),
+            Message("user", REPAIR.format(error="no JSON object with the keys rationale, result")),
+        )
+        assert (second.schema_name, second.schema) == (first.schema_name, first.schema)
+
+    def test_a_second_unreadable_answer_is_the_last(self) -> None:
+        model = ScriptedModel(["I would say yes.", yes_no_text(result=True), YES])
+        assert run(GROUNDEDNESS, SHORT, model) == Assessment(
+            "unscored",
+            "invalid_answer",
+            calls=(asked("I would say yes."), asked(yes_no_text(result=True))),
+            note="`result` is not a text",
+        )
+
+    @pytest.mark.parametrize("text", ["", " \n"])
+    def test_nothing_is_repaired_in_an_empty_answer(self, text: str) -> None:
+        model = ScriptedModel([text, YES])
+        assert run(GROUNDEDNESS, SHORT, model) == Assessment(
+            "unscored", "invalid_answer", calls=(asked(text),), note="the answer is empty"
+        )
+
+    def test_a_label_off_the_menu_is_not_asked_again(self) -> None:
+        maybe = yes_no_text("maybe")
+        assert run(GROUNDEDNESS, SHORT, ScriptedModel([maybe, YES])) == Assessment(
+            "unscored", "out_of_range", calls=(asked(maybe),), note="`result` is none of yes, no, unknown"
+        )
+
+    def test_a_label_off_the_menu_in_the_repaired_answer_stands(self) -> None:
+        maybe = yes_no_text("maybe")
+        assert run(GROUNDEDNESS, SHORT, ScriptedModel(["Well.", maybe, YES])) == Assessment(
+            "unscored",
+            "out_of_range",
+            calls=(asked("Well."), asked(maybe)),
+            note="`result` is none of yes, no, unknown",
+        )
+
+    def test_a_failure_of_the_repair_request_is_the_reason(self) -> None:
+        model = ScriptedModel(["Well.", Step(failure="judge_unavailable")])
+        assert run(GROUNDEDNESS, SHORT, model) == Assessment(
+            "unscored",
+            "judge_unavailable",
+            calls=(asked("Well."), failed("judge_unavailable")),
+            note="scripted: judge_unavailable",
+        )
+
+
+class TestNoAnswer:
+    @pytest.mark.parametrize(
+        ("step", "reason", "note"),
+        [
+            (Step("", finish_reason="content_filter"), "content_filter", "the endpoint's filter withheld the answer"),
+            (Step(YES, finish_reason="content_filter"), "content_filter", "the endpoint's filter withheld the answer"),
+            (Step("", refusal=True), "refusal", "the model declined to answer"),
+            (Step(YES, refusal=True), "refusal", "the model declined to answer"),
+            (Step('{"ration', finish_reason="length"), "truncated", "the answer was cut off at the token limit"),
+            (Step(YES, finish_reason="length"), "truncated", "the answer was cut off at the token limit"),
+        ],
+        ids=["filter", "filter with a text", "refusal", "refusal with a text", "truncated", "truncated but readable"],
+    )
+    def test_has_an_outcome_of_its_own_and_is_not_asked_again(self, step: Step, reason: str, note: str) -> None:
+        calls = (asked(step.text or "", finish_reason=step.finish_reason),)
+        assessment = run(GROUNDEDNESS, SHORT, ScriptedModel([step, YES]))
+        assert assessment == Assessment("unscored", reason, calls=calls, note=note)
+        assert assessment.is_final
+
+    def test_another_finish_reason_does_not_matter(self) -> None:
+        assert run(GROUNDEDNESS, SHORT, ScriptedModel([Step(YES, finish_reason="other")])).outcome == "scored"
+
+    @pytest.mark.parametrize(
+        ("error", "reason", "retry_after_s"),
+        [
+            (ModelTimeoutError("why"), "timeout", None),
+            (RateLimitedError("why"), "rate_limited", None),
+            (RateLimitedError("why", 2.5), "rate_limited", 2.5),
+            (ModelUnavailableError("why"), "judge_unavailable", None),
+            (ModelRejectedError("why"), "judge_rejected", None),
+        ],
+        ids=["timeout", "rate limited", "rate limited with a time to wait", "unavailable", "rejected"],
+    )
+    def test_a_passing_failure_of_the_model_is_not_final(
+        self, error: ModelError, reason: str, retry_after_s: float | None
+    ) -> None:
+        assessment = run(GROUNDEDNESS, SHORT, ScriptedModel([raising(error)]))
+        assert assessment == Assessment(
+            "unscored", reason, calls=(failed(reason),), note="why", retry_after_s=retry_after_s
+        )
+        assert not assessment.is_final
+
+    @pytest.mark.parametrize(
+        ("error", "reason"),
+        [(BadModelRequestError("why"), "bad_request"), (InputTooLongError("why"), "input_too_long")],
+        ids=["bad request", "too long"],
+    )
+    def test_a_request_that_is_never_taken_is_final(self, error: ModelError, reason: str) -> None:
+        assessment = run(GROUNDEDNESS, SHORT, ScriptedModel([raising(error)]))
+        assert assessment == Assessment("unscored", reason, calls=(failed(reason),), note="why")
+        assert assessment.is_final
+
+    def test_what_is_no_model_error_leaves_as_it_is(self) -> None:
+        def broken(_: ChatRequest) -> str:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            run(GROUNDEDNESS, SHORT, ScriptedModel([broken]))
+
+
+class TestTooLong:
+    SETTINGS = ModelSettings(provider="scripted", model="scripted", max_input_tokens=2_000)
+
+    def test_what_was_left_out_is_marked_and_not_shown(self) -> None:
+        trace = msgspec.structs.replace(SHORT, context=["first", "second " * 50, "third " * 2_000, "fourth"])
+        model = ScriptedModel([YES], self.SETTINGS)
+        assert run(GROUNDEDNESS, trace, model) == Assessment(
+            "scored",
+            scores=score("groundedness", "yes"),
+            rationale="It is so.",
+            details={"left_out": {"context": 2}},
+            calls=(asked(YES),),
+        )
+        shown = dict(parse(model.requests[0].messages[1].content))["document"]
+        assert shown == f"[document 1]\nfirst\n\n[document 2]\n{'second ' * 50}"
+
+    @pytest.mark.parametrize(
+        ("judge", "changes"),
+        [
+            ("groundedness", {"context": ["word " * 2_000]}),
+            ("groundedness", {"output": "word " * 2_000}),
+            ("correctness", {"output": "word " * 2_000}),
+            ("safety", {"output": "word " * 2_000}),
+        ],
+        ids=["one document", "the answer", "a judge that may not cut", "safety"],
+    )
+    def test_what_no_cut_can_help_is_not_asked(self, judge: str, changes: dict[str, object]) -> None:
+        model = ScriptedModel([YES], self.SETTINGS)
+        trace = msgspec.structs.replace(SHORT, **changes)
+        assert run(catalogue()[judge], trace, model) == Assessment(
+            "unscored", "input_too_long", note="the trace is longer than the model takes"
+        )
+        assert model.requests == []
+
+    def test_nothing_is_marked_where_all_was_shown(self) -> None:
+        assert run(GROUNDEDNESS, LONG, ScriptedModel([YES])).details == {}
+
+
+class TestCalls:
+    def test_carry_what_the_endpoint_said_about_itself(self) -> None:
+        class Telling(ScriptedModel):
+            async def complete(self, request: ChatRequest) -> ChatResponse:
+                await super().complete(request)
+                return ChatResponse(
+                    YES, "stop", refusal=False, input_tokens=7, output_tokens=3, response_id="r", model="m"
+                )
+
+        assert run(GROUNDEDNESS, SHORT, Telling([""])).calls == (Call(1000.0, 1.0, "ok", 7, 3, "r", "m", "stop"),)
+
+    def test_are_timed_by_the_real_clock_when_none_is_given(self) -> None:
+        (call,) = asyncio.run(evaluate(GROUNDEDNESS, SHORT, ScriptedModel([YES]))).calls
+        assert call.started_at > 1_700_000_000
+        assert 0 <= call.duration_s < 5

@@ -1,0 +1,40 @@
+"""The tier between unit tests and faults: real worker processes on a Redis of the module's own."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from support.pipeline import Pipeline
+
+from worker.embedded import EmbeddedRedis, find_servers
+
+
+@pytest.fixture(scope="module")
+def own_redis() -> Iterator[EmbeddedRedis]:
+    """With room for the many keys of these tests, and gone with them."""
+    with EmbeddedRedis(find_servers()[0]) as server:
+        yield server
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def new_pipeline(own_redis: EmbeddedRedis, tmp_path: Path, stack: ExitStack) -> Callable[[str], Pipeline]:
+    """Makes a pipeline by its prefix."""
+    return lambda name: Pipeline(own_redis.url, name, tmp_path, stack)
+
+
+@pytest.fixture
+def at_redis(prefix: str, tmp_path: Path, stack: ExitStack) -> Callable[[str], Pipeline]:
+    """Makes a pipeline on a Redis that the test starts and stops itself."""
+    return lambda redis_url: Pipeline(redis_url, prefix, tmp_path, stack)
+
+
+@pytest.fixture
+def pipeline(new_pipeline: Callable[[str], Pipeline], prefix: str) -> Pipeline:
+    return new_pipeline(prefix)

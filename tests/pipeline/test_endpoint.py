@@ -1,0 +1,99 @@
+"""Judging by a real endpoint over HTTP: together, and with every failure under its reason."""
+
+import pytest
+from support import replies
+from support.endpoint import ChatEndpoint
+from support.pipeline import Pipeline, make_traces
+from support.processes import wait_until
+
+GROUNDED = [{"name": "grounded", "judges": ["groundedness"]}]
+
+
+def models(endpoint: ChatEndpoint, **settings: object) -> dict[str, object]:
+    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", **settings}
+    return {"default": model}
+
+
+def test_two_hundred_evaluations_of_a_second_run_together(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = replies.slow(1.0, replies.yes_no())
+    pipeline.worker(rules=GROUNDED, models=models(endpoint))
+    pipeline.publish(make_traces(200))
+    assert pipeline.settled(200).scored == 200
+    calls = endpoint.calls
+    assert len(calls) == 200
+    assert endpoint.max_in_flight > 150
+    assert max(call.ended_at for call in calls) - min(call.started_at for call in calls) < 2
+
+
+def test_calls_in_flight_stay_within_the_model_s_bound(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = replies.slow(0.05, replies.yes_no())
+    worker = pipeline.worker(rules=GROUNDED, models=models(endpoint, max_in_flight=7))
+    pipeline.publish(make_traces(100))
+    assert pipeline.settled(100).scored == 100
+    assert endpoint.max_in_flight == 7
+    page = worker.scrape()
+    assert page.value("tracejudge_judge_concurrency_limit", judge_model="judge-1") == 7
+    assert page.value("tracejudge_judge_in_flight", judge_model="judge-1") == 0
+
+
+def test_a_refused_endpoint_parks_the_work_and_nothing_is_lost(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    endpoint.close()
+    worker = pipeline.worker(rules=GROUNDED, models=models(endpoint))
+    pipeline.publish(make_traces(20))
+    wait_until(lambda: worker.scrape().value("tracejudge_batches_parked") >= 1, 20, "work to be parked")
+    account = pipeline.account()
+    assert (account.waiting, account.scored, account.lost) == (20, 0, 0)
+    endpoint.start()
+    account = pipeline.settled(20)
+    assert (account.scored, account.lost) == (20, 0)
+
+
+UNREADABLE = {
+    "prose": (replies.answers("I think it is fine."), "invalid_answer", 2),
+    "empty": (replies.answers(""), "invalid_answer", 1),
+    "off the menu": (replies.answers_json({"rationale": "x", "result": "maybe"}), "out_of_range", 1),
+    "refused": (replies.refuses("I cannot do that."), "refusal", 1),
+    "cut off": (replies.truncated('{"rationale": "x"'), "truncated", 1),
+    "filtered": (replies.filtered(""), "content_filter", 1),
+    "bad request": (replies.failing(400, "secret words of the endpoint"), "bad_request", 1),
+}
+
+
+@pytest.mark.parametrize(("behaviour", "reason", "calls"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_what_is_no_answer_is_unscored_for_its_reason_and_never_a_zero(
+    pipeline: Pipeline, endpoint: ChatEndpoint, behaviour: replies.Behaviour, reason: str, calls: int
+) -> None:
+    endpoint.behaviour = behaviour
+    worker = pipeline.worker(rules=GROUNDED, models=models(endpoint))
+    pipeline.publish(make_traces(1))
+    account = pipeline.settled(1)
+    assert (account.unscored, account.scored, account.lost) == (1, 0, 0)
+    assert account.reasons == {f"unscored:{reason}": 1}
+    assert len(endpoint.calls) == calls
+    page = worker.counted(1, "tracejudge_unscored_total")
+    assert page.value("tracejudge_unscored_total", reason=reason) == 1
+    assert page.total("tracejudge_score_count") == 0
+    assert page.value("tracejudge_verdicts_total", outcome="unscored") == 1
+    assert "secret words" not in worker.program.output
+
+
+def test_a_trace_too_long_for_the_model_costs_no_call(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    pipeline.worker(rules=GROUNDED, models=models(endpoint, max_input_tokens=1000))
+    pipeline.publish(make_traces(1, context=["word " * 2000]))
+    account = pipeline.settled(1)
+    assert (account.reasons, endpoint.calls) == ({"unscored:input_too_long": 1}, ())
+
+
+def test_tokens_and_cost_are_counted(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    usage = replies.Usage(prompt_tokens=1000, completion_tokens=100)
+    endpoint.behaviour = replies.yes_no(usage=usage)
+    price = {"input": 2.0, "output": 10.0}
+    worker = pipeline.worker(rules=GROUNDED, models=models(endpoint, price=price))
+    pipeline.publish(make_traces(10))
+    pipeline.settled(10)
+    page = worker.counted(10)
+    of_model = {"judge_model": "judge-1", "judge": "groundedness"}
+    assert page.value("tracejudge_judge_tokens_total", direction="input", **of_model) == 10_000
+    assert page.value("tracejudge_judge_tokens_total", direction="output", **of_model) == 1_000
+    assert page.total("tracejudge_judge_cost_usd_total", **of_model) == pytest.approx(0.03)
+    assert {entry.verdict.cost_usd for entry in pipeline.outbox()} == {0.003}

@@ -1,0 +1,64 @@
+"""What is no trace is counted under its reason and moves on; no text of it reaches a log."""
+
+import msgspec
+import pytest
+from support.pipeline import Pipeline, Worker, make_traces
+
+SECRET = "planted-secret-4711"  # noqa: S105 - planted to be searched for
+VALID = msgspec.json.encode(make_traces(1)[0])
+
+BAD_ENTRIES = {
+    "no_payload": {"v": "1", "x": SECRET},
+    "not_json": {"v": "1", "t": f'{{"trace_id": "{SECRET}'},
+    "wrong_type": {"v": "1", "t": f'{{"trace_id": "{SECRET}", "service": 7, "output": ""}}'},
+    "unknown_version": {"v": "2", "t": VALID},
+    "too_large": {"v": "1", "t": b'{"output": "' + SECRET.encode() + b"x" * 5_000_000 + b'"}'},
+}
+
+
+def test_every_bad_entry_is_counted_under_its_reason_and_the_stream_moves_on(pipeline: Pipeline) -> None:
+    worker: Worker = pipeline.worker(log_level="debug")
+    for fields in BAD_ENTRIES.values():
+        pipeline.add(**fields)
+    pipeline.add(v="1", t=VALID)
+    account = pipeline.settled(len(BAD_ENTRIES) + 1)
+    assert (account.invalid, account.sampled, account.lost) == (len(BAD_ENTRIES), 1, 0)
+    assert account.reasons == {f"invalid:{reason}": 1 for reason in sorted(BAD_ENTRIES)}
+    page = worker.scrape()
+    counted = {reason: page.value("tracejudge_invalid_traces_total", reason=reason) for reason in BAD_ENTRIES}
+    assert counted == dict.fromkeys(BAD_ENTRIES, 1)
+    assert SECRET not in worker.program.output
+
+
+def test_a_trace_of_a_megabyte_is_judged(pipeline: Pipeline) -> None:
+    pipeline.worker(rules=[{"name": "all", "judges": ["groundedness"]}])
+    large = make_traces(1, context=["word " * 200_000])[0]
+    pipeline.publish([large])
+    account = pipeline.settled(1)
+    assert (account.scored, account.lost) == (1, 0)
+
+
+def test_other_languages_publish_by_a_bare_xadd(pipeline: Pipeline) -> None:
+    worker = pipeline.worker()
+    for trace in make_traces(5):
+        pipeline.add(v="1", t=msgspec.json.encode(trace))
+    account = pipeline.settled(5)
+    assert (account.published, account.sampled, account.scored, account.lost) == (5, 5, 15, 0)
+    assert worker.scrape().value("tracejudge_producer_published_total", service="bot") == 5
+
+
+def test_unknown_fields_are_kept_out_and_counted(pipeline: Pipeline) -> None:
+    worker = pipeline.worker()
+    trace = msgspec.json.decode(VALID) | {"novelty": SECRET, "another": 1}
+    pipeline.add(v="1", t=msgspec.json.encode(trace))
+    assert pipeline.settled(1).sampled == 1
+    assert worker.scrape().value("tracejudge_unknown_fields_total", service="bot") == 2
+
+
+@pytest.mark.faults
+def test_traces_published_before_any_worker_runs_are_judged_when_one_comes(pipeline: Pipeline) -> None:
+    pipeline.publish(make_traces(200))
+    assert pipeline.account().unread == 200
+    pipeline.worker()
+    account = pipeline.settled(200)
+    assert (account.sampled, account.lost) == (200, 0)

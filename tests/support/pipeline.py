@@ -1,0 +1,124 @@
+"""Real workers on a real Redis, and what a test asks of them."""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+import tracejudge
+from support.processes import Program, free_port, wait_until
+from support.scrape import Scrape, scrape
+from worker.books import Account, read_account
+from worker.export.outbox import OutboxEntry, read_outbox_entry
+from worker.keys import Keys
+from worker.store import Store
+
+__all__ = ["Pipeline", "Worker", "make_traces"]
+
+
+class Worker:
+    """A worker process and its metrics page."""
+
+    def __init__(self, program: Program, port: int) -> None:
+        self.program, self.port = program, port
+
+    def is_up(self) -> bool:
+        assert self.program.running, self.program.output
+        try:
+            return bool(self.scrape().text)
+        except httpx.TransportError:
+            return False
+
+    def scrape(self) -> Scrape:
+        return scrape(self.port)
+
+    def counted(self, expected: int, name: str = "tracejudge_verdicts_total", timeout_s: float = 60) -> Scrape:
+        """Wait until a counter's total over all labels is reached."""
+        wait_until(lambda: self.scrape().total(name) >= expected, timeout_s, f"{name} to reach {expected}")
+        return self.scrape()
+
+
+class Pipeline:
+    """One prefix on one Redis, with the workers that a test starts on it."""
+
+    def __init__(self, redis_url: str, prefix: str, folder: Path, stack: ExitStack) -> None:
+        self.redis_url, self.prefix = redis_url, prefix
+        self.keys = Keys(prefix)
+        self.store = Store(redis_url, self.keys)
+        self._folder, self._stack = folder, stack
+        stack.callback(self.store.close)
+
+    def worker(self, *arguments: str, wait: bool = True, **settings: Any) -> Worker:
+        """Start a worker; keyword arguments are settings, tables as Python values."""
+        port = free_port()
+        variables = {
+            "TRACEJUDGE_REDIS_URL": self.redis_url,
+            "TRACEJUDGE_PREFIX": self.prefix,
+            "TRACEJUDGE_METRICS_PORT": str(port),
+            **{f"TRACEJUDGE_{name.upper()}": _text(value) for name, value in settings.items()},
+        }
+        folder = self._folder / f"worker-{port}"
+        folder.mkdir()
+        command = arguments or ("-m", "worker.cli", "worker")
+        program = self._stack.enter_context(Program(*command, folder=folder, env=variables))
+        worker = Worker(program, port)
+        if wait:
+            wait_until(worker.is_up, 30, "the worker to start")
+        return worker
+
+    def publish(self, traces: Sequence[tracejudge.Trace]) -> None:
+        """Publish through the SDK and wait until Redis has all of it."""
+        tracejudge.init(
+            service="tests", redis_url=self.redis_url, prefix=self.prefix, max_items=50_000, max_bytes=512 * 1024 * 1024
+        )
+        try:
+            for trace in traces:
+                tracejudge.publish(trace)
+            assert tracejudge.flush(30)
+        finally:
+            tracejudge.shutdown()
+
+    def add(self, **fields: bytes | str) -> None:
+        """Write a raw entry into the stream, as another language would."""
+        self.store.call(lambda client: client.xadd(self.keys.traces, fields))
+
+    def account(self) -> Account:
+        return read_account(self.store)
+
+    def settled(self, published: int, timeout_s: float = 60) -> Account:
+        """Wait until everything published is accounted for, and return the books."""
+
+        def look() -> Account | None:
+            account = self.account()
+            return account if account.published >= published and account.settled else None
+
+        return wait_until(look, timeout_s, f"{published} traces to be settled")
+
+    def outbox(self) -> list[OutboxEntry]:
+        entries = self.store.call(lambda client: client.xrange(self.keys.verdicts))
+        return [read for read in map(read_outbox_entry, entries) if read is not None]
+
+    def ledger_size(self) -> int:
+        pattern = self.keys.ledger("*")
+        return self.store.call(lambda client: sum(1 for _ in client.scan_iter(pattern, count=5000)))
+
+
+def make_traces(count: int, *, words: int = 20, **fields: Any) -> list[tracejudge.Trace]:
+    """Make traces whose ids are the same in every run."""
+    filler = " ".join(f"word{number}" for number in range(words))
+    made = []
+    for number in range(count):
+        digest = hashlib.blake2b(f"trace {number}".encode(), digest_size=16).hexdigest()
+        said = f"Parcel {number} holds {filler}."
+        basis = {"service": "bot", "environment": "prod", "input": f"What is in parcel {number}?", "output": said}
+        ids = {"trace_id": digest, "span_id": digest[:16], "id": digest[16:]}
+        made.append(tracejudge.Trace(**{**ids, **basis, "context": [said], **fields}))
+    return made
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
