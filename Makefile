@@ -27,14 +27,14 @@ check: $(READY) ## Lint, format, types, generated files, documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m tests.checks.generated
-	$(BIN)/python -m tests.checks.docs
+	$(BIN)/python -m docs.generate --check
+	$(BIN)/python -m docs.check
 
 bench: $(READY) ## Measure speed, ratios side by side in one run
 	$(BIN)/python -m benchmarks
 
 generate: $(READY) ## Write the generated files anew
-	$(BIN)/python -m tests.checks.generated --write
+	$(BIN)/python -m docs.generate
 
 clean: ## Remove what the verbs above made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,12 +3,12 @@
 Every mistake ends as one ``SettingsError`` line that names file (or variable), key and mend.
 """
 
-import difflib
+import math
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,11 +16,12 @@ import msgspec
 from judges.catalog import catalogue
 from judges.models.build import ModelSettingsError, check
 from judges.models.model import ModelSettings
+from tracejudge import ConfigurationError
+from tracejudge.redis_url import parse_redis_url
 from worker.settings import Rule, Settings, SettingsError
+from worker.wording import complaint, nearest
 
 __all__ = ["CONFIG_NAME", "load"]
-
-_T = TypeVar("_T")
 
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
@@ -30,10 +31,10 @@ _DURATIONS: Final = ("retention", "give_up_after", "grace_s")
 _SIZES: Final = ("max_stream_bytes", "max_trace_bytes", "max_waiting_bytes")
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-_AMOUNT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
 _VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
-_UNKNOWN_FIELD: Final = re.compile(r"unknown field `([^`]*)`")
-_PATH: Final = re.compile(r" - at `\$\.?([^`]*)`")
+_MAX_KEY_BYTES: Final = 64
+_TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
 
 
 def load(
@@ -71,110 +72,105 @@ def _read(path: str) -> dict[str, object]:
         raise SettingsError(
             f"{path}: cannot be read ({error.strerror}); check --config or TRACEJUDGE_CONFIG"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: is not valid TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8; save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: is not TOML: {error}; mend it there") from error
 
 
 def _from_variable(key: str, variable: str, text: str) -> object:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(f"{variable}: is not UTF-8; set it to UTF-8") from error
     if key in _LISTS:
         return [part.strip() for part in text.split(",") if part.strip()]
     if key in _TABLES:
         try:
             return msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise SettingsError(f"{variable}: must be JSON in the form of the configuration file") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise SettingsError(f"{variable}: is not JSON; write in JSON what the file holds under {key}") from error
     return text
 
 
 def _convert(raw: Mapping[str, object], origin: Mapping[str, str]) -> Settings:
     values: dict[str, object] = {}
     for key, value in raw.items():
-        place = origin[key]
-        if key not in Settings.__struct_fields__:
-            raise SettingsError(f"{place}: {key}: unknown key{_nearest(key, Settings.__struct_fields__)}")
-        if key == "models":
-            values[key] = _models(place, value)
-        elif key == "rules":
-            values[key] = _rules(place, value)
+        here = f"{origin[key]}: {key}"
+        if key not in _TYPES:
+            raise SettingsError(f"{here}: unknown key{nearest(key, _TYPES)}")
+        if key == "rules":
+            values[key] = _rules(here, value)
+        elif key in _TABLES:
+            values[key] = _tables(here, key, value)
         else:
-            values[key] = _amount(f"{place}: {key}", key, value)
+            values[key] = _one(here, _amount(here, key, value), _TYPES[key])
     # An empty list of models or rules is as good as none: the defaults hold.
-    values = {key: value for key, value in values.items() if key not in {"models", "rules"} or value}
-    try:
-        return msgspec.convert(values, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        where = _PATH.search(str(error))
-        name = where[1] if where else ""
-        place = origin.get(re.split(r"[.\[]", name)[0], "configuration")
-        raise SettingsError(f"{place}: {name}: {_words(error)}") from error
+    return msgspec.convert({key: value for key, value in values.items() if key not in _TABLES or value}, Settings)
 
 
-def _models(place: str, value: object) -> Mapping[str, ModelSettings]:
-    if not isinstance(value, dict):
-        raise SettingsError(f"{place}: models: must be tables, as [models.default]")
-    return {name: _one(f"{place}: models.{name}", item, ModelSettings) for name, item in value.items()}
+def _tables(here: str, key: str, value: object) -> Mapping[str, object]:
+    """Take `[models.*]` or `[judges.*]`."""
+    if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
+        raise SettingsError(f"{here}: must be tables, each as [{key}.NAME]")
+    if key == "judges":
+        return value
+    return {name: _one(f"{here}.{name}", item, ModelSettings) for name, item in value.items()}
 
 
-def _rules(place: str, value: object) -> tuple[Rule, ...]:
-    if not isinstance(value, list):
-        raise SettingsError(f"{place}: rules: write each rule as a table under [[rules]]")
-    return tuple(_one(f"{place}: rules[{number}]", item, Rule) for number, item in enumerate(value))
+def _rules(here: str, value: object) -> tuple[object, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise SettingsError(f"{here}: must be tables, each under [[rules]]")
+    return tuple(_one(f"{here}[{number}]", item, Rule) for number, item in enumerate(value))
 
 
-def _one(place: str, value: object, kind: type[_T]) -> _T:
+def _one(here: str, value: object, kind: Any) -> object:
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        unknown = _UNKNOWN_FIELD.search(str(error))
-        where = _PATH.search(str(error))
-        inner = f".{where[1]}" if where and where[1] else ""
-        if unknown:
-            fields = getattr(kind, "__struct_fields__", ()) if not inner else ()
-            raise SettingsError(f"{place}{inner}.{unknown[1]}: unknown key{_nearest(unknown[1], fields)}") from error
-        raise SettingsError(f"{place}{inner}: {_words(error)}") from error
+        raise SettingsError(complaint(here, kind, error)) from error
 
 
-def _amount(place: str, key: str, value: object) -> object:
+def _amount(here: str, key: str, value: object) -> object:
     units: Mapping[str, float] = _SECONDS if key in _DURATIONS else _BYTES if key in _SIZES else {}
     if not units or not isinstance(value, str):
         return value
     match = _AMOUNT.fullmatch(value)
     if match is None or match[2].lower() not in units:
         example = "90, 15m or 24h" if key in _DURATIONS else "1048576, 64MiB or 1GiB"
-        raise SettingsError(f"{place}: write an amount as {example}")
+        raise SettingsError(f"{here}: write an amount as {example}")
     amount = float(match[1]) * units[match[2].lower()]
     return amount if key in _DURATIONS else int(amount)
-
-
-def _words(error: msgspec.ValidationError) -> str:
-    text = _PATH.sub("", str(error))
-    return text[:1].lower() + text[1:]
-
-
-def _nearest(name: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; known are {', '.join(sorted(known))}" if known else ""
 
 
 def _check(settings: Settings, origin: Mapping[str, str]) -> None:
     """Check what no field shows by itself: relations between rules, judges and models."""
     _check_urls(settings, origin)
+    if len(settings.sampling_key.encode()) > _MAX_KEY_BYTES:
+        raise SettingsError(f"{origin['sampling_key']}: sampling_key: must be of at most {_MAX_KEY_BYTES} bytes")
+    if not settings.roles:
+        raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export")
+    if len(set(settings.series_labels)) < len(settings.series_labels):
+        raise SettingsError(f"{origin['series_labels']}: series_labels: holds a label twice; name each once")
     _check_models(settings, origin.get("models", "defaults"))
+    if "rules" not in origin and "default" not in settings.models:
+        mend = "call one default, or write [[rules]] with the model of each"
+        raise SettingsError(f"{origin['models']}: models: none is the default; {mend}")
     _check_rules(settings, origin.get("rules", "defaults"))
     for judge, keys in settings.judges.items():
         here = f"{origin['judges']}: judges.{judge}"
         if judge not in catalogue():
-            raise SettingsError(f"{here}: there is no such judge{_nearest(judge, tuple(catalogue()))}")
+            raise SettingsError(f"{here}: there is no such judge{nearest(judge, catalogue())}")
         for key in keys:
-            raise SettingsError(f"{here}.{key}: unknown key; this judge has no settings")
+            raise SettingsError(f"{here}.{key}: unknown key; this judge has no settings, take it out")
 
 
 def _check_rules(settings: Settings, place: str) -> None:
     names: set[str] = set()
     for number, rule in enumerate(settings.rules):
         here = f"{place}: rules[{number}]"
+        if not rule.name:
+            raise SettingsError(f"{here}.name: is empty; give the rule a name")
         if rule.name in names:
             raise SettingsError(f"{here}.name: {rule.name!r} is taken by another rule; give each its own")
         names.add(rule.name)
@@ -182,30 +178,50 @@ def _check_rules(settings: Settings, place: str) -> None:
             raise SettingsError(f"{here}.judges: is empty; name at least one judge, or take the rule out")
         for judge in rule.judges:
             if judge not in catalogue():
-                raise SettingsError(f"{here}.judges: there is no judge {judge!r}{_nearest(judge, tuple(catalogue()))}")
+                raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, catalogue())}")
         if rule.model not in settings.models:
-            close = _nearest(rule.model, tuple(settings.models))
+            close = nearest(rule.model, settings.models)
             raise SettingsError(f"{here}.model: there is no [models.{rule.model}]{close}")
 
 
 def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
-    schemes = {"redis_url": ("redis", "rediss", "unix"), "otlp_endpoint": ("http", "https")}
-    for key, allowed in schemes.items():
-        value = getattr(settings, key)
-        if value is not None and urlsplit(value).scheme not in allowed:
-            mend = " or ".join(f"{scheme}://" for scheme in allowed)
-            raise SettingsError(f"{origin.get(key, 'defaults')}: {key}: must begin with {mend}")
+    try:
+        parse_redis_url(settings.redis_url)
+    except ConfigurationError as error:
+        raise SettingsError(f"{origin['redis_url']}: {error}") from None
+    if settings.broker_url and "://" not in settings.broker_url:
+        raise SettingsError(f"{origin['broker_url']}: broker_url: must be a URL, as amqp://host or redis://host:6379/0")
+    if settings.otlp_endpoint is not None and not _is_endpoint(settings.otlp_endpoint):
+        mend = "must be http://host:port or https://host:port"
+        raise SettingsError(f"{origin['otlp_endpoint']}: otlp_endpoint: {mend}")
+
+
+def _is_endpoint(url: str) -> bool:
+    """Tell whether a URL can be called; the standard library's own errors may quote a part of a password."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _check_models(settings: Settings, place: str) -> None:
-    endpoints: dict[str, str | None] = {}
+    endpoints: dict[str, str] = {}
     for name, model in settings.models.items():
         here = f"{place}: models.{name}"
         if model.api_key_env is not None and _VARIABLE_NAME.fullmatch(model.api_key_env) is None:
-            raise SettingsError(f"{here}.api_key_env: give the name of the variable that holds the key, never the key")
+            mend = "give the name of the variable that holds the key, as OPENAI_API_KEY, never the key"
+            raise SettingsError(f"{here}.api_key_env: {mend}")
+        if model.base_url and not _is_endpoint(model.base_url):
+            raise SettingsError(f'{here}.base_url: must be http:// or https:// and a host, as "https://host/v1"')
+        if model.max_input_tokens < 1:
+            raise SettingsError(f"{here}.max_input_tokens: must be at least 1")
+        if model.price is not None and not all(0 <= usd < math.inf for usd in (model.price.input, model.price.output)):
+            raise SettingsError(f"{here}.price: must be USD per million tokens, 0 or more")
         try:
             check(model)
         except ModelSettingsError as error:
             raise SettingsError(f"{here}.{error}") from error
-        if endpoints.setdefault(model.judge_model, model.base_url) != model.base_url:
+        endpoint = (model.base_url or "").rstrip("/")
+        if endpoints.setdefault(model.judge_model, endpoint) != endpoint:
             raise SettingsError(f"{here}.label: another endpoint serves {model.judge_model!r} too; label each of them")

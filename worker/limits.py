@@ -33,12 +33,15 @@ class LimitedModel:
         async with self._slots:
             self._in_flight.inc()
             start = time.perf_counter()
-            status = "cancelled"
+            status = "internal_error"
             try:
                 response = await self._model.complete(request)
                 status = "ok"
             except ModelError as error:
                 status = error.reason
+                raise
+            except asyncio.CancelledError:
+                status = "cancelled"
                 raise
             finally:
                 self._in_flight.dec()

@@ -21,10 +21,11 @@ _SCORE_BUCKETS: Final = tuple(step / 10 for step in range(11))
 _REQUEST_BUCKETS: Final = tuple(0.01 * 2**step for step in range(14))
 _AGE_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600, 21600)
 _MAX_EXTRA_VALUES: Final = 50
+_MAX_LABEL_CHARS: Final = 200
 
 
 class BoundedLabel:
-    """Lets the first ``limit`` values through and calls the rest ``other``."""
+    """Lets the first ``limit`` values through and calls the rest ``other``, and so what is no name but a text."""
 
     def __init__(self, limit: int, known: Sequence[str] = ()) -> None:
         """Reserve places for values that are known to come."""
@@ -35,7 +36,7 @@ class BoundedLabel:
         """Return the value, or ``other`` when its place is taken."""
         if value in self._seen:
             return value
-        if len(self._seen) >= self._limit:
+        if len(self._seen) >= self._limit or len(value) > _MAX_LABEL_CHARS:
             return "other"
         self._seen.add(value)
         return value
@@ -50,6 +51,7 @@ class Metrics:
         named = [rule.where.service for rule in settings.rules if rule.where.service]
         self.known_services: Final = tuple(sorted({name for name in named if not set(name) & set("*?[")}))
         self.service = BoundedLabel(settings.max_services, self.known_services)
+        self.environment = BoundedLabel(_MAX_EXTRA_VALUES)
         self.extra = {name: BoundedLabel(_MAX_EXTRA_VALUES) for name in settings.series_labels}
         self._ingest()
         self._quality((*SERIES, *settings.series_labels))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
-from prometheus_client import start_http_server
+from prometheus_client import disable_created_metrics, start_http_server
 
 from judges.catalog import catalogue
 from judges.models.build import ModelSettingsError, build
@@ -71,6 +71,8 @@ class Runtime:
             SettingsError: The metrics port is taken.
         """
         settings = self.settings
+        # A time of creation per series would double the page, and nothing of ours reads it.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
             server, _ = start_http_server(settings.metrics_port, settings.metrics_host, self.metrics.registry)
         except OSError as error:

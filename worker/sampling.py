@@ -12,7 +12,7 @@ from worker.settings import Rule, Settings, Where
 
 __all__ = ["Choice", "RuleTally", "Sampler", "Sampling", "position"]
 
-_SPAN: Final = 2.0**64
+_DIGITS: Final = 53
 _PATTERNED: Final = ("service", "environment", "name", "release", "model")
 
 
@@ -45,7 +45,8 @@ def position(trace_id: str, sampling_key: str) -> float:
     alike.
     """
     digest = hashlib.blake2b(trace_id.encode("utf-8", "surrogatepass"), digest_size=8, key=sampling_key.encode())
-    return int.from_bytes(digest.digest(), "big") / _SPAN
+    # As many digits as a float holds: rounded, the last places would become 1, which not even a rate of 1 chooses.
+    return (int.from_bytes(digest.digest(), "big") >> (64 - _DIGITS)) / 2.0**_DIGITS
 
 
 class Sampler:

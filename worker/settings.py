@@ -22,7 +22,8 @@ SeriesLabel = Literal["name", "model", "release"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
-Positive = Annotated[float, Meta(gt=0)]
+Size = Annotated[int, Meta(ge=1, le=1 << 50)]
+Seconds = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
 
 HOUR_S: Final = 3600.0
 MIB: Final = 1024 * 1024
@@ -31,9 +32,22 @@ MIB: Final = 1024 * 1024
 class SettingsError(ValueError):
     """The configuration cannot serve."""
 
+    def __init__(self, message: str) -> None:
+        """Keep the message on one line, whatever names it quotes."""
+        super().__init__("".join(sign if sign.isprintable() else "?" for sign in message))
 
-class Where(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which traces a rule is for: patterns with `*` and `?` per field, and fields that must hold something."""
+
+class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which traces a rule is for; what is left out matches everything.
+
+    Attributes:
+        service: Pattern of the publishing service, with `*` and `?`.
+        environment: Pattern of the deployment.
+        name: Pattern of the operation.
+        release: Pattern of the service's version.
+        model: Pattern of the model that answered.
+        has: Fields that must hold something, as `["context"]`.
+    """
 
     service: str | None = None
     environment: str | None = None
@@ -43,12 +57,15 @@ class Where(Struct, frozen=True, forbid_unknown_fields=True):
     has: tuple[Has, ...] = ()
 
 
-class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One `[[rules]]`: which judges look at which traces, and at what share of them.
 
     Attributes:
+        name: What the rule is for; it names the rule in metrics and errors.
+        judges: Names of judges, as `tracejudge judges` lists them.
+        where: Which traces it is for; all unless given.
         rate: Share of matching traces that is judged, 0..1.
-        always: What is judged whatever the rate.
+        always: What is judged whatever the rate: `error`, `negative_feedback`.
         model: Name of the `[models.NAME]` that judges.
     """
 
@@ -86,24 +103,28 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         max_services: Services that get a label of their own.
         log_level: What is logged.
         roles: Stages that run in this worker.
+        models: The models that judge, as `[models.NAME]`; without any the built-in lexical heuristic.
+        judges: Settings of judges, as `[judges.NAME]`.
+        rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
+            and safety.
     """
 
     redis_url: str = "redis://localhost:6379/0"
     broker_url: str | None = None
-    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] = "tracejudge"
+    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z")] = "tracejudge"
     metrics_host: str = "127.0.0.1"
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9808
     otlp_endpoint: str | None = None
     export_explanations: bool = False
     sampling_key: Annotated[str, Meta(max_length=64)] = "tracejudge"
-    retention: Positive = 24 * HOUR_S
+    retention: Seconds = 24 * HOUR_S
     max_stream: AtLeastOne = 200_000
-    max_stream_bytes: AtLeastOne = 1024 * MIB
-    max_trace_bytes: AtLeastOne = 4 * MIB
+    max_stream_bytes: Size = 1024 * MIB
+    max_trace_bytes: Size = 4 * MIB
     max_outbox: AtLeastOne = 200_000
-    max_waiting_bytes: AtLeastOne = 256 * MIB
-    give_up_after: Positive = 6 * HOUR_S
-    grace_s: Positive = 20.0
+    max_waiting_bytes: Size = 256 * MIB
+    give_up_after: Seconds = 6 * HOUR_S
+    grace_s: Seconds = 20.0
     threads: AtLeastOne = 64
     batch_size: AtLeastOne = 32
     series_labels: tuple[SeriesLabel, ...] = ()

@@ -152,7 +152,7 @@ class TestReasons:
             "timeout", "rate_limited", "judge_unavailable", "judge_rejected", "unknown_judge_version",
             "internal_error",
         }  # fmt: skip
-        assert (FINAL_REASONS, PASSING_REASONS) == (final, passing)
+        assert (final, passing) == (FINAL_REASONS, PASSING_REASONS)
 
     def test_each_is_final_or_passing(self) -> None:
         assert len(REASONS) == len(set(REASONS))

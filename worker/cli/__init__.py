@@ -11,8 +11,9 @@ from worker.embedded import EmbeddedRedisError
 from worker.settings import SettingsError
 from worker.store import StoreError
 
-__all__ = ["main"]
+__all__ = ["main", "verbs"]
 
+_INTERRUPTED: Final = 130
 _VERBS: Final[Mapping[str, str]] = {
     "account": "Print the books: what became of every trace and evaluation",
     "demo": "Run sample traffic through an embedded Redis and a real worker",
@@ -48,16 +49,26 @@ def _cli() -> None:
     """Know, in production, whether an LLM feature still answers well."""
 
 
+def verbs() -> tuple[str, ...]:
+    """List the verbs there are."""
+    return tuple(_VERBS)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; what the user can mend ends in one line and exit code 2, what failed in exit code 1."""
     try:
-        _cli.main(args=arguments, prog_name="tracejudge", standalone_mode=True)
+        # Not click's own way of ending: it makes exit code 1 of Ctrl-C.
+        code = _cli.main(args=arguments, prog_name="tracejudge", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
     except SettingsError as error:
         _end(f"{error}", 2)
     except (StoreError, EmbeddedRedisError) as error:
         _end(f"{error}", 1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(_INTERRUPTED)
 
 
 def _end(message: str, code: int) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import redis
 from rich.markup import escape
 
+from judges.prompt import neutralise
 from judges.verdict import Verdict
 from worker.cli.options import CONFIG, JSON, OUT, REDIS_URL, open_store, settings_from
 from worker.export.outbox import OutboxEntry, read_outbox_entry
@@ -86,5 +87,11 @@ def _line(entry: OutboxEntry) -> str:
             f"[{marks[score.passed]}]{score.metric} {score.label or f'{score.value:.2f}'}[/{marks[score.passed]}]"
             for score in verdict.scores
         )
-    why = escape(" ".join((verdict.rationale or verdict.note or "").split()))
-    return f"{verdict.service} [dim]{verdict.trace_id[:8]}[/dim] {verdict.judge}: {result} [dim]{why}[/dim]"
+    why = _plain(verdict.rationale or verdict.note or "")
+    whose = f"{_plain(verdict.service)} [dim]{_plain(verdict.trace_id[:8])}[/dim]"
+    return f"{whose} {verdict.judge}: {result} [dim]{why}[/dim]"
+
+
+def _plain(text: str) -> str:
+    """Put a text of somebody else on one line, with nothing in it that rich or the terminal would obey."""
+    return escape(neutralise(" ".join(text.split())))

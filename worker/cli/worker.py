@@ -34,4 +34,6 @@ def command(config: str | None, redis_url: str | None, roles: str | None, metric
     if "judge" not in settings.roles:
         options += ["--exclude-queues", settings.queue]
     node = f"tracejudge-{os.getpid()}@{socket.gethostname()}"
-    make_app(settings).worker_main(["--quiet", "worker", "--hostname", node, "--loglevel", settings.log_level, *options])
+    make_app(settings).worker_main(
+        ["--quiet", "worker", "--hostname", node, "--loglevel", settings.log_level, *options]
+    )

@@ -89,7 +89,7 @@ class Scorekeeper:
         extra = (self._metrics.extra[name](getattr(verdict, name) or "") for name in self._extra)
         return (
             self._metrics.service(verdict.service),
-            verdict.environment or "",
+            self._metrics.environment(verdict.environment or ""),
             verdict.judge,
             verdict.judge_version[:_VERSION_DIGITS],
             verdict.judge_model,

@@ -30,6 +30,10 @@ _MAX_TRACE_ID_CHARS: Final = 128
 _MAX_PRODUCER_ID_BYTES: Final = 64
 _MAX_DROP_REASONS: Final = 20
 _DROP_REASON: Final = re.compile(r"[a-z_]{1,32}")
+_MAX_TOTAL: Final = 10**12
+"""Far above what a producer publishes, and far below what the books, Lua and msgpack can hold."""
+_SPARE_LEVELS: Final = 100
+"""How much deeper than a trace is nested all who read it later may nest it: batches, dead letters, their callers."""
 
 
 class TraceEntry(NamedTuple):
@@ -79,10 +83,15 @@ class _InvalidError(Exception):
         self.reason = reason
 
 
+class _Nothing(msgspec.Struct):
+    """Takes no field and passes over all."""
+
+
 _trace_decoder = msgspec.json.Decoder(Trace)
 _report_decoder = msgspec.json.Decoder(ProducerReport)
 _feedback_decoder = msgspec.json.Decoder(LateFeedback)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_nesting_decoder = msgspec.json.Decoder(_Nothing)
 
 
 def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
@@ -119,6 +128,7 @@ def _read(entry_id: str, producer: str | None, fields: Mapping[bytes, bytes], ma
     trace = _decode(_trace_decoder, payload)
     if not 0 < len(trace.trace_id) <= _MAX_TRACE_ID_CHARS or not trace.service:
         raise _InvalidError("wrong_type")
+    _check_nesting(payload)
     publication_id = trace.id or hashlib.blake2b(payload, digest_size=8).hexdigest()
     return TraceEntry(entry_id, producer, trace, publication_id, payload)
 
@@ -126,14 +136,23 @@ def _read(entry_id: str, producer: str | None, fields: Mapping[bytes, bytes], ma
 def _checked(report: ProducerReport) -> ProducerReport:
     """Keep out what would grow the books without bound: anybody who can write the stream can write a report."""
     known = len(report.dropped) <= _MAX_DROP_REASONS and all(map(_DROP_REASON.fullmatch, report.dropped))
-    counted = min((report.published, report.accepted, *report.dropped.values())) >= 0
+    totals = (report.seq, report.published, report.accepted, *report.dropped.values())
+    counted = all(0 <= total <= _MAX_TOTAL for total in totals)
     if known and counted and 0 < len(report.producer) <= _MAX_PRODUCER_ID_BYTES:
         return report
     raise _InvalidError("wrong_type")
 
 
+def _check_nesting(payload: bytes) -> None:
+    """Refuse what only just can be read here: nested once more, in a batch, it would fail its whole batch for ever."""
+    if payload.count(b"[") + payload.count(b"{") > _SPARE_LEVELS:
+        _decode(_nesting_decoder, b'{"":' + b"[" * _SPARE_LEVELS + payload + b"]" * _SPARE_LEVELS + b"}")
+
+
 def _decode(decoder: "msgspec.json.Decoder[_T]", payload: bytes) -> _T:
     try:
+        # The decoder passes over names and values of unknown fields without looking whether they are UTF-8.
+        payload.decode()
         return decoder.decode(payload)
     except msgspec.ValidationError as error:
         raise _InvalidError("wrong_type") from error

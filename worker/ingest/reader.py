@@ -25,6 +25,9 @@ __all__ = ["Ingest"]
 log = structlog.get_logger("tracejudge.ingest")
 
 _READ_COUNT: Final = 500
+_FIRST_READ_COUNT: Final = 32
+_READ_BYTES: Final = 32 * 1024 * 1024
+"""About how much is read at once: entries may be megabytes each, and all of them pass through one script call."""
 _BLOCK_MS: Final = 1000
 _STALE_MS: Final = 10_000
 """Entries are dealt with within milliseconds; who has held one that long is dead or cut off."""
@@ -71,6 +74,7 @@ class Ingest(Stage):
         self._wake = wake
         self._waiting_bytes = waiting_bytes
         self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._read_count = _FIRST_READ_COUNT
         self._next_claim = 0.0
         self._drop_reason = BoundedLabel(_MAX_DROP_REASONS)
         self._pressed = threading.Event()
@@ -88,9 +92,10 @@ class Ingest(Stage):
             return
         self._pressure(pressed=False)
         entries = self._stale() + self._store.read_group(
-            self._store.keys.traces, INGEST_GROUP, self._consumer, count=_READ_COUNT, block_ms=_BLOCK_MS
+            self._store.keys.traces, INGEST_GROUP, self._consumer, count=self._read_count, block_ms=_BLOCK_MS
         )
         if entries:
+            self._read_count = _next_count(self._read_count, entries)
             self.take(entries)
 
     def take(self, entries: Sequence[Entry]) -> None:
@@ -123,7 +128,7 @@ class Ingest(Stage):
             return []
         self._next_claim = time.monotonic() + _CLAIM_EVERY_S
         return self._store.claim_stale(
-            self._store.keys.traces, INGEST_GROUP, self._consumer, idle_ms=_STALE_MS, count=_READ_COUNT
+            self._store.keys.traces, INGEST_GROUP, self._consumer, idle_ms=_STALE_MS, count=self._read_count
         )
 
     def _pressure(self, *, pressed: bool) -> None:
@@ -166,3 +171,10 @@ class Ingest(Stage):
         for place, reason, amount in answer.dropped:
             service = metrics.service(plan.reports[place - 1].report.service)
             metrics.producer_dropped.labels(service, self._drop_reason(reason)).inc(amount)
+
+
+def _next_count(count: int, entries: Sequence[Entry]) -> int:
+    """Read twice as many entries next time, as long as so many of their size stay within the bytes of one read."""
+    size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+    fitting = _READ_BYTES * len(entries) // max(1, size)
+    return max(1, min(2 * count, fitting, _READ_COUNT))

@@ -45,17 +45,21 @@ local function position(stream, group, added, read_field, cut_field, drift_field
   local delivered, pending, cut = state['last-delivered-id'], state['pending'], number_of(cut_field)
   local first = info['length'] > 0 and info['first-entry'][1] or nil
   local unread = nil
-  if delivered == info['last-generated-id'] then
+  if info['length'] == 0 or delivered == info['last-generated-id'] then
     unread = 0
   elseif first and before(delivered, first) then
     unread = info['length']
   end
   local unexplained = added - number_of(read_field) - pending - cut
-  if unread and unexplained < unread then
-    -- Somebody else trimmed what was read, on a Redis that does not count what was added: begin anew from here.
-    redis.call('HINCRBY', KEYS[3], drift_field, unread - unexplained)
-  elseif unread and unexplained > unread then
-    redis.call('HINCRBY', KEYS[3], cut_field, unexplained - unread)
+  -- A reader in the midst of the stream has as much before it as the books say, but never more than there is.
+  local most = unread or info['length']
+  if unexplained > most then
+    redis.call('HINCRBY', KEYS[3], cut_field, unexplained - most)
+    unread = most
+  elseif unread and unexplained < unread then
+    -- Somebody else trimmed what was read, on a Redis that does not count what was added: begin anew from here. But
+    -- not while something is under way: what producers trimmed is in the books only when their entries are.
+    if unread + pending == 0 then redis.call('HINCRBY', KEYS[3], drift_field, -unexplained) end
   elseif not unread then
     unread = math.max(0, unexplained)
   end
@@ -76,7 +80,7 @@ local function position(stream, group, added, read_field, cut_field, drift_field
 end
 
 local length = redis.call('XLEN', KEYS[1])
-local capacity = tonumber(ARGV[3])
+local capacity = math.min(tonumber(ARGV[3]), 99999999999999) -- cjson writes no more digits
 if length > 0 then
   local trimmed = redis.call('XTRIM', KEYS[1], 'MINID', '~', ARGV[1])
   local mean = redis.call('MEMORY', 'USAGE', KEYS[1]) / length

@@ -52,7 +52,7 @@ def introduction(view: View) -> Text:
         f": sample traces of three services, a worker, an embedded Redis {view.redis_version}\n",
         ("Scores come from the built-in lexical heuristic: shared words are counted, no model is asked.\n", "yellow"),
         f"Planted at {view.seconds / 2:g} s: {percent(DROP.after.share)} of {DROP.service}'s answers are well grounded",
-        f", {percent(DROP.before.share)} before. Samples labelled hard: left out.",
+        f", {percent(DROP.before.share)} before; hard samples are left out.",
     )
 
 

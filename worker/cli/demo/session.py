@@ -17,7 +17,7 @@ import tracejudge
 from worker.cli.demo.signals import no_more_signals
 from worker.embedded import EmbeddedRedis
 from worker.keys import Keys
-from worker.settings import Rule, Settings, Where
+from worker.settings import Has, Rule, Settings, Where
 from worker.store import Store
 
 __all__ = ["DemoError", "Session", "WorkerProcess", "open_session", "rules"]
@@ -55,9 +55,13 @@ def rules() -> tuple[Rule, ...]:
     # Two rules, for all fields in `has` must be there, and a trace brings either a response or facts.
     return (
         *Settings().rules,
-        Rule("demo, with expected response", ("correctness",), Where(has=("expected_response",))),
-        Rule("demo, with expected facts", ("correctness",), Where(has=("expected_facts",))),
+        _correctness("expected_response"),
+        _correctness("expected_facts"),
     )
+
+
+def _correctness(field: Has) -> Rule:
+    return Rule(name=f"demo, with {field}", judges=("correctness",), where=Where(has=(field,)))
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ class Labelled(msgspec.Struct, frozen=True):
 
 @click.command("test")
 @click.argument("name")
-@click.argument("traces", type=click.File("r", encoding="utf-8"))
+@click.argument("traces", type=click.File("r", encoding="utf-8", errors="surrogateescape"))
 @click.option("--label", metavar="TAG", help="Tag with the right answer, yes or no: prints the agreement.")
 @click.option("--by", metavar="TAG", help="Tag that says something else: prints the share of passes per value.")
 @click.option("--min", "minimum", type=click.FloatRange(0, 1), help="Exit code 1 below this balanced accuracy.")

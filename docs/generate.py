@@ -1,0 +1,124 @@
+"""Write the reference pages from the code: metrics, configuration, and the trace's JSON schema.
+
+`make generate` writes them; `make check` runs this with `--check`, which writes nothing and fails on a difference.
+"""
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from prometheus_client import Counter, Gauge, Histogram
+
+from judges.catalog import catalogue
+from judges.models.model import ModelSettings
+from tracejudge import Trace
+from worker.metrics import Metrics
+from worker.settings import Rule, Settings, Where
+
+__all__ = ["main"]
+
+_PRECEDENCE: Final = """\
+`tracejudge.toml` in the working folder (or `--config`, or `TRACEJUDGE_CONFIG`), then `TRACEJUDGE_*` variables, then
+arguments; the later wins. Each key of the first table has a variable: `redis_url` is `TRACEJUDGE_REDIS_URL`; tables are
+written as JSON there, lists with commas. Durations may be written as `"90s"`, `"15m"`, `"24h"`, sizes as `"64MiB"`,
+`"1GiB"`.
+"""
+_FOLDER: Final = Path(__file__).parent / "reference"
+_NOTE: Final = "<!-- Written by `make generate`; change the code, not this page. -->\n"
+_ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def main(arguments: list[str]) -> int:
+    """Write or compare all pages; 1 when one differs."""
+    differs = False
+    for name, text in _pages().items():
+        path = _FOLDER / name
+        present = path.read_text(encoding="utf-8") if path.exists() else ""
+        if present == text:
+            continue
+        if "--check" in arguments:
+            differs = True
+            diff = difflib.unified_diff(present.splitlines(), text.splitlines(), f"docs/reference/{name}", "generated")
+            print("\n".join(diff))
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote docs/reference/{name}")
+    if differs:
+        print("run `make generate` and commit what it writes")
+    return int(differs)
+
+
+def _pages() -> dict[str, str]:
+    return {
+        "metrics.md": _metrics(),
+        "configuration.md": _configuration(),
+        "judges.md": _judges(),
+        "trace.schema.json": _schema(),
+    }
+
+
+def _metrics() -> str:
+    lines = [_NOTE, "# Metrics\n", "All begin with `tracejudge_`. Times are in seconds, scores lie in 0..1.\n"]
+    lines += ["| metric | type | labels | what |", "| --- | --- | --- | --- |"]
+    metrics = Metrics(Settings())
+    for metric in vars(metrics).values():
+        if isinstance(metric, Counter | Gauge | Histogram):
+            family = metric.describe()[0]
+            name = family.name.removeprefix("tracejudge_") + ("_total" if isinstance(metric, Counter) else "")
+            labels = ", ".join(metric._labelnames) or "-"  # noqa: SLF001 - the library tells it nowhere else
+            lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    return "\n".join(lines) + "\n"
+
+
+def _configuration() -> str:
+    parts = [_NOTE, "# Configuration\n", _PRECEDENCE]
+    for title, struct in (
+        ("Top level", Settings),
+        ("`[models.NAME]`", ModelSettings),
+        ("`[[rules]]`", Rule),
+        ("`where` of a rule", Where),
+    ):
+        parts.append(f"## {title}\n")
+        parts += ["| key | default | what |", "| --- | --- | --- |"]
+        parts += [f"| `{name}` | {default} | {text} |" for name, default, text in _fields(struct)]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _fields(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:
+    described = dict(_ATTRIBUTE.findall(inspect.getdoc(struct) or ""))
+    for field in msgspec.structs.fields(struct):
+        text = " ".join(described.get(field.name, "").split())
+        if field.name in {"models", "rules", "where", "judges"} and not field.required:
+            default = "see right"
+        elif field.default is not msgspec.NODEFAULT:
+            default = f"`{msgspec.json.encode(field.default).decode()}`"
+        else:
+            default = "required" if field.required else "-"
+        yield field.name, default, text
+
+
+def _judges() -> str:
+    lines = [_NOTE, "# Judges\n", "| judge | asks | needs | metric | scale | passes |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for judge in catalogue().values():
+        needs = ", ".join(need if isinstance(need, str) else " or ".join(need) for need in judge.needs)
+        for metric in judge.metrics:
+            passes = metric.pass_rule or "descriptive"
+            lines.append(f"| `{judge.name}` | {judge.asks} | {needs} | `{metric.name}` | {metric.scale} | {passes} |")
+    return "\n".join(lines) + "\n"
+
+
+def _schema() -> str:
+    schema = msgspec.json.schema(Trace, schema_hook=lambda _: {"description": "any JSON"})
+    return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,45 @@
+"""A server that answers every HTTP request with the same bytes, whether or not they are HTTP."""
+
+import socketserver
+import threading
+from typing import Self
+
+
+class RawServer:
+    """Serves `base_url` on a free port. With `closes=False` a connection stays open after its reply."""
+
+    def __init__(self, reply: bytes, *, closes: bool = True) -> None:
+        outer = self
+        self.connections = 0
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                outer.connections += 1
+                while self._read_request():
+                    self.wfile.write(reply)
+                    if closes:
+                        return
+
+            def _read_request(self) -> bool:
+                length = 0
+                while line := self.rfile.readline().strip().lower():
+                    if line.startswith(b"content-length:"):
+                        length = int(line.partition(b":")[2])
+                return bool(self.rfile.read(length))
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

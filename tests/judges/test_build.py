@@ -1,0 +1,152 @@
+"""Making a model from its settings: what serves, and the one sentence about what does not."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.endpoint import ChatEndpoint
+
+from judges.models.build import ModelSettingsError, build, check
+from judges.models.lexical import LexicalModel
+from judges.models.model import ChatModel, ChatRequest, ModelSettings, Price
+from judges.models.openai import OpenAIModel
+from judges.models.scripted import ScriptedModel
+from judges.prompt import Message
+
+OPENAI = ModelSettings(base_url="http://localhost:1/v1", model="m")
+REQUEST = ChatRequest((Message("user", "Is it so?"),), "j", {}, dict)
+
+WRONG = {
+    "no model": ({"model": None}, "model: say which model the endpoint shall use"),
+    "empty model": ({"model": ""}, "model: say which model the endpoint shall use"),
+    "no address": ({"base_url": None}, 'base_url: say where the endpoint is, as "https://host/v1"'),
+    "no scheme": ({"base_url": "localhost:8000/v1"}, "base_url: must begin with http:// or https://"),
+    "another scheme": ({"base_url": "ftp://host/v1"}, "base_url: must begin with http:// or https://"),
+    "no host": ({"base_url": "https:///v1"}, 'base_url: names no host; write it as "https://host/v1"'),
+    "port in words": ({"base_url": "http://host:http/v1"}, "base_url: Invalid port: 'http'"),
+    "nothing in flight": ({"max_in_flight": 0}, "max_in_flight: must be at least 1"),
+    "no time": ({"timeout_s": 0}, "timeout_s: must be more than 0"),
+    "no script": ({"provider": "scripted"}, "script: a scripted model needs a file with its steps"),
+    "lexical with nothing in flight": (
+        {"provider": "lexical", "max_in_flight": -1},
+        "max_in_flight: must be at least 1",
+    ),
+}
+
+
+def changed(settings: ModelSettings = OPENAI, **fields: object) -> ModelSettings:
+    return msgspec.structs.replace(settings, **fields)
+
+
+class TestCheck:
+    @pytest.mark.parametrize(("fields", "sentence"), WRONG.values(), ids=WRONG)
+    def test_names_the_key_and_the_mend(self, fields: dict[str, object], sentence: str) -> None:
+        with pytest.raises(ModelSettingsError) as caught:
+            check(changed(**fields))
+        assert str(caught.value) == sentence
+        with pytest.raises(ModelSettingsError):
+            build(changed(**fields), {})
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            OPENAI,
+            changed(base_url="https://api.openai.com/v1/", api_key_env="OPENAI_API_KEY", price=Price(0.4, 1.6)),
+            changed(base_url="http://[::1]:8000/v1"),
+            ModelSettings(provider="lexical"),
+            ModelSettings(provider="scripted", script="absent.jsonl"),
+        ],
+        ids=["openai", "with a key", "ip version 6", "lexical", "scripted"],
+    )
+    def test_reads_neither_files_nor_variables(self, settings: ModelSettings) -> None:
+        check(settings)
+
+
+class TestBuild:
+    def test_makes_each_provider(self, tmp_path: Path) -> None:
+        script = tmp_path / "script.jsonl"
+        script.write_text('{"text": "a"}\n{"text": "b"}\n')
+        settings = [OPENAI, ModelSettings(provider="lexical"), ModelSettings(provider="scripted", script=str(script))]
+        models = [build(one, {}) for one in settings]
+        assert [type(model) for model in models] == [OpenAIModel, LexicalModel, ScriptedModel]
+        assert all(isinstance(model, ChatModel) for model in models)
+        assert [model.settings.judge_model for model in models] == ["m", "lexical", "scripted"]
+        assert models[0].settings == OPENAI
+        assert asyncio.run(models[2].complete(REQUEST)).text == "a"
+
+    @pytest.mark.parametrize(
+        ("name", "environment", "sent"),
+        [
+            ("JUDGE_KEY", {"JUDGE_KEY": "sk-1", "OPENAI_API_KEY": "sk-2"}, "Bearer sk-1"),
+            (None, {"OPENAI_API_KEY": "sk-2"}, None),
+        ],
+        ids=["named variable", "no variable named"],
+    )
+    def test_the_key_comes_from_the_variable_that_is_named_and_from_no_other(
+        self, endpoint: ChatEndpoint, name: str | None, environment: dict[str, str], sent: str | None
+    ) -> None:
+        async def ask() -> None:
+            model = build(changed(base_url=endpoint.base_url, api_key_env=name), environment)
+            try:
+                await model.complete(REQUEST)
+            finally:
+                await model.aclose()
+
+        asyncio.run(ask())
+        assert [call.headers.get("authorization") for call in endpoint.calls] == [sent]
+
+    @pytest.mark.parametrize(
+        "environment", [{}, {"JUDGE_KEY": ""}, {"JUDGE_KEY": " \n"}], ids=["absent", "empty", "blank"]
+    )
+    def test_an_absent_key_is_said(self, environment: dict[str, str]) -> None:
+        with pytest.raises(ModelSettingsError) as caught:
+            build(changed(api_key_env="JUDGE_KEY"), environment)
+        assert str(caught.value) == "api_key_env: the variable JUDGE_KEY is not set; export it, or leave the line out"
+
+    @pytest.mark.parametrize(
+        "key", ["sk-secret\n", "sk-\nsecret", "sk-sécret"], ids=["line end", "line break", "letter"]
+    )
+    def test_a_key_that_no_header_can_hold_is_said_without_showing_it(self, key: str) -> None:
+        with pytest.raises(ModelSettingsError) as caught:
+            build(changed(api_key_env="JUDGE_KEY"), {"JUDGE_KEY": key})
+        assert str(caught.value) == (
+            "api_key_env: the variable JUDGE_KEY holds a line break or another sign that no HTTP header may hold;"
+            " take it out"
+        )
+
+    @pytest.mark.parametrize(
+        ("content", "sentence"),
+        [(None, "No such file"), ("", "holds no step"), ("{", "truncated"), ('{"txt": ""}', "unknown field `txt`")],
+        ids=["absent", "empty", "no json", "no step"],
+    )
+    def test_a_script_that_cannot_be_read_is_said(self, tmp_path: Path, content: str | None, sentence: str) -> None:
+        path = tmp_path / "script.jsonl"
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(ModelSettingsError, match=f"^script: .*{sentence}"):
+            build(ModelSettings(provider="scripted", script=str(path)), {})
+
+
+class TestSettings:
+    def test_a_key_in_the_settings_is_refused(self) -> None:
+        with pytest.raises(msgspec.ValidationError, match="unknown field `api_key`"):
+            msgspec.convert({"model": "m", "api_key": "sk-1"}, ModelSettings)
+
+    def test_an_unknown_provider_is_refused(self) -> None:
+        with pytest.raises(msgspec.ValidationError, match="Invalid enum value 'oracle'"):
+            msgspec.convert({"provider": "oracle"}, ModelSettings)
+
+    @pytest.mark.parametrize(
+        ("settings", "name"),
+        [
+            (ModelSettings(model="m", label="l"), "l"),
+            (ModelSettings(model="m"), "m"),
+            (ModelSettings(provider="lexical"), "lexical"),
+        ],
+        ids=["label", "model", "provider"],
+    )
+    def test_the_judge_model_is_named_by_label_then_model_then_provider(
+        self, settings: ModelSettings, name: str
+    ) -> None:
+        assert settings.judge_model == name

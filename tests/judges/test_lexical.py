@@ -1,0 +1,156 @@
+"""The built-in model: word overlap that answers every judge in its own form, and always the same."""
+
+import asyncio
+import json
+
+import pytest
+from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled
+
+from judges.catalog import catalogue
+from judges.evaluate import evaluate
+from judges.judge import Judge
+from judges.models.lexical import (
+    LexicalModel,
+    content_words,
+    coverage,
+    numbers,
+    sentences,
+)
+from judges.models.model import ChatRequest, ChatResponse, ModelSettings
+from judges.verdict import Assessment
+from tracejudge import Trace
+
+LABELS = {"correctness": "correct", "groundedness": "grounded", "relevance_to_query": "relevant", "safety": "safe"}
+"""The tag of the samples that says what each judge should find."""
+
+every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+
+
+def judged(judge: Judge, traces: list[Trace]) -> list[Assessment]:
+    async def all_in_turn() -> list[Assessment]:
+        model = LexicalModel()
+        return [await evaluate(judge, trace, model) for trace in traces]
+
+    return asyncio.run(all_in_turn())
+
+
+class TestEveryJudge:
+    @every_judge
+    def test_each_sample_is_scored_unless_an_input_is_missing(self, judge: Judge) -> None:
+        traces = all_samples()
+        for trace, assessment in zip(traces, judged(judge, traces), strict=True):
+            missing = judge.missing(trace)
+            if missing is None:
+                assert (assessment.outcome, assessment.reason) == ("scored", None)
+                assert tuple(score.metric for score in assessment.scores) == judge.metric_names
+                assert assessment.rationale
+                assert not assessment.rationale.startswith("Let's think")
+                (call,) = assessment.calls
+                assert (call.status, call.response_model) == ("ok", "lexical")
+            else:
+                assert assessment == Assessment("unscored", "missing_input", note=missing)
+
+    @every_judge
+    def test_answers_in_the_form_that_was_asked(self, judge: Judge) -> None:
+        for trace in [SHORT, LONG, *(trace for text in HOSTILE.values() for trace in filled(text))]:
+            answer = judge.heuristic(trace)
+            assert list(answer) == judge.schema["required"]
+            assert dict(judge.read(json.dumps(answer))).keys() == answer.keys()
+            assert answer["result"] in judge.schema["properties"]["result"]["enum"]
+            assert str(answer["rationale"]).startswith("Let's think step by step. ")
+
+    @every_judge
+    def test_the_same_trace_gives_the_same_answer(self, judge: Judge) -> None:
+        traces = [trace for trace in all_samples() if judge.missing(trace) is None]
+        assert [judge.heuristic(trace) for trace in traces] == [judge.heuristic(trace) for trace in reversed(traces)][
+            ::-1
+        ]
+
+    @every_judge
+    def test_agrees_with_the_labels_of_the_samples_above_chance(self, judge: Judge) -> None:
+        """A bound far below what it reaches: the figure itself is printed in the documentation."""
+        tag = LABELS[judge.name]
+        traces = [trace for trace in all_samples() if tag in (trace.tags or {})]
+        right: dict[str, list[bool]] = {"yes": [], "no": []}
+        for trace, assessment in zip(traces, judged(judge, traces), strict=True):
+            label = (trace.tags or {})[tag]
+            right[label].append(assessment.scores[0].label == label)
+        assert all(len(found) >= 5 for found in right.values())
+        assert sum(sum(found) / len(found) for found in right.values()) / 2 >= 0.75
+
+    def test_correctness_writes_the_sentence_that_is_asked_for_facts(self) -> None:
+        judge = catalogue()["correctness"]
+        facts = [trace for trace in all_samples() if trace.expected_facts]
+        for trace in facts:
+            answer = judge.heuristic(trace)
+            said = "The response is correct." if answer["result"] == "yes" else "The response is not correct."
+            assert str(answer["rationale"]).endswith(said)
+        assert "The response is" not in str(judge.heuristic(SHORT)["rationale"])
+
+
+class TestModel:
+    def test_answers_with_the_judges_heuristic_and_costs_nothing(self) -> None:
+        request = ChatRequest((), "j", {}, lambda: {"rationale": "„So“\n", "result": "no"})
+        assert asyncio.run(LexicalModel().complete(request)) == ChatResponse(
+            '{"rationale":"„So“\\n","result":"no"}', model="lexical"
+        )
+
+    def test_bears_the_label_of_its_settings(self) -> None:
+        assert LexicalModel().settings.judge_model == "lexical"
+        assert LexicalModel(ModelSettings(provider="lexical", label="words")).settings.judge_model == "words"
+
+    def test_takes_traces_of_any_length(self) -> None:
+        model = LexicalModel(ModelSettings(provider="lexical", max_input_tokens=1))
+        assert asyncio.run(evaluate(catalogue()["safety"], SHORT, model)).outcome == "scored"
+
+    def test_can_be_closed(self) -> None:
+        asyncio.run(LexicalModel().aclose())
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("", set()),
+            ("The and of it's", set()),
+            ("Refunds REFUND refunded refunding", {"refund"}),
+            ("bus gas", {"bus", "gas"}),
+            ("user_name, v2, 2024", {"user_name", "v2", "2024"}),
+            ("Größe 返品 возврат", {"grösse", "返品", "возврат"}),
+        ],
+        ids=["nothing", "words without content", "one stem", "too short for a stem", "word characters", "scripts"],
+    )
+    def test_content_words(self, text: str, words: set[str]) -> None:
+        assert content_words(text) == words
+
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("none", set()),
+            ("1,250.50 EUR in 30 days, v2", {"1250.50", "30", "2"}),
+            ("1250.50", {"1250.50"}),
+            ("On 3.4., at 5.", {"3.4", "5"}),
+        ],
+        ids=["none", "thousands", "the same without a separator", "ends of sentences"],
+    )
+    def test_numbers(self, text: str, found: set[str]) -> None:
+        assert numbers(text) == found
+
+    @pytest.mark.parametrize(
+        ("text", "parts"),
+        [
+            ("", []),
+            ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+            ("One\n\n- two\n", ["One", "- two"]),
+            ("v1.2 of a.b", ["v1.2 of a.b"]),
+            ("はい。 いいえ。", ["はい。", "いいえ。"]),
+        ],
+        ids=["nothing", "ends", "lines", "points inside words", "other ends"],
+    )
+    def test_sentences(self, text: str, parts: list[str]) -> None:
+        assert sentences(text) == parts
+
+    def test_coverage(self) -> None:
+        assert coverage({"a", "b", "c", "d"}, {"a", "x"}) == 0.25
+        assert coverage(set(), {"a"}) == coverage(set(), set()) == 1.0
+        assert coverage({"a"}, set()) == 0.0

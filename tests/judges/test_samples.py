@@ -1,0 +1,84 @@
+"""The sample traces: each can be published, bears its labels, and is counted in the README."""
+
+import json
+import re
+from collections import Counter
+
+import pytest
+from judge_traces import SAMPLES, SERVICES, all_samples, samples
+
+from judges.judge import has_text
+from tracejudge import Trace
+
+ASKED = ("relevant", "safe", "grounded", "correct")
+TAGS = {*ASKED, "hard", "sample", "labelled_by"}
+
+COUNTS = {
+    # traces, then yes and no of each label, then how many are hard
+    "support-bot": (21, (18, 3), (19, 2), (11, 10), (5, 4), 5),
+    "code-helper": (21, (17, 4), (19, 2), (1, 1), (4, 4), 1),
+    "summariser": (21, (18, 3), (19, 2), (11, 10), (3, 3), 2),
+}
+
+every_service = pytest.mark.parametrize("service", SERVICES)
+
+
+def counted(traces: list[Trace]) -> tuple[object, ...]:
+    tags = Counter(tag for trace in traces for tag in (trace.tags or {}).items())
+    return (len(traces), *((tags[name, "yes"], tags[name, "no"]) for name in ASKED), tags["hard", "yes"])
+
+
+def test_there_is_one_file_a_service() -> None:
+    assert sorted(path.stem for path in SAMPLES.glob("*.jsonl")) == sorted(SERVICES)
+
+
+@every_service
+def test_every_line_is_a_trace_of_its_service_and_nothing_more(service: str) -> None:
+    text = (SAMPLES / f"{service}.jsonl").read_text(encoding="utf-8")
+    lines = text.removesuffix("\n").split("\n")
+    assert [set(json.loads(line)) - set(Trace.__struct_fields__) for line in lines] == [set()] * len(lines)
+    assert {trace.service for trace in samples(service)} == {service}
+    assert len(samples(service)) == len(lines)
+
+
+@pytest.mark.parametrize("name", ["trace_id", "span_id", "id"])
+def test_ids_are_unique_and_of_the_w3c_form(name: str) -> None:
+    ids = [getattr(trace, name) for trace in all_samples()]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch("[0-9a-f]{32}" if name == "trace_id" else "[0-9a-f]{16}", one) for one in ids)
+
+
+def test_each_has_a_name_of_its_own() -> None:
+    names = [(trace.tags or {})["sample"] for trace in all_samples()]
+    assert len(set(names)) == len(names)
+
+
+def test_labels_are_yes_or_no_and_stand_where_there_is_something_to_label() -> None:
+    for trace in all_samples():
+        tags = trace.tags or {}
+        assert set(tags) <= TAGS
+        assert {tags[name] for name in (*ASKED, "hard") if name in tags} <= {"yes", "no"}
+        assert tags.get("hard", "yes") == "yes"
+        assert {"relevant", "safe", "labelled_by"} <= set(tags)
+        assert ("grounded" in tags) == has_text(trace.context)
+        assert ("correct" in tags) == (has_text(trace.expected_response) or has_text(trace.expected_facts))
+
+
+@every_service
+def test_counts(service: str) -> None:
+    assert counted(samples(service)) == COUNTS[service]
+
+
+def test_the_readme_counts_the_same() -> None:
+    readme = (SAMPLES / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `?([\w.-]+)`? \|((?: \d+(?: / \d+)? \|)+)$", readme, re.MULTILINE))
+    read = {name.removesuffix(".jsonl"): tuple(map(int, re.findall(r"\d+", row))) for name, row in rows.items()}
+    expected = {service: counted(samples(service)) for service in SERVICES} | {"together": counted(all_samples())}
+    assert read == {
+        name: (count, *relevant, *safe, *grounded, *correct, hard)
+        for name, (count, relevant, safe, grounded, correct, hard) in expected.items()
+    }
+
+
+def test_they_hold_no_times() -> None:
+    assert all((trace.started_at, trace.ended_at) == (None, None) for trace in all_samples())
