@@ -17,6 +17,9 @@ __all__ = ["AnswerError", "InvalidAnswerError", "OutOfRangeError", "choice", "re
 
 _MAX_ANSWER_CHARS: Final = 400_000
 """Longer texts are no answer to any of our judges; reading them would only cost time."""
+_MAX_REPAIRED_CHARS: Final = 64_000
+_MAX_REPAIRED_OPENINGS: Final = 300
+"""json-repair takes time that grows with the square of what is opened: 8 kB of `{"{"` hold it for 2.5 s."""
 _OPENING: Final = re.compile(r'\{(?=\s*["}])')
 """Where a JSON object can begin; the decoder's failure at any other brace costs a look at the whole text."""
 
@@ -83,10 +86,13 @@ def choice(answer: Mapping[str, object], key: str, menu: Sequence[str]) -> str:
     """Take a label from an answer: in any case, with blanks around it or a final full stop.
 
     Raises:
-        InvalidAnswerError: The value is no string.
+        InvalidAnswerError: The value is no string, or empty.
         OutOfRangeError: The label is not on the menu.
     """
     label = text_field(answer, key).strip().removesuffix(".").rstrip().casefold()
+    if not label:
+        # What a repair makes of an answer that breaks off; no choice of the model.
+        raise InvalidAnswerError(f"`{key}` is empty")
     if label not in menu:
         raise OutOfRangeError(f"`{key}` is none of {', '.join(menu)}")
     return label
@@ -123,7 +129,7 @@ def _objects_within(text: str) -> Iterator[tuple[dict[str, object], int]]:
 def _repaired(text: str) -> Iterator[dict[str, object]]:
     """Yield what json-repair makes of the text from its first brace on."""
     start = text.find("{")
-    if start < 0:
+    if start < 0 or not _is_repairable(text):
         return
     try:
         value = json_repair.loads(text[start:])
@@ -132,3 +138,8 @@ def _repaired(text: str) -> Iterator[dict[str, object]]:
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, dict):
             yield item
+
+
+def _is_repairable(text: str) -> bool:
+    """Keep texts from the repair that would hold up every other evaluation of the process."""
+    return len(text) <= _MAX_REPAIRED_CHARS and sum(map(text.count, "{[(")) <= _MAX_REPAIRED_OPENINGS

@@ -18,6 +18,8 @@ from tracejudge import Trace
 
 __all__ = ["Clock", "evaluate"]
 
+_MAX_SHOWN_CHARS: Final = 20_000
+"""How much of an unreadable answer is shown back; a model that ran on must not fill the context with it."""
 _REPAIR: Final = """\
 Your answer could not be read: {error}. Send the same assessment once more, unchanged in what it says, in exactly the \
 form that was asked: one JSON object and nothing else."""
@@ -92,7 +94,8 @@ class _Asking(NamedTuple):
             if not text.strip():
                 raise _UnscoredError("invalid_answer", "the answer is empty") from error
             repair = Message("user", _REPAIR.format(error=error))
-            text = await self._text((*messages, Message("assistant", text), repair))
+            shown = Message("assistant", text[:_MAX_SHOWN_CHARS])
+            text = await self._text((*messages, shown, repair))
         try:
             return self._read(text)
         except InvalidAnswerError as error:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from judges.prompt import Prompt
+from judges.prompt import LAYOUT, Prompt
 from judges.verdict import Score
 from tracejudge import Document, Trace
 
@@ -86,6 +86,7 @@ class Judge:
         identity = {
             "name": self.name,
             "fixed": self.fixed_parts,
+            "layout": LAYOUT,
             "schema": self.schema,
             "scoring": self.scoring,
             "settings": dict(self.settings),

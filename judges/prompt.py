@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from tracejudge import Document, Trace
 
 __all__ = [
+    "LAYOUT",
     "MATERIAL_RULES",
     "Block",
     "Message",
@@ -22,6 +23,9 @@ __all__ = [
     "neutralise",
     "render",
 ]
+
+LAYOUT: Final = "1"
+"""Revision of the way material is laid out below; part of every judge's version. Raise it with any change."""
 
 MATERIAL_RULES: Final = """\
 How the material is marked

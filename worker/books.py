@@ -187,8 +187,8 @@ def _producers(store: Store) -> _Producers:
     published = sent = 0
     for key in store.call(lambda client: list(client.scan_iter(store.keys.producers, count=1000))):
         fields = store.call(partial(_producer, key))
-        of_sent, reported, accounted, sent_accounted = (int(value or 0) for value in fields)
-        published += max(0, max(of_sent, reported) - accounted)
+        of_sent, dropped, reported, accounted, sent_accounted = (int(value or 0) for value in fields)
+        published += max(0, max(of_sent + dropped, reported) - accounted)
         sent += of_sent - sent_accounted
     return _Producers(published, sent)
 
@@ -213,7 +213,7 @@ def _get(name: str, client: "redis.Redis") -> bytes | None:
 
 
 def _producer(key: bytes, client: "redis.Redis") -> list[bytes | None]:
-    fields = client.hmget(key, ["sent", "reported", "accounted", "sent:accounted"])
+    fields = client.hmget(key, ["sent", "dropped", "reported", "accounted", "sent:accounted"])
     return cast("list[bytes | None]", fields)
 
 

@@ -55,13 +55,14 @@ class Ledger:
     def record(self, finished: Sequence[Finished]) -> list[bool]:
         """Write verdicts; True for each that was new. Writing one twice changes nothing.
 
+        An evaluation that was given up before is no dead letter any more.
+
         Raises:
             StoreError: Redis did not answer; it is safe to call again.
         """
         ledger = [self._keys.ledger(one.evaluation_id) for one in finished]
-        flat = [part for one in finished for part in (one.payload, one.outcome, one.reason)]
-        keys = (self._keys.verdicts, self._keys.account_now(), self._keys.books, *ledger)
-        fresh = self._store.run("record", keys, (self._max_outbox, self._ttl_s, *flat))
+        flat = [part for one in finished for part in one]
+        fresh = self._store.run("record", self._written(ledger), (self._max_outbox, self._ttl_s, *flat))
         return [answer == 1 for answer in fresh]
 
     def bury(self, letters: Sequence[tuple[DeadLetter, Verdict]]) -> list[bool]:
@@ -74,15 +75,7 @@ class Ledger:
         flat: list[bytes | str] = []
         for letter, verdict in letters:
             flat += (letter.evaluation.id, msgspec.json.encode(letter), msgspec.json.encode(verdict), letter.reason)
-        keys = (
-            self._keys.verdicts,
-            self._keys.account_now(),
-            self._keys.books,
-            self._keys.dead,
-            self._keys.dead_due,
-            *ledger,
-        )
-        buried = self._store.run("bury", keys, (self._max_outbox, *flat))
+        buried = self._store.run("bury", self._written(ledger), (self._max_outbox, *flat))
         return [answer == 1 for answer in buried]
 
     def already_finished(self, evaluation_ids: Sequence[str]) -> set[str]:
@@ -99,3 +92,8 @@ class Ledger:
         )
         found = zip(evaluation_ids, in_ledger, dead, strict=True)
         return {evaluation_id for evaluation_id, one, other in found if one is not None or other is not None}
+
+    def _written(self, ledger: Sequence[str]) -> tuple[str, ...]:
+        """Name all that the scripts write."""
+        keys = self._keys
+        return (keys.verdicts, keys.account_now(), keys.books, keys.dead, keys.dead_due, *ledger)

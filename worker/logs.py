@@ -5,6 +5,7 @@ lose it.
 """
 
 import logging
+import re
 import sys
 from typing import Final
 
@@ -13,6 +14,7 @@ import structlog
 __all__ = ["configure"]
 
 _CHATTY: Final = ("celery.app.trace", "celery.worker.strategy", "httpx", "celery.redirected")
+_UP_TO_BODY: Final = re.compile(r"(?:(?!\n|%).)*?body|[^\n%]*", re.IGNORECASE)
 _PROCESSORS: Final[tuple[structlog.typing.Processor, ...]] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
@@ -22,12 +24,14 @@ _PROCESSORS: Final[tuple[structlog.typing.Processor, ...]] = (
 
 
 class _NoBodies(logging.Filter):
-    """Takes the arguments from library records that would print a whole message."""
+    """Leaves of library records that would print a whole message what stands before it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.args and isinstance(record.msg, str) and "body" in record.msg.lower():
-            record.msg, record.args = record.msg.split("\n", 1)[0].replace("%", ""), ()
-            record.exc_info = None
+        # Ours hold a dict here, and never a body.
+        if isinstance(record.msg, str) and "body" in record.msg.lower():
+            known = _UP_TO_BODY.match(record.msg)
+            record.msg, record.args = known[0].rstrip() if known else "", ()
+            record.exc_info = record.exc_text = record.stack_info = None
         return True
 
 

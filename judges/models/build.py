@@ -1,5 +1,6 @@
 """Make a chat model from its settings, and say in one sentence what is wrong with settings that make none."""
 
+import math
 from collections.abc import Mapping
 
 import httpx
@@ -22,10 +23,7 @@ def check(settings: ModelSettings) -> None:
     Raises:
         ModelSettingsError: With the key and the mend.
     """
-    if settings.max_in_flight < 1:
-        raise ModelSettingsError("max_in_flight: must be at least 1")
-    if settings.timeout_s <= 0:
-        raise ModelSettingsError("timeout_s: must be more than 0")
+    _check_amounts(settings)
     if settings.provider == "scripted" and not settings.script:
         raise ModelSettingsError("script: a scripted model needs a file with its steps")
     if settings.provider != "openai":
@@ -59,6 +57,21 @@ def build(settings: ModelSettings, environment: Mapping[str, str]) -> ChatModel:
         except (OSError, ValueError) as error:
             raise ModelSettingsError(f"script: {error}") from error
     return OpenAIModel(settings, _key(settings, environment))
+
+
+def _check_amounts(settings: ModelSettings) -> None:
+    if settings.max_in_flight < 1:
+        raise ModelSettingsError("max_in_flight: must be at least 1")
+    if settings.timeout_s <= 0:
+        raise ModelSettingsError("timeout_s: must be more than 0")
+    if settings.max_input_tokens < 1:
+        raise ModelSettingsError("max_input_tokens: must be at least 1")
+    if settings.price and not all(map(_is_price, (settings.price.input, settings.price.output))):
+        raise ModelSettingsError("price: must be USD per million tokens, not negative")
+
+
+def _is_price(amount: float) -> bool:
+    return math.isfinite(amount) and amount >= 0
 
 
 def _key(settings: ModelSettings, environment: Mapping[str, str]) -> str | None:

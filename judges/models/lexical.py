@@ -70,6 +70,7 @@ def coverage(part: AbstractSet[str], whole: AbstractSet[str]) -> float:
 
 
 def _stem(word: str) -> str:
+    word = word.removesuffix("'s").removesuffix("\u2019s")
     for suffix in _SUFFIXES:
         if word.endswith(suffix) and len(word) - len(suffix) >= _MIN_STEM:
             return word[: -len(suffix)]

@@ -6,7 +6,8 @@ ModelError                       root; ``reason`` is the verdict's reason
 ├── ModelUnavailableError        no connection, 408, 5xx, an answer that is no chat completion
 ├── ModelRejectedError           401, 402, 403, 404, quota used up: the operator must act
 ├── BadModelRequestError         another 4xx: this request will never be taken
-└── InputTooLongError            the endpoint says that the context is full
+├── InputTooLongError            the endpoint says that the context is full
+└── ContentFilteredError         the endpoint's filter refuses the request
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ __all__ = [
     "ChatModel",
     "ChatRequest",
     "ChatResponse",
+    "ContentFilteredError",
     "FinishReason",
     "InputTooLongError",
     "ModelError",
@@ -165,3 +167,9 @@ class InputTooLongError(ModelError):
     """The request is longer than the model's context."""
 
     reason = "input_too_long"
+
+
+class ContentFilteredError(ModelError):
+    """The endpoint's content filter refuses the request."""
+
+    reason = "content_filter"

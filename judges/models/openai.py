@@ -6,6 +6,7 @@ found out once and remembered. No `max_tokens` is sent: a model that reasons fir
 
 import email.utils
 import math
+import re
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -19,6 +20,7 @@ from judges.models.model import (
     BadModelRequestError,
     ChatRequest,
     ChatResponse,
+    ContentFilteredError,
     FinishReason,
     InputTooLongError,
     ModelError,
@@ -31,6 +33,12 @@ from judges.models.model import (
 __all__ = ["OpenAIModel"]
 
 _REJECTED: Final = frozenset({401, 402, 403, 404})
+_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "response_format": ("response_format", "json_schema", "structured output"),
+    "temperature": ("temperature",),
+}
+_COMPLAINT: Final = re.compile(r"support|unknown|unrecogni[sz]ed|unexpected|not allowed|not permitted|invalid|extra|needs|requires|must")
+_MAX_COMPLAINT_CHARS: Final = 500
 _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "stop": "stop",
     "length": "length",
@@ -61,15 +69,17 @@ class _Completion(Struct):
     usage: _Usage | None = None
 
 
-class _Error(Struct):
+class _Fault(Struct):
     message: str = ""
     type: str | None = None
     param: str | None = None
     code: str | int | None = None
 
 
-class _ErrorBody(Struct):
-    error: _Error | str = ""
+class _FaultBody(_Fault):
+    """The error, wrapped as OpenAI does it, or bare as some servers do."""
+
+    error: _Fault | str | None = None
 
 
 class OpenAIModel:
@@ -80,7 +90,7 @@ class OpenAIModel:
         self.settings = settings
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._endpoint = HttpEndpoint(
-            f"{(settings.base_url or '').rstrip('/')}/chat/completions",
+            _completions_url(settings.base_url or ""),
             headers,
             max_connections=settings.max_in_flight,
             timeout_s=settings.timeout_s,
@@ -143,27 +153,34 @@ def _response(reply: Reply) -> ChatResponse:
     )
 
 
-def _error(reply: Reply) -> _Error:
+def _completions_url(base_url: str) -> str:
+    """Add the path; a query, as Azure's `api-version`, stays behind it."""
+    url = httpx.URL(base_url)
+    return str(url.copy_with(path=f"{url.path.rstrip('/')}/chat/completions"))
+
+
+def _error(reply: Reply) -> _Fault:
     try:
-        error = msgspec.json.decode(reply.body, type=_ErrorBody).error
+        body = msgspec.json.decode(reply.body, type=_FaultBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _Error()
-    return _Error(message=error) if isinstance(error, str) else error
+        return _Fault()
+    if body.error is None:
+        return body
+    return _Fault(message=body.error) if isinstance(body.error, str) else body.error
 
 
-def _refused_option(status: int, error: _Error) -> frozenset[str]:
+def _refused_option(status: int, error: _Fault) -> frozenset[str]:
     """Find which optional part of the request an endpoint complains about."""
     if status not in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY):
         return frozenset()
-    text = f"{error.param or ''} {error.message}".lower()
-    names = {
-        "response_format": ("response_format", "json_schema", "structured output"),
-        "temperature": ("temperature",),
-    }
-    return frozenset(option for option, hints in names.items() if any(hint in text for hint in hints))
+    param, message = (error.param or "").lower(), error.message.lower()
+    if param in {"", "none", "null"} and len(message) <= _MAX_COMPLAINT_CHARS and _COMPLAINT.search(message):
+        # Some servers name the option only in words. Longer texts may quote the prompt, which proves nothing.
+        param = message
+    return frozenset(option for option, hints in _OPTIONS.items() if any(hint in param for hint in hints))
 
 
-def _translated(reply: Reply, error: _Error) -> ModelError:
+def _translated(reply: Reply, error: _Fault) -> ModelError:
     """Choose the error by status and code. The endpoint's own words stay out: they may quote the prompt."""
     status, code = reply.status, str(error.code or error.type or "")
     if code in ("insufficient_quota", "billing_hard_limit_reached") or status in _REJECTED:
@@ -172,7 +189,10 @@ def _translated(reply: Reply, error: _Error) -> ModelError:
         return RateLimitedError("the endpoint asks for fewer requests: HTTP 429", _retry_after_s(reply.headers))
     if status == httpx.codes.REQUEST_TIMEOUT or not httpx.codes.is_client_error(status):
         return ModelUnavailableError(f"the endpoint fails: HTTP {status}")
-    if code == "context_length_exceeded" or status == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+    if code == "content_filter":
+        return ContentFilteredError(f"the endpoint's filter refuses the request: HTTP {status}")
+    too_long = code == "context_length_exceeded" or "maximum context length" in error.message.lower()
+    if too_long or status == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
         return InputTooLongError(f"the endpoint finds the request too long: HTTP {status}")
     return BadModelRequestError(f"the endpoint does not take this request: HTTP {status}")
 

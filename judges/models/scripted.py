@@ -54,7 +54,10 @@ class ScriptedModel:
         """Take the steps: a text or a function of the request stands for a step that answers with it at once."""
         self.settings = settings or ModelSettings(provider="scripted", model="scripted")
         self.requests: list[ChatRequest] = []
-        self._steps = itertools.cycle(list(steps))
+        listed = list(steps)
+        if not listed:
+            raise ValueError("a script needs at least one step")
+        self._steps = itertools.cycle(listed)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Follow the next step.

@@ -7,11 +7,16 @@ from pathlib import Path
 import msgspec
 
 import judges
+from judges.catalog import catalogue
+from judges.forms import yes_no
 from judges.prompt import Block
 from tracejudge import Document, Message, Trace
 
 SAMPLES = Path(judges.__file__).parent / "samples"
 SERVICES = ("code-helper", "summariser", "support-bot")
+
+YES_NO = {name: judge for name, judge in catalogue().items() if judge.read is yes_no.read}
+"""The judges of the yes/no form."""
 
 SHORT = Trace(
     trace_id="4bf92f3577b34da6a3ce929d0e0e4736",

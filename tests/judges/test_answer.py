@@ -93,10 +93,16 @@ ANSWERS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     "line break in a text": ('{"rationale": "It is\nso.", "result": "yes"}', yes("It is\nso.")),
     "quotes in a text": ('{"rationale": "He said "fine" to it.", "result": "yes"}', yes('He said "fine" to it.')),
     "no quotes": ("{rationale: It is so., result: no}", no()),
+    "result without a value": ('{"rationale": "It is so.", "result":', INVALID),
+    "empty result": ('{"rationale": "It is so.", "result": ""}', INVALID),
     "no closing brace": ('{"rationale": "It is so.", "result": "yes"', yes()),
     "comment": ('{"rationale": "It is so.", // why\n "result": "yes"}', yes()),
     "two verdicts, both to repair": (
         '{"rationale": "a", "result": "yes",}\n{"rationale": "b", "result": "no",}',
+        no("b"),
+    ),
+    "two verdicts in a list, both to repair": (
+        '[{"rationale": "a", "result": "yes",}, {"rationale": "b", "result": "no",}]',
         no("b"),
     ),
     "two verdicts, the last to repair": (f'{GOOD}\n{{"rationale": "No, wait.", "result": "no",}}', no("No, wait.")),
@@ -204,11 +210,24 @@ class TestYesNo:
         monkeypatch.setattr(json_repair, "loads", fail)
         assert read(text) == yes()
 
+    @pytest.mark.parametrize("text", ['{"{"' * 500, "{" * 1000, '{"a": ' + "(" * 1000, "{" + "x" * 70_000])
+    def test_what_would_hold_up_the_event_loop_is_not_repaired(
+        self, text: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """8 kB of openings took json-repair 2.5 s, in which no other evaluation moved."""
+
+        def fail(*_: object) -> None:
+            raise AssertionError("repaired")
+
+        monkeypatch.setattr(json_repair, "loads", fail)
+        with pytest.raises(InvalidAnswerError):
+            read(text)
+
     @pytest.mark.parametrize(
         "text",
         [
             yes_no_text("no", "x" * 390_000),
-            json.dumps({"rationale": "x" * 380_000, "result": "no"})[:-1] + ",}",
+            json.dumps({"rationale": "x" * 60_000, "result": "no"})[:-1] + ",}",
             "Well, " * 50_000 + yes_no_text("no"),
             "{} " * 50_000 + yes_no_text("no"),
         ],

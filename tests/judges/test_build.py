@@ -27,6 +27,15 @@ WRONG = {
     "port in words": ({"base_url": "http://host:http/v1"}, "base_url: Invalid port: 'http'"),
     "nothing in flight": ({"max_in_flight": 0}, "max_in_flight: must be at least 1"),
     "no time": ({"timeout_s": 0}, "timeout_s: must be more than 0"),
+    "no room for input": ({"max_input_tokens": 0}, "max_input_tokens: must be at least 1"),
+    "a price below nothing": (
+        {"price": Price(-1.0, 1.0)},
+        "price: must be USD per million tokens, not negative",
+    ),
+    "a price that is no number": (
+        {"price": Price(1.0, float("nan"))},
+        "price: must be USD per million tokens, not negative",
+    ),
     "no script": ({"provider": "scripted"}, "script: a scripted model needs a file with its steps"),
     "lexical with nothing in flight": (
         {"provider": "lexical", "max_in_flight": -1},

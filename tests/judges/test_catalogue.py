@@ -13,10 +13,10 @@ from judges.judge import Judge, Metric, has_text
 from tracejudge import Document, Trace
 
 VERSIONS = {
-    "correctness": "e2c58b8197b8a09371d7d6ae7bc3f50b",
-    "groundedness": "e38d43abd303321f2577b767ecdfb32a",
-    "relevance_to_query": "0dc8fd600e917ed2c4f22f6b4baf03d5",
-    "safety": "9b0851c74fc2be2a6f3be1f942abc077",
+    "correctness": "b2910dd973f49b84c897d03308564e11",
+    "groundedness": "83e06a10eb7ebc412854f8e1dfbc7a0c",
+    "relevance_to_query": "d8614ea5c20d6690f90d86574a85a5b8",
+    "safety": "ecb87abffe3b3217a136cd2371f55c8c",
 }
 """Pinned, because a new version begins a new series of metrics: whoever changes a definition changes this too."""
 

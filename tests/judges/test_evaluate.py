@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from judge_traces import LONG, SHORT, parse, yes_no_text
+from judge_traces import LONG, SHORT, YES_NO, parse, yes_no_text
 
 from judges.catalog import catalogue
 from judges.evaluate import Clock, evaluate
@@ -30,7 +30,7 @@ from tracejudge import Document, Trace
 
 GROUNDEDNESS = catalogue()["groundedness"]
 CORRECTNESS = catalogue()["correctness"]
-every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+yes_no_judge = pytest.mark.parametrize("judge", YES_NO.values(), ids=YES_NO)
 
 YES = yes_no_text("yes", "Let's think step by step. It is so.")
 NO = yes_no_text("no", "Let's think step by step. It is not.")
@@ -68,7 +68,7 @@ def score(judge: str, label: str) -> tuple[Score, ...]:
 
 
 class TestScored:
-    @every_judge
+    @yes_no_judge
     def test_yes_passes_with_1_and_no_fails_with_0(self, judge: Judge) -> None:
         model = ScriptedModel([YES, NO])
         assert run(judge, SHORT, model) == Assessment(
@@ -78,7 +78,7 @@ class TestScored:
             "scored", scores=score(judge.name, "no"), rationale="It is not.", calls=(asked(NO),)
         )
 
-    @every_judge
+    @yes_no_judge
     def test_the_model_is_asked_for_the_judges_form(self, judge: Judge) -> None:
         model = ScriptedModel([YES])
         run(judge, SHORT, model)
@@ -87,7 +87,7 @@ class TestScored:
         assert (request.messages, request.schema_name, request.schema) == (render(prompt), judge.name, judge.schema)
         assert request.heuristic() == judge.heuristic(SHORT)
 
-    @every_judge
+    @yes_no_judge
     def test_unknown_is_abstained(self, judge: Judge) -> None:
         text = yes_no_text("unknown", "Hard to say.")
         assessment = run(judge, SHORT, ScriptedModel([text]))

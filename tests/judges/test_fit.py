@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judges.catalog import catalogue
@@ -144,6 +144,7 @@ texts = st.lists(st.text(max_size=12), max_size=6)
 
 
 @given(texts, texts, st.integers(0, 60))
+@settings(deadline=None)
 def test_a_cut_fits_and_is_the_smallest_that_does(messages: list[str], context: list[str], limit: int) -> None:
     whole = trace(messages, [*context])
     # All cuts there are, the smallest first: messages one by one, then documents without any message.

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled
+from judge_traces import HOSTILE, LONG, SHORT, YES_NO, all_samples, filled
 
 from judges.catalog import catalogue
 from judges.evaluate import evaluate
@@ -55,8 +55,13 @@ class TestEveryJudge:
         for trace in [SHORT, LONG, *(trace for text in HOSTILE.values() for trace in filled(text))]:
             answer = judge.heuristic(trace)
             assert list(answer) == judge.schema["required"]
-            assert dict(judge.read(json.dumps(answer))).keys() == answer.keys()
-            assert answer["result"] in judge.schema["properties"]["result"]["enum"]
+            assert judge.read(json.dumps(answer)).keys() == answer.keys()
+
+    @pytest.mark.parametrize("judge", YES_NO.values(), ids=YES_NO)
+    def test_answers_yes_or_no_with_the_opening_that_was_asked_for(self, judge: Judge) -> None:
+        for trace in [SHORT, LONG, *all_samples()]:
+            answer = judge.heuristic(trace)
+            assert answer["result"] in {"yes", "no"}
             assert str(answer["rationale"]).startswith("Let's think step by step. ")
 
     @every_judge
@@ -66,10 +71,10 @@ class TestEveryJudge:
             ::-1
         ]
 
-    @every_judge
-    def test_agrees_with_the_labels_of_the_samples_above_chance(self, judge: Judge) -> None:
+    @pytest.mark.parametrize(("name", "tag"), LABELS.items())
+    def test_agrees_with_the_labels_of_the_samples_above_chance(self, name: str, tag: str) -> None:
         """A bound far below what it reaches: the figure itself is printed in the documentation."""
-        tag = LABELS[judge.name]
+        judge = catalogue()[name]
         traces = [trace for trace in all_samples() if tag in (trace.tags or {})]
         right: dict[str, list[bool]] = {"yes": [], "no": []}
         for trace, assessment in zip(traces, judged(judge, traces), strict=True):

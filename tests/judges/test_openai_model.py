@@ -9,7 +9,7 @@ from typing import NamedTuple
 import httpx
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import LONG, SHORT
 from raw_server import RawServer
@@ -41,6 +41,7 @@ from judges.models.model import (
     BadModelRequestError,
     ChatRequest,
     ChatResponse,
+    ContentFilteredError,
     InputTooLongError,
     ModelError,
     ModelRejectedError,
@@ -145,6 +146,10 @@ class TestRequest:
 
     def test_a_slash_at_the_end_of_the_address_does_not_matter(self, endpoint: ChatEndpoint) -> None:
         assert client(f"{endpoint.base_url}/").ask().finish_reason == "stop"
+
+    def test_a_query_in_the_address_stays_behind_the_path(self, endpoint: ChatEndpoint) -> None:
+        """Azure's addresses bear their version so."""
+        assert client(f"{endpoint.base_url}?api-version=2024-10-21").ask().finish_reason == "stop"
 
     def test_a_model_serves_one_event_loop_after_the_other(self, endpoint: ChatEndpoint) -> None:
         one = client(endpoint.base_url)
@@ -272,7 +277,7 @@ class TestOptionsOfTheEndpoint:
         assert set(call.body) == {"model", "messages"}
 
     def test_that_are_refused_although_they_were_left_out_end_as_a_bad_request(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = failing(400, "no response_format and no temperature here")
+        endpoint.behaviour = failing(400, "response_format and temperature are not supported here")
         assert isinstance(client(endpoint.base_url).fails(), BadModelRequestError)
         assert [set(call.body) >= {"temperature", "response_format"} for call in endpoint.calls] == [True, False]
 
@@ -348,6 +353,21 @@ FAILING: dict[str, tuple[Reply, type[ModelError], str]] = {
         InputTooLongError,
         "the endpoint finds the request too long: HTTP 400",
     ),
+    "context full, in words and without a wrapper": (
+        not_json('{"message": "maximum context length is 4096", "code": 400}', status=400),
+        InputTooLongError,
+        "the endpoint finds the request too long: HTTP 400",
+    ),
+    "filtered before the model saw it": (
+        failing(400, WORDS, code="content_filter"),
+        ContentFilteredError,
+        "the endpoint's filter refuses the request: HTTP 400",
+    ),
+    "a long complaint that quotes the prompt": (
+        failing(400, f"unsupported: {'temperature ' * 100}"),
+        BadModelRequestError,
+        "the endpoint does not take this request: HTTP 400",
+    ),
     "413": (failing(413, WORDS), InputTooLongError, "the endpoint finds the request too long: HTTP 413"),
 }
 
@@ -358,6 +378,7 @@ REASONS = {
     BadModelRequestError: "bad_request",
     InputTooLongError: "input_too_long",
     ModelTimeoutError: "timeout",
+    ContentFilteredError: "content_filter",
 }
 
 
@@ -419,6 +440,7 @@ class TestRetryAfter:
     @given(
         st.text(st.characters(codec="latin-1")) | st.floats().map(str) | st.datetimes().map(email.utils.format_datetime)
     )
+    @settings(deadline=None)
     def test_of_any_text_is_no_crash(self, value: str) -> None:
         seconds = _retry_after_s(httpx.Headers({"retry-after": value.encode("latin-1")}))
         assert seconds is None or 0 <= seconds < float("inf")
@@ -497,12 +519,17 @@ class TestConnection:
 
 class TestConcurrency:
     def test_300_requests_of_half_a_second_are_under_way_together(self, endpoint: ChatEndpoint) -> None:
+        """One of three tries is enough: what is measured is the client, not what else the machine does."""
         endpoint.behaviour = slow(0.5)
         one = client(endpoint.base_url, max_in_flight=300)
-        began = time.monotonic()
-        assert len(one.ask_often(300)) == 300
-        assert time.monotonic() - began < 1.8
-        assert endpoint.max_in_flight == 300
+        for _ in range(3):
+            began = time.monotonic()
+            assert len(one.ask_often(300)) == 300
+            duration_s = time.monotonic() - began
+            assert endpoint.max_in_flight == 300
+            if duration_s < 1.5:
+                return
+        pytest.fail(f"300 requests of 0.5 s took {duration_s:.1f} s")
 
     def test_no_more_connections_than_allowed(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = slow(0.02)

@@ -5,7 +5,7 @@ import unicodedata
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, key_of, parse
 
@@ -104,6 +104,7 @@ class TestMaterial:
         assert parse(user.content) == (Block("question", "Why?"), Block("answer", neutralise(attack)))
 
     @given(st.lists(st.tuples(st.sampled_from(["question", "answer", "document"]), any_text), max_size=5))
+    @settings(deadline=None)
     def test_is_given_back_by_the_marks(self, material: list[tuple[str, str]]) -> None:
         user = render(Prompt("fixed", tuple(Block(*part) for part in material or [("question", "")])))[1]
         assert parse(user.content) == tuple(
@@ -120,6 +121,7 @@ class TestKey:
         assert len({key("ab", "c"), key("a", "bc"), key("abc"), key("abc", ""), key("c", "ab")}) == 5
 
     @given(st.lists(any_text, min_size=1, max_size=4))
+    @settings(deadline=None)
     def test_stands_in_no_value(self, values: list[str]) -> None:
         user = render(Prompt("", tuple(Block("part", value) for value in values)))[1].content
         key = key_of(user)
@@ -187,6 +189,7 @@ class TestNeutralise:
         assert neutralise(text) == shown
 
     @given(any_text)
+    @settings(deadline=None)
     def test_has_no_more_to_do_the_second_time(self, text: str) -> None:
         assert neutralise(neutralise(text)) == neutralise(text)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, get_args
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judges.verdict import (
@@ -131,6 +131,7 @@ class TestEvaluationId:
         assert one.evaluation_id != other.evaluation_id
 
     @given(any_parts, any_parts)
+    @settings(deadline=None)
     def test_no_choice_of_texts_makes_two_evaluations_one(self, one: Parts, other: Parts) -> None:
         assert (one.evaluation_id == other.evaluation_id) == (one == other)
 
@@ -138,6 +139,7 @@ class TestEvaluationId:
         assert Parts(span_id=None).evaluation_id == Parts(span_id="").evaluation_id
 
     @given(any_parts)
+    @settings(deadline=None)
     def test_is_32_hex_digits(self, parts: Parts) -> None:
         assert re.fullmatch("[0-9a-f]{32}", parts.evaluation_id)
 
@@ -214,6 +216,7 @@ class TestEncoding:
             st.none() | st.text(),
         )
     )
+    @settings(deadline=None)
     def test_any_score_comes_back_as_it_went(self, score: Score) -> None:
         assert msgspec.json.decode(msgspec.json.encode(score), type=Score) == score
 

@@ -10,7 +10,7 @@ import redis
 from rich.markup import escape
 
 from judges.prompt import neutralise
-from judges.verdict import Verdict
+from judges.verdict import Score, Verdict
 from worker.cli.options import CONFIG, JSON, OUT, REDIS_URL, open_store, settings_from
 from worker.export.outbox import OutboxEntry, read_outbox_entry
 from worker.store import Entry, Store
@@ -82,14 +82,15 @@ def _line(entry: OutboxEntry) -> str:
     elif verdict.outcome != "scored":
         result = f"[yellow]{verdict.outcome}[/yellow] {verdict.reason or ''}"
     else:
-        marks = {True: "green", False: "red", None: "cyan"}
-        result = " ".join(
-            f"[{marks[score.passed]}]{score.metric} {score.label or f'{score.value:.2f}'}[/{marks[score.passed]}]"
-            for score in verdict.scores
-        )
+        result = " ".join(map(_score, verdict.scores))
     why = _plain(verdict.rationale or verdict.note or "")
     whose = f"{_plain(verdict.service)} [dim]{_plain(verdict.trace_id[:8])}[/dim]"
     return f"{whose} {verdict.judge}: {result} [dim]{why}[/dim]"
+
+
+def _score(score: Score) -> str:
+    style = {True: "green", False: "red", None: "cyan"}[score.passed]
+    return f"[{style}]{score.metric} {_plain(score.label or f'{score.value:.2f}')}[/{style}]"
 
 
 def _plain(text: str) -> str:

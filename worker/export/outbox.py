@@ -73,14 +73,19 @@ class OutboxReader(Stage):
         entries = self._stale() + self._store.read_group(
             self._store.keys.verdicts, self.exporter, self._consumer, count=self.read_count, block_ms=_BLOCK_MS
         )
-        readable, unreadable = [], []
+        readable, unreadable, gone = [], [], []
         for entry in entries:
             read = read_outbox_entry(entry)
             if read is not None:
                 readable.append(read)
-            elif entry[1] is None or entry[1].get(b"v") == _VERSION:
+            elif entry[1] is None:
+                gone.append(entry[0])
+            elif entry[1].get(b"v") == _VERSION:
                 unreadable.append(entry[0].decode())
             # Another version stays pending: a worker that knows it will claim it.
+        if gone:
+            # Past the books, which then tell that the outbox cut them off; Redis 7 does the same by itself.
+            self._store.call(lambda client: client.xack(self._store.keys.verdicts, self.exporter, *gone))
         if unreadable:
             log.warning("outbox entries cannot be read", exporter=self.exporter, entries=len(unreadable))
             self.dropped("unreadable", sum(self.acknowledge(unreadable)))

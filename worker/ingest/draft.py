@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     """What the script gets, and what its answer is about.
 
     ``tallies``, ``traces`` and ``reports`` stand in the order of the script's answers. ``services`` tells whose a
-    producer is, by the index of the producer's key; index 0 stands for entries without a producer.
+    producer is, by the index of the producer's key.
     """
 
     keys: tuple[str, ...]
@@ -44,7 +44,6 @@ class Plan(NamedTuple):
     tallies: tuple[Tally, ...]
     traces: tuple[TraceEntry, ...]
     reports: tuple[ReportEntry, ...]
-    feedback: int
     services: dict[int, str]
     rules: Counter[RuleTally]
 
@@ -141,7 +140,6 @@ class Draft:
             tallies=tuple(self._tallies),
             traces=tuple(entry for entry, _ in self._traces),
             reports=tuple(entry for entry, _ in self._reports),
-            feedback=len(self._others),
             services=self._services,
             rules=self.rules,
         )
@@ -153,7 +151,6 @@ class Draft:
 
     def _producer(self, producer: str | None, service: str) -> int:
         if producer is None:
-            self._services.setdefault(_NO_PRODUCER, service)
             return _NO_PRODUCER
         if producer not in self._producers:
             self._producers[producer] = self._key(self._names.producer(producer))

@@ -104,7 +104,8 @@ def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
     try:
         return _read(entry_id, producer, fields, max_trace_bytes)
     except _InvalidError as error:
-        return InvalidEntry(entry_id, producer, error.reason)
+        # Of a producer's entries only traces are in its count of what it sent; the others arrive as if without one.
+        return InvalidEntry(entry_id, producer if b"t" in fields else None, error.reason)
 
 
 def unknown_fields(entry: TraceEntry) -> int:

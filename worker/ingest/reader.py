@@ -44,6 +44,7 @@ class _Answer(Struct):
     made: tuple[str, ...] = ()
     published: Mapping[str, int] = {}
     dropped: tuple[tuple[int, str, int], ...] = ()
+    feedback: int = 0
 
 
 class Ingest(Stage):
@@ -144,15 +145,19 @@ class Ingest(Stage):
         metrics = self._metrics
         for tally, amount in zip(plan.tallies, answer.tallied, strict=True):
             self._count_traces(tally.service, tally.outcome, amount)
+            if tally.producer is None:
+                metrics.producer_published.labels(metrics.service(tally.service)).inc(amount)
             if tally.reason is not None:
                 metrics.invalid_traces.labels(tally.reason).inc(amount)
         for entry, outcome in zip(plan.traces, answer.outcomes, strict=True):
             if outcome:
                 self._count_traces(entry.trace.service, outcome, 1)
+                if entry.producer is None:
+                    metrics.producer_published.labels(metrics.service(entry.trace.service)).inc()
                 metrics.unknown_fields.labels(metrics.service(entry.trace.service)).inc(unknown_fields(entry))
         self._count_producers(plan, answer)
-        if plan.feedback:
-            metrics.late_feedback.labels("unused").inc(plan.feedback)
+        if answer.feedback:
+            metrics.late_feedback.labels("unused").inc(answer.feedback)
         for rule, amount in plan.rules.items():
             counts = self._rules[rule.rule]
             counts[0] += amount

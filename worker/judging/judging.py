@@ -81,6 +81,8 @@ class Judging:
             self._judge(held, payload)
         except StoreError as error:
             log.warning("batch left to the sweeper", batch=batch_id, error=str(error))
+        except Exception as error:  # noqa: BLE001 - Celery would log the text of the error, which may quote a trace
+            log.error("unforeseen error", batch=batch_id, error=type(error).__name__)  # noqa: TRY400
 
     def stop(self, grace_s: float) -> None:
         """Take no new batch, let running ones finish for ``grace_s``, give back the rest, end the loop."""
@@ -138,6 +140,8 @@ class Judging:
         asked_s = max(one.assessment.retry_after_s or 0.0 for one in unfinished)
         # Half the age again: the waits double by themselves, without a counter that could be lost.
         delay_s = max(asked_s, min(_MAX_PARKING_S, max(_MIN_PARKING_S, age_s / 2)))
+        # However long the endpoint asked us to wait: a last try, when it is time to give up.
+        delay_s = min(delay_s, max(_MIN_PARKING_S, self._settings.give_up_after - age_s))
         reasons = sorted({str(one.assessment.reason) for one in unfinished})
         log.warning(
             "batch parked", batch=batch.id, evaluations=len(unfinished), reasons=reasons, seconds=round(delay_s, 1)

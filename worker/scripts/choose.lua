@@ -8,7 +8,10 @@
 -- KEYS[4] account:<day>    hash of counts; TTL ARGV.account_ttl_s
 -- KEYS[5] account:all      hash of counts; no TTL
 -- KEYS[6..]                batch:<id> string, no TTL · chosen:<id> string, TTL ARGV.chosen_ttl_s
---                          producer:<id> hash, TTL set by the producer · named by their index in the plan
+--                          producer:<id> hash, TTL set by the producer, else ARGV.account_ttl_s; what is added here:
+--                            reported, dropped, dropped:<reason>  the largest totals of its reports
+--                            accounted, sent:accounted, trimmed:accounted  what the books hold of it
+--                          named by their index in the plan
 -- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
 local plan = cmsgpack.unpack(ARGV[1])
 local counts, arrivals = {}, {}
@@ -44,7 +47,8 @@ for place, tally in ipairs(plan.tallies) do
 end
 
 -- Feedback and reports are read, but are no traces; what was trimmed away under its reader counts as cut off.
-count('read', acknowledge(plan.others))
+local feedback = acknowledge(plan.others)
+count('read', feedback)
 count('cut_off', acknowledge(plan.gone))
 
 -- Chosen traces: every evaluation that was not chosen before goes into its batch.
@@ -99,10 +103,13 @@ for place, report in ipairs(plan.reports) do
     if report.published > tonumber(redis.call('HGET', key, 'reported') or 0) then
       redis.call('HSET', key, 'reported', report.published)
     end
+    -- A report alone, whoever wrote it, makes no key that stays for ever.
+    if redis.call('TTL', key) == -1 then redis.call('EXPIRE', key, plan.account_ttl_s) end
     for reason, total in pairs(report.dropped) do
       local known = tonumber(redis.call('HGET', key, 'dropped:' .. reason) or 0)
       if total > known then
         redis.call('HSET', key, 'dropped:' .. reason, total)
+        redis.call('HINCRBY', key, 'dropped', total - known)
         count('dropped', total - known)
         count('dropped:' .. reason, total - known)
         dropped[#dropped + 1] = {place, reason, total - known}
@@ -111,13 +118,16 @@ for place, report in ipairs(plan.reports) do
   end
 end
 
+-- Index 0 stands for all entries without a producer: of whose services they are, the caller knows.
 local published = {}
 for producer, amount in pairs(arrivals) do
   local key = producer > 0 and KEYS[producer] or nil
   if key and redis.call('EXISTS', key) == 1 then
-    local known = redis.call('HMGET', key, 'sent', 'reported', 'accounted', 'sent:accounted', 'trimmed', 'trimmed:accounted')
-    for place = 1, 6 do known[place] = tonumber(known[place] or 0) end
-    local total = math.max(known[1], known[2])
+    local known = redis.call('HMGET', key, 'sent', 'reported', 'accounted', 'sent:accounted', 'trimmed',
+      'trimmed:accounted', 'dropped')
+    for place = 1, 7 do known[place] = tonumber(known[place] or 0) end
+    -- What was sent since the last report is not in it, what was dropped before it is.
+    local total = math.max(known[1] + known[7], known[2])
     if total > known[3] then
       count('published', total - known[3])
       published[tostring(producer)] = total - known[3]
@@ -129,7 +139,7 @@ for producer, amount in pairs(arrivals) do
   else
     count('published', amount)
     count('bare', amount)
-    published[tostring(producer)] = amount
+    if producer > 0 and amount > 0 then published[tostring(producer)] = amount end
   end
 end
 
@@ -146,5 +156,5 @@ end
 
 return cjson.encode({
   tallied = filled(tallied), outcomes = filled(outcomes), made = filled(made), published = filled(published),
-  dropped = filled(dropped),
+  dropped = filled(dropped), feedback = feedback,
 })

@@ -1,5 +1,7 @@
 -- Trim the stream of traces to its caps, and measure streams against the books. Redis' own lag is wrong for ever once
--- unread entries were trimmed, and 6.2 has none; so what was added, read and cut off is counted here.
+-- unread entries were trimmed, and 6.2 has none; so what was added, read and cut off is counted here. Exact wherever the
+-- reader has read all or nothing of what the stream holds. In between, cut-offs may be noticed later, and the lag holds
+-- them until then; on 6.2 it lacks what producers trimmed, until one of their entries is taken into the books.
 --
 -- KEYS[1] traces        stream
 -- KEYS[2] verdicts      stream

@@ -1,25 +1,41 @@
--- Finish evaluations: each is once in the ledger, and only then once in the outbox and in the books.
+-- Finish evaluations: each is once in the ledger, and only then once in the outbox and in the books. One that was
+-- given up, but whose verdict came after all, is a dead letter no more.
 --
 -- KEYS[1] verdicts         stream, one group per exporter; capped by ARGV[1]
 -- KEYS[2] account:<day>    hash of counts; TTL set by ingest
 -- KEYS[3] account:all      hash of counts; no TTL
--- KEYS[4..] ledger:<id>    string, the outcome; TTL ARGV[2]
+-- KEYS[4] dead             hash, evaluation id -> letter as JSON; no TTL
+-- KEYS[5] dead:due         sorted set, evaluation id -> time given up in ms; no TTL
+-- KEYS[6..] ledger:<id>    string, the outcome; TTL ARGV[2]
 -- ARGV[1] cap of the outbox in entries · ARGV[2] TTL of the ledger in s
--- ARGV[3..] per ledger key: verdict as JSON, outcome, reason or ''
+-- ARGV[3..] per ledger key: evaluation id, verdict as JSON, outcome, reason or ''
 -- Returns 1 for each evaluation that was new, else 0.
 local fresh, counts = {}, {}
 
-local function count(name)
-  counts[name] = (counts[name] or 0) + 1
+local function count(name, amount)
+  counts[name] = (counts[name] or 0) + amount
 end
 
-for place = 4, #KEYS do
-  local first = 3 + (place - 4) * 3
-  if redis.call('SET', KEYS[place], ARGV[first + 1], 'NX', 'EX', ARGV[2]) then
-    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'j', ARGV[first])
-    count(ARGV[first + 1])
-    if ARGV[first + 2] ~= '' then count(ARGV[first + 1] .. ':' .. ARGV[first + 2]) end
-    count('outbox')
+local function revive(id)
+  local letter = redis.call('HGET', KEYS[4], id)
+  if not letter then return end
+  redis.call('HDEL', KEYS[4], id)
+  redis.call('ZREM', KEYS[5], id)
+  count('dead', -1)
+  -- The last one: only numbers follow the letter's own reason.
+  local reason = letter:match('.*"reason":"([a-z_]+)"')
+  if reason then count('dead:' .. reason, -1) end
+end
+
+for place = 6, #KEYS do
+  local first = 3 + (place - 6) * 4
+  local id, verdict, outcome, reason = ARGV[first], ARGV[first + 1], ARGV[first + 2], ARGV[first + 3]
+  if redis.call('SET', KEYS[place], outcome, 'NX', 'EX', ARGV[2]) then
+    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'j', verdict)
+    revive(id)
+    count(outcome, 1)
+    if reason ~= '' then count(outcome .. ':' .. reason, 1) end
+    count('outbox', 1)
     fresh[#fresh + 1] = 1
   else
     fresh[#fresh + 1] = 0

@@ -1,0 +1,214 @@
+"""What the stages' tests share: entries into the stream, and readers of what the stages leave in Redis."""
+
+import itertools
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib.resources import files
+from typing import Any, Self
+
+import msgspec
+import redis
+
+from judges.verdict import Verdict
+from tracejudge import Trace
+from worker.batches import Batch, decode
+from worker.books import Caps, Measure, measure
+from worker.ingest.reader import Ingest
+from worker.keys import INGEST_GROUP, Keys
+from worker.metrics import Metrics
+from worker.settings import Rule, Settings
+from worker.store import Entry, Store
+
+APPEND = files("tracejudge").joinpath("scripts/append.lua").read_text(encoding="utf-8")
+READ_ALL = 10_000
+NEVER = 10**9
+
+
+class Ground(AbstractContextManager["Ground"]):
+    """One Redis under one prefix: a store as the stages use it, and a client of its own to look behind it."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.url, self.prefix = url, prefix
+        self.keys = Keys(prefix)
+        self.store = Store(url, self.keys)
+        self.client = redis.Redis.from_url(url)
+        self._numbers: dict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
+
+    def __enter__(self) -> Self:
+        self.store.make_group(self.keys.traces, INGEST_GROUP)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.client.close()
+        self.store.close()
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        return tuple(map(int, self.client.info("server")["redis_version"].split(".")))
+
+    def add(self, payload: object, *, kind: str = "t", version: str = "1") -> str:
+        """Publish an entry as any language does, without a producer."""
+        return self.client.xadd(self.keys.traces, {"v": version, kind: encoded(payload)}).decode()
+
+    def append(
+        self, producer: str, payloads: Iterable[object], *, kind: str = "t", cap: int = NEVER, service: str = "shop"
+    ) -> None:
+        """Publish entries as the SDK does: one numbered batch."""
+        arguments: list[Any] = [next(self._numbers[producer]), producer, cap, 1000, service]
+        for payload in payloads:
+            arguments += (kind, encoded(payload))
+        assert self.client.eval(APPEND, 2, self.keys.traces, self.keys.producer(producer), *arguments) == 1
+
+    def report(self, producer: str, published: int, **dropped: int) -> None:
+        """Publish a producer's report."""
+        accepted = published - sum(dropped.values())
+        report = {"producer": producer, "seq": 1, "service": "shop", "published": published, "accepted": accepted}
+        self.append(producer, [report | {"dropped": dropped}], kind="r")
+
+    def read(self, count: int = READ_ALL, consumer: str = "reader") -> list[Entry]:
+        """Read what no ingest has read."""
+        return self.store.read_group(self.keys.traces, INGEST_GROUP, consumer, count=count, block_ms=1)
+
+    def claim(self, consumer: str = "heir") -> list[Entry]:
+        """Take over what its reader has not acknowledged."""
+        return self.store.claim_stale(self.keys.traces, INGEST_GROUP, consumer, idle_ms=0, count=READ_ALL)
+
+    def books(self) -> dict[str, int]:
+        return {name.decode(): int(amount) for name, amount in self.client.hgetall(self.keys.books).items()}
+
+    def counted(self, *names: str) -> dict[str, int]:
+        """Read some of the books; what is not counted is 0."""
+        books = self.books()
+        return {name: books.get(name, 0) for name in names}
+
+    def batches(self) -> dict[str, Batch]:
+        start = self.keys.batch("")
+        return {
+            key.decode().removeprefix(start): decode(self.client.get(key))
+            for key in self.client.scan_iter(match=f"{start}*", count=1000)
+        }
+
+    def leases(self) -> dict[str, float]:
+        """Seconds until each batch is due."""
+        seconds, microseconds = self.client.time()
+        now_ms = seconds * 1000 + microseconds / 1000
+        due = self.client.zrange(self.keys.leases, 0, -1, withscores=True)
+        return {batch_id.decode(): (due_ms - now_ms) / 1000 for batch_id, due_ms in due}
+
+    def make_due(self, *batch_ids: str) -> None:
+        """Let the time of batches have come."""
+        past_ms = (time.time() - 1) * 1000
+        self.client.zadd(self.keys.leases, dict.fromkeys(batch_ids or self.batches(), past_ms), xx=True)
+
+    def waiting(self) -> dict[str, int]:
+        return {model.decode(): int(size) for model, size in self.client.hgetall(self.keys.waiting).items()}
+
+    def pending(self, group: str = INGEST_GROUP, stream: str | None = None) -> int:
+        return self.client.xpending(stream or self.keys.traces, group)["pending"]
+
+    def outbox(self, kind: str) -> list[dict[str, Any]]:
+        """Read the outbox's entries of a kind: verdicts `j`, news of dead letters `d`."""
+        entries = [fields for _, fields in self.client.xrange(self.keys.verdicts)]
+        assert all(fields[b"v"] == b"1" and len(fields) == 2 for fields in entries)
+        return [json.loads(fields[kind.encode()]) for fields in entries if kind.encode() in fields]
+
+    def send(self, *verdicts: Verdict, kind: str = "j") -> list[str]:
+        """Put verdicts into the outbox as the scripts do, the books' count of it included."""
+        self.client.hincrby(self.keys.books, "outbox", len(verdicts))
+        fields = [{"v": "1", kind: msgspec.json.encode(verdict)} for verdict in verdicts]
+        return [self.client.xadd(self.keys.verdicts, each).decode() for each in fields]
+
+    def measure(self, *, groups: tuple[str, ...] = (), tell: bool = False, **caps: Any) -> Measure:
+        return measure(self.store, Caps(**caps), groups=groups, tell=tell)
+
+    def everything(self) -> dict[str, object]:
+        """Read all there is under the prefix, whatever it is."""
+        keys = sorted(self.client.scan_iter(match=f"{self.prefix}:*", count=1000))
+        return {key.decode().removeprefix(f"{self.prefix}:"): self._value(key) for key in keys}
+
+    def _value(self, key: bytes) -> object:
+        match self.client.type(key):
+            case b"string":
+                return self.client.get(key)
+            case b"hash":
+                return self.client.hgetall(key)
+            case b"zset":
+                return self.client.zrange(key, 0, -1, withscores=True)
+            case b"stream":
+                groups = [group["name"] for group in self.client.xinfo_groups(key)]
+                return self.client.xrange(key), {group: self.client.xpending(key, group) for group in groups}
+        raise AssertionError(key)
+
+
+class Chosen:
+    """An ingest whose thread does not run: tests hand it what they have read."""
+
+    def __init__(self, ground: Ground, **settings: Any) -> None:
+        self.settings = settings_of(ground, **settings)
+        self.metrics = Metrics(self.settings)
+        self.woken: list[str] = []
+        self.ingest = Ingest(self.settings, ground.store, self.metrics, wake=self.woken.append, waiting_bytes=lambda: 0)
+        self._ground = ground
+
+    def take(self, entries: Sequence[Entry] | None = None) -> None:
+        """Deal with entries, or with all that nobody has read."""
+        self.ingest.take(self._ground.read() if entries is None else entries)
+
+
+def settings_of(ground: Ground, **settings: Any) -> Settings:
+    """Make settings on a ground; without rules every trace is judged for safety."""
+    rules = (Rule(name="all", judges=("safety",)),)
+    return Settings(**{"redis_url": ground.url, "prefix": ground.prefix, "rules": rules, **settings})
+
+
+def encoded(payload: object) -> bytes:
+    return payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
+
+
+def make_trace(number: int, **fields: Any) -> Trace:
+    """Make a trace with ids of its own, the same for the same number."""
+    known = {"trace_id": f"{number + 1:032x}", "span_id": f"{number + 1:016x}", "id": f"{number + 1:016x}"}
+    return Trace(**{"service": "shop", "input": "Is it warm?", "output": "It is.", **known, **fields})
+
+
+def make_traces(numbers: Iterable[int], **fields: Any) -> list[Trace]:
+    return [make_trace(number, **fields) for number in numbers]
+
+
+def make_verdict(number: int = 0, **fields: Any) -> Verdict:
+    """Make a verdict of its own evaluation."""
+    known = {
+        "evaluation_id": f"{number + 1:032x}",
+        "outcome": "abstained",
+        "metrics": ("safety",),
+        "trace_id": f"{number + 1:032x}",
+        "span_id": f"{number + 1:016x}",
+        "service": "shop",
+        "judge": "safety",
+        "judge_version": "0123456789abcdef0123456789abcdef",
+        "judge_model": "lexical",
+        "started_at": 1_700_000_000.25,
+        "duration_s": 0.5,
+    }
+    return Verdict(**{**known, **fields})
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """Read all metrics: name and labels, without the times of their creation and without what is still 0."""
+    return {
+        (
+            sample.name.removeprefix("tracejudge_"),
+            *(f"{name}={value}" for name, value in sorted(sample.labels.items())),
+        ): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.value and not sample.name.endswith("_created")
+    }
+
+
+def only(values: Mapping[tuple[str, ...], float], *names: str) -> dict[tuple[str, ...], float]:
+    """Keep the samples of some metrics."""
+    return {key: value for key, value in values.items() if key[0] in names}

@@ -1,0 +1,463 @@
+"""Ingest and its script: what was read ends under exactly one outcome, in one step, however often that step is made."""
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+from stage_parts import Chosen, Ground, make_trace, make_traces, only, samples
+
+from judges.catalog import catalogue
+from judges.models.model import ModelSettings
+from judges.verdict import evaluation_id
+from tracejudge import Feedback
+from worker.books import read_account
+from worker.ingest import reader
+from worker.ingest.entries import read_entry
+from worker.ingest.plan import Planner
+from worker.sampling import position
+from worker.settings import Rule, Where
+from worker.store import StoreError
+
+SHOP = Where(service="shop")
+HALF = Rule(name="half", where=SHOP, judges=("safety", "relevance_to_query"), rate=0.5, always=("error",))
+MODELS = {
+    "default": ModelSettings(provider="lexical"),
+    "other": ModelSettings(provider="lexical", label="second opinion"),
+}
+FEEDBACK = {"trace_id": "1", "score": -1}
+INVALID: dict[str, dict[str, Any]] = {
+    "not_json": {"payload": b"{"},
+    "wrong_type": {"payload": {"trace_id": 1, "service": "shop", "output": ""}},
+    "unknown_version": {"payload": make_trace(900), "version": "2"},
+    "no_payload": {"payload": make_trace(901), "kind": "x"},
+    "too_large": {"payload": make_trace(902, output="x" * 3000)},
+}
+
+
+def below(numbers: range, rate: float) -> list[int]:
+    """Find which traces a rate chooses."""
+    return [number for number in numbers if position(make_trace(number).trace_id, "tracejudge") < rate]
+
+
+def evaluations(ground: Ground) -> list[tuple[str, str, str]]:
+    """List all chosen evaluations: model, trace and judge."""
+    return [
+        (batch.model, item.trace.trace_id, evaluation.judge)
+        for batch in ground.batches().values()
+        for item in batch.items
+        for evaluation in item.evaluations
+    ]
+
+
+def test_every_trace_of_a_mixed_read_ends_under_exactly_one_outcome(ground: Ground) -> None:
+    chosen = Chosen(ground, rules=(HALF,), max_trace_bytes=2000)
+    picked = below(range(40), 0.5)
+    passed = len(range(40)) - len(picked)
+    assert picked
+    assert passed
+    for trace in make_traces(range(36)):
+        ground.add(trace)
+    ground.append("p1", make_traces(range(36, 40)))
+    ground.add(make_trace(50, error="timeout"))
+    for trace in make_traces(range(60, 63), service="lab"):
+        ground.add(trace)
+    for entry in INVALID.values():
+        ground.add(**entry)
+    for number in picked[:2]:
+        ground.add(make_trace(number))
+    ground.add(FEEDBACK, kind="f")
+    ground.report("p1", published=4)
+    chosen.take()
+    sampled = len(picked) + 1
+    assert ground.books() == {
+        "published": 51,
+        "bare": 47,
+        "sent": 4,
+        "read": 53,
+        "arrived": 51,
+        "sampled": sampled,
+        "not_sampled": passed,
+        "no_rule": 3,
+        "duplicate": 2,
+        "invalid": 5,
+        **{f"invalid:{reason}": 1 for reason in INVALID},
+        "chosen": 2 * sampled,
+    }
+    ratio = (sampled + 2) / 43
+    assert samples(chosen.metrics) == {
+        ("traces_total", "outcome=sampled", "service=shop"): sampled,
+        ("traces_total", "outcome=not_sampled", "service=shop"): passed,
+        ("traces_total", "outcome=duplicate", "service=shop"): 2,
+        ("traces_total", "outcome=no_rule", "service=lab"): 3,
+        ("traces_total", "outcome=invalid", "service=unknown"): 5,
+        **{("invalid_traces_total", f"reason={reason}"): 1 for reason in INVALID},
+        ("producer_published_total", "service=shop"): 43,
+        ("producer_published_total", "service=lab"): 3,
+        ("producer_published_total", "service=unknown"): 5,
+        ("late_feedback_total", "outcome=unused"): 1,
+        ("effective_sampling_ratio", "rule=half"): pytest.approx(ratio),
+    }
+    assert ground.pending() == 0
+    account = read_account(ground.store)
+    assert (account.lost, account.unread, account.waiting) == (0, 0, 2 * sampled)
+
+
+def test_batches_hold_exactly_what_was_chosen_one_model_each_and_no_more_than_their_size(ground: Ground) -> None:
+    both = Rule(name="both", judges=("safety", "relevance_to_query"))
+    other = Rule(name="other", judges=("safety",), model="other", rate=0.4)
+    chosen = Chosen(ground, rules=(both, other), models=MODELS, batch_size=3)
+    for trace in make_traces(range(10)):
+        ground.add(trace)
+    chosen.take()
+    picked = below(range(10), 0.4)
+    expected = [
+        *(("default", make_trace(number).trace_id, judge) for number in range(10) for judge in both.judges),
+        *(("other", make_trace(number).trace_id, "safety") for number in picked),
+    ]
+    assert Counter(evaluations(ground)) == Counter(expected)
+    batches = ground.batches()
+    sizes = {"default": [], "other": []}
+    for batch_id, batch in batches.items():
+        assert (batch.v, batch.id, batch.judge_model) == (1, batch_id, MODELS[batch.model].judge_model)
+        sizes[batch.model].append(sum(len(item.evaluations) for item in batch.items))
+    full, rest = divmod(len(picked), 3)
+    assert sorted(sizes["default"]) == [2, 3, 3, 3, 3, 3, 3]
+    assert sorted(sizes["other"], reverse=True) == [3] * full + [rest] * bool(rest)
+    assert sorted(chosen.woken) == sorted(batches), "one wake-up for each batch"
+
+
+def test_an_evaluation_carries_whose_it_is_and_with_what_probability_it_was_chosen(ground: Ground) -> None:
+    chosen = Chosen(ground, rules=(HALF,))
+    first = make_trace(below(range(40), 0.5)[0], feedback=Feedback(score=1), tags={"a": "b"}, input="Grüße \U0001f600")
+    ground.add(first)
+    chosen.take()
+    (batch,) = ground.batches().values()
+    (item,) = batch.items
+    assert item.trace == first
+    versions = {judge: catalogue()[judge].version for judge in HALF.judges}
+    assert {evaluation.judge: evaluation for evaluation in item.evaluations} == {
+        judge: type(item.evaluations[0])(
+            id=evaluation_id(first, first.id, judge=judge, version=version, judge_model="lexical"),
+            judge=judge,
+            version=version,
+            probability=0.5,
+            origin="live",
+        )
+        for judge, version in versions.items()
+    }
+
+
+def test_a_batch_is_due_later_counts_as_waiting_and_its_marks_expire(ground: Ground) -> None:
+    other = Rule(name="other", judges=("safety",), model="other")
+    chosen = Chosen(ground, rules=(other, Rule(name="all", judges=("safety",))), models=MODELS, retention=3600)
+    ground.add(make_trace(1))
+    chosen.take()
+    batches = ground.batches()
+    assert len(batches) == 2
+    assert set(ground.leases()) == set(batches)
+    assert all(10 < due_s <= 15 for due_s in ground.leases().values())
+    assert ground.waiting() == {
+        batch.judge_model: ground.client.strlen(ground.keys.batch(batch_id)) for batch_id, batch in batches.items()
+    }
+    marks = [evaluation.id for batch in batches.values() for item in batch.items for evaluation in item.evaluations]
+    day = 24 * 3600
+    assert all(3600 + day - 60 < ground.client.ttl(ground.keys.chosen(mark)) <= 3600 + day for mark in marks)
+    assert ground.client.ttl(ground.keys.account_now()) == pytest.approx(90 * day, abs=60)
+    assert ground.client.ttl(ground.keys.books) == -1
+
+
+def test_the_books_of_the_day_and_of_all_days_grow_alike(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    ground.append("p1", make_traces(range(3)))
+    ground.add(b"{")
+    chosen.take()
+    today = {name.decode(): int(amount) for name, amount in ground.client.hgetall(ground.keys.account_now()).items()}
+    assert today == ground.books()
+
+
+@pytest.mark.parametrize("again", ["plan", "entries"])
+def test_what_is_repeated_changes_nothing(ground: Ground, again: str) -> None:
+    chosen = Chosen(ground, rules=(HALF,), max_trace_bytes=2000)
+    ground.append("p1", make_traces(range(20)))
+    ground.report("p1", 25, buffer_full=2)
+    for entry in INVALID.values():
+        ground.add(**entry)
+    ground.add(make_trace(below(range(20), 0.5)[0]))
+    ground.add(FEEDBACK, kind="f")
+    doomed = ground.add(make_trace(30))
+    entries = ground.read()
+    ground.client.xdel(ground.keys.traces, doomed)
+    entries = [(entry_id, None if entry_id == doomed.encode() else fields) for entry_id, fields in entries]
+    if again == "plan":
+        plan = Planner(chosen.settings, ground.keys).plan(read_entry(entry, 2000) for entry in entries)
+        ground.store.run("choose", plan.keys, plan.arguments)
+        before = ground.everything()
+        ground.store.run("choose", plan.keys, plan.arguments)
+        assert ground.everything() == before
+        assert ground.books()["cut_off"] == 1
+        return
+    chosen.take(entries)
+    before, counted, woken = ground.everything(), samples(chosen.metrics), chosen.woken.copy()
+    chosen.take(entries)
+    assert ground.everything() == before
+    assert samples(chosen.metrics) == counted
+    assert chosen.woken == woken
+
+
+def test_an_answer_that_was_lost_on_its_way_does_no_harm(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = Chosen(ground)
+    ground.append("p1", make_traces(range(3)))
+    run = ground.store.run
+    answers = iter([False, True])
+
+    def lossy(*arguments: Any) -> Any:
+        answer = run(*arguments)
+        if not next(answers):
+            raise StoreError("Redis does not answer (TimeoutError)")
+        return answer
+
+    monkeypatch.setattr(ground.store, "run", lossy)
+    monkeypatch.setattr(chosen.ingest, "stumbled", lambda _: None)
+    chosen.take()
+    assert ground.counted("published", "sampled", "chosen") == {"published": 3, "sampled": 3, "chosen": 3}
+    assert len(evaluations(ground)) == 3
+
+
+def test_while_it_stops_a_worker_leaves_what_it_cannot_write_to_others(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = Chosen(ground)
+    ground.append("p1", make_traces(range(3)))
+    entries = ground.read()
+
+    def refuse(*_: Any) -> None:
+        raise StoreError("Redis does not answer (ConnectionError)")
+
+    with monkeypatch.context() as away:
+        away.setattr(ground.store, "run", refuse)
+        chosen.ingest.stopping.set()
+        with pytest.raises(StoreError):
+            chosen.take(entries)
+    heir = Chosen(ground)
+    heir.take(ground.claim())
+    assert ground.books()["sampled"] == 3
+
+
+def test_a_dead_readers_entries_are_taken_over_together_with_new_ones(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_STALE_MS", 0)
+    monkeypatch.setattr(reader, "_BLOCK_MS", 1)
+    chosen = Chosen(ground)
+    ground.append("p1", make_traces(range(3)))
+    assert len(ground.read(consumer="dead")) == 3
+    ground.append("p1", make_traces(range(3, 5)))
+    chosen.ingest.turn()
+    assert ground.counted("read", "sampled") == {"read": 5, "sampled": 5}
+    assert ground.pending() == 0
+
+
+def test_past_the_bound_of_waiting_work_nothing_is_read(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_PRESSURE_PAUSE_S", 0.001)
+    monkeypatch.setattr(reader, "_BLOCK_MS", 1)
+    chosen = Chosen(ground, max_waiting_bytes=1000)
+    waiting = iter([1001, 1000])
+    chosen.ingest._waiting_bytes = lambda: next(waiting)
+    ground.add(make_trace(1))
+    chosen.ingest.turn()
+    assert (ground.books(), ground.pending()) == ({}, 0)
+    chosen.ingest.turn()
+    assert ground.books()["sampled"] == 1
+
+
+def test_a_trace_published_again_is_a_duplicate(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    ground.add(make_trace(1))
+    chosen.take()
+    ground.add(make_trace(1))
+    ground.add(make_trace(1, output="says something else under the same id"))
+    chosen.take()
+    assert ground.counted("sampled", "duplicate", "chosen") == {"sampled": 1, "duplicate": 2, "chosen": 1}
+    assert len(evaluations(ground)) == len(chosen.woken) == 1
+
+
+def test_another_publication_within_the_same_trace_is_none(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    for fields in ({}, {"id": "f" * 16}, {"span_id": "f" * 16}, {"id": None}):
+        ground.add(make_trace(1, **fields))
+    chosen.take()
+    assert ground.counted("sampled", "duplicate", "chosen") == {"sampled": 4, "duplicate": 0, "chosen": 4}
+
+
+def test_of_a_trace_that_comes_again_only_what_is_new_is_chosen(ground: Ground) -> None:
+    Chosen(ground, rules=(Rule(name="one", judges=("safety",)),)).take()
+    ground.add(make_trace(1))
+    Chosen(ground, rules=(Rule(name="one", judges=("safety",)),)).take()
+    ground.add(make_trace(1))
+    Chosen(ground, rules=(Rule(name="two", judges=("safety", "relevance_to_query")),)).take()
+    assert ground.counted("sampled", "duplicate", "chosen") == {"sampled": 2, "duplicate": 0, "chosen": 2}
+    assert sorted(judge for _, _, judge in evaluations(ground)) == ["relevance_to_query", "safety"]
+
+
+def test_rules_that_want_the_same_share_one_evaluation_of_the_larger_rate(ground: Ground) -> None:
+    rare = Rule(name="rare", judges=("safety",), rate=0.2)
+    often = Rule(name="often", judges=("safety", "relevance_to_query"), rate=0.7)
+    chosen = Chosen(ground, rules=(rare, often))
+    for trace in make_traces(range(40)):
+        ground.add(trace)
+    chosen.take()
+    picked = below(range(40), 0.7)
+    expected = Counter(("default", make_trace(number).trace_id, judge) for number in picked for judge in often.judges)
+    assert Counter(evaluations(ground)) == expected
+    probabilities = {
+        evaluation.probability
+        for batch in ground.batches().values()
+        for item in batch.items
+        for evaluation in item.evaluations
+    }
+    assert probabilities == {0.7}
+    assert only(samples(chosen.metrics), "effective_sampling_ratio") == {
+        ("effective_sampling_ratio", "rule=rare"): len(below(range(40), 0.2)) / 40,
+        ("effective_sampling_ratio", "rule=often"): len(picked) / 40,
+    }
+
+
+def test_a_producers_traces_count_as_published_when_sent_bare_ones_when_read(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    ground.append("p1", make_traces(range(10)), service="shop")
+    for trace in make_traces(range(10, 15)):
+        ground.add(trace)
+    chosen.take(ground.read(count=4))
+    assert ground.counted("published", "sent", "bare", "arrived") == {
+        "published": 10,
+        "sent": 10,
+        "bare": 0,
+        "arrived": 4,
+    }
+    chosen.take()
+    assert ground.counted("published", "sent", "bare", "arrived") == {
+        "published": 15,
+        "sent": 10,
+        "bare": 5,
+        "arrived": 15,
+    }
+    assert only(samples(chosen.metrics), "producer_published_total") == {
+        ("producer_published_total", "service=shop"): 15
+    }
+
+
+def test_bare_traces_count_as_published_by_their_own_service(ground: Ground) -> None:
+    nothing = Rule(name="some", judges=("safety",), where=Where(service="a"))
+    chosen = Chosen(ground, rules=(nothing,))
+    for number, service in enumerate("aabbbc"):
+        ground.add(make_trace(number, service=service))
+    chosen.take()
+    assert only(samples(chosen.metrics), "producer_published_total") == {
+        ("producer_published_total", "service=a"): 2,
+        ("producer_published_total", "service=b"): 3,
+        ("producer_published_total", "service=c"): 1,
+    }
+
+
+def test_the_largest_report_counts_whatever_comes_late_or_twice(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    for published, full, invalid in ((10, 2, 0), (7, 1, 0), (10, 2, 0), (12, 2, 1), (11, 2, 0)):
+        ground.report("p1", published, buffer_full=full, invalid=invalid)
+        chosen.take()
+    assert ground.counted("published", "dropped", "dropped:buffer_full", "dropped:invalid", "arrived", "read") == {
+        "published": 12,
+        "dropped": 3,
+        "dropped:buffer_full": 2,
+        "dropped:invalid": 1,
+        "arrived": 0,
+        "read": 5,
+    }
+    assert only(samples(chosen.metrics), "producer_published_total", "producer_dropped_total") == {
+        ("producer_published_total", "service=shop"): 12,
+        ("producer_dropped_total", "reason=buffer_full", "service=shop"): 2,
+        ("producer_dropped_total", "reason=invalid", "service=shop"): 1,
+    }
+
+
+def test_reports_of_several_producers_in_one_read_add_up(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    for producer, published in itertools.product(("p1", "p2"), (3, 5, 4)):
+        ground.append(producer, [make_trace(published)], service="shop")
+        ground.report(producer, published, too_large=1)
+    chosen.take()
+    assert ground.counted("published", "dropped", "sent", "sampled", "duplicate") == {
+        "published": 10,
+        "dropped": 2,
+        "sent": 6,
+        "sampled": 3,
+        "duplicate": 3,
+    }
+
+
+def test_what_is_sent_after_a_report_with_drops_counts_as_published_at_once(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    ground.append("p1", make_traces(range(4)))
+    ground.report("p1", 10, buffer_full=6)
+    chosen.take()
+    ground.append("p1", make_traces(range(4, 9)))
+    before = read_account(ground.store)
+    chosen.take()
+    after = read_account(ground.store)
+    assert (before.published, before.dropped, before.unread, before.lost) == (15, 6, 5, 0)
+    assert (after.published, after.dropped, after.unread, after.lost) == (15, 6, 0, 0)
+    assert ground.books()["published"] == 15
+
+
+def test_a_report_alone_makes_no_key_that_stays(ground: Ground) -> None:
+    report = {"producer": "forged", "seq": 1, "service": "shop", "published": 3, "accepted": 3, "dropped": {}}
+    ground.add(report, kind="r")
+    ground.report("p1", 3)
+    Chosen(ground).take()
+    assert 0 < ground.client.ttl(ground.keys.producer("forged")) <= 90 * 86_400
+    assert 0 < ground.client.ttl(ground.keys.producer("p1")) <= 1000, "the producer's own TTL stays"
+
+
+@pytest.mark.parametrize("kind", ["f", "r"])
+def test_a_producers_unreadable_feedback_or_report_unbalances_nothing(ground: Ground, kind: str) -> None:
+    chosen = Chosen(ground)
+    ground.append("p1", [make_trace(1)])
+    ground.append("p1", [b"{"], kind=kind)
+    chosen.take()
+    account = read_account(ground.store)
+    assert (account.published, account.sampled, account.invalid, account.lost) == (2, 1, 1, 0)
+
+
+def test_feedback_is_acknowledged_and_counted_once(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    ground.append("p1", [FEEDBACK, FEEDBACK], kind="f")
+    entries = ground.read()
+    chosen.take(entries)
+    chosen.take(entries)
+    assert (ground.pending(), ground.books()) == (0, {"read": 2})
+    assert samples(chosen.metrics) == {("late_feedback_total", "outcome=unused"): 2}
+
+
+def test_entries_that_are_gone_count_as_cut_off(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    ground.append("p1", make_traces(range(5)))
+    entries = ground.read()
+    ground.client.xtrim(ground.keys.traces, maxlen=2, approximate=False)
+    chosen.take([(entry_id, None) for entry_id, _ in entries[:3]] + entries[3:])
+    assert ground.counted("cut_off", "sampled", "read", "arrived") == {
+        "cut_off": 3,
+        "sampled": 2,
+        "read": 2,
+        "arrived": 2,
+    }
+    assert ground.pending() == 0
+    account = read_account(ground.store)
+    assert (account.published, account.cut_off, account.sampled, account.lost) == (5, 3, 2, 0)
+
+
+def test_ten_thousand_unsampled_traces_at_once_are_one_step(ground: Ground) -> None:
+    """More ids than Lua can spread over the arguments of one call."""
+    chosen = Chosen(ground, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
+    ground.append("p1", make_traces(range(10_000)))
+    chosen.take()
+    assert ground.counted("not_sampled", "read") == {"not_sampled": 10_000, "read": 10_000}

@@ -1,0 +1,524 @@
+"""The settings: what holds with nothing said, who wins, and one clear line for every mistake."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from judges.models.model import ModelSettings, Price
+from worker.configuration import load
+from worker.settings import Rule, Settings, SettingsError, Where
+
+FILE = "tracejudge.toml"
+KEYS = Settings.__struct_fields__
+
+EXAMPLE = """
+redis_url = "redis://localhost:6379/0"
+metrics_port = 9808
+
+[models.default]
+provider = "openai"
+base_url = "https://api.openai.com/v1"
+model = "gpt-4.1-mini"
+api_key_env = "OPENAI_API_KEY"
+max_in_flight = 256
+max_input_tokens = 120_000
+price = { input = 0.40, output = 1.60 }
+
+[[rules]]
+name = "support answers stay grounded"
+where = { service = "support-*", environment = "prod", has = ["context"] }
+judges = ["groundedness"]
+rate = 0.05
+always = ["error", "negative_feedback"]
+model = "default"
+"""
+"""The contract's example without what belongs to later issues."""
+
+MODEL = '[models.default]\nbase_url = "https://host/v1"\nmodel = "m"\n'
+LEXICAL = '[models.default]\nprovider = "lexical"\n'
+RULE = '[[rules]]\nname = "all"\njudges = ["safety"]\n'
+SECRET = "sk-proj-Abc123"  # noqa: S105 - nobody's
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in an empty folder: `tracejudge.toml` is read from the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(text: str, name: str = FILE) -> str:
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+# --- what holds ---
+
+
+def test_defaults_of_the_contract_hold_with_nothing_configured() -> None:
+    assert load({}) == Settings(
+        redis_url="redis://localhost:6379/0",
+        broker_url=None,
+        prefix="tracejudge",
+        metrics_host="127.0.0.1",
+        metrics_port=9808,
+        otlp_endpoint=None,
+        export_explanations=False,
+        sampling_key="tracejudge",
+        retention=86_400.0,
+        max_stream=200_000,
+        max_stream_bytes=1 << 30,
+        max_trace_bytes=4 << 20,
+        max_outbox=200_000,
+        max_waiting_bytes=256 << 20,
+        give_up_after=6 * 3600.0,
+        grace_s=20.0,
+        threads=64,
+        batch_size=32,
+        series_labels=(),
+        max_services=200,
+        log_level="info",
+        roles=("ingest", "judge", "export"),
+        models={"default": ModelSettings(provider="lexical")},
+        judges={},
+        rules=(
+            Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
+            Rule(name="default", judges=("relevance_to_query", "safety")),
+        ),
+    )
+
+
+def test_a_rule_needs_only_name_and_judges() -> None:
+    write(RULE)
+    assert load({}).rules == (
+        Rule(name="all", judges=("safety",), where=Where(), rate=1.0, always=(), model="default"),
+    )
+
+
+def test_a_model_needs_only_address_and_name() -> None:
+    write(MODEL)
+    assert load({}).models == {
+        "default": ModelSettings(
+            provider="openai",
+            base_url="https://host/v1",
+            model="m",
+            api_key_env=None,
+            max_in_flight=256,
+            max_input_tokens=120_000,
+            price=None,
+        )
+    }
+
+
+def test_the_example_of_the_contract_loads() -> None:
+    write(EXAMPLE)
+    assert load({}) == Settings(
+        models={
+            "default": ModelSettings(
+                provider="openai",
+                base_url="https://api.openai.com/v1",
+                model="gpt-4.1-mini",
+                api_key_env="OPENAI_API_KEY",
+                max_in_flight=256,
+                max_input_tokens=120_000,
+                price=Price(0.40, 1.60),
+            )
+        },
+        rules=(
+            Rule(
+                name="support answers stay grounded",
+                where=Where(service="support-*", environment="prod", has=("context",)),
+                judges=("groundedness",),
+                rate=0.05,
+                always=("error", "negative_feedback"),
+                model="default",
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize("text", ["rules = []", "[models]"])
+def test_an_empty_list_is_as_good_as_none(text: str) -> None:
+    write(text)
+    assert load({}) == load({}, write("", "empty.toml"))
+
+
+def test_queue_and_ledger_follow_from_prefix_and_retention() -> None:
+    settings = Settings(prefix="mine", retention=3600.0)
+    assert (settings.queue, settings.ledger_ttl_s) == ("mine.judge", 3600 + 86_400)
+    assert Settings().queue == "tracejudge.judge"
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Settings().metrics_port = 1  # type: ignore[misc]
+
+
+# --- who wins ---
+
+
+def test_variables_win_over_the_file_and_arguments_over_both() -> None:
+    write("max_services = 1\nbatch_size = 1\nthreads = 1\n")
+    variables = {"TRACEJUDGE_BATCH_SIZE": "2", "TRACEJUDGE_THREADS": "2"}
+    settings = load(variables, None, {"threads": 3, "redis_url": None})
+    assert (settings.max_services, settings.batch_size, settings.threads) == (1, 2, 3)
+    assert settings.redis_url == Settings().redis_url, "an argument that was not given changes nothing"
+
+
+def test_a_whole_list_of_rules_replaces_another() -> None:
+    write(RULE + RULE.replace("all", "other"))
+    own = json.dumps([{"name": "mine", "judges": ["correctness"]}])
+    assert [rule.name for rule in load({"TRACEJUDGE_RULES": own}).rules] == ["mine"]
+
+
+def test_the_file_is_the_argument_before_the_variable_before_the_folder() -> None:
+    for name in (FILE, "variable.toml", "argument.toml"):
+        write(f'prefix = "{name}"', name)
+    variable = {"TRACEJUDGE_CONFIG": "variable.toml"}
+    assert load({}).prefix == FILE
+    assert load(variable).prefix == "variable.toml"
+    assert load(variable, "argument.toml").prefix == "argument.toml"
+
+
+def test_an_empty_variable_is_an_unset_one() -> None:
+    write(EXAMPLE)
+    assert load({f"TRACEJUDGE_{key.upper()}": "" for key in (*KEYS, "config")}) == load({})
+
+
+def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_THREADS", "7")
+    assert load({}).threads == 64
+    assert load(os.environ).threads == 7
+
+
+VARIABLES: Mapping[str, tuple[str, object]] = {
+    "redis_url": ("rediss://user:pw@host:6380/2", "rediss://user:pw@host:6380/2"),
+    "broker_url": ("amqp://host", "amqp://host"),
+    "prefix": ("mine", "mine"),
+    "metrics_host": ("0.0.0.0", "0.0.0.0"),  # noqa: S104 - what containers set
+    "metrics_port": ("0", 0),
+    "otlp_endpoint": ("http://collector:4318", "http://collector:4318"),
+    "export_explanations": ("true", True),
+    "sampling_key": ("other", "other"),
+    "retention": ("12h", 43_200.0),
+    "max_stream": ("1000", 1000),
+    "max_stream_bytes": ("2GiB", 2 << 30),
+    "max_trace_bytes": ("64KiB", 64 << 10),
+    "max_outbox": ("5", 5),
+    "max_waiting_bytes": ("10MiB", 10 << 20),
+    "give_up_after": ("90m", 5400.0),
+    "grace_s": ("2.5", 2.5),
+    "threads": ("8", 8),
+    "batch_size": ("4", 4),
+    "series_labels": ("name, release", ("name", "release")),
+    "max_services": ("3", 3),
+    "log_level": ("debug", "debug"),
+    "roles": ("ingest,export", ("ingest", "export")),
+    "models": (
+        '{"default": {"base_url": "http://host/v1", "model": "m", "price": {"input": 1, "output": 2}}}',
+        {"default": ModelSettings(base_url="http://host/v1", model="m", price=Price(1.0, 2.0))},
+    ),
+    "judges": ('{"safety": {}}', {"safety": {}}),
+    "rules": (
+        '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
+        (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),
+    ),
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_has_its_variable(key: str) -> None:
+    text, value = VARIABLES[key]
+    assert value != getattr(Settings(), key)
+    assert load({f"TRACEJUDGE_{key.upper()}": text}) == msgspec.structs.replace(Settings(), **{key: value})
+
+
+DURATIONS: Mapping[str, float] = {"90": 90, "15s": 15, "15m": 900, "24h": 86_400, "1.5 d": 129_600, " 2H ": 7200}
+SIZES: Mapping[str, int] = {"1048576": 1 << 20, "64KiB": 64 << 10, "64mib": 64 << 20, "1GiB": 1 << 30, "1.5 KiB": 1536}
+
+
+@pytest.mark.parametrize(("text", "seconds"), DURATIONS.items())
+def test_durations_are_written_with_a_unit_or_in_seconds(text: str, seconds: float) -> None:
+    write(f'retention = "{text}"\ngive_up_after = 90')
+    settings = load({"TRACEJUDGE_GRACE_S": text})
+    assert (settings.retention, settings.grace_s, settings.give_up_after) == (seconds, seconds, 90.0)
+
+
+@pytest.mark.parametrize(("text", "size"), SIZES.items())
+def test_sizes_are_written_with_a_unit_or_in_bytes(text: str, size: int) -> None:
+    write(f'max_stream_bytes = "{text}"\nmax_waiting_bytes = 90')
+    settings = load({"TRACEJUDGE_MAX_TRACE_BYTES": text})
+    assert (settings.max_stream_bytes, settings.max_trace_bytes, settings.max_waiting_bytes) == (size, size, 90)
+
+
+GOOD = {
+    "two models of one name and endpoint": MODEL + MODEL.replace("default", "b").replace("/v1", "/v1/"),
+    "two endpoints with a label": MODEL + '[models.b]\nbase_url = "https://b/v1"\nmodel = "m"\nlabel = "m at b"\n',
+    "a model that is not called default": MODEL.replace("default", "a") + RULE + 'model = "a"',
+    "a socket": 'redis_url = "unix:///run/redis.sock"',
+    "a judge without settings": "[judges.safety]",
+}
+
+
+@pytest.mark.parametrize("text", GOOD.values(), ids=GOOD.keys())
+def test_what_is_right_is_not_refused(text: str) -> None:
+    write(text)
+    load({})
+
+
+# --- mistakes ---
+
+KNOWN = ", ".join(sorted(KEYS))
+HAS = "context, expected_facts, expected_response, guidelines, input, messages, spans, tool_calls"
+URL_FORM = "redis://user:password@host:6379/0, rediss://… or unix:///path/to/socket"
+NO_HOST = (
+    f"tracejudge.toml: redis_url has no valid host and port: {URL_FORM}; percent-encode special characters in the"
+    " password"
+)
+NAME_THE_VARIABLE = "give the name of the variable that holds the key, as OPENAI_API_KEY, never the key"
+OTHER_MODEL = '[models.other]\nbase_url = "https://elsewhere/v1"\nmodel = "m"\n'
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Something wrong, and the whole line that says so."""
+
+    message: str
+    text: str | bytes | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def in_file(text: str | bytes, message: str) -> Mistake:
+    return Mistake(f"tracejudge.toml: {message}", text)
+
+
+def in_rule(line: str, message: str) -> Mistake:
+    return in_file(f"{RULE}{line}\n", f"rules[0]{message}")
+
+
+def in_model(line: str, message: str, model: str = LEXICAL) -> Mistake:
+    return in_file(f"{model}{line}\n", f"models.default{message}")
+
+
+def in_variable(name: str, text: str, message: str) -> Mistake:
+    return Mistake(f"TRACEJUDGE_{name}: {message}", None, {f"TRACEJUDGE_{name}": text})
+
+
+MISTAKES: Mapping[str, Mistake] = {
+    # the file
+    "not TOML": in_file("a = = b", "is not TOML: Invalid value (at line 1, column 5); mend it there"),
+    "not UTF-8": in_file(b'prefix = "\xff"', "is not UTF-8; save it as UTF-8"),
+    "no such file": Mistake(
+        "gone.toml: cannot be read (No such file or directory); check --config or TRACEJUDGE_CONFIG",
+        variables={"TRACEJUDGE_CONFIG": "gone.toml"},
+    ),
+    "a folder": Mistake(
+        "/: cannot be read (Is a directory); check --config or TRACEJUDGE_CONFIG", variables={"TRACEJUDGE_CONFIG": "/"}
+    ),
+    # keys
+    "unknown key": in_file('redis_ur = "x"', "redis_ur: unknown key; did you mean redis_url?"),
+    "unknown key, unlike any": in_file("zzz = 1", f"zzz: unknown key; known are {KNOWN}"),
+    "unknown key over two lines": in_file('"redis\\nurl" = 1', "redis?url: unknown key; did you mean redis_url?"),
+    "unknown key of a model": in_model("max_inflight = 1", ".max_inflight: unknown key; did you mean max_in_flight?"),
+    "unknown key of a price": in_model(
+        "price = { input = 1, outptu = 2 }", ".price.outptu: unknown key; did you mean output?"
+    ),
+    "unknown key of a rule": in_rule("raet = 1", ".raet: unknown key; did you mean rate?"),
+    "unknown key of where": in_rule("where = { servce = 'x' }", ".where.servce: unknown key; did you mean service?"),
+    "unknown key of a judge": in_file(
+        "[judges.safety]\nreasoning = true",
+        "judges.safety.reasoning: unknown key; this judge has no settings, take it out",
+    ),
+    "settings of an unknown judge": in_file(
+        "[judges.safty]", "judges.safty: there is no such judge; did you mean safety?"
+    ),
+    # wrong types
+    "string for a number": in_file("metrics_port = 'high'", "metrics_port: must be a whole number from 0 to 65535"),
+    "part of a port": in_file("metrics_port = 1.5", "metrics_port: must be a whole number from 0 to 65535"),
+    "truth for a number": in_file("threads = true", "threads: must be a whole number of at least 1"),
+    "number for a string": in_file("redis_url = 6379", "redis_url: must be a string"),
+    "list for a string": in_file("metrics_host = ['a']", "metrics_host: must be a string"),
+    "string for a truth": in_file("export_explanations = 'often'", "export_explanations: must be true or false"),
+    "string for a list": in_file("series_labels = 'name'", 'series_labels: must be a list, as ["…"]'),
+    "models as a list": in_file("models = [1]", "models: must be tables, each as [models.NAME]"),
+    "model as a string": in_file("models.default = 'lexical'", "models: must be tables, each as [models.NAME]"),
+    "judges as a list": in_file("judges = ['safety']", "judges: must be tables, each as [judges.NAME]"),
+    "rules as a table": in_file("[rules.all]", "rules: must be tables, each under [[rules]]"),
+    "rule as a string": in_file("rules = ['safety']", "rules: must be tables, each under [[rules]]"),
+    "where as a string": in_rule(
+        "where = 'prod'", ".where: must be a table with some of service, environment, name, release, model, has"
+    ),
+    "pattern as a number": in_rule("where = { service = 7 }", ".where.service: must be a string"),
+    # values
+    "port": in_file("metrics_port = 65536", "metrics_port: must be a whole number from 0 to 65535"),
+    "none": in_file("batch_size = 0", "batch_size: must be a whole number of at least 1"),
+    "prefix": in_file("prefix = 'a:b'", "prefix: must be a string of letters, digits, '_', '-' and '.'"),
+    "prefix with a line end": in_file(
+        'prefix = "a\\n"', "prefix: must be a string of letters, digits, '_', '-' and '.'"
+    ),
+    "long sampling key": in_file(f"sampling_key = '{'k' * 65}'", "sampling_key: must be a string of at most 64 signs"),
+    "sampling key of many bytes": in_file(f"sampling_key = '{'é' * 33}'", "sampling_key: must be of at most 64 bytes"),
+    "duration": in_file("retention = '1 week'", "retention: write an amount as 90, 15m or 24h"),
+    "no duration": in_file("retention = 0", "retention: must be a number above 0 and at most 315360000"),
+    "endless duration": in_file("grace_s = inf", "grace_s: must be a number above 0 and at most 315360000"),
+    "no number": in_file("give_up_after = nan", "give_up_after: must be a number above 0 and at most 315360000"),
+    "size": in_file("max_trace_bytes = '1GB'", "max_trace_bytes: write an amount as 1048576, 64MiB or 1GiB"),
+    "huge size": in_file(
+        "max_trace_bytes = '999999999999999999GiB'",
+        "max_trace_bytes: must be a whole number from 1 to 1125899906842624",
+    ),
+    "log level": in_file("log_level = 'loud'", "log_level: must be one of debug, error, info, warning"),
+    "role": in_file("roles = ['ingest', 'jduge']", "roles[1]: must be one of export, ingest, judge"),
+    "no role": in_file("roles = []", "roles: is empty; name at least one of ingest, judge, export"),
+    "series label": in_file("series_labels = ['user_id']", "series_labels[0]: must be one of model, name, release"),
+    "series label twice": in_file(
+        "series_labels = ['name', 'name']", "series_labels: holds a label twice; name each once"
+    ),
+    # addresses
+    "scheme of redis": in_file(
+        f"redis_url = 'http://:{SECRET}@host'", f"redis_url must begin with redis://, rediss:// or unix://: {URL_FORM}"
+    ),
+    "password with a slash": Mistake(NO_HOST, f"redis_url = 'redis://:{SECRET}/x@host:6379/0'"),
+    "password in a bracket": Mistake(NO_HOST, f"redis_url = 'redis://[{SECRET}'"),
+    "port of redis": Mistake(NO_HOST, f"redis_url = 'redis://host:{SECRET}'"),
+    "no host of redis": Mistake(NO_HOST, "redis_url = 'redis://'"),
+    "broker": in_file("broker_url = 'rabbit'", "broker_url: must be a URL, as amqp://host or redis://host:6379/0"),
+    "scheme of the receiver": in_file(
+        "otlp_endpoint = 'localhost:4318'", "otlp_endpoint: must be http://host:port or https://host:port"
+    ),
+    "no host of the receiver": in_file(
+        "otlp_endpoint = 'http://'", "otlp_endpoint: must be http://host:port or https://host:port"
+    ),
+    "port of the receiver": in_file(
+        f"otlp_endpoint = 'http://user:{SECRET}/x@host'",
+        "otlp_endpoint: must be http://host:port or https://host:port",
+    ),
+    # models
+    "provider": in_model("", ".provider: must be one of lexical, openai, scripted", LEXICAL.replace("xic", "ixc")),
+    "no address": in_file(
+        "[models.default]\nmodel = 'm'", 'models.default.base_url: say where the endpoint is, as "https://host/v1"'
+    ),
+    "no model": in_file(
+        "[models.default]\nbase_url = 'https://host/v1'",
+        "models.default.model: say which model the endpoint shall use",
+    ),
+    "scheme of the endpoint": in_model(
+        "", '.base_url: must be http:// or https:// and a host, as "https://host/v1"', MODEL.replace("https", "ftp")
+    ),
+    "no host of the endpoint": in_model(
+        "", '.base_url: must be http:// or https:// and a host, as "https://host/v1"', MODEL.replace("host", "")
+    ),
+    "key in the address": in_model(
+        "",
+        '.base_url: must be http:// or https:// and a host, as "https://host/v1"',
+        MODEL.replace("host", f"user:{SECRET}/x@host"),
+    ),
+    "key for a variable": in_model(f"api_key_env = '{SECRET}'", f".api_key_env: {NAME_THE_VARIABLE}", MODEL),
+    "key under another name": in_model(
+        f"api_key = '{SECRET}'", ".api_key: unknown key; did you mean api_key_env?", MODEL
+    ),
+    "two endpoints of one model": in_file(
+        MODEL + OTHER_MODEL, "models.other.label: another endpoint serves 'm' too; label each of them"
+    ),
+    "no slots": in_model("max_in_flight = 0", ".max_in_flight: must be at least 1"),
+    "no tokens": in_model("max_input_tokens = 0", ".max_input_tokens: must be at least 1"),
+    "no time": in_model("timeout_s = 0", ".timeout_s: must be more than 0"),
+    "half a price": in_model("price = { input = 1 }", ".price.output: is missing; it must be a number"),
+    "price": in_model("price = { input = -1, output = 1 }", ".price: must be USD per million tokens, 0 or more"),
+    "endless price": in_model(
+        "price = { input = 1, output = inf }", ".price: must be USD per million tokens, 0 or more"
+    ),
+    "model name over two lines": in_file(
+        '[models."a\\nb"]\nprovider = "x"', "models.a?b.provider: must be one of lexical, openai, scripted"
+    ),
+    "no default model": in_file(
+        MODEL.replace("default", "a"),
+        "models: none is the default; call one default, or write [[rules]] with the model of each",
+    ),
+    # rules
+    "rate above one": in_rule("rate = 1.5", ".rate: must be a number from 0 to 1"),
+    "rate below zero": in_rule("rate = -0.1", ".rate: must be a number from 0 to 1"),
+    "rate that is no number": in_rule("rate = nan", ".rate: must be a number from 0 to 1"),
+    "rate in words": in_rule("rate = 'all'", ".rate: must be a number from 0 to 1"),
+    "always": in_rule("always = ['errors']", ".always[0]: must be one of error, negative_feedback"),
+    "has": in_rule("where = { has = ['contxt'] }", f".where.has[0]: must be one of {HAS}"),
+    "no name": in_file("[[rules]]\njudges = ['safety']", "rules[0].name: is missing; it must be a string"),
+    "empty name": in_file(RULE.replace("all", ""), "rules[0].name: is empty; give the rule a name"),
+    "a name twice": in_file(RULE + RULE, "rules[1].name: 'all' is taken by another rule; give each its own"),
+    "no judges": in_file('[[rules]]\nname = "all"', 'rules[0].judges: is missing; it must be a list, as ["…"]'),
+    "empty judges": in_file(
+        RULE.replace('"safety"', ""), "rules[0].judges: is empty; name at least one judge, or take the rule out"
+    ),
+    "unknown judge": in_file(
+        RULE + RULE.replace("all", "b").replace("safety", "safty"),
+        "rules[1].judges: there is no judge 'safty'; did you mean safety?",
+    ),
+    "unknown judge, unlike any": in_file(
+        RULE.replace("safety", "zzz"),
+        "rules[0].judges: there is no judge 'zzz'; known are correctness, groundedness, relevance_to_query, safety",
+    ),
+    "unknown model": in_rule("model = 'defualt'", ".model: there is no [models.defualt]; did you mean default?"),
+    "unknown model, unlike any": in_rule("model = 'gpt'", ".model: there is no [models.gpt]; known are default"),
+    # variables
+    "rules that are no JSON": in_variable("RULES", "{", "is not JSON; write in JSON what the file holds under rules"),
+    "models nested without end": in_variable(
+        "MODELS", "[" * 100_000, "is not JSON; write in JSON what the file holds under models"
+    ),
+    "rules in one table": in_variable("RULES", '{"name": "r"}', "rules: must be tables, each under [[rules]]"),
+    "rule in a variable": in_variable(
+        "RULES", '[{"name": "r", "judges": ["safety"], "rate": 2}]', "rules[0].rate: must be a number from 0 to 1"
+    ),
+    "model in a variable": in_variable(
+        "MODELS",
+        f'{{"default": {{"api_key": "{SECRET}"}}}}',
+        "models.default.api_key: unknown key; did you mean api_key_env?",
+    ),
+    "truth in a variable": in_variable("EXPORT_EXPLANATIONS", "yes", "export_explanations: must be true or false"),
+    "role in a variable": in_variable("ROLES", "ingest,jduge", "roles[1]: must be one of export, ingest, judge"),
+    "only commas": in_variable("ROLES", ",", "roles: is empty; name at least one of ingest, judge, export"),
+    "bytes in a variable": in_variable("SAMPLING_KEY", "\udcff", "is not UTF-8; set it to UTF-8"),
+    "duration in a variable": in_variable("RETENTION", "soon", "retention: write an amount as 90, 15m or 24h"),
+    # arguments
+    "argument": Mistake(
+        "--metrics-port: metrics_port: must be a whole number from 0 to 65535", arguments={"metrics_port": -1}
+    ),
+    "roles as arguments": Mistake(
+        "--roles: roles[0]: must be one of export, ingest, judge", arguments={"roles": ["judges"]}
+    ),
+    "address as an argument": Mistake(
+        f"--redis-url: redis_url must begin with redis://, rediss:// or unix://: {URL_FORM}",
+        arguments={"redis_url": f"http://{SECRET}@host"},
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line_with_place_key_and_mend(mistake: Mistake) -> None:
+    if mistake.text is not None:
+        Path(FILE).write_bytes(mistake.text if isinstance(mistake.text, bytes) else mistake.text.encode())
+    with pytest.raises(SettingsError) as caught:
+        load(mistake.variables, None, mistake.arguments)
+    said = str(caught.value)
+    assert said == mistake.message
+    assert said.isprintable(), "one line, and nothing a terminal obeys"
+    assert SECRET not in said
+
+
+def test_the_place_of_a_mistake_is_where_the_last_word_came_from() -> None:
+    write("threads = 0", "mine.toml")
+    variable = {"TRACEJUDGE_THREADS": "0"}
+    for variables, arguments, place in (
+        ({}, {}, "mine.toml"),
+        (variable, {}, "TRACEJUDGE_THREADS"),
+        (variable, {"threads": 0}, "--threads"),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            load(variables, "mine.toml", arguments)
+        assert str(caught.value) == f"{place}: threads: must be a whole number of at least 1"

@@ -1,0 +1,179 @@
+"""Logs: one JSON object a line, and the body of a message in none of them."""
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import structlog
+from celery.worker.consumer import consumer as celery_consumer
+
+from worker import logs
+
+BODY = "BODY-OF-A-MESSAGE"
+
+
+@contextmanager
+def logging_of_its_own() -> Iterator[None]:
+    """Give the logging of the process back as it was."""
+    loggers = [logging.getLogger(name) for name in ("", *logs._CHATTY)]
+    levels = [logger.level for logger in loggers]
+    handlers = list(loggers[0].handlers)
+    try:
+        yield
+    finally:
+        loggers[0].handlers[:] = handlers
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        structlog.reset_defaults()
+
+
+def failing(text: str) -> None:
+    raise ValueError(text)
+
+
+class Written:
+    """What was written to standard error."""
+
+    def __init__(self, stream: io.StringIO) -> None:
+        self.stream = stream
+
+    @property
+    def text(self) -> str:
+        return self.stream.getvalue()
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text.splitlines()]
+
+    @property
+    def line(self) -> dict[str, Any]:
+        (only,) = self.lines
+        return only
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
+    stream = io.StringIO()
+    with logging_of_its_own():
+        monkeypatch.setattr(sys, "stderr", stream)
+        logs.configure("info")
+        yield Written(stream)
+
+
+def test_our_lines_are_json_with_their_fields(written: Written) -> None:
+    structlog.get_logger("tracejudge.test").warning("waiting", stage="ingest", seconds=0.5)
+    line = written.line
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "event": "waiting",
+        "level": "warning",
+        "logger": "tracejudge.test",
+        "stage": "ingest",
+        "seconds": 0.5,
+    }
+
+
+def test_lines_of_libraries_have_the_same_form(written: Written) -> None:
+    logging.getLogger("some.library").warning("lost %s of %d", "connection", 3)
+    line = written.line
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {"event": "lost connection of 3", "level": "warning", "logger": "some.library"}
+
+
+def test_a_text_of_several_lines_is_one_line(written: Written) -> None:
+    structlog.get_logger("tracejudge.test").info("two\nlines", text="a\nb\u2028c")
+    logging.getLogger("some.library").warning("two\r\nlines")
+    assert written.text.count("\n") == 2
+    assert [line["event"] for line in written.lines] == ["two\nlines", "two\r\nlines"]
+
+
+def test_an_exception_is_a_field_of_its_line(written: Written) -> None:
+    try:
+        failing("by zero")
+    except ValueError:
+        structlog.get_logger("tracejudge.test").exception("broken")
+        logging.getLogger("some.library").exception("broken too")
+    assert [line["event"] for line in written.lines] == ["broken", "broken too"]
+    assert all(line["exception"].endswith("ValueError: by zero") for line in written.lines)
+
+
+def test_bound_fields_are_on_all_lines(written: Written) -> None:
+    with structlog.contextvars.bound_contextvars(batch="b1"):
+        structlog.get_logger("tracejudge.test").info("ours")
+        logging.getLogger("some.library").info("theirs")
+    assert [line["batch"] for line in written.lines] == ["b1", "b1"]
+
+
+@pytest.mark.parametrize(("level", "events"), [("debug", 3), ("info", 2), ("warning", 1), ("error", 0)])
+@pytest.mark.usefixtures("written")
+def test_the_level_holds_for_ours_and_theirs(level: str, events: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    logs.configure(level)
+    for logger in (structlog.get_logger("tracejudge.test"), logging.getLogger("some.library")):
+        logger.debug("one")
+        logger.info("two")
+        logger.warning("three")
+    assert len(Written(stream).lines) == 2 * events
+
+
+def test_what_libraries_say_of_every_task_and_request_is_left_out(written: Written) -> None:
+    for name in ("celery.app.trace", "celery.worker.strategy", "httpx", "celery.redirected"):
+        logging.getLogger(name).info("said %s", BODY)
+        logging.getLogger(name).warning("matters")
+    assert [line["event"] for line in written.lines] == ["matters"] * 4
+
+
+def test_a_second_configuration_doubles_no_line(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", written.stream)
+    logs.configure("info")
+    logging.getLogger("some.library").warning("once")
+    assert len(written.lines) == 1
+
+
+BODIES = {
+    "unknown message": (
+        celery_consumer.UNKNOWN_FORMAT,
+        (BODY,),
+        "Received and deleted unknown message.  Wrong destination?!?",
+    ),
+    "unregistered task": (
+        celery_consumer.UNKNOWN_TASK_ERROR,
+        (BODY, BODY, BODY, BODY),
+        "Received unregistered task of type",
+    ),
+    "invalid task": (celery_consumer.INVALID_TASK_ERROR, (BODY, BODY), "Received invalid task message:"),
+    "undecodable message": (celery_consumer.MESSAGE_DECODE_ERROR, (BODY,) * 5, "Can't decode message body"),
+    "kombu's mixin": (
+        "Can't decode message body: %r (type:%r encoding:%r raw:%r')",
+        (BODY, BODY, BODY, BODY),
+        "Can't decode message body",
+    ),
+    "one argument as a mapping": ("Message Body: %(body)s", ({"body": BODY},), "Message Body"),
+    "no arguments": (f"Message of 7 bytes with body {BODY} from redis", (), "Message of 7 bytes with body"),
+    "over lines": (f"Rejected:\n{BODY}\nwas the body", (), "Rejected:"),
+}
+
+
+@pytest.mark.parametrize(("text", "arguments", "event"), BODIES.values(), ids=BODIES.keys())
+def test_of_a_library_s_line_about_a_body_only_the_beginning_is_left(
+    written: Written, text: str, arguments: tuple[Any, ...], event: str
+) -> None:
+    try:
+        failing(BODY)
+    except ValueError:
+        logging.getLogger("celery.worker.consumer.consumer").exception(text, *arguments, stack_info=True)
+    assert BODY not in written.text
+    line = written.line
+    assert set(line) == {"event", "level", "logger", "timestamp"}
+    assert line["event"] == event
+
+
+def test_a_line_that_speaks_of_no_body_keeps_its_arguments(written: Written) -> None:
+    logging.getLogger("celery.worker").warning("pool of %d threads", 64)
+    assert written.line["event"] == "pool of 64 threads"

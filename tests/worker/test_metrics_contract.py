@@ -1,0 +1,239 @@
+"""The metrics are those of the contract: names, types and labels, and what is at zero before anything happens."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.openmetrics.exposition import generate_latest
+from support.scrape import Scrape, parse
+
+from worker.metrics import BoundedLabel, Metrics
+from worker.settings import Rule, Settings, Where
+
+SERIES = ("service", "environment", "judge", "version", "judge_model")
+
+
+class Declared(NamedTuple):
+    type: str
+    labels: tuple[str, ...]
+
+
+def counter(*labels: str) -> Declared:
+    return Declared("counter", labels)
+
+
+def gauge(*labels: str) -> Declared:
+    return Declared("gauge", labels)
+
+
+def histogram(*labels: str) -> Declared:
+    return Declared("histogram", labels)
+
+
+CONTRACT = {
+    "traces_total": counter("service", "outcome"),
+    "invalid_traces_total": counter("reason"),
+    "producer_published_total": counter("service"),
+    "producer_dropped_total": counter("service", "reason"),
+    "cut_off_total": counter(),
+    "score": histogram(*SERIES, "metric"),
+    "verdicts_total": counter(*SERIES, "metric", "outcome"),
+    "verdict_weight_total": counter(*SERIES, "metric", "outcome"),
+    "verdict_weight_squared_total": counter(*SERIES, "metric", "outcome"),
+    "score_weighted_total": counter(*SERIES, "metric"),
+    "unscored_total": counter(*SERIES, "reason"),
+    "judge_request_duration_seconds": histogram("judge_model", "status"),
+    "judge_tokens_total": counter("judge_model", "judge", "direction"),
+    "judge_cost_usd_total": counter("judge_model", "judge", "direction"),
+    "judge_in_flight": gauge("judge_model"),
+    "judge_concurrency_limit": gauge("judge_model"),
+    "judge_circuit_open": gauge("judge_model"),
+    "score_age_seconds": histogram("service"),
+    "stream_lag": gauge(),
+    "stream_capacity": gauge(),
+    "stream_oldest_seconds": gauge(),
+    "batches_waiting": gauge(),
+    "batches_parked": gauge(),
+    "outbox_lag": gauge("exporter"),
+    "dead_letters": gauge(),
+    "outbox_cut_off_total": counter("exporter"),
+    "export_dropped_total": counter("exporter", "reason"),
+    "shed_total": counter("judge_model"),
+    "dead_cut_off_total": counter(),
+    "effective_sampling_ratio": gauge("rule"),
+    "ready": gauge("role"),
+}
+"""Section 7 of the contract, row by row."""
+
+LATER = {"judge_circuit_open", "shed_total", "dead_cut_off_total"}
+"""In the contract, and not made yet."""
+
+EXTRA = {
+    "unknown_fields_total": counter("service"),
+    "late_feedback_total": counter("outcome"),
+}
+"""Ours, beyond the contract."""
+
+TRACE_OUTCOMES = ("sampled", "not_sampled", "shed", "no_rule", "invalid", "duplicate")
+INVALID_REASONS = ("no_payload", "not_json", "wrong_type", "unknown_version", "too_large")
+
+
+def settings(*services: str | None, **fields: Any) -> Settings:
+    rules = tuple(
+        Rule(name=f"rule {number}", judges=("safety",), where=Where(service=service))
+        for number, service in enumerate(services)
+    )
+    return Settings(rules=rules, **fields)
+
+
+def declared(metrics: Metrics) -> dict[str, Declared]:
+    """Read names, types and labels from the registry, by the names that samples bear."""
+    found = {}
+    for collector in set(metrics.registry._collector_to_names):
+        assert isinstance(collector, MetricWrapperBase)
+        (family,) = collector.describe()
+        name = family.name.removeprefix("tracejudge_") + ("_total" if family.type == "counter" else "")
+        assert family.name.startswith("tracejudge_")
+        assert family.documentation
+        found[name] = Declared(family.type, collector._labelnames)
+    return found
+
+
+def page(metrics: Metrics) -> Scrape:
+    return parse(generate_latest(metrics.registry).decode())
+
+
+def edges(metrics: Metrics, name: str, labels: Iterable[str]) -> list[float]:
+    getattr(metrics, name).labels(*labels)
+    (samples,) = (
+        family.samples for family in metrics.registry.collect() if family.name == f"tracejudge_{FAMILIES[name]}"
+    )
+    return [float(sample.labels["le"]) for sample in samples if sample.name.endswith("_bucket")]
+
+
+FAMILIES = {"score": "score", "request_duration": "judge_request_duration_seconds", "score_age": "score_age_seconds"}
+
+
+def test_the_metrics_are_those_of_the_contract() -> None:
+    due = {name: wanted for name, wanted in CONTRACT.items() if name not in LATER}
+    assert declared(Metrics(settings())) == due | EXTRA
+
+
+def test_what_comes_later_is_in_the_contract_and_what_is_extra_is_not() -> None:
+    assert CONTRACT.keys() >= LATER
+    assert not CONTRACT.keys() & EXTRA.keys()
+
+
+def test_scores_are_counted_in_steps_of_a_tenth() -> None:
+    bounds = edges(Metrics(settings()), "score", ("s", "e", "j", "v", "m", "metric"))
+    assert bounds == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, float("inf")]
+
+
+def test_requests_are_measured_up_to_the_longest_timeout() -> None:
+    bounds = edges(Metrics(settings()), "request_duration", ("m", "ok"))
+    assert bounds == [
+        *(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64),
+        *(1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
+        float("inf"),
+    ]
+
+
+def test_the_age_of_scores_is_measured_up_to_the_time_of_giving_up() -> None:
+    *_, last, _ = edges(Metrics(settings()), "score_age", ("shop",))
+    assert last == Settings().give_up_after
+
+
+def test_each_bundle_has_a_registry_of_its_own() -> None:
+    one, other = Metrics(settings()), Metrics(settings())
+    one.stream_lag.set(5)
+    assert page(other).value("tracejudge_stream_lag") == 0
+    given = CollectorRegistry()
+    assert Metrics(settings(), given).registry is given
+
+
+# --- at zero before anything happens ---
+
+
+def test_outcomes_of_services_that_rules_name_stand_at_zero() -> None:
+    scrape = page(Metrics(settings("shop", "desk", "shop", "bot-*", "b?t", "b[ao]t", None)))
+    found = {
+        (sample.labels["service"], sample.labels["outcome"]): sample.value
+        for sample in scrape.samples("tracejudge_traces_total")
+    }
+    assert found == {(service, outcome): 0.0 for service in ("shop", "desk") for outcome in TRACE_OUTCOMES}
+
+
+def test_reasons_of_invalid_traces_stand_at_zero() -> None:
+    found = {
+        sample.labels["reason"]: sample.value
+        for sample in page(Metrics(settings())).samples("tracejudge_invalid_traces_total")
+    }
+    assert found == dict.fromkeys(INVALID_REASONS, 0.0)
+
+
+def test_touching_a_service_changes_nothing_that_was_counted() -> None:
+    metrics = Metrics(settings("shop"))
+    metrics.traces.labels("shop", "sampled").inc(3)
+    metrics.touch_service("shop")
+    metrics.touch_service("new")
+    scrape = page(metrics)
+    assert scrape.value("tracejudge_traces_total", service="shop", outcome="sampled") == 3
+    assert len(scrape.samples("tracejudge_traces_total", service="new")) == len(TRACE_OUTCOMES)
+
+
+# --- bounded labels ---
+
+
+def test_services_past_the_bound_are_one() -> None:
+    service = Metrics(settings(max_services=3)).service
+    assert [service(name) for name in ("a", "b", "a", "c", "d", "b", "e", "c")] == [
+        *("a", "b", "a", "c", "other", "b", "other", "c")
+    ]
+
+
+def test_services_that_rules_name_have_their_place() -> None:
+    service = Metrics(settings("late", "bot-*", max_services=2)).service
+    assert [service(name) for name in ("a", "b", "late", "bot-1")] == ["a", "other", "late", "other"]
+
+
+def test_two_hundred_services_by_default() -> None:
+    service = Metrics(Settings()).service
+    labels = {service(f"service-{number}") for number in range(1000)}
+    assert labels == {*(f"service-{number}" for number in range(200)), "other"}
+
+
+def test_a_text_is_no_label() -> None:
+    bounded = BoundedLabel(5)
+    assert [bounded("s" * 200), bounded("s" * 201), bounded("s" * 1_000_000)] == ["s" * 200, "other", "other"]
+
+
+def test_environments_are_bounded_as_well() -> None:
+    environment = Metrics(settings()).environment
+    assert len({environment(f"pr-{number}") for number in range(1000)}) == 51
+
+
+@pytest.mark.parametrize("extra", [("name",), ("release", "name"), ("name", "model", "release")])
+def test_series_labels_stand_behind_those_of_every_series(extra: tuple[str, ...]) -> None:
+    got = declared(Metrics(settings(series_labels=extra)))
+    series = (*SERIES, *extra)
+    assert {name: wanted.labels for name, wanted in got.items() if "judge" in wanted.labels[:3]} == {
+        "score": (*series, "metric"),
+        "verdicts_total": (*series, "metric", "outcome"),
+        "verdict_weight_total": (*series, "metric", "outcome"),
+        "verdict_weight_squared_total": (*series, "metric", "outcome"),
+        "score_weighted_total": (*series, "metric"),
+        "unscored_total": (*series, "reason"),
+        "judge_tokens_total": ("judge_model", "judge", "direction"),
+        "judge_cost_usd_total": ("judge_model", "judge", "direction"),
+    }
+
+
+def test_series_labels_are_bounded_to_fifty_values_each() -> None:
+    metrics = Metrics(settings(series_labels=("name", "release")))
+    for number in range(60):
+        metrics.extra["name"](f"name-{number}")
+    assert metrics.extra["name"]("name-49") == "name-49"
+    assert metrics.extra["name"]("name-50") == "other"
+    assert metrics.extra["release"]("1.0") == "1.0"
