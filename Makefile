@@ -27,6 +27,7 @@ check: $(READY) ## Lint, format, types, generated files, documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks docs tests/typed_consumer.py
 	$(BIN)/python -m docs.generate --check
 	$(BIN)/python -m docs.check
 

@@ -69,7 +69,7 @@ def _metrics() -> str:
     metrics = Metrics(Settings())
     for metric in vars(metrics).values():
         if isinstance(metric, Counter | Gauge | Histogram):
-            family = metric.describe()[0]
+            (family,) = metric.describe()
             name = family.name.removeprefix("tracejudge_") + ("_total" if isinstance(metric, Counter) else "")
             labels = ", ".join(metric._labelnames) or "-"  # noqa: SLF001 - the library tells it nowhere else
             lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")

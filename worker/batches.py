@@ -77,5 +77,5 @@ def decode(payload: bytes) -> Batch:
         if version != BATCH_VERSION:
             raise BatchError(f"version {version} of a batch is unknown here")
         return msgspec.json.decode(payload, type=Batch)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BatchError("the payload is no batch") from error

@@ -85,11 +85,24 @@ class _EvaluationId(Struct):
     id: str
 
 
+class _OfProducer(NamedTuple):
+    """The fields of a producer's hash that the books need, under their names there with `:` for `_`."""
+
+    sent: int
+    dropped: int
+    reported: int
+    trimmed: int
+    accounted: int
+    sent_accounted: int
+    trimmed_accounted: int
+
+
 class _Producers(NamedTuple):
     """What producers' hashes say that the books do not hold yet, and what is still in their buffers."""
 
     published: int
     sent: int
+    trimmed: int
 
 
 class Caps(NamedTuple):
@@ -151,6 +164,8 @@ def _read_once(store: Store) -> Account:
     ends["cut_off"] = min(ends["cut_off"], max(0, not_read))
     in_buffers = published - bare - dropped - sent
     in_stream = min(max(0, not_read - ends["cut_off"]), lag)
+    # A Redis that does not count what was added learns of what producers trimmed when their entries are read.
+    ends["cut_off"] += min(max(0, not_read - ends["cut_off"] - in_stream), producers.trimmed)
     unread = in_buffers + in_stream
     lost_traces = published - dropped - unread - sum(ends[name] for name in _TRACE_ENDS)
     chosen = counts.get("chosen", 0)
@@ -184,13 +199,14 @@ def _counts(store: Store) -> dict[str, int]:
 
 
 def _producers(store: Store) -> _Producers:
-    published = sent = 0
+    published = sent = trimmed = 0
     for key in store.call(lambda client: list(client.scan_iter(store.keys.producers, count=1000))):
         fields = store.call(partial(_producer, key))
-        of_sent, dropped, reported, accounted, sent_accounted = (int(value or 0) for value in fields)
-        published += max(0, max(of_sent + dropped, reported) - accounted)
-        sent += of_sent - sent_accounted
-    return _Producers(published, sent)
+        counts = _OfProducer(*(int(value or 0) for value in fields))
+        published += max(0, max(counts.sent + counts.dropped, counts.reported) - counts.accounted)
+        sent += counts.sent - counts.sent_accounted
+        trimmed += counts.trimmed - counts.trimmed_accounted
+    return _Producers(published, sent, trimmed)
 
 
 def _waiting(store: Store) -> int:
@@ -213,8 +229,7 @@ def _get(name: str, client: "redis.Redis") -> bytes | None:
 
 
 def _producer(key: bytes, client: "redis.Redis") -> list[bytes | None]:
-    fields = client.hmget(key, ["sent", "dropped", "reported", "accounted", "sent:accounted"])
-    return cast("list[bytes | None]", fields)
+    return cast("list[bytes | None]", client.hmget(key, [name.replace("_", ":") for name in _OfProducer._fields]))
 
 
 def _unfinished(store: Store, keys: Keys, ids: list[str]) -> int:

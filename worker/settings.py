@@ -41,7 +41,7 @@ class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     """Which traces a rule is for; what is left out matches everything.
 
     Attributes:
-        service: Pattern of the publishing service, with `*` and `?`.
+        service: Pattern of the publishing service, with `*`, `?` and `[...]`.
         environment: Pattern of the deployment.
         name: Pattern of the operation.
         release: Pattern of the service's version.

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.retry import Retry
 
 from worker.keys import Keys
@@ -154,6 +154,8 @@ def _exists(client: "redis.Redis", stream: str, entry_id: bytes) -> bool:
 
 def _kind(error: RedisError) -> str:
     """Name a failure without the driver's text, which may hold an address or a command."""
+    if isinstance(error, AuthenticationError):
+        return "Redis refuses the user or the password"
     if isinstance(error, ResponseError):
         return f"Redis refused the command ({str(error).split(' ', 1)[0][:32]})"
     return f"Redis does not answer ({type(error).__name__})"

@@ -4,7 +4,9 @@ A trace is one JSON object in UTF-8. Only ``trace_id``, ``service`` and ``output
 unknown is left out when a trace is read, and is never an error.
 """
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 __all__ = [
     "Document",
@@ -17,6 +19,8 @@ __all__ = [
     "Trace",
     "Usage",
 ]
+
+FeedbackScore = Annotated[float, Meta(ge=-1, le=1)]
 
 JSONValue = object
 """Anything JSON can hold; kept as it came and never interpreted."""
@@ -72,7 +76,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 class Feedback(Struct, frozen=True, omit_defaults=True):
     """What the end user said, from -1 (bad) to 1 (good)."""
 
-    score: float
+    score: FeedbackScore
     comment: str | None = None
 
 
@@ -112,7 +116,7 @@ class LateFeedback(Struct, frozen=True, omit_defaults=True):
     """Feedback that comes after its trace was published (entry kind ``f``)."""
 
     trace_id: str
-    score: float
+    score: FeedbackScore
     comment: str | None = None
 
 

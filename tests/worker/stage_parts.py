@@ -98,10 +98,10 @@ class Ground(AbstractContextManager["Ground"]):
         due = self.client.zrange(self.keys.leases, 0, -1, withscores=True)
         return {batch_id.decode(): (due_ms - now_ms) / 1000 for batch_id, due_ms in due}
 
-    def make_due(self, *batch_ids: str) -> None:
-        """Let the time of batches have come."""
-        past_ms = (time.time() - 1) * 1000
-        self.client.zadd(self.keys.leases, dict.fromkeys(batch_ids or self.batches(), past_ms), xx=True)
+    def make_due(self, *batch_ids: str, in_s: float = -1.0) -> None:
+        """Let the time of batches have come, or come soon; of all where none is named."""
+        due_ms = (time.time() + in_s) * 1000
+        self.client.zadd(self.keys.leases, dict.fromkeys(batch_ids or self.batches(), due_ms), xx=True)
 
     def waiting(self) -> dict[str, int]:
         return {model.decode(): int(size) for model, size in self.client.hgetall(self.keys.waiting).items()}

@@ -159,7 +159,7 @@ def test_a_verdict_that_comes_after_all_ends_a_dead_letter(ground: Ground, ledge
     }  # fmt: skip
 
 
-def test_already_finished_knows_ledger_and_dead_letters(ground: Ground, ledger: Ledger) -> None:
+def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger) -> None:
     ledger.record([Finished.of(verdict(1))])
     ledger.bury([given_up(2)])
     ids = [verdict(number).evaluation_id for number in range(4)]

@@ -78,7 +78,7 @@ class Telemetry(NamedTuple):
         parent = set_span_in_context(NonRecordingSpan(judged), Context()) if judged else Context()
         scored = {score.metric: score for score in verdict.scores}
         ended = _ns(verdict.started_at + verdict.duration_s)
-        for metric in verdict.metrics:
+        for metric in scored or verdict.metrics:
             record = LogRecord(
                 timestamp=ended,
                 observed_timestamp=ended,
