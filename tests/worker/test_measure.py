@@ -373,6 +373,20 @@ def test_each_exporter_has_its_own_lag_and_cut_offs(ground: Ground) -> None:
     }
 
 
+def test_what_the_outbox_cut_before_an_exporter_existed_is_not_counted_as_cut_off_for_it(ground: Ground) -> None:
+    """An OTLP endpoint that was configured after a month used to begin with a month of cut-off verdicts."""
+    ids = ground.send(*(make_verdict(number) for number in range(10)))
+    ground.client.xdel(ground.keys.verdicts, *ids[:7])
+    for _ in range(2):
+        ground.store.run("open_outbox", (ground.keys.verdicts, ground.keys.books), ("otel",))
+    assert ground.measure(groups=("otel",)).outbox["otel"].lag == 3
+    entries = ground.store.read_group(ground.keys.verdicts, "otel", "reader", count=100, block_ms=1)
+    ground.store.run(
+        "acknowledge", (ground.keys.verdicts, ground.keys.books), ("otel", *(entry_id for entry_id, _ in entries))
+    )
+    assert ground.measure(groups=("otel",), tell=True).outbox["otel"] == Position(lag=0, newly_cut=0, oldest_ms=0)
+
+
 def test_an_exporter_that_was_not_there_yet_has_all_of_the_outbox_ahead(ground: Ground) -> None:
     ground.send(*(make_verdict(number) for number in range(5)))
     assert ground.measure(groups=("later",)).outbox["later"] == Position(5, 0, 0)

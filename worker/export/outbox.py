@@ -66,7 +66,7 @@ class OutboxReader(Stage):
 
     def prepare(self) -> None:
         """Make the consumer group."""
-        self._store.make_group(self._store.keys.verdicts, self.exporter)
+        self._store.run("open_outbox", (self._store.keys.verdicts, self._store.keys.books), (self.exporter,))
 
     def turn(self) -> None:
         """Read once and deliver all of it."""
