@@ -15,6 +15,7 @@ from worker.books import read_account
 from worker.ingest import reader
 from worker.ingest.entries import read_entry
 from worker.ingest.plan import Planner
+from worker.keys import INGEST_GROUP
 from worker.sampling import position
 from worker.settings import Rule, Where
 from worker.store import StoreError
@@ -256,6 +257,25 @@ def test_a_dead_readers_entries_are_taken_over_together_with_new_ones(
     chosen.ingest.turn()
     assert ground.counted("read", "sampled") == {"read": 5, "sampled": 5}
     assert ground.pending() == 0
+
+
+def test_what_another_takes_over_at_the_same_moment_is_neither_ours_nor_gone(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour_ms, minute_ms = 3_600_000, 60_000
+    ground.append("p1", make_traces(range(3)))
+    ids = [entry_id for entry_id, _ in ground.read(consumer="dead")]
+    ground.client.xclaim(ground.keys.traces, INGEST_GROUP, "dead", 0, ids, idle=hour_ms)
+    xclaim = ground.store._redis.xclaim
+
+    def beaten(*arguments: Any, **options: Any) -> Any:
+        ground.client.xclaim(ground.keys.traces, INGEST_GROUP, "rival", minute_ms, ids)
+        return xclaim(*arguments, **options)
+
+    monkeypatch.setattr(ground.store._redis, "xclaim", beaten)
+    claimed = ground.store.claim_stale(ground.keys.traces, INGEST_GROUP, "heir", idle_ms=minute_ms, count=10)
+    assert claimed == []
+    assert ground.client.xpending(ground.keys.traces, INGEST_GROUP)["consumers"] == [{"name": b"rival", "pending": 3}]
 
 
 def test_past_the_bound_of_waiting_work_nothing_is_read(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ local function position(stream, group, added, read_field, cut_field, drift_field
   local delivered, pending, cut = state['last-delivered-id'], state['pending'], number_of(cut_field)
   local first = info['length'] > 0 and info['first-entry'][1] or nil
   local unread = nil
-  if info['length'] == 0 or delivered == info['last-generated-id'] then
+  if delivered == info['last-generated-id'] then
     unread = 0
   elseif first and before(delivered, first) then
     unread = info['length']
