@@ -37,7 +37,9 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "response_format": ("response_format", "json_schema", "structured output"),
     "temperature": ("temperature",),
 }
-_COMPLAINT: Final = re.compile(r"support|unknown|unrecogni[sz]ed|unexpected|not allowed|not permitted|invalid|extra|needs|requires|must")
+_COMPLAINT: Final = re.compile(
+    r"support|unknown|unrecogni[sz]ed|unexpected|not allowed|not permitted|invalid|extra|needs|requires|must"
+)
 _MAX_COMPLAINT_CHARS: Final = 500
 _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "stop": "stop",

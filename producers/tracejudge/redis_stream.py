@@ -14,7 +14,8 @@ from tracejudge.settings import Settings
 
 _CONNECT_TIMEOUT_S = 2.0
 _REPLY_TIMEOUT_S = 5.0
-_PRODUCER_TTL_S = 7 * 24 * 3600
+_PRODUCER_TTL_S = 30 * 24 * 3600
+"""Longer than a process stays silent: whose totals were forgotten would report its whole past a second time."""
 
 
 class RedisStream:

@@ -89,6 +89,10 @@ class Pipeline:
     def account(self) -> Account:
         return read_account(self.store)
 
+    def booked(self, name: str) -> int:
+        """Read one of the books at once; the whole account takes its time."""
+        return int(self.store.call(lambda client: client.hget(self.keys.books, name)) or 0)
+
     def settled(self, published: int, timeout_s: float = 60) -> Account:
         """Wait until everything published is accounted for, and return the books."""
 

@@ -54,6 +54,12 @@ class OtelExporter(OutboxReader):
             return
         self.acknowledge([entry.entry_id for entry in entries])
 
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread, then its connections."""
+        ended = super().stop(timeout_s)
+        self._client.close()
+        return ended
+
     def dropped(self, reason: str, amount: int) -> None:
         """Count what could not be delivered."""
         self._drop(reason).inc(amount)

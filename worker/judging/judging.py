@@ -15,7 +15,7 @@ import structlog
 
 from worker.batches import Batch, BatchError, decode
 from worker.judging.evaluations import Evaluations, Unfinished
-from worker.judging.loop import LoopThread
+from worker.judging.loop import LoopEndedError, LoopThread
 from worker.leases import RENEW_S, Held, Leases
 from worker.ledger import Ledger
 from worker.settings import Settings
@@ -29,6 +29,8 @@ _MIN_PARKING_S: Final = 1.0
 _MAX_PARKING_S: Final = 20.0
 """Parked work goes on at most this long after its cause is gone."""
 _HAND_BACK_S: Final = 30.0
+_FAULT_PARKING_S: Final = 60.0
+"""A fault of ours hardly passes by itself, and each try may be paid for."""
 
 
 class Judging:
@@ -83,6 +85,7 @@ class Judging:
             log.warning("batch left to the sweeper", batch=batch_id, error=str(error))
         except Exception as error:  # noqa: BLE001 - Celery would log the text of the error, which may quote a trace
             log.error("unforeseen error", batch=batch_id, error=type(error).__name__)  # noqa: TRY400
+            self._put_off(held)
 
     def stop(self, grace_s: float) -> None:
         """Take no new batch, let running ones finish for ``grace_s``, give back the rest, end the loop."""
@@ -95,10 +98,15 @@ class Judging:
                 self._loop.call(task.cancel)
         while self._held and time.monotonic() < deadline + 2:
             time.sleep(0.02)
-        with contextlib.suppress(TimeoutError, RuntimeError):
+        with contextlib.suppress(TimeoutError, LoopEndedError):
             # Without Redis the last verdicts cannot be written; their batches stay, and are judged again.
             self._loop.wait(self._evaluations.aclose(), timeout_s=2)
         self._loop.stop()
+
+    def _put_off(self, held: Held) -> None:
+        """Keep a batch that fails by a fault of ours from being judged, and paid for, over and over."""
+        with contextlib.suppress(StoreError):
+            self._leases.put_back(held, delay_s=_FAULT_PARKING_S, park=True)
 
     def _judge(self, held: Held, payload: bytes) -> None:
         try:
@@ -114,7 +122,7 @@ class Judging:
             self._held[held.batch_id] = (held, None)
         try:
             unfinished = self._loop.wait(self._evaluate(held, batch, finished))
-        except (asyncio.CancelledError, RuntimeError):
+        except (asyncio.CancelledError, LoopEndedError):
             # Cancelled at shutdown, or the lease is lost: then this changes nothing, for it needs the lease.
             self._leases.put_back(held, delay_s=0, park=False)
             return
@@ -140,6 +148,8 @@ class Judging:
         asked_s = max(one.assessment.retry_after_s or 0.0 for one in unfinished)
         # Half the age again: the waits double by themselves, without a counter that could be lost.
         delay_s = max(asked_s, min(_MAX_PARKING_S, max(_MIN_PARKING_S, age_s / 2)))
+        if all(one.assessment.reason == "internal_error" for one in unfinished):
+            delay_s = max(_FAULT_PARKING_S, age_s)
         # However long the endpoint asked us to wait: a last try, when it is time to give up.
         delay_s = min(delay_s, max(_MIN_PARKING_S, self._settings.give_up_after - age_s))
         reasons = sorted({str(one.assessment.reason) for one in unfinished})

@@ -6,9 +6,13 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["LoopThread"]
+__all__ = ["LoopEndedError", "LoopThread"]
 
 _T = TypeVar("_T")
+
+
+class LoopEndedError(Exception):
+    """The loop has ended, or never began; nothing was run."""
 
 
 class LoopThread:
@@ -35,13 +39,13 @@ class LoopThread:
 
         Raises:
             asyncio.CancelledError: It was cancelled.
-            RuntimeError: The loop has ended.
+            LoopEndedError: The loop has ended.
         """
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError:
+        except RuntimeError as error:
             coroutine.close()
-            raise
+            raise LoopEndedError from error
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
