@@ -7,7 +7,7 @@ among them costs nothing, since the lease in Redis decides who works and the led
 import logging
 import os
 import sys
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, NoReturn
 
 import structlog
@@ -64,7 +64,7 @@ def make_app(settings: Settings) -> Celery:
         runtime.judging.run(batch)
 
     app.steps["worker"].add(Stages)
-    signals.setup_logging.connect(_logging, weak=False)
+    signals.setup_logging.connect(partial(_log_our_way, settings.log_level), weak=False)
     return app
 
 
@@ -128,10 +128,10 @@ def _wake(app: Celery, batch_id: str) -> None:
         log.warning("wake-up not sent", batch=batch_id, error=type(error).__name__)
 
 
-def _logging(**_: Any) -> None:
+def _log_our_way(level: str, **_: Any) -> None:
     """Keep Celery from setting up logging of its own, also where it was started without us."""
     if not logging.getLogger().handlers:
-        logs.configure("info")
+        logs.configure(level)
 
 
 def _refuse(message: str) -> NoReturn:
