@@ -6,6 +6,7 @@ among them costs nothing, since the lease in Redis decides who works and the led
 
 import logging
 import os
+import signal
 import sys
 from functools import cache, partial
 from typing import Any, Final, NoReturn
@@ -78,6 +79,7 @@ class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
         self._runtime: Runtime = parent.app.tracejudge_runtime
         if parent.pool_cls is not TaskPool:
             _refuse("the pool must be threads; leave out -P/--pool, size and pool come from the configuration")
+        self._hurried = False
         super().__init__(parent)
 
     def start(self, parent: Any) -> None:
@@ -89,7 +91,17 @@ class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
         """Stop them in order; Celery stops its consumer before and its pool after."""
+        # Celery's own handling of a second signal cannot stop threads, and breaks off this very function.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._hurry)
         self._runtime.stop()
+
+    def _hurry(self, *_: object) -> None:
+        """End at once at the second signal, and whatever is still under way at the third."""
+        if self._hurried:
+            os._exit(1)
+        self._hurried = True
+        self._runtime.hurry()
 
 
 def _configuration(settings: Settings) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class Metrics:
         self.export_dropped = self._counter(
             "export_dropped", "Verdicts an exporter could not deliver", ("exporter", "reason")
         )
-        self.ready = self._gauge("ready", "1 while the role makes progress", ("role",))
+        self.ready = self._gauge("ready", "1 while the role's threads turn, 0 after 60 s without a turn", ("role",))
 
     def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
         return Counter(f"tracejudge_{name}", text, labels, registry=self.registry)

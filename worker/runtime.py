@@ -109,6 +109,10 @@ class Runtime:
         self.store.close()
         log.info("worker stopped", seconds=round(time.monotonic() - began, 2))
 
+    def hurry(self) -> None:
+        """Cut the grace of a stop short: what is being judged is given back at once."""
+        self.judging.hurry()
+
     def _has(self, role: str) -> bool:
         return role in self.settings.roles
 

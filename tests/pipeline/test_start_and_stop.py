@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -76,6 +77,27 @@ def test_sigterm_gives_back_what_takes_longer_than_the_grace(pipeline: Pipeline,
     pipeline.publish(make_traces(10))
     wait_until(lambda: endpoint.in_flight == 30, 20, "all calls to be under way")
     assert worker.program.terminate() == 0
+    endpoint.behaviour = replies.yes_no()
+    pipeline.worker(models={"default": model})
+    account = pipeline.settled(10, timeout_s=10)  # well below the lease's 15 s: it was given back
+    assert (account.scored, account.lost) == (30, 0)
+
+
+@pytest.mark.parametrize("command", [(), CELERY], ids=["tracejudge", "celery"])
+def test_a_second_signal_ends_the_grace_and_gives_the_work_back(
+    pipeline: Pipeline, endpoint: ChatEndpoint, command: tuple[str, ...]
+) -> None:
+    """Celery's own second signal broke our stop off; a third left the process hanging for ever."""
+    endpoint.behaviour = replies.hangs()
+    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}
+    worker = pipeline.worker(*command, models={"default": model}, grace_s=60)
+    pipeline.publish(make_traces(10))
+    wait_until(lambda: endpoint.in_flight == 30, 20, "all calls to be under way")
+    worker.program.signal(signal.SIGTERM)
+    worker.program.wait_for("Warm shutdown")
+    time.sleep(1)  # no later sign tells that the stop has come to where it waits
+    worker.program.signal(signal.SIGTERM)
+    worker.program.wait(15)
     endpoint.behaviour = replies.yes_no()
     pipeline.worker(models={"default": model})
     account = pipeline.settled(10, timeout_s=10)  # well below the lease's 15 s: it was given back

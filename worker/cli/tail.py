@@ -1,6 +1,7 @@
 """`tracejudge tail`: verdicts as they come."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = ["command", "follow"]
 
 _BLOCK_MS = 1000
 _READ_COUNT = 500
+_SOUGHT = 10_000
 
 
 @click.command("tail")
@@ -33,37 +35,40 @@ def command(
 ) -> None:
     """Follow verdicts until Ctrl-C."""
     store = open_store(settings_from(config, {"redis_url": redis_url}))
-    shown = 0
-    for entry in follow(store, last):
-        if failed and not _is_failed(entry.verdict):
-            continue
+    entries = follow(store, last, _is_failed if failed else None)
+    for entry in itertools.islice(entries, count):
         if as_json:
             print(msgspec.json.encode(entry.verdict).decode(), flush=True)
         else:
             OUT.print(_line(entry), soft_wrap=True)
-        shown += 1
-        if shown == count:
-            return
 
 
-def follow(store: Store, last: int = 0) -> Iterator[OutboxEntry]:
-    """Yield the last few entries of the outbox, then every new one.
+def follow(store: Store, last: int = 0, wanted: Callable[[Verdict], bool] | None = None) -> Iterator[OutboxEntry]:
+    """Yield the last few entries of the outbox, then every new one; only those that are wanted.
+
+    The last few are sought among the newest 10,000.
 
     Raises:
         StoreError: Redis did not answer.
     """
     stream = store.keys.verdicts
-    newest = store.call(lambda client: client.xrevrange(stream, count=max(1, last)))
+    sought = _SOUGHT if last and wanted else max(1, last)
+    newest = store.call(lambda client: client.xrevrange(stream, count=sought))
     position = newest[0][0] if newest else b"0"
-    for entry in reversed(newest[:last]):
-        if (read := read_outbox_entry(entry)) is not None:
-            yield read
+    found = itertools.islice(_readable(newest, wanted), last)
+    yield from reversed(list(found))
     while True:
         reply = store.call(partial(_read, stream, position))
-        for entry in reply[0][1] if reply else []:
-            position = entry[0]
-            if (read := read_outbox_entry(entry)) is not None:
-                yield read
+        for _, entries in reply:
+            position = entries[-1][0]
+            yield from _readable(entries, wanted)
+
+
+def _readable(entries: Iterable[Entry], wanted: Callable[[Verdict], bool] | None) -> Iterator[OutboxEntry]:
+    for entry in entries:
+        read = read_outbox_entry(entry)
+        if read is not None and (wanted is None or wanted(read.verdict)):
+            yield read
 
 
 def _read(stream: str, position: bytes, client: "redis.Redis") -> list[tuple[bytes, list[Entry]]]:

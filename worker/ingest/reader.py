@@ -147,8 +147,9 @@ class Ingest(Stage):
             self._count_traces(tally.service, tally.outcome, amount)
             if tally.producer is None:
                 metrics.producer_published.labels(metrics.service(tally.service)).inc(amount)
-            if tally.reason is not None:
+            if tally.reason is not None and amount:
                 metrics.invalid_traces.labels(tally.reason).inc(amount)
+                log.warning("entries are no traces", reason=tally.reason, entries=amount, producer=tally.producer)
         for entry, outcome in zip(plan.traces, answer.outcomes, strict=True):
             if outcome:
                 self._count_traces(entry.trace.service, outcome, 1)

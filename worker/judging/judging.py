@@ -28,6 +28,7 @@ log = structlog.get_logger("tracejudge.judging")
 _MIN_PARKING_S: Final = 1.0
 _MAX_PARKING_S: Final = 20.0
 """Parked work goes on at most this long after its cause is gone."""
+_CANCEL_S: Final = 2.0
 _HAND_BACK_S: Final = 30.0
 _FAULT_PARKING_S: Final = 60.0
 """A fault of ours hardly passes by itself, and each try may be paid for."""
@@ -49,6 +50,7 @@ class Judging:
         self._lock = threading.Lock()
         self._held: dict[str, tuple[Held, asyncio.Task[list[Unfinished]] | None]] = {}
         self._stopping = False
+        self._hurried = False
         self._threads = settings.threads
         self.progressed_at = time.monotonic()
 
@@ -91,17 +93,22 @@ class Judging:
         """Take no new batch, let running ones finish for ``grace_s``, give back the rest, end the loop."""
         self._stopping = True
         deadline = time.monotonic() + grace_s
-        while self._held and time.monotonic() < deadline:
+        while self._held and time.monotonic() < deadline and not self._hurried:
             time.sleep(0.05)
         for _, task in list(self._held.values()):
             if task is not None:
                 self._loop.call(task.cancel)
-        while self._held and time.monotonic() < deadline + 2:
+        deadline = time.monotonic() + _CANCEL_S
+        while self._held and time.monotonic() < deadline:
             time.sleep(0.02)
         with contextlib.suppress(TimeoutError, LoopEndedError):
             # Without Redis the last verdicts cannot be written; their batches stay, and are judged again.
             self._loop.wait(self._evaluations.aclose(), timeout_s=2)
         self._loop.stop()
+
+    def hurry(self) -> None:
+        """Let a stop that is waiting for running batches wait no longer; any thread or signal handler may call it."""
+        self._hurried = True
 
     def _put_off(self, held: Held) -> None:
         """Keep a batch that fails by a fault of ours from being judged, and paid for, over and over."""
@@ -154,7 +161,13 @@ class Judging:
         delay_s = min(delay_s, max(_MIN_PARKING_S, self._settings.give_up_after - age_s))
         reasons = sorted({str(one.assessment.reason) for one in unfinished})
         log.warning(
-            "batch parked", batch=batch.id, evaluations=len(unfinished), reasons=reasons, seconds=round(delay_s, 1)
+            "batch parked",
+            batch=batch.id,
+            judge_model=batch.judge_model,
+            evaluations=len(unfinished),
+            reasons=reasons,
+            notes=sorted({one.assessment.note or "" for one in unfinished}),
+            seconds=round(delay_s, 1),
         )
         self._leases.put_back(held, delay_s=delay_s, park=True)
 

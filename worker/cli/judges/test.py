@@ -73,6 +73,10 @@ def test(
     result = agreement(judged)
     _print_agreement(judge, model, result, judged, as_json=as_json)
     accuracy = result.balanced_accuracy
+    if sum(result.unscored.values()) == len(judged):
+        notes = sorted({one.assessment.note for one in judged if one.assessment.note})
+        NOTES.print(f"nothing was scored: {'; '.join(notes)}", markup=False)
+        sys.exit(1)
     if minimum is not None and (accuracy is None or accuracy < minimum):
         NOTES.print(f"balanced accuracy is below {minimum}")
         sys.exit(1)
