@@ -27,6 +27,7 @@ log = structlog.get_logger("tracejudge.worker")
 
 TASK: Final = "tracejudge.judge"
 MESSAGE_VERSION: Final = 1
+_REFUSED: Final = 2
 _BROKER_TIMEOUT_S: Final = 10
 
 
@@ -55,6 +56,8 @@ def make_app(settings: Settings) -> Celery:
     app.conf.update(_configuration(settings))
     runtime = Runtime(settings, wake=lambda batch_id: _wake(app, batch_id))
     app.tracejudge_runtime = runtime
+    # Celery's `worker_main` does not tell how the worker ended.
+    app.tracejudge_status = 0
 
     @app.task(name=TASK, ignore_result=True)  # type: ignore[untyped-decorator]
     def judge(v: int, batch: str) -> None:
@@ -79,6 +82,9 @@ class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
         self._runtime: Runtime = parent.app.tracejudge_runtime
         if parent.pool_cls is not TaskPool:
             _refuse("the pool must be threads; leave out -P/--pool, size and pool come from the configuration")
+        if "judge" not in self._runtime.settings.roles:
+            # Wake-ups are for workers that judge; taken here they would be lost.
+            parent.app.amqp.queues.deselect(self._runtime.settings.queue)
         self._hurried = False
         super().__init__(parent)
 
@@ -87,6 +93,7 @@ class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
         try:
             self._runtime.start(parent.concurrency)
         except SettingsError as error:
+            parent.app.tracejudge_status = _REFUSED
             _refuse(str(error))
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
@@ -148,4 +155,4 @@ def _log_our_way(level: str, **_: Any) -> None:
 
 def _refuse(message: str) -> NoReturn:
     sys.stderr.write(f"tracejudge: {message}\n")
-    sys.exit(2)
+    sys.exit(_REFUSED)

@@ -156,6 +156,9 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
     if "rules" not in origin and "default" not in settings.models:
         mend = "call one default, or write [[rules]] with the model of each"
         raise SettingsError(f"{origin['models']}: models: none is the default; {mend}")
+    if settings.give_up_after >= settings.ledger_ttl_s:
+        here = f"{origin.get('give_up_after', origin.get('retention', 'defaults'))}: give_up_after"
+        raise SettingsError(f"{here}: must be less than retention and 24h together, or a verdict could count twice")
     _check_rules(settings, origin.get("rules", "defaults"))
     for judge, keys in settings.judges.items():
         here = f"{origin['judges']}: judges.{judge}"

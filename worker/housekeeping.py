@@ -51,7 +51,9 @@ class Housekeeping(Stage):
         """Look once, then wait."""
         self._show_readiness()
         settings, metrics = self._settings, self._metrics
-        oldest = f"{int((time.time() - settings.retention) * 1000)}-0"
+        # By Redis' clock, which made the ids: a worker whose own runs ahead would throw the whole stream away.
+        seconds, _ = self._store.call(lambda client: client.time())
+        oldest = f"{int((seconds - settings.retention) * 1000)}-0"
         caps = Caps(oldest, settings.max_stream_bytes, settings.max_stream)
         found = measure(self._store, caps, groups=self._groups, tell=True)
         self.waiting_bytes = found.waiting_bytes

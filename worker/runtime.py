@@ -60,6 +60,8 @@ class Runtime:
         self._exporters = self._make_exporters() if self._has("export") else []
         for stage in (*self._ingest, *self._sweepers, *self._exporters):
             progress[stage.role] = _latest(progress.get(stage.role), stage)
+        if self._has("judge"):
+            progress["judge"] = _latest(progress["judge"], self.judging)
 
     def start(self, threads: int) -> None:
         """Serve metrics and start all stages.
@@ -146,7 +148,7 @@ def _stop(stages: "list[Ingest] | list[Sweeper] | list[OutboxReader] | list[Hous
             log.warning("stage did not end in time", stage=stage.role)
 
 
-def _latest(other: Callable[[], float] | None, stage: Stage) -> Callable[[], float]:
+def _latest(other: Callable[[], float] | None, stage: Stage | Judging) -> Callable[[], float]:
     """Tell when the slowest of a role's stages last made progress."""
     if other is None:
         return lambda: stage.progressed_at

@@ -5,9 +5,11 @@ arithmetic, and wherever its scores are shown they are called lexical. What it a
 ``tracejudge judges test`` and printed in the README.
 """
 
+import asyncio
 import re
 import sys
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
@@ -22,6 +24,7 @@ _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s+|\n+")
 _SUFFIXES: Final = ("ations", "ation", "ings", "ing", "ies", "ed", "es", "ly", "s")
 _MIN_STEM: Final = 3
+_LARGE_CHARS: Final = 100_000
 _STOPWORDS_TEXT: Final = """
 a about after all also am an and any are as at be because been before being but by can could did do does doing for from
 get got had has have having he her here him his how i if in into is it its just like made make may me might more most
@@ -38,14 +41,22 @@ class LexicalModel:
     def __init__(self, settings: ModelSettings | None = None) -> None:
         """Take settings only for the name; there is no context that could be full."""
         self.settings = structs.replace(settings or ModelSettings(provider="lexical"), max_input_tokens=sys.maxsize)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracejudge-lexical")
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer at once, in the form the judge asked for."""
-        text = msgspec.json.encode(request.heuristic()).decode()
+        answer = request.heuristic
+        if sum(len(message.content) for message in request.messages) > _LARGE_CHARS:
+            # Seconds of counting words must not keep the event loop from renewing leases.
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, answer)
+        else:
+            found = answer()
+        text = msgspec.json.encode(found).decode()
         return ChatResponse(text, model="lexical")
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """End the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def content_words(text: str) -> frozenset[str]:

@@ -60,13 +60,15 @@ class _Choice(Struct):
 
 
 class _Usage(Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    """Servers leave counts out, or write them as null or as fractions: none of that spoils an answer."""
+
+    prompt_tokens: float | None = None
+    completion_tokens: float | None = None
 
 
 class _Completion(Struct):
     choices: list[_Choice]
-    id: str | None = None
+    id: str | int | None = None
     model: str | None = None
     usage: _Usage | None = None
 
@@ -148,9 +150,9 @@ def _response(reply: Reply) -> ChatResponse:
         text=first.message.content or "",
         finish_reason=_FINISH.get(first.finish_reason, "other"),
         refusal=bool(first.message.refusal),
-        input_tokens=usage.prompt_tokens,
-        output_tokens=usage.completion_tokens,
-        response_id=completion.id,
+        input_tokens=max(0, int(usage.prompt_tokens or 0)),
+        output_tokens=max(0, int(usage.completion_tokens or 0)),
+        response_id=None if completion.id is None else str(completion.id),
         model=completion.model,
     )
 

@@ -1,5 +1,6 @@
 """The bounded buffer between the threads that publish and the one that sends."""
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -105,8 +106,9 @@ class Buffer:
 
     def abandon_queued(self) -> None:
         """Give up what no batch has taken yet."""
-        with self._lock:
-            while self._items:
+        # The sender takes without the lock: what is here now may be gone with the next look.
+        with self._lock, contextlib.suppress(IndexError):
+            while True:
                 self._tally(self._items.popleft().kind).drop(Reason.ABANDONED)
 
     def abandon_all(self) -> int:

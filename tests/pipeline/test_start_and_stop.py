@@ -48,8 +48,9 @@ def test_a_wrong_configuration_ends_the_start_with_one_line(pipeline: Pipeline) 
         )
 
 
-def test_roles_can_run_in_processes_of_their_own(pipeline: Pipeline) -> None:
-    pipeline.worker(roles="ingest")
+@pytest.mark.parametrize("command", [(), CELERY], ids=["tracejudge", "celery"])
+def test_roles_can_run_in_processes_of_their_own(pipeline: Pipeline, command: tuple[str, ...]) -> None:
+    pipeline.worker(*command, roles="ingest")
     pipeline.publish(make_traces(20))
     wait_until(lambda: pipeline.account().sampled == 20, 20, "the traces to be chosen")
     assert pipeline.account().waiting == 60
@@ -57,6 +58,13 @@ def test_roles_can_run_in_processes_of_their_own(pipeline: Pipeline) -> None:
     assert pipeline.settled(20).scored == 60
     exporter = pipeline.worker(roles="export")
     assert exporter.counted(60).total("tracejudge_verdicts_total") == 60
+
+
+def test_a_start_that_fails_ends_with_a_status_that_says_so(pipeline: Pipeline) -> None:
+    first = pipeline.worker()
+    second = pipeline.worker(wait=False, metrics_port=str(first.port))
+    assert second.program.wait() == 2
+    assert "tracejudge: metrics_port: 127.0.0.1:" in second.program.stderr
 
 
 def test_sigterm_lets_running_work_finish_and_ends_with_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:

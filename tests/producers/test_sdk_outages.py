@@ -217,7 +217,8 @@ def test_the_log_names_neither_password_nor_text(
     tracejudge.publish(output="secret words")
     assert not tracejudge.flush(timeout=0.3)
     tracejudge.shutdown(timeout=0.1)
-    assert caplog.messages == [
+    # Of this client: a thread that an earlier test left to its timeout may still complain about its own Redis.
+    assert [message for message in caplog.messages if own_redis.url in message or "s3cret" in message] == [
         f"Redis at {own_redis.url} takes no traces (AuthenticationError); 1 wait",
         f"1 entries for Redis at {own_redis.url} abandoned",
     ]

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 
 import click
 
@@ -31,9 +32,7 @@ def command(config: str | None, redis_url: str | None, roles: str | None, metric
     from worker.celery import make_app  # noqa: PLC0415
 
     options = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-    if "judge" not in settings.roles:
-        options += ["--exclude-queues", settings.queue]
     node = f"tracejudge-{os.getpid()}@{socket.gethostname()}"
-    make_app(settings).worker_main(
-        ["--quiet", "worker", "--hostname", node, "--loglevel", settings.log_level, *options]
-    )
+    app = make_app(settings)
+    app.worker_main(["--quiet", "worker", "--hostname", node, "--loglevel", settings.log_level, *options])
+    sys.exit(app.tracejudge_status)

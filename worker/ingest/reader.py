@@ -4,7 +4,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -97,7 +97,8 @@ class Ingest(Stage):
         )
         if entries:
             self._read_count = _next_count(self._read_count, entries)
-            self.take(entries)
+            for part in _parts(entries):
+                self.take(part)
 
     def take(self, entries: Sequence[Entry]) -> None:
         """Put entries into the books and batches, and wake a judge for each batch.
@@ -181,6 +182,23 @@ class Ingest(Stage):
 
 def _next_count(count: int, entries: Sequence[Entry]) -> int:
     """Read twice as many entries next time, as long as so many of their size stay within the bytes of one read."""
-    size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
-    fitting = _READ_BYTES * len(entries) // max(1, size)
+    fitting = _READ_BYTES * len(entries) // max(1, sum(map(_size, entries)))
     return max(1, min(2 * count, fitting, _READ_COUNT))
+
+
+def _parts(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Divide what was read into parts that one script call may hold, whatever came after the small entries."""
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if part and size + _size(entry) > _READ_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(entry)
+        size += _size(entry)
+    if part:
+        yield part
+
+
+def _size(entry: Entry) -> int:
+    return sum(map(len, (entry[1] or {}).values()))

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -80,10 +81,10 @@ class Evaluations:
         started_at, start = time.time(), time.perf_counter()
         assessment = await self._assess(batch, item, evaluation)
         judge, model = self._judges.get(evaluation.judge), self._models.get(batch.model)
-        verdict = make_verdict(
-            assessment,
-            item,
-            evaluation,
+        make = partial(
+            make_verdict,
+            item=item,
+            evaluation=evaluation,
             metrics=judge.metric_names if judge else (evaluation.judge,),
             judge_model=batch.judge_model,
             price=model.settings.price if model else None,
@@ -91,9 +92,15 @@ class Evaluations:
             started_at=started_at,
             duration_s=time.perf_counter() - start,
         )
+        try:
+            verdict = make(assessment)
+            finished = Finished.of(verdict)
+        except Exception as error:  # noqa: BLE001 - what cannot be written must not take its batch along
+            assessment = _faulty(evaluation, error)
+            verdict = make(assessment)
         if not assessment.is_final:
             return Unfinished(item, evaluation, assessment, verdict)
-        fresh = await self._recorder.record(Finished.of(verdict))
+        fresh = await self._recorder.record(finished)
         _log(verdict, fresh=fresh)
         return None
 
@@ -105,10 +112,14 @@ class Evaluations:
         try:
             return await evaluate(judge, item.trace, model)
         except Exception as error:  # noqa: BLE001 - one evaluation must not take its batch along
-            # Only the type: the text of an unforeseen error may quote a trace.
-            kind = type(error).__name__
-            log.error("unforeseen error", judge=evaluation.judge, evaluation_id=evaluation.id, error=kind)  # noqa: TRY400
-            return Assessment("unscored", "internal_error", note=f"unforeseen error {kind}")
+            return _faulty(evaluation, error)
+
+
+def _faulty(evaluation: Evaluation, error: Exception) -> Assessment:
+    # Only the type: the text of an unforeseen error may quote a trace.
+    kind = type(error).__name__
+    log.error("unforeseen error", judge=evaluation.judge, evaluation_id=evaluation.id, error=kind)
+    return Assessment("unscored", "internal_error", note=f"unforeseen error {kind}")
 
 
 def _log(verdict: Verdict, *, fresh: bool) -> None:

@@ -51,6 +51,7 @@ class Judging:
         self._held: dict[str, tuple[Held, asyncio.Task[list[Unfinished]] | None]] = {}
         self._stopping = False
         self._hurried = False
+        self._started = False
         self._threads = settings.threads
         self.progressed_at = time.monotonic()
 
@@ -66,6 +67,7 @@ class Judging:
             threads: Size of the pool whose threads call ``run``.
         """
         self._threads = threads
+        self._started = True
         self._loop.start()
         self._loop.submit(self._renew())
 
@@ -75,7 +77,7 @@ class Judging:
         A batch that is finished, parked or held by another is left alone. Nothing is raised: whatever goes wrong,
         the batch stays in Redis and the sweeper finds it.
         """
-        if self._stopping:
+        if self._stopping or not self._started:
             return
         held = Held(batch_id, f"{self._process}-{secrets.token_hex(4)}")
         try:
@@ -180,8 +182,8 @@ class Judging:
                 held = [lease for lease, _ in self._held.values()]
             try:
                 lost = await asyncio.to_thread(self._leases.renew, held)
-            except StoreError as error:
-                log.warning("leases not renewed", error=str(error))
+            except Exception as error:  # noqa: BLE001 - were this to end, all leases would lapse unseen
+                log.warning("leases not renewed", error=type(error).__name__)
                 continue
             for batch_id in lost:
                 _, task = self._held.get(batch_id, (None, None))

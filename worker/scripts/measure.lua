@@ -85,7 +85,8 @@ local length = redis.call('XLEN', KEYS[1])
 local capacity = math.min(tonumber(ARGV[3]), 99999999999999) -- cjson writes no more digits
 if length > 0 then
   local trimmed = redis.call('XTRIM', KEYS[1], 'MINID', '~', ARGV[1], 'LIMIT', 100000)
-  local mean = redis.call('MEMORY', 'USAGE', KEYS[1]) / length
+  -- All of it: a sample looks at the oldest entries only, and one large trace among them would cut off thousands.
+  local mean = redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 0) / length
   capacity = math.max(1, math.min(capacity, math.floor(tonumber(ARGV[2]) / mean)))
   if redis.call('XLEN', KEYS[1]) > capacity then
     trimmed = trimmed + redis.call('XTRIM', KEYS[1], 'MAXLEN', '~', capacity, 'LIMIT', 100000)
