@@ -12,6 +12,7 @@ from typing import Any, Final, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
+from kombu.transport import TRANSPORT_ALIASES
 
 from judges.catalog import catalogue
 from judges.models.build import ModelSettingsError, check
@@ -192,11 +193,21 @@ def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
         parse_redis_url(settings.redis_url)
     except ConfigurationError as error:
         raise SettingsError(f"{origin['redis_url']}: {error}") from None
-    if settings.broker_url and "://" not in settings.broker_url:
+    if settings.broker_url and not _is_broker(settings.broker_url):
         raise SettingsError(f"{origin['broker_url']}: broker_url: must be a URL, as amqp://host or redis://host:6379/0")
     if settings.otlp_endpoint is not None and not _is_endpoint(settings.otlp_endpoint):
         mend = "must be http://host:port or https://host:port"
         raise SettingsError(f"{origin['otlp_endpoint']}: otlp_endpoint: {mend}")
+
+
+def _is_broker(url: str) -> bool:
+    """Tell whether Celery could use a URL; its own errors are tracebacks that may quote a part of a password."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in TRANSPORT_ALIASES and parts.port != 0
+    except ValueError:
+        return False
+    return usable
 
 
 def _is_endpoint(url: str) -> bool:

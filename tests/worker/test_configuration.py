@@ -522,3 +522,11 @@ def test_the_place_of_a_mistake_is_where_the_last_word_came_from() -> None:
         with pytest.raises(SettingsError) as caught:
             load(variables, "mine.toml", arguments)
         assert str(caught.value) == f"{place}: threads: must be a whole number of at least 1"
+
+
+@pytest.mark.parametrize("url", ["redis://:pa#ssw0rd@host:1/0", "foo://host", "redis://host:none/0"])
+def test_a_broker_that_celery_could_not_use_is_told_in_one_line_without_the_password(url: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({"TRACEJUDGE_BROKER_URL": url})
+    mend = "broker_url: must be a URL, as amqp://host or redis://host:6379/0"
+    assert str(caught.value) == f"TRACEJUDGE_BROKER_URL: {mend}"

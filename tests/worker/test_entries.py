@@ -375,3 +375,10 @@ def test_reading_never_raises(entry: dict[bytes, bytes]) -> None:
 def test_reading_a_payload_never_raises(payload: bytes) -> None:
     for kind in (b"t", b"r", b"f"):
         check(read({b"v": b"1", kind: payload}))
+
+
+def test_a_span_id_that_is_none_is_kept_out() -> None:
+    """It would go into logs and onto spans as it stands, whatever text somebody put there."""
+    payload = b'{"trace_id": "a", "service": "s", "output": "", "span_id": "the user said: hello"}'
+    entry = read_entry((b"1-0", {b"v": b"1", b"t": payload}), 1000)
+    assert entry.trace.span_id is None

@@ -28,6 +28,8 @@ InvalidReason = Literal["no_payload", "not_json", "wrong_type", "unknown_version
 WIRE_VERSION: Final = b"1"
 _MAX_TRACE_ID_CHARS: Final = 128
 _MAX_PRODUCER_ID_BYTES: Final = 64
+_MAX_SERVICE_CHARS: Final = 200
+_SPAN_ID: Final = re.compile(r"[0-9a-f]{16}")
 _MAX_DROP_REASONS: Final = 20
 _DROP_REASON: Final = re.compile(r"[a-z_]{1,32}")
 _MAX_TOTAL: Final = 10**12
@@ -127,8 +129,11 @@ def _read(entry_id: str, producer: str | None, fields: Mapping[bytes, bytes], ma
     if kind == b"f":
         return FeedbackEntry(entry_id, _decode(_feedback_decoder, payload))
     trace = _decode(_trace_decoder, payload)
-    if not 0 < len(trace.trace_id) <= _MAX_TRACE_ID_CHARS or not trace.service:
+    if not 0 < len(trace.trace_id) <= _MAX_TRACE_ID_CHARS or not 0 < len(trace.service) <= _MAX_SERVICE_CHARS:
         raise _InvalidError("wrong_type")
+    if trace.span_id and _SPAN_ID.fullmatch(trace.span_id) is None:
+        # Not what the field is for, and it would go into logs and onto spans as it stands.
+        trace = msgspec.structs.replace(trace, span_id=None)
     _check_nesting(payload)
     publication_id = trace.id or hashlib.blake2b(payload, digest_size=8).hexdigest()
     return TraceEntry(entry_id, producer, trace, publication_id, payload)
