@@ -108,7 +108,7 @@ def _judges() -> str:
     lines = [_NOTE, "# Judges\n", "| judge | asks | needs | metric | scale | passes |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     for judge in catalogue().values():
-        needs = ", ".join(need if isinstance(need, str) else " or ".join(need) for need in judge.needs)
+        needs = ", ".join(judge.needs_in_words)
         for metric in judge.metrics:
             passes = metric.pass_rule or "descriptive"
             lines.append(f"| `{judge.name}` | {judge.asks} | {needs} | `{metric.name}` | {metric.scale} | {passes} |")

@@ -99,6 +99,11 @@ class Judge:
         """The names of its metrics, in order."""
         return tuple(metric.name for metric in self.metrics)
 
+    @property
+    def needs_in_words(self) -> tuple[str, ...]:
+        """The needed inputs for display; alternatives are joined by `or`."""
+        return tuple(need if isinstance(need, str) else " or ".join(need) for need in self.needs)
+
     def missing(self, trace: Trace) -> str | None:
         """Say in one sentence which needed input the trace lacks, or nothing."""
         for need in self.needs:

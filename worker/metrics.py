@@ -14,7 +14,6 @@ __all__ = ["OUTCOMES", "SERIES", "BoundedLabel", "Metrics"]
 
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
 OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
-ROLES: Final = ("ingest", "judge", "export")
 TRACE_OUTCOMES: Final = ("sampled", "not_sampled", "shed", "no_rule", "invalid", "duplicate")
 INVALID_REASONS: Final = ("no_payload", "not_json", "wrong_type", "unknown_version", "too_large")
 _SCORE_BUCKETS: Final = tuple(step / 10 for step in range(11))

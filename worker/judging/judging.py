@@ -37,8 +37,6 @@ _FAULT_PARKING_S: Final = 60.0
 class Judging:
     """The judging of one process."""
 
-    role: Final = "judge"
-
     def __init__(self, settings: Settings, store: Store, evaluations: Evaluations, ledger: Ledger) -> None:
         """Prepare; ``start`` begins."""
         self._settings = settings

@@ -32,7 +32,7 @@ def _row(judge: Judge) -> dict[str, object]:
     return {
         "name": judge.name,
         "metrics": judge.metric_names,
-        "needs": [need if isinstance(need, str) else " or ".join(need) for need in judge.needs],
+        "needs": judge.needs_in_words,
         "scale": {metric.name: metric.scale for metric in judge.metrics},
         "pass": {metric.name: metric.pass_rule for metric in judge.metrics},
         "version": judge.version,
@@ -42,7 +42,7 @@ def _row(judge: Judge) -> dict[str, object]:
 
 def _listing(judge: Judge) -> str:
     """Describe a judge in three lines that stay readable in a narrow terminal."""
-    needs = ", ".join(need if isinstance(need, str) else " or ".join(need) for need in judge.needs)
+    needs = ", ".join(judge.needs_in_words)
     metrics = "; ".join(
         f"{metric.name}: {metric.scale}, {f'{metric.pass_rule} passes' if metric.pass_rule else 'descriptive'}"
         for metric in judge.metrics
