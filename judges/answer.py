@@ -13,7 +13,17 @@ from typing import Final
 import json_repair
 import msgspec
 
-__all__ = ["AnswerError", "InvalidAnswerError", "OutOfRangeError", "choice", "read_object", "text_field"]
+__all__ = [
+    "AnswerError",
+    "InvalidAnswerError",
+    "OutOfRangeError",
+    "choice",
+    "rating",
+    "read_object",
+    "text_field",
+    "text_list",
+    "truth",
+]
 
 _MAX_ANSWER_CHARS: Final = 400_000
 """Longer texts are no answer to any of our judges; reading them would only cost time."""
@@ -22,6 +32,7 @@ _MAX_REPAIRED_OPENINGS: Final = 300
 """json-repair takes time that grows with the square of what is opened: 8 kB of `{"{"` hold it for 2.5 s."""
 _OPENING: Final = re.compile(r'\{(?=\s*["}])')
 """Where a JSON object can begin; the decoder's failure at any other brace costs a look at the whole text."""
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 
 
 class AnswerError(ValueError):
@@ -78,8 +89,7 @@ def text_field(answer: Mapping[str, object], key: str) -> str:
     value = answer[key]
     if not isinstance(value, str):
         raise InvalidAnswerError(f"`{key}` is not a text")
-    # Half a surrogate pair, as a JSON escape can bring it, would make a verdict that nobody can encode.
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return _encodable(value)
 
 
 def choice(answer: Mapping[str, object], key: str, menu: Sequence[str]) -> str:
@@ -96,6 +106,57 @@ def choice(answer: Mapping[str, object], key: str, menu: Sequence[str]) -> str:
     if label not in menu:
         raise OutOfRangeError(f"`{key}` is none of {', '.join(menu)}")
     return label
+
+
+def rating(answer: Mapping[str, object], key: str, lowest: int, highest: int) -> int:
+    """Take a whole number from an answer: 4, 4.0, or its digits in a string.
+
+    Raises:
+        InvalidAnswerError: The value is no number.
+        OutOfRangeError: It is a fraction, or off the scale.
+    """
+    value = answer[key]
+    if isinstance(value, str):
+        digits = value.strip().removesuffix(".")
+        if _NUMBER.fullmatch(digits) is None:
+            raise InvalidAnswerError(f"`{key}` is not a number")
+        value = float(digits)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidAnswerError(f"`{key}` is not a number")
+    if not lowest <= value <= highest or value != int(value):
+        raise OutOfRangeError(f"`{key}` is no whole number from {lowest} to {highest}")
+    return int(value)
+
+
+def truth(answer: Mapping[str, object], key: str) -> bool:
+    """Take true or false from an answer, also as a string in any case.
+
+    Raises:
+        InvalidAnswerError: The value is neither.
+    """
+    value = answer[key]
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.strip().removesuffix(".").rstrip().casefold())
+    if not isinstance(value, bool):
+        raise InvalidAnswerError(f"`{key}` is neither true nor false")
+    return value
+
+
+def text_list(answer: Mapping[str, object], key: str) -> tuple[str, ...]:
+    """Take a list of texts from an answer.
+
+    Raises:
+        InvalidAnswerError: The value is no list, or an item is no string.
+    """
+    value = answer[key]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise InvalidAnswerError(f"`{key}` is not a list of texts")
+    return tuple(_encodable(item) for item in value)
+
+
+def _encodable(text: str) -> str:
+    # Half a surrogate pair, as a JSON escape can bring it, would make a verdict that nobody can encode.
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _has(value: Mapping[str, object], keys: Sequence[str]) -> bool:

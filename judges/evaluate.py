@@ -4,13 +4,14 @@ Whatever happens ends as an ``Assessment``; the only exceptions that leave are c
 errors, which the caller turns into ``internal_error``.
 """
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from judges.answer import InvalidAnswerError, OutOfRangeError
 from judges.fit import fit
-from judges.judge import Answer, Judge
+from judges.judge import Answer, Answered, Judge
 from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError, RateLimitedError
 from judges.prompt import Message, Prompt, render
 from judges.verdict import Assessment, Call, Reason
@@ -22,7 +23,7 @@ _MAX_SHOWN_CHARS: Final = 20_000
 """How much of an unreadable answer is shown back; a model that ran on must not fill the context with it."""
 _REPAIR: Final = """\
 Your answer could not be read: {error}. Send the same assessment once more, unchanged in what it says, in exactly the \
-form that was asked: one JSON object and nothing else."""
+form that was asked and with nothing around it."""
 
 
 class Clock(NamedTuple):
@@ -51,6 +52,7 @@ async def evaluate(judge: Judge, trace: Trace, model: ChatModel, clock: Clock = 
         model: Whom to ask; it raises ``ModelError`` when it has no answer.
         clock: Where times come from.
     """
+    trace = judge.prepare(trace)
     missing = judge.missing(trace)
     if missing is not None:
         return Assessment("unscored", "missing_input", note=missing)
@@ -60,10 +62,10 @@ async def evaluate(judge: Judge, trace: Trace, model: ChatModel, clock: Clock = 
     calls: list[Call] = []
     asking = _Asking(judge, fitted.trace, model, clock, calls)
     try:
-        answers = [await asking.answer(prompt) for prompt in fitted.prompts]
+        answered = await asking.all(fitted.prompts)
     except _UnscoredError as end:
         return Assessment("unscored", end.reason, calls=tuple(calls), note=end.note, retry_after_s=end.retry_after_s)
-    scores, rationale, details = judge.score(fitted.trace, answers)
+    scores, rationale, details = judge.score(fitted.trace, answered)
     if fitted.left_out:
         details = {**details, "left_out": dict(fitted.left_out)}
     return Assessment(
@@ -84,10 +86,22 @@ class _Asking(NamedTuple):
     clock: Clock
     calls: list[Call]
 
-    async def answer(self, prompt: Prompt) -> Answer:
+    async def all(self, prompts: Sequence[Prompt]) -> list[Answered]:
+        """Answer all requests at once; where one fails, those not yet answered are given up."""
+        if len(prompts) == 1:
+            return [Answered(prompts[0], await self._answer(prompts[0]))]
+        tasks = [asyncio.ensure_future(self._answer(prompt)) for prompt in prompts]
+        try:
+            return [Answered(*pair) for pair in zip(prompts, await asyncio.gather(*tasks), strict=True)]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, prompt: Prompt) -> Answer:
         """Get one answer that can be read, after at most one repair request."""
         messages = render(prompt)
-        text = await self._text(messages)
+        text = await self._text(prompt, messages)
         try:
             return self._read(text)
         except InvalidAnswerError as error:
@@ -95,7 +109,7 @@ class _Asking(NamedTuple):
                 raise _UnscoredError("invalid_answer", "the answer is empty") from error
             repair = Message("user", _REPAIR.format(error=error))
             shown = Message("assistant", text[:_MAX_SHOWN_CHARS])
-            text = await self._text((*messages, shown, repair))
+            text = await self._text(prompt, (*messages, shown, repair))
         try:
             return self._read(text)
         except InvalidAnswerError as error:
@@ -107,8 +121,8 @@ class _Asking(NamedTuple):
         except OutOfRangeError as error:
             raise _UnscoredError("out_of_range", str(error)) from error
 
-    async def _text(self, messages: tuple[Message, ...]) -> str:
-        response = await self._ask(messages)
+    async def _text(self, prompt: Prompt, messages: tuple[Message, ...]) -> str:
+        response = await self._ask(prompt, messages)
         if response.finish_reason == "content_filter":
             raise _UnscoredError("content_filter", "the endpoint's filter withheld the answer")
         if response.refusal:
@@ -117,8 +131,9 @@ class _Asking(NamedTuple):
             raise _UnscoredError("truncated", "the answer was cut off at the token limit")
         return response.text
 
-    async def _ask(self, messages: tuple[Message, ...]) -> ChatResponse:
-        request = ChatRequest(messages, self.judge.name, self.judge.schema, lambda: self.judge.heuristic(self.trace))
+    async def _ask(self, prompt: Prompt, messages: tuple[Message, ...]) -> ChatResponse:
+        judge = self.judge
+        request = ChatRequest(messages, judge.name, judge.schema, lambda: judge.heuristic(self.trace, prompt))
         started_at, start = self.clock.now(), self.clock.steady()
         try:
             response = await self.model.complete(request)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from judges.judge import Judge
-from judges.prompt import Prompt
+from judges.prompt import Prompt, neutralise
 from tracejudge import Trace
 
 __all__ = ["Fitted", "fit"]
@@ -15,6 +15,10 @@ __all__ = ["Fitted", "fit"]
 _BYTES_PER_TOKEN: Final = 3
 """On the safe side: the tokenizers in use need fewer tokens than that for prose, about as many for scripts
 far from Latin. An exact count would need each model's own tokenizer."""
+
+
+_MAX_GROWTH: Final = 11
+"""The most bytes one character can become: `[U+E0001]` and its like, with a byte to spare for each side."""
 
 
 class Fitted(NamedTuple):
@@ -54,12 +58,14 @@ def fit(judge: Judge, trace: Trace, max_tokens: int) -> Fitted | None:
 
 
 def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
-    return all(_bytes(prompt) <= max_tokens * _BYTES_PER_TOKEN for prompt in prompts)
+    return all(_fits_one(prompt, max_tokens * _BYTES_PER_TOKEN) for prompt in prompts)
 
 
-def _bytes(prompt: Prompt) -> int:
-    texts = (prompt.fixed, *(block.value for block in prompt.blocks))
-    return sum(len(text.encode("utf-8", "replace")) for text in texts)
+def _fits_one(prompt: Prompt, max_bytes: int) -> bool:
+    values = [block.value for block in prompt.blocks]
+    if len(prompt.fixed) + sum(map(len, values)) <= max_bytes // _MAX_GROWTH:
+        return True
+    return sum(len(text.encode("utf-8", "replace")) for text in (prompt.fixed, *map(neutralise, values))) <= max_bytes
 
 
 def _without(trace: Trace, field_name: str, count: int) -> Trace:

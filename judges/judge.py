@@ -5,20 +5,21 @@ A judge file makes one ``Judge`` named ``JUDGE``; the catalogue finds it by itse
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from judges.prompt import LAYOUT, Prompt
 from judges.verdict import Score
 from tracejudge import Document, Trace
 
-__all__ = ["Answer", "Judge", "Metric", "Reading", "has_text"]
+__all__ = ["Answer", "Answered", "Judge", "Metric", "Needs", "NoSettings", "Reading", "has_text"]
 
-Answer = Mapping[str, object]
-"""One answer of the judge model, read and checked by the judge's ``read``."""
+Answer = Any
+"""One answer of the judge model as the judge's ``read`` returns it; only its own ``score`` looks into it."""
 
 Needs = Sequence[str | tuple[str, ...]]
 """Names of trace fields; a tuple means exactly one of them."""
@@ -36,6 +37,20 @@ class Metric:
     name: str
     scale: str
     pass_rule: str | None
+
+
+class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of a judge that has none."""
+
+
+_NO_SETTINGS: Final = NoSettings()
+
+
+class Answered(NamedTuple):
+    """One request of a judge, and what its ``read`` made of the model's answer."""
+
+    prompt: Prompt
+    answer: Answer
 
 
 class Reading(NamedTuple):
@@ -57,12 +72,14 @@ class Judge:
         needs: Inputs without which nothing is asked; a tuple stands for exactly one of several.
         fixed_parts: Every fixed part it may send; they go into the version.
         schema: JSON schema of one answer.
-        prompts: The requests for a trace, usually one.
-        read: Reads one answer; raises ``AnswerError``.
-        score: Turns all answers on a trace into scores.
-        heuristic: The answer of the built-in lexical model, in this judge's form.
+        prompts: The requests for a trace, usually one; several are asked at the same time.
+        read: Reads one answer; raises ``AnswerError`` and nothing else.
+        score: Turns the answers to all requests on a trace, in their order, into scores; raises nothing.
+        heuristic: The answer of the built-in lexical model to one request: JSON in this judge's form, or a text.
         scoring: Revision of ``read`` and ``score``; raise it whenever either may judge differently.
-        settings: What the configuration changed; part of the version.
+        settings: What can be configured under `[judges.NAME]`; part of the version.
+        make: Makes the same judge with other settings, of the type of ``settings``.
+        prepare: Completes a trace before anything else looks at it, as with rules of the configuration.
         cuts: Trace fields of which parts may be left out when a trace is too long for the model, in this order.
     """
 
@@ -74,10 +91,12 @@ class Judge:
     schema: Mapping[str, object]
     prompts: Callable[[Trace], tuple[Prompt, ...]]
     read: Callable[[str], Answer]
-    score: Callable[[Trace, Sequence[Answer]], Reading]
-    heuristic: Callable[[Trace], Mapping[str, object]]
+    score: Callable[[Trace, Sequence[Answered]], Reading]
+    heuristic: Callable[[Trace, Prompt], object]
     scoring: str
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Struct = _NO_SETTINGS
+    make: "Callable[[Any], Judge] | None" = None
+    prepare: Callable[[Trace], Trace] = lambda trace: trace
     cuts: tuple[str, ...] = ()
 
     @cached_property
@@ -89,7 +108,7 @@ class Judge:
             "layout": LAYOUT,
             "schema": self.schema,
             "scoring": self.scoring,
-            "settings": dict(self.settings),
+            "settings": self.settings,
         }
         encoded = msgspec.json.encode(identity, order="deterministic")
         return hashlib.blake2b(encoded, digest_size=16).hexdigest()
@@ -103,6 +122,15 @@ class Judge:
     def needs_in_words(self) -> tuple[str, ...]:
         """The needed inputs for display; alternatives are joined by `or`."""
         return tuple(need if isinstance(need, str) else " or ".join(need) for need in self.needs)
+
+    def configured(self, values: Mapping[str, object]) -> "Judge":
+        """Make the same judge with the settings of a `[judges.NAME]`.
+
+        Raises:
+            msgspec.ValidationError: An unknown key, a wrong type, or a value out of bounds.
+        """
+        settings = msgspec.convert(values, type(self.settings), strict=False)
+        return self.make(settings) if self.make is not None else self
 
     def missing(self, trace: Trace) -> str | None:
         """Say in one sentence which needed input the trace lacks, or nothing."""

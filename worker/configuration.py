@@ -161,12 +161,14 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
         here = f"{origin.get('give_up_after', origin.get('retention', 'defaults'))}: give_up_after"
         raise SettingsError(f"{here}: must be less than retention and 24h together, or a verdict could count twice")
     _check_rules(settings, origin.get("rules", "defaults"))
-    for judge, keys in settings.judges.items():
+    for judge, values in settings.judges.items():
         here = f"{origin['judges']}: judges.{judge}"
         if judge not in catalogue():
             raise SettingsError(f"{here}: there is no such judge{nearest(judge, catalogue())}")
-        for key in keys:
-            raise SettingsError(f"{here}.{key}: unknown key; this judge has no settings, take it out")
+        kind = type(catalogue()[judge].settings)
+        if values and not kind.__struct_fields__:
+            raise SettingsError(f"{here}.{next(iter(values))}: unknown key; this judge has no settings, take it out")
+        _one(here, values, kind)
 
 
 def _check_rules(settings: Settings, place: str) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 from prometheus_client import disable_created_metrics, start_http_server
 
-from judges.catalog import catalogue
+from judges.catalog import configured
 from judges.models.build import ModelSettingsError, build
 from judges.models.model import ChatModel
 from worker.export.otel import OtelExporter
@@ -50,7 +50,7 @@ class Runtime:
         self.store = Store(settings.redis_url, Keys(settings.prefix))
         self.metrics = Metrics(settings)
         ledger = Ledger(self.store, settings)
-        evaluations = Evaluations(settings, catalogue(), self._models(), ledger)
+        evaluations = Evaluations(settings, configured(settings.judges), self._models(), ledger)
         self.judging = Judging(settings, self.store, evaluations, ledger)
         progress: dict[str, Callable[[], float]] = {}
         groups = outbox_groups(otel=settings.otlp_endpoint is not None)

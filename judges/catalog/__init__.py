@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from judges.judge import Judge
 
-__all__ = ["catalogue"]
+__all__ = ["catalogue", "configured"]
 
 
 @cache
@@ -22,3 +22,16 @@ def catalogue() -> Mapping[str, Judge]:
                 raise RuntimeError(f"the judge in {module_info.name} must bear that name, once")
             found[judge.name] = judge
     return MappingProxyType(found)
+
+
+def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge]:
+    """Load all judges, each with its settings.
+
+    Args:
+        tables: The settings of judges by name; judges without any have their defaults.
+
+    Raises:
+        msgspec.ValidationError: A judge does not take its settings.
+    """
+    judges = {name: judge.configured(tables[name]) if name in tables else judge for name, judge in catalogue().items()}
+    return MappingProxyType(judges)

@@ -3,8 +3,9 @@
 from typing import Final
 
 from judges.forms import yes_no
-from judges.models.lexical import content_words, coverage, numbers, sentences
-from judges.prompt import Block, documents
+from judges.models.lexical import content_words, coverage, numbers
+from judges.prompt import Block, documents, texts_of
+from judges.sentences import split
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -13,7 +14,7 @@ You check claims against documents. You are exact, and you trust the document on
 CRITERION: Final = """\
 What to decide
 The material holds a question, the answer an assistant gave to it, and the document: everything that was retrieved \
-for that question, one text or several. Take question and answer together as one claim. Decide whether the document \
+for that question, in one part or several. Take question and answer together as one claim. Decide whether the document \
 supports this claim.
 
 How to weigh
@@ -34,15 +35,15 @@ def _blocks(trace: Trace) -> tuple[Block, ...]:
     return (
         Block("question", trace.input or ""),
         Block("answer", trace.output),
-        Block("document", documents(trace.context or ())),
+        *documents(trace.context),
     )
 
 
 def _heuristic(trace: Trace) -> tuple[bool, str]:
-    source = documents(trace.context or ())
+    source = "\n".join(texts_of(trace.context))
     question = trace.input or ""
     words, known_numbers = content_words(source) | content_words(question), numbers(f"{source} {question}")
-    for number, sentence in enumerate(sentences(trace.output), 1):
+    for number, sentence in enumerate(split(trace.output), 1):
         if not numbers(sentence) <= known_numbers:
             return False, f"Sentence {number} holds a number that the document does not."
         share = coverage(content_words(sentence), words)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from judges.answer import choice, read_object, text_field
-from judges.judge import Answer, Judge, Metric, Needs, Reading
-from judges.prompt import MATERIAL_RULES, Block, Prompt
+from judges.judge import Answer, Answered, Judge, Metric, Needs, Reading
+from judges.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt
 from judges.verdict import Score
 from tracejudge import Trace
 
@@ -15,15 +15,13 @@ __all__ = ["FORM", "Blocks", "fixed_part", "make"]
 Blocks = Callable[[Trace], tuple[Block, ...]]
 Heuristic = Callable[[Trace], tuple[bool, str]]
 
-FORM: Final = """\
+FORM: Final = f"""\
 How to answer
-Answer with one JSON object and nothing else: the first character is {, the last is }, no code fence, no text before \
-or after it. Inside a value, write quotation marks as \\" and line breaks as \\n. The object has these two keys, in \
-this order:
-{
+{OBJECT_RULES} The object has these two keys, in this order:
+{{
   "rationale": "<text>",   your reasons, which begin with: Let's think step by step
   "result": "yes|no"       follows from the reasons; write yes or no, nothing else
-}"""
+}}"""
 
 SCHEMA: Final[Mapping[str, object]] = {
     "type": "object",
@@ -69,8 +67,8 @@ def make(
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
         return (Prompt(fixed[choose(trace)], blocks(trace)),)
 
-    def score(_trace: Trace, answers: Sequence[Answer]) -> Reading:
-        (answer,) = answers
+    def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
+        ((_, answer),) = answered
         rationale = str(answer["rationale"])
         if answer["result"] == "unknown":
             return Reading((), rationale)
@@ -78,7 +76,7 @@ def make(
         label = "yes" if passed else "no"
         return Reading((Score(name, float(passed), float(passed), label, passed),), rationale)
 
-    def guess(trace: Trace) -> Mapping[str, object]:
+    def guess(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
         result, reason = heuristic(trace)
         return {"rationale": f"Let's think step by step. {reason}", "result": "yes" if result else "no"}
 

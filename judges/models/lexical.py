@@ -17,11 +17,10 @@ from msgspec import structs
 
 from judges.models.model import ChatRequest, ChatResponse, ModelSettings
 
-__all__ = ["LexicalModel", "content_words", "coverage", "numbers", "sentences"]
+__all__ = ["LexicalModel", "content_words", "coverage", "numbers"]
 
 _WORD: Final = re.compile(r"\w+(?:['\u2019]\w+)?")
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s+|\n+")
 _SUFFIXES: Final = ("ations", "ation", "ings", "ing", "ies", "ed", "es", "ly", "s")
 _MIN_STEM: Final = 3
 _LARGE_CHARS: Final = 100_000
@@ -51,7 +50,7 @@ class LexicalModel:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, answer)
         else:
             found = answer()
-        text = msgspec.json.encode(found).decode()
+        text = found if isinstance(found, str) else msgspec.json.encode(found).decode()
         return ChatResponse(text, model="lexical")
 
     async def aclose(self) -> None:
@@ -68,11 +67,6 @@ def content_words(text: str) -> frozenset[str]:
 def numbers(text: str) -> frozenset[str]:
     """Take the numbers, without signs that only separate thousands."""
     return frozenset(number.replace(",", "") for number in _NUMBER.findall(text))
-
-
-def sentences(text: str) -> list[str]:
-    """Divide a text at sentence ends and line breaks, roughly."""
-    return [part for part in _SENTENCE_END.split(text) if part.strip()]
 
 
 def coverage(part: AbstractSet[str], whole: AbstractSet[str]) -> float:

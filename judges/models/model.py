@@ -83,13 +83,13 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 class ChatRequest(Struct, frozen=True):
     """One question to a judge model.
 
-    ``heuristic`` gives the answer of the built-in lexical model; endpoints never see it.
+    ``heuristic`` gives the answer of the built-in lexical model, JSON or a text; endpoints never see it.
     """
 
     messages: tuple[Message, ...]
     schema_name: str
     schema: Mapping[str, object]
-    heuristic: Callable[[], Mapping[str, object]]
+    heuristic: Callable[[], object]
 
 
 class ChatResponse(Struct, frozen=True):

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
-from judge_traces import LONG, SHORT
+from judge_traces import LONG, SHORT, served
 
 from judges.catalog import catalogue
 from judges.judge import Judge
@@ -26,7 +26,7 @@ def written(judge: Judge, trace: Trace) -> str:
     """Lay out all requests on a trace, each message under a line with its role."""
     requests = [
         "\n\n".join(f"=== {message.role}\n{message.content}" for message in render(prompt))
-        for prompt in judge.prompts(trace)
+        for prompt in judge.prompts(judge.prepare(trace))
     ]
     return "\n\n=== next request\n\n".join(requests) + "\n"
 
@@ -35,7 +35,7 @@ def written(judge: Judge, trace: Trace) -> str:
 @pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
 def test_messages_are_those_of_the_golden_file(judge: Judge, case: str) -> None:
     path = GOLDEN / f"{judge.name}.{case}.txt"
-    actual = written(judge, CASES[case])
+    actual = written(judge, served(judge, CASES[case]))
     if UPDATES:
         path.write_bytes(actual.encode())
     expected = path.read_bytes().decode() if path.exists() else ""

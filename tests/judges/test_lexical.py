@@ -14,7 +14,6 @@ from judges.models.lexical import (
     content_words,
     coverage,
     numbers,
-    sentences,
 )
 from judges.models.model import ChatRequest, ChatResponse, ModelSettings
 from judges.verdict import Assessment

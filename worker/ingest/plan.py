@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from judges.catalog import catalogue
+from judges.catalog import configured
 from judges.verdict import evaluation_id
 from worker.batches import Evaluation
 from worker.ingest.draft import Draft, Plan, Tally
@@ -22,6 +22,7 @@ class Planner:
         self._settings = settings
         self._keys = keys
         self._sampler = Sampler(settings)
+        self._judges = configured(settings.judges)
 
     def plan(self, entries: Iterable[Read]) -> Plan:
         """Sample the traces among the entries and lay out what shall become of each entry."""
@@ -50,7 +51,7 @@ class Planner:
             draft.tally(entry.entry_id, Tally(outcome, None, entry.producer, entry.trace.service))
 
     def _evaluation(self, entry: TraceEntry, choice: Choice) -> Evaluation:
-        version = catalogue()[choice.judge].version
+        version = self._judges[choice.judge].version
         name = evaluation_id(
             entry.trace,
             entry.publication_id,
