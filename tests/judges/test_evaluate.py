@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from judge_traces import LONG, SHORT, YES_NO, parse, yes_no_text
 
 from judges.catalog import catalogue
 from judges.evaluate import Clock, evaluate
-from judges.judge import Judge
+from judges.judge import Answered, Judge, Reading
 from judges.models.model import (
     BadModelRequestError,
     ChatRequest,
@@ -24,7 +25,7 @@ from judges.models.model import (
     RateLimitedError,
 )
 from judges.models.scripted import ScriptedModel, Step
-from judges.prompt import Message, render
+from judges.prompt import Block, Message, Prompt, render
 from judges.verdict import Assessment, Call, Score
 from tracejudge import Document, Trace
 
@@ -36,7 +37,7 @@ YES = yes_no_text("yes", "Let's think step by step. It is so.")
 NO = yes_no_text("no", "Let's think step by step. It is not.")
 REPAIR = (
     "Your answer could not be read: {error}. Send the same assessment once more, unchanged in what it says, in exactly"
-    " the form that was asked: one JSON object and nothing else."
+    " the form that was asked and with nothing around it."
 )
 
 
@@ -85,7 +86,7 @@ class TestScored:
         (request,) = model.requests
         (prompt,) = judge.prompts(SHORT)
         assert (request.messages, request.schema_name, request.schema) == (render(prompt), judge.name, judge.schema)
-        assert request.heuristic() == judge.heuristic(SHORT)
+        assert request.heuristic() == judge.heuristic(SHORT, prompt)
 
     @yes_no_judge
     def test_unknown_is_abstained(self, judge: Judge) -> None:
@@ -288,8 +289,8 @@ class TestTooLong:
             details={"left_out": {"context": 2}},
             calls=(asked(YES),),
         )
-        shown = dict(parse(model.requests[0].messages[1].content))["document"]
-        assert shown == f"[document 1]\nfirst\n\n[document 2]\n{'second ' * 50}"
+        _, _, *shown = parse(model.requests[0].messages[1].content)
+        assert shown == [Block("document 1", "first"), Block("document 2", "second " * 50)]
 
     @pytest.mark.parametrize(
         ("judge", "changes"),
@@ -311,6 +312,90 @@ class TestTooLong:
 
     def test_nothing_is_marked_where_all_was_shown(self) -> None:
         assert run(GROUNDEDNESS, LONG, ScriptedModel([YES])).details == {}
+
+
+class TestSeveralRequests:
+    """A judge that asks about each document by itself: all are asked at once, answers keep their order."""
+
+    DOCUMENTS = ("one", "two", "three")
+    TRACE = msgspec.structs.replace(SHORT, context=[*DOCUMENTS])
+
+    @staticmethod
+    def judge(seen: list[Answered]) -> Judge:
+        def score(_: Trace, answered: Sequence[Answered]) -> Reading:
+            seen.extend(answered)
+            return Reading((Score("groundedness", 1.0),))
+
+        return replace(
+            GROUNDEDNESS,
+            prompts=lambda trace: tuple(Prompt("?", (Block("document", text),), text) for text in trace.context),
+            score=score,
+        )
+
+    @staticmethod
+    def holding(text: str) -> Callable[[ChatRequest], bool]:
+        return lambda request: f"\n{text}\n" in request.messages[1].content
+
+    def test_are_under_way_at_the_same_time_and_their_answers_keep_their_order(self) -> None:
+        seen: list[Answered] = []
+        arrived: list[str] = []
+        everyone = asyncio.Event()
+
+        class Waiting(ScriptedModel):
+            async def complete(self, request: ChatRequest) -> ChatResponse:
+                (block,) = parse(request.messages[1].content)
+                arrived.append(block.value)
+                if len(arrived) == len(TestSeveralRequests.DOCUMENTS):
+                    everyone.set()
+                await asyncio.wait_for(everyone.wait(), 5)
+                return ChatResponse(yes_no_text("yes", block.value))
+
+        assessment = run(self.judge(seen), self.TRACE, Waiting([""]))
+        assert assessment.outcome == "scored"
+        assert [(one.prompt.about, one.answer["rationale"]) for one in seen] == [
+            (text, text) for text in self.DOCUMENTS
+        ]
+        assert len(assessment.calls) == len(self.DOCUMENTS)
+
+    def test_where_one_fails_the_others_are_given_up(self) -> None:
+        cancelled: list[str] = []
+
+        class Failing(ScriptedModel):
+            async def complete(self, request: ChatRequest) -> ChatResponse:
+                (block,) = parse(request.messages[1].content)
+                if block.value == "two":
+                    raise RateLimitedError("why", 3.0)
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    cancelled.append(block.value)
+                    raise
+                raise AssertionError
+
+        seen: list[Answered] = []
+        assert run(self.judge(seen), self.TRACE, Failing([""])) == Assessment(
+            "unscored", "rate_limited", calls=(failed("rate_limited"),), note="why", retry_after_s=3.0
+        )
+        assert sorted(cancelled) == ["one", "three"]
+        assert seen == []
+
+    def test_one_unreadable_answer_unscores_the_whole(self) -> None:
+        def answer(request: ChatRequest) -> str:
+            return "Well." if self.holding("three")(request) else YES
+
+        assessment = run(self.judge([]), self.TRACE, ScriptedModel([answer]))
+        assert (assessment.outcome, assessment.reason) == ("unscored", "invalid_answer")
+
+
+class TestPrepare:
+    def test_comes_before_the_needs_are_checked(self) -> None:
+        def prepare(trace: Trace) -> Trace:
+            return msgspec.structs.replace(trace, context=["All devices come with a warranty."])
+
+        model = ScriptedModel([YES])
+        bare = msgspec.structs.replace(SHORT, context=None)
+        assert run(replace(GROUNDEDNESS, prepare=prepare), bare, model).outcome == "scored"
+        assert Block("document", "All devices come with a warranty.") in parse(model.requests[0].messages[1].content)
 
 
 class TestCalls:

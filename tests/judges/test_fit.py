@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from judges.catalog import catalogue
 from judges.fit import fit
 from judges.judge import Judge
-from judges.prompt import Block, Prompt, conversation, documents
+from judges.prompt import Block, Prompt, conversation, documents, neutralise
 from tracejudge import Document, Message, Trace
 
 GROUNDEDNESS = catalogue()["groundedness"]
@@ -18,12 +18,12 @@ FIXED = "x" * 30
 
 
 def one_request(trace: Trace) -> tuple[Prompt, ...]:
-    blocks = (Block("history", conversation(trace)), Block("document", documents(trace.context or ())))
+    blocks = (Block("history", conversation(trace)), *documents(trace.context))
     return (Prompt(FIXED, blocks),)
 
 
 def one_request_a_document(trace: Trace) -> tuple[Prompt, ...]:
-    return tuple(Prompt(FIXED, (Block("document", documents([document])),)) for document in trace.context or ())
+    return tuple(Prompt(FIXED, documents([document])) for document in trace.context or ())
 
 
 def cutting(*cuts: str) -> Judge:
@@ -41,8 +41,10 @@ def trace(messages: list[str], context: list[str | Document]) -> Trace:
 
 
 def size_bytes(whole: Trace) -> int:
-    return sum(
-        len(text.encode()) for prompt in one_request(whole) for text in (prompt.fixed, *dict(prompt.blocks).values())
+    """Give what the largest request holds, as the model will see it."""
+    return max(
+        sum(len(text.encode()) for text in (prompt.fixed, *(neutralise(block.value) for block in prompt.blocks)))
+        for prompt in one_request(whole)
     )
 
 
@@ -97,6 +99,13 @@ def test_a_judge_that_may_not_cut_gives_up() -> None:
 def test_letters_count_with_their_bytes() -> None:
     whole = trace([], ["語" * 30])
     assert tokens_for(whole) == tokens_for(trace([], ["x" * 90]))
+    assert fit(BOTH, whole, tokens_for(whole)) is not None
+    assert fit(BOTH, whole, tokens_for(whole) - 1) is None
+
+
+def test_signs_that_cannot_be_seen_count_as_they_are_shown() -> None:
+    whole = trace([], ["\u200b" * 30])
+    assert tokens_for(whole) == tokens_for(trace([], ["x" * 240]))
     assert fit(BOTH, whole, tokens_for(whole)) is not None
     assert fit(BOTH, whole, tokens_for(whole) - 1) is None
 
