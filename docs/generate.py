@@ -29,6 +29,9 @@ arguments; the later wins. Each key of the first table has a variable: `redis_ur
 written as JSON there, lists with commas. Durations may be written as `"90s"`, `"15m"`, `"24h"`, sizes as `"64MiB"`,
 `"1GiB"`.
 """
+_JUDGE_SETTINGS: Final = """\
+Under `[judges.NAME]`. Another setting makes another version of the judge, and so a new series of each of its metrics.
+"""
 _FOLDER: Final = Path(__file__).parent / "reference"
 _NOTE: Final = "<!-- Written by `make generate`; change the code, not this page. -->\n"
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", re.MULTILINE | re.DOTALL)
@@ -112,6 +115,11 @@ def _judges() -> str:
         for metric in judge.metrics:
             passes = metric.pass_rule or "descriptive"
             lines.append(f"| `{judge.name}` | {judge.asks} | {needs} | `{metric.name}` | {metric.scale} | {passes} |")
+    lines += ["", "## Settings\n", _JUDGE_SETTINGS]
+    lines += ["| judge | key | default | what |", "| --- | --- | --- | --- |"]
+    for judge in catalogue().values():
+        for name, default, text in _fields(type(judge.settings)):
+            lines.append(f"| `{judge.name}` | `{name}` | {default} | {text} |")
     return "\n".join(lines) + "\n"
 
 

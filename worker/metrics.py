@@ -92,6 +92,9 @@ class Metrics:
         self.verdict_weight_squared = self._counter("verdict_weight_squared", "Sum of squared weights", ended)
         self.score_weighted = self._counter("score_weighted", "Sum of weight times score", rated)
         self.unscored = self._counter("unscored", "Evaluations without a score", (*series, "reason"))
+        self.fabricated_evidence = self._counter(
+            "fabricated_evidence", "Excerpts and sentence keys that a judge model named and that do not exist", series
+        )
         self.score_age = Histogram(
             "tracejudge_score_age_seconds",
             "From the end of the judged call to its score",

@@ -73,6 +73,7 @@ LATER = {"judge_circuit_open", "shed_total", "dead_cut_off_total"}
 EXTRA = {
     "unknown_fields_total": counter("service"),
     "late_feedback_total": counter("outcome"),
+    "fabricated_evidence_total": counter(*SERIES),
 }
 """Ours, beyond the contract."""
 
@@ -222,6 +223,7 @@ def test_series_labels_stand_behind_those_of_every_series(extra: tuple[str, ...]
         "score": (*series, "metric"),
         "verdicts_total": (*series, "metric", "outcome"),
         "verdict_weight_total": (*series, "metric", "outcome"),
+        "fabricated_evidence_total": series,
         "verdict_weight_squared_total": (*series, "metric", "outcome"),
         "score_weighted_total": (*series, "metric"),
         "unscored_total": (*series, "reason"),

@@ -131,6 +131,18 @@ def test_a_metric_that_a_scored_verdict_leaves_out_counts_nowhere() -> None:
     assert scrape.total("tracejudge_score_count") == 1
 
 
+@pytest.mark.parametrize(
+    ("details", "counted"),
+    [({}, 0), ({"fabricated_evidence": 3}, 3), ({"fabricated_evidence": -1}, 0), ({"fabricated_evidence": "3"}, 0)],
+    ids=["none", "some", "negative", "no number"],
+)
+def test_evidence_that_does_not_exist_is_counted_and_its_series_stands_at_zero(
+    details: dict[str, object], counted: int
+) -> None:
+    scrape = count(verdict(scores=(PASS,), details=details))
+    assert scrape.value("tracejudge_fabricated_evidence_total", **SERIES) == counted
+
+
 def test_weights_and_their_squares_are_summed_by_outcome() -> None:
     scrape = count(
         verdict(scores=(PASS, FAIL), weight=4.0),
@@ -283,6 +295,8 @@ EXEMPLARS: dict[str, tuple[str, str | None, dict[str, str] | None]] = {
     "no span": (TRACE_ID, None, {"trace_id": TRACE_ID}),
     "span of another form": (TRACE_ID, "span-1", {"trace_id": TRACE_ID}),
     "span with a line end": (TRACE_ID, f"{SPAN_ID}\n", {"trace_id": TRACE_ID}),
+    "span of zeros": (TRACE_ID, "0" * 16, {"trace_id": TRACE_ID}),
+    "zeros": ("0" * 32, SPAN_ID, None),
     "capitals": (TRACE_ID.upper(), SPAN_ID, None),
     "another form": ("request-1", SPAN_ID, None),
     "line end": (f"{TRACE_ID}\n", SPAN_ID, None),

@@ -3,9 +3,13 @@
 Frozen at semantic conventions 1.41.1, the last core release that holds them; OpenInference for the evaluator span.
 """
 
+import re
 from typing import Final
 
 __all__: list[str] = []
+
+W3C_TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
+W3C_SPAN_ID: Final = re.compile(r"(?!0{16})[0-9a-f]{16}")
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
 SCOPE: Final = "tracejudge"

@@ -3,7 +3,6 @@
 A kill can lose a count that was not scraped yet; no count is ever doubled.
 """
 
-import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 from judges.verdict import Score, Verdict
+from worker.export.conventions import W3C_SPAN_ID, W3C_TRACE_ID
 from worker.export.outbox import OutboxEntry, OutboxReader
 from worker.metrics import OUTCOMES, Metrics
 from worker.settings import Settings
@@ -18,8 +18,6 @@ from worker.store import Store
 
 __all__ = ["PrometheusExporter", "Scorekeeper"]
 
-_W3C_TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
-_W3C_SPAN_ID: Final = re.compile(r"[0-9a-f]{16}")
 _VERSION_DIGITS: Final = 8
 
 
@@ -74,6 +72,8 @@ class Scorekeeper:
             self._metrics.unscored.labels(*series, verdict.reason or "").inc()
         if entry.kind == "d":
             return
+        if verdict.outcome == "scored":
+            self._metrics.fabricated_evidence.labels(*series).inc(_fabricated(verdict))
         scored = {score.metric: score for score in verdict.scores}
         for metric in verdict.metrics:
             rated = self._of((*series, metric))
@@ -127,11 +127,17 @@ class PrometheusExporter(OutboxReader):
         self._drop(reason).inc(amount)
 
 
+def _fabricated(verdict: Verdict) -> int:
+    """Read how much of the evidence that the judge model named does not exist."""
+    found = verdict.details.get("fabricated_evidence", 0)
+    return found if isinstance(found, int) and found > 0 else 0
+
+
 def _exemplar(verdict: Verdict) -> dict[str, str] | None:
     """Point from a score to its trace, where the id is one that trace backends know."""
-    if _W3C_TRACE_ID.fullmatch(verdict.trace_id) is None:
+    if W3C_TRACE_ID.fullmatch(verdict.trace_id) is None:
         return None
     exemplar = {"trace_id": verdict.trace_id}
-    if verdict.span_id and _W3C_SPAN_ID.fullmatch(verdict.span_id):
+    if verdict.span_id and W3C_SPAN_ID.fullmatch(verdict.span_id):
         exemplar["span_id"] = verdict.span_id
     return exemplar

@@ -5,7 +5,6 @@ of them; rationales, which may quote a trace, only when the configuration says s
 """
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -31,8 +30,6 @@ from worker.export import conventions as name
 
 __all__ = ["Telemetry", "exported_name", "judged_span"]
 
-_W3C_TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
-_W3C_SPAN_ID: Final = re.compile(r"(?!0{16})[0-9a-f]{16}")
 _NS: Final = 1_000_000_000
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _SCOPE: Final = InstrumentationScope(name.SCOPE, schema_url=name.SCHEMA_URL)
@@ -183,7 +180,7 @@ def exported_name(judge: str, metric: str) -> str:
 def judged_span(verdict: Verdict) -> SpanContext | None:
     """Find the span that was judged; None when the trace does not bear ids of W3C form."""
     trace_id, span_id = verdict.trace_id, verdict.span_id or ""
-    if _W3C_TRACE_ID.fullmatch(trace_id) is None or _W3C_SPAN_ID.fullmatch(span_id) is None:
+    if name.W3C_TRACE_ID.fullmatch(trace_id) is None or name.W3C_SPAN_ID.fullmatch(span_id) is None:
         return None
     return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=_SAMPLED)
 
