@@ -109,6 +109,12 @@ def all_samples() -> list[Trace]:
     return [trace for service in SERVICES for trace in samples(service)]
 
 
+def references() -> list[Trace]:
+    """Read the samples that bring documents, a reference answer and guidelines."""
+    lines = (SAMPLES / "references" / "library-desk.jsonl").read_text(encoding="utf-8").split("\n")
+    return [msgspec.json.decode(line, type=Trace) for line in lines if line]
+
+
 def key_of(content: str) -> str:
     """Read the key that the first line of a user message announces."""
     found = re.match(r"The key of this request is ([0-9a-f]{12})\.\n\n", content)

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 
 import pytest
-from judge_traces import SAMPLES, SERVICES, all_samples, samples
+from judge_traces import SAMPLES, SERVICES, all_samples, references, samples
 
 from judges.judge import has_text
 from tracejudge import Trace
@@ -82,3 +82,34 @@ def test_the_readme_counts_the_same() -> None:
 
 def test_they_hold_no_times() -> None:
     assert all((trace.started_at, trace.ended_at) == (None, None) for trace in all_samples())
+
+
+class TestReferences:
+    LABELS = ("obeys", "equivalent", "same_meaning", "sufficient", "retrieved", "complete")
+
+    def test_each_brings_everything_that_a_judge_may_compare_with(self) -> None:
+        assert len(references()) == 20
+        for trace in references():
+            assert all(map(has_text, (trace.input, trace.output, trace.context, trace.expected_response)))
+            assert has_text(trace.guidelines)
+
+    def test_all_labels_stand_on_each(self) -> None:
+        for trace in references():
+            tags = dict(trace.tags or {})
+            assert tags.keys() == {*self.LABELS, "relevant", "grounded", "correct", "sample", "labelled_by"}
+            assert {tags[name] for name in (*self.LABELS, "relevant", "grounded", "correct")} <= {"yes", "no"}
+            # What means the same in the same form means the same.
+            assert (tags["equivalent"], tags["same_meaning"]) != ("yes", "no")
+
+    def test_the_readme_counts_the_same(self) -> None:
+        readme = (SAMPLES / "README.md").read_text(encoding="utf-8")
+        counts = Counter(tag for trace in references() for tag in (trace.tags or {}).items())
+        for name in self.LABELS:
+            row = re.search(rf"^\| `{name}` \| .* \| (\d+) / (\d+) \|$", readme, re.MULTILINE)
+            assert row is not None
+            assert (int(row[1]), int(row[2])) == (counts[name, "yes"], counts[name, "no"])
+
+    def test_ids_and_names_are_their_own(self) -> None:
+        traces = [*all_samples(), *references()]
+        assert len({trace.trace_id for trace in traces}) == len({trace.id for trace in traces}) == len(traces)
+        assert len({(trace.tags or {})["sample"] for trace in traces}) == len(traces)
