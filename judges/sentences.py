@@ -1,7 +1,7 @@
 """Divide texts into sentences, and name them: the same division for prompts, keys and checks."""
 
 from collections.abc import Iterator
-from itertools import count, product
+from itertools import chain, count, product
 from string import ascii_lowercase
 from typing import Final
 
@@ -9,6 +9,7 @@ import sentencex
 
 __all__ = ["letters", "split"]
 
+_PRINTABLE: Final = bytes(range(0x20, 0x7F))
 _LANGUAGE: Final = "en"
 """Whose abbreviations count; ends of sentences are known in all scripts."""
 
@@ -23,12 +24,22 @@ def split(text: str) -> tuple[str, ...]:
     except UnicodeEncodeError:
         # Half a surrogate pair, as a JSON escape can bring it.
         found = sentencex.segment(_LANGUAGE, text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    lines = (" ".join(part.split()) for part in found)
-    return tuple(line for line in lines if line)
+    # Where blanks stand alone and are the only white space, no sentence needs a look of its own.
+    tidy = "  " not in text and text.isascii() and not text.encode().translate(None, delete=_PRINTABLE)
+    return tuple(filter(None, map(str.strip if tidy else _on_one_line, found)))
+
+
+def _on_one_line(part: str) -> str:
+    return " ".join(part.split())
 
 
 def letters() -> Iterator[str]:
     """Yield a, b, ..., z, aa, ab, ... without end."""
-    for length in count(1):
-        for signs in product(ascii_lowercase, repeat=length):
-            yield "".join(signs)
+    return chain(_LETTERS, (name for length in count(3) for name in _of(length)))
+
+
+def _of(length: int) -> Iterator[str]:
+    return map("".join, product(ascii_lowercase, repeat=length))
+
+
+_LETTERS: Final = (*_of(1), *_of(2))

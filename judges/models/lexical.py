@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -60,8 +61,8 @@ class LexicalModel:
 
 def content_words(text: str) -> frozenset[str]:
     """Take the words that carry meaning, lower-case and cut to a crude stem."""
-    words = (word.casefold() for word in _WORD.findall(text))
-    return frozenset(_stem(word) for word in words if word not in _STOPWORDS)
+    words = {word.casefold() for word in _WORD.findall(text)}
+    return frozenset(map(_stem, words - _STOPWORDS))
 
 
 def numbers(text: str) -> frozenset[str]:
@@ -74,6 +75,7 @@ def coverage(part: AbstractSet[str], whole: AbstractSet[str]) -> float:
     return len(part & whole) / len(part) if part else 1.0
 
 
+@lru_cache(maxsize=1 << 16)
 def _stem(word: str) -> str:
     word = word.removesuffix("'s").removesuffix("\u2019s")
     for suffix in _SUFFIXES:
