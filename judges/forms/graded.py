@@ -5,7 +5,8 @@ Besides the object that is asked for, two lines are read, ``score: n`` and ``jus
 - in either order, the keys in any case, with a bullet before them or bold around key, number or line;
 - the score alone on its line; the justification goes on to the next such line or the end of the text;
 - where several pairs stand in the text the last one counts, and one that breaks off behind it makes the text invalid;
-- an object counts before lines, unless it stands within the line of a justification, which only quotes it then;
+- an object counts before lines, unless it stands within the line of a justification, which only quotes it then; where
+  both give a score, it must be the same;
 - lines beside an object that was begun and cannot be read may be a part of it, and lines beside marks of the
   material may be a part of that: neither are an answer.
 """
@@ -13,7 +14,7 @@ Besides the object that is asked for, two lines are read, ``score: n`` and ``jus
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct
@@ -155,8 +156,11 @@ def read(text: str) -> Answer:
             raise
         refuse_echo(outside)
         answer = lines
-    justification = text_field(answer, "justification").strip()
-    return {"justification": justification, "score": rating(answer, "score", LOWEST, HIGHEST)}
+    score = rating(answer, "score", LOWEST, HIGHEST)
+    if answer is not lines and any(line != str(score) for line in _score_lines(text)):
+        # One of them may be a quotation of the material, and nothing tells which.
+        raise InvalidAnswerError("an object and lines give different scores")
+    return {"justification": text_field(answer, "justification").strip(), "score": score}
 
 
 def grade(share: float, steps: Sequence[float] = _STEPS) -> int:
@@ -201,6 +205,10 @@ def _last_pair(text: str) -> Mapping[str, str] | None:
         # Of two lines with the same key side by side, the first one was left without its other half.
         pair = {**pair, key: _value(key, text[mark.end() : end])}
     return pair if len(pair) == len(_KEYS) and all(pair.values()) else None
+
+
+def _score_lines(text: str) -> Iterator[str]:
+    return (_value("score", text[mark.end() :]) for mark in _KEY_LINE.finditer(text) if mark[1].lower() == "score")
 
 
 def _value(key: str, text: str) -> str:

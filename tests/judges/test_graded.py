@@ -124,9 +124,11 @@ IN_LINES: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
 }
 
 IN_BOTH: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
-    "object behind lines": (f"score: 2\njustification: A draft.\n\n{GOOD}", graded()),
-    "object before lines": (f"{GOOD}\n\nscore: 2\njustification: It is so.", graded()),
-    "object in a fence behind lines": (f"score: 2\njustification: A draft.\n```json\n{GOOD}\n```", graded()),
+    "object behind lines": (f"score: 4\njustification: A draft.\n\n{GOOD}", graded()),
+    "object before lines": (f"{GOOD}\n\nscore: 4\njustification: A remark.", graded()),
+    "object in a fence behind lines": (f"score: 4\njustification: A draft.\n```json\n{GOOD}\n```", graded()),
+    "object behind lines with another score": (f"score: 2\njustification: A draft.\n\n{GOOD}", INVALID),
+    "object before lines with another score": (f"{GOOD}\n\nscore: 2\njustification: It is so.", INVALID),
     "object off the scale before lines": (f"{with_score('9')}\n{LINES}", OUT_OF_RANGE),
     "object without a number before lines": (f"{with_score('null')}\n{LINES}", INVALID),
     "object quoted within a justification": (
@@ -144,11 +146,11 @@ IN_BOTH: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     ),
     "lines within an object, unescaped": (
         f'{{"justification": "It says\n{LINES}", "score": 1}}',
-        graded(1, f"It says\n{LINES}"),
+        INVALID,
     ),
     "lines with braces within an object, unescaped": (
         '{"justification": "It says\nscore: 5\njustification: {x}", "score": 1}',
-        graded(1, "It says\nscore: 5\njustification: {x}"),
+        INVALID,
     ),
     "lines within an object that is cut off": (f'{{"justification": "It says\n{LINES}', INVALID),
     "lines within an object without quotes, cut off": (f"{{\n{LINES}", INVALID),
