@@ -10,7 +10,7 @@ from judges.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt
 from judges.verdict import Score
 from tracejudge import Trace
 
-__all__ = ["FORM", "Blocks", "fixed_part", "make"]
+__all__ = ["FORM", "SCHEMA", "SCORING", "Blocks", "fixed_part", "guess", "make", "read"]
 
 Blocks = Callable[[Trace], tuple[Block, ...]]
 Heuristic = Callable[[Trace], tuple[bool, str]]
@@ -33,9 +33,15 @@ SCHEMA: Final[Mapping[str, object]] = {
     "additionalProperties": False,
 }
 
-_OPENING: Final = re.compile(r"\A\s*let['\u2019]s think step by step[\s.,:;!\u2026-]*", re.IGNORECASE)
+_OPENING: Final = re.compile(
+    r"\A\s*let['\u2018\u2019\u02bc]s\s+think\s+step\s+by\s+step(?!\w)"
+    # A hyphen before a digit is a sign of the number that follows, and signs that open a quotation stay with it.
+    r"(?:[\s.,:;!?\u2013\u2014\u2026\u3001\u3002\uff01\uff0c\uff1a]|-(?!\d))*",
+    re.IGNORECASE,
+)
 _MENU: Final = ("yes", "no", "unknown")
-_SCORING: Final = "yes_no/1"
+SCORING: Final = "yes_no/1"
+"""Revision of the reading and scoring here; part of the version of every judge of this form."""
 
 
 def fixed_part(role: str, criterion: str) -> str:
@@ -76,9 +82,8 @@ def make(
         label = "yes" if passed else "no"
         return Reading((Score(name, float(passed), float(passed), label, passed),), rationale)
 
-    def guess(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
-        result, reason = heuristic(trace)
-        return {"rationale": f"Let's think step by step. {reason}", "result": "yes" if result else "no"}
+    def answer_by_words(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
+        return guess(*heuristic(trace))
 
     return Judge(
         name=name,
@@ -90,10 +95,15 @@ def make(
         prompts=prompts,
         read=read,
         score=score,
-        heuristic=guess,
-        scoring=_SCORING,
+        heuristic=answer_by_words,
+        scoring=SCORING,
         cuts=cuts,
     )
+
+
+def guess(result: bool, reason: str) -> Mapping[str, object]:  # noqa: FBT001 - a heuristic's finding, handed on
+    """Write an answer of the lexical model in this form."""
+    return {"rationale": f"Let's think step by step. {reason}", "result": "yes" if result else "no"}
 
 
 def read(text: str) -> Answer:

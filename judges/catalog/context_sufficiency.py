@@ -1,0 +1,62 @@
+"""Do the retrieved documents hold enough to give the answer that was expected?"""
+
+from typing import Final
+
+from judges.forms import by_reference, yes_no
+from judges.prompt import Block, documents, texts_of
+from tracejudge import Trace
+
+ROLE: Final = """\
+You check whether retrieved documents hold enough to give the answer that a question asks for."""
+
+_HOW: Final = by_reference.weighing(
+    source="document",
+    place="the document",
+    beyond="what the document holds beyond the claim does no harm.",
+)
+
+RESPONSE: Final = f"""\
+What to decide
+The material holds a question, the answer that was expected to it, and the document: everything that was retrieved for \
+that question, in one part or several. Take question and expected answer together as one claim: the question says what \
+the expected answer is about. Decide whether the document holds enough to support this claim. What an assistant made \
+of the document plays no part and is not shown.
+
+{_HOW}"""
+
+FACTS: Final = f"""\
+What to decide
+The material holds a question, the answer that was expected to it, given as a list of facts, one a line, and the \
+document: everything that was retrieved for that question, in one part or several. Take question and facts together \
+as one claim: the question says what the facts are about. Decide whether the document holds enough to support this \
+claim, that is every one of the facts. What an assistant made of the document plays no part and is not shown.
+
+{_HOW}"""
+
+
+def _blocks(trace: Trace) -> tuple[Block, ...]:
+    return (
+        Block("question", trace.input or ""),
+        Block("expected answer", by_reference.claim(trace)),
+        *documents(trace.context),
+    )
+
+
+def _heuristic(trace: Trace) -> tuple[bool, str]:
+    source = "\n".join((*texts_of(trace.context), trace.input or ""))
+    complaint = by_reference.unsupported(trace, source, "the document")
+    reason = complaint or "Every statement shares most of its words and all of its numbers with the document."
+    return complaint is None, reason
+
+
+# No cuts: whether these documents are enough cannot be said with some of them left out, and a no would blame the
+# retrieval for a limit of the judge model.
+JUDGE: Final = yes_no.make(
+    name="context_sufficiency",
+    asks="Do the retrieved documents hold enough to support the reference answer, or every one of the expected facts?",
+    needs=("input", "context", by_reference.NEEDED),
+    fixed=by_reference.fixed_parts(ROLE, response=RESPONSE, facts=FACTS),
+    choose=by_reference.reference,
+    blocks=_blocks,
+    heuristic=_heuristic,
+)

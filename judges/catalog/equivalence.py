@@ -1,0 +1,66 @@
+"""Does the answer mean the same as the reference answer, and has it the form that was expected?"""
+
+from typing import Final
+
+from judges.forms import yes_no
+from judges.forms.shape import shape
+from judges.models.lexical import content_words, coverage, numbers
+from judges.prompt import Block
+from tracejudge import Trace
+
+ROLE: Final = """\
+You compare the answer of an assistant with the answer that was expected of it."""
+
+CRITERION: Final = """\
+What to decide
+The material holds the expected answer and the answer an assistant gave. Decide whether the two are equivalent: they \
+mean the same, and the answer has the form that was expected.
+
+How to weigh
+- Meaning: both say the same things. Other words, another order and another style are fine. A statement that one of \
+them makes and the other does not, or another number, date, name, condition or negation, makes the meaning different.
+- Form: the expected answer shows the form. Where it is a JSON structure, the answer is one with the same keys and \
+kinds of values; where it is a list, the answer is a list; where it is a sentence, a single word, a table or code, so \
+is the answer. Blanks, indentation, line breaks and the order of keys play no part.
+- yes: the meaning is the same and the form is the expected one.
+- no: the meaning differs, or the form, or both.
+- The rationale always speaks of both, first of the meaning and then of the form, even when one of them has already \
+settled the result.
+- Only the expected answer is the measure. Whether it is true or good plays no part."""
+
+_MIN_COVERAGE: Final = 0.5
+_FIXED: Final = yes_no.fixed_part(ROLE, CRITERION)
+
+
+def _blocks(trace: Trace) -> tuple[Block, ...]:
+    return (Block("expected answer", trace.expected_response or ""), Block("answer", trace.output))
+
+
+def _heuristic(trace: Trace) -> tuple[bool, str]:
+    expected, answer = trace.expected_response or "", trace.output
+    same_meaning, of_meaning = _compare(expected, answer)
+    forms = shape(expected), shape(answer)
+    of_form = f"both are {forms[0]}" if forms[0] == forms[1] else f"{forms[0]} was expected, the answer is {forms[1]}"
+    return same_meaning and forms[0] == forms[1], f"Meaning: {of_meaning}. Form: {of_form}."
+
+
+def _compare(expected: str, answer: str) -> tuple[bool, str]:
+    wanted, found = content_words(expected), content_words(answer)
+    if not wanted and not found:
+        return expected.split() == answer.split(), "neither holds a word, so that the signs were compared"
+    there, back = coverage(wanted, found), coverage(found, wanted)
+    said = f"{there:.0%} of the expected words stand in the answer, {back:.0%} the other way round"
+    if numbers(expected) != numbers(answer):
+        return False, f"{said}, and the numbers differ"
+    return min(there, back) >= _MIN_COVERAGE, f"{said}, and the numbers are the same"
+
+
+JUDGE: Final = yes_no.make(
+    name="equivalence",
+    asks="Does the answer mean the same as the reference answer, and has it the expected form?",
+    needs=("output", "expected_response"),
+    fixed={"only": _FIXED},
+    choose=lambda _trace: "only",
+    blocks=_blocks,
+    heuristic=_heuristic,
+)

@@ -1,0 +1,198 @@
+"""Reading what spans retrieved: which spans count, and every form their documents come in."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judges.retrievals import Retrieval, Retrieved, of_context, of_spans
+from tracejudge import Document, Span
+
+MLFLOW = '"RETRIEVER"'
+ONE = (Retrieved(1, "one"),)
+
+
+def span(span_id: str, parent_id: str | None = None, kind: str | None = "RETRIEVER", **more: Any) -> Span:
+    """Give a span that retrieved one document of its own name, unless told otherwise."""
+    return Span(span_id, f"step {span_id}", parent_id, kind, **{"outputs": [span_id], **more})
+
+
+def ids(*spans: Span) -> list[str]:
+    return [retrieval.span_id for retrieval in of_spans(spans)]
+
+
+def documents(outputs: object = None, attributes: dict[str, object] | None = None) -> tuple[Retrieved, ...]:
+    found = of_spans([span("a", outputs=outputs, attributes=attributes)])
+    return found[0].documents if found else ()
+
+
+class TestKind:
+    @pytest.mark.parametrize("kind", ["RETRIEVER", "retriever", "Retrieval", " RETRIEVAL "])
+    def test_says_retrieval_in_any_case(self, kind: str) -> None:
+        assert of_spans([span("one", kind=kind)]) == (Retrieval("one", "step one", ONE),)
+
+    @pytest.mark.parametrize(
+        "attributes",
+        [{"openinference.span.kind": "RETRIEVER"}, {"mlflow.spanType": "RETRIEVER"}, {"mlflow.spanType": MLFLOW}],
+        ids=["OpenInference", "MLflow", "MLflow as JSON"],
+    )
+    def test_may_stand_in_an_attribute(self, attributes: dict[str, object]) -> None:
+        assert ids(span("one", kind="INTERNAL", attributes=attributes)) == ["one"]
+
+    @pytest.mark.parametrize("kind", [None, "", "LLM", "CLIENT", "retrieve", "reranker"])
+    def test_of_another_name_is_no_retrieval(self, kind: str | None) -> None:
+        assert ids(span("one", kind=kind, attributes={"mlflow.spanType": 7, "openinference.span.kind": ["a"]})) == []
+
+
+class TestTopLevel:
+    @pytest.mark.parametrize(
+        ("spans", "found"),
+        [
+            ([span("a"), span("b")], ["a", "b"]),
+            ([span("b", "a"), span("a")], ["a"]),
+            ([span("a"), span("b", "a", "CHAIN"), span("c", "b"), span("d", "c")], ["a"]),
+            ([span("r", None, "AGENT"), span("b", "r"), span("c", "r")], ["b", "c"]),
+            ([span("a", "gone"), span("b", "")], ["a", "b"]),
+            ([span("a", "a")], ["a"]),
+            ([span("x", "y", "CHAIN"), span("y", "x", "CHAIN"), span("a", "y")], ["a"]),
+            ([span("a", "x"), span("x", "a", "CHAIN")], ["a"]),
+            ([span("a", "b"), span("b", "a"), span("c")], ["c"]),
+            ([span("a", "x"), span("x", None, "CHAIN"), span("x", None)], ["a", "x"]),
+            ([span("a", outputs=[]), span("b", "a")], []),
+        ],
+        ids=[
+            "two roots",
+            "child before its parent",
+            "far below another retrieval",
+            "below an agent",
+            "unknown parents",
+            "its own parent",
+            "below a circle",
+            "in a circle with another step",
+            "two retrievals in a circle",
+            "two spans with one id",
+            "above it a retrieval without documents",
+        ],
+    )
+    def test_has_no_retrieval_above_it(self, spans: list[Span], found: list[str]) -> None:
+        assert ids(*spans) == found
+
+    def test_takes_time_in_proportion_to_the_number_of_spans(self) -> None:
+        chain = [span(str(n), str(n - 1), "CHAIN") for n in range(20_000)]
+        leaves = [span(f"leaf {n}", "19999") for n in range(2_000)]
+        start = time.process_time()
+        assert len(ids(*chain, *leaves)) == 2_000
+        assert time.process_time() - start < 2
+
+    @pytest.mark.parametrize("spans", [None, []], ids=repr)
+    def test_without_spans_there_is_nothing(self, spans: list[Span] | None) -> None:
+        assert of_spans(spans) == ()
+
+
+class TestOutputs:
+    @pytest.mark.parametrize(
+        "outputs",
+        [
+            ["one", "two"],
+            [{"page_content": "one", "metadata": {}}, {"text": "two"}],
+            [{"content": "one"}, "two"],
+            {"documents": ["one", "two"], "count": 2},
+            {"documents": '["one", {"text": "two"}]'},
+            json.dumps(["one", "two"]),
+            json.dumps({"documents": [{"page_content": "one"}, {"page_content": "two"}]}),
+            json.dumps({"documents": json.dumps(["one", "two"])}),
+        ],
+        ids=[
+            "strings",
+            "objects",
+            "both",
+            "under documents",
+            "JSON under documents",
+            "JSON list",
+            "JSON object",
+            "JSON in JSON",
+        ],
+    )
+    def test_in_every_known_form(self, outputs: object) -> None:
+        assert documents(outputs) == (Retrieved(1, "one"), Retrieved(2, "two"))
+
+    def test_what_is_blank_or_unreadable_keeps_its_rank(self) -> None:
+        outputs = ["one", " ", 7, None, {"text": 7}, {"title": "t"}, ["two"], {"text": "", "content": "three"}]
+        assert documents(outputs) == (Retrieved(1, "one"), Retrieved(8, "three"))
+
+    @pytest.mark.parametrize(
+        ("given", "kept"),
+        [("kb-1", "kb-1"), (7, "7"), ("", None), (None, None), (True, None), (1.5, None), (["a"], None)],
+        ids=repr,
+    )
+    def test_an_id_is_kept_where_there_is_one(self, given: object, kept: str | None) -> None:
+        assert documents([{"text": "one", "id": given}]) == (Retrieved(1, "one", kept),)
+
+    def test_an_id_of_thousands_of_digits_is_none(self) -> None:
+        assert documents([{"text": "one", "id": 10**5000}]) == ONE
+
+    @pytest.mark.parametrize(
+        "outputs",
+        ["one", "", "{", "[" * 100_000, "\ud800", '"one"', 7, None, {}, {"documents": 7}, {"docs": ["one"]}, [[]]],
+        ids=["text", "nothing", "broken", "deep", "half a pair", "JSON text", "number", "none", "empty object",
+             "number under documents", "another key", "lists of lists"],
+    )  # fmt: skip
+    def test_anything_else_is_no_document(self, outputs: object) -> None:
+        assert documents(outputs) == ()
+
+
+class TestAttributes:
+    def test_the_flattened_form_is_read_in_the_order_of_its_numbers(self) -> None:
+        attributes: dict[str, object] = {
+            "retrieval.documents.10.document.content": "three",
+            "retrieval.documents.2.document.content": "two",
+            "retrieval.documents.2.document.id": "kb-2",
+            "retrieval.documents.0.document.content": "one",
+            "retrieval.documents.0.document.score": 0.7,
+            "retrieval.documents.1.document.id": "kb-1",
+            "retrieval.documents.1.document.content": 7,
+            "retrieval.documents.x.document.content": "no",
+            "retrieval.documents.3.document.metadata": "no",
+            "reranker.input_documents.0.document.content": "no",
+        }
+        assert documents(None, attributes) == (Retrieved(1, "one"), Retrieved(3, "two", "kb-2"), Retrieved(4, "three"))
+
+    def test_outputs_go_before_attributes(self) -> None:
+        attributes: dict[str, object] = {"retrieval.documents.0.document.content": "other"}
+        assert documents(["one"], attributes) == ONE
+        assert documents("3 documents", attributes) == (Retrieved(1, "other"),)
+
+
+def test_documents_of_a_context_keep_their_rank_and_id() -> None:
+    context = ["one", " ", Document("three", id="kb-3"), Document("four", id="")]
+    assert of_context(context) == (Retrieved(1, "one"), Retrieved(3, "three", "kb-3"), Retrieved(4, "four"))
+    assert of_context(None) == of_context(["", Document("\n")]) == ()
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["documents", "page_content", "text", "content", "id", "x"]), inner)
+    ),
+    max_leaves=12,
+)
+KEYS = st.sampled_from(
+    [
+        "mlflow.spanType",
+        "retrieval.documents.0.document.content",
+        "retrieval.documents.7.document.id",
+        "x",
+    ]
+)
+
+
+@given(JSON_VALUES | JSON_VALUES.map(json.dumps), st.none() | st.dictionaries(KEYS, JSON_VALUES))
+def test_no_json_makes_it_raise_or_give_a_blank_document(outputs: object, attributes: dict[str, object] | None) -> None:
+    for document in documents(outputs, attributes):
+        assert document.text.strip()
+        assert document.rank >= 1
+        assert document.id is None or document.id
