@@ -15,7 +15,8 @@ from tracejudge import Document, Span
 __all__ = ["Retrieval", "Retrieved", "of_context", "of_spans"]
 
 _KINDS: Final = frozenset({"retriever", "retrieval"})
-_KIND_ATTRIBUTES: Final = ("openinference.span.kind", "mlflow.spanType")
+_KIND_ATTRIBUTES: Final = ("openinference.span.kind", "mlflow.spanType", "gen_ai.operation.name")
+_DOCUMENTS_ATTRIBUTE: Final = "gen_ai.retrieval.documents"
 _TEXT_KEYS: Final = ("page_content", "text", "content")
 _FLAT_KEY: Final = re.compile(r"retrieval\.documents\.([0-9]{1,9})\.document\.(content|id|score)")
 _MAX_WRAPPINGS: Final = 4
@@ -104,7 +105,11 @@ def _says_retrieval(kind: object) -> bool:
 
 
 def _documents(span: Span) -> tuple[Retrieved, ...]:
-    return _ranked(_from_outputs(span.outputs)) or _ranked(_from_attributes(span.attributes or {}))
+    attributes = span.attributes or {}
+    for found in (span.outputs, attributes.get(_DOCUMENTS_ATTRIBUTE)):
+        if documents := _ranked(_from_outputs(found)):
+            return documents
+    return _ranked(_from_attributes(attributes))
 
 
 def _ranked(found: Sequence[Retrieved | None]) -> tuple[Retrieved, ...]:

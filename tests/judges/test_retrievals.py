@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,8 +37,13 @@ class TestKind:
 
     @pytest.mark.parametrize(
         "attributes",
-        [{"openinference.span.kind": "RETRIEVER"}, {"mlflow.spanType": "RETRIEVER"}, {"mlflow.spanType": MLFLOW}],
-        ids=["OpenInference", "MLflow", "MLflow as JSON"],
+        [
+            {"openinference.span.kind": "RETRIEVER"},
+            {"mlflow.spanType": "RETRIEVER"},
+            {"mlflow.spanType": MLFLOW},
+            {"gen_ai.operation.name": "retrieval"},
+        ],
+        ids=["OpenInference", "MLflow", "MLflow as JSON", "OpenTelemetry"],
     )
     def test_may_stand_in_an_attribute(self, attributes: dict[str, object]) -> None:
         assert ids(span("one", kind="INTERNAL", attributes=attributes)) == ["one"]
@@ -159,6 +165,11 @@ class TestAttributes:
             "reranker.input_documents.0.document.content": "no",
         }
         assert documents(None, attributes) == (Retrieved(1, "one"), Retrieved(3, "two", "kb-2"), Retrieved(4, "three"))
+
+    @pytest.mark.parametrize("written", [list, json.dumps], ids=["list", "JSON"])
+    def test_of_the_genai_conventions_stand_in_one_attribute(self, written: Callable[[object], object]) -> None:
+        found = written([{"id": "kb-1", "score": 0.9, "content": "one"}, {"id": "kb-2", "score": 0.1}])
+        assert documents(None, {"gen_ai.retrieval.documents": found}) == (Retrieved(1, "one", "kb-1"),)
 
     def test_outputs_go_before_attributes(self) -> None:
         attributes: dict[str, object] = {"retrieval.documents.0.document.content": "other"}
