@@ -3,7 +3,6 @@
 Every mistake ends as one ``SettingsError`` line that names file (or variable), key and mend.
 """
 
-import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from judges.catalog import catalogue
 from judges.models.build import ModelSettingsError, check
+from judges.models.http import is_endpoint
 from judges.models.model import ModelSettings
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import parse_redis_url
@@ -197,7 +197,7 @@ def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
         raise SettingsError(f"{origin['redis_url']}: {error}") from None
     if settings.broker_url and not _is_broker(settings.broker_url):
         raise SettingsError(f"{origin['broker_url']}: broker_url: must be a URL, as amqp://host or redis://host:6379/0")
-    if settings.otlp_endpoint is not None and not _is_endpoint(settings.otlp_endpoint):
+    if settings.otlp_endpoint is not None and not is_endpoint(settings.otlp_endpoint):
         mend = "must be http://host:port or https://host:port"
         raise SettingsError(f"{origin['otlp_endpoint']}: otlp_endpoint: {mend}")
 
@@ -212,28 +212,14 @@ def _is_broker(url: str) -> bool:
     return usable
 
 
-def _is_endpoint(url: str) -> bool:
-    """Tell whether a URL can be called; the standard library's own errors may quote a part of a password."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
 def _check_models(settings: Settings, place: str) -> None:
+    """Check what concerns the file; the bounds of a model are checked where models are made."""
     endpoints: dict[str, str] = {}
     for name, model in settings.models.items():
         here = f"{place}: models.{name}"
         if model.api_key_env is not None and _VARIABLE_NAME.fullmatch(model.api_key_env) is None:
             mend = "give the name of the variable that holds the key, as OPENAI_API_KEY, never the key"
             raise SettingsError(f"{here}.api_key_env: {mend}")
-        if model.base_url and not _is_endpoint(model.base_url):
-            raise SettingsError(f'{here}.base_url: must be http:// or https:// and a host, as "https://host/v1"')
-        if model.max_input_tokens < 1:
-            raise SettingsError(f"{here}.max_input_tokens: must be at least 1")
-        if model.price is not None and not all(0 <= usd < math.inf for usd in (model.price.input, model.price.output)):
-            raise SettingsError(f"{here}.price: must be USD per million tokens, 0 or more")
         try:
             check(model)
         except ModelSettingsError as error:

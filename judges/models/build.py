@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 import httpx
 
+from judges.models.anthropic import PUBLIC_URL, AnthropicModel
+from judges.models.http import is_endpoint
 from judges.models.lexical import LexicalModel
 from judges.models.model import ChatModel, ModelSettings
 from judges.models.openai import OpenAIModel
@@ -18,7 +20,7 @@ class ModelSettingsError(ValueError):
 
 
 def check(settings: ModelSettings) -> None:
-    """Check what one field alone cannot show.
+    """Check what one field alone cannot show: the one place for the bounds of a model.
 
     Raises:
         ModelSettingsError: With the key and the mend.
@@ -26,20 +28,8 @@ def check(settings: ModelSettings) -> None:
     _check_amounts(settings)
     if settings.provider == "scripted" and not settings.script:
         raise ModelSettingsError("script: a scripted model needs a file with its steps")
-    if settings.provider != "openai":
-        return
-    if not settings.model:
-        raise ModelSettingsError("model: say which model the endpoint shall use")
-    if not settings.base_url:
-        raise ModelSettingsError('base_url: say where the endpoint is, as "https://host/v1"')
-    if not settings.base_url.startswith(("http://", "https://")):
-        raise ModelSettingsError("base_url: must begin with http:// or https://")
-    try:
-        host = httpx.URL(settings.base_url).host
-    except httpx.InvalidURL as error:
-        raise ModelSettingsError(f"base_url: {error}") from error
-    if not host:
-        raise ModelSettingsError('base_url: names no host; write it as "https://host/v1"')
+    if settings.provider in {"openai", "anthropic"}:
+        _check_endpoint(settings)
 
 
 def build(settings: ModelSettings, environment: Mapping[str, str]) -> ChatModel:
@@ -56,22 +46,37 @@ def build(settings: ModelSettings, environment: Mapping[str, str]) -> ChatModel:
             return ScriptedModel(load_script(settings.script or ""), settings)
         except (OSError, ValueError) as error:
             raise ModelSettingsError(f"script: {error}") from error
-    return OpenAIModel(settings, _key(settings, environment))
+    key = _key(settings, environment)
+    return AnthropicModel(settings, key) if settings.provider == "anthropic" else OpenAIModel(settings, key)
 
 
 def _check_amounts(settings: ModelSettings) -> None:
     if settings.max_in_flight < 1:
         raise ModelSettingsError("max_in_flight: must be at least 1")
-    if settings.timeout_s <= 0:
+    if not 0 < settings.timeout_s < math.inf:
         raise ModelSettingsError("timeout_s: must be more than 0")
     if settings.max_input_tokens < 1:
         raise ModelSettingsError("max_input_tokens: must be at least 1")
-    if settings.price and not all(map(_is_price, (settings.price.input, settings.price.output))):
-        raise ModelSettingsError("price: must be USD per million tokens, not negative")
+    if settings.max_output_tokens is not None and settings.provider != "anthropic":
+        raise ModelSettingsError("max_output_tokens: goes with the provider anthropic alone; take it out")
+    if settings.max_output_tokens is not None and settings.max_output_tokens < 1:
+        raise ModelSettingsError("max_output_tokens: must be at least 1")
+    if settings.price and not all(0 <= usd < math.inf for usd in (settings.price.input, settings.price.output)):
+        raise ModelSettingsError("price: must be USD per million tokens, 0 or more")
 
 
-def _is_price(amount: float) -> bool:
-    return math.isfinite(amount) and amount >= 0
+def _check_endpoint(settings: ModelSettings) -> None:
+    if not settings.model:
+        raise ModelSettingsError("model: say which model the endpoint shall use")
+    base_url = settings.base_url or (PUBLIC_URL if settings.provider == "anthropic" else "")
+    if not base_url:
+        raise ModelSettingsError('base_url: say where the endpoint is, as "https://host/v1"')
+    if not is_endpoint(base_url):
+        raise ModelSettingsError('base_url: must be http:// or https:// and a host, as "https://host/v1"')
+    if settings.api_key_env is None and httpx.URL(base_url).host == httpx.URL(PUBLIC_URL).host:
+        raise ModelSettingsError(
+            f"api_key_env: {PUBLIC_URL} asks for a key; name the variable that holds it, as ANTHROPIC_API_KEY"
+        )
 
 
 def _key(settings: ModelSettings, environment: Mapping[str, str]) -> str | None:

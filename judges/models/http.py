@@ -5,6 +5,9 @@ fraction of a millisecond. Redirects are not followed: a judge endpoint has no b
 """
 
 import asyncio
+import email.utils
+import math
+import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -14,11 +17,12 @@ from httpx_aiohttp import AiohttpTransport
 
 from judges.models.model import ModelTimeoutError, ModelUnavailableError
 
-__all__ = ["HttpEndpoint", "Reply"]
+__all__ = ["HttpEndpoint", "Reply", "below", "is_endpoint", "retry_after_s"]
 
 _MAX_REPLY_BYTES: Final = 8 * 1024 * 1024
 _KEEPALIVE_S: Final = 60.0
 _CONNECT_TIMEOUT_S: Final = 10.0
+_MAX_PORT: Final = 65535
 
 
 class Reply(NamedTuple):
@@ -75,6 +79,36 @@ class HttpEndpoint:
             return Reply(response.status_code, response.headers, await _read(response))
         finally:
             await response.aclose()
+
+
+def is_endpoint(url: str) -> bool:
+    """Tell whether a URL can be called; httpx's own errors may quote a part of a password."""
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    usable_port = parts.port is None or 0 < parts.port <= _MAX_PORT
+    return parts.scheme in {"http", "https"} and bool(parts.host) and usable_port
+
+
+def below(base_url: str, path: str) -> str:
+    """Add a path to an address; a query, as Azure's `api-version`, stays behind it."""
+    url = httpx.URL(base_url)
+    return str(url.copy_with(path=f"{url.path.rstrip('/')}{path}"))
+
+
+def retry_after_s(headers: httpx.Headers) -> float | None:
+    """Read `Retry-After`, in seconds or as a date; nothing where it is absent or says neither."""
+    value = headers.get("retry-after", "")
+    try:
+        seconds = float(value)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
 
 
 async def _read(response: httpx.Response) -> bytes:

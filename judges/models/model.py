@@ -3,8 +3,8 @@
 ModelError                       root; ``reason`` is the verdict's reason
 ├── RateLimitedError             429; may carry how long to wait
 ├── ModelTimeoutError            no answer in time
-├── ModelUnavailableError        no connection, 408, 5xx, an answer that is no chat completion
-├── ModelRejectedError           401, 402, 403, 404, quota used up: the operator must act
+├── ModelUnavailableError        no connection, 408, 5xx, an answer that is none
+├── ModelRejectedError           401, 402, 403, 404, quota or credit used up: the operator must act
 ├── BadModelRequestError         another 4xx: this request will never be taken
 ├── InputTooLongError            the endpoint says that the context is full
 └── ContentFilteredError         the endpoint's filter refuses the request
@@ -38,6 +38,7 @@ __all__ = [
 FinishReason = Literal["stop", "length", "content_filter", "other"]
 
 DEFAULT_TIMEOUT_S: Final = 60.0
+_MILLION: Final = 1_000_000
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,13 +47,18 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     input: float
     output: float
 
+    def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
+        """Say what so many tokens cost."""
+        return (input_tokens * self.input + output_tokens * self.output) / _MILLION
+
 
 class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One `[models.NAME]` of the configuration.
 
     Attributes:
         provider: Which kind of endpoint.
-        base_url: Where `/chat/completions` hangs, with the version path; http or https.
+        base_url: Where `/chat/completions` hangs, with the version path; http or https. `anthropic` adds
+            `/v1/messages`, and asks the public API where this is absent.
         model: The model's name at the endpoint, and the judge model in verdicts and metrics.
         api_key_env: Name of the variable that holds the key; the key itself is refused here.
         max_in_flight: How many calls may be under way at once.
@@ -61,9 +67,11 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         label: The judge model's name where two endpoints serve the same `model`.
         timeout_s: How long one call may take.
         script: File with the steps of a `scripted` model, a JSON object a line.
+        max_output_tokens: How long an answer of an `anthropic` model may be, its thinking included; one that is cut
+            off is asked for once more with twice as many. 8192 where absent; other providers take none.
     """
 
-    provider: Literal["openai", "lexical", "scripted"] = "openai"
+    provider: Literal["openai", "anthropic", "lexical", "scripted"] = "openai"
     base_url: str | None = None
     model: str | None = None
     api_key_env: str | None = None
@@ -73,6 +81,7 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     label: str | None = None
     timeout_s: float = DEFAULT_TIMEOUT_S
     script: str | None = None
+    max_output_tokens: int | None = None
 
     @property
     def judge_model(self) -> str:

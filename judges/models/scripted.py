@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal
@@ -13,7 +14,9 @@ from judges.models.model import (
     BadModelRequestError,
     ChatRequest,
     ChatResponse,
+    ContentFilteredError,
     FinishReason,
+    InputTooLongError,
     ModelError,
     ModelRejectedError,
     ModelSettings,
@@ -26,7 +29,15 @@ __all__ = ["ScriptedModel", "Step", "load_script"]
 
 Answering = Callable[[ChatRequest], str]
 
-Failure = Literal["timeout", "rate_limited", "judge_unavailable", "judge_rejected", "bad_request"]
+Failure = Literal[
+    "timeout",
+    "rate_limited",
+    "judge_unavailable",
+    "judge_rejected",
+    "bad_request",
+    "input_too_long",
+    "content_filter",
+]
 
 _ERRORS: Final[Mapping[Failure, type[ModelError]]] = {
     "timeout": ModelTimeoutError,
@@ -34,7 +45,11 @@ _ERRORS: Final[Mapping[Failure, type[ModelError]]] = {
     "judge_unavailable": ModelUnavailableError,
     "judge_rejected": ModelRejectedError,
     "bad_request": BadModelRequestError,
+    "input_too_long": InputTooLongError,
+    "content_filter": ContentFilteredError,
 }
+_MAX_REQUESTS: Final = 1000
+"""How many requests are remembered; a rehearsal may run for days."""
 
 
 class Step(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,16 +63,21 @@ class Step(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedModel:
-    """Follows its steps in order and then begins anew. Requests are kept in ``requests``."""
+    """Follows its steps in order and then begins anew. The last 1000 requests are kept."""
 
     def __init__(self, steps: Iterable[Step | str | Answering], settings: ModelSettings | None = None) -> None:
         """Take the steps: a text or a function of the request stands for a step that answers with it at once."""
         self.settings = settings or ModelSettings(provider="scripted", model="scripted")
-        self.requests: list[ChatRequest] = []
+        self._requests: deque[ChatRequest] = deque(maxlen=_MAX_REQUESTS)
         listed = list(steps)
         if not listed:
             raise ValueError("a script needs at least one step")
         self._steps = itertools.cycle(listed)
+
+    @property
+    def requests(self) -> list[ChatRequest]:
+        """The last 1000 requests, oldest first, those that failed included."""
+        return list(self._requests)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Follow the next step.
@@ -65,7 +85,7 @@ class ScriptedModel:
         Raises:
             ModelError: Where the script says so.
         """
-        self.requests.append(request)
+        self._requests.append(request)
         step = next(self._steps)
         if isinstance(step, str):
             step = Step(step)

@@ -6,7 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.endpoint import ChatEndpoint
+from support.messages import MessagesEndpoint
 
+from judges.models.anthropic import AnthropicModel
 from judges.models.build import ModelSettingsError, build, check
 from judges.models.lexical import LexicalModel
 from judges.models.model import ChatModel, ChatRequest, ModelSettings, Price
@@ -15,26 +17,53 @@ from judges.models.scripted import ScriptedModel
 from judges.prompt import Message
 
 OPENAI = ModelSettings(base_url="http://localhost:1/v1", model="m")
+ANTHROPIC = ModelSettings(provider="anthropic", model="m", api_key_env="JUDGE_KEY")
+ADDRESS = 'base_url: must be http:// or https:// and a host, as "https://host/v1"'
+KEY = "api_key_env: https://api.anthropic.com asks for a key; name the variable that holds it, as ANTHROPIC_API_KEY"
 REQUEST = ChatRequest((Message("user", "Is it so?"),), "j", {}, dict)
 
 WRONG = {
     "no model": ({"model": None}, "model: say which model the endpoint shall use"),
     "empty model": ({"model": ""}, "model: say which model the endpoint shall use"),
     "no address": ({"base_url": None}, 'base_url: say where the endpoint is, as "https://host/v1"'),
-    "no scheme": ({"base_url": "localhost:8000/v1"}, "base_url: must begin with http:// or https://"),
-    "another scheme": ({"base_url": "ftp://host/v1"}, "base_url: must begin with http:// or https://"),
-    "no host": ({"base_url": "https:///v1"}, 'base_url: names no host; write it as "https://host/v1"'),
-    "port in words": ({"base_url": "http://host:http/v1"}, "base_url: Invalid port: 'http'"),
+    "no scheme": ({"base_url": "localhost:8000/v1"}, ADDRESS),
+    "another scheme": ({"base_url": "ftp://host/v1"}, ADDRESS),
+    "no host": ({"base_url": "https:///v1"}, ADDRESS),
+    "port in words": ({"base_url": "http://host:http/v1"}, ADDRESS),
+    "port beyond all": ({"base_url": "http://host:65536/v1"}, ADDRESS),
+    "port 0": ({"base_url": "http://host:0/v1"}, ADDRESS),
+    "a line break": ({"base_url": "http://host/v1\n"}, ADDRESS),
+    "a host of no letters": ({"base_url": "http://\u2603/v1"}, ADDRESS),
     "nothing in flight": ({"max_in_flight": 0}, "max_in_flight: must be at least 1"),
     "no time": ({"timeout_s": 0}, "timeout_s: must be more than 0"),
+    "endless time": ({"timeout_s": float("inf")}, "timeout_s: must be more than 0"),
+    "no number of seconds": ({"timeout_s": float("nan")}, "timeout_s: must be more than 0"),
     "no room for input": ({"max_input_tokens": 0}, "max_input_tokens: must be at least 1"),
     "a price below nothing": (
         {"price": Price(-1.0, 1.0)},
-        "price: must be USD per million tokens, not negative",
+        "price: must be USD per million tokens, 0 or more",
     ),
     "a price that is no number": (
         {"price": Price(1.0, float("nan"))},
-        "price: must be USD per million tokens, not negative",
+        "price: must be USD per million tokens, 0 or more",
+    ),
+    "anthropic without a model": (
+        {"provider": "anthropic", "model": None},
+        "model: say which model the endpoint shall use",
+    ),
+    "anthropic without a scheme": ({"provider": "anthropic", "base_url": "host"}, ADDRESS),
+    "anthropic without a key": ({"provider": "anthropic", "base_url": None}, KEY),
+    "anthropic's own address without a key": (
+        {"provider": "anthropic", "base_url": "https://API.anthropic.com/v1"},
+        KEY,
+    ),
+    "no room for an answer": (
+        {"provider": "anthropic", "max_output_tokens": 0},
+        "max_output_tokens: must be at least 1",
+    ),
+    "room for an answer elsewhere": (
+        {"max_output_tokens": 8192},
+        "max_output_tokens: goes with the provider anthropic alone; take it out",
     ),
     "no script": ({"provider": "scripted"}, "script: a scripted model needs a file with its steps"),
     "lexical with nothing in flight": (
@@ -63,10 +92,12 @@ class TestCheck:
             OPENAI,
             changed(base_url="https://api.openai.com/v1/", api_key_env="OPENAI_API_KEY", price=Price(0.4, 1.6)),
             changed(base_url="http://[::1]:8000/v1"),
+            ANTHROPIC,
+            changed(ANTHROPIC, base_url="http://gateway:4000", api_key_env=None, max_output_tokens=1),
             ModelSettings(provider="lexical"),
             ModelSettings(provider="scripted", script="absent.jsonl"),
         ],
-        ids=["openai", "with a key", "ip version 6", "lexical", "scripted"],
+        ids=["openai", "with a key", "ip version 6", "anthropic", "gateway without a key", "lexical", "scripted"],
     )
     def test_reads_neither_files_nor_variables(self, settings: ModelSettings) -> None:
         check(settings)
@@ -76,13 +107,14 @@ class TestBuild:
     def test_makes_each_provider(self, tmp_path: Path) -> None:
         script = tmp_path / "script.jsonl"
         script.write_text('{"text": "a"}\n{"text": "b"}\n')
-        settings = [OPENAI, ModelSettings(provider="lexical"), ModelSettings(provider="scripted", script=str(script))]
-        models = [build(one, {}) for one in settings]
-        assert [type(model) for model in models] == [OpenAIModel, LexicalModel, ScriptedModel]
+        scripted = ModelSettings(provider="scripted", script=str(script))
+        settings = [OPENAI, ANTHROPIC, ModelSettings(provider="lexical"), scripted]
+        models = [build(one, {"JUDGE_KEY": "sk-1"}) for one in settings]
+        assert [type(model) for model in models] == [OpenAIModel, AnthropicModel, LexicalModel, ScriptedModel]
         assert all(isinstance(model, ChatModel) for model in models)
-        assert [model.settings.judge_model for model in models] == ["m", "lexical", "scripted"]
-        assert models[0].settings == OPENAI
-        assert asyncio.run(models[2].complete(REQUEST)).text == "a"
+        assert [model.settings.judge_model for model in models] == ["m", "m", "lexical", "scripted"]
+        assert [model.settings for model in models[:2]] == [OPENAI, ANTHROPIC]
+        assert asyncio.run(models[3].complete(REQUEST)).text == "a"
 
     @pytest.mark.parametrize(
         ("name", "environment", "sent"),
@@ -104,6 +136,19 @@ class TestBuild:
 
         asyncio.run(ask())
         assert [call.headers.get("authorization") for call in endpoint.calls] == [sent]
+
+    def test_an_anthropic_model_gets_its_key_too(self) -> None:
+        async def ask() -> str:
+            settings = changed(ANTHROPIC, base_url=messages.base_url)
+            model = build(settings, {"JUDGE_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-2"})
+            try:
+                return (await model.complete(REQUEST)).finish_reason
+            finally:
+                await model.aclose()
+
+        with MessagesEndpoint() as messages:
+            assert asyncio.run(ask()) == "stop"
+            assert [call.headers["x-api-key"] for call in messages.calls] == ["sk-1"]
 
     @pytest.mark.parametrize(
         "environment", [{}, {"JUDGE_KEY": ""}, {"JUDGE_KEY": " \n"}], ids=["absent", "empty", "blank"]

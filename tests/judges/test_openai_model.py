@@ -1,29 +1,21 @@
 """An OpenAI-compatible endpoint on the loopback: what is sent, what is read, and what each failure is called."""
 
 import asyncio
-import email.utils
-import time
 from collections.abc import Callable
-from typing import NamedTuple
 
-import httpx
-import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from judge_traces import LONG, SHORT
+from judge_traces import LONG, SHORT, served
+from model_client import KEY, PROMPT, REQUEST, WORDS, Client, by_heuristic, requests_of
+from model_client import openai as client
 from raw_server import RawServer
 from support.endpoint import ChatEndpoint
-from support.processes import free_port, wait_until
 from support.replies import (
     Behaviour,
     Reply,
     Usage,
     answers,
-    cuts,
     failing,
     filtered,
-    hangs,
     no_choices,
     not_json,
     refuses,
@@ -35,70 +27,22 @@ from support.replies import (
 )
 
 from judges.catalog import catalogue
-from judges.evaluate import evaluate
 from judges.judge import Judge
 from judges.models.model import (
     BadModelRequestError,
-    ChatRequest,
     ChatResponse,
     ContentFilteredError,
     InputTooLongError,
     ModelError,
     ModelRejectedError,
     ModelSettings,
-    ModelTimeoutError,
     ModelUnavailableError,
     RateLimitedError,
 )
-from judges.models.openai import OpenAIModel, _retry_after_s
-from judges.prompt import Message, render
+from judges.models.openai import OpenAIModel
 from tracejudge import Trace
 
-KEY = "sk-test-5ecret"
-PROMPT = "the-prompt-5ecret"
-WORDS = "the-endpoint-5ecret"
-REQUEST = ChatRequest(
-    (Message("system", "Judge."), Message("user", PROMPT)),
-    "groundedness",
-    {"type": "object", "properties": {"result": {"type": "string"}}},
-    dict,
-)
-GROUNDEDNESS = catalogue()["groundedness"]
-
 every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
-
-
-class Client(NamedTuple):
-    """A model whose every use has an event loop of its own, and its connections closed in the end."""
-
-    model: OpenAIModel
-
-    def ask(self, request: ChatRequest = REQUEST) -> ChatResponse:
-        return self.ask_often(1, request)[0]
-
-    def ask_often(self, count: int, request: ChatRequest = REQUEST) -> list[ChatResponse]:
-        """Ask at the same time."""
-
-        async def all_at_once() -> list[ChatResponse]:
-            try:
-                return await asyncio.gather(*(self.model.complete(request) for _ in range(count)))
-            finally:
-                await self.model.aclose()
-
-        return asyncio.run(all_at_once())
-
-    def fails(self) -> ModelError:
-        """Ask, and give the error; none of the secrets may be in its text."""
-        with pytest.raises(ModelError) as caught:
-            self.ask()
-        shown = f"{caught.value!s} {caught.value!r}"
-        assert not [secret for secret in (KEY, PROMPT, WORDS, "5ecret") if secret in shown]
-        return caught.value
-
-
-def client(base_url: str, **settings: object) -> Client:
-    fields = {"base_url": base_url, "model": "gpt-test", "timeout_s": 10.0, **settings}
-    return Client(OpenAIModel(msgspec.convert(fields, ModelSettings), KEY))
 
 
 def said(text: str, **fields: object) -> ChatResponse:
@@ -113,27 +57,25 @@ class TestRequest:
     def test_body_holds_the_prompt_and_the_judges_schema_and_no_limit(
         self, endpoint: ChatEndpoint, judge: Judge, trace: Trace
     ) -> None:
-        async def judged() -> str:
-            model = client(endpoint.base_url).model
-            try:
-                return (await evaluate(judge, trace, model)).outcome
-            finally:
-                await model.aclose()
-
-        assert asyncio.run(judged()) == "scored"
-        (prompt,) = judge.prompts(trace)
-        (call,) = endpoint.calls
-        assert call.body == {
-            "model": "gpt-test",
-            "messages": [message._asdict() for message in render(prompt)],
-            "temperature": 0,
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": judge.name, "strict": True, "schema": judge.schema},
-            },
-        }
-        properties = call.body["response_format"]["json_schema"]["schema"]["properties"]
-        assert list(properties) == judge.schema["required"]
+        trace = served(judge, trace)
+        endpoint.behaviour = by_heuristic(judge, trace)
+        assert client(endpoint.base_url).judge(judge, trace).outcome != "unscored"
+        bodies = sorted((call.body for call in endpoint.calls), key=lambda body: body["messages"][-1]["content"])
+        assert bodies == [
+            {
+                "model": "gpt-test",
+                "messages": [message._asdict() for message in messages],
+                "temperature": 0,
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": judge.name, "strict": True, "schema": judge.schema},
+                },
+            }
+            for messages in requests_of(judge, trace)
+        ]
+        for body in bodies:
+            sent = body["response_format"]["json_schema"]["schema"]
+            assert list(sent["properties"]) == list(judge.schema["properties"]) == sent["required"]
 
     def test_headers_hold_the_key_and_the_type(self, endpoint: ChatEndpoint) -> None:
         client(endpoint.base_url).ask()
@@ -377,7 +319,6 @@ REASONS = {
     ModelUnavailableError: "judge_unavailable",
     BadModelRequestError: "bad_request",
     InputTooLongError: "input_too_long",
-    ModelTimeoutError: "timeout",
     ContentFilteredError: "content_filter",
 }
 
@@ -404,146 +345,3 @@ class TestFailures:
             failure = client(endpoint.base_url).fails()
             assert (type(failure), str(failure)) == (ModelUnavailableError, "the endpoint fails: HTTP 307")
             assert elsewhere.calls == ()
-
-
-class TestRetryAfter:
-    @pytest.mark.parametrize(
-        ("header", "seconds"),
-        [
-            ("2", 2.0),
-            ("0.25", 0.25),
-            ("0", 0.0),
-            ("-3", 0.0),
-            ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
-            ("soon", None),
-            ("", None),
-            ("inf", None),
-            ("nan", None),
-        ],
-    )
-    def test_is_read_in_seconds(self, endpoint: ChatEndpoint, header: str, seconds: float | None) -> None:
-        endpoint.behaviour = failing(429, retry_after=header)
-        failure = client(endpoint.base_url).fails()
-        assert isinstance(failure, RateLimitedError)
-        assert failure.retry_after_s == seconds
-
-    def test_is_read_as_a_date(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = failing(429, retry_after=email.utils.formatdate(time.time() + 90, usegmt=True))
-        failure = client(endpoint.base_url).fails()
-        assert isinstance(failure, RateLimitedError)
-        assert failure.retry_after_s == pytest.approx(90, abs=5)
-
-    def test_may_be_absent(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = failing(429)
-        assert client(endpoint.base_url).fails().retry_after_s is None  # type: ignore[attr-defined]
-
-    @given(
-        st.text(st.characters(codec="latin-1")) | st.floats().map(str) | st.datetimes().map(email.utils.format_datetime)
-    )
-    @settings(deadline=None)
-    def test_of_any_text_is_no_crash(self, value: str) -> None:
-        seconds = _retry_after_s(httpx.Headers({"retry-after": value.encode("latin-1")}))
-        assert seconds is None or 0 <= seconds < float("inf")
-
-
-class TestConnection:
-    def test_refused_means_unavailable(self) -> None:
-        failure = client(f"http://127.0.0.1:{free_port()}/v1").fails()
-        assert (type(failure), str(failure)) == (
-            ModelUnavailableError,
-            "no connection to the endpoint (ClientConnectorError)",
-        )
-
-    @pytest.mark.parametrize("share", [0, 0.5], ids=["before the reply", "in the reply"])
-    def test_that_is_cut_means_unavailable(self, endpoint: ChatEndpoint, share: float) -> None:
-        endpoint.behaviour = cuts(share, WORDS)
-        failure = client(endpoint.base_url).fails()
-        assert isinstance(failure, ModelUnavailableError)
-        assert str(failure).startswith("no connection to the endpoint (")
-
-    def test_to_an_endpoint_that_comes_back_serves_again(self) -> None:
-        port = free_port()
-        one = client(f"http://127.0.0.1:{port}/v1")
-        assert isinstance(one.fails(), ModelUnavailableError)
-        with ChatEndpoint(port=port):
-            assert one.ask().finish_reason == "stop"
-
-    @pytest.mark.parametrize(
-        "reply",
-        [
-            b"SSH-2.0-" + WORDS.encode() + b"\r\n\r\n",
-            b"HTTP/1.1 " + WORDS.encode() + b"\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\n" + WORDS.encode() + b"\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nContent-Length: " + WORDS.encode() + b"\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + WORDS.encode() + b"\r\n",
-            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 19\r\n\r\n" + WORDS.encode(),
-            b"HTTP/1.1 200 OK\r\nX: " + WORDS.encode() * 10_000 + b"\r\n\r\n",
-        ],
-        ids=["another protocol", "status", "header", "length", "chunks", "compression", "long header"],
-    )
-    def test_to_something_that_speaks_no_http_means_unavailable(self, reply: bytes) -> None:
-        with RawServer(reply) as server:
-            assert isinstance(client(server.base_url).fails(), ModelUnavailableError)
-
-    def test_with_a_reply_without_end_is_given_up(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = not_json("x" * (8 * 1024 * 1024 + 1))
-        failure = client(endpoint.base_url).fails()
-        assert (type(failure), str(failure)) == (ModelUnavailableError, "the reply is longer than 8388608 bytes")
-
-    @pytest.mark.parametrize("behaviour", [hangs(), slow(5)], ids=["hangs", "slow"])
-    def test_without_a_reply_in_time_is_a_timeout(self, endpoint: ChatEndpoint, behaviour: Behaviour) -> None:
-        endpoint.behaviour = behaviour
-        began = time.monotonic()
-        failure = client(endpoint.base_url, timeout_s=0.2).fails()
-        assert (type(failure), str(failure)) == (ModelTimeoutError, "no answer within 0.2 s")
-        assert 0.2 <= time.monotonic() - began < 2
-        wait_until(lambda: endpoint.in_flight == 0, what="the end of the abandoned request")
-
-    def test_with_a_reply_that_begins_and_never_ends_is_a_timeout(self) -> None:
-        with RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", closes=False) as server:
-            assert isinstance(client(server.base_url, timeout_s=0.2).fails(), ModelTimeoutError)
-
-    def test_that_is_given_up_by_the_caller_ends(self, endpoint: ChatEndpoint) -> None:
-        async def give_up() -> None:
-            one = client(endpoint.base_url).model
-            try:
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(one.complete(REQUEST), 0.1)
-            finally:
-                await one.aclose()
-
-        endpoint.behaviour = hangs()
-        asyncio.run(give_up())
-        wait_until(lambda: endpoint.in_flight == 0, what="the end of the abandoned request")
-
-
-class TestConcurrency:
-    def test_300_requests_of_half_a_second_are_under_way_together(self, endpoint: ChatEndpoint) -> None:
-        """One of three tries is enough: what is measured is the client, not what else the machine does."""
-        endpoint.behaviour = slow(0.5)
-        one = client(endpoint.base_url, max_in_flight=300)
-        for _ in range(3):
-            began = time.monotonic()
-            assert len(one.ask_often(300)) == 300
-            duration_s = time.monotonic() - began
-            assert endpoint.max_in_flight == 300
-            if duration_s < 1.5:
-                return
-        pytest.fail(f"300 requests of 0.5 s took {duration_s:.1f} s")
-
-    def test_no_more_connections_than_allowed(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = slow(0.02)
-        assert len(client(endpoint.base_url, max_in_flight=3).ask_often(10)) == 10
-        assert endpoint.max_in_flight == 3
-
-    def test_each_gets_its_own_answer(self, endpoint: ChatEndpoint) -> None:
-        async def ask_each() -> list[str]:
-            one = client(endpoint.base_url).model
-            requests = [msgspec.structs.replace(REQUEST, messages=(Message("user", str(n)),)) for n in range(50)]
-            try:
-                return [response.text for response in await asyncio.gather(*map(one.complete, requests))]
-            finally:
-                await one.aclose()
-
-        endpoint.behaviour = answers(lambda body: f"answer to {body['messages'][0]['content']}")
-        assert asyncio.run(ask_each()) == [f"answer to {number}" for number in range(50)]

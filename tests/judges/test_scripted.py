@@ -11,6 +11,8 @@ from judges.models.model import (
     ChatModel,
     ChatRequest,
     ChatResponse,
+    ContentFilteredError,
+    InputTooLongError,
     ModelError,
     ModelRejectedError,
     ModelSettings,
@@ -71,6 +73,8 @@ class TestSteps:
             ("judge_unavailable", ModelUnavailableError),
             ("judge_rejected", ModelRejectedError),
             ("bad_request", BadModelRequestError),
+            ("input_too_long", InputTooLongError),
+            ("content_filter", ContentFilteredError),
         ],
     )
     def test_a_failure_is_the_error_with_that_reason(self, failure: scripted.Failure, error: type[ModelError]) -> None:
@@ -85,6 +89,18 @@ class TestSteps:
         with pytest.raises(ModelTimeoutError):
             asyncio.run(model.complete(asked[1]))
         assert model.requests == asked
+
+    def test_only_the_last_1000_requests_are_kept(self) -> None:
+        """A rehearsal may run for days."""
+
+        async def ask_all() -> None:
+            for one in asked:
+                await model.complete(one)
+
+        model = ScriptedModel(["a"])
+        asked = [request(str(number)) for number in range(1003)]
+        asyncio.run(ask_all())
+        assert model.requests == asked[3:]
 
 
 class TestModel:

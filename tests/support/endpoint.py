@@ -5,6 +5,7 @@ import itertools
 import json
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -16,7 +17,12 @@ PATH = "/v1/chat/completions"
 
 
 class ChatEndpoint(LoopbackServer):
-    """Serves `base_url` + "/chat/completions". Set `behaviour` at any time; each request asks it anew."""
+    """Serves `base_url` + "/chat/completions". Set `behaviour` at any time; each request asks it anew.
+
+    Other APIs are subclasses: they say their `path`, and how `completion` and `fault` look there.
+    """
+
+    path = PATH
 
     def __init__(self, behaviour: Behaviour | None = None, *, port: int = 0) -> None:
         super().__init__(port=port)
@@ -54,7 +60,17 @@ class ChatEndpoint(LoopbackServer):
             self._max_in_flight = self._in_flight
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post(PATH, self._serve_chat)]
+        return [web.post(self.path, self._serve_chat)]
+
+    def resolve(self, call: Call) -> Reply:
+        """Choose the reply to a request."""
+        return resolve(self.behaviour, call) if call.body else failing(400, "the body is no JSON object")
+
+    def completion(self, reply: Reply, call: Call) -> dict[str, Any]:
+        return _completion(reply, call)
+
+    def fault(self, error: Mapping[str, Any]) -> dict[str, Any]:
+        return {"error": error}
 
     async def _serve_chat(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
@@ -67,14 +83,19 @@ class ChatEndpoint(LoopbackServer):
             self._end(call)
 
     async def _respond(self, request: web.Request, call: Call) -> web.StreamResponse:
-        reply = resolve(self.behaviour, call) if call.body else failing(400, "the body is no JSON object")
+        reply = self.resolve(call)
         await asyncio.sleep(reply.delay_s)
         if reply.hangs:
             await asyncio.Future()
-        body = _body(reply, call).encode()
+        body = self._body(reply, call).encode()
         if reply.cut_after is not None:
             return await _cut(request, reply, body)
         return web.Response(body=body, status=reply.status, headers=reply.headers, content_type=reply.content_type)
+
+    def _body(self, reply: Reply, call: Call) -> str:
+        if reply.raw is not None:
+            return reply.raw
+        return json.dumps(self.completion(reply, call) if reply.error is None else self.fault(reply.error))
 
     def _begin(self, raw: bytes, request: web.Request) -> Call:
         headers = {name.lower(): value for name, value in request.headers.items()}
@@ -109,14 +130,6 @@ def _decode(raw: bytes) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-def _body(reply: Reply, call: Call) -> str:
-    if reply.raw is not None:
-        return reply.raw
-    if reply.error is not None:
-        return json.dumps({"error": reply.error})
-    return json.dumps(_completion(reply, call))
-
-
 def _completion(reply: Reply, call: Call) -> dict[str, Any]:
     choice = {"index": 0, "message": _message(reply, call), "finish_reason": reply.finish_reason}
     completion = {
@@ -130,8 +143,7 @@ def _completion(reply: Reply, call: Call) -> dict[str, Any]:
 
 
 def _message(reply: Reply, call: Call) -> dict[str, Any]:
-    text = reply.text(call.body) if callable(reply.text) else reply.text
-    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": reply.refusal}
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text_for(call), "refusal": reply.refusal}
     if reply.tool_calls:
         message["tool_calls"] = [
             {"id": f"call_{call.index}_{number}", "type": "function", "function": tool._asdict()}

@@ -67,6 +67,9 @@ class Reply:
     hangs: bool = False
     cut_after: float | None = None  # share of the body that is sent before the connection is cut; 0: no header
 
+    def text_for(self, call: Call) -> str | None:
+        return self.text(call.body) if callable(self.text) else self.text
+
 
 Behaviour = Reply | Callable[[Call], "Behaviour"]
 
@@ -147,7 +150,7 @@ def slow(seconds: float, then: Behaviour | None = None) -> Behaviour:
 
 
 def rejects(parameter: str, then: Behaviour, *, status: int = 400, message: str | None = None) -> Behaviour:
-    """Refuse requests that hold a parameter (`response_format`, `temperature`), as servers without it do."""
+    """Refuse requests that hold a parameter (`response_format`, `output_config`), as servers without it do."""
     text = message or f"Unsupported parameter: '{parameter}' is not supported with this model."
     refusal = failing(status, text, param=parameter, code="unsupported_parameter")
     return lambda call: refusal if parameter in call.body else then

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from judges.catalog import catalogue
 from judges.models.model import ModelSettings, Price
 from worker.configuration import load
 from worker.settings import Rule, Settings, SettingsError, Where
@@ -261,8 +262,11 @@ GOOD = {
     "two models of one name and endpoint": MODEL + MODEL.replace("default", "b").replace("/v1", "/v1/"),
     "two endpoints with a label": MODEL + '[models.b]\nbase_url = "https://b/v1"\nmodel = "m"\nlabel = "m at b"\n',
     "a model that is not called default": MODEL.replace("default", "a") + RULE + 'model = "a"',
+    "the public API of anthropic": "[models.default]\nprovider = 'anthropic'\nmodel = 'm'\napi_key_env = 'KEY'",
     "a socket": 'redis_url = "unix:///run/redis.sock"',
     "a judge without settings": "[judges.safety]",
+    "a judge with settings": "[judges.relevance_truth_completeness]\nreasoning = false",
+    "one rule as a string": "[judges.guidelines]\nguidelines = 'Be polite.'",
 }
 
 
@@ -336,6 +340,15 @@ MISTAKES: Mapping[str, Mistake] = {
         "[judges.safety]\nreasoning = true",
         "judges.safety.reasoning: unknown key; this judge has no settings, take it out",
     ),
+    "unknown key of a judge with settings": in_file(
+        "[judges.faithfulness]\npas_at = 3", "judges.faithfulness.pas_at: unknown key; did you mean pass_at?"
+    ),
+    "setting of a judge off its scale": in_file(
+        "[judges.faithfulness]\npass_at = 6", "judges.faithfulness.pass_at: must be a whole number from 1 to 5"
+    ),
+    "setting of a judge of another type": in_file(
+        "[judges.ragbench]\nlengths = 'long'", "judges.ragbench.lengths: must be true or false"
+    ),
     "settings of an unknown judge": in_file(
         "[judges.safty]", "judges.safty: there is no such judge; did you mean safety?"
     ),
@@ -401,7 +414,9 @@ MISTAKES: Mapping[str, Mistake] = {
         "otlp_endpoint: must be http://host:port or https://host:port",
     ),
     # models
-    "provider": in_model("", ".provider: must be one of lexical, openai, scripted", LEXICAL.replace("xic", "ixc")),
+    "provider": in_model(
+        "", ".provider: must be one of anthropic, lexical, openai, scripted", LEXICAL.replace("xic", "ixc")
+    ),
     "no address": in_file(
         "[models.default]\nmodel = 'm'", 'models.default.base_url: say where the endpoint is, as "https://host/v1"'
     ),
@@ -430,13 +445,21 @@ MISTAKES: Mapping[str, Mistake] = {
     "no slots": in_model("max_in_flight = 0", ".max_in_flight: must be at least 1"),
     "no tokens": in_model("max_input_tokens = 0", ".max_input_tokens: must be at least 1"),
     "no time": in_model("timeout_s = 0", ".timeout_s: must be more than 0"),
+    "tokens of an answer": in_model(
+        "max_output_tokens = 100", ".max_output_tokens: goes with the provider anthropic alone; take it out"
+    ),
+    "anthropic without a key": in_file(
+        "[models.default]\nprovider = 'anthropic'\nmodel = 'm'",
+        "models.default.api_key_env: https://api.anthropic.com asks for a key; name the variable that holds it,"
+        " as ANTHROPIC_API_KEY",
+    ),
     "half a price": in_model("price = { input = 1 }", ".price.output: is missing; it must be a number"),
     "price": in_model("price = { input = -1, output = 1 }", ".price: must be USD per million tokens, 0 or more"),
     "endless price": in_model(
         "price = { input = 1, output = inf }", ".price: must be USD per million tokens, 0 or more"
     ),
     "model name over two lines": in_file(
-        '[models."a\\nb"]\nprovider = "x"', "models.a?b.provider: must be one of lexical, openai, scripted"
+        '[models."a\\nb"]\nprovider = "x"', "models.a?b.provider: must be one of anthropic, lexical, openai, scripted"
     ),
     "no default model": in_file(
         MODEL.replace("default", "a"),
@@ -462,7 +485,7 @@ MISTAKES: Mapping[str, Mistake] = {
     ),
     "unknown judge, unlike any": in_file(
         RULE.replace("safety", "zzz"),
-        "rules[0].judges: there is no judge 'zzz'; known are correctness, groundedness, relevance_to_query, safety",
+        f"rules[0].judges: there is no judge 'zzz'; known are {', '.join(sorted(catalogue()))}",
     ),
     "unknown model": in_rule("model = 'defualt'", ".model: there is no [models.defualt]; did you mean default?"),
     "unknown model, unlike any": in_rule("model = 'gpt'", ".model: there is no [models.gpt]; known are default"),

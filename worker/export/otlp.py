@@ -1,7 +1,5 @@
 """Post to an OTLP/HTTP receiver, and read its answer as the protocol says: wait, split, or drop with a count."""
 
-import email.utils
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -9,6 +7,7 @@ import httpx
 import structlog
 from google.protobuf.message import DecodeError, Message
 
+from judges.models.http import retry_after_s
 from worker.store import address
 
 __all__ = ["Channel", "Halted", "OtlpClient"]
@@ -112,13 +111,5 @@ class OtlpClient:
 
 
 def _asked_s(reply: httpx.Response) -> float:
-    """Read `Retry-After`, in seconds or as a date; bounded, since a broken clock must not stop us for days."""
-    value = reply.headers.get("retry-after", "")
-    try:
-        asked = float(value)
-    except ValueError:
-        try:
-            asked = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, TypeError):
-            return 0.0
-    return min(_MAX_ASKED_S, max(0.0, asked))
+    """Read `Retry-After`; bounded, since a broken clock must not stop us for days."""
+    return min(_MAX_ASKED_S, retry_after_s(reply.headers) or 0.0)

@@ -1,0 +1,173 @@
+"""Anthropic's Messages API, or a gateway that speaks it.
+
+Structured output, temperature 0 and the mark by which the fixed part is cached are asked for until the endpoint
+says that it does not take them; that is found out once and remembered. `max_tokens` must be sent; an answer
+that it cuts off is asked for once more with twice as many.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import httpx
+import msgspec
+from msgspec import Struct, structs
+
+from judges.models.http import HttpEndpoint, Reply, below
+from judges.models.model import (
+    BadModelRequestError,
+    ChatRequest,
+    ChatResponse,
+    FinishReason,
+    InputTooLongError,
+    ModelSettings,
+    ModelUnavailableError,
+)
+from judges.models.options import Options
+
+__all__ = ["DEFAULT_MAX_OUTPUT_TOKENS", "PUBLIC_URL", "AnthropicModel"]
+
+PUBLIC_URL: Final = "https://api.anthropic.com"
+DEFAULT_MAX_OUTPUT_TOKENS: Final = 8192
+
+_API_VERSION: Final = "2023-06-01"
+_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "output_config": ("output_config", "output_format", "output format", "json_schema", "structured output"),
+    "temperature": ("temperature",),
+    "cache_control": ("cache_control", "prompt caching"),
+}
+_MAX_TOKENS: Final = "max_tokens"
+_FINISH: Final[Mapping[str | None, FinishReason]] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "refusal": "stop",
+    _MAX_TOKENS: "length",
+    "model_context_window_exceeded": "length",
+    None: "stop",
+}
+
+
+class _Block(Struct):
+    """A part of the answer; what the model thought, and whatever else is no text, is left alone."""
+
+    type: str
+    text: str | None = None
+
+
+class _Usage(Struct):
+    """Gateways leave counts out, or write them as null or as fractions: none of that spoils an answer."""
+
+    input_tokens: float | None = None
+    cache_creation_input_tokens: float | None = None
+    cache_read_input_tokens: float | None = None
+    output_tokens: float | None = None
+
+
+class _Message(Struct):
+    content: list[_Block]
+    id: str | None = None
+    model: str | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+
+
+class AnthropicModel:
+    """A judge model behind a `/v1/messages` endpoint."""
+
+    def __init__(self, settings: ModelSettings, api_key: str | None) -> None:
+        """Take the settings of a model that has `model`, and its key; a gateway may do without."""
+        self.settings = settings
+        headers = {"anthropic-version": _API_VERSION}
+        self._endpoint = HttpEndpoint(
+            _messages_url(settings.base_url or PUBLIC_URL),
+            {**headers, "x-api-key": api_key} if api_key else headers,
+            max_connections=settings.max_in_flight,
+            timeout_s=settings.timeout_s,
+        )
+        self._max_tokens = settings.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS
+        self._options = Options(_OPTIONS)
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        """Answer one request; one that was cut off is asked again, and the tokens of both tries are given.
+
+        Raises:
+            ModelError: With the reason why there is no answer.
+        """
+        first = await self._ask(request, self._max_tokens)
+        if first.stop_reason != _MAX_TOKENS:
+            return _response(first)
+        try:
+            second = await self._ask(request, 2 * self._max_tokens)
+        except (BadModelRequestError, InputTooLongError):
+            # Twice as many are more than this model may write: the answer stays cut off, and was paid for.
+            return _response(first)
+        return _after(_response(first), _response(second))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._endpoint.aclose()
+
+    async def _ask(self, request: ChatRequest, max_tokens: int) -> _Message:
+        fixed = [message.content for message in request.messages if message.role == "system"]
+        body: dict[str, object] = {
+            "model": self.settings.model,
+            "max_tokens": max_tokens,
+            "messages": [{"role": role, "content": content} for role, content in request.messages if role != "system"],
+        }
+        options: dict[str, dict[str, object]] = {
+            "temperature": {"temperature": 0},
+            "output_config": {"output_config": {"format": {"type": "json_schema", "schema": request.schema}}},
+        }
+        if fixed:
+            body["system"] = _blocks(fixed)
+            options["cache_control"] = {"system": _cached(_blocks(fixed))}
+        return _read(await self._options.post(self._endpoint, body, options))
+
+
+def _messages_url(base_url: str) -> str:
+    """Add the path. Most clients take addresses without the version, ours for OpenAI takes them with it: both serve."""
+    has_version = httpx.URL(base_url).path.rstrip("/").endswith("/v1")
+    return below(base_url, "/messages" if has_version else "/v1/messages")
+
+
+def _blocks(texts: list[str]) -> list[dict[str, object]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def _cached(blocks: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Mark the end of what is the same in all requests of a judge."""
+    return [*blocks[:-1], {**blocks[-1], "cache_control": {"type": "ephemeral"}}]
+
+
+def _read(reply: Reply) -> _Message:
+    try:
+        return msgspec.json.decode(reply.body, type=_Message)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ModelUnavailableError("the reply is no message") from error
+
+
+def _response(message: _Message) -> ChatResponse:
+    usage = message.usage or _Usage()
+    # All priced as input. That is too much from the first hit on: a hit costs a tenth, the write before it 1.25 times.
+    inputs = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
+    return ChatResponse(
+        text="".join(block.text or "" for block in message.content if block.type == "text"),
+        finish_reason=_FINISH.get(message.stop_reason, "other"),
+        refusal=message.stop_reason == "refusal",
+        input_tokens=sum(map(_count, inputs)),
+        output_tokens=_count(usage.output_tokens),
+        response_id=message.id,
+        model=message.model,
+    )
+
+
+def _after(first: ChatResponse, second: ChatResponse) -> ChatResponse:
+    """Give the second answer with the tokens of both."""
+    return structs.replace(
+        second,
+        input_tokens=first.input_tokens + second.input_tokens,
+        output_tokens=first.output_tokens + second.output_tokens,
+    )
+
+
+def _count(tokens: float | None) -> int:
+    return max(0, int(tokens or 0))

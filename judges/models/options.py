@@ -1,0 +1,68 @@
+"""Ask with everything that helps, and leave out from then on what the endpoint says that it does not take."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import httpx
+import msgspec
+
+from judges.models.faults import Fault, read_fault, translated
+from judges.models.http import HttpEndpoint, Reply
+
+__all__ = ["Options"]
+
+_COMPLAINT: Final = re.compile(
+    r"support|unknown|unrecogni[sz]ed|unexpected|not allowed|not permitted|invalid|extra|needs|requires|must"
+    r"|deprecated|may only"
+)
+_MAX_COMPLAINT_CHARS: Final = 500
+
+
+class Options:
+    """The optional parts of the requests to one endpoint: found out once which of them it refuses, and remembered."""
+
+    def __init__(self, hints: Mapping[str, tuple[str, ...]]) -> None:
+        """Take the names of the options, and for each the words in lower case by which complaints name it."""
+        self._hints = hints
+        self._refused: frozenset[str] = frozenset()
+
+    async def post(
+        self, endpoint: HttpEndpoint, body: Mapping[str, object], options: Mapping[str, Mapping[str, object]]
+    ) -> Reply:
+        """Send one request until no option of it is refused.
+
+        Args:
+            body: What every endpoint takes.
+            options: The parts of the body that come with an option, or replace the plain ones, by its name.
+
+        Raises:
+            ModelError: With the reason why there is no answer.
+        """
+        while True:
+            without = self._refused
+            reply = await endpoint.post(_encoded(body, options, without))
+            if reply.status == httpx.codes.OK:
+                return reply
+            fault = read_fault(reply.body)
+            refused = self._complained_of(reply.status, fault) - without
+            if not refused:
+                raise translated(reply, fault)
+            self._refused |= refused
+
+    def _complained_of(self, status: int, fault: Fault) -> frozenset[str]:
+        if status not in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY):
+            return frozenset()
+        param, message = (fault.param or "").lower(), fault.message.lower()
+        if param in {"", "none", "null"} and len(message) <= _MAX_COMPLAINT_CHARS and _COMPLAINT.search(message):
+            # Some servers name the option only in words. Longer texts may quote the prompt, which proves nothing.
+            param = message
+        return frozenset(option for option, hints in self._hints.items() if any(hint in param for hint in hints))
+
+
+def _encoded(body: Mapping[str, object], options: Mapping[str, Mapping[str, object]], without: frozenset[str]) -> bytes:
+    whole = dict(body)
+    for name, parts in options.items():
+        if name not in without:
+            whole |= parts
+    return msgspec.json.encode(whole)

@@ -1,0 +1,91 @@
+"""A judge model under test: asked in an event loop of its own, its errors searched for secrets."""
+
+import asyncio
+import json
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from support.replies import Behaviour, answers
+
+from judges.evaluate import evaluate
+from judges.judge import Judge
+from judges.models.anthropic import AnthropicModel
+from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings
+from judges.models.openai import OpenAIModel
+from judges.prompt import Message, render
+from judges.verdict import Assessment
+from tracejudge import Trace
+
+KEY = "sk-test-5ecret"
+PROMPT = "the-prompt-5ecret"
+WORDS = "the-endpoint-5ecret"
+REQUEST = ChatRequest(
+    (Message("system", "Judge."), Message("user", PROMPT)),
+    "groundedness",
+    {"type": "object", "properties": {"result": {"type": "string"}}, "additionalProperties": False},
+    dict,
+)
+
+
+class Client(NamedTuple):
+    """A model whose every use has an event loop of its own, and its connections closed in the end."""
+
+    model: ChatModel
+
+    def ask(self, request: ChatRequest = REQUEST) -> ChatResponse:
+        return self.ask_often(1, request)[0]
+
+    def ask_often(self, count: int, request: ChatRequest = REQUEST) -> list[ChatResponse]:
+        """Ask at the same time."""
+
+        async def all_at_once() -> list[ChatResponse]:
+            try:
+                return await asyncio.gather(*(self.model.complete(request) for _ in range(count)))
+            finally:
+                await self.model.aclose()
+
+        return asyncio.run(all_at_once())
+
+    def fails(self) -> ModelError:
+        """Ask, and give the error; none of the secrets may be in its text."""
+        with pytest.raises(ModelError) as caught:
+            self.ask()
+        shown = f"{caught.value!s} {caught.value!r}"
+        assert not [secret for secret in (KEY, PROMPT, WORDS, "5ecret") if secret in shown]
+        return caught.value
+
+    def judge(self, judge: Judge, trace: Trace) -> Assessment:
+        """Evaluate a trace, as the worker does."""
+
+        async def judged() -> Assessment:
+            try:
+                return await evaluate(judge, trace, self.model)
+            finally:
+                await self.model.aclose()
+
+        return asyncio.run(judged())
+
+
+def openai(base_url: str, **settings: object) -> Client:
+    fields = {"base_url": base_url, "model": "gpt-test", "timeout_s": 10.0, **settings}
+    return Client(OpenAIModel(msgspec.convert(fields, ModelSettings), KEY))
+
+
+def anthropic(base_url: str, **settings: object) -> Client:
+    fields = {"provider": "anthropic", "base_url": base_url, "model": "claude-test", "timeout_s": 10.0, **settings}
+    return Client(AnthropicModel(msgspec.convert(fields, ModelSettings), KEY))
+
+
+def requests_of(judge: Judge, trace: Trace) -> list[tuple[Message, Message]]:
+    """Render the requests of a judge, in the order of their material."""
+    rendered = (render(prompt) for prompt in judge.prompts(judge.prepare(trace)))
+    return sorted(rendered, key=lambda messages: messages[1].content)
+
+
+def by_heuristic(judge: Judge, trace: Trace) -> Behaviour:
+    """Answer each request of a judge as the built-in model does."""
+    prepared = judge.prepare(trace)
+    found = {render(prompt)[1].content: judge.heuristic(prepared, prompt) for prompt in judge.prompts(prepared)}
+    texts = {shown: answer if isinstance(answer, str) else json.dumps(answer) for shown, answer in found.items()}
+    return answers(lambda body: texts[body["messages"][-1]["content"]])

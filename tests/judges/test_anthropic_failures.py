@@ -1,0 +1,205 @@
+"""What a Messages endpoint does not take, and what each of its failures is called."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from model_client import PROMPT, WORDS
+from model_client import anthropic as client
+from support.messages import MessagesEndpoint
+from support.replies import Behaviour, Call, Reply, failing, not_json, rejects, sequence, slow, yes_no
+
+from judges.models.model import (
+    BadModelRequestError,
+    ContentFilteredError,
+    InputTooLongError,
+    ModelError,
+    ModelRejectedError,
+    ModelUnavailableError,
+    RateLimitedError,
+)
+
+
+@pytest.fixture
+def messages() -> Iterator[MessagesEndpoint]:
+    with MessagesEndpoint() as server:
+        yield server
+
+
+def in_words(names: Callable[[dict[str, Any]], bool], message: str) -> Callable[[Behaviour], Behaviour]:
+    """Refuse requests that hold a part, by a message alone, as this API does."""
+
+    def refusing(then: Behaviour) -> Behaviour:
+        def reply(call: Call) -> Behaviour:
+            return failing(400, message) if names(call.body) else then
+
+        return reply
+
+    return refusing
+
+
+def has(name: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda body: name in body
+
+
+def has_mark(body: dict[str, Any]) -> bool:
+    return "cache_control" in body["system"][-1]
+
+
+OPTIONS = {"temperature", "output_config", "cache_control"}
+REFUSING: dict[str, tuple[Callable[[Behaviour], Behaviour], set[str]]] = {
+    "output_config": (
+        in_words(has("output_config"), "output_config: Extra inputs are not permitted"),
+        {"output_config"},
+    ),
+    "a part of output_config": (
+        in_words(has("output_config"), "output_config.format: Extra inputs are not permitted"),
+        {"output_config"},
+    ),
+    "output_config by a model": (
+        in_words(has("output_config"), "'claude-test' does not support output format."),
+        {"output_config"},
+    ),
+    "temperature": (
+        in_words(has("temperature"), "`temperature` is deprecated for this model."),
+        {"temperature"},
+    ),
+    "temperature with thinking": (
+        in_words(
+            has("temperature"), "`temperature` may only be set to 1 when thinking is enabled or in adaptive mode."
+        ),
+        {"temperature"},
+    ),
+    "temperature but the default": (
+        in_words(has("temperature"), "temperature is not supported for claude-test when set to non-default values"),
+        {"temperature"},
+    ),
+    "cache_control": (
+        in_words(has_mark, "system.0.cache_control: Extra inputs are not permitted"),
+        {"cache_control"},
+    ),
+    "a param of a gateway with 422": (lambda then: rejects("output_config", then, status=422), {"output_config"}),
+    "one after the other": (
+        lambda then: in_words(has_mark, "cache_control is not supported")(
+            rejects("output_config", rejects("temperature", then))
+        ),
+        OPTIONS,
+    ),
+}
+
+
+def options_of(call: Call) -> set[str]:
+    return {"temperature", "output_config"} & set(call.body) | ({"cache_control"} if has_mark(call.body) else set())
+
+
+class TestOptionsOfTheEndpoint:
+    @pytest.mark.parametrize(("refusing", "refused"), REFUSING.values(), ids=REFUSING)
+    def test_are_found_out_once_and_remembered(
+        self, messages: MessagesEndpoint, refusing: Callable[[Behaviour], Behaviour], refused: set[str]
+    ) -> None:
+        messages.behaviour = refusing(yes_no())
+        one = client(messages.base_url)
+        assert [one.ask().finish_reason for _ in range(3)] == ["stop"] * 3
+        tried = [options_of(call) for call in messages.calls]
+        assert tried[0] == OPTIONS
+        assert tried[len(refused) :] == [OPTIONS - refused] * 3
+        assert all(call.body["system"][0]["text"] == "Judge." for call in messages.calls)
+
+    def test_are_found_out_by_requests_under_way_together(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = slow(0.05, rejects("output_config", rejects("temperature", yes_no())))
+        one = client(messages.base_url)
+        assert len(one.ask_often(20)) == 20
+        messages.forget()
+        one.ask()
+        (call,) = messages.calls
+        assert options_of(call) == {"cache_control"}
+
+    def test_that_are_refused_although_they_were_left_out_end_as_a_bad_request(
+        self, messages: MessagesEndpoint
+    ) -> None:
+        messages.behaviour = failing(400, "output_config, temperature and cache_control are not supported here")
+        assert isinstance(client(messages.base_url).fails(), BadModelRequestError)
+        assert [options_of(call) for call in messages.calls] == [OPTIONS, set()]
+
+    def test_that_are_named_with_another_status_stay(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = sequence(failing(500, "temperature"), failing(429, "output_config"), yes_no())
+        one = client(messages.base_url)
+        assert [one.fails().reason, one.fails().reason] == ["judge_unavailable", "rate_limited"]
+        one.ask()
+        assert options_of(messages.calls[-1]) == OPTIONS
+
+
+REJECTED = "the endpoint rejects us: HTTP {}"
+FAILS = "the endpoint fails: HTTP {}"
+TOO_LONG = "the endpoint finds the request too long: HTTP {}"
+FILTERED = "the endpoint's filter refuses the request: HTTP {}"
+BAD = "the endpoint does not take this request: HTTP {}"
+FEWER = "the endpoint asks for fewer requests: HTTP {}"
+
+CREDIT = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."
+LIMIT = "You have reached your specified API usage limits. You will regain access on 2026-01-01 at 00:00 UTC."
+LENGTH = "prompt is too long: 210000 tokens > 200000 maximum"
+FILTER = "Output blocked by content filtering policy"
+QUOTED = f"{'x' * 80} {CREDIT}"
+ROOM = "input length and `max_tokens` exceed context limit: 199000 + 8192 > 200000"
+
+
+class Failing(NamedTuple):
+    """An error of the endpoint, and ours."""
+
+    status: int
+    kind: str
+    message: str
+    error: type[ModelError]
+    text: str
+
+
+FAILING: dict[str, Failing] = {
+    "wrong key": Failing(401, "authentication_error", WORDS, ModelRejectedError, REJECTED),
+    "bill": Failing(402, "billing_error", WORDS, ModelRejectedError, REJECTED),
+    "bill behind another status": Failing(400, "billing_error", WORDS, ModelRejectedError, REJECTED),
+    "permission": Failing(403, "permission_error", WORDS, ModelRejectedError, REJECTED),
+    "no such model": Failing(404, "not_found_error", f"model: {WORDS}", ModelRejectedError, REJECTED),
+    "credit": Failing(400, "invalid_request_error", CREDIT, ModelRejectedError, REJECTED),
+    "limit of the account": Failing(400, "invalid_request_error", LIMIT, ModelRejectedError, REJECTED),
+    "a quotation of such words": Failing(400, "invalid_request_error", QUOTED, BadModelRequestError, BAD),
+    "long prompt": Failing(400, "invalid_request_error", LENGTH, InputTooLongError, TOO_LONG),
+    "no room for an answer": Failing(400, "invalid_request_error", ROOM, InputTooLongError, TOO_LONG),
+    "large request": Failing(413, "request_too_large", WORDS, InputTooLongError, TOO_LONG),
+    "large request behind another status": Failing(400, "request_too_large", WORDS, InputTooLongError, TOO_LONG),
+    "filter": Failing(400, "invalid_request_error", FILTER, ContentFilteredError, FILTERED),
+    "too many": Failing(429, "rate_limit_error", WORDS, RateLimitedError, FEWER),
+    "too slow": Failing(408, "timeout_error", WORDS, ModelUnavailableError, FAILS),
+    "fault": Failing(500, "api_error", WORDS, ModelUnavailableError, FAILS),
+    "overload": Failing(529, "overloaded_error", WORDS, ModelUnavailableError, FAILS),
+    "fault that speaks of credit": Failing(500, "api_error", CREDIT, ModelUnavailableError, FAILS),
+    "form": Failing(400, "invalid_request_error", WORDS, BadModelRequestError, BAD),
+    "conflict": Failing(409, "invalid_request_error", WORDS, BadModelRequestError, BAD),
+}
+
+
+class TestFailures:
+    @pytest.mark.parametrize("case", FAILING.values(), ids=FAILING)
+    def test_have_a_name_and_a_text_of_ours(self, messages: MessagesEndpoint, case: Failing) -> None:
+        messages.behaviour = failing(case.status, case.message, kind=case.kind)
+        failure = client(messages.base_url).fails()
+        assert (type(failure), str(failure)) == (case.error, case.text.format(case.status))
+        assert len(messages.calls) == 1
+
+    def test_without_a_form_are_named_by_their_status(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = not_json(f"<html>{WORDS}</html>", status=502)
+        assert str(client(messages.base_url).fails()) == FAILS.format(502)
+
+    def test_may_quote_the_prompt_without_our_doing_so(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = lambda call: failing(400, f"{call.text()} {call.headers['x-api-key']}", kind=PROMPT)
+        assert str(client(messages.base_url).fails()) == BAD.format(400)
+
+    def test_of_too_many_requests_say_how_long_to_wait(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = failing(429, kind="rate_limit_error", retry_after=7)
+        failure = client(messages.base_url).fails()
+        assert isinstance(failure, RateLimitedError)
+        assert failure.retry_after_s == 7
+
+    def test_of_time_are_named(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = Reply(hangs=True)
+        assert str(client(messages.base_url, timeout_s=0.2).fails()) == "no answer within 0.2 s"

@@ -1,0 +1,220 @@
+"""A Messages endpoint on the loopback: what is sent, what is read, and what is asked for twice."""
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from judge_traces import LONG, SHORT, served
+from model_client import KEY, REQUEST, WORDS, Client, by_heuristic, requests_of
+from model_client import anthropic as client
+from support.messages import CachedUsage, MessagesEndpoint, limited, says
+from support.replies import (
+    Behaviour,
+    Usage,
+    answers,
+    failing,
+    not_json,
+    refuses,
+    sequence,
+    truncated,
+    yes_no,
+)
+
+from judges.catalog import catalogue
+from judges.judge import Judge
+from judges.models.anthropic import AnthropicModel
+from judges.models.model import (
+    ChatResponse,
+    ModelSettings,
+    ModelUnavailableError,
+)
+from judges.prompt import Message
+from tracejudge import Trace
+
+every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+
+
+@pytest.fixture
+def messages() -> Iterator[MessagesEndpoint]:
+    with MessagesEndpoint() as server:
+        yield server
+
+
+def said(text: str, **fields: object) -> ChatResponse:
+    """Give the response that the endpoint's first reply should become."""
+    usual = {"input_tokens": 100, "output_tokens": 20, "response_id": "msg_0", "model": "claude-test"}
+    return ChatResponse(text, **{**usual, **fields})  # type: ignore[arg-type]
+
+
+def fixed(text: str) -> list[dict[str, object]]:
+    return [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
+
+
+class TestRequest:
+    @every_judge
+    @pytest.mark.parametrize("trace", [SHORT, LONG], ids=["short", "long"])
+    def test_body_holds_the_prompt_and_the_judges_schema(
+        self, messages: MessagesEndpoint, judge: Judge, trace: Trace
+    ) -> None:
+        """The endpoint takes no schema that the real one refuses."""
+        trace = served(judge, trace)
+        messages.behaviour = by_heuristic(judge, trace)
+        assert client(messages.base_url).judge(judge, trace).outcome != "unscored"
+        bodies = sorted((call.body for call in messages.calls), key=lambda body: body["messages"][-1]["content"])
+        assert bodies == [
+            {
+                "model": "claude-test",
+                "max_tokens": 8192,
+                "system": fixed(system.content),
+                "messages": [{"role": "user", "content": user.content}],
+                "temperature": 0,
+                "output_config": {"format": {"type": "json_schema", "schema": judge.schema}},
+            }
+            for system, user in requests_of(judge, trace)
+        ]
+        for body in bodies:
+            sent = body["output_config"]["format"]["schema"]
+            assert list(sent["properties"]) == list(judge.schema["properties"]) == sent["required"]
+
+    def test_a_repair_request_shows_the_answer_as_the_models_own(self, messages: MessagesEndpoint) -> None:
+        judge = catalogue()["groundedness"]
+        messages.behaviour = sequence(answers("Yes, indeed."), yes_no())
+        assert client(messages.base_url).judge(judge, SHORT).outcome == "scored"
+        first, second = messages.calls
+        assert second.body["system"] == first.body["system"]
+        assert second.body["messages"][:2] == [
+            *first.body["messages"],
+            {"role": "assistant", "content": "Yes, indeed."},
+        ]
+        assert [message["role"] for message in second.body["messages"]] == ["user", "assistant", "user"]
+
+    def test_headers_hold_the_key_the_version_and_the_type(self, messages: MessagesEndpoint) -> None:
+        client(messages.base_url).ask()
+        headers = messages.calls[0].headers
+        names = ("x-api-key", "anthropic-version", "content-type", "authorization")
+        assert [headers.get(name) for name in names] == [KEY, "2023-06-01", "application/json", None]
+
+    def test_without_a_key_there_is_no_such_header(self, messages: MessagesEndpoint) -> None:
+        settings = ModelSettings(provider="anthropic", base_url=messages.base_url, model="m")
+        Client(AnthropicModel(settings, None)).ask()
+        assert "x-api-key" not in messages.calls[0].headers
+
+    def test_without_a_fixed_part_there_is_no_system(self, messages: MessagesEndpoint) -> None:
+        client(messages.base_url).ask(msgspec.structs.replace(REQUEST, messages=(Message("user", "Is it so?"),)))
+        assert "system" not in messages.calls[0].body
+
+    @pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/", "?beta=true", "/v1?beta=true"])
+    def test_the_address_may_hold_the_version_a_slash_or_a_query(self, messages: MessagesEndpoint, end: str) -> None:
+        assert client(f"{messages.base_url}{end}").ask().finish_reason == "stop"
+
+    def test_max_tokens_are_those_of_the_settings(self, messages: MessagesEndpoint) -> None:
+        client(messages.base_url, max_output_tokens=500).ask()
+        assert messages.calls[0].body["max_tokens"] == 500
+
+
+THINKING = {"type": "thinking", "thinking": WORDS, "signature": "s"}
+HIDDEN = {"type": "a type to come", "text": WORDS}
+TOOL = {"type": "tool_use", "id": "toolu_0", "name": "f", "input": {}}
+
+
+def text(content: str) -> dict[str, object]:
+    return {"type": "text", "text": content}
+
+
+class TestResponse:
+    @pytest.mark.parametrize(
+        ("reply", "response"),
+        [
+            (answers("Yes.", usage=Usage(7, 3)), said("Yes.", input_tokens=7, output_tokens=3)),
+            (answers("Yes.", model="claude-test-2"), said("Yes.", model="claude-test-2")),
+            (answers("Yes.", usage=CachedUsage(7, 500, 2000, 3)), said("Yes.", input_tokens=2507, output_tokens=3)),
+            (answers("Yes.", usage=None), said("Yes.", input_tokens=0, output_tokens=0)),
+            (answers("„Ja“ \U0001f600"), said("„Ja“ \U0001f600")),
+            (answers("Yes.", finish_reason="stop_sequence"), said("Yes.")),
+            (answers("{", finish_reason="model_context_window_exceeded"), said("{", finish_reason="length")),
+            (answers("", finish_reason="tool_calls"), said("", finish_reason="other")),
+            (answers("", finish_reason="pause_turn"), said("", finish_reason="other")),
+            (answers("Yes.", finish_reason=None), said("Yes.")),
+            (refuses("Never."), said("", refusal=True)),
+            (says(THINKING, HIDDEN, text('{"a'), text('": 1}')), ChatResponse('{"a": 1}', response_id="msg_0")),
+            (says(TOOL, stop_reason="tool_use"), ChatResponse("", "other", response_id="msg_0")),
+            (says(), ChatResponse("", response_id="msg_0")),
+            (not_json('{"content": [{"type": "text", "text": "Yes."}]}'), ChatResponse("Yes.")),
+            (
+                not_json('{"content": [], "usage": {"input_tokens": 1.5, "cache_read_input_tokens": null}}'),
+                ChatResponse("", input_tokens=1),
+            ),
+        ],
+        ids=[
+            "usage", "model", "cache", "no usage", "letters", "stop sequence", "context full", "tool", "pause",
+            "no stop reason", "refusal", "thinking", "tool block", "no block", "as little as possible", "odd counts",
+        ],
+    )  # fmt: skip
+    def test_is_read(self, messages: MessagesEndpoint, reply: Behaviour, response: ChatResponse) -> None:
+        messages.behaviour = reply
+        assert client(messages.base_url).ask() == response
+        assert len(messages.calls) == 1
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            f"<html>{WORDS}</html>",
+            "",
+            f'["{WORDS}"]',
+            f'{{"type": "error", "error": {{"type": "api_error", "message": "{WORDS}"}}}}',
+            '{"content": "Yes."}',
+            '{"content": [{"text": "Yes."}]}',
+            '{"content": [{"type": "text", "text": "\\ud800"}]}',
+        ],
+        ids=["html", "empty", "list", "error with status 200", "content as text", "block of no type", "half a pair"],
+    )
+    def test_that_is_no_message_means_unavailable(self, messages: MessagesEndpoint, raw: str) -> None:
+        messages.behaviour = not_json(raw)
+        failure = client(messages.base_url).fails()
+        assert (type(failure), str(failure)) == (ModelUnavailableError, "the reply is no message")
+
+
+class TestAnswerThatIsCutOff:
+    def test_is_asked_for_once_more_with_twice_the_tokens_and_both_are_counted(
+        self, messages: MessagesEndpoint
+    ) -> None:
+        messages.behaviour = limited(1000, answers("Yes.", usage=Usage(100, 700)))
+        response = client(messages.base_url, max_output_tokens=512).ask()
+        assert response == said("Yes.", input_tokens=200, output_tokens=720, response_id="msg_1")
+        assert [call.body["max_tokens"] for call in messages.calls] == [512, 1024]
+
+    def test_and_is_cut_off_again_is_truncated(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = truncated("{")
+        response = client(messages.base_url).ask()
+        assert response == said("{", finish_reason="length", input_tokens=200, output_tokens=40, response_id="msg_1")
+        assert [call.body["max_tokens"] for call in messages.calls] == [8192, 16384]
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            "max_tokens: 16384 > 8192, which is the maximum allowed number of output tokens for this model",
+            "input length and `max_tokens` exceed context limit: 190000 + 16384 > 200000",
+        ],
+        ids=["of the model", "of the context"],
+    )
+    def test_stays_so_where_twice_the_tokens_are_too_many(self, messages: MessagesEndpoint, message: str) -> None:
+        messages.behaviour = sequence(truncated("{"), failing(400, message))
+        assert client(messages.base_url).ask() == said("{", finish_reason="length")
+
+    def test_is_asked_for_later_where_the_second_try_fails_by_chance(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = sequence(truncated("{"), failing(529, kind="overloaded_error"))
+        assert isinstance(client(messages.base_url).fails(), ModelUnavailableError)
+
+
+def test_each_of_many_requests_gets_its_own_answer(messages: MessagesEndpoint) -> None:
+    async def ask_each() -> list[str]:
+        one = client(messages.base_url).model
+        requests = [msgspec.structs.replace(REQUEST, messages=(Message("user", str(n)),)) for n in range(50)]
+        try:
+            return [response.text for response in await asyncio.gather(*map(one.complete, requests))]
+        finally:
+            await one.aclose()
+
+    messages.behaviour = answers(lambda body: f"answer to {body['messages'][0]['content']}")
+    assert asyncio.run(ask_each()) == [f"answer to {number}" for number in range(50)]

@@ -1,0 +1,113 @@
+"""A real HTTP server that speaks Anthropic's Messages API and behaves as it is told.
+
+The behaviours are those of `support.replies`; `stop_reason` and the counts of tokens are translated. What the
+real API demands of every request is demanded here too, so that a client which serves here serves there.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from support.endpoint import ChatEndpoint
+from support.replies import Behaviour, Call, Reply, failing, resolve
+
+PATH = "/v1/messages"
+FIELDS: Final = frozenset(
+    {"model", "max_tokens", "messages", "system", "temperature", "output_config", "stop_sequences", "metadata"}
+)
+STOP_REASONS: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+SCHEMA_KEYWORDS: Final = frozenset(
+    {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "description"}
+)
+
+
+class CachedUsage(NamedTuple):
+    """Counts of a request whose beginning was read from a cache, or written to it."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class MessagesEndpoint(ChatEndpoint):
+    """Serves `root_url` + "/v1/messages". Set `behaviour` at any time; requests out of form never reach it."""
+
+    path = PATH
+
+    @property
+    def base_url(self) -> str:
+        return self.root_url
+
+    def resolve(self, call: Call) -> Reply:
+        complaint = next(_complaints(call), None)
+        return resolve(self.behaviour, call) if complaint is None else failing(400, complaint)
+
+    def completion(self, reply: Reply, call: Call) -> dict[str, Any]:
+        refused = reply.refusal is not None
+        text = None if refused else reply.text_for(call)
+        message = {
+            "id": f"msg_{call.index}",
+            "type": "message",
+            "role": "assistant",
+            "model": reply.model or call.body.get("model"),
+            "content": [] if text is None else [{"type": "text", "text": text}],
+            "stop_reason": "refusal" if refused else STOP_REASONS.get(reply.finish_reason, reply.finish_reason),
+            "stop_sequence": None,
+        }
+        return message if reply.usage is None else message | {"usage": _usage(reply.usage)}
+
+    def fault(self, error: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {key: error[key] for key in ("type", "message")}
+        return {"type": "error", "error": kept, "request_id": "req_0"}
+
+
+def says(*blocks: Mapping[str, Any], stop_reason: str = "end_turn") -> Behaviour:
+    """Answer with content blocks as they are given."""
+    return lambda call: Reply(
+        raw=json.dumps({"id": f"msg_{call.index}", "content": blocks, "stop_reason": stop_reason})
+    )
+
+
+def limited(longest: int, then: Behaviour) -> Behaviour:
+    """Cut an answer off that may not have so many tokens, and serve one that may."""
+    cut = Reply(text="{", finish_reason="length")
+    return lambda call: cut if call.body["max_tokens"] < longest else then
+
+
+def _usage(counts: tuple[int, ...]) -> dict[str, int]:
+    if isinstance(counts, CachedUsage):
+        return counts._asdict()
+    return dict(zip(("input_tokens", "output_tokens"), counts, strict=True))
+
+
+def _complaints(call: Call) -> Iterator[str]:
+    """Say what the real API would not take, in its form of words."""
+    if "anthropic-version" not in call.headers:
+        yield "anthropic-version: header is required"
+    for field in ("model", "max_tokens", "messages"):
+        if field not in call.body:
+            yield f"{field}: Field required"
+    for field in sorted(call.body.keys() - FIELDS):
+        yield f"{field}: Extra inputs are not permitted"
+    for number, message in enumerate(call.body.get("messages", ())):
+        if message["role"] not in {"user", "assistant"}:
+            yield f'messages.{number}.role: Input should be "user" or "assistant"'
+        if not message["content"]:
+            yield f"messages.{number}: all messages must have non-empty content"
+    wanted = call.body.get("output_config", {}).get("format")
+    if wanted is not None:
+        yield from _schema_complaints("output_config.format.schema", wanted["schema"])
+
+
+def _schema_complaints(place: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    for keyword in sorted(schema.keys() - SCHEMA_KEYWORDS):
+        yield f"{place}: property '{keyword}' is not supported"
+    properties = schema.get("properties", {})
+    if "object" in schema.get("type", ()) and schema.get("additionalProperties") is not False:
+        yield f"{place}: For 'object' type, 'additionalProperties' must be explicitly set to false"
+    parts = [*properties.items(), *((f"anyOf.{number}", part) for number, part in enumerate(schema.get("anyOf", ())))]
+    if "items" in schema:
+        parts.append(("items", schema["items"]))
+    for name, part in parts:
+        yield from _schema_complaints(f"{place}.{name}", part)
