@@ -1,0 +1,257 @@
+"""The answer object of the two RAGBench judges: what is read, and what is not."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled
+from support_answers import answer, figures, of_response, of_source, scored, trace
+
+from judges.answer import InvalidAnswerError
+from judges.catalog import ragbench, ragbench_sources
+from judges.evaluate import evaluate
+from judges.judge import Judge
+from judges.models.lexical import LexicalModel
+from judges.prompt import MATERIAL_RULES
+
+KEYS = (
+    "relevance_explanation",
+    "all_relevant_sentence_keys",
+    "overall_supported_explanation",
+    "overall_supported",
+    "sentence_support_information",
+    "all_utilized_sentence_keys",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A judge, an entry of its answers, and the names of the entry's fields by type."""
+
+    judge: Judge
+    entry: Callable[..., dict[str, object]]
+    key: str
+    truth: str
+    entry_keys: tuple[str, ...]
+
+
+CASES = {
+    "ragbench": Case(
+        ragbench.JUDGE,
+        lambda: of_response("a", ["0a"]),
+        "response_sentence_key",
+        "fully_supported",
+        ("response_sentence_key", "explanation", "supporting_sentence_keys", "fully_supported"),
+    ),
+    "ragbench_sources": Case(
+        ragbench_sources.JUDGE,
+        lambda: of_source("D1_S1"),
+        "sentence_key",
+        "is_supported",
+        ("sentence_key", "is_supported", "explanation"),
+    ),
+}
+TRACE = trace(["One is here. Two is here."])
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def refused(judge: Judge, said: object) -> str:
+    with pytest.raises(InvalidAnswerError) as caught:
+        judge.read(said if isinstance(said, str) else json.dumps(said))
+    return str(caught.value)
+
+
+class TestForm:
+    @every_case
+    def test_schema_asks_for_every_key_in_order_and_no_other(self, case: Case) -> None:
+        schema: Any = case.judge.schema
+        entries = schema["properties"]["sentence_support_information"]
+        assert tuple(schema["required"]) == tuple(schema["properties"]) == KEYS
+        assert tuple(entries["items"]["required"]) == tuple(entries["items"]["properties"]) == case.entry_keys
+        assert schema["additionalProperties"] is entries["items"]["additionalProperties"] is False
+
+    @every_case
+    def test_prompt_shows_the_keys_in_the_same_order_after_the_rules_of_the_material(self, case: Case) -> None:
+        (fixed,) = case.judge.fixed_parts
+        rules, form = fixed.split(MATERIAL_RULES)
+        order = (*KEYS[:5], *case.entry_keys, KEYS[5])
+        assert sorted(order, key=lambda key: form.index(f'"{key}":')) == list(order)
+        assert rules.startswith("You examine")
+
+    @every_case
+    def test_fixed_part_is_the_same_for_every_trace_and_setting(self, case: Case) -> None:
+        judges = [case.judge, case.judge.configured({"lengths": True})]
+        asked = [SHORT, LONG, *filled(HOSTILE["placeholders"])]
+        assert {p.fixed for judge in judges for one in asked for p in judge.prompts(one)} == {case.judge.fixed_parts[0]}
+
+    @every_case
+    def test_settings_change_the_version_and_unknown_ones_are_refused(self, case: Case) -> None:
+        assert case.judge.configured({"lengths": True}).version != case.judge.version
+        assert case.judge.configured({"lengths": "false"}).version == case.judge.version
+        with pytest.raises(ValueError, match="unknown field `length`"):
+            case.judge.configured({"length": True})
+
+
+class TestRead:
+    @every_case
+    def test_a_whole_answer_is_read_with_fences_prose_and_further_keys(self, case: Case) -> None:
+        whole = answer([case.entry()])
+        text = json.dumps(whole)
+        extra = json.dumps({"answer": "ignored", **whole})
+        read = [case.judge.read(one) for one in (text, f"Here:\n```json\n{text}\n```\nDone.", extra, text[:-1] + ",}")]
+        assert read == [read[0]] * 4
+
+    @every_case
+    def test_of_several_whole_answers_the_last_one_counts(self, case: Case) -> None:
+        first, last = (json.dumps(answer(overall_supported=whole)) for whole in (True, False))
+        assert case.judge.read(f"{first}\n{last}").supported is False
+
+    @pytest.mark.parametrize("written", ["true", "True", " TRUE. "])
+    @every_case
+    def test_true_may_be_written_as_a_text(self, case: Case, written: str) -> None:
+        texts = answer([{**case.entry(), case.truth: written}], overall_supported=written)
+        assert case.judge.read(json.dumps(texts)) == case.judge.read(json.dumps(answer([case.entry()])))
+
+    @pytest.mark.parametrize("key", KEYS)
+    @every_case
+    def test_no_key_may_be_missing(self, case: Case, key: str) -> None:
+        said = answer([case.entry()])
+        del said[key]
+        assert refused(case.judge, said).startswith("no JSON object with the keys ")
+
+    @pytest.mark.parametrize(
+        ("key", "value", "message"),
+        [
+            ("relevance_explanation", None, "`relevance_explanation` is not a text"),
+            ("relevance_explanation", ["x"], "`relevance_explanation` is not a text"),
+            ("all_relevant_sentence_keys", "0a", "`all_relevant_sentence_keys` is not a list of texts"),
+            ("all_relevant_sentence_keys", [1], "`all_relevant_sentence_keys` is not a list of texts"),
+            ("overall_supported_explanation", 1, "`overall_supported_explanation` is not a text"),
+            ("overall_supported", "yes", "`overall_supported` is neither true nor false"),
+            ("overall_supported", 1, "`overall_supported` is neither true nor false"),
+            ("overall_supported", None, "`overall_supported` is neither true nor false"),
+            ("sentence_support_information", {}, "`sentence_support_information` is not a list"),
+            ("sentence_support_information", "none", "`sentence_support_information` is not a list"),
+            ("all_utilized_sentence_keys", {"0a": True}, "`all_utilized_sentence_keys` is not a list of texts"),
+            ("all_utilized_sentence_keys", [["0a"]], "`all_utilized_sentence_keys` is not a list of texts"),
+        ],
+        ids=lambda value: repr(value)[:30],
+    )
+    @every_case
+    def test_no_value_may_be_of_another_type(self, case: Case, key: str, value: object, message: str) -> None:
+        assert refused(case.judge, answer([case.entry()], **{key: value})) == message
+
+    @pytest.mark.parametrize("entry", ["a", None, ["a"], {}, {"explanation": "secret"}], ids=repr)
+    @every_case
+    def test_every_entry_is_an_object_with_all_its_keys(self, case: Case, entry: object) -> None:
+        assert refused(case.judge, answer([case.entry(), entry])) == (
+            f"entry 2 of `sentence_support_information` is no object with the keys {', '.join(case.entry_keys)}"
+        )
+
+    @every_case
+    def test_no_value_of_an_entry_may_be_of_another_type(self, case: Case) -> None:
+        for key in case.entry_keys:
+            message = refused(case.judge, answer([{**case.entry(), key: 7}]))
+            assert message.startswith(f"entry 1 of `sentence_support_information`: `{key}` is n")
+
+    @pytest.mark.parametrize(
+        "text", ["", "I cannot help with that.", "true", "[]", "null", '{"relevance_explanation": "cut o'], ids=repr
+    )
+    @every_case
+    def test_what_is_no_answer_is_refused(self, case: Case, text: str) -> None:
+        assert refused(case.judge, text).startswith("no JSON object")
+
+    @given(st.text())
+    def test_no_text_is_read_as_an_answer_by_chance(self, text: str) -> None:
+        for case in CASES.values():
+            assert refused(case.judge, text)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
+)
+some_keys = st.sampled_from(["0a", "0B.", "D1_S1", "d1_s2:", "a", "general", "9z", "", "\ud800"])
+
+
+def entries(case: Case) -> st.SearchStrategy[list[dict[str, object]]]:
+    values = {
+        case.key: some_keys,
+        "explanation": st.text(max_size=5),
+        case.truth: st.booleans(),
+        "supporting_sentence_keys": st.lists(some_keys, max_size=4),
+    }
+    return st.lists(st.fixed_dictionaries({key: values[key] for key in case.entry_keys}), max_size=5)
+
+
+class TestScore:
+    @given(st.data())
+    def test_whatever_keys_are_named_all_values_lie_on_their_scales(self, data: st.DataObject) -> None:
+        case = data.draw(st.sampled_from(sorted(CASES.values(), key=lambda case: case.judge.name)))
+        said = answer(
+            data.draw(entries(case)),
+            overall_supported=data.draw(st.booleans()),
+            all_relevant_sentence_keys=data.draw(st.lists(some_keys)),
+            all_utilized_sentence_keys=data.draw(st.lists(some_keys)),
+        )
+        reading = scored(case.judge, TRACE, said)
+        assert tuple(figures(reading)) == case.judge.metric_names
+        assert all(0.0 <= value <= 1.0 for value in figures(reading).values())
+        assert json.dumps(reading.details).encode()
+
+    @given(st.fixed_dictionaries(dict.fromkeys(KEYS, json_values)))
+    def test_values_of_any_type_are_read_or_refused(self, said: dict[str, object]) -> None:
+        for case in CASES.values():
+            try:
+                reading = scored(case.judge, TRACE, said)
+            except InvalidAnswerError:
+                continue
+            assert said["sentence_support_information"] == []
+            assert reading.scores[3].value in {0.0, 1.0}
+
+    @every_case
+    def test_rationales_are_those_of_the_model(self, case: Case) -> None:
+        reading = scored(case.judge, TRACE, answer([case.entry()]))
+        assert reading.rationale == "All is said there."
+        assert [score.rationale for score in reading.scores] == ["Document one helps.", None, None, None]
+
+    @every_case
+    def test_details_hold_keys_and_no_text_of_the_trace(self, case: Case) -> None:
+        (prompt,) = case.judge.prompts(TRACE)
+        assert "Two is here." in prompt.blocks[1].value
+        details = scored(case.judge, TRACE, answer([case.entry()], all_relevant_sentence_keys=["0b", "D1_S2"])).details
+        assert "is here" not in json.dumps(details)
+
+
+class TestHeuristic:
+    @every_case
+    def test_answers_in_the_form_that_was_asked(self, case: Case) -> None:
+        for asked in [SHORT, LONG, *(one for text in HOSTILE.values() for one in filled(text))]:
+            (prompt,) = case.judge.prompts(asked)
+            said: Any = case.judge.heuristic(asked, prompt)
+            assert tuple(said) == KEYS
+            assert {tuple(entry) for entry in said["sentence_support_information"]} <= {case.entry_keys}
+            assert scored(case.judge, asked, said).details["fabricated_evidence"] == 0
+
+    @every_case
+    def test_contradicts_itself_nowhere(self, case: Case) -> None:
+        for asked in (one for one in all_samples() if case.judge.missing(one) is None):
+            (prompt,) = case.judge.prompts(asked)
+            details = scored(case.judge, asked, case.judge.heuristic(asked, prompt)).details
+            counts = ("contradictions", "missing_entries", "repeated_entries", "fabricated_evidence")
+            assert {name: details[name] for name in counts} == dict.fromkeys(counts, 0)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["Same word. " * 20_000, "a" * 100_000, "\u200b" * 20_000, "0a. general\n" * 9_000, '{"' * 50_000],
+        ids=["one sentence over and over", "one word", "invisible", "keys", "openings"],
+    )
+    @every_case
+    def test_a_very_long_trace_is_scored_too(self, case: Case, text: str) -> None:
+        assessment = asyncio.run(evaluate(case.judge, trace([text, text], text), LexicalModel()))
+        assert (assessment.outcome, assessment.reason) == ("scored", None)
