@@ -113,8 +113,8 @@ def _judges() -> str:
     for judge in catalogue().values():
         needs = ", ".join(judge.needs_in_words)
         for metric in judge.metrics:
-            passes = metric.pass_rule or "descriptive"
-            lines.append(f"| `{judge.name}` | {judge.asks} | {needs} | `{metric.name}` | {metric.scale} | {passes} |")
+            name = f"`{metric.name}`"
+            lines.append(f"| `{judge.name}` | {judge.asks} | {needs} | {name} | {metric.scale} | {metric.passes} |")
     lines += ["", "## Settings\n", _JUDGE_SETTINGS]
     lines += ["| judge | key | default | what |", "| --- | --- | --- | --- |"]
     for judge in catalogue().values():

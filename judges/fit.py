@@ -35,9 +35,12 @@ def fit(judge: Judge, trace: Trace, max_tokens: int) -> Fitted | None:
     Returns:
         None when even the rest is too long, or the judge does not allow a cut.
     """
+    prompts = judge.prompts(trace)
+    if _fits(prompts, max_tokens):
+        return Fitted(trace, prompts, {})
     left_out: dict[str, int] = {}
     for field_name in judge.cuts:
-        if _fits(judge.prompts(trace), max_tokens):
+        if left_out and _fits(judge.prompts(trace), max_tokens):
             break
         original = trace
         most = len(getattr(trace, field_name) or ()) - (1 if field_name == "context" else 0)

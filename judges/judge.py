@@ -31,12 +31,19 @@ class Metric:
 
     Attributes:
         scale: The scale of the raw rating in words, as ``0 or 1`` or ``1..5``.
-        pass_rule: When a score passes, in words; absent for descriptive metrics.
+        pass_rule: When a score passes, in words; absent where nothing passes or fails.
+        descriptive: Neither high nor low values are good: such a metric raises no alert.
     """
 
     name: str
     scale: str
     pass_rule: str | None
+    descriptive: bool = False
+
+    @property
+    def passes(self) -> str:
+        """Say when a score passes, for display."""
+        return self.pass_rule or ("descriptive" if self.descriptive else "-")
 
 
 class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):

@@ -47,6 +47,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def expected(wanted: inspect.Type) -> str:
     """Say in words what a type takes."""
     match wanted:
+        case inspect.UnionType():
+            words = " or ".join(expected(kind).removeprefix("must be ") for kind in wanted.types)
         case inspect.LiteralType():
             words = f"one of {', '.join(map(str, wanted.values))}"
         case inspect.BoolType():
@@ -81,11 +83,19 @@ def _fields(wanted: inspect.Type) -> dict[str, inspect.Type]:
 
 def _at(wanted: inspect.Type, path: str) -> inspect.Type:
     """Follow a path such as `where.has[0]` into a type; an optional type stands for what it may hold."""
-    for step in ("", *_STEP.findall(path)):
-        if isinstance(wanted, inspect.VarTupleType) and step.startswith("["):
-            wanted = wanted.item_type
-        elif step:
-            wanted = _fields(wanted)[step]
-        if isinstance(wanted, inspect.UnionType):
-            wanted = next(one for one in wanted.types if not isinstance(one, inspect.NoneType))
+    wanted = _held(wanted)
+    for step in _STEP.findall(path):
+        kinds = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
+        if step.startswith("["):
+            wanted = _held(next(kind.item_type for kind in kinds if isinstance(kind, inspect.VarTupleType)))
+        else:
+            wanted = _held(next(_fields(kind)[step] for kind in kinds if step in _fields(kind)))
     return wanted
+
+
+def _held(wanted: inspect.Type) -> inspect.Type:
+    """Take an optional type for what it holds."""
+    if not isinstance(wanted, inspect.UnionType):
+        return wanted
+    kinds = tuple(kind for kind in wanted.types if not isinstance(kind, inspect.NoneType))
+    return kinds[0] if len(kinds) == 1 else inspect.UnionType(kinds)

@@ -349,6 +349,12 @@ MISTAKES: Mapping[str, Mistake] = {
     "setting of a judge of another type": in_file(
         "[judges.ragbench]\nlengths = 'long'", "judges.ragbench.lengths: must be true or false"
     ),
+    "setting of a judge of neither type": in_file(
+        "[judges.guidelines]\nguidelines = 3", 'judges.guidelines.guidelines: must be a list, as ["…"] or a string'
+    ),
+    "item of a setting of a judge": in_file(
+        "[judges.guidelines]\nguidelines = [3]", "judges.guidelines.guidelines[0]: must be a string"
+    ),
     "settings of an unknown judge": in_file(
         "[judges.safty]", "judges.safty: there is no such judge; did you mean safety?"
     ),
