@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from prometheus_client import Counter, Gauge, Histogram
 
+from docs import agreement
 from judges.catalog import catalogue
 from judges.models.model import ModelSettings
 from tracejudge import Trace
@@ -62,6 +63,7 @@ def _pages() -> dict[str, str]:
         "metrics.md": _metrics(),
         "configuration.md": _configuration(),
         "judges.md": _judges(),
+        "agreement.md": agreement.page(),
         "trace.schema.json": _schema(),
     }
 

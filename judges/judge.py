@@ -43,7 +43,7 @@ class Metric:
     @property
     def passes(self) -> str:
         """Say when a score passes, for display."""
-        return self.pass_rule or ("descriptive" if self.descriptive else "-")
+        return self.pass_rule or ("descriptive" if self.descriptive else "no pass rule")
 
 
 class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):

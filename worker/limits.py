@@ -8,8 +8,6 @@ from worker.metrics import Metrics
 
 __all__ = ["LimitedModel"]
 
-_MILLION = 1_000_000
-
 
 class LimitedModel:
     """A chat model with a bound on calls in flight, whose calls, tokens and cost are measured."""
@@ -57,11 +55,10 @@ class LimitedModel:
     def _spend(self, request: ChatRequest, response: ChatResponse) -> None:
         """Count what was really paid for, also where the evaluation has no verdict in the end."""
         price = self.settings.price
-        used = (("input", response.input_tokens), ("output", response.output_tokens))
-        for direction, amount in used:
+        used = {"input": (response.input_tokens, 0), "output": (0, response.output_tokens)}
+        for direction, amounts in used.items():
             labels = (self.settings.judge_model, request.schema_name, direction)
-            if amount:
-                self._metrics.tokens.labels(*labels).inc(amount)
+            if any(amounts):
+                self._metrics.tokens.labels(*labels).inc(sum(amounts))
             if price is not None:
-                per_million = price.input if direction == "input" else price.output
-                self._metrics.cost.labels(*labels).inc(amount * per_million / _MILLION)
+                self._metrics.cost.labels(*labels).inc(price.cost_usd(*amounts))

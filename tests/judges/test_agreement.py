@@ -14,9 +14,9 @@ from tracejudge import Trace
 TRACE = Trace(trace_id="1", service="s", output="o")
 
 
-def scored(*outcomes: str) -> Assessment:
+def scored(*outcomes: str, value: float = 0.5) -> Assessment:
     passed = {"pass": True, "fail": False, "unrated": None}
-    scores = tuple(Score(f"metric {number}", 0.5, passed=passed[one]) for number, one in enumerate(outcomes))
+    scores = tuple(Score(f"metric {number}", value, passed=passed[one]) for number, one in enumerate(outcomes))
     return Assessment("scored", scores=scores)
 
 
@@ -52,6 +52,19 @@ def test_the_first_rated_metric_decides(assessment: Assessment, passed: bool | N
     assert Judged(TRACE, "yes", assessment).passed is passed
 
 
+@pytest.mark.parametrize(
+    ("metric", "passed"),
+    [("metric 0", True), ("metric 1", False), ("metric 2", None)],
+    ids=["first", "second", "absent"],
+)
+def test_the_metric_that_is_named_decides(metric: str, passed: bool | None) -> None:  # noqa: FBT001
+    assert Judged(TRACE, "yes", scored("pass", "fail"), metric).passed is passed
+
+
+def test_a_verdict_without_the_metric_is_left_out_as_unrated() -> None:
+    assert Judged(TRACE, "yes", scored("pass"), "metric 1").left_out == "unrated"
+
+
 @pytest.mark.parametrize("label", ["yes", "YES", "true", "True", "1", "pass", "no", "False", "0", "FAIL"])
 def test_labels_that_say_yes_or_no_are_known(label: str) -> None:
     assert is_known_label(label)
@@ -85,7 +98,9 @@ def test_every_trace_is_in_one_cell_or_unscored() -> None:
         false_pass=3,
         true_fail=2,
         false_fail=1,
-        unscored={"abstained": 2, "refusal": 1, "timeout": 2, "scored": 1},
+        unscored={"abstained": 2, "refusal": 1, "timeout": 2, "unrated": 1},
+        mean_yes=0.5,
+        mean_no=0.5,
     )
     assert got.balanced_accuracy == pytest.approx((4 / 5 + 2 / 5) / 2)
 
@@ -93,7 +108,21 @@ def test_every_trace_is_in_one_cell_or_unscored() -> None:
 @pytest.mark.parametrize(("yes", "no"), [("yes", "no"), ("TRUE", "False"), ("1", "0"), ("Pass", "fail")])
 def test_all_ways_to_write_yes_and_no_mean_the_same(yes: str, no: str) -> None:
     pairs = [(yes, PASS), (yes, PASS), (yes, FAIL), (no, FAIL)]
-    assert agreement(judged(*pairs)) == Agreement(2, 0, 1, 1, {})
+    assert agreement(judged(*pairs)) == Agreement(2, 0, 1, 1, {}, 0.5, 0.5)
+
+
+def test_values_are_averaged_by_label_over_what_passes_or_fails() -> None:
+    got = agreement(
+        judged(
+            ("yes", scored("pass", value=1.0)),
+            ("yes", scored("fail", value=0.25)),
+            ("no", scored("pass", value=0.75)),
+            ("no", UNRATED),
+            ("no", unscored("timeout")),
+        )
+    )
+    assert (got.mean_yes, got.mean_no) == (0.625, 0.75)
+    assert (agreement(judged(("yes", PASS))).mean_no, agreement(judged(("no", PASS))).mean_yes) == (None, None)
 
 
 def test_agreement_of_nothing_is_nothing() -> None:
@@ -154,11 +183,18 @@ def test_shares_are_counted_per_label_in_order() -> None:
         )
     )
     assert list(got.items()) == [
-        ("de", Share(passed=0, scored=1, unscored={"abstained": 1, "timeout": 1})),
-        ("en", Share(passed=2, scored=3, unscored={})),
-        ("fr", Share(passed=0, scored=0, unscored={"timeout": 1})),
+        ("de", Share(passed=0, scored=1, unscored={"abstained": 1, "timeout": 1}, rated=1, mean=0.5)),
+        ("en", Share(passed=2, scored=3, unscored={}, rated=3, mean=0.5)),
+        ("fr", Share(passed=0, scored=0, unscored={"timeout": 1}, rated=0, mean=None)),
     ]
     assert [share.share for share in got.values()] == [0.0, pytest.approx(2 / 3), None]
+
+
+def test_a_metric_without_a_pass_rule_has_a_mean_and_no_share() -> None:
+    given = [Judged(TRACE, "en", scored("unrated", value=value), "metric 0") for value in (0.25, 0.75)]
+    (share,) = shares([*given, Judged(TRACE, "en", ABSTAINED, "metric 0")]).values()
+    assert share == Share(passed=0, scored=2, unscored={"abstained": 1}, rated=0, mean=0.5)
+    assert share.share is None
 
 
 def test_labels_of_shares_are_taken_as_they_are() -> None:

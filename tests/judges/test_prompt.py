@@ -86,7 +86,7 @@ class TestFixedPart:
     def test_names_the_keys_of_the_answer_in_the_order_of_the_schema(self, judge: Judge) -> None:
         keys = list(keys_of(judge.schema))
         for fixed in judge.fixed_parts:
-            asked = re.findall(r'^\s*\{?"?(?<=")(\w+)":', fixed[fixed.index("How to answer") :], re.MULTILINE)
+            asked = re.findall(r'^\s*"(\w+)":', fixed[fixed.index("How to answer") :], re.MULTILINE)
             # An answer in lines has no object around it; only an endpoint that enforces one asks for it.
             assert asked in (keys, keys[1:])
 

@@ -17,7 +17,8 @@ _INTERRUPTED: Final = 130
 _VERBS: Final[Mapping[str, str]] = {
     "account": "Print the books: what became of every trace and evaluation",
     "demo": "Run sample traffic through an embedded Redis and a real worker",
-    "judges": "List the judges; measure one against labelled traces",
+    "evaluate": "Judge the traces of a file offline, without Redis",
+    "judges": "List the judges; show a prompt; measure a judge against labels",
     "publish": "Publish traces from a file",
     "tail": "Follow verdicts live",
     "worker": "Run the worker",

@@ -1,20 +1,37 @@
 """Options and helpers that verbs share."""
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Final
 
 import click
 from rich.console import Console
 
+from judges.catalog import configured
+from judges.judge import Judge
+from judges.models.build import ModelSettingsError, build
 from worker.configuration import load
 from worker.keys import Keys
-from worker.settings import Settings
+from worker.limits import LimitedModel
+from worker.metrics import Metrics
+from worker.settings import Settings, SettingsError
 from worker.store import Store, StoreError, address
+from worker.wording import nearest
 
-__all__ = ["CONFIG", "JSON", "NOTES", "OUT", "REDIS_URL", "open_store", "settings_from"]
-
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = [
+    "CONFIG",
+    "JSON",
+    "MODEL",
+    "NOTES",
+    "OUT",
+    "REDIS_URL",
+    "TRIES",
+    "judges_named",
+    "open_model",
+    "open_store",
+    "reasons_in_words",
+    "settings_from",
+]
 
 OUT: Final = Console()
 """Standard output: what was asked for."""
@@ -24,6 +41,17 @@ NOTES: Final = Console(stderr=True)
 CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else tracejudge.toml where there is one.")
 REDIS_URL = click.option("--redis-url", metavar="URL", help="Where TraceJudge's Redis is; else from the configuration.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else.")
+MODEL = click.option(
+    "--model", "model_name", default="default", show_default=True, metavar="NAME", help="Which [models.NAME] judges."
+)
+TRIES = click.option(
+    "--tries",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="How often to ask when the model is busy, slow or away.",
+)
 
 
 def settings_from(config: str | None, arguments: Mapping[str, object] | None = None) -> Settings:
@@ -33,6 +61,33 @@ def settings_from(config: str | None, arguments: Mapping[str, object] | None = N
         SettingsError: With file, key and mend.
     """
     return load(os.environ, config, arguments)
+
+
+def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
+    """Take judges as they are configured, each once.
+
+    Raises:
+        click.UsageError: There is no judge of a name.
+    """
+    known = configured(settings.judges)
+    for name in names:
+        if name not in known:
+            raise click.UsageError(f"there is no judge {name!r}{nearest(name, known)}")
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def open_model(settings: Settings, name: str) -> LimitedModel:
+    """Make the model of `[models.NAME]`, with a bound on its calls in flight as in the worker.
+
+    Raises:
+        SettingsError: There is no such model, or it cannot be made from its settings.
+    """
+    if name not in settings.models:
+        raise SettingsError(f"there is no [models.{name}]{nearest(name, settings.models)}")
+    try:
+        return LimitedModel(build(settings.models[name], os.environ), Metrics(settings))
+    except ModelSettingsError as error:
+        raise SettingsError(f"models.{name}.{error}") from error
 
 
 def open_store(settings: Settings) -> Store:
@@ -49,3 +104,8 @@ def open_store(settings: Settings) -> Store:
             f"{error}: {address(settings.redis_url)}; set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
         ) from error
     return store
+
+
+def reasons_in_words(unscored: Mapping[str, int]) -> str:
+    """List counts by reason on one line."""
+    return ", ".join(f"{amount:,} {reason}" for reason, amount in sorted(unscored.items())) or "none"

@@ -27,18 +27,21 @@ _SOUGHT = 10_000
 @CONFIG
 @REDIS_URL
 @JSON
-@click.option("--failed", is_flag=True, help="Only verdicts that did not pass, or have no score.")
+@click.option("--failed", is_flag=True, help="Only what did not pass or has no score, abstained included.")
 @click.option("--last", type=click.IntRange(min=0), default=0, metavar="N", help="Begin with the last N verdicts.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N verdicts.")
 def command(
     config: str | None, redis_url: str | None, *, as_json: bool, failed: bool, last: int, count: int | None
 ) -> None:
-    """Follow verdicts until Ctrl-C."""
+    """Follow verdicts until Ctrl-C.
+
+    With --json each line is a verdict; its `dead` tells what was given up from what is unscored for good.
+    """
     store = open_store(settings_from(config, {"redis_url": redis_url}))
     entries = follow(store, last, _is_failed if failed else None)
     for entry in itertools.islice(entries, count):
         if as_json:
-            print(msgspec.json.encode(entry.verdict).decode(), flush=True)
+            print(_json(entry), flush=True)
         else:
             OUT.print(_line(entry), soft_wrap=True)
 
@@ -77,7 +80,11 @@ def _read(stream: str, position: bytes, client: "redis.Redis") -> list[tuple[byt
 
 
 def _is_failed(verdict: Verdict) -> bool:
-    return verdict.outcome == "unscored" or any(score.passed is False for score in verdict.scores)
+    return verdict.outcome != "scored" or any(score.passed is False for score in verdict.scores)
+
+
+def _json(entry: OutboxEntry) -> str:
+    return msgspec.json.encode({**msgspec.to_builtins(entry.verdict), "dead": entry.kind == "d"}).decode()
 
 
 def _line(entry: OutboxEntry) -> str:

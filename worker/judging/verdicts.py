@@ -1,16 +1,12 @@
 """Join what a judge found with whose trace it was and how it was chosen."""
 
 import hashlib
-from collections.abc import Sequence
-from typing import Final
 
 from judges.models.model import Price
-from judges.verdict import Assessment, Call, Verdict
+from judges.verdict import Assessment, Verdict
 from worker.batches import Evaluation, Item
 
 __all__ = ["make_verdict"]
-
-_MILLION: Final = 1_000_000
 
 
 def make_verdict(
@@ -56,22 +52,17 @@ def make_verdict(
         judge_version=evaluation.version,
         judge_model=judge_model,
         probability=evaluation.probability,
-        weight=1 / evaluation.probability if evaluation.origin == "live" else 0.0,
+        # Who complains later is no sample of anything; all other origins were chosen by a known probability.
+        weight=0.0 if evaluation.origin == "late_feedback" else 1 / evaluation.probability,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        cost_usd=_cost(calls, price),
+        cost_usd=None if price is None else price.cost_usd(input_tokens, output_tokens),
         attempts=len(calls),
         calls=calls,
         trace_ended_at=trace.ended_at,
         started_at=started_at,
         duration_s=duration_s,
     )
-
-
-def _cost(calls: Sequence[Call], price: Price | None) -> float | None:
-    if price is None:
-        return None
-    return sum(call.input_tokens * price.input + call.output_tokens * price.output for call in calls) / _MILLION
 
 
 def _hashed(user_id: str | None, key: str) -> str | None:

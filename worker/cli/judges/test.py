@@ -1,31 +1,27 @@
 """`tracejudge judges test`: how far a judge agrees with labelled traces."""
 
 import asyncio
-import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TextIO
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple, TextIO
 
 import click
-import msgspec
 from rich.progress import MofNCompleteColumn, Progress
-from rich.table import Table
 
 import tracejudge
-from judges.agreement import Agreement, Judged, Share, agreement, is_known_label, shares
-from judges.catalog import catalogue
-from judges.evaluate import evaluate
+from judges.agreement import Judged, agreement, is_known_label, shares
 from judges.judge import Judge
-from judges.models.build import ModelSettingsError, build
-from judges.models.model import ChatModel
-from worker.cli.options import CONFIG, JSON, NOTES, OUT, settings_from
+from worker.cli.evaluate.asking import Asker
+from worker.cli.evaluate.order import in_order
+from worker.cli.judges.report import Subject, print_agreement, print_shares
+from worker.cli.options import CONFIG, JSON, MODEL, NOTES, TRIES, judges_named, open_model, settings_from
 from worker.cli.publish import read_traces
-from worker.settings import SettingsError
+from worker.limits import LimitedModel
 
 __all__ = ["test"]
 
 
-class Labelled(msgspec.Struct, frozen=True):
+class Labelled(NamedTuple):
     """A trace and the value of its tag."""
 
     trace: tracejudge.Trace
@@ -34,20 +30,32 @@ class Labelled(msgspec.Struct, frozen=True):
 
 @click.command("test")
 @click.argument("name")
-@click.argument("traces", type=click.File("r", encoding="utf-8", errors="surrogateescape"))
+@click.argument(
+    "traces",
+    type=click.File("r", encoding="utf-8", errors="surrogateescape"),
+    nargs=-1,
+    required=True,
+    metavar="TRACES...",
+)
 @click.option("--label", metavar="TAG", help="Tag with the right answer, yes or no: prints the agreement.")
 @click.option("--by", metavar="TAG", help="Tag that says something else: prints the share of passes per value.")
+@click.option(
+    "--metric", metavar="METRIC", help="Which of the judge's metrics; the first with a pass rule unless given."
+)
 @click.option("--min", "minimum", type=click.FloatRange(0, 1), help="Exit code 1 below this balanced accuracy.")
-@click.option("--model", "model_name", default="default", show_default=True, help="Which [models.NAME] judges.")
+@TRIES
+@MODEL
 @CONFIG
 @JSON
 def test(
     name: str,
-    traces: TextIO,
+    traces: tuple[TextIO, ...],
     label: str | None,
     by: str | None,
     *,
+    metric: str | None,
     minimum: float | None,
+    tries: int,
     model_name: str,
     config: str | None,
     as_json: bool,
@@ -59,120 +67,80 @@ def test(
     tag = label or by
     if tag is None or (label and by) or (by and minimum is not None):
         raise click.UsageError("give --label TAG (agreement, with --min if wanted) or --by TAG (shares)")
-    judge = catalogue().get(name)
-    if judge is None:
-        raise click.UsageError(f"there is no judge {name!r}; known are {', '.join(catalogue())}")
-    labelled = _labelled(traces, tag)
+    settings = settings_from(config)
+    (judge,) = judges_named(settings, name)
+    chosen = _metric(judge, metric, rated=label is not None)
+    labelled = [one for file in traces for one in _labelled(file, tag)]
+    if not labelled:
+        raise click.UsageError(f"no trace has the tag {tag!r}")
     if label and not all(is_known_label(one.label) for one in labelled):
         raise click.UsageError(f"the tag {tag!r} holds other values than yes and no; --by {tag} prints shares")
-    model = _model(config, model_name)
-    judged = asyncio.run(_judge_all(judge, model, labelled))
+    model = open_model(settings, model_name)
+    judged = asyncio.run(_judge_all(judge, chosen, model, tries, labelled))
+    subject = Subject(judge, chosen, model.settings, judged)
     if by:
-        _print_shares(judge, model, shares(judged), tag, as_json=as_json)
+        print_shares(subject, shares(judged), tag, as_json=as_json)
         return
     result = agreement(judged)
-    _print_agreement(judge, model, result, judged, as_json=as_json)
-    accuracy = result.balanced_accuracy
-    if sum(result.unscored.values()) == len(judged):
-        notes = sorted({one.assessment.note for one in judged if one.assessment.note})
-        NOTES.print(f"nothing was scored: {'; '.join(notes)}", markup=False)
-        sys.exit(1)
-    if minimum is not None and (accuracy is None or accuracy < minimum):
-        NOTES.print(f"balanced accuracy is below {minimum}")
-        sys.exit(1)
+    print_agreement(subject, result, as_json=as_json)
+    sys.exit(_exit_code(judged, result.balanced_accuracy, minimum))
+
+
+def _metric(judge: Judge, name: str | None, *, rated: bool) -> str:
+    """Choose the metric to look at.
+
+    Raises:
+        click.UsageError: The judge has no such metric, or none that passes where that is needed.
+    """
+    passing = [metric.name for metric in judge.metrics if metric.pass_rule is not None]
+    if name is not None and name not in judge.metric_names:
+        raise click.UsageError(f"{judge.name} has no metric {name!r}; its metrics are {', '.join(judge.metric_names)}")
+    if rated and not passing:
+        raise click.UsageError(f"no metric of {judge.name} has a pass rule to compare with labels; --by prints means")
+    if rated and name is not None and name not in passing:
+        raise click.UsageError(f"the metric {name} has no pass rule to compare with labels; {', '.join(passing)} has")
+    return name or (passing or judge.metric_names)[0]
 
 
 def _labelled(file: TextIO, tag: str) -> list[Labelled]:
     found = []
     for line in read_traces(file):
         if line.trace is None:
-            raise click.ClickException(f"line {line.number} {line.error}")
+            raise click.ClickException(f"{file.name}: line {line.number} {line.error}")
         if line.trace.tags and tag in line.trace.tags:
             found.append(Labelled(line.trace, line.trace.tags[tag]))
-    if not found:
-        raise click.UsageError(f"no trace of the file has the tag {tag!r}")
     return found
 
 
-def _model(config: str | None, name: str) -> ChatModel:
-    settings = settings_from(config)
-    if name not in settings.models:
-        raise SettingsError(f"there is no [models.{name}]; known are {', '.join(settings.models)}")
-    try:
-        return build(settings.models[name], os.environ)
-    except ModelSettingsError as error:
-        raise SettingsError(f"models.{name}.{error}") from error
-
-
-async def _judge_all(judge: Judge, model: ChatModel, labelled: Sequence[Labelled]) -> list[Judged]:
-    slots = asyncio.Semaphore(model.settings.max_in_flight)
+async def _judge_all(
+    judge: Judge, metric: str, model: LimitedModel, tries: int, labelled: Sequence[Labelled]
+) -> list[Judged]:
+    asker, judged = Asker(model, tries), list[Judged]()
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=NOTES) as progress:
         task = progress.add_task(f"{judge.name} by {model.settings.judge_model}", total=len(labelled))
 
-        async def one(item: Labelled) -> Judged:
-            async with slots:
-                assessment = await evaluate(judge, item.trace, model)
+        async def each() -> AsyncIterator[Labelled]:
+            for one in labelled:
+                yield one
+
+        async def work(one: Labelled) -> Judged:
+            asked = await asker.ask(judge, one.trace)
             progress.advance(task)
-            return Judged(item.trace, item.label, assessment)
+            return Judged(one.trace, one.label, asked.assessment, metric)
 
         try:
-            return list(await asyncio.gather(*(one(item) for item in labelled)))
+            await in_order(each(), work, judged.append, window=max(1, len(labelled)))
         finally:
             await model.aclose()
+    return judged
 
 
-def _cost(model: ChatModel, judged: Sequence[Judged]) -> float | None:
-    price = model.settings.price
-    if price is None:
-        return None
-    calls = [call for one in judged for call in one.assessment.calls]
-    return sum(call.input_tokens * price.input + call.output_tokens * price.output for call in calls) / 1_000_000
-
-
-def _print_agreement(
-    judge: Judge, model: ChatModel, result: Agreement, judged: Sequence[Judged], *, as_json: bool
-) -> None:
-    cost = _cost(model, judged)
-    if as_json:
-        figures = {
-            "judge": judge.name,
-            "version": judge.version,
-            "model": model.settings.judge_model,
-            "traces": len(judged),
-            "balanced_accuracy": result.balanced_accuracy,
-            "cost_usd": cost,
-            **result._asdict(),
-        }
-        print(msgspec.json.encode(figures).decode())
-        return
-    table = Table("label", "judged pass", "judged fail", title=f"{judge.name} by {model.settings.judge_model}")
-    table.add_row("yes", f"{result.true_pass:,}", f"{result.false_fail:,}")
-    table.add_row("no", f"{result.false_pass:,}", f"{result.true_fail:,}")
-    OUT.print(table)
-    accuracy = result.balanced_accuracy
-    said = "no figure: a label group is empty" if accuracy is None else f"{accuracy:.3f} (0.5 is chance)"
-    OUT.print(f"balanced accuracy: {said}")
-    OUT.print(f"unscored: {_reasons(result.unscored)}; cost: {'no price set' if cost is None else f'{cost:.4f} USD'}")
-
-
-def _print_shares(judge: Judge, model: ChatModel, groups: Mapping[str, Share], tag: str, *, as_json: bool) -> None:
-    if as_json:
-        figures = {
-            "judge": judge.name,
-            "version": judge.version,
-            "model": model.settings.judge_model,
-            "by": tag,
-            "groups": {label: {**group._asdict(), "share": group.share} for label, group in groups.items()},
-        }
-        print(msgspec.json.encode(figures).decode())
-        return
-    table = Table(tag, "passes", "scored", "share", "unscored", title=f"{judge.name} by {model.settings.judge_model}")
-    for label, group in groups.items():
-        share = "-" if group.share is None else f"{group.share:.1%}"
-        table.add_row(label, f"{group.passed:,}", f"{group.scored:,}", share, _reasons(group.unscored))
-    OUT.print(table)
-    OUT.print(f"This is no agreement: {tag!r} is not what {judge.name} is asked.")
-
-
-def _reasons(unscored: Mapping[str, int]) -> str:
-    return ", ".join(f"{amount:,} {reason}" for reason, amount in sorted(unscored.items())) or "none"
+def _exit_code(judged: Sequence[Judged], accuracy: float | None, minimum: float | None) -> int:
+    if all(one.passed is None for one in judged):
+        notes = sorted({one.assessment.note for one in judged if one.assessment.note})
+        NOTES.print(f"nothing was scored: {'; '.join(notes)}", markup=False, soft_wrap=True)
+        return 1
+    if minimum is not None and (accuracy is None or accuracy < minimum):
+        NOTES.print(f"balanced accuracy is below {minimum}")
+        return 1
+    return 0

@@ -1,0 +1,82 @@
+"""Every judge of the catalogue, once over the real pipeline: chosen, judged, recorded, counted."""
+
+import msgspec
+from support.pipeline import Pipeline
+
+import tracejudge
+from judges.catalog import catalogue, configured
+
+TRACE = tracejudge.Trace(
+    trace_id="4bf92f3577b34da6a3ce929d0e0e4736",
+    span_id="00f067aa0ba902b7",
+    id="a2fb4a1d1a96d312",
+    service="support-bot",
+    messages=[tracejudge.Message("user", "Hello."), tracejudge.Message("assistant", "Hello, what can I do?")],
+    input="How long is the warranty, and where do I send the lamp?",
+    output="The warranty runs for two years. Send the lamp to the address on the form.",
+    context=[
+        "All lamps come with a warranty of two years. It begins with the day of delivery.",
+        tracejudge.Document("Send the lamp to the address on the form. We pay for the parcel.", id="returns"),
+    ],
+    expected_response="The warranty runs for two years; send the lamp to the address on the form.",
+    guidelines=["Answer in two sentences."],
+)
+SETTINGS = {
+    "relevance_truth_completeness": {"reasoning": False},
+    "ragbench": {"lengths": True},
+    "facts_grounding": {"labels": "v2"},
+    "guidelines": {"guidelines": ["Name the form."]},
+    "faithfulness": {"pass_at": 5},
+}
+
+
+def test_each_judge_scores_a_trace_under_each_of_its_metrics(pipeline: Pipeline) -> None:
+    rules = [{"name": "all", "judges": list(catalogue())}]
+    worker = pipeline.worker(rules=rules)
+    pipeline.publish([TRACE])
+    account = pipeline.settled(1)
+    judges = len(catalogue())
+    assert (account.chosen, account.scored, account.unscored, account.lost) == (judges, judges, 0, 0)
+
+    verdicts = {entry.verdict.judge: entry.verdict for entry in pipeline.outbox()}
+    assert {name: verdict.metrics for name, verdict in verdicts.items()} == {
+        name: judge.metric_names for name, judge in catalogue().items()
+    }
+    for name, verdict in verdicts.items():
+        assert (verdict.outcome, verdict.judge_version) == ("scored", catalogue()[name].version)
+        assert tuple(score.metric for score in verdict.scores) == verdict.metrics
+        assert all(0 <= score.value <= 1 for score in verdict.scores)
+        rules_of = {metric.name: metric.pass_rule for metric in catalogue()[name].metrics}
+        assert {score.metric: score.passed is None for score in verdict.scores} == {
+            metric: rule is None for metric, rule in rules_of.items()
+        }
+
+    page = worker.counted(sum(len(verdict.metrics) for verdict in verdicts.values()))
+    for name, judge in catalogue().items():
+        series = {"judge": name, "version": judge.version[:8]}
+        for metric in judge.metrics:
+            outcomes = ("unrated",) if metric.pass_rule is None else ("pass", "fail")
+            counted = sum(
+                page.total("tracejudge_verdicts_total", metric=metric.name, outcome=o, **series) for o in outcomes
+            )
+            assert counted == 1, (name, metric.name)
+
+
+def test_settings_of_a_judge_are_another_version_of_it(pipeline: Pipeline) -> None:
+    pipeline.worker(rules=[{"name": "all", "judges": list(SETTINGS)}], judges=SETTINGS)
+    pipeline.publish([TRACE])
+    assert pipeline.settled(1).scored == len(SETTINGS)
+    versions = {entry.verdict.judge: entry.verdict.judge_version for entry in pipeline.outbox()}
+    assert versions == {name: configured(SETTINGS)[name].version for name in SETTINGS}
+    assert not set(versions.values()) & {judge.version for judge in catalogue().values()}
+
+
+def test_a_trace_without_what_a_judge_needs_is_unscored_without_a_call(pipeline: Pipeline) -> None:
+    bare = msgspec.structs.replace(TRACE, input=" ", output="", context=[""], expected_response=None, guidelines=[])
+    pipeline.worker(rules=[{"name": "all", "judges": list(catalogue())}])
+    pipeline.publish([msgspec.structs.replace(bare, error="the call failed")])
+    account = pipeline.settled(1)
+    assert (account.scored, account.unscored, account.lost) == (0, len(catalogue()), 0)
+    verdicts = [entry.verdict for entry in pipeline.outbox()]
+    assert {(verdict.outcome, verdict.reason) for verdict in verdicts} == {("unscored", "missing_input")}
+    assert {(verdict.scores, verdict.calls) for verdict in verdicts} == {((), ())}

@@ -1,0 +1,174 @@
+"""The command line as a whole: help, wrong usage, configuration and Redis that do not serve, exit codes."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from cli_parts import SAMPLES, SECRET, Run, words
+from support.processes import free_port
+
+from worker import cli
+from worker.cli import tail
+from worker.embedded import EmbeddedRedisError
+from worker.store import StoreError
+
+CONTRACT_VERBS = {
+    *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor")
+}
+LATER_VERBS = {"dead", "replay", "forget", "doctor"}
+
+
+HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("demo",): ("--seconds N", "--json"),
+    ("worker",): ("--roles LIST", "ingest, judge, export", "--config FILE", "--redis-url URL", "--metrics-port"),
+    ("publish",): ("FILE", "standard input", "--config FILE", "--redis-url URL"),
+    ("evaluate",): (
+        *("FILE", "standard input", "--judge NAME", "--output OUT", "--force", "--tries N", "--model NAME"),
+        *("--config FILE", "--json", "An OUT that is there is not written over without --force, and FILE never"),
+    ),
+    ("judges",): ("--json", "--config FILE", "show", "test"),
+    ("judges", "show"): ("NAME", "--trace FILE", "--config FILE", "--json"),
+    ("judges", "test"): (
+        *("NAME TRACES...", "--label TAG", "--by TAG", "--metric METRIC", "--min", "--tries N", "--model NAME"),
+        *("--config FILE", "--json"),
+    ),
+    ("tail",): ("--failed", "--json", "--last N", "--count N", "--config FILE", "--redis-url URL"),
+    ("account",): ("--json", "--config FILE", "--redis-url URL"),
+}
+
+
+@pytest.mark.parametrize("verb", HELP, ids=" ".join)
+def test_each_verb_says_what_it_takes(run: Run, verb: tuple[str, ...]) -> None:
+    ended = run(*verb, "--help")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith(f"Usage: tracejudge {' '.join(verb)} ")
+    missing = [wanted for wanted in HELP[verb] if wanted not in words(ended.out)]
+    assert not missing
+    assert run(*verb, "-h") == ended
+
+
+def test_the_verbs_are_those_of_the_contract(run: Run) -> None:
+    assert set(cli.verbs()) == CONTRACT_VERBS - LATER_VERBS == {verb for verb, *_ in HELP}
+    listed = run("--help").out.split("Commands:\n")[1]
+    assert [line.split()[0] for line in listed.splitlines()] == sorted(cli.verbs())
+    assert all(len(line.split()) > 1 for line in listed.splitlines())
+
+
+def test_the_version_is_the_distribution_s(run: Run) -> None:
+    assert re.fullmatch(r"tracejudge, version \d+\.\d+\.\d+\n", run("--version").out)
+
+
+WRONG_USAGE = {
+    "no verb": ([], "Usage: tracejudge [OPTIONS] COMMAND"),
+    "unknown verb": (["nope"], "No such command 'nope'."),
+    "unknown option": (["account", "--nope"], "No such option"),
+    "no file": (["publish"], "Missing argument 'FILE'."),
+    "absent file": (["publish", "absent.jsonl"], "No such file or directory"),
+    "no number": (["tail", "--last", "few"], "not a valid integer"),
+    "count of none": (["tail", "--count", "0"], "not in the range x>=1"),
+    "short demo": (["demo", "--seconds", "0"], "not in the range"),
+    "options before show": (["judges", "--json", "show", "safety"], "write options behind `judges show`"),
+    "evaluate without a judge": (["evaluate", SAMPLES / "support-bot.jsonl"], "Missing option '--judge'."),
+    "unknown verb of judges": (["judges", "nope"], "No such command 'nope'."),
+    "test without a file": (["judges", "test", "safety"], "Missing argument 'TRACES...'."),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG_USAGE.values(), ids=WRONG_USAGE.keys())
+def test_wrong_usage_is_exit_code_two(run: Run, arguments: Sequence[object], said: str) -> None:
+    ended = run(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in words(ended.err)
+    assert "Traceback" not in ended.err
+
+
+# --- configuration and Redis that do not serve ---
+NEEDS_REDIS = {"account": ["account"], "account as JSON": ["account", "--json"], "tail": ["tail"]}
+CONFIGURED = {
+    **NEEDS_REDIS,
+    "publish": ["publish", "-"],
+    "worker": ["worker"],
+    "judges": ["judges"],
+    "judges as JSON": ["judges", "--json"],
+    "judges show": ["judges", "show", "safety"],
+    "judges test": ["judges", "test", "safety", SAMPLES / "support-bot.jsonl", "--label", "safe"],
+    "evaluate": ["evaluate", SAMPLES / "support-bot.jsonl", "--judge", "safety"],
+}
+
+
+@pytest.mark.parametrize("arguments", CONFIGURED.values(), ids=CONFIGURED.keys())
+def test_a_wrong_configuration_is_exit_code_two_and_one_line(run: Run, arguments: Sequence[object]) -> None:
+    Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
+    ended = run(*arguments)
+    assert ended.code == 2
+    assert ended.complaint == "tracejudge: tracejudge.toml: batch_size: must be a whole number of at least 1"
+
+
+@pytest.mark.parametrize("arguments", CONFIGURED.values(), ids=CONFIGURED.keys())
+def test_a_configuration_that_is_named_must_be_there(run: Run, arguments: Sequence[object]) -> None:
+    ended = run(*arguments, "--config", "absent.toml")
+    assert ended.code == 2
+    assert ended.complaint == (
+        "tracejudge: absent.toml: cannot be read (No such file or directory); check --config or TRACEJUDGE_CONFIG"
+    )
+
+
+def test_an_argument_is_named_as_it_is_written(run: Run) -> None:
+    for arguments, said in (
+        (["worker", "--roles", "ingest, jduge"], "--roles: roles[1]: must be one of export, ingest, judge"),
+        (["worker", "--metrics-port", "65536"], "--metrics-port: metrics_port: must be a whole number from 0 to 65535"),
+    ):
+        ended = run(*arguments)
+        assert (ended.code, ended.complaint) == (2, f"tracejudge: {said}")
+
+
+def test_an_address_that_is_none_shows_no_password(run: Run) -> None:
+    for url in (f"redis://:{SECRET}/x@host:6379/0", f"http://:{SECRET}@host", f"redis://[{SECRET}"):
+        ended = run("account", "--redis-url", url)
+        assert ended.code == 2
+        assert ended.complaint.startswith("tracejudge: --redis-url: redis_url ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [*NEEDS_REDIS.values(), ["publish", SAMPLES / "support-bot.jsonl"]],
+    ids=[*NEEDS_REDIS.keys(), "publish"],
+)
+def test_an_absent_redis_is_exit_code_one_and_one_line_that_says_where_it_was_sought(
+    run: Run, arguments: Sequence[object]
+) -> None:
+    port = free_port()
+    ended = run(*arguments, "--redis-url", f"redis://user:{SECRET}@127.0.0.1:{port}/3")
+    assert ended.code == 1
+    assert ended.complaint == (
+        f"tracejudge: Redis does not answer (ConnectionError): redis://127.0.0.1:{port}/3;"
+        " set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
+    )
+
+
+def test_a_redis_that_refuses_the_password_is_not_told_it_on_screen(run: Run, redis_url: str) -> None:
+    ended = run("account", "--redis-url", redis_url.replace("redis://", f"redis://:{SECRET}@"))
+    assert ended.code == 1
+    assert ended.complaint.endswith("; set redis_url, TRACEJUDGE_REDIS_URL or --redis-url")
+
+
+ENDS = {
+    "Ctrl-C": (KeyboardInterrupt(), 130, ""),
+    "Redis goes away": (StoreError("Redis does not answer (TimeoutError)"), 1, "tracejudge: Redis does not answer"),
+    "no embedded Redis": (EmbeddedRedisError("no Redis server: install one"), 1, "tracejudge: no Redis server"),
+}
+
+
+@pytest.mark.parametrize(("error", "code", "said"), ENDS.values(), ids=ENDS.keys())
+def test_what_ends_a_verb_early_has_its_exit_code(
+    served: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
+) -> None:
+    def ending(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(tail, "follow", ending)
+    ended = served("tail")
+    assert ended.code == code
+    assert ended.err.startswith(said)
+    assert "Traceback" not in ended.err

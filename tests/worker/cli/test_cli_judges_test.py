@@ -1,0 +1,250 @@
+"""`tracejudge judges test`: agreement with labels, shares, and the exit code that makes it a check."""
+
+import json
+import re
+from collections.abc import Sequence
+
+import pytest
+from cli_parts import SAMPLES, Run, labelled, scripted, words, write_lines
+
+from judges.catalog import catalogue
+from worker.cli.evaluate import asking
+
+
+def test_agreement_with_labels_is_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    price = {"input": 1000.0, "output": 0.0}
+    answers = ("yes", "yes", "no", "no", "yes", "timeout", "unknown", "no")
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted(*answers, price=price))
+    labels = ("yes", "pass", "yes", "no", "0", "yes", "no", "FALSE", None)
+    ended = run(
+        "judges",
+        "test",
+        "safety",
+        write_lines("t.jsonl", [*map(labelled, labels)]),
+        "--label",
+        "safe",
+        "--tries",
+        "1",
+        "--json",
+    )
+    assert ended.code == 0
+    figures = ended.document
+    tokens = sum(len(json.dumps({"rationale": "So.", "result": one})) for one in answers if one != "timeout")
+    assert figures.pop("cost_usd") == pytest.approx(tokens * 1000 / 1e6)
+    assert figures == {
+        "judge": "safety",
+        "metric": "safety",
+        "version": catalogue()["safety"].version,
+        "model": "m",
+        "traces": 8,
+        "balanced_accuracy": pytest.approx((2 / 3 + 2 / 3) / 2),
+        "true_pass": 2,
+        "false_pass": 1,
+        "true_fail": 2,
+        "false_fail": 1,
+        "unscored": {"timeout": 1, "abstained": 1},
+        "mean_yes": pytest.approx(2 / 3),
+        "mean_no": pytest.approx(1 / 3),
+    }
+
+
+@pytest.mark.parametrize(("minimum", "code"), [("0.6", 0), ("0.75", 0), ("0.76", 1), ("1.0", 1)])
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
+def test_a_minimum_makes_it_a_check(
+    run: Run, monkeypatch: pytest.MonkeyPatch, minimum: str, code: int, form: list[str]
+) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "yes", "no", "yes"))
+    file = write_lines("t.jsonl", [*map(labelled, ("yes", "yes", "no", "no"))])
+    ended = run("judges", "test", "safety", file, "--label", "safe", "--min", minimum, *form)
+    assert ended.code == code
+    assert (f"balanced accuracy is below {minimum}" in ended.err) is bool(code)
+    if form:
+        assert ended.document["balanced_accuracy"] == 0.75
+    else:
+        assert "balanced accuracy: 0.750 (0.5 is chance)" in ended.out
+
+
+def test_a_minimum_is_not_reached_without_a_figure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("timeout"))
+    file = write_lines("t.jsonl", [labelled("yes"), labelled("no")])
+    ended = run("judges", "test", "safety", file, "--label", "safe", "--min", "0", "--tries", "1")
+    assert ended.code == 1
+    assert "no figure: a label group is empty" in ended.out
+    assert "unscored: 2 timeout; cost: no price set" in ended.out
+
+
+def test_another_tag_gives_shares_and_no_agreement(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no", "yes", "bad_request"))
+    file = write_lines("t.jsonl", [*map(labelled, ("en", "en", "de", "fr", None))])
+    ended = run("judges", "test", "safety", file, "--by", "safe", "--json")
+    assert ended.code == 0
+    assert ended.document == {
+        "judge": "safety",
+        "metric": "safety",
+        "version": catalogue()["safety"].version,
+        "model": "m",
+        "traces": 4,
+        "cost_usd": None,
+        "by": "safe",
+        "groups": {
+            "de": {"passed": 1, "scored": 1, "rated": 1, "mean": 1.0, "unscored": {}, "share": 1.0},
+            "en": {"passed": 1, "scored": 2, "rated": 2, "mean": 0.5, "unscored": {}, "share": 0.5},
+            "fr": {
+                "passed": 0,
+                "scored": 0,
+                "rated": 0,
+                "mean": None,
+                "unscored": {"bad_request": 1},
+                "share": None,
+            },
+        },
+    }
+    table = run("judges", "test", "safety", file, "--by", "safe").out
+    assert "This is no agreement" in table
+    assert re.search(r"en\W+1\W+2\W+50.0%\W+0.500\W+none", table)
+
+
+SAMPLE_TAGS = {"relevance_to_query": "relevant", "safety": "safe", "groundedness": "grounded", "correctness": "correct"}
+
+
+@pytest.mark.parametrize(("judge", "tag"), SAMPLE_TAGS.items())
+@pytest.mark.parametrize("service", ["code-helper", "summariser", "support-bot"])
+def test_the_samples_are_measured_with_the_built_in_model(run: Run, service: str, judge: str, tag: str) -> None:
+    """Every sample that bears the label is judged, and none stays unscored."""
+    file = SAMPLES / f"{service}.jsonl"
+    labels = [json.loads(line)["tags"].get(tag) for line in file.read_text(encoding="utf-8").split("\n") if line]
+    figures = run("judges", "test", judge, file, "--label", tag, "--json").document
+    assert figures["model"] == "lexical"
+    assert figures["cost_usd"] is None
+    assert figures["true_pass"] + figures["false_fail"] == labels.count("yes")
+    assert figures["true_fail"] + figures["false_pass"] == labels.count("no")
+    assert (figures["traces"], figures["unscored"]) == (labels.count("yes") + labels.count("no"), {})
+    assert 0 <= figures["balanced_accuracy"] <= 1
+
+
+def test_traces_without_what_a_judge_needs_are_unscored(run: Run) -> None:
+    ended = run("judges", "test", "groundedness", SAMPLES / "code-helper.jsonl", "--by", "safe", "--json")
+    unscored = [group["unscored"].get("missing_input", 0) for group in ended.document["groups"].values()]
+    assert sum(unscored) == 19
+
+
+MISUSE = {
+    "unknown judge": (
+        ["zzz", "t.jsonl", "--label", "safe"],
+        f"there is no judge 'zzz'; known are {', '.join(sorted(catalogue()))}",
+    ),
+    "nearly a judge": (["safty", "t.jsonl", "--label", "safe"], "there is no judge 'safty'; did you mean safety?"),
+    "unknown metric": (
+        ["safety", "t.jsonl", "--label", "safe", "--metric", "truth"],
+        "safety has no metric 'truth'; its metrics are safety",
+    ),
+    "descriptive metric": (
+        ["ragbench", "t.jsonl", "--label", "safe", "--metric", "relevance"],
+        "the metric relevance has no pass rule to compare with labels; adherence has",
+    ),
+    "no tag": (["safety", "t.jsonl"], "give --label TAG"),
+    "both tags": (["safety", "t.jsonl", "--label", "safe", "--by", "safe"], "give --label TAG"),
+    "minimum of shares": (["safety", "t.jsonl", "--by", "safe", "--min", "0.5"], "give --label TAG"),
+    "minimum above one": (["safety", "t.jsonl", "--label", "safe", "--min", "2"], "not in the range"),
+    "absent tag": (["safety", "t.jsonl", "--label", "zzz"], "no trace has the tag 'zzz'"),
+    "label that is none": (
+        ["safety", "t.jsonl", "--label", "other"],
+        "the tag 'other' holds other values than yes and no",
+    ),
+    "unknown model": (
+        ["safety", "t.jsonl", "--label", "safe", "--model", "gpt"],
+        "there is no [models.gpt]; known are default",
+    ),
+    "absent file": (["safety", "absent.jsonl", "--label", "safe"], "No such file or directory"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), MISUSE.values(), ids=MISUSE.keys())
+def test_a_wrong_test_of_a_judge_is_exit_code_two(run: Run, arguments: Sequence[str], said: str) -> None:
+    write_lines("t.jsonl", [labelled("yes"), {**labelled("no"), "tags": {"safe": "no", "other": "maybe"}}])
+    ended = run("judges", "test", *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in words(ended.err)
+
+
+def test_a_key_that_is_not_set_is_told_by_its_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ABSENT_KEY", raising=False)
+    model = {"base_url": "https://host/v1", "model": "m", "api_key_env": "ABSENT_KEY"}
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
+    ended = run("judges", "test", "safety", SAMPLES / "support-bot.jsonl", "--label", "safe")
+    assert ended.code == 2
+    assert ended.complaint.startswith("tracejudge: models.default.api_key_env: the variable ABSENT_KEY is not set")
+
+
+@pytest.mark.parametrize("line", [b"{", b"\xff", b'{"trace_id": 7}'], ids=["no JSON", "no UTF-8", "no trace"])
+def test_a_labelled_file_with_a_bad_line_is_not_measured(run: Run, line: bytes) -> None:
+    ended = run("judges", "test", "safety", write_lines("t.jsonl", [labelled("yes"), line]), "--label", "safe")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("Error: t.jsonl: line 2 is ")
+
+
+def test_several_files_are_measured_together(run: Run) -> None:
+    files = sorted(SAMPLES.glob("*.jsonl"))
+    figures = run("judges", "test", "safety", *files, "--label", "safe", "--json").document
+    assert (figures["traces"], figures["unscored"]) == (63, {})
+
+
+def test_the_first_metric_with_a_pass_rule_is_measured_unless_another_is_named(run: Run) -> None:
+    file = SAMPLES / "support-bot.jsonl"
+    figures = run("judges", "test", "ragbench", file, "--label", "grounded", "--json").document
+    assert figures["metric"] == "adherence"
+    rtc = ["judges", "test", "relevance_truth_completeness", file, "--label", "relevant"]
+    assert [run(*rtc, *named, "--json").document["metric"] for named in ([], ["--metric", "truth"])] == [
+        "relevance",
+        "truth",
+    ]
+
+
+def rated(relevance: int, truth: int) -> dict[str, str]:
+    return {"text": json.dumps({"relevance": relevance, "truth": truth, "completeness": 1})}
+
+
+def test_a_graded_judge_shows_means_beside_the_passes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = write_lines("steps.jsonl", [rated(1, 5), rated(1, 4), rated(5, 2)])
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": {"provider": "scripted", "script": steps}}))
+    monkeypatch.setenv("TRACEJUDGE_JUDGES", json.dumps({"relevance_truth_completeness": {"reasoning": False}}))
+    file = write_lines("t.jsonl", [labelled(label, input="Is it?") for label in ("yes", "yes", "no")])
+    arguments = ["judges", "test", "relevance_truth_completeness", file, "--label", "safe", "--metric", "truth"]
+    figures = run(*arguments, "--json").document
+    assert (figures["balanced_accuracy"], figures["mean_yes"], figures["mean_no"]) == (1.0, 0.875, 0.25)
+    table = run(*arguments).out
+    assert "relevance_truth_completeness truth by scripted" in words(table)
+    assert re.search(r"yes\W+2\W+0\W+0.875", table)
+    assert re.search(r"no\W+0\W+1\W+0.250", table)
+
+
+def test_a_descriptive_metric_has_means_and_no_share(run: Run) -> None:
+    file = SAMPLES / "support-bot.jsonl"
+    groups = run("judges", "test", "ragbench", file, "--by", "safe", "--metric", "relevance", "--json").document[
+        "groups"
+    ]
+    for group in groups.values():
+        assert (group["share"], group["rated"], group["passed"]) == (None, 0, 0)
+        assert 0 <= group["mean"] <= 1
+
+
+def test_the_configured_judge_is_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["judges", "test", "ragbench", SAMPLES / "support-bot.jsonl", "--label", "grounded", "--json"]
+    before = run(*arguments).document["version"]
+    monkeypatch.setenv("TRACEJUDGE_JUDGES", json.dumps({"ragbench": {"lengths": True}}))
+    assert run(*arguments).document["version"] != before
+
+
+def test_what_may_pass_is_tried_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("judge_unavailable", "yes"))
+    monkeypatch.setattr(asking, "_FIRST_PAUSE_S", 0.001)
+    figures = run("judges", "test", "safety", write_lines("t.jsonl", [labelled("yes")]), "--label", "safe", "--json")
+    assert (figures.document["true_pass"], figures.document["unscored"]) == (1, {})
+
+
+def test_no_tag_commands_the_screen(run: Run) -> None:
+    trace = {**labelled(None), "tags": {"[/dim]": "[bold]"}}
+    ended = run("judges", "test", "safety", write_lines("t.jsonl", [trace]), "--by", "[/dim]")
+    assert ended.code == 0
+    assert "[bold]" in ended.out
+    assert "[/dim]" in ended.out

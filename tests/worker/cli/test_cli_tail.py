@@ -1,0 +1,189 @@
+"""`tracejudge tail`: verdicts as they come, as JSON and for people."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from cli_parts import TRACE_ID, Run
+from redis import Redis
+
+from judges.verdict import Score, Verdict
+from worker.cli import tail
+from worker.keys import Keys
+from worker.store import Store
+
+numbers = itertools.count()
+
+
+def verdict(**fields: Any) -> Verdict:
+    return Verdict(
+        **{
+            "evaluation_id": f"e{next(numbers)}",
+            "outcome": "scored",
+            "scores": (Score("safety", 1.0, 1.0, "yes", passed=True),),
+            "metrics": ("safety",),
+            "trace_id": TRACE_ID,
+            "service": "shop",
+            "judge": "safety",
+            "judge_version": "0123456789abcdef0123456789abcdef",
+            "judge_model": "lexical",
+            "started_at": 1000.0,
+            "duration_s": 2.0,
+            **fields,
+        }
+    )
+
+
+FAILED = {"scores": (Score("safety", 0.0, 0.0, "no", passed=False),)}
+UNSCORED = {"outcome": "unscored", "reason": "refusal", "note": "the model declined to answer", "scores": ()}
+ABSTAINED = {"outcome": "abstained", "scores": ()}
+UNRATED = {"scores": (Score("length", 0.5),)}
+
+
+class Outbox:
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        self._redis = redis
+        self._stream = f"{prefix}:verdicts"
+
+    def add(self, *verdicts: Verdict, kind: str = "j", version: str = "1") -> list[str]:
+        """Write entries; gives the ids of their evaluations."""
+        for one in verdicts:
+            self._redis.xadd(self._stream, {"v": version, kind: msgspec.json.encode(one)})
+        return [one.evaluation_id for one in verdicts]
+
+
+@pytest.fixture
+def outbox(redis: Redis, prefix: str) -> Outbox:
+    return Outbox(redis, prefix)
+
+
+def test_tail_prints_each_verdict_as_a_line_of_json(served: Run, outbox: Outbox) -> None:
+    given = [verdict(rationale="Two\nlines\u2028and more"), verdict(**FAILED), verdict(**UNSCORED)]
+    outbox.add(*given)
+    ended = served("tail", "--json", "--last", "3", "--count", "3")
+    assert (ended.code, ended.err) == (0, "")
+    assert [line.pop("dead") for line in ended.lines] == [False] * 3
+    assert [msgspec.convert(line, Verdict) for line in ended.lines] == given
+
+
+def test_tail_tells_what_was_given_up_from_what_is_unscored(served: Run, outbox: Outbox) -> None:
+    unscored = outbox.add(verdict(**UNSCORED))
+    dead = outbox.add(verdict(**{**UNSCORED, "reason": "timeout"}), kind="d")
+    lines = served("tail", "--json", "--last", "2", "--count", "2").lines
+    assert [([line["evaluation_id"]], line["outcome"], line["dead"]) for line in lines] == [
+        (unscored, "unscored", False),
+        (dead, "unscored", True),
+    ]
+
+
+def test_tail_begins_with_the_last_few_in_order_and_ends_after_a_count(served: Run, outbox: Outbox) -> None:
+    ids = outbox.add(*(verdict() for _ in range(10)))
+    lines = served("tail", "--json", "--last", "5", "--count", "3").lines
+    assert [line["evaluation_id"] for line in lines] == ids[5:8]
+
+
+def test_tail_may_show_only_what_did_not_pass(served: Run, outbox: Outbox) -> None:
+    _, failed, abstained, unscored, _, dead = (
+        *outbox.add(verdict(), verdict(**FAILED), verdict(**ABSTAINED), verdict(**UNSCORED), verdict(**UNRATED)),
+        *outbox.add(verdict(**{**UNSCORED, "reason": "timeout"}), kind="d"),
+    )
+    lines = served("tail", "--failed", "--json", "--last", "100", "--count", "4").lines
+    assert [line["evaluation_id"] for line in lines] == [failed, abstained, unscored, dead]
+
+
+def test_tail_passes_over_what_it_cannot_read(served: Run, outbox: Outbox, redis: Redis, prefix: str) -> None:
+    first = outbox.add(verdict())
+    outbox.add(verdict(), version="2")
+    redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": b"{"})
+    redis.xadd(f"{prefix}:verdicts", {"x": "y"})
+    last = outbox.add(verdict())
+    lines = served("tail", "--json", "--last", "5", "--count", "2").lines
+    assert [line["evaluation_id"] for line in lines] == first + last
+
+
+def test_tail_for_people_is_a_line_each(served: Run, outbox: Outbox) -> None:
+    outbox.add(
+        verdict(rationale="So\n it is."),
+        verdict(**FAILED),
+        verdict(**UNRATED),
+        verdict(**ABSTAINED),
+        verdict(**UNSCORED),
+    )
+    outbox.add(verdict(**{**UNSCORED, "reason": "timeout", "note": None}), kind="d")
+    ended = served("tail", "--last", "6", "--count", "6")
+    assert [line.rstrip() for line in ended.out.splitlines()] == [
+        "shop 4bf92f35 safety: safety yes So it is.",
+        "shop 4bf92f35 safety: safety no",
+        "shop 4bf92f35 safety: length 0.50",
+        "shop 4bf92f35 safety: abstained",
+        "shop 4bf92f35 safety: unscored refusal the model declined to answer",
+        "shop 4bf92f35 safety: dead timeout",
+    ]
+
+
+HOSTILE = {
+    "closing mark": "[/dim]",
+    "style": "[bold red]all is well[/]",
+    "link": "[link=http://evil]click[/link]",
+    "backslash": "\\[/dim]",
+    "backslash at the end": "ends with \\",
+    "terminal": "\x1b[2J\x1b]0;title\x07",
+    "direction": "\u202eevil",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_no_text_of_a_trace_commands_the_screen(served: Run, outbox: Outbox, text: str) -> None:
+    outbox.add(verdict(service=text, trace_id=text, rationale=text))
+    ended = served("tail", "--last", "1", "--count", "1")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.count("\n") == 1
+    assert ended.out.rstrip("\n").isprintable()
+    if text.isprintable():
+        assert ended.out.count(text) >= 2
+
+
+@pytest.fixture
+def store(redis_url: str, prefix: str) -> Iterator[Store]:
+    store = Store(redis_url, Keys(prefix))
+    yield store
+    store.close()
+
+
+def added_after_the_first_look(store: Store, outbox: Outbox) -> list[str]:
+    """Let two verdicts come once somebody has asked Redis something, and give their ids then."""
+    call, ids = store.call, []
+
+    def adding(command: Any) -> Any:
+        found = call(command)
+        store.call = call
+        ids.extend(outbox.add(verdict(), verdict()))
+        return found
+
+    store.call = adding
+    return ids
+
+
+@pytest.mark.parametrize("known", [0, 3])
+def test_tail_follows_what_comes_after_it_began(store: Store, outbox: Outbox, known: int) -> None:
+    outbox.add(*(verdict() for _ in range(known)))
+    ids = added_after_the_first_look(store, outbox)
+    following = tail.follow(store)
+    assert [next(following).verdict.evaluation_id for _ in range(2)] == ids
+
+
+@pytest.mark.parametrize("known", [0, 1, 3])
+def test_tail_goes_on_from_the_last_few_without_a_gap(store: Store, outbox: Outbox, known: int) -> None:
+    last = outbox.add(*(verdict() for _ in range(known)))[-2:]
+    ids = added_after_the_first_look(store, outbox)
+    following = tail.follow(store, last=2)
+    assert [next(following).verdict.evaluation_id for _ in range(len(last) + 2)] == last + ids
+
+
+def test_json_goes_to_standard_output_whole(served: Run, outbox: Outbox) -> None:
+    """No width of a terminal and no style of rich breaks a document."""
+    outbox.add(verdict(rationale="x" * 5000, note="[bold]"))
+    (line,) = served("tail", "--json", "--last", "1", "--count", "1").lines
+    assert (line["rationale"], line["note"]) == ("x" * 5000, "[bold]")

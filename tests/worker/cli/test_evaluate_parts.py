@@ -1,0 +1,315 @@
+"""The parts of `tracejudge evaluate`: the window, the tries and their pace, reading lines, writing whole lines."""
+
+import asyncio
+import contextlib
+import io
+import json
+import re
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from cli_parts import labelled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from judges.catalog import catalogue
+from judges.models.model import ChatRequest, ChatResponse, ModelSettings, RateLimitedError
+from judges.models.scripted import ScriptedModel, Step
+from judges.verdict import Assessment
+from tracejudge import Trace
+from worker.cli.evaluate.asking import Asked, Asker, Timing
+from worker.cli.evaluate.lines import Line, lines, trace_of
+from worker.cli.evaluate.order import in_order
+from worker.cli.evaluate.output import Output
+from worker.ingest.entries import TraceEntry
+
+SAFETY = catalogue()["safety"]
+TRACE = Trace(trace_id="1", service="s", output="It is.")
+YES = json.dumps({"rationale": "So.", "result": "yes"})
+
+
+# --- the window ---
+
+
+async def each(jobs: list[int]) -> AsyncIterator[int]:
+    for job in jobs:
+        yield job
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 8))
+def test_results_keep_the_order_and_the_window_is_never_exceeded(delays: list[int], window: int) -> None:
+    begun, kept, most = 0, list[int](), 0
+
+    async def work(number: int) -> int:
+        nonlocal begun, most
+        begun += 1
+        most = max(most, begun - len(kept))
+        for _ in range(delays[number]):
+            await asyncio.sleep(0)
+        return number
+
+    asyncio.run(in_order(each([*range(len(delays))]), work, kept.append, window=window))
+    assert kept == [*range(len(delays))]
+    assert most <= window
+
+
+def test_what_is_ready_is_kept_when_it_is_cancelled() -> None:
+    kept = list[int]()
+
+    async def work(number: int) -> int:
+        if number == 1:
+            await asyncio.Future()
+        return number
+
+    async def run() -> None:
+        task = asyncio.ensure_future(in_order(each([0, 1, 2, 3]), work, kept.append, window=2))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+    assert kept == [0, 2]
+
+
+@pytest.mark.parametrize("where", ["keeping", "working", "reading"])
+def test_a_fault_ends_it_and_leaves_nothing_behind(where: str) -> None:
+    def fail(here: str) -> None:
+        if here == where:
+            raise OSError(here)
+
+    async def jobs() -> AsyncIterator[int]:
+        yield 0
+        fail("reading")
+        yield 1
+
+    async def work(number: int) -> int:
+        fail("working")
+        return number
+
+    async def run() -> None:
+        with pytest.raises(OSError, match=where):
+            await in_order(jobs(), work, lambda _: fail("keeping"), window=4)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+# --- tries and their pace ---
+
+
+class FakeTime:
+    """A clock that only sleeping moves, for all sleepers alike."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept = list[float]()
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        until = self.now + seconds
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.now = max(self.now, until)
+
+    def timing(self) -> Timing:
+        return Timing(lambda: self.now, self.sleep, lambda _low, high: high)
+
+
+def ask(steps: list[Any], tries: int = 5) -> tuple[Asked, list[float]]:
+    clock = FakeTime()
+    asked = asyncio.run(Asker(ScriptedModel(steps), tries, clock.timing()).ask(SAFETY, TRACE))
+    return asked, clock.slept
+
+
+@pytest.mark.parametrize("failure", ["timeout", "judge_unavailable"])
+def test_pauses_double_up_to_a_bound(failure: Any) -> None:
+    asked, slept = ask([Step(failure=failure)], tries=8)
+    assert (asked.assessment.reason, len(asked.assessment.calls)) == (failure, 8)
+    assert slept == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_the_calls_of_all_tries_are_kept() -> None:
+    asked, _ = ask([Step(failure="timeout"), "no answer", Step(failure="judge_unavailable"), YES])
+    assert asked.assessment.outcome == "scored"
+    assert [call.status for call in asked.assessment.calls] == ["timeout", "ok", "judge_unavailable", "ok"]
+
+
+@pytest.mark.parametrize("failure", ["judge_rejected", "bad_request"])
+def test_what_stays_is_not_tried_again(failure: Any) -> None:
+    asked, slept = ask([Step(failure=failure)])
+    assert (asked.assessment.reason, len(asked.assessment.calls), slept) == (failure, 1, [])
+
+
+def test_an_unforeseen_error_quotes_nothing() -> None:
+    def fail(_: ChatRequest) -> str:
+        raise RuntimeError("SECRET")
+
+    asked, _ = ask([fail])
+    assert asked.assessment == Assessment("unscored", "internal_error", note="unforeseen error RuntimeError")
+
+
+class LimitedEndpoint(ScriptedModel):
+    """Takes so many requests a second and answers the others with a 429."""
+
+    def __init__(self, clock: FakeTime, per_second: int, retry_after_s: float | None, max_in_flight: int = 64) -> None:
+        super().__init__([YES], ModelSettings(provider="scripted", max_in_flight=max_in_flight))
+        self._clock = clock
+        self._per_second = per_second
+        self._retry_after_s = retry_after_s
+        self._taken: dict[int, int] = {}
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        await self._clock.sleep(1.0)
+        second = int(self._clock.now)
+        self._taken[second] = self._taken.get(second, 0) + 1
+        if self._taken[second] > self._per_second:
+            raise RateLimitedError("the endpoint asks for fewer requests", self._retry_after_s)
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize("retry_after_s", [None, 2.0], ids=["no word", "two seconds"])
+def test_a_narrow_rate_limit_costs_time_and_no_evaluation(retry_after_s: float | None) -> None:
+    clock = FakeTime()
+    model = LimitedEndpoint(clock, 8, retry_after_s)
+
+    async def run() -> list[Asked]:
+        asker = Asker(model, 5, clock.timing())
+        return await asyncio.gather(*(asker.ask(SAFETY, TRACE) for _ in range(200)))
+
+    found = asyncio.run(run())
+    assert [one.assessment.outcome for one in found] == ["scored"] * 200
+
+
+def test_a_wait_that_is_asked_for_is_kept_by_all() -> None:
+    clock = FakeTime()
+    asked_at = list[float]()
+
+    class Noting(ScriptedModel):
+        async def complete(self, request: ChatRequest) -> ChatResponse:
+            asked_at.append(clock.now)
+            if len(asked_at) == 1:
+                raise RateLimitedError("the endpoint asks for fewer requests", 40.0)
+            return await super().complete(request)
+
+    async def run() -> None:
+        asker = Asker(Noting([YES], ModelSettings(provider="scripted", max_in_flight=1)), 5, clock.timing())
+        await asyncio.gather(*(asker.ask(SAFETY, TRACE) for _ in range(3)))
+
+    asyncio.run(run())
+    assert asked_at[0] == 0
+    assert min(asked_at[1:]) >= 40
+
+
+def test_an_endpoint_that_asks_for_hours_is_not_waited_for() -> None:
+    clock = FakeTime()
+
+    class Closed(ScriptedModel):
+        async def complete(self, request: ChatRequest) -> ChatResponse:  # noqa: ARG002 - the protocol's name
+            raise RateLimitedError("the endpoint asks for fewer requests", 7200.0)
+
+    asked = asyncio.run(Asker(Closed([YES]), 5, clock.timing()).ask(SAFETY, TRACE))
+    assert (asked.assessment.reason, clock.slept) == ("rate_limited", [])
+
+
+# --- lines ---
+
+
+async def all_of(source: Any, max_bytes: int = 1000) -> list[Line]:
+    return [line async for line in lines(source, max_bytes)]
+
+
+def test_lines_have_their_number_and_their_end() -> None:
+    found = asyncio.run(all_of(io.BytesIO(b"one\n\n  two \r\n \nthree")))
+    assert found == [Line(1, b"one", 4), Line(3, b"two", 13), Line(5, b"three", 20)]
+
+
+def test_of_a_line_that_is_too_long_only_so_much_is_kept() -> None:
+    found = asyncio.run(all_of(io.BytesIO(b"x" * 5000 + b"\nnext\n" + b"y" * 10), max_bytes=10))
+    assert [(line.number, line.end) for line in found] == [(1, 5001), (2, 5006), (3, 5016)]
+    assert [len(line.payload) for line in found] == [12, 4, 10]
+    assert trace_of(found[0], 10) == "is longer than max_trace_bytes: 10 bytes"
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=20), max_size=200), st.integers(1, 30))
+def test_any_bytes_are_divided_at_line_breaks(parts: list[bytes], max_bytes: int) -> None:
+    """Every line that is not empty comes: whole, or so much of it that it is seen to be too long."""
+    data, end, wanted = b"\n".join(parts), 0, list[Line]()
+    for number, raw in enumerate(io.BytesIO(data).readlines(), 1):
+        end += len(raw)
+        is_long = len(raw.removesuffix(b"\n")) > max_bytes + 1
+        payload = raw[: max_bytes + 2] if is_long else raw.strip()
+        wanted += [Line(number, payload, end)] if payload else []
+    assert asyncio.run(all_of(io.BytesIO(data), max_bytes)) == wanted
+
+
+def test_a_file_that_breaks_off_is_told() -> None:
+    class Broken(io.BytesIO):
+        def readline(self, *_: Any) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        asyncio.run(all_of(Broken()))
+
+
+def test_reading_ends_with_who_reads() -> None:
+    class Endless(io.BytesIO):
+        def readline(self, *_: Any) -> bytes:
+            return b"line\n"
+
+    async def first() -> Line:
+        async with contextlib.aclosing(lines(Endless(), 10)) as found:
+            return await anext(found)
+
+    assert asyncio.run(first()) == Line(1, b"line", 5)
+
+
+def test_a_trace_is_read_as_the_worker_reads_it() -> None:
+    payload = json.dumps(labelled("yes", span_id="no id", later=1)).encode()
+    entry = trace_of(Line(1, payload, 0), 10_000)
+    assert isinstance(entry, TraceEntry)
+    assert (entry.trace.span_id, len(entry.publication_id)) == (None, 16)
+
+
+# --- whole lines ---
+
+
+class Full(io.BytesIO):
+    """A disk with so much room, which takes what it can of the last line."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def write(self, data: Any) -> int:
+        taken = bytes(data[: max(1, min(7, len(data)))])
+        if self.tell() + len(taken) > self.room:
+            raise OSError(28, "No space left on device")
+        return super().write(taken)
+
+
+@pytest.mark.parametrize("room", range(0, 60, 3))
+def test_no_line_is_torn_by_a_full_disk(room: int) -> None:
+    written = [b"a" * (5 + number % 7) for number in range(30)]
+    file = Full(room)
+    output = Output(file, "out.jsonl")
+    with pytest.raises(click.ClickException, match=re.escape("out.jsonl cannot be written (No space left on device)")):
+        deque(map(output.write, written))
+    held = file.getvalue()
+    lines_held = held.split(b"\n")
+    assert lines_held == [*written[: len(lines_held) - 1], b""]
+    assert len(held) <= room < len(held) + 12
+
+
+def test_without_a_file_nothing_is_written(tmp_path: Path) -> None:
+    with Output(None, "nothing") as output:
+        output.write(b"line")
+    assert [*tmp_path.iterdir()] == []

@@ -1,0 +1,136 @@
+"""`tracejudge evaluate`: the judges of the worker, offline, on the traces of a file."""
+
+import asyncio
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import msgspec
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from worker.cli.evaluate.asking import Asker
+from worker.cli.evaluate.lines import open_source
+from worker.cli.evaluate.offline import Offline
+from worker.cli.evaluate.output import open_output
+from worker.cli.evaluate.summary import judge_line, judge_row, metric_table, why_nothing
+from worker.cli.options import CONFIG, JSON, MODEL, NOTES, OUT, TRIES, judges_named, open_model, settings_from
+from worker.limits import LimitedModel
+
+__all__ = ["command"]
+
+
+@click.command("evaluate")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--judge", "names", metavar="NAME", multiple=True, required=True, help="A judge of `tracejudge judges`; repeatable."
+)
+@click.option("--output", metavar="OUT", help="Where verdicts go, a JSON object a line; '-' is standard output.")
+@click.option("--force", is_flag=True, help="Write over OUT where it is there.")
+@TRIES
+@MODEL
+@CONFIG
+@JSON
+def command(
+    file: str,
+    names: tuple[str, ...],
+    output: str | None,
+    *,
+    force: bool,
+    tries: int,
+    model_name: str,
+    config: str | None,
+    as_json: bool,
+) -> None:
+    """Judge the traces of FILE, a JSON object a line ('-' is standard input), without Redis.
+
+    Verdicts are those of the worker, in the order of the file; their origin is `replay`, their weight 1. Each is
+    written as soon as it is ready, and Ctrl-C keeps what is. A summary comes last.
+
+    An OUT that is there is not written over without --force, and FILE never.
+
+    What may pass (429, timeout, endpoint away) is tried again, later and at a slower pace; what then still has no
+    score is written as unscored. Exit code 1 when a line is no trace, or when nothing was scored.
+    """
+    if as_json and output == "-":
+        raise click.UsageError("--json and --output - both want standard output; give --output a file")
+    settings = settings_from(config)
+    judges = judges_named(settings, *names)
+    model = open_model(settings, model_name)
+    with open_source(file) as source, open_output(output, source, force=force) as out, _progress(output) as progress:
+        task = progress.add_task(f"by {model.settings.judge_model}", total=_size(source), said="")
+        began = time.perf_counter()
+        offline = Offline(
+            settings,
+            judges,
+            model,
+            Asker(model, tries),
+            complain=_complain,
+            advance=lambda count, end: progress.update(task, completed=end, said=f"{count:,} verdicts"),
+        )
+        interrupted = False
+        try:
+            asyncio.run(offline.run(source, out))
+        except KeyboardInterrupt:
+            interrupted = True
+        except OSError as error:
+            raise click.ClickException(f"{file} cannot be read ({error.strerror})") from error
+    _report(offline, model, file, time.perf_counter() - began, as_json=as_json, aside=output == "-")
+    if interrupted:
+        NOTES.print("interrupted: not all traces are judged")
+        raise KeyboardInterrupt
+    sys.exit(_exit_code(offline))
+
+
+def _progress(output: str | None) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
+    # Verdicts and a bar on the same terminal would overwrite each other.
+    hidden = output == "-" and sys.stdout.isatty()
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=NOTES, disable=hidden)
+
+
+def _size(source: BinaryIO) -> int | None:
+    status = os.fstat(source.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _complain(number: int, error: str) -> None:
+    NOTES.print(f"line {number}: {error}", markup=False, soft_wrap=True)
+
+
+def _report(offline: Offline, model: LimitedModel, file: str, seconds: float, *, as_json: bool, aside: bool) -> None:
+    if as_json:
+        costs = [one.cost_usd for one in offline.sums if one.cost_usd is not None]
+        document = {
+            "file": Path(file).name,
+            "model": model.settings.judge_model,
+            "traces": offline.traces,
+            "lines_skipped": offline.skipped,
+            "seconds": seconds,
+            "cost_usd": sum(costs) if costs else None,
+            "judges": [judge_row(one) for one in offline.sums],
+        }
+        print(msgspec.json.encode(document).decode())
+        return
+    # With verdicts on standard output the summary would be no line of theirs.
+    console = NOTES if aside else OUT
+    title = f"{offline.traces:,} traces by {model.settings.judge_model} in {seconds:.1f} s"
+    console.print(metric_table(offline.sums, title))
+    for one in offline.sums:
+        console.print(judge_line(one), markup=False)
+
+
+def _exit_code(offline: Offline) -> int:
+    """Say what a script must know, and choose the exit code."""
+    if offline.skipped:
+        NOTES.print(f"{offline.skipped:,} lines are no trace and were skipped")
+    empty = [one for one in offline.sums if not one.outcomes["scored"]]
+    if len(empty) == len(offline.sums):
+        NOTES.print(f"nothing was scored: {why_nothing(empty)}", markup=False, soft_wrap=True)
+        return 1
+    for one in empty:
+        NOTES.print(f"{one.judge.name} scored nothing: {why_nothing([one])}", markup=False, soft_wrap=True)
+    return 1 if offline.skipped else 0

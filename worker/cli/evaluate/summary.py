@@ -1,0 +1,131 @@
+"""What an evaluation adds up to: per judge and metric, kept as running sums and never as a list of verdicts."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rich.table import Table
+
+from judges.judge import Judge
+from judges.verdict import Score, Verdict
+from worker.cli.options import reasons_in_words
+
+__all__ = ["JudgeSum", "judge_line", "judge_row", "metric_table", "why_nothing"]
+
+_MAX_NOTES: Final = 20
+"""Notes are sentences of ours, but some hold a number; only so many different ones are kept."""
+_MAX_SHOWN_NOTES: Final = 3
+
+
+@dataclass
+class _MetricSum:
+    scored: int = 0
+    value: float = 0.0
+    rated: int = 0
+    passed: int = 0
+
+    def add(self, score: Score) -> None:
+        self.scored += 1
+        self.value += score.value
+        self.rated += score.passed is not None
+        self.passed += score.passed is True
+
+    @property
+    def mean(self) -> float | None:
+        return self.value / self.scored if self.scored else None
+
+    @property
+    def share_passed(self) -> float | None:
+        return self.passed / self.rated if self.rated else None
+
+
+@dataclass
+class JudgeSum:
+    """The sums of one judge."""
+
+    judge: Judge
+    evaluations: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    unscored: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Begin with the metrics of the judge, so that one without any score is seen."""
+        self.metrics = {name: _MetricSum() for name in self.judge.metric_names}
+
+    def add(self, verdict: Verdict) -> None:
+        """Add a verdict of this judge."""
+        self.evaluations += 1
+        self.outcomes[verdict.outcome] += 1
+        self.input_tokens += verdict.input_tokens
+        self.output_tokens += verdict.output_tokens
+        self.seconds += verdict.duration_s
+        if verdict.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + verdict.cost_usd
+        for score in verdict.scores:
+            self.metrics.setdefault(score.metric, _MetricSum()).add(score)
+        if verdict.outcome == "unscored":
+            self.unscored[str(verdict.reason)] += 1
+            if verdict.note and (verdict.note in self.notes or len(self.notes) < _MAX_NOTES):
+                self.notes[verdict.note] += 1
+
+
+def judge_row(one: JudgeSum) -> dict[str, object]:
+    """Lay the sums of a judge out for JSON; what has no data is null."""
+    return {
+        "judge": one.judge.name,
+        "version": one.judge.version,
+        "evaluations": one.evaluations,
+        "scored": one.outcomes["scored"],
+        "abstained": one.outcomes["abstained"],
+        "unscored": dict(sorted(one.unscored.items())),
+        "input_tokens": one.input_tokens,
+        "output_tokens": one.output_tokens,
+        "cost_usd": one.cost_usd,
+        "mean_seconds": one.seconds / one.evaluations if one.evaluations else None,
+        "metrics": {
+            name: {"scored": found.scored, "mean": found.mean, "share_passed": found.share_passed}
+            for name, found in one.metrics.items()
+        },
+    }
+
+
+def metric_table(sums: Sequence[JudgeSum], title: str) -> Table:
+    """Lay out the scores, a row a metric."""
+    table = Table("metric", title=title, box=None, padding=(0, 2, 0, 0))
+    for name in ("scored", "mean", "passed"):
+        table.add_column(name, justify="right")
+    for one in sums:
+        for name, found in one.metrics.items():
+            label = name if name == one.judge.name else f"{one.judge.name} {name}"
+            mean = "-" if found.mean is None else f"{found.mean:.3f}"
+            share = "-" if found.share_passed is None else f"{found.share_passed:.1%}"
+            table.add_row(label, f"{found.scored:,}", mean, share)
+    return table
+
+
+def judge_line(one: JudgeSum) -> str:
+    """Say in one line how a judge fared."""
+    cost = "no price set" if one.cost_usd is None else f"{one.cost_usd:.4f} USD"
+    mean_s = one.seconds / one.evaluations if one.evaluations else 0.0
+    return (
+        f"{one.judge.name}: {one.outcomes['scored']:,} scored, {one.outcomes['abstained']:,} abstained, "
+        f"unscored {reasons_in_words(one.unscored)}; {one.input_tokens:,} + {one.output_tokens:,} tokens, {cost}, "
+        f"{mean_s:.2f} s each"
+    )
+
+
+def why_nothing(sums: Sequence[JudgeSum]) -> str:
+    """Say why some judges scored nothing, by their commonest notes."""
+    if not any(one.evaluations for one in sums):
+        return "there was no trace"
+    notes: Counter[str] = Counter()
+    for one in sums:
+        notes.update(one.notes)
+    found = [note for note, _ in notes.most_common(_MAX_SHOWN_NOTES)]
+    return "; ".join(found) or "the judge abstained each time"

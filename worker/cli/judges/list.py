@@ -1,0 +1,64 @@
+"""`tracejudge judges`: all judges with the versions that a worker of this configuration would use."""
+
+import textwrap
+
+import msgspec
+
+from judges.catalog import configured
+from judges.judge import Judge, Metric
+from worker.cli.options import OUT
+from worker.settings import Settings
+
+__all__ = ["print_list", "settings_of"]
+
+
+def print_list(settings: Settings, *, as_json: bool) -> None:
+    """Print the catalogue, as one JSON document or for people."""
+    judges = configured(settings.judges).values()
+    if as_json:
+        print(msgspec.json.encode([_row(judge) for judge in judges]).decode())
+        return
+    for number, judge in enumerate(judges):
+        if number:
+            print()
+        _print(judge)
+
+
+def settings_of(judge: Judge) -> dict[str, object]:
+    """Take the settings in force, by name."""
+    return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(judge.settings).items()}
+
+
+def _row(judge: Judge) -> dict[str, object]:
+    return {
+        "name": judge.name,
+        "metrics": judge.metric_names,
+        "needs": judge.needs_in_words,
+        "scale": {metric.name: metric.scale for metric in judge.metrics},
+        "pass": {metric.name: metric.pass_rule for metric in judge.metrics},
+        "version": judge.version,
+        "asks": judge.asks,
+        "settings": settings_of(judge),
+    }
+
+
+def _print(judge: Judge) -> None:
+    """Describe a judge in a few lines that stay readable in a narrow terminal."""
+    OUT.print(f"[bold]{judge.name}[/bold] [dim]{judge.version[:8]}[/dim]", highlight=False)
+    lines = [
+        judge.asks,
+        f"needs {', '.join(judge.needs_in_words)}",
+        *(_gives(metric, bears_name=metric.name == judge.name) for metric in judge.metrics),
+    ]
+    if settings := settings_of(judge):
+        given = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in settings.items())
+        lines.append(f"settings {', '.join(given)}")
+    for line in lines:
+        # What goes on stands further in, so that the beginnings can be read down.
+        print(textwrap.fill(line, max(40, OUT.width), initial_indent="  ", subsequent_indent="    "))
+
+
+def _gives(metric: Metric, *, bears_name: bool) -> str:
+    name = "" if bears_name else f"{metric.name}: "
+    passes = f"{metric.pass_rule} passes" if metric.pass_rule else metric.passes
+    return f"gives {name}{metric.scale}, {passes}"
