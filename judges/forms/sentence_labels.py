@@ -1,0 +1,153 @@
+"""One label for each sentence of an answer, with an excerpt as evidence: the two label sets, and what each asks."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from judges.prompt import MATERIAL_RULES
+
+__all__ = ["KEYS", "LIST_KEY", "MENUS", "Line", "Menu", "schema"]
+
+KEYS: Final = ("sentence", "label", "rationale")
+"""What a line cannot do without; an excerpt that is left out says the same as null."""
+LIST_KEY: Final = "sentences"
+
+ROLE: Final = """\
+You check the response of an assistant against documents, sentence by sentence. You are exact, and you trust the \
+documents only."""
+
+TASK: Final = """\
+What to decide
+The material holds a query, the context, which is everything that was retrieved for this query (each part named \
+`document`), and the response an assistant gave. Divide the response into its sentences yourself: in their order, none \
+left out, none added; headings and items of a list are sentences too. Give each sentence one label, by what the \
+context says on it."""
+
+SUPPORTED: Final = """\
+- supported: the context entails the sentence. Whoever accepts the context must accept the sentence, with all it says. \
+The excerpt is the text of the context that entails it in full."""
+NO_RAD: Final = """\
+- no_rad: the sentence needs no attribution, because it states nothing that could be looked up: an opinion, a \
+greeting, a question, a disclaimer. The excerpt is null."""
+
+LABELS_V1: Final = f"""\
+The labels
+{SUPPORTED}
+- unsupported: the context does not entail the sentence. It is silent on it or on a part of it, or leaves it open. The \
+excerpt is null.
+- contradictory: the context falsifies the sentence or a part of it; both cannot be true. The excerpt is the text of \
+the context that falsifies it.
+{NO_RAD}
+
+How to weigh
+- Be strict both ways. supported and contradictory each need plain evidence in the context that nobody could dispute. \
+Where the evidence has to be stretched, or the sentence is merely likely or unlikely, the label is unsupported."""
+
+LABELS_V2: Final = f"""\
+The labels
+{SUPPORTED}
+- not_supported: the context does not entail the sentence. It is silent on it, leaves it open or says otherwise. The \
+same label goes to a sentence that is right only in part, that is inferred without support, that attributes something \
+to the wrong source, that picks out what suits it while the rest of the context tells otherwise, or that drops a \
+qualifier, such as `up to` or `usually`. The excerpt is null.
+{NO_RAD}
+
+How to weigh
+- Be strict. supported needs plain evidence in the context that nobody could dispute. Where the evidence has to be \
+stretched, or the sentence is merely likely, the label is not_supported."""
+
+WEIGHING: Final = """\
+- Bring in knowledge of your own only where it is trivial, such as that a week has seven days. What you happen to know \
+beyond that is no evidence.
+- A number, date, name or condition must be the one in the context.
+- Read a sentence as it is meant where it stands: `it` is what the sentences before speak of.
+- Whether the response is useful, complete or well written plays no part.
+
+The excerpt
+Copy it from the context letter by letter; do not reword, correct or translate it. Where it takes several passages, \
+join them with ` ... ` between them, each at least four words long or a whole sentence. Every excerpt is searched for \
+in the context, and a label whose excerpt is not found there does not count."""
+
+FORM: Final = """\
+How to answer
+Answer with JSON lines and nothing else: one object for each sentence, in the order of the response, each object on \
+one line of its own; no code fence, no text before, between or after them. Inside a value, write quotation marks as \
+\\" and line breaks as \\n. Where the form of your answer is enforced as a single object, the same objects stand in \
+its list `sentences`. Each object has these four keys, in this order, written here one below the other to explain them:
+{
+  "sentence": "<text>",    the sentence, copied from the response
+  "label": "%s",
+  "rationale": "<text>",   why, in one short sentence of yours that does not repeat the excerpt
+  "excerpt": "<text>"      from the context, and from nowhere else; null, without quotation marks, where none is due
+}"""
+
+EXAMPLE: Final = """\
+An example
+Context: `The reading room opens at nine. Loans run for four weeks and can be renewed once.` Response: `Gladly! A loan \
+takes four weeks, and you can renew it. The room opens at seven. Renewing is free.` The answer is:
+{"sentence": "Gladly!", "label": "no_rad", "rationale": "A courtesy.", "excerpt": null}
+{"sentence": "A loan takes four weeks, and you can renew it.", "label": "supported", "rationale": "Length and renewal \
+are both given.", "excerpt": "Loans run for four weeks and can be renewed once."}
+{"sentence": "The room opens at seven.", %s}
+{"sentence": "Renewing is free.", "label": "%s", "rationale": "No price is mentioned.", "excerpt": null}"""
+
+
+class Menu(NamedTuple):
+    """A set of labels.
+
+    Attributes:
+        labels: In the order they are offered.
+        lacking: The label of a sentence whose evidence is absent or not found.
+        fixed: The fixed part that asks for them.
+    """
+
+    labels: tuple[str, ...]
+    lacking: str
+    fixed: str
+
+
+class Line(NamedTuple):
+    """What the model says of one sentence."""
+
+    sentence: str
+    label: str
+    rationale: str
+    excerpt: str | None
+
+
+def _menu(labels: tuple[str, ...], lacking: str, rubric: str, false_sentence: str) -> Menu:
+    form, example = FORM % "|".join(labels), EXAMPLE % (false_sentence, lacking)
+    return Menu(labels, lacking, f"{ROLE}\n\n{TASK}\n\n{rubric}\n{WEIGHING}\n\n{MATERIAL_RULES}\n\n{form}\n\n{example}")
+
+
+MENUS: Final[Mapping[str, Menu]] = {
+    "v1": _menu(
+        ("supported", "unsupported", "contradictory", "no_rad"),
+        "unsupported",
+        LABELS_V1,
+        '"label": "contradictory", "rationale": "It opens two hours later.", '
+        '"excerpt": "The reading room opens at nine."',
+    ),
+    "v2": _menu(
+        ("supported", "not_supported", "no_rad"),
+        "not_supported",
+        LABELS_V2,
+        '"label": "not_supported", "rationale": "It opens two hours later.", "excerpt": null',
+    ),
+}
+
+
+def schema(menu: Menu) -> Mapping[str, object]:
+    """Give the JSON schema of all lines as one object."""
+    properties = {
+        "sentence": {"type": "string"},
+        "label": {"type": "string", "enum": list(menu.labels)},
+        "rationale": {"type": "string"},
+        "excerpt": {"type": ["string", "null"]},
+    }
+    line = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": {LIST_KEY: {"type": "array", "items": line}},
+        "required": [LIST_KEY],
+        "additionalProperties": False,
+    }

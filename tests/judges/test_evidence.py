@@ -1,0 +1,202 @@
+"""Excerpts: found when they stand in the source or divide completely into pieces that do, and quickly either way."""
+
+import time
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judges import evidence
+from judges.evidence import Source
+from judges.prompt import neutralise
+from judges.sentences import split
+
+WARRANTY = (
+    "All devices come with a warranty of two years, which covers faults in material. It doesn't cover wear. "
+    "Batteries are excluded. The fee is 12.5 % (see 4.2), not 125 %, and it's due at 10:30.\n"
+    "See \u201cReturns\u201d: an RMA number is needed, e.g. RMA-7.[1] No refunds! Ask us."
+)
+CHINESE = "所有设备保修两年。电池除外。"
+
+FOUND = {
+    "a whole sentence": "It doesn't cover wear.",
+    "part of a sentence": "warranty of two years",
+    "one word": "faults",
+    "all of it": WARRANTY,
+    "capitals": "BATTERIES ARE EXCLUDED",
+    "line breaks and tabs": "a warranty\n of\ttwo\u00a0 years",
+    "over a line break of the source": "due at 10:30. See Returns",
+    "typographic apostrophe": "It doesn\u2019t cover wear",
+    "other quotation marks": "See \u00abReturns\u00bb: an RMA number",
+    "no quotation marks": "See Returns: an RMA number",
+    "quoted as a whole": "\u201eIt doesn't cover wear.\u201c",
+    "single quotation marks around": "'Batteries are excluded'",
+    "a full stop where the source goes on": "All devices come with a warranty of two years.",
+    "before a footnote": "an RMA number is needed, e.g. RMA-7.",
+    "brackets at the end": "The fee is 12.5 % (see 4.2)",
+    "invisible characters": "It does\u200bn't cover\u2028wear",
+    "a sign for an invisible character": "It does[U+200B]n't cover wear",
+    "joined by an ellipsis": "All devices come with a warranty ... It doesn't cover wear.",
+    "joined by an ellipsis sign": "The fee is 12.5 %\u2026 which covers faults in material",
+    "joined by an ellipsis in brackets": "The fee is 12.5 % [...] an RMA number is needed (\u2026) devices come with a",
+    "joined by a line break": "an RMA number is needed\nIt doesn't cover wear",
+    "joined by sentence ends": "It doesn't cover wear. All devices come with a warranty.",
+    "joined without a sign": "an RMA number is needed all devices come with a warranty",
+    "ellipses around": "... warranty of two years, which ...",
+    "a short sentence among longer pieces": "Batteries are excluded. ... The fee is 12.5 %",
+    "short sentences only": "No refunds! Ask us. Batteries are excluded.",
+}
+NOT_FOUND = {
+    "nothing": "",
+    "blanks": " \n ",
+    "punctuation only": "... [...] \u2026 .",
+    "an invisible character only": "\u200b[U+200B]",
+    "an invented sentence": "Shipping is free.",
+    "an unknown word": "a warranty of three years",
+    "known words in another order": "come all with devices a warranty",
+    "a word less": "devices come a warranty of",
+    "pieces of three words": "a warranty of ... cover wear. Batteries",
+    "a short piece that is no sentence": "All devices come with a warranty ... are excluded",
+    "a sentence with a word more": "Batteries are excluded faults",
+    "part of a word": "arrant",
+    "part of a hyphenated word": "e.g. RMA",
+    "part of a number": "5 %",
+    "a number without its decimal point": "The fee is 125 %",
+    "punctuation missing inside": "10:30 See Returns an RMA number",
+    "a sign of a visible character": "It doesn't cover [U+0077]ear",
+    "translated": "Akkus sind ausgenommen",
+}
+
+
+@pytest.mark.parametrize("excerpt", FOUND.values(), ids=FOUND)
+def test_found(excerpt: str) -> None:
+    assert Source([WARRANTY]).holds(excerpt)
+
+
+@pytest.mark.parametrize("excerpt", NOT_FOUND.values(), ids=NOT_FOUND)
+def test_not_found(excerpt: str) -> None:
+    assert not Source([WARRANTY]).holds(excerpt)
+
+
+@pytest.mark.parametrize("excerpt", [*FOUND.values(), *NOT_FOUND.values()], ids=[*FOUND, *NOT_FOUND])
+def test_the_index_finds_what_searches_find(excerpt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "_SEARCHED_CHARS", 0)
+    assert Source([WARRANTY]).holds(excerpt) == (excerpt in FOUND.values())
+
+
+class TestSeveralTexts:
+    TEXTS = ("The first text ends here", "and a second one begins with this.", "")
+
+    def test_each_piece_may_come_from_any_of_them(self) -> None:
+        assert Source(self.TEXTS).holds("a second one begins ... first text ends here")
+
+    def test_no_piece_runs_over_from_one_into_the_next(self) -> None:
+        assert not Source(self.TEXTS).holds("ends here and a")
+        assert not Source(self.TEXTS).holds("text ends here and a second one")
+
+    @pytest.mark.parametrize("texts", [(), ("",), ("...", " ")], ids=["none", "empty", "without words"])
+    def test_nothing_is_found_where_nothing_stands(self, texts: tuple[str, ...]) -> None:
+        assert not Source(texts).holds("anything at all")
+
+
+class TestScripts:
+    @pytest.mark.parametrize(
+        ("excerpt", "found"),
+        [
+            ("保修两年", True),
+            ("设备保修\u2026\u2026电池除外。", True),
+            ("「电池」除外", True),
+            ("设备保\u2026\u2026电池除", False),
+            ("保修三年", False),
+        ],
+        ids=["part", "joined", "quotation marks", "pieces of three characters", "another number"],
+    )
+    def test_a_character_is_a_word_where_there_are_no_blanks(self, excerpt: str, found: object) -> None:
+        assert Source([CHINESE]).holds(excerpt) is found
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "Расходы не возмещаются.",
+            "สินค้ารับประกัน",
+            "لا تُسترد الرسوم؟",
+            "銭荷は「二重」です。",
+            "Stra\u00dfe und \u0130stanbul",
+        ],
+        ids=["Russian", "Thai", "Arabic", "Japanese", "letters that grow"],
+    )
+    def test_a_text_holds_itself_in_any_case(self, text: str) -> None:
+        assert Source([f"One. {text} Two."]).holds(text)
+        assert Source([f"One. {text} Two."]).holds(text.upper())
+
+
+@given(st.text(max_size=60))
+def test_a_text_with_a_word_holds_itself_as_it_is_shown(text: str) -> None:
+    source = Source([text])
+    # A letter or digit that shows: some letters of Hangul are blank, and invisible characters do not count.
+    plain = evidence._plain(text)
+    assert source.holds(text) == any(map(str.isalnum, plain))
+    assert source.holds(neutralise(text)) == source.holds(text)
+
+
+def divisible(words: tuple[str, ...], texts: list[str]) -> bool:
+    """Try every division there is, by the words of the rule."""
+    sentences = {tuple(part.replace(".", " ").split()) for text in texts for part in split(text)}
+    runs = [text.replace(".", " . ").split() for text in texts]
+
+    @cache
+    def occurs(piece: tuple[str, ...]) -> bool:
+        return any(tuple(run[at : at + len(piece)]) == piece for run in runs for at in range(len(run)))
+
+    @cache
+    def rest(start: int) -> bool:
+        return start == len(words) or any(
+            (end - start >= 4 or words[start:end] in sentences) and occurs(words[start:end]) and rest(end)
+            for end in range(start + 1, len(words) + 1)
+        )
+
+    return bool(words) and (occurs(words) or rest(0))
+
+
+letters = st.lists(st.sampled_from("pqr"), max_size=14)
+texts = st.lists(
+    st.lists(letters.filter(bool).map(" ".join), max_size=3).map(lambda s: ". ".join([*s, ""])), max_size=3
+)
+
+
+@pytest.mark.parametrize("searched", [0, 10_000], ids=["by index", "by searches"])
+@given(texts=texts, words=letters)
+def test_agrees_with_trying_every_division(searched: int, texts: list[str], words: list[str]) -> None:
+    source = Source(texts)
+    source._chars_left = searched
+    assert source.holds(" ".join(words)) == divisible(tuple(words), texts)
+
+
+HEAVY = {
+    "one character": ("a" * 100_000, "a" * 100_000),
+    "one word": ("a " * 50_000, "a " * 50_000),
+    "one word and another at the end": ("a " * 50_000 + "b", "a " * 49_999 + "b a"),
+    "nearly periodic": ("a b c d e f g h " * 6_000, "a b c d " * 12_000 + "b a"),
+    "short sentences": ("a. b. c d e f g. " * 6_000, "a b " * 25_000 + "g a g"),
+    "one Chinese character": ("漢" * 100_000 + "字", "漢" * 99_999 + "字漢"),
+    "punctuation": (". " * 50_000, ". " * 50_000),
+    "quotation marks": ('"' * 100_000, "'" * 100_000),
+    "signs": ("[U+200B]" * 12_000, "[U+200B" * 12_000),
+    "brackets": ("[" * 100_000, "[...] " * 16_000),
+}
+
+
+@pytest.mark.parametrize(("text", "excerpt"), HEAVY.values(), ids=HEAVY)
+def test_long_and_repetitive_texts_take_no_more_than_their_length(text: str, excerpt: str) -> None:
+    start = time.perf_counter()
+    Source([text]).holds(excerpt)
+    assert time.perf_counter() - start < 4
+
+
+def test_many_excerpts_take_no_more_than_their_length() -> None:
+    """Searches alone would take a minute: 3000 times through 28 kB, failing late at every place."""
+    source = Source(["a " * 14_000 + "b " + "c " * 100])
+    start = time.perf_counter()
+    assert not any(source.holds("a " * 30 + "b " + "c " * 30 + "a ") for _ in range(3000))
+    assert time.perf_counter() - start < 15

@@ -1,0 +1,308 @@
+"""FACTS grounding: a label and an excerpt for each sentence, and what the look at the excerpt leaves of the label."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, parse
+from test_golden_prompts import CASES, written
+
+from judges.answer import AnswerError, InvalidAnswerError, OutOfRangeError
+from judges.catalog.facts_grounding import JUDGE, Settings, make
+from judges.evaluate import evaluate
+from judges.forms.sentence_labels import Line
+from judges.judge import Answered, Judge, Reading
+from judges.models.lexical import LexicalModel
+from judges.prompt import Prompt, render
+from judges.verdict import Score
+from tracejudge import Trace
+
+V2 = make(Settings(labels="v2"))
+GOLDEN_V2 = Path(__file__).with_name("golden_v2")
+
+TRACE = Trace(
+    trace_id="1",
+    service="s",
+    input="How long is the warranty?",
+    output="Hello! The warranty runs for two years. It covers the battery.",
+    context=["All devices come with a warranty of two years.", "Batteries are not covered by it."],
+)
+HELLO = ("Hello!", "no_rad", "A greeting.", None)
+YEARS = ("The warranty runs for two years.", "supported", "The length is given.", "a warranty of two years")
+BATTERY = ("It covers the battery.", "contradictory", "It does not.", "Batteries are not covered by it.")
+SILENT = ("It covers the battery.", "unsupported", "Nothing is said.", None)
+
+
+def line(sentence: str, label: str, rationale: str = "r", excerpt: object = None) -> str:
+    return json.dumps({"sentence": sentence, "label": label, "rationale": rationale, "excerpt": excerpt})
+
+
+def reading(*lines: tuple[str, str, str, str | None], judge: Judge = JUDGE, trace: Trace = TRACE) -> Reading:
+    """Read lines as a model writes them, and score them."""
+    answer = judge.read("\n".join(line(*each) for each in lines))
+    return judge.score(trace, [Answered(judge.prompts(trace)[0], answer)])
+
+
+def grounded(value: float) -> Score:
+    return Score("grounded", value, value, passed=bool(value))
+
+
+def share(value: float) -> Score:
+    return Score("supported_share", value, value)
+
+
+class TestPrompt:
+    def test_shows_query_context_and_response_in_this_order(self) -> None:
+        _, user = render(JUDGE.prompts(TRACE)[0])
+        assert parse(user.content) == (
+            ("query", "How long is the warranty?"),
+            ("document 1", "All devices come with a warranty of two years."),
+            ("document 2", "Batteries are not covered by it."),
+            ("response", "Hello! The warranty runs for two years. It covers the battery."),
+        )
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_the_second_label_set_asks_what_the_golden_file_says(self, case: str) -> None:
+        path = GOLDEN_V2 / f"{JUDGE.name}.{case}.txt"
+        actual = written(V2, CASES[case])
+        if os.environ.get("UPDATE_GOLDEN") == "1":
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(actual.encode())
+        assert actual == path.read_bytes().decode()
+
+    @pytest.mark.parametrize("judge", [JUDGE, V2], ids=["v1", "v2"])
+    def test_the_fixed_part_is_the_same_for_every_trace(self, judge: Judge) -> None:
+        traces = [SHORT, LONG, *all_samples(), *(trace for text in HOSTILE.values() for trace in filled(text))]
+        assert [*{prompt.fixed for trace in traces for prompt in judge.prompts(trace)}] == [*judge.fixed_parts]
+
+    @pytest.mark.parametrize("judge", [JUDGE, V2], ids=["v1", "v2"])
+    def test_its_example_is_an_answer_in_the_form_it_asks_for(self, judge: Judge) -> None:
+        context, _, example = judge.fixed_parts[0].partition("\nAn example\nContext: `")[2].partition("` Response: `")
+        response, _, lines = example.partition("` The answer is:\n")
+        trace = Trace(trace_id="1", service="s", input="q", output=response, context=[context])
+        answer = judge.read(lines)
+        result = judge.score(trace, [Answered(Prompt("", ()), answer)])
+        assert {each.label for each in answer} == set(
+            judge.schema["properties"]["sentences"]["items"]["properties"]["label"]["enum"]
+        )  # type: ignore[index]
+        assert [score.value for score in result.scores] == [0.0, 1 / 3]
+        assert {key: result.details[key] for key in ("fabricated_evidence", "uncovered_sentences")} == {
+            "fabricated_evidence": 0,
+            "uncovered_sentences": 0,
+        }
+
+
+READ: dict[str, tuple[str, Line | type[AnswerError]]] = {
+    "plain": (line("A.", "supported", "r", "x"), Line("A.", "supported", "r", "x")),
+    "capitals and a full stop": (line("A.", " No_RAD. "), Line("A.", "no_rad", "r", None)),
+    "no excerpt": (
+        '{"sentence": "A.", "label": "unsupported", "rationale": "r"}',
+        Line("A.", "unsupported", "r", None),
+    ),
+    "empty rationale": (line("A.", "unsupported", ""), Line("A.", "unsupported", "", None)),
+    "extra keys": (line("A.", "no_rad")[:-1] + ', "id": 1}', Line("A.", "no_rad", "r", None)),
+    "in one object": (f'{{"sentences": [{line("A.", "no_rad")}]}}', Line("A.", "no_rad", "r", None)),
+    "a label off the menu": (line("A.", "partly"), OutOfRangeError),
+    "a label of the other set": (line("A.", "not_supported"), OutOfRangeError),
+    "two labels": (line("A.", "supported|no_rad"), OutOfRangeError),
+    "an empty label": (line("A.", ""), InvalidAnswerError),
+    "no label": ('{"sentence": "A.", "rationale": "r", "excerpt": null}', InvalidAnswerError),
+    "no rationale": ('{"sentence": "A.", "label": "no_rad", "excerpt": null}', InvalidAnswerError),
+    "no sentence": ('{"label": "no_rad", "rationale": "r", "excerpt": null}', InvalidAnswerError),
+    "null for a label": ('{"sentence": "A.", "label": null, "rationale": "r"}', InvalidAnswerError),
+    "true for a label": ('{"sentence": "A.", "label": true, "rationale": "r"}', InvalidAnswerError),
+    "a list of excerpts": (
+        '{"sentence": "A.", "label": "supported", "rationale": "r", "excerpt": ["x"]}',
+        InvalidAnswerError,
+    ),
+    "a broken line": (f'{line("A.", "supported")}\n{{"sentence": "B.", "lab', InvalidAnswerError),
+    "a label off the menu and a type that is wrong": (
+        f'{line("A.", "partly")}\n{{"sentence": 1, "label": "no_rad", "rationale": "r"}}',
+        InvalidAnswerError,
+    ),
+    "no line": ("I cannot tell.", InvalidAnswerError),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), READ.values(), ids=READ)
+def test_reads_a_line(text: str, expected: Line | type[AnswerError]) -> None:
+    if isinstance(expected, Line):
+        assert JUDGE.read(text) == (expected,)
+    else:
+        with pytest.raises(expected):
+            JUDGE.read(text)
+
+
+def test_the_second_label_set_has_its_own_menu() -> None:
+    assert [each.label for each in V2.read(line("A.", "NOT_SUPPORTED") + line("B.", "no_rad"))] == [
+        "not_supported",
+        "no_rad",
+    ]
+    with pytest.raises(OutOfRangeError):
+        V2.read(line("A.", "contradictory"))
+    with pytest.raises(InvalidAnswerError):
+        V2.read('{"sentence": "A.", "rationale": "r", "excerpt": null}')
+
+
+class TestScore:
+    def test_every_sentence_supported_or_in_need_of_none_is_grounded(self) -> None:
+        trace = msgspec.structs.replace(TRACE, output="Hello! The warranty runs for two years.")
+        assert reading(HELLO, YEARS, trace=trace) == Reading(
+            (grounded(1.0), share(1.0)),
+            "1 of 1 sentences are supported.",
+            {
+                "grounded_as_labelled": True,
+                "fabricated_evidence": 0,
+                "uncovered_sentences": 0,
+                "invented_sentences": 0,
+                "sentences": [
+                    {"sentence": HELLO[0], "label": "no_rad"},
+                    {"sentence": YEARS[0], "label": "supported", "excerpt": YEARS[3], "excerpt_found": True},
+                ],
+            },
+        )
+
+    def test_one_sentence_without_support_is_not_grounded(self) -> None:
+        result = reading(HELLO, YEARS, SILENT)
+        assert result.scores == (grounded(0.0), share(0.5))
+        assert result.rationale == "1 of 2 sentences are supported; unsupported: 1. Sentence 3: Nothing is said."
+
+    def test_a_sentence_that_the_context_falsifies_is_not_grounded(self) -> None:
+        result = reading(HELLO, YEARS, BATTERY)
+        assert result.scores == (grounded(0.0), share(0.5))
+        assert result.rationale == "1 of 2 sentences are supported; contradictory: 1. Sentence 3: It does not."
+        assert result.details["fabricated_evidence"] == 0
+
+    def test_without_a_sentence_in_need_of_support_there_is_no_share(self) -> None:
+        result = reading(HELLO)
+        assert result.scores == (grounded(1.0),)
+        assert result.rationale == "No sentence needs support."
+
+    @pytest.mark.parametrize(
+        ("excerpt", "why"),
+        [
+            ("a warranty of five years", "its excerpt is not in the context"),
+            ("How long is the warranty?", "its excerpt is not in the context"),
+            ("The warranty runs for two years.", "its excerpt is not in the context"),
+            ("", "it has no excerpt"),
+            (None, "it has no excerpt"),
+        ],
+        ids=["invented", "of the query", "of the response", "empty", "absent"],
+    )
+    def test_a_label_without_its_evidence_does_not_count(self, excerpt: str | None, why: str) -> None:
+        result = reading((*YEARS[:3], excerpt))
+        assert result.scores == (grounded(0.0), share(0.0))
+        assert (
+            result.rationale
+            == f"0 of 1 sentences are supported; unsupported: 1. Sentence 1: called supported, but {why}."
+        )
+        assert {**result.details, "uncovered_sentences": 0} == {
+            "grounded_as_labelled": True,
+            "fabricated_evidence": 1,
+            "uncovered_sentences": 0,
+            "invented_sentences": 0,
+            "sentences": [
+                {
+                    "sentence": YEARS[0],
+                    "label": "unsupported",
+                    "labelled": "supported",
+                    "excerpt": excerpt,
+                    "excerpt_found": False,
+                }
+            ],
+        }
+
+    def test_an_excerpt_may_be_joined_from_several_documents(self) -> None:
+        joined = "All devices come with a warranty ... Batteries are not covered by it."
+        assert reading((*YEARS[:3], joined)).scores == (grounded(1.0), share(1.0))
+
+    def test_a_contradiction_without_its_evidence_is_no_contradiction(self) -> None:
+        result = reading(YEARS, (*BATTERY[:3], "Batteries are never covered."))
+        assert result.scores == (grounded(0.0), share(0.5))
+        assert result.rationale is not None
+        assert "unsupported: 1" in result.rationale
+        assert (result.details["grounded_as_labelled"], result.details["fabricated_evidence"]) == (False, 1)
+
+    @pytest.mark.parametrize("label", ["unsupported", "no_rad"])
+    def test_an_excerpt_on_another_label_is_ignored(self, label: str) -> None:
+        result = reading((SILENT[0], label, "r", "an invented excerpt"))
+        assert result.details["fabricated_evidence"] == 0
+        assert result.details["sentences"] == [{"sentence": SILENT[0], "label": label}]
+
+    def test_the_second_label_set_has_one_label_for_what_lacks_support(self) -> None:
+        result = reading(HELLO, (*YEARS[:3], "an invented excerpt"), (SILENT[0], "not_supported", "r", "x"), judge=V2)
+        assert result.scores == (grounded(0.0), share(0.0))
+        assert [entry["label"] for entry in result.details["sentences"]] == ["no_rad", "not_supported", "not_supported"]  # type: ignore[attr-defined]
+        assert (result.details["grounded_as_labelled"], result.details["fabricated_evidence"]) == (False, 1)
+
+
+COVERAGE = {
+    "all": ([HELLO[0], YEARS[0], SILENT[0]], 0, 0),
+    "one left out": ([HELLO[0], YEARS[0]], 1, 0),
+    "two in one line": ([HELLO[0], f"{YEARS[0]} {SILENT[0]}"], 0, 0),
+    "one in two lines": ([HELLO[0], "The warranty", "runs for two years.", SILENT[0]], 0, 0),
+    "capitals, quotation marks and full stops": (
+        ["hello", "\u201ethe warranty runs for two years\u201c", SILENT[0]],
+        0,
+        0,
+    ),
+    "one invented": ([HELLO[0], YEARS[0], SILENT[0], "Shipping is free."], 0, 1),
+    "one reworded": ([HELLO[0], "The warranty lasts for two years.", SILENT[0]], 1, 1),
+    "one without a word": ([HELLO[0], YEARS[0], SILENT[0], "---"], 0, 0),
+}
+
+
+@pytest.mark.parametrize(("sentences", "uncovered", "invented"), COVERAGE.values(), ids=COVERAGE)
+def test_counts_what_lines_leave_out_and_add(sentences: list[str], uncovered: int, invented: int) -> None:
+    details = reading(*((sentence, "no_rad", "r", None) for sentence in sentences)).details
+    assert (details["uncovered_sentences"], details["invented_sentences"]) == (uncovered, invented)
+
+
+def test_items_of_a_list_are_covered_without_their_marks() -> None:
+    trace = msgspec.structs.replace(TRACE, output="Steps:\n\n1. Open the app.\n2. Choose a device.\n- Wait.")
+    lines = [(each, "no_rad", "r", None) for each in ("Steps:", "Open the app.", "Choose a device.", "Wait.")]
+    details = reading(*lines, trace=trace).details
+    assert (details["uncovered_sentences"], details["invented_sentences"]) == (0, 0)
+
+
+class TestHeuristic:
+    @pytest.mark.parametrize("judge", [JUDGE, V2], ids=["v1", "v2"])
+    def test_labels_each_sentence_by_its_words(self, judge: Judge) -> None:
+        trace = msgspec.structs.replace(
+            TRACE,
+            output="Hello! All devices have two years of warranty. It costs 20 EUR. Shipping abroad is free. Any more?",
+        )
+        lacking = "unsupported" if judge is JUDGE else "not_supported"
+        answer = judge.read(str(judge.heuristic(trace, judge.prompts(trace)[0])))
+        assert [(each.label, each.excerpt) for each in answer] == [
+            ("no_rad", None),
+            ("supported", "All devices come with a warranty of two years."),
+            (lacking, None),
+            (lacking, None),
+            ("no_rad", None),
+        ]
+
+    def test_its_excerpts_are_found_and_its_sentences_are_those_of_the_answer(self) -> None:
+        for trace in [SHORT, LONG, *(trace for trace in all_samples() if JUDGE.missing(trace) is None)]:
+            details = asyncio.run(evaluate(JUDGE, trace, LexicalModel())).details
+            counts = {key: value for key, value in details.items() if key not in {"sentences", "grounded_as_labelled"}}
+            assert counts == {"fabricated_evidence": 0, "uncovered_sentences": 0, "invented_sentences": 0}
+
+    def test_answers_on_a_response_without_a_sentence(self) -> None:
+        trace = msgspec.structs.replace(TRACE, output="\u3000")
+        answer = JUDGE.read(str(JUDGE.heuristic(trace, JUDGE.prompts(trace)[0])))
+        assert [each.label for each in answer] == ["no_rad"]
+
+
+class TestSettings:
+    def test_the_label_sets_are_judges_of_their_own(self) -> None:
+        assert JUDGE.configured({"labels": "v1"}).version == JUDGE.version
+        assert JUDGE.configured({"labels": "v2"}).version == V2.version != JUDGE.version
+
+    @pytest.mark.parametrize("values", [{"labels": "v3"}, {"label": "v1"}], ids=["unknown set", "unknown key"])
+    def test_others_are_refused(self, values: dict[str, object]) -> None:
+        with pytest.raises(msgspec.ValidationError):
+            JUDGE.configured(values)
