@@ -1,23 +1,103 @@
-"""What the judges cost in CPU besides the call: rendering a request, reading and scoring an answer."""
+"""What the judges cost in CPU besides the call: rendering, reading and scoring, looking evidence up."""
 
+import json
 from collections.abc import Iterator
+from typing import Final
+
+import msgspec
 
 from benchmarks.figures import Figure, per_call
 from benchmarks.traces import make
 from judges.catalog import catalogue
-from judges.judge import Answered
+from judges.evidence import Source
+from judges.judge import Answered, Judge
 from judges.prompt import render
+from tracejudge import Trace
 
 __all__ = ["reading"]
 
-_ANSWER = '{"rationale": "Let\'s think step by step. Every statement stands in the document.", "result": "yes"}'
+_SENTENCES: Final = 30
+_RENDERED: Final = ("groundedness", "relevance_truth_completeness", "ragbench", "facts_grounding")
+_YES: Final = '{"rationale": "Let\'s think step by step. Every statement stands in the document.", "result": "yes"}'
+_CONTEXT_BYTES: Final = 20_000
 
 
 def reading() -> Iterator[Figure]:
-    """Measure on a trace of 4 kB."""
-    judge, (trace,) = catalogue()["groundedness"], make(1)
+    """Measure on a trace of 4 kB, and on answers of 30 sentences."""
+    (trace,) = make(1)
+    for name in _RENDERED:
+        yield Figure(
+            f"rendering `{name}` for a 4 kB trace", f"{_rendering(catalogue()[name], trace):.1f} µs", "≤ 50 µs"
+        )
+    yield Figure("reading and scoring a yes/no answer", _scoring("groundedness", trace, _YES), "≤ 50 µs")
+    long = _long()
+    for name, answer in (("ragbench", _supports()), ("facts_grounding", _labels())):
+        what = f"reading and scoring a `{name}` answer of {_SENTENCES} sentences"
+        yield Figure(what, _scoring(name, long, answer), "≤ 300 µs")
+    looked_up = per_call(_look_up)
+    yield Figure(f"looking up {_SENTENCES} excerpts in 20 kB of context", f"{looked_up / 1000:.2f} ms", "≤ 2 ms")
+
+
+def _rendering(judge: Judge, trace: Trace) -> float:
+    return per_call(lambda: [render(prompt) for prompt in judge.prompts(trace)])
+
+
+def _scoring(name: str, trace: Trace, answer: str) -> str:
+    judge = catalogue()[name]
     (prompt,) = judge.prompts(trace)
-    rendering = per_call(lambda: [render(prompt) for prompt in judge.prompts(trace)])
-    scoring = per_call(lambda: judge.score(trace, [Answered(prompt, judge.read(_ANSWER))]))
-    yield Figure("rendering `groundedness` for a 4 kB trace", f"{rendering:.1f} µs")
-    yield Figure("reading and scoring one yes/no answer", f"{scoring:.1f} µs")
+    assert judge.score(trace, [Answered(prompt, judge.read(answer))]).scores  # noqa: S101 - else nothing was measured
+    return f"{per_call(lambda: judge.score(trace, [Answered(prompt, judge.read(answer))])):.1f} µs"
+
+
+def _sentence(number: int) -> str:
+    return f"Parcel number {number} leaves warehouse {number % 7} on a Monday and arrives within {number} working days."
+
+
+def _long() -> Trace:
+    """Make a trace whose answer and documents have 30 sentences each."""
+    text = " ".join(map(_sentence, range(1, _SENTENCES + 1)))
+    (trace,) = make(1)
+    return msgspec.structs.replace(trace, output=text, context=[text])
+
+
+def _letter(number: int) -> str:
+    first, second = divmod(number, 26)
+    return f"{chr(96 + first)}{chr(97 + second)}" if first else chr(97 + second)
+
+
+def _supports() -> str:
+    keys = [f"0{_letter(number)}" for number in range(_SENTENCES)]
+    entries = [
+        {
+            "response_sentence_key": key[1:],
+            "explanation": "It stands there word for word.",
+            "supporting_sentence_keys": [key],
+            "fully_supported": True,
+        }
+        for key in keys
+    ]
+    return json.dumps(
+        {
+            "relevance_explanation": "Each sentence names a parcel.",
+            "all_relevant_sentence_keys": keys,
+            "overall_supported_explanation": "Every claim stands in the document.",
+            "overall_supported": True,
+            "sentence_support_information": entries,
+            "all_utilized_sentence_keys": keys,
+        }
+    )
+
+
+def _labels() -> str:
+    """Write an answer without evidence: its check has a row of its own."""
+    lines = (
+        {"sentence": _sentence(number), "label": "unsupported", "rationale": "Nothing says so.", "excerpt": None}
+        for number in range(1, _SENTENCES + 1)
+    )
+    return "\n".join(map(json.dumps, lines))
+
+
+def _look_up() -> None:
+    count = _CONTEXT_BYTES // len(_sentence(100))
+    source = Source([" ".join(map(_sentence, range(1, count + 1)))])
+    assert all(source.holds(_sentence(number)) for number in range(1, _SENTENCES + 1))  # noqa: S101 - as above

@@ -7,18 +7,22 @@ errors, which the caller turns into ``internal_error``.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from judges.answer import InvalidAnswerError, OutOfRangeError
 from judges.fit import fit
 from judges.judge import Answer, Answered, Judge
 from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError, RateLimitedError
-from judges.prompt import Message, Prompt, render
+from judges.prompt import Message, Prompt, render, texts_of
 from judges.verdict import Assessment, Call, Reason
 from tracejudge import Trace
 
 __all__ = ["Clock", "evaluate"]
 
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+_LARGE_CHARS: Final = 200_000
 _MAX_SHOWN_CHARS: Final = 20_000
 """How much of an unreadable answer is shown back; a model that ran on must not fill the context with it."""
 _REPAIR: Final = """\
@@ -56,7 +60,8 @@ async def evaluate(judge: Judge, trace: Trace, model: ChatModel, clock: Clock = 
     missing = judge.missing(trace)
     if missing is not None:
         return Assessment("unscored", "missing_input", note=missing)
-    fitted = fit(judge, trace, model.settings.max_input_tokens)
+    is_large = _chars(trace) > _LARGE_CHARS
+    fitted = await _apart(is_large, fit, judge, trace, model.settings.max_input_tokens)
     if fitted is None:
         return Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
     calls: list[Call] = []
@@ -65,7 +70,7 @@ async def evaluate(judge: Judge, trace: Trace, model: ChatModel, clock: Clock = 
         answered = await asking.all(fitted.prompts)
     except _UnscoredError as end:
         return Assessment("unscored", end.reason, calls=tuple(calls), note=end.note, retry_after_s=end.retry_after_s)
-    scores, rationale, details = judge.score(fitted.trace, answered)
+    scores, rationale, details = await _apart(is_large, judge.score, fitted.trace, answered)
     if fitted.left_out:
         details = {**details, "left_out": dict(fitted.left_out)}
     return Assessment(
@@ -75,6 +80,23 @@ async def evaluate(judge: Judge, trace: Trace, model: ChatModel, clock: Clock = 
         details=details,
         calls=tuple(calls),
     )
+
+
+async def _apart(
+    is_large: bool,  # noqa: FBT001 - stands before the call it decides about
+    function: Callable[P, Result],
+    *arguments: P.args,
+    **keywords: P.kwargs,
+) -> Result:
+    """Call a function, in a thread where it may take long: seconds of counting must not stop the event loop."""
+    if is_large:
+        return await asyncio.to_thread(function, *arguments, **keywords)
+    return function(*arguments, **keywords)
+
+
+def _chars(trace: Trace) -> int:
+    messages = sum(len(message.content) for message in trace.messages or ())
+    return len(trace.output) + len(trace.input or "") + sum(map(len, texts_of(trace.context))) + messages
 
 
 class _Asking(NamedTuple):
@@ -103,7 +125,7 @@ class _Asking(NamedTuple):
         messages = render(prompt)
         text = await self._text(prompt, messages)
         try:
-            return self._read(text)
+            return await self._read(text)
         except InvalidAnswerError as error:
             if not text.strip():
                 raise _UnscoredError("invalid_answer", "the answer is empty") from error
@@ -111,13 +133,13 @@ class _Asking(NamedTuple):
             shown = Message("assistant", text[:_MAX_SHOWN_CHARS])
             text = await self._text(prompt, (*messages, shown, repair))
         try:
-            return self._read(text)
+            return await self._read(text)
         except InvalidAnswerError as error:
             raise _UnscoredError("invalid_answer", str(error)) from error
 
-    def _read(self, text: str) -> Answer:
+    async def _read(self, text: str) -> Answer:
         try:
-            return self.judge.read(text)
+            return await _apart(len(text) > _LARGE_CHARS // 10, self.judge.read, text)
         except OutOfRangeError as error:
             raise _UnscoredError("out_of_range", str(error)) from error
 

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Final
 
-from judges.prompt import _INVISIBLE
+from judges.prompt import INVISIBLE
 from judges.sentences import split
 
 __all__ = ["Source"]
@@ -193,7 +193,7 @@ def _plain(text: str) -> str:
     if text.isascii():
         text, apart = text.translate(_ASCII), _APART_ASCII
     else:
-        text = _INVISIBLE.sub(lambda found: _shown(found[0]), text).casefold()
+        text = INVISIBLE.sub(lambda found: _shown(found[0]), text).casefold()
         text, apart = _APOSTROPHES.sub("'", _QUOTES.sub(" ", text)), _APART
     if "'" in text:
         text = _OUTER_APOSTROPHE.sub(" ", text)
@@ -205,7 +205,7 @@ def _plain(text: str) -> str:
 def _meant(sign: re.Match[str]) -> str:
     """Read a sign that stands for an invisible character, as a prompt shows it; others are plain text."""
     character = chr(int(sign[1], 16))
-    return _shown(character) if _INVISIBLE.fullmatch(character) else sign[0]
+    return _shown(character) if INVISIBLE.fullmatch(character) else sign[0]
 
 
 def _shown(invisible: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from tracejudge import Document, Trace
 
 __all__ = [
+    "INVISIBLE",
     "LAYOUT",
     "MATERIAL_RULES",
     "OBJECT_RULES",
@@ -41,13 +42,13 @@ OBJECT_RULES: Final = """\
 Answer with one JSON object and nothing else: the first character is {, the last is }, no code fence, no text before \
 or after it. Inside a value, write quotation marks as \\" and line breaks as \\n."""
 
-_INVISIBLE: Final = re.compile(
+INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160"
     "\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0"
     "\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
 )
-
+"""Characters that nobody sees: control, zero-width and direction signs, and letters that have no look."""
 _PLAIN: Final = bytes(range(0x20, 0x7F)) + b"\n\t"
 
 
@@ -84,7 +85,7 @@ def neutralise(text: str) -> str:
     if text.isascii() and not text.encode().translate(None, delete=_PLAIN):
         # Thirty times faster than the look at each sign below, and true of most texts.
         return text
-    return _INVISIBLE.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
+    return INVISIBLE.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
 
 
 def texts_of(context: Sequence[Document | str] | None) -> list[str]:

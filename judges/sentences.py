@@ -35,7 +35,8 @@ def split(text: str) -> tuple[str, ...]:
 
 def _segments(text: str) -> list[str]:
     if len(text) <= _MAX_QUOTES or sum(map(text.count, _QUOTES)) <= _MAX_QUOTES:
-        return sentencex.segment(_LANGUAGE, text)
+        segments: list[str] = sentencex.segment(_LANGUAGE, text)
+        return segments
     # The same places in the text, found without its quotation marks.
     found = sentencex.get_sentence_boundaries(_LANGUAGE, text.translate(_UNQUOTED))
     return [text[place["start_index"] : place["end_index"]] for place in found]

@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -385,6 +387,29 @@ class TestSeveralRequests:
 
         assessment = run(self.judge([]), self.TRACE, ScriptedModel([answer]))
         assert (assessment.outcome, assessment.reason) == ("unscored", "invalid_answer")
+
+
+class TestLarge:
+    def test_texts_that_take_long_are_worked_on_in_a_thread_of_their_own(self) -> None:
+        """Else the event loop could not renew leases meanwhile."""
+        threads: dict[str, set[int]] = {"prompts": set(), "read": set(), "score": set()}
+
+        def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(*arguments: object) -> object:
+                threads[name].add(threading.get_ident())
+                return function(*arguments)
+
+            return noted
+
+        judge = replace(GROUNDEDNESS, **{name: noting(name, getattr(GROUNDEDNESS, name)) for name in threads})
+        here = {threading.get_ident()}
+        assert run(judge, SHORT, ScriptedModel([YES])).outcome == "scored"
+        assert threads == {"prompts": here, "read": here, "score": here}
+        threads.update(prompts=set(), read=set(), score=set())
+        large = msgspec.structs.replace(SHORT, output="word " * 50_000)
+        model = ScriptedModel([" " * 30_000 + YES], ModelSettings(max_input_tokens=1_000_000))
+        assert run(judge, large, model).outcome == "scored"
+        assert all(found and not found & here for found in threads.values())
 
 
 class TestPrepare:
