@@ -1,17 +1,19 @@
 """Read what a judge model answered, strictly: no guess, no clamp, and a clear reason when it cannot be read.
 
-The way of a text: as JSON; without the fences and prose around it; repaired by json-repair. Where several
-whole answers stand in it, the last one counts. What is readable but off the scale is ``OutOfRangeError``, and
-is not asked again: a second asking would be a second opinion.
+The way of a text: as JSON; without the fences and prose around it; repaired by json-repair, where that loses and
+invents nothing (``judges.mending``). Where several whole answers stand in it, the last one counts. What is readable
+but off the scale is ``OutOfRangeError``, and is not asked again: a second asking would be a second opinion.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
-import json_repair
 import msgspec
+
+from judges.mending import UnmendableError, mend
+from judges.prompt import MATERIAL_RULES
 
 __all__ = [
     "AnswerError",
@@ -20,6 +22,7 @@ __all__ = [
     "choice",
     "rating",
     "read_object",
+    "refuse_echo",
     "text_field",
     "text_list",
     "truth",
@@ -27,11 +30,11 @@ __all__ = [
 
 _MAX_ANSWER_CHARS: Final = 400_000
 """Longer texts are no answer to any of our judges; reading them would only cost time."""
-_MAX_REPAIRED_CHARS: Final = 64_000
-_MAX_REPAIRED_OPENINGS: Final = 300
-"""json-repair takes time that grows with the square of what is opened: 8 kB of `{"{"` hold it for 2.5 s."""
-_OPENING: Final = re.compile(r'\{(?=\s*["}])')
-"""Where a JSON object can begin; the decoder's failure at any other brace costs a look at the whole text."""
+_MAX_BROKEN: Final = 100
+"""No model drafts more answers than that; repairing thousands would hold up every other evaluation."""
+_CLOSED: Final = re.compile(r"\}[ \t]*(?=\n)")
+_RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
+_MARK: Final = re.compile(rf"^(?:<<(?:end )?\w+(?: \w+)* [0-9a-f]{{12}}>>|{_RULES_HEADING})\s*$", re.MULTILINE)
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 
 
@@ -60,24 +63,28 @@ def read_object(text: str, keys: Sequence[str]) -> Mapping[str, object]:
         keys: The keys an answer must have; further keys are ignored by the readers.
 
     Raises:
-        InvalidAnswerError: No object with all of ``keys`` can be read from the text.
+        InvalidAnswerError: No object with all of ``keys`` can be read from the text, or more than one reading is
+            possible: the last object breaks off or lacks a key, or an answer goes on outside of it.
     """
     if len(text) > _MAX_ANSWER_CHARS:
         raise InvalidAnswerError(f"the answer is longer than {_MAX_ANSWER_CHARS} characters")
     whole = _as_json(text.strip())
     if isinstance(whole, dict) and _has(whole, keys):
         return whole
-    last, rest = None, text
-    for value, end in _objects_within(text):
-        if _has(value, keys):
-            last, rest = value, text[end:]
-    # Where an answer goes on behind it, the object was a draft, or stood as a quotation inside a broken answer.
-    if last is not None and not _answers_on(rest, keys):
-        return last
-    repaired = [value for value in _repaired(rest) if _has(value, keys)]
-    if repaired:
-        return repaired[-1]
-    raise InvalidAnswerError(f"no JSON object with the keys {', '.join(keys)}")
+    answer = _last_answer(text, keys)
+    if answer is None:
+        raise InvalidAnswerError(f"no JSON object with the keys {', '.join(keys)}")
+    return answer
+
+
+def refuse_echo(text: str) -> None:
+    """Refuse a text that repeats its request: verdicts in it are those of the material, or of our examples.
+
+    Raises:
+        InvalidAnswerError: A line of the text is a mark of the material, with whatever key, or heads our rules on it.
+    """
+    if ("<<" in text or _RULES_HEADING in text) and _MARK.search(text) is not None:
+        raise InvalidAnswerError("the answer repeats the request")
 
 
 def text_field(answer: Mapping[str, object], key: str) -> str:
@@ -163,10 +170,6 @@ def _has(value: Mapping[str, object], keys: Sequence[str]) -> bool:
     return all(key in value for key in keys)
 
 
-def _answers_on(rest: str, keys: Sequence[str]) -> bool:
-    return any(re.search(rf"[\"']{re.escape(key)}[\"']\s*:", rest) for key in keys)
-
-
 def _as_json(text: str) -> object:
     try:
         return msgspec.json.decode(text)
@@ -174,33 +177,53 @@ def _as_json(text: str) -> object:
         return None
 
 
-def _objects_within(text: str) -> Iterator[tuple[dict[str, object], int]]:
-    """Yield every whole JSON object that stands in the text, outermost ones only, in order, each with its end."""
-    decoder = json.JSONDecoder(strict=False)
-    position = 0
-    while (opening := _OPENING.search(text, position)) is not None:
-        try:
-            value, position = decoder.raw_decode(text, opening.start())
-        except (ValueError, RecursionError):
-            position = opening.end()
-            continue
-        yield value, position
+def _last_answer(text: str, keys: Sequence[str]) -> Mapping[str, object] | None:
+    """Take the last answer of a text that has something around it, or nothing where that one cannot be read."""
+    names = "|".join(map(re.escape, keys))
+    opening = re.compile(rf"""\{{(?=\s*(?:["'\u201c\u201e}}]|//|/\*|(?:{names})\s*:))""")
+    written = re.compile(rf"""["'\u201c\u201e](?:{names})["'\u201c\u201d]\s*:""")
+    last, position, broken = None, 0, 0
+    while (found := opening.search(text, position)) is not None:
+        outside = text[position : found.start()]
+        refuse_echo(outside)
+        value, position, is_whole = _object_at(text, found.start())
+        broken += not is_whole
+        if broken > _MAX_BROKEN:
+            return None
+        if value is not None and _has(value, keys) and written.search(outside) is None:
+            last = value
+        elif value is None or written.search(text, found.start(), position) is not None:
+            # A part of an answer, or one that cannot be read: what stood before it may have been a draft.
+            last = None
+    refuse_echo(text[position:])
+    # Where an answer goes on behind the object, this was a draft, or a quotation inside a broken answer.
+    return None if written.search(text, position) is not None else last
 
 
-def _repaired(text: str) -> Iterator[dict[str, object]]:
-    """Yield what json-repair makes of the text from its first brace on."""
-    start = text.find("{")
-    if start < 0 or not _is_repairable(text):
-        return
+class _Object(NamedTuple):
+    """What stands at a place of a text, nothing where it cannot be read, and the place to go on from."""
+
+    value: dict[str, object] | None
+    end: int
+    is_whole: bool
+
+
+def _object_at(text: str, start: int) -> _Object:
+    """Read the object that opens at a place, as JSON or repaired."""
     try:
-        value = json_repair.loads(text[start:])
+        return _Object(*_DECODER.raw_decode(text, start), is_whole=True)
     except (ValueError, RecursionError):
-        return
-    for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, dict):
-            yield item
+        pass
+    try:
+        return _Object(*mend(text, start), is_whole=False)
+    except UnmendableError as error:
+        # A line that ends with its brace closes a draft; short of that all that follows may be part of it.
+        closed = None if error.position is None else _CLOSED.search(text, error.position)
+        return _Object(None, closed.end() if closed else len(text), is_whole=False)
 
 
-def _is_repairable(text: str) -> bool:
-    """Keep texts from the repair that would hold up every other evaluation of the process."""
-    return len(text) <= _MAX_REPAIRED_CHARS and sum(map(text.count, "{[(")) <= _MAX_REPAIRED_OPENINGS
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_no_constant)
