@@ -30,8 +30,8 @@ flatter. What `lexical` reaches on public data is in [its own page](../lexical.m
 | --- | --- | --- | --- | --- |
 """
 _ENDING: Final = """
-Reproduce a row with `tracejudge judges test JUDGE judges/samples/*.jsonl judges/samples/references/*.jsonl --label LABEL`
-(and `--metric METRIC` for judges with several).
+Reproduce a row with `tracejudge judges test JUDGE FILES --label LABEL` (and `--metric METRIC` for judges with several);
+the files are `judges/samples/*.jsonl` and `judges/samples/references/*.jsonl`.
 """
 
 

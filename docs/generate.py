@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from prometheus_client import Counter, Gauge, Histogram
 
-from docs import agreement
+from docs import agreement, answers
 from judges.catalog import catalogue
 from judges.models.model import ModelSettings
 from tracejudge import Trace
@@ -63,7 +63,8 @@ def _pages() -> dict[str, str]:
         "metrics.md": _metrics(),
         "configuration.md": _configuration(),
         "judges.md": _judges(),
-        "agreement.md": agreement.page(),
+        "agreement.md": _NOTE + agreement.page(),
+        "answers.md": _NOTE + answers.page(),
         "trace.schema.json": _schema(),
     }
 

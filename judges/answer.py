@@ -16,10 +16,13 @@ from judges.mending import UnmendableError, mend
 from judges.prompt import MATERIAL_RULES
 
 __all__ = [
+    "DECODER",
+    "MAX_ANSWER_CHARS",
     "AnswerError",
     "InvalidAnswerError",
     "OutOfRangeError",
     "choice",
+    "encodable",
     "rating",
     "read_object",
     "refuse_echo",
@@ -28,7 +31,7 @@ __all__ = [
     "truth",
 ]
 
-_MAX_ANSWER_CHARS: Final = 400_000
+MAX_ANSWER_CHARS: Final = 400_000
 """Longer texts are no answer to any of our judges; reading them would only cost time."""
 _MAX_BROKEN: Final = 100
 """No model drafts more answers than that; repairing thousands would hold up every other evaluation."""
@@ -66,8 +69,8 @@ def read_object(text: str, keys: Sequence[str]) -> Mapping[str, object]:
         InvalidAnswerError: No object with all of ``keys`` can be read from the text, or more than one reading is
             possible: the last object breaks off or lacks a key, or an answer goes on outside of it.
     """
-    if len(text) > _MAX_ANSWER_CHARS:
-        raise InvalidAnswerError(f"the answer is longer than {_MAX_ANSWER_CHARS} characters")
+    if len(text) > MAX_ANSWER_CHARS:
+        raise InvalidAnswerError(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
     whole = _as_json(text.strip())
     if isinstance(whole, dict) and _has(whole, keys):
         return whole
@@ -96,7 +99,7 @@ def text_field(answer: Mapping[str, object], key: str) -> str:
     value = answer[key]
     if not isinstance(value, str):
         raise InvalidAnswerError(f"`{key}` is not a text")
-    return _encodable(value)
+    return encodable(value)
 
 
 def choice(answer: Mapping[str, object], key: str, menu: Sequence[str]) -> str:
@@ -158,11 +161,13 @@ def text_list(answer: Mapping[str, object], key: str) -> tuple[str, ...]:
     value = answer[key]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise InvalidAnswerError(f"`{key}` is not a list of texts")
-    return tuple(_encodable(item) for item in value)
+    return tuple(encodable(item) for item in value)
 
 
-def _encodable(text: str) -> str:
-    # Half a surrogate pair, as a JSON escape can bring it, would make a verdict that nobody can encode.
+def encodable(text: str) -> str:
+    """Replace half a surrogate pair, as a JSON escape can bring it: it would make a verdict that nobody can encode."""
+    if text.isascii():
+        return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -211,7 +216,7 @@ class _Object(NamedTuple):
 def _object_at(text: str, start: int) -> _Object:
     """Read the object that opens at a place, as JSON or repaired."""
     try:
-        return _Object(*_DECODER.raw_decode(text, start), is_whole=True)
+        return _Object(*DECODER.raw_decode(text, start), is_whole=True)
     except (ValueError, RecursionError):
         pass
     try:
@@ -226,4 +231,4 @@ def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON")
 
 
-_DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_no_constant)
+DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_no_constant)

@@ -23,6 +23,7 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 _LARGE_CHARS: Final = 200_000
+_MIN_COPIED_CHARS: Final = 20
 _MAX_SHOWN_CHARS: Final = 20_000
 """How much of an unreadable answer is shown back; a model that ran on must not fill the context with it."""
 _REPAIR: Final = """\
@@ -94,6 +95,13 @@ async def _apart(
     return function(*arguments, **keywords)
 
 
+def _refuse_copy(text: str, messages: Sequence[Message]) -> None:
+    """Refuse an answer that stands in the material word for word: a verdict somebody planted there."""
+    copied = text.strip()
+    if len(copied) >= _MIN_COPIED_CHARS and copied in messages[-1].content:
+        raise InvalidAnswerError("the answer is a copy from the material")
+
+
 def _chars(trace: Trace) -> int:
     messages = sum(len(message.content) for message in trace.messages or ())
     return len(trace.output) + len(trace.input or "") + sum(map(len, texts_of(trace.context))) + messages
@@ -125,6 +133,7 @@ class _Asking(NamedTuple):
         messages = render(prompt)
         text = await self._text(prompt, messages)
         try:
+            _refuse_copy(text, messages)
             return await self._read(text)
         except InvalidAnswerError as error:
             if not text.strip():
@@ -133,6 +142,7 @@ class _Asking(NamedTuple):
             shown = Message("assistant", text[:_MAX_SHOWN_CHARS])
             text = await self._text(prompt, (*messages, shown, repair))
         try:
+            _refuse_copy(text, messages)
             return await self._read(text)
         except InvalidAnswerError as error:
             raise _UnscoredError("invalid_answer", str(error)) from error

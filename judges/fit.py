@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from judges.judge import Judge
-from judges.prompt import Prompt, neutralise
+from judges.prompt import Prompt, render
 from tracejudge import Trace
 
 __all__ = ["Fitted", "fit"]
@@ -19,6 +19,8 @@ far from Latin. An exact count would need each model's own tokenizer."""
 
 _MAX_GROWTH: Final = 11
 """The most bytes one character can become: `[U+E0001]` and its like, with a byte to spare for each side."""
+_MARKS_CHARS: Final = 100
+"""More than stands around a value, and in the line with the key."""
 
 
 class Fitted(NamedTuple):
@@ -65,10 +67,10 @@ def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
 
 
 def _fits_one(prompt: Prompt, max_bytes: int) -> bool:
-    values = [block.value for block in prompt.blocks]
-    if len(prompt.fixed) + sum(map(len, values)) <= max_bytes // _MAX_GROWTH:
+    chars = len(prompt.fixed) + sum(len(block.value) + 2 * len(block.name) + _MARKS_CHARS for block in prompt.blocks)
+    if chars <= max_bytes // _MAX_GROWTH:
         return True
-    return sum(len(text.encode("utf-8", "replace")) for text in (prompt.fixed, *map(neutralise, values))) <= max_bytes
+    return sum(len(message.content.encode("utf-8", "replace")) for message in render(prompt)) <= max_bytes
 
 
 def _without(trace: Trace, field_name: str, count: int) -> Trace:

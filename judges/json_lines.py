@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from judges.answer import _DECODER, _MAX_ANSWER_CHARS, InvalidAnswerError, refuse_echo
+from judges.answer import DECODER, MAX_ANSWER_CHARS, InvalidAnswerError, refuse_echo
 from judges.mending import UnmendableError, mend
 
 __all__ = ["read_objects"]
@@ -20,40 +20,49 @@ _LINES: Final = msgspec.json.Decoder()
 _MAX_MENDED_CHARS: Final = 64_000
 _MAX_MENDED_OPENINGS: Final = 300
 """Of all lines of an answer that need a repair: its time grows with the square of what is opened."""
-_OPENING: Final = re.compile(r"""\{(?=\s*(?:["'\u201c\u201e}]|//|/\*))|^[ \t]*(?:[-*,]|\d+\.)?[ \t]*\{""", re.MULTILINE)
-_NEXT_LINE: Final = re.compile(r"\n\s*(?:[\[,]\s*)?\{")
+_OPENING: Final = re.compile(
+    r"""\{(?=\s*(?:["'\u201c\u201e}]|//|/\*))|^[ \t]*+(?:(?:[-*,]|\d+\.)[ \t]*+)?\{""", re.MULTILINE
+)
+_NEXT_LINE: Final = re.compile(r"\n[ \t]*+(?:[\[,]\s*+)?\{")
 
 
 class _Found(NamedTuple):
-    """A JSON value, and where it stands in the text."""
+    """A JSON value, where it stands in the text, and whether it is read as it stands there."""
 
     value: object
     start: int
     end: int
+    is_whole: bool = True
 
 
-def read_objects(text: str, keys: Sequence[str], list_key: str) -> tuple[Mapping[str, object], ...]:
+def read_objects(
+    text: str, keys: Sequence[str], list_key: str, *, last_key: str | None = None
+) -> tuple[Mapping[str, object], ...]:
     """Find all objects of an answer, in order.
 
     Args:
         text: What the model answered, of any length and content.
         keys: The keys every object must have; the first of them tells objects from other text.
         list_key: The key of the list that holds the objects where the answer is one object.
+        last_key: A key that may be left out, but not of an object that needs a repair: it may have broken off there.
 
     Raises:
         InvalidAnswerError: There is no object, or not every one can be read and has all the keys.
     """
-    if len(text) > _MAX_ANSWER_CHARS:
-        raise InvalidAnswerError(f"the answer is longer than {_MAX_ANSWER_CHARS} characters")
+    if len(text) > MAX_ANSWER_CHARS:
+        raise InvalidAnswerError(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
+    outside_keys = (*keys, list_key, *((last_key,) if last_key else ()))
     objects: list[Mapping[str, object]] = []
     position = 0
     for found in _whole(text) or _values_within(text):
-        _refuse_part(text[position : found.start], keys[0])
+        _refuse_part(text[position : found.start], outside_keys)
         within = _objects_of(found.value, list_key)
+        if not found.is_whole and last_key is not None and not all(last_key in each for each in within):
+            raise InvalidAnswerError(f"an object that is no JSON has no `{last_key}`")
         _refuse_lost(text, found, len(within), keys[0])
         objects += within
         position = found.end
-    _refuse_part(text[position:], keys[0])
+    _refuse_part(text[position:], outside_keys)
     if not objects:
         raise InvalidAnswerError(f"no JSON object with the keys {', '.join(keys)}")
     for number, each in enumerate(objects, 1):
@@ -80,15 +89,17 @@ def _values_within(text: str) -> Iterator[_Found]:
     position, chars, openings = 0, 0, 0
     while (opening := _OPENING.search(text, position)) is not None:
         start = opening.end() - 1
+        is_whole = True
         try:
-            value, position = _DECODER.raw_decode(text, start)
+            value, position = DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):
             value, position = _mended(text, start)
+            is_whole = False
             chars += position - start
             openings += sum(text.count(sign, start, position) for sign in "{[(")
         if chars > _MAX_MENDED_CHARS or openings > _MAX_MENDED_OPENINGS:
             raise InvalidAnswerError("too much of the answer is no JSON")
-        yield _Found(value, start, position)
+        yield _Found(value, start, position, is_whole)
 
 
 def _mended(text: str, start: int) -> tuple[object, int]:
@@ -132,8 +143,9 @@ def _refuse_lost(text: str, found: _Found, count: int, key: str) -> None:
         raise InvalidAnswerError(f"an object of the answer has several `{key}`")
 
 
-def _refuse_part(outside: str, key: str) -> None:
+def _refuse_part(outside: str, keys: Sequence[str]) -> None:
     """Refuse text around the objects that holds a part of one, or repeats the material."""
-    if re.search(rf"""["'\u201c\u201e]{re.escape(key)}["'\u201c\u201d]\s*:""", outside):
+    names = "|".join(map(re.escape, keys))
+    if re.search(rf"""["'\u201c\u201e](?:{names})["'\u201c\u201d]\s*:""", outside):
         raise InvalidAnswerError("a part of the answer stands outside of every object")
     refuse_echo(outside)

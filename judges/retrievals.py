@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from judges.answer import encodable
 from tracejudge import Document, Span
 
 __all__ = ["Retrieval", "Retrieved", "of_context", "of_spans"]
@@ -44,7 +45,7 @@ def of_context(context: Sequence[Document | str] | None) -> tuple[Retrieved, ...
     """Take the documents of a trace's context; blank ones are left out."""
     return _ranked(
         [
-            Retrieved(0, given) if isinstance(given, str) else Retrieved(0, given.text, given.id or None)
+            Retrieved(0, given) if isinstance(given, str) else Retrieved(0, given.text, _id(given.id))
             for given in context or ()
         ]
     )
@@ -56,7 +57,9 @@ def of_spans(spans: Sequence[Span] | None) -> tuple[Retrieval, ...]:
     A span is top-level when no other retrieval span stands above it: a retriever made of retrievers is one retrieval.
     Of retrieval spans that stand in a circle none is top-level.
     """
-    found = (Retrieval(span.span_id, span.name, _documents(span)) for span in _top_level(spans or ()))
+    found = (
+        Retrieval(encodable(span.span_id), encodable(span.name), _documents(span)) for span in _top_level(spans or ())
+    )
     return tuple(retrieval for retrieval in found if retrieval.documents)
 
 
@@ -150,7 +153,7 @@ def _id(value: object) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         # Python refuses to write out an integer of thousands of digits, which JSON may hold.
         return str(value) if value.bit_length() <= _MAX_ID_BITS else None
-    return value if isinstance(value, str) and value else None
+    return encodable(value) if isinstance(value, str) and value else None
 
 
 def _decoded(text: str) -> object:

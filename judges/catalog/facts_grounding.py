@@ -51,7 +51,7 @@ def _prompts(menu: Menu, trace: Trace) -> tuple[Prompt, ...]:
 
 
 def _read(menu: Menu, text: str) -> tuple[Line, ...]:
-    objects = read_objects(text, KEYS, LIST_KEY)
+    objects = read_objects(text, KEYS, LIST_KEY, last_key="excerpt")
     # The form of every line before the label of any: what cannot be read is asked again, a wrong label is not.
     texts = [(text_field(each, "sentence"), text_field(each, "rationale"), _excerpt(each)) for each in objects]
     labels = [choice(each, "label", menu.labels) for each in objects]

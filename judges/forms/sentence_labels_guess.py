@@ -13,6 +13,8 @@ from judges.sentences import split
 __all__ = ["guess"]
 
 _MIN_COVERAGE: Final = 0.5
+_MAX_LINES: Final = 1000
+"""More would make an answer longer than any that is read."""
 _MAX_PLACES: Final = 50
 """A word that stands in more sentences than that does not help to choose among them."""
 _COURTESY: Final = content_words("hello hi hey dear thanks thank welcome gladly sorry glad happy help hope great sure")
@@ -39,7 +41,7 @@ def guess(menu: Menu, response: str, query: str, texts: Sequence[str]) -> str:
     """Label each sentence of a response by the share of its words that stands in context or query."""
     context = _index(query, texts)
     # A response without a sentence still has to be answered in the form that was asked for.
-    lines = (_line(menu, sentence, context) for sentence in split(response) or ("",))
+    lines = (_line(menu, sentence, context) for sentence in split(response)[:_MAX_LINES] or ("",))
     return "\n".join(msgspec.json.encode(line._asdict()).decode() for line in lines)
 
 

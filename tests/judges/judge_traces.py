@@ -128,11 +128,11 @@ def parse(content: str) -> tuple[Block, ...]:
     head, *parts = re.split(rf"<<(end )?(\w+(?: \w+)*) {key}>>", content)
     assert head == f"The key of this request is {key}.\n\n"
     blocks = []
-    while parts:
-        (opens, name, value, closes, end_name, between), parts = parts[:6], parts[6:]
+    for start in range(0, len(parts), 6):
+        opens, name, value, closes, end_name, between = parts[start : start + 6]
         assert (opens, closes, end_name) == (None, "end ", name)
         assert value[0] == value[-1] == "\n"
-        assert between == ("\n\n" if parts else "")
+        assert between == ("\n\n" if start + 6 < len(parts) else "")
         blocks.append(Block(name, value[1:-1]))
     return tuple(blocks)
 

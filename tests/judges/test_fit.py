@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from judges.catalog import catalogue
 from judges.fit import fit
 from judges.judge import Judge
-from judges.prompt import Block, Prompt, conversation, documents, neutralise
+from judges.prompt import Block, Prompt, conversation, documents, render
 from tracejudge import Document, Message, Trace
 
 GROUNDEDNESS = catalogue()["groundedness"]
@@ -42,10 +42,7 @@ def trace(messages: list[str], context: list[str | Document]) -> Trace:
 
 def size_bytes(whole: Trace) -> int:
     """Give what the largest request holds, as the model will see it."""
-    return max(
-        sum(len(text.encode()) for text in (prompt.fixed, *(neutralise(block.value) for block in prompt.blocks)))
-        for prompt in one_request(whole)
-    )
+    return max(sum(len(message.content.encode()) for message in render(prompt)) for prompt in one_request(whole))
 
 
 def tokens_for(whole: Trace) -> int:
@@ -117,9 +114,11 @@ def test_half_a_surrogate_pair_is_no_crash() -> None:
 def test_of_several_requests_the_longest_decides() -> None:
     judge = replace(BOTH, prompts=one_request_a_document)
     whole = trace([], ["a" * 30, "b" * 60])
-    assert fit(judge, whole, 30) == (whole, one_request_a_document(whole), {})
+    longest = one_request_a_document(whole)[1]
+    limit = -(-sum(len(message.content) for message in render(longest)) // 3)
+    assert fit(judge, whole, limit) == (whole, one_request_a_document(whole), {})
     kept = trace([], ["a" * 30])
-    assert fit(judge, whole, 29) == (kept, one_request_a_document(kept), {"context": 1})
+    assert fit(judge, whole, limit - 1) == (kept, one_request_a_document(kept), {"context": 1})
 
 
 def test_a_cut_that_leaves_only_blank_documents_does_not_serve() -> None:

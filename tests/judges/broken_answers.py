@@ -1,0 +1,356 @@
+"""What a judge model may send instead of the answer it was asked for, and what becomes of each: one stated outcome.
+
+Most cases change a good answer in a way that every family of judges can meet; the page docs/reference/answers.md
+is made of these tables. Each answer is given twice, so that asking again brings nothing new.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from families import Family, written
+
+from judges.models.scripted import Step
+
+__all__ = ["CASES", "Answers", "Case", "Outcome"]
+
+
+class Outcome(Enum):
+    """What becomes of an answer; the values are what users read."""
+
+    READ = "scored"
+    MENDED = "repaired, then scored"
+    LAST = "the last one is scored"
+    TOGETHER = "scored together"
+    SECOND = "asked once more; the second answer is scored"
+    ASKED = "asked once more, then `invalid_answer`"
+    EMPTY = "`invalid_answer` at once"
+    OFF = "`out_of_range`"
+    ABSTAINED = "abstained"
+    REFUSAL = "`refusal`"
+    FILTER = "`content_filter`"
+    TRUNCATED = "`truncated`"
+
+
+Answers = list[str | Step | tuple[str | Step, str | Step]]
+"""Variants of one case; a pair is a first answer and a second."""
+
+READ, MENDED, LAST, TOGETHER, ASKED = Outcome.READ, Outcome.MENDED, Outcome.LAST, Outcome.TOGETHER, Outcome.ASKED
+LINES, OBJECT, SHORT, GRADED = "facts_grounding", "facts_grounding (one object)", "three grades (short)", "graded"
+BOTH_FACTS = (LINES, OBJECT)
+_FACTS_TOGETHER = dict.fromkeys(BOTH_FACTS, TOGETHER)
+"""All objects of these judges are one answer, however many there are."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of broken answer.
+
+    Attributes:
+        answers: Writes it for a family; nothing where a family cannot meet it.
+        but: Families with another outcome.
+    """
+
+    answers: Callable[[Family], Answers]
+    outcome: Outcome
+    but: Mapping[str, Outcome] = field(default_factory=dict)
+
+    def outcome_for(self, family: Family) -> Outcome:
+        return self.but.get(family.name, self.outcome)
+
+
+def plain(family: Family) -> str:
+    return written(family.good)
+
+
+def other(family: Family) -> str:
+    return written(family.other)
+
+
+def _one(write: Callable[[str], str]) -> Callable[[Family], Answers]:
+    """Change the good answer as a text."""
+    return lambda family: [write(plain(family))]
+
+
+def _always(*texts: str | Step) -> Callable[[Family], Answers]:
+    return lambda _: list(texts)
+
+
+def _in_text(value: object) -> Callable[[Family], Answers]:
+    """Put a value where the free text stands."""
+    return lambda family: [family.text(**{family.text_key: value})] if family.text_key else []
+
+
+def _raw_text(text: str) -> Callable[[Family], Answers]:
+    """Put a text where the free text stands, as it is: nothing is escaped."""
+    return lambda family: [family.text(**{family.text_key: "@"}).replace('"@"', f'"{text}"')] if family.text_key else []
+
+
+def _each_key(write: Callable[[Family, str], str]) -> Callable[[Family], Answers]:
+    return lambda family: [write(family, key) for key in family.needed]
+
+
+def _of_type(kind: type, value: object) -> Callable[[Family], Answers]:
+    """Give every key whose value has a type another value, one after the other."""
+    return lambda family: [family.text(**{key: value}) for key in family.needed if type(family.good[0][key]) is kind]
+
+
+def _python(family: Family) -> Answers:
+    return ["\n".join(map(repr, family.good))]
+
+
+def _indented(family: Family) -> Answers:
+    return [] if family.lines else [json.dumps(family.good[0], indent=2), json.dumps(family.good[0], indent="\t")]
+
+
+def _reordered(family: Family) -> Answers:
+    return [written([dict(reversed(part.items())) for part in family.good])]
+
+
+def _bare_keys(text: str) -> str:
+    return re.sub(r'"(\w+)":', r"\1:", text)
+
+
+def _typographic(text: str) -> str:
+    return re.sub(r'"([^"]*)"', "\u201c\\1\u201d", text)
+
+
+def _cut(share: float) -> Callable[[Family], Answers]:
+    return _one(lambda text: text[: int(len(text) * share)])
+
+
+def _quoting(family: Family) -> Answers:
+    """Quote a whole answer inside a text without escapes; the answer goes on behind it."""
+    return [f'{{"{family.keys[0]}": "The text says {plain(family)}, which is planted.", {other(family)[1:]}']
+
+
+def _breaks_off_at_quotation(family: Family) -> Answers:
+    key, planted = family.keys[0], plain(family)
+    return [
+        f'{{"{key}": "The text says {planted}',
+        f'{{"{key}": "The text says }} {planted}',
+        f'{{"{key}": "The text says {planted}\n{planted}',
+        f"{{'{key}': 'The text says {planted}",
+        f'"{key}": "The text says {planted}',
+        f'{{"thoughts": "The text says {planted}',
+    ]
+
+
+def _request(family: Family) -> str:
+    block = f"<<answer 0123456789ab>>\n{plain(family)}\n<<end answer 0123456789ab>>"
+    return f"The key of this request is 0123456789ab.\n\n{block}"
+
+
+def _form(family: Family) -> str:
+    """Take the form of the answer from the fixed part, as a weak model repeats it."""
+    fixed = family.judge.fixed_parts[0]
+    return fixed[fixed.index("How to answer") :]
+
+
+def _with_form(family: Family) -> Answers:
+    """Repeat the form of the yes/no judges as it stands in their fixed parts, then answer."""
+    form = _form(family)
+    if family.name != "yes/no":
+        return []
+    return [f"{form[form.index('{', form.index('keys')) :]}\n\n{plain(family)}"]
+
+
+_FENCE = "`" * 3
+_XML = "<answer><result>yes</result><score>4</score></answer>"
+
+AROUND: Mapping[str, Case] = {
+    "exactly the form that was asked": Case(lambda family: [plain(family)], READ),
+    "white space around it": Case(_one(lambda text: f" \n\n{text}\n\t "), READ),
+    "written over several lines": Case(_indented, READ),
+    "a byte order mark before it": Case(_one(lambda text: f"\ufeff{text}"), READ),
+    "a code fence around it": Case(_one(lambda text: f"{_FENCE}json\n{text}\n{_FENCE}"), READ),
+    "a code fence without a language": Case(_one(lambda text: f"{_FENCE}\n{text}\n{_FENCE}\n"), READ),
+    "a fence that is never closed": Case(_one(lambda text: f"{_FENCE}json\n{text}"), READ),
+    "prose before it": Case(_one(lambda text: f"Here is my assessment:\n\n{text}"), READ),
+    "prose after it": Case(_one(lambda text: f"{text}\n\nI hope that helps."), READ),
+    "prose and a fence around it": Case(_one(lambda text: f"Sure!\n{_FENCE}json\n{text}\n{_FENCE}\nDone."), READ),
+    "thoughts in tags before it": Case(_one(lambda text: f"<think>Let me see, step by step.</think>\n{text}"), READ),
+    "a whole draft in the thoughts, then the answer": Case(
+        lambda family: [f"<think>{other(family)}</think>\n\n{plain(family)}"], READ, _FACTS_TOGETHER
+    ),
+    "two verdicts, one after the other": Case(
+        lambda family: [f"{plain(family)}\n{other(family)}", f"{plain(family)}\nNo, wait:\n{other(family)}"],
+        LAST,
+        _FACTS_TOGETHER,
+    ),
+    "two verdicts, the last one to repair": Case(
+        lambda family: [f"{plain(family)}\n{other(family)[:-1]},}}"], LAST, _FACTS_TOGETHER
+    ),
+    "an array around it": Case(lambda family: [f"[{', '.join(map(json.dumps, family.good))}]"], READ),
+    "the same answer twice": Case(lambda family: [f"{plain(family)}\n\n{plain(family)}"], READ),
+    "a heading before it": Case(_one(lambda text: f"# Assessment\n\n{text}\n\n---\n"), READ),
+    "tags around it": Case(_one(lambda text: f"<answer>\n{text}\n</answer>"), READ),
+    "line breaks of Windows": Case(_one(lambda text: f"Here it is:\r\n\r\n{text}\r\n".replace("\n{", "\r\n{")), READ),
+    "invisible characters around it": Case(_one(lambda text: f"\u200b\ufeff{text}\u200b\x00"), READ),
+    "half a surrogate pair behind it": Case(_one(lambda text: f"{text}\n\ud83d"), READ),
+    "code with braces before it": Case(
+        _one(lambda text: f"In `f() {{ return {{}} }}` nothing is returned.\n{text}"),
+        READ,
+        dict.fromkeys(BOTH_FACTS, ASKED),
+    ),
+    "the form repeated, then the answer": Case(_with_form, READ),
+    "another object behind it": Case(
+        _one(lambda text: f'{text}\n{{"tokens": 20}}'), READ, dict.fromkeys(BOTH_FACTS, ASKED)
+    ),
+}
+
+REPAIRED: Mapping[str, Case] = {
+    "single quotes, as Python writes": Case(_python, MENDED),
+    "typographic quotes": Case(_one(_typographic), MENDED),
+    "keys without quotes": Case(_one(_bare_keys), MENDED),
+    "a comma after the last value": Case(_one(lambda text: text.replace("}", ",}")), MENDED),
+    "a comma after the last item of a list": Case(
+        lambda family: [plain(family).replace('"]', '",]')] if '"]' in plain(family) else [], MENDED
+    ),
+    "a comment behind a value": Case(_one(lambda text: text.replace(", ", ", // so it is\n", 1)), MENDED),
+    "a comma missing at the end of a line": Case(
+        lambda family: (
+            [] if family.lines else [re.sub(r",\n(\s*\"\w+\":)", r"\n\1", json.dumps(family.good[0], indent=1))]
+        ),
+        MENDED,
+    ),
+    "quotation marks inside a text, not escaped": Case(_raw_text('He said "fine" to all of it.'), MENDED),
+    "a line break inside a text, not escaped": Case(_raw_text("It is\nso."), READ),
+    "the last brace missing behind a text or a list": Case(
+        lambda family: [] if family.name in (GRADED, SHORT) else [plain(family)[:-1]], MENDED
+    ),
+    "the last brace missing behind a number, which may lack digits": Case(
+        lambda family: [plain(family)[:-1]] if family.name in (GRADED, SHORT) else [], ASKED
+    ),
+    "the last brace missing on a line of its own": Case(_one(lambda text: f"{text[:-1]}\n"), MENDED),
+    "braces doubled": Case(
+        lambda family: ["\n".join(f"{{{json.dumps(part)}}}" for part in family.good)],
+        READ,
+        dict.fromkeys(BOTH_FACTS, ASKED),
+    ),
+}
+
+FORM: Mapping[str, Case] = {
+    "keys in another order": Case(_reordered, READ),
+    "keys that nobody asked for": Case(lambda family: [family.text(confidence=0.4, answer="x")], READ),
+    "a key missing": Case(_each_key(lambda family, key: family.without(key)), ASKED),
+    "all keys missing": Case(_always("{}", "[]", "[{}]"), ASKED),
+    "keys in capitals": Case(
+        _each_key(lambda family, key: plain(family).replace(f'"{key}"', f'"{key.upper()}"')), ASKED
+    ),
+    "blanks inside a key": Case(_each_key(lambda family, key: plain(family).replace(f'"{key}"', f'" {key} "')), ASKED),
+    "null for a text": Case(_of_type(str, None), ASKED),
+    "a number for a text": Case(_of_type(str, 7), ASKED),
+    "a list for a text": Case(_of_type(str, ["yes"]), ASKED),
+    "an object for a text": Case(_of_type(str, {"text": "yes"}), ASKED),
+    "null for a number": Case(_of_type(int, None), ASKED),
+    "a truth value for a number": Case(_of_type(int, True), ASKED),  # noqa: FBT003 - the value that is sent
+    "a list for a number": Case(_of_type(int, [4]), ASKED),
+    "null for a truth value": Case(_of_type(bool, None), ASKED),
+    "a number for a truth value": Case(_of_type(bool, 1), ASKED),
+    "a word for a truth value": Case(_of_type(bool, "yes"), ASKED),
+    "null for a list": Case(_of_type(list, None), ASKED),
+    "a text for a list": Case(_of_type(list, "0a, 0b"), ASKED),
+    "an object for a list": Case(_of_type(list, {"0a": True}), ASKED),
+    "numbers in a list of texts or objects": Case(_of_type(list, [1, 2]), ASKED),
+    "NaN or Infinity for the verdict": Case(
+        lambda family: [
+            family.text(**{family.verdict_key: "@"}).replace('"@"', word) for word in ("NaN", "Infinity", "-Infinity")
+        ],
+        ASKED,
+    ),
+    "wrapped in another object": Case(
+        lambda family: [json.dumps({"answer": family.good[0]}), json.dumps({"result": list(family.good)})], ASKED
+    ),
+    "written into a JSON string": Case(_one(json.dumps), ASKED),
+    "spread over two objects": Case(
+        lambda family: (
+            [
+                written(
+                    [{family.keys[0]: family.good[0][family.keys[0]]}, {k: family.good[0][k] for k in family.keys[1:]}]
+                )
+            ]
+            if len(family.keys) > 1
+            else []
+        ),
+        ASKED,
+    ),
+}
+
+LOST: Mapping[str, Case] = {
+    **{f"cut off after {share:.0%}": Case(_cut(share), ASKED) for share in (0.1, 0.3, 0.5, 0.7, 0.9)},
+    "cut off inside the last value": Case(
+        lambda family: [plain(family).rstrip('}]"'), plain(family).rstrip('}]"')[:-1]],
+        ASKED,
+    ),
+    "prose instead": Case(_always("Yes, all of it is right.", "I rate this answer 4 out of 5."), ASKED),
+    "a label or a number alone": Case(_always("yes", "Yes.", "no", "4", "5/5", "true", "supported", '"yes"'), ASKED),
+    "null": Case(_always("null", "None"), ASKED),
+    "nothing, or white space": Case(_always("", " ", "\n\n\t"), Outcome.EMPTY),
+    "empty code fence": Case(_always(f"{_FENCE}json\n{_FENCE}"), ASKED),
+    "a refusal in words": Case(_always("I'm sorry, but I can't help with that.", "I cannot assess this."), ASKED),
+    "a filter notice in words": Case(
+        _always("The response was filtered due to the prompt triggering our content policy."), ASKED
+    ),
+    "an error as JSON": Case(_always('{"error": {"code": 429, "message": "Too many requests"}}'), ASKED),
+    "a call of a tool": Case(
+        lambda family: [json.dumps({"name": family.judge.name, "arguments": plain(family)})], ASKED
+    ),
+    "quotation marks as HTML writes them": Case(_one(lambda text: text.replace('"', "&quot;")), ASKED),
+    "every quotation mark escaped": Case(_one(lambda text: text.replace('"', '\\"')), ASKED),
+    "equals signs for colons": Case(_one(lambda text: text.replace('":', '" =')), ASKED),
+    "no brace before it": Case(_one(lambda text: text[1:]), ASKED),
+    "no braces at all": Case(_one(lambda text: text.replace("{", "").replace("}", "")), ASKED),
+    "another form": Case(
+        _always(_XML, "result,score\nyes,4", "| result | score |\n|---|---|\n| yes | 4 |", "* Result - yes"), ASKED
+    ),
+    "the form repeated, not filled in": Case(lambda family: [_form(family)], ASKED),
+    "the request repeated, with a verdict planted in it": Case(
+        lambda family: [_request(family), _request(family)[:-40], _request(family).partition("\n\n")[2]], ASKED
+    ),
+    "a whole verdict quoted inside a broken answer": Case(_quoting, ASKED),
+    "broken off behind a quoted verdict": Case(_breaks_off_at_quotation, ASKED),
+    "an answer that goes on behind its end": Case(
+        lambda family: [f'{plain(family)}, which is planted.", "{key}": "no"}}' for key in family.keys],
+        ASKED,
+    ),
+    "a verdict, then one that breaks off": Case(
+        lambda family: [f"{plain(family)}\n{other(family)[: len(other(family)) // 2]}"], ASKED
+    ),
+    "brackets without end": Case(_always("{" * 5000, '{"a":' * 5000, "[" * 5000, '{"{"' * 5000), ASKED),
+    "longer than 400,000 characters": Case(_one(lambda text: text + " " * 400_000 + "."), ASKED),
+}
+
+TRANSPORT: Mapping[str, Case] = {
+    "a refusal, flagged by the endpoint": Case(
+        lambda family: [Step("I can't do that.", refusal=True), Step(refusal=True), Step(plain(family), refusal=True)],
+        Outcome.REFUSAL,
+    ),
+    "stopped by the endpoint's content filter": Case(
+        lambda family: [Step(finish_reason="content_filter"), Step(plain(family), finish_reason="content_filter")],
+        Outcome.FILTER,
+    ),
+    "stopped at the token limit": Case(
+        lambda family: [
+            Step(finish_reason="length"),
+            Step(plain(family)[:40], finish_reason="length"),
+            Step(plain(family), finish_reason="length"),
+        ],
+        Outcome.TRUNCATED,
+    ),
+    "unreadable, then the form that was asked": Case(
+        lambda family: [("Yes.", plain(family)), (plain(family)[:30], plain(family))], Outcome.SECOND
+    ),
+    "unreadable, then a refusal": Case(lambda _: [("Yes.", Step(refusal=True))], Outcome.REFUSAL),
+    "unreadable, then nothing": Case(lambda _: [("Yes.", "")], ASKED),
+}
+
+CASES: Mapping[str, Mapping[str, Case]] = {
+    "Around the answer": AROUND,
+    "Slips of the pen": REPAIRED,
+    "Keys and types": FORM,
+    "Lost answers": LOST,
+    "What the endpoint says": TRANSPORT,
+}

@@ -1,0 +1,371 @@
+"""What only one family of judges can meet in an answer, and what becomes of it: labels, scales, keys, evidence.
+
+Where the outcome is a score, the table states it; the details of the verdict that count what was wrong stand beside.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from broken_answers import Outcome
+from families import FAMILIES, TRACE, Scores, written
+
+__all__ = ["SPECIFIC", "Specific"]
+
+READ, ASKED, OFF = Outcome.READ, Outcome.ASKED, Outcome.OFF
+
+
+@dataclass(frozen=True)
+class Specific:
+    """One kind of answer of one family.
+
+    Attributes:
+        scores: Where the outcome is a score.
+        details: A part of the verdict's details.
+        remark: What the table for users adds to the outcome.
+    """
+
+    answers: tuple[str, ...]
+    outcome: Outcome
+    scores: Scores = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
+    remark: str = ""
+
+
+def _with(family: str, key: str, *values: object) -> tuple[str, ...]:
+    """Write the family's good answer with one value changed."""
+    return tuple(FAMILIES[family].text(**{key: value}) for value in values)
+
+
+def _raw(family: str, key: str, *values: str) -> tuple[str, ...]:
+    """The same with a value that is no JSON, or that JSON can write in more than one way."""
+    (part,) = FAMILIES[family].good
+    return tuple(json.dumps({**part, key: "@"}, ensure_ascii=False).replace('"@"', value) for value in values)
+
+
+def _labels() -> Mapping[str, Specific]:
+    def answers(*values: object) -> tuple[str, ...]:
+        return _with("yes/no", "result", *values)
+
+    yes, no = {"groundedness": 1.0}, {"groundedness": 0.0}
+    return {
+        '`"Yes."`': Specific(answers("Yes.", "YES", " yes \n", "yes ."), READ, yes),
+        '`" NO "`': Specific(answers(" NO ", "No.", "no"), READ, no),
+        '`"unknown"`': Specific(answers("unknown", "Unknown."), Outcome.ABSTAINED, remark="never offered"),
+        '`"maybe"`': Specific(answers("maybe", "partly", "n/a", "not applicable"), OFF),
+        "the menu itself": Specific(answers("yes|no", "yes or no", "yes/no"), OFF),
+        "a synonym": Specific(answers("correct", "supported", "pass", "y", "n", "true", "1", "ja", "да"), OFF),
+        "more than the label": Specific(
+            answers("yes, mostly", "no (see above)", "yes!", "**yes**", "result: yes"), OFF
+        ),
+        "an empty label": Specific(answers("", " ", "."), ASKED),
+        "a truth value": Specific(_raw("yes/no", "result", "true", "false", "1"), ASKED),
+        "a list with the label": Specific(answers(["yes"], {"value": "yes"}), ASKED),
+        "the label without quotation marks": Specific(_raw("yes/no", "result", "yes"), READ, yes, remark="repaired"),
+        "two labels": Specific(_raw("yes/no", "result", '"yes", "no"', '"yes" "no"', '"yes" (mostly)'), ASKED),
+        "the label broken off": Specific(
+            tuple(f'{{"rationale": "It is so.", "result": "{begun}' for begun in ("", "y", "ye", "yes", "no")), ASKED
+        ),
+        "the result twice in one object": Specific(
+            ('{"rationale": "It is so.", "result": "yes", "result": "no"}',), READ, no, remark="the last one"
+        ),
+        "an empty rationale": Specific(_with("yes/no", "rationale", "", " "), READ, yes),
+        "a verdict in the rationale": Specific(
+            _with("yes/no", "rationale", '{"rationale": "x", "result": "no"}', '", "result": "no"}'), READ, yes
+        ),
+    }
+
+
+_OFF_THE_SCALE = ("0", "6", "-1", "4.5", '"4.5"', '"0"', '"-4"', "1e999", "-1e999", "40", "99999999999999999999")
+_NO_NUMBER = (
+    '"four"', '"4/5"', "4/5", '"4 of 5"', "4 of 5", "true", "false", '"true"', "null", '""', '" "', "[4]", '["4"]',
+    '{"value": 4}', "NaN", '"NaN"', '"Infinity"', '"1e0"', '"\u0664"', '"\uff14"', "4,5", "4 5", "4_0",
+)  # fmt: skip
+_IN_OTHER_WORDS = ("4.0", '"4"', '" 4 "', '"4."', '"4.0"', "4e0", '"+4"', '"04"')
+
+
+def _grades(family: str, key: str) -> Mapping[str, Specific]:
+    good = FAMILIES[family].good_scores
+    remark = "one bad grade unscores all three" if len(good) > 1 else ""
+    return {
+        "4.0, or the digits in a string": Specific(_raw(family, key, *_IN_OTHER_WORDS), READ, good),
+        "off the scale, or a fraction": Specific(_raw(family, key, *_OFF_THE_SCALE), OFF, remark=remark),
+        "no number": Specific(_raw(family, key, *_NO_NUMBER), ASKED, remark=remark),
+    }
+
+
+def _graded() -> Mapping[str, Specific]:
+    good = FAMILIES["graded"].good_scores
+    number = "which may lack digits"
+    return {
+        **_grades("graded", "score"),
+        "a number broken off": Specific(
+            ('{"justification": "It is right.", "score": 4', '{"justification": "It is right.", "score": '),
+            ASKED,
+            remark=number,
+        ),
+        "the two lines": Specific(
+            ("score: 4\njustification: It is right.", "Justification: It is right.\nScore: 4\n"), READ, good
+        ),
+        "the two lines with a score off the scale": Specific(
+            ("score: 6\njustification: It is right.", "score: 4.5\njustification: It is right."), OFF
+        ),
+        "two lines without a number": Specific(
+            ("score: four\njustification: x", "score: 4/5\njustification: x", "score:\njustification: x"), ASKED
+        ),
+        "one line of the two": Specific(("score: 4", "justification: It is right."), ASKED),
+        "an empty justification": Specific(_with("graded", "justification", ""), READ, good),
+    }
+
+
+def _long() -> Mapping[str, Specific]:
+    name = "three grades (long)"
+    good = FAMILIES[name].good_scores
+    best = {**good, "truth": 1.0}
+    return {
+        **_grades(name, "truth"),
+        "unknown reason codes": Specific(
+            _with(name, "truthReasons", ["truth_reason_nonsense", "truth_reason_other"], ["relevance_reason_other"]),
+            READ,
+            good,
+            {"unknown_reasons": 1},
+            remark="left out and counted",
+        ),
+        "reason codes in capitals": Specific(
+            _with(name, "truthReasons", ["TRUTH_REASON_OTHER."]),
+            READ,
+            good,
+            {"reasons": {metric: [f"{metric}_reason_other"] for metric in good}},
+        ),
+        "no reason codes": Specific(_with(name, "truthReasons", []), READ, good),
+        "reason codes that are no texts": Specific(
+            _with(name, "truthReasons", [1], [None], "truth_reason_other"), ASKED
+        ),
+        "a reasoning beside a 5": Specific(
+            _with(name, "truth", 5), READ, best, remark="replaced by ours, codes emptied"
+        ),
+        "a reasoning of more than 100 words": Specific(_with(name, "truthReasoning", "word " * 300), READ, good),
+    }
+
+
+def _shares(relevance: float, utilization: float, completeness: float, adherence: float) -> Scores:
+    return {
+        "relevance": relevance,
+        "utilization": utilization,
+        "completeness": completeness,
+        "adherence": adherence,
+    }
+
+
+_RELEVANT, _UTILIZED = "all_relevant_sentence_keys", "all_utilized_sentence_keys"
+_ENTRIES = "sentence_support_information"
+
+
+def _both(family: str, first: str, second: str) -> Mapping[str, Specific]:
+    """What the two RAGBench judges share; the keys are those of the first two document sentences."""
+    good = FAMILIES[family].good_scores
+    half = _shares(1 / 3, 2 / 3, 1.0, 1.0)
+    return {
+        "keys with dots, quotation marks, blanks, in capitals": Specific(
+            _with(family, _RELEVANT, [f"{first}.", f" '{second.upper()}' "], [f'"{first}"', f"{second}:"]), READ, good
+        ),
+        "a key twice": Specific(_with(family, _RELEVANT, [first, first, second, f"{second}."]), READ, good),
+        "unknown sentence keys": Specific(
+            _with(family, _RELEVANT, [first, "9z"], [first, "D9_S9"], [first, ""], [first, "0"]),
+            READ,
+            half,
+            {"fabricated_evidence": 1},
+            remark="left out and counted",
+        ),
+        "special words among relevant or utilized keys": Specific(
+            _with(family, _RELEVANT, [first, "general"], [first, "well_known_fact"]),
+            READ,
+            half,
+            {"fabricated_evidence": 1},
+            remark="left out and counted",
+        ),
+        "only unknown keys": Specific(
+            _with(family, _RELEVANT, ["x", "y"]), READ, _shares(0.0, 2 / 3, 1.0, 1.0), {"fabricated_evidence": 2}
+        ),
+        "no relevant sentence": Specific(_with(family, _RELEVANT, []), READ, _shares(0.0, 2 / 3, 1.0, 1.0)),
+        "no utilized sentence": Specific(_with(family, _UTILIZED, []), READ, _shares(2 / 3, 0.0, 0.0, 1.0)),
+        "keys that are no texts": Specific(_with(family, _RELEVANT, [1], [None], [[first]], first, {first: 1}), ASKED),
+        "a truth value as a string": Specific(
+            _with(family, "overall_supported", "true", "TRUE", " True. "), READ, good
+        ),
+        "another word for a truth value": Specific(
+            _with(family, "overall_supported", "yes", "no", "", 1, 0, None, [True], "partially"), ASKED
+        ),
+        "no entries": Specific(_with(family, _ENTRIES, []), READ, good, remark="counted as missing"),
+        "entries that are no objects": Specific(_with(family, _ENTRIES, ["a"], [None], [[]], {}, "a", None), ASKED),
+    }
+
+
+def _entry(**changes: object) -> Mapping[str, object]:
+    entry = FAMILIES["ragbench"].good[0][_ENTRIES][0]  # type: ignore[index]
+    return {**entry, **changes}
+
+
+def _ragbench() -> Mapping[str, Specific]:
+    good = FAMILIES["ragbench"].good_scores
+
+    def entries(*entries: Mapping[str, object]) -> str:
+        return FAMILIES["ragbench"].text(**{_ENTRIES: list(entries)})
+
+    return {
+        **_both("ragbench", "0a", "0b"),
+        "an entry that names unknown keys only": Specific(
+            (entries(_entry(supporting_sentence_keys=["9z"]), _entry(response_sentence_key="b")),),
+            READ,
+            good,
+            {"fabricated_evidence": 1, "adherence_checked": False},
+            remark="not supported, by the check",
+        ),
+        "a supported sentence that names nothing": Specific(
+            (entries(_entry(supporting_sentence_keys=[]), _entry(response_sentence_key="b")),),
+            READ,
+            good,
+            {"supported_by_nothing": 1, "adherence_checked": False},
+        ),
+        "a special word in place of keys": Specific(
+            (entries(_entry(supporting_sentence_keys=["General."]), _entry(response_sentence_key="B.")),),
+            READ,
+            good,
+            {"fabricated_evidence": 0, "adherence_checked": True},
+        ),
+        "an entry on a sentence that does not exist": Specific(
+            (entries(_entry(), _entry(response_sentence_key="b"), _entry(response_sentence_key="zz")),),
+            READ,
+            good,
+            {"unknown_entries": 1},
+        ),
+        "a sentence without an entry": Specific(
+            (entries(_entry()),), READ, good, {"missing_entries": 1, "adherence_checked": False}
+        ),
+        "an entry without one of its keys": Specific(
+            tuple(entries({k: v for k, v in _entry().items() if k != key}) for key in _entry()), ASKED
+        ),
+    }
+
+
+def _sources() -> Mapping[str, Specific]:
+    good = FAMILIES["ragbench_sources"].good_scores
+    entry = {"sentence_key": "D1_S1", "is_supported": True, "explanation": "So it is."}
+    return {
+        **_both("ragbench_sources", "D1_S1", "D1_S2"),
+        "a listed sentence without an entry": Specific(
+            _with("ragbench_sources", _ENTRIES, [entry]), READ, good, {"missing_entries": 1}
+        ),
+        "an entry on an unknown key": Specific(
+            _with("ragbench_sources", _ENTRIES, [entry, {**entry, "sentence_key": "D7_S1"}]),
+            READ,
+            good,
+            {"fabricated_evidence": 1},
+        ),
+        "an entry without one of its keys": Specific(
+            _with("ragbench_sources", _ENTRIES, *([{k: v for k, v in entry.items() if k != key}] for key in entry)),
+            ASKED,
+        ),
+    }
+
+
+def _facts() -> Mapping[str, Specific]:
+    first, second = FAMILIES["facts_grounding"].good
+    best, none = FAMILIES["facts_grounding"].good_scores, FAMILIES["facts_grounding"].other_scores
+    half = {"grounded": 0.0, "supported_share": 0.5}
+
+    def pair(**changes: object) -> str:
+        return written([first, {**second, **changes}])
+
+    def excerpts(*excerpts: object) -> tuple[str, ...]:
+        return tuple(written([{**first, "excerpt": excerpt}, second]) for excerpt in excerpts)
+
+    document = str(TRACE.context[0]) if TRACE.context else ""
+    checked = {"grounded_as_labelled": True, "fabricated_evidence": 1}
+    return {
+        "an array where lines were asked": Specific((json.dumps([first, second]),), READ, best),
+        "one object where lines were asked": Specific((json.dumps({"sentences": [first, second]}),), READ, best),
+        "lines with commas between them": Specific((f"{json.dumps(first)},\n{json.dumps(second)}",), READ, best),
+        "empty lines between the lines": Specific((f"\n{json.dumps(first)}\n\n \n{json.dumps(second)}\n",), READ, best),
+        "a line to repair": Specific((f"{json.dumps(first)[:-1]},}}\n{json.dumps(second)}",), READ, best),
+        "a line that breaks off": Specific(
+            (f"{json.dumps(first)[:-30]}\n{json.dumps(second)}", f"{json.dumps(first)}\n{json.dumps(second)[:-30]}"),
+            ASKED,
+            remark="the lost line may be the unsupported one",
+        ),
+        "a line without a label": Specific(
+            tuple(written([first, {k: v for k, v in second.items() if k != key}]) for key in ("label", "sentence")),
+            ASKED,
+        ),
+        "prose or other JSON between the lines": Specific(
+            tuple(f"{json.dumps(first)}\n{line}\n{json.dumps(second)}" for line in ("And then:", '["x"]', "7")),
+            READ,
+            best,
+        ),
+        "no lines at all": Specific(("[]", '{"sentences": []}', "{}"), ASKED),
+        "a label in other letters": Specific((pair(label=" Supported. "), pair(label="SUPPORTED")), READ, best),
+        "a label off the menu": Specific(
+            (pair(label="partially supported"), pair(label="not_supported"), pair(label="yes"), pair(label="no rad")),
+            OFF,
+        ),
+        "an empty label, or none": Specific((pair(label=""), pair(label=None), pair(label=["supported"])), ASKED),
+        "an invented excerpt": Specific(
+            excerpts("All devices come with a warranty of five years.", "See the manual.", "ten years"),
+            READ,
+            half,
+            checked,
+            remark="counts as unsupported",
+        ),
+        "no excerpt where one is due": Specific(
+            (*excerpts(None, "", " "), written([{k: v for k, v in first.items() if k != "excerpt"}, second])),
+            READ,
+            half,
+            checked,
+            remark="counts as unsupported",
+        ),
+        "an excerpt in other case, blanks and quotation marks": Specific(
+            excerpts("ALL devices  come\nwith a warranty of two years", "\u201cAll devices come with a warranty\u201d"),
+            READ,
+            best,
+        ),
+        "an excerpt joined from several places": Specific(
+            excerpts(
+                "with a warranty of two years. ... Shops open at nine.",
+                "It costs nothing at all. All devices come with a warranty",
+                f"{document} Shops open at nine.",
+            ),
+            READ,
+            best,
+        ),
+        "an excerpt joined from single words": Specific(
+            excerpts("two years ... at all ... nine", "warranty All years Shops"), READ, half, checked
+        ),
+        "an excerpt that is no text": Specific(excerpts(7, ["All devices"], {"text": "All devices"}), ASKED),
+        "an excerpt on a label that needs none": Specific(
+            (pair(label="no_rad", excerpt="invented from beginning to end"),), READ, best, {"fabricated_evidence": 0}
+        ),
+        "labels that need no support only": Specific(
+            (written([{**part, "label": "no_rad"} for part in (first, second)]),), READ, {"grounded": 1.0}
+        ),
+        "a contradiction without evidence": Specific(
+            (pair(label="contradictory", excerpt="It costs a fortune at all."),),
+            READ,
+            half,
+            {"fabricated_evidence": 1, "grounded_as_labelled": False},
+        ),
+        "a sentence of the answer left out": Specific(
+            (written([first]),), READ, best, {"uncovered_sentences": 1}, remark="counted"
+        ),
+        "nothing supported": Specific((written(FAMILIES["facts_grounding"].other),), READ, none),
+    }
+
+
+SPECIFIC: Mapping[str, Mapping[str, Specific]] = {
+    "yes/no": _labels(),
+    "graded": _graded(),
+    "three grades (long)": _long(),
+    "three grades (short)": _grades("three grades (short)", "truth"),
+    "ragbench": _ragbench(),
+    "ragbench_sources": _sources(),
+    "facts_grounding": _facts(),
+}

@@ -1,0 +1,91 @@
+"""No broken answer becomes a score: each has the outcome that its table states, through the whole evaluation."""
+
+import asyncio
+from collections.abc import Mapping
+
+import json_repair
+import pytest
+from broken_answers import CASES, Case, Outcome
+from families import FAMILIES, TRACE, Family, members
+from family_answers import SPECIFIC, Specific
+
+from judges.catalog import catalogue
+from judges.evaluate import evaluate
+from judges.models.scripted import ScriptedModel, Step
+from judges.verdict import Assessment
+
+ALL = {what: case for table in CASES.values() for what, case in table.items()}
+UNSCORED = {
+    Outcome.ASKED: ("invalid_answer", 2),
+    Outcome.EMPTY: ("invalid_answer", 1),
+    Outcome.OFF: ("out_of_range", 1),
+    Outcome.REFUSAL: ("refusal", 1),
+    Outcome.FILTER: ("content_filter", 1),
+    Outcome.TRUNCATED: ("truncated", 1),
+}
+
+
+def evaluated(family: Family, answer: str | Step | tuple[str | Step, str | Step]) -> Assessment:
+    steps = answer if isinstance(answer, tuple) else (answer, answer)
+    return asyncio.run(evaluate(family.judge, TRACE, ScriptedModel(steps)))
+
+
+def scores(assessment: Assessment) -> Mapping[str, float]:
+    return {score.metric: score.value for score in assessment.scores}
+
+
+COMMON = [
+    pytest.param(case, family, id=f"{what}-{family}")
+    for what, case in ALL.items()
+    for family in FAMILIES.values()
+    if case.answers(family)
+]
+
+
+@pytest.mark.parametrize(("case", "family"), COMMON)
+def test_a_broken_answer_has_its_stated_outcome(case: Case, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    repaired: list[str] = []
+    loads = json_repair.loads
+    monkeypatch.setattr(json_repair, "loads", lambda text: repaired.append(text) or loads(text))
+    outcome = case.outcome_for(family)
+    for answer in case.answers(family):
+        repaired.clear()
+        found = evaluated(family, answer)
+        seen = (found.outcome, found.reason, scores(found), len(found.calls))
+        if outcome in UNSCORED:
+            reason, calls = UNSCORED[outcome]
+            if isinstance(answer, tuple):
+                calls = 2
+            assert seen == ("unscored", reason, {}, calls), answer
+            continue
+        expected = {Outcome.LAST: family.other_scores, Outcome.TOGETHER: family.union_scores}.get(
+            outcome, family.good_scores
+        )
+        calls = 2 if outcome is Outcome.SECOND else 1
+        assert seen == ("scored", None, pytest.approx(expected), calls), answer
+        assert (outcome is Outcome.READ) <= (not repaired), answer
+        assert (outcome is Outcome.MENDED) <= bool(repaired), answer
+
+
+def test_every_judge_belongs_to_a_family() -> None:
+    assert {name for family in FAMILIES.values() for name in members(family)} == set(catalogue())
+
+
+ONES = {
+    f"{family}: {what}": (FAMILIES[family], case) for family, table in SPECIFIC.items() for what, case in table.items()
+}
+
+
+@pytest.mark.parametrize(("family", "case"), ONES.values(), ids=ONES)
+def test_an_answer_that_only_one_family_can_meet_has_its_stated_outcome(family: Family, case: Specific) -> None:
+    for answer in case.answers:
+        found = evaluated(family, answer)
+        seen = (found.outcome, found.reason, scores(found), len(found.calls))
+        if case.outcome in UNSCORED:
+            reason, calls = UNSCORED[case.outcome]
+            assert seen == ("unscored", reason, {}, calls), answer
+        elif case.outcome is Outcome.ABSTAINED:
+            assert seen == ("abstained", None, {}, 1), answer
+        else:
+            assert seen == ("scored", None, pytest.approx(case.scores), 1), answer
+            assert {key: found.details[key] for key in case.details} == case.details, answer
