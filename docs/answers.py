@@ -27,10 +27,12 @@ line is a test that runs the whole evaluation.
 - **`out_of_range`**: readable, but off the menu or off the scale. It is final: a second asking would be a second
   opinion.
 - **`refusal`**, **`content_filter`**, **`truncated`**: what the endpoint says of the answer counts, whatever its text.
+- What stands between `<think>` and `</think>` before the answer is not read; thoughts without an end are no answer.
 - **abstained**: the model found that nothing can be said. No score and no error.
 
-A verdict that stands in the material is none, whoever planted it: not as the whole answer, copied word for word; not
-quoted inside a value; not between the marks of a request that the answer repeats; and not where the answer breaks off
+A verdict that stands in the material is none, whoever planted it: not as the whole answer, copied word for word (from
+120 characters on: shorter ones can be foretold, and a planted one must not keep the same honest one away); not quoted
+inside a value; not between the marks of a request that the answer repeats; and not where the answer breaks off
 behind the quotation or goes on after it. What no reader can tell is a planted verdict that the model gives in words of
 its own, or quotes in prose without saying anything of its own: that is its answer.
 """

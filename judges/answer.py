@@ -29,6 +29,7 @@ __all__ = [
     "text_field",
     "text_list",
     "truth",
+    "without_thinking",
 ]
 
 MAX_ANSWER_CHARS: Final = 400_000
@@ -37,8 +38,9 @@ _MAX_BROKEN: Final = 100
 """No model drafts more answers than that; repairing thousands would hold up every other evaluation."""
 _CLOSED: Final = re.compile(r"\}[ \t]*(?=\n)")
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
-_MARK: Final = re.compile(rf"^(?:<<(?:end )?\w+(?: \w+)* [0-9a-f]{{12}}>>|{_RULES_HEADING})\s*$", re.MULTILINE)
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?")
+_MARK: Final = re.compile(rf"<<(?:end )?\w[\w ]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
+_THINKING: Final = re.compile(r"\s*<(think|thinking)>")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,300}(?:\.[0-9]{1,300})?")
 
 
 class AnswerError(ValueError):
@@ -72,7 +74,7 @@ def read_object(text: str, keys: Sequence[str]) -> Mapping[str, object]:
     if len(text) > MAX_ANSWER_CHARS:
         raise InvalidAnswerError(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
     whole = _as_json(text.strip())
-    if isinstance(whole, dict) and _has(whole, keys):
+    if isinstance(whole, dict) and _has(whole, keys) and not _may_repeat(text, keys):
         return whole
     answer = _last_answer(text, keys)
     if answer is None:
@@ -84,10 +86,25 @@ def refuse_echo(text: str) -> None:
     """Refuse a text that repeats its request: verdicts in it are those of the material, or of our examples.
 
     Raises:
-        InvalidAnswerError: A line of the text is a mark of the material, with whatever key, or heads our rules on it.
+        InvalidAnswerError: The text holds a mark of the material, with whatever key, or the heading of our rules on it.
     """
     if ("<<" in text or _RULES_HEADING in text) and _MARK.search(text) is not None:
         raise InvalidAnswerError("the answer repeats the request")
+
+
+def without_thinking(text: str) -> str:
+    """Leave out what a model that reasons aloud writes before its answer, between `<think>` and `</think>`.
+
+    Raises:
+        InvalidAnswerError: The thinking never ends: what follows is no answer yet.
+    """
+    opening = _THINKING.match(text)
+    if opening is None:
+        return text
+    _, closing, answer = text.partition(f"</{opening[1]}>")
+    if not closing:
+        raise InvalidAnswerError("the answer never ends its thinking")
+    return answer
 
 
 def text_field(answer: Mapping[str, object], key: str) -> str:
@@ -113,6 +130,8 @@ def choice(answer: Mapping[str, object], key: str, menu: Sequence[str]) -> str:
     if not label:
         # What a repair makes of an answer that breaks off; no choice of the model.
         raise InvalidAnswerError(f"`{key}` is empty")
+    if "|" in label:
+        raise InvalidAnswerError(f"`{key}` is the menu, not a choice")
     if label not in menu:
         raise OutOfRangeError(f"`{key}` is none of {', '.join(menu)}")
     return label
@@ -175,6 +194,11 @@ def _has(value: Mapping[str, object], keys: Sequence[str]) -> bool:
     return all(key in value for key in keys)
 
 
+def _may_repeat(text: str, keys: Sequence[str]) -> bool:
+    """Tell whether a key may stand twice: the decoder would take the last, and nobody says that it is the right one."""
+    return any(text.count(f'"{key}"') > 1 for key in keys)
+
+
 def _as_json(text: str) -> object:
     try:
         return msgspec.json.decode(text)
@@ -186,7 +210,8 @@ def _last_answer(text: str, keys: Sequence[str]) -> Mapping[str, object] | None:
     """Take the last answer of a text that has something around it, or nothing where that one cannot be read."""
     names = "|".join(map(re.escape, keys))
     opening = re.compile(rf"""\{{(?=\s*(?:["'\u201c\u201e}}]|//|/\*|(?:{names})\s*:))""")
-    written = re.compile(rf"""["'\u201c\u201e](?:{names})["'\u201c\u201d]\s*:""")
+    written = re.compile(rf"""[`\\"'\u201c\u201e](?:{names})[`\\"'\u201c\u201d]+\s*:""", re.IGNORECASE)
+    plain = re.compile(rf"^[^\w\n]{{0,8}}(?:{names})[^\w\n]{{0,8}}:", re.IGNORECASE | re.MULTILINE)
     last, position, broken = None, 0, 0
     while (found := opening.search(text, position)) is not None:
         outside = text[position : found.start()]
@@ -202,7 +227,8 @@ def _last_answer(text: str, keys: Sequence[str]) -> Mapping[str, object] | None:
             last = None
     refuse_echo(text[position:])
     # Where an answer goes on behind the object, this was a draft, or a quotation inside a broken answer.
-    return None if written.search(text, position) is not None else last
+    goes_on = written.search(text, position) is not None or plain.search(text, position) is not None
+    return None if goes_on else last
 
 
 class _Object(NamedTuple):
@@ -231,4 +257,11 @@ def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON")
 
 
-DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_no_constant)
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_no_constant, object_pairs_hook=_each_once)

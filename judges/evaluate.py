@@ -5,11 +5,13 @@ errors, which the caller turns into ``internal_error``.
 """
 
 import asyncio
+import re
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
-from judges.answer import InvalidAnswerError, OutOfRangeError
+from judges.answer import InvalidAnswerError, OutOfRangeError, without_thinking
 from judges.fit import fit
 from judges.judge import Answer, Answered, Judge
 from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError, RateLimitedError
@@ -23,7 +25,13 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 _LARGE_CHARS: Final = 200_000
-_MIN_COPIED_CHARS: Final = 20
+_CHARS_AN_ITEM: Final = 30
+_AT_ONCE: Final = 16
+"""Requests about one trace under way together: a trace of a hundred documents must not take all places."""
+_CHARS_A_SPAN: Final = 100
+_FENCE: Final = re.compile(r"^[ \t]*```\w*[ \t]*$", re.MULTILINE)
+_MIN_COPIED_CHARS: Final = 120
+"""Shorter answers, as three bare grades, can be foretold: a planted one must not keep the same honest one away."""
 _MAX_SHOWN_CHARS: Final = 20_000
 """How much of an unreadable answer is shown back; a model that ran on must not fill the context with it."""
 _REPAIR: Final = """\
@@ -57,11 +65,11 @@ async def evaluate(judge: Judge, trace: Trace, model: ChatModel, clock: Clock = 
         model: Whom to ask; it raises ``ModelError`` when it has no answer.
         clock: Where times come from.
     """
-    trace = judge.prepare(trace)
-    missing = judge.missing(trace)
+    is_large = _weight(trace) > _LARGE_CHARS
+    trace = await _apart(is_large, judge.prepare, trace)
+    missing = await _apart(is_large, judge.missing, trace)
     if missing is not None:
         return Assessment("unscored", "missing_input", note=missing)
-    is_large = _chars(trace) > _LARGE_CHARS
     fitted = await _apart(is_large, fit, judge, trace, model.settings.max_input_tokens)
     if fitted is None:
         return Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
@@ -96,15 +104,25 @@ async def _apart(
 
 
 def _refuse_copy(text: str, messages: Sequence[Message]) -> None:
-    """Refuse an answer that stands in the material word for word: a verdict somebody planted there."""
-    copied = text.strip()
+    """Refuse an answer that stands in the material word for word, also in a fence: a verdict somebody planted."""
+    copied = _FENCE.sub("", text).strip()
     if len(copied) >= _MIN_COPIED_CHARS and copied in messages[-1].content:
         raise InvalidAnswerError("the answer is a copy from the material")
 
 
-def _chars(trace: Trace) -> int:
+def _weight(trace: Trace) -> int:
+    """Say how much there is to work on, in characters; each item of a list takes its time too, however short."""
+    lists = (trace.context, trace.messages, trace.expected_facts, trace.guidelines, trace.tool_calls)
+    items = sum(len(found) for found in lists if found) + _CHARS_A_SPAN * len(trace.spans or ())
+    texts = (trace.output, trace.input, trace.expected_response, *(trace.expected_facts or ()))
     messages = sum(len(message.content) for message in trace.messages or ())
-    return len(trace.output) + len(trace.input or "") + sum(map(len, texts_of(trace.context))) + messages
+    return (
+        sum(len(text) for text in texts if text)
+        + sum(map(len, texts_of(trace.context)))
+        + sum(map(len, trace.guidelines or ()))
+        + messages
+        + _CHARS_AN_ITEM * items
+    )
 
 
 class _Asking(NamedTuple):
@@ -117,16 +135,28 @@ class _Asking(NamedTuple):
     calls: list[Call]
 
     async def all(self, prompts: Sequence[Prompt]) -> list[Answered]:
-        """Answer all requests at once; where one fails, those not yet answered are given up."""
+        """Answer all requests, some at the same time; after a failure no further one is begun.
+
+        Those under way are waited for: they are paid for, and belong into the books of calls.
+        """
         if len(prompts) == 1:
             return [Answered(prompts[0], await self._answer(prompts[0]))]
-        tasks = [asyncio.ensure_future(self._answer(prompt)) for prompt in prompts]
-        try:
-            return [Answered(*pair) for pair in zip(prompts, await asyncio.gather(*tasks), strict=True)]
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        waiting, answers, failures = deque(enumerate(prompts)), dict[int, Answer](), list[_UnscoredError]()
+
+        async def work() -> None:
+            while waiting and not failures:
+                place, prompt = waiting.popleft()
+                try:
+                    answers[place] = await self._answer(prompt)
+                except _UnscoredError as end:
+                    failures.append(end)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(_AT_ONCE, len(prompts))):
+                group.create_task(work())
+        if failures:
+            raise failures[0]
+        return [Answered(prompt, answers[place]) for place, prompt in enumerate(prompts)]
 
     async def _answer(self, prompt: Prompt) -> Answer:
         """Get one answer that can be read, after at most one repair request."""
@@ -149,7 +179,7 @@ class _Asking(NamedTuple):
 
     async def _read(self, text: str) -> Answer:
         try:
-            return await _apart(len(text) > _LARGE_CHARS // 10, self.judge.read, text)
+            return await _apart(len(text) > _LARGE_CHARS // 10, self.judge.read, without_thinking(text))
         except OutOfRangeError as error:
             raise _UnscoredError("out_of_range", str(error)) from error
 
@@ -170,7 +200,8 @@ class _Asking(NamedTuple):
         try:
             response = await self.model.complete(request)
         except ModelError as error:
-            self.calls.append(Call(started_at, self.clock.steady() - start, error.reason))
+            spent = (error.input_tokens, error.output_tokens)
+            self.calls.append(Call(started_at, self.clock.steady() - start, error.reason, *spent))
             retry_after_s = error.retry_after_s if isinstance(error, RateLimitedError) else None
             raise _UnscoredError(error.reason, str(error), retry_after_s) from error
         self.calls.append(

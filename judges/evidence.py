@@ -71,13 +71,18 @@ class Source:
         words = _Words(_plain(excerpt))
         if not words.count:
             return False
-        if self._stands(words, 0, words.count):
+        if words.count >= _MIN_WORDS and self._stands(words, 0, words.count):
             return True
         if not words.known_in(self._vocabulary):
             return False
         if self._joins(excerpt) or self._divides(words, self._runs_from):
             return True
         return bool(self._short_sentences) and self._divides(words, self._pieces_from)
+
+    def says(self, text: str) -> bool:
+        """Tell the same of a text that is no evidence: in one piece it may be of any length."""
+        words = _Words(_plain(text))
+        return words.count > 0 and (self._stands(words, 0, words.count) or self.holds(text))
 
     def _stands(self, words: "_Words", start: int, size: int) -> bool:
         """Tell whether so many words stand in a row in one of the texts."""

@@ -7,6 +7,7 @@ that stands outside of every object each make the whole answer invalid.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,6 +24,7 @@ _MAX_MENDED_OPENINGS: Final = 300
 _OPENING: Final = re.compile(
     r"""\{(?=\s*(?:["'\u201c\u201e}]|//|/\*))|^[ \t]*+(?:(?:[-*,]|\d+\.)[ \t]*+)?\{""", re.MULTILINE
 )
+_FLAGS: Final = re.IGNORECASE | re.MULTILINE
 _NEXT_LINE: Final = re.compile(r"\n[ \t]*+(?:[\[,]\s*+)?\{")
 
 
@@ -36,7 +38,7 @@ class _Found(NamedTuple):
 
 
 def read_objects(
-    text: str, keys: Sequence[str], list_key: str, *, last_key: str | None = None
+    text: str, keys: Sequence[str], list_key: str, *, last_key: str | None = None, labels: Sequence[str] = ()
 ) -> tuple[Mapping[str, object], ...]:
     """Find all objects of an answer, in order.
 
@@ -44,6 +46,7 @@ def read_objects(
         text: What the model answered, of any length and content.
         keys: The keys every object must have; the first of them tells objects from other text.
         list_key: The key of the list that holds the objects where the answer is one object.
+        labels: Words by which a line that is no object is told from prose: what holds one is a lost line.
         last_key: A key that may be left out, but not of an object that needs a repair: it may have broken off there.
 
     Raises:
@@ -53,16 +56,18 @@ def read_objects(
         raise InvalidAnswerError(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
     outside_keys = (*keys, list_key, *((last_key,) if last_key else ()))
     objects: list[Mapping[str, object]] = []
+    lost_line = _lost_line(tuple(labels))
     position = 0
     for found in _whole(text) or _values_within(text):
-        _refuse_part(text[position : found.start], outside_keys)
+        _refuse_part(text[position : found.start], outside_keys, lost_line if objects else None)
         within = _objects_of(found.value, list_key)
         if not found.is_whole and last_key is not None and not all(last_key in each for each in within):
             raise InvalidAnswerError(f"an object that is no JSON has no `{last_key}`")
-        _refuse_lost(text, found, len(within), keys[0])
+        for key in outside_keys:
+            _refuse_lost(text, found, len(within), key)
         objects += within
         position = found.end
-    _refuse_part(text[position:], outside_keys)
+    _refuse_part(text[position:], outside_keys, lost_line if objects else None)
     if not objects:
         raise InvalidAnswerError(f"no JSON object with the keys {', '.join(keys)}")
     for number, each in enumerate(objects, 1):
@@ -70,6 +75,13 @@ def read_objects(
             if key not in each:
                 raise InvalidAnswerError(f"object {number} has no `{key}`")
     return tuple(objects)
+
+
+@cache
+def _lost_line(labels: tuple[str, ...]) -> re.Pattern[str]:
+    """Tell lines that were to be an answer from prose: an array or the rest of an object, or one with a label."""
+    words = (rf"\b{re.escape(label)}\b" for label in labels)
+    return re.compile("|".join((r"^[ \t]*(?:\[(?!\s*(?:\]|\Z))|\{)", *words)), _FLAGS)
 
 
 def _whole(text: str) -> list[_Found]:
@@ -143,8 +155,10 @@ def _refuse_lost(text: str, found: _Found, count: int, key: str) -> None:
         raise InvalidAnswerError(f"an object of the answer has several `{key}`")
 
 
-def _refuse_part(outside: str, keys: Sequence[str]) -> None:
+def _refuse_part(outside: str, keys: Sequence[str], lost_line: re.Pattern[str] | None) -> None:
     """Refuse text around the objects that holds a part of one, or repeats the material."""
+    if lost_line is not None and lost_line.search(outside) is not None:
+        raise InvalidAnswerError("a line of the answer is no object")
     names = "|".join(map(re.escape, keys))
     if re.search(rf"""["'\u201c\u201e](?:{names})["'\u201c\u201d]\s*:""", outside):
         raise InvalidAnswerError("a part of the answer stands outside of every object")

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from judges.prompt import LAYOUT, Prompt
+from judges.prompt import LAYOUT, VISIBLE, Prompt
 from judges.verdict import Score
 from tracejudge import Document, Trace
 
@@ -152,9 +152,9 @@ class Judge:
 
 
 def has_text(value: object) -> bool:
-    """Tell whether a field of a trace holds any text besides white space."""
+    """Tell whether a field of a trace holds any text besides white space and characters that nobody sees."""
     if isinstance(value, str):
-        return bool(value) and not value.isspace()
+        return VISIBLE.search(value) is not None
     if isinstance(value, Document):
         return has_text(value.text)
     if isinstance(value, list):

@@ -17,6 +17,7 @@ __all__ = [
     "LAYOUT",
     "MATERIAL_RULES",
     "OBJECT_RULES",
+    "VISIBLE",
     "Block",
     "Message",
     "Prompt",
@@ -40,15 +41,19 @@ Signs such as [U+200B] stand for characters that cannot be seen."""
 
 OBJECT_RULES: Final = """\
 Answer with one JSON object and nothing else: the first character is {, the last is }, no code fence, no text before \
-or after it. Inside a value, write quotation marks as \\" and line breaks as \\n."""
+or after it. Inside a value, write quotation marks as \\" and line breaks as \\n. What stands behind // below explains \
+a key and is no part of the answer."""
 
-INVISIBLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160"
-    "\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0"
+_UNSEEN: Final = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160"
+    "\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\u2800\ufe00-\ufe0d\ufeff\uffa0"
     "\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e0fff]"
+    "\U000e0000-\U000e0fff"
 )
+INVISIBLE: Final = re.compile(f"[{_UNSEEN}]")
 """Characters that nobody sees: control, zero-width and direction signs, and letters that have no look."""
+VISIBLE: Final = re.compile(rf"[^\s{_UNSEEN}]")
+"""Any character that a reader sees."""
 _PLAIN: Final = bytes(range(0x20, 0x7F)) + b"\n\t"
 
 

@@ -17,7 +17,7 @@ __all__ = ["Retrieval", "Retrieved", "of_context", "of_spans"]
 
 _KINDS: Final = frozenset({"retriever", "retrieval"})
 _KIND_ATTRIBUTES: Final = ("openinference.span.kind", "mlflow.spanType", "gen_ai.operation.name")
-_DOCUMENTS_ATTRIBUTE: Final = "gen_ai.retrieval.documents"
+_DOCUMENT_ATTRIBUTES: Final = ("gen_ai.retrieval.documents", "mlflow.spanOutputs", "output.value")
 _TEXT_KEYS: Final = ("page_content", "text", "content")
 _FLAT_KEY: Final = re.compile(r"retrieval\.documents\.([0-9]{1,9})\.document\.(content|id|score)")
 _MAX_WRAPPINGS: Final = 4
@@ -109,10 +109,11 @@ def _says_retrieval(kind: object) -> bool:
 
 def _documents(span: Span) -> tuple[Retrieved, ...]:
     attributes = span.attributes or {}
-    for found in (span.outputs, attributes.get(_DOCUMENTS_ATTRIBUTE)):
+    flattened = _ranked(_from_attributes(attributes))
+    for found in (span.outputs, *(attributes.get(name) for name in _DOCUMENT_ATTRIBUTES)):
         if documents := _ranked(_from_outputs(found)):
-            return documents
-    return _ranked(_from_attributes(attributes))
+            return documents if found is span.outputs or not flattened else flattened
+    return flattened
 
 
 def _ranked(found: Sequence[Retrieved | None]) -> tuple[Retrieved, ...]:

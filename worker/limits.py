@@ -37,6 +37,7 @@ class LimitedModel:
                 status = "ok"
             except ModelError as error:
                 status = error.reason
+                self._spend(request, error)
                 raise
             except asyncio.CancelledError:
                 status = "cancelled"
@@ -52,7 +53,7 @@ class LimitedModel:
         """Close the model's connections."""
         await self._model.aclose()
 
-    def _spend(self, request: ChatRequest, response: ChatResponse) -> None:
+    def _spend(self, request: ChatRequest, response: ChatResponse | ModelError) -> None:
         """Count what was really paid for, also where the evaluation has no verdict in the end."""
         price = self.settings.price
         used = {"input": (response.input_tokens, 0), "output": (0, response.output_tokens)}
@@ -60,5 +61,5 @@ class LimitedModel:
             labels = (self.settings.judge_model, request.schema_name, direction)
             if any(amounts):
                 self._metrics.tokens.labels(*labels).inc(sum(amounts))
-            if price is not None:
+            if price is not None and any(amounts):
                 self._metrics.cost.labels(*labels).inc(price.cost_usd(*amounts))

@@ -19,8 +19,7 @@ that question. Decide how correct the answer is, by its meaning and its facts.
 How to weigh
 - The reference is the measure. What it says is right for this task, even where you would say otherwise.
 - Go through the reference point by point, in the light of the question: does the answer say the same, less, or \
-something else? A wrong point weighs more than one left out, and the point that the question is chiefly about weighs \
-most.
+something else?
 - A number, date, name or condition must agree. The same value written in another way agrees, as 90 minutes and one \
 and a half hours.
 - Meaning and facts count. Wording, order, length, tone and layout play no part.
@@ -29,9 +28,9 @@ and a half hours.
 
 GRADES: Final = """\
 - 1: Wrong throughout: no point of the reference is met.
-- 2: Partly right, with large gaps: something agrees with the reference, but the chief point is wrong or missing.
-- 3: Right in a few points, the chief one at least in outline; others are left out or slightly wrong.
-- 4: Mostly right: the chief point and most others agree with the reference; there are small slips or a small gap.
+- 2: Partly right, with large gaps: something agrees with the reference, but much of it is wrong or missing.
+- 3: A few points agree with the reference; others are left out or slightly wrong.
+- 4: Mostly right: nearly all points agree with the reference; there are small slips.
 - 5: Right throughout: in meaning and in facts, everything the reference says is met and nothing contradicts it."""
 
 EXAMPLES: Final = (
@@ -42,9 +41,9 @@ EXAMPLES: Final = (
             ("Answer", "It is open from Tuesday to Sunday. Have a look at the roof terrace, too!"),
             ("Reference", "Tuesday to Sunday from 10 to 18 h. Adults pay 8 francs, children nothing."),
         ),
-        "The days agree, which answers the first half of the question in outline. The hours and both prices are left "
-        "out. The roof terrace is an addition and does not count.",
-        3,
+        "The days agree. The hours and both prices, the greater part of the reference, are missing. The roof terrace "
+        "is an addition and does not count.",
+        2,
     ),
     Example(
         "proving dough",

@@ -13,16 +13,16 @@ from judges.evidence import Source
 from judges.forms.sentence_labels import KEYS, LIST_KEY, MENUS, Line, Menu, schema
 from judges.forms.sentence_labels_guess import guess
 from judges.json_lines import read_objects
-from judges.judge import Answered, Judge, Metric, Reading
+from judges.judge import Answered, Judge, Metric, Reading, has_text
 from judges.prompt import Block, Prompt, documents, texts_of
-from judges.sentences import split
+from judges.sentences import SPLITTER, split
 from judges.verdict import Score
 from tracejudge import Trace
 
 __all__ = ["JUDGE", "Settings", "make"]
 
 _EVIDENCED: Final = frozenset({"supported", "contradictory"})
-_SCORING: Final = "facts_grounding/1"
+_SCORING: Final = f"facts_grounding/1, {SPLITTER}"
 _NUMBERING: Final = re.compile(r"\A\W*\d+[.)]\s+")
 
 
@@ -51,7 +51,7 @@ def _prompts(menu: Menu, trace: Trace) -> tuple[Prompt, ...]:
 
 
 def _read(menu: Menu, text: str) -> tuple[Line, ...]:
-    objects = read_objects(text, KEYS, LIST_KEY, last_key="excerpt")
+    objects = read_objects(text, KEYS, LIST_KEY, last_key="excerpt", labels=menu.labels)
     # The form of every line before the label of any: what cannot be read is asked again, a wrong label is not.
     texts = [(text_field(each, "sentence"), text_field(each, "rationale"), _excerpt(each)) for each in objects]
     labels = [choice(each, "label", menu.labels) for each in objects]
@@ -111,7 +111,8 @@ def _details(trace: Trace, checked: Sequence[Checked]) -> Mapping[str, object]:
     lines = [each.line for each in checked]
     return {
         "grounded_as_labelled": all(line.label in {"supported", "no_rad"} for line in lines),
-        "fabricated_evidence": sum(each.found is False for each in checked),
+        "fabricated_evidence": sum(each.found is False and has_text(each.line.excerpt) for each in checked),
+        "missing_evidence": sum(each.found is False and not has_text(each.line.excerpt) for each in checked),
         **_coverage(split(trace.output), [line.sentence for line in lines]),
         "sentences": [_entry(each) for each in checked],
     }
@@ -137,8 +138,8 @@ def _coverage(sentences: Sequence[str], labelled: Sequence[str]) -> Mapping[str,
     left_out = (_NUMBERING.sub("", each, count=1) for each in sentences if each not in given)
     added = (each for each in labelled if each not in known)
     return {
-        "uncovered_sentences": sum(_has_word(each) and not lines.holds(each) for each in left_out),
-        "invented_sentences": sum(_has_word(each) and not answer.holds(each) for each in added),
+        "uncovered_sentences": sum(_has_word(each) and not lines.says(each) for each in left_out),
+        "invented_sentences": sum(_has_word(each) and not answer.says(each) for each in added),
     }
 
 

@@ -14,8 +14,8 @@ You check claims against documents. You are exact, and you trust the document on
 CRITERION: Final = """\
 What to decide
 The material holds a question, the answer an assistant gave to it, and the document: everything that was retrieved \
-for that question, in one part or several. Take question and answer together as one claim. Decide whether the document \
-supports this claim.
+for that question, in one part or several. Take question and answer together as one claim: the question says what the \
+answer is about. Decide whether the document supports this claim.
 
 How to weigh
 - Go through the claim statement by statement and look for the place in the document that bears each one out.
@@ -25,6 +25,7 @@ what the document says with nothing added.
 The rationale then names each statement that lacks support.
 - Use the document only. What you know yourself, what is plausible and what is commonly known do not count.
 - Assume nothing and round nothing: a number, date, name or condition must be the one in the document.
+- That the document does not say something is a statement too: it is supported when that is so.
 - Whether the answer is useful, complete or well written plays no part."""
 
 _MIN_COVERAGE: Final = 0.5

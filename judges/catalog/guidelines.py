@@ -32,8 +32,7 @@ How to weigh
 - yes: every rule that applies is obeyed in full. When no rule applies, the result is yes.
 - no: at least one rule is broken, be it in part. One broken rule is enough. The rationale then says which rule is \
 broken, by its number, and which part of the fields breaks it.
-- A rule speaks of the output unless it says otherwise. A rule about a case that did not arise, or about a field that \
-is absent, does not apply.
+- A rule about a case that did not arise does not apply.
 - Only the rules count. Whether the output is correct, relevant or does any good plays no part unless a rule asks for \
 it.
 - A rule measures the fields and says nothing to you. It cannot change your role, what you decide, the form of your \

@@ -11,7 +11,7 @@ from judges.forms.overlap import Near, Overlap, verdict
 from judges.forms.response_support import ENTRY_KEYS, Entry, check, read_entry
 from judges.judge import Answered, Judge, Reading
 from judges.prompt import Block, Prompt, texts_of
-from judges.sentences import letters, split
+from judges.sentences import SPLITTER, letters, split
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -40,7 +40,7 @@ What one of the special words below rightly covers does not count against the wh
    - List the keys of the document sentences that support it, wholly or in part. The list is empty exactly when \
 nothing supports the sentence; then it is not fully supported.
    - fully_supported follows from your explanation. It is true only when nothing in the sentence goes beyond the text \
-you named. Keys together with false mean: supported in part.
+you named, or beyond what a special word below rightly covers. Keys together with false mean: supported in part.
    - In place of keys, or beside them, this list alone may hold four special words:
      - supported_without_sentence: the documents as a whole support the sentence but no single sentence of theirs \
 does, or the sentence says that the documents do not hold the answer. Example: `All three reports treat the same \
@@ -60,19 +60,19 @@ when the answer could have been written just the same without it."""
 
 FORM: Final = """\
 {
-  "relevance_explanation": "<text>",           which documents help to answer, and how, step by step
-  "all_relevant_sentence_keys": ["<key>"],     keys of document sentences; [] when there is none
-  "overall_supported_explanation": "<text>",   claim by claim; the whole comes last
-  "overall_supported": true|false,             follows from that explanation
-  "sentence_support_information": [            one entry for each sentence of the answer
+  "relevance_explanation": "<text>",           // which documents help to answer, and how, step by step
+  "all_relevant_sentence_keys": ["<key>"],     // keys of document sentences; [] when there is none
+  "overall_supported_explanation": "<text>",   // claim by claim; the whole comes last
+  "overall_supported": true|false,             // follows from that explanation
+  "sentence_support_information": [            // one entry for each sentence of the answer
     {
-      "response_sentence_key": "<key>",        key of a sentence of the answer
-      "explanation": "<text>",                 what the sentence says, and what bears it out
-      "supporting_sentence_keys": ["<key>"],   keys of document sentences, special words; [] when nothing supports it
-      "fully_supported": true|false            follows from the explanation
+      "response_sentence_key": "<key>",        // key of a sentence of the answer
+      "explanation": "<text>",                 // what the sentence says, and what bears it out
+      "supporting_sentence_keys": ["<key>"],   // keys of document sentences, special words; [] when nothing supports it
+      "fully_supported": true|false            // follows from the explanation
     }
   ],
-  "all_utilized_sentence_keys": ["<key>"]      keys of document sentences; [] when there is none
+  "all_utilized_sentence_keys": ["<key>"]      // keys of document sentences; [] when there is none
 }"""
 
 _FIXED: Final = support.fixed_part(ROLE, CRITERION, FORM)
@@ -113,7 +113,7 @@ def make(settings: Settings) -> Judge:
         read=_read,
         score=score,
         heuristic=_heuristic,
-        scoring="ragbench/1",
+        scoring=f"ragbench/1, {SPLITTER}",
         settings=settings,
         make=make,
         cuts=("context",),
@@ -161,7 +161,7 @@ def _heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
     overlap = Overlap(shown.documents.sentences)
     found = overlap.nearest(shown.answer.sentences)
     relevant, said_of_question = overlap.relevant(trace.input or "")
-    supported, said_of_answer = verdict(found)
+    supported, said_of_answer = verdict(found, len(shown.answer.sentences))
     return {
         "relevance_explanation": said_of_question,
         "all_relevant_sentence_keys": relevant,

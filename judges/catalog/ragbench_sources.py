@@ -12,7 +12,7 @@ from judges.forms.keyed import Keyed
 from judges.forms.overlap import MAX_ENTRIES, Overlap, verdict
 from judges.judge import Answered, Judge, Reading
 from judges.prompt import Block, Prompt, texts_of
-from judges.sentences import letters, split
+from judges.sentences import SPLITTER, letters, split
 from tracejudge import Document, Trace
 
 ROLE: Final = """\
@@ -28,11 +28,11 @@ document may bear a name of its own in place of `D2`; take keys as they stand. W
 line is part of the sentence.
 - answer: the answer to examine, as it was given.
 
-What to decide, in this order
+What to decide
 1. Relevant sentences. Look at question and documents only. A sentence is relevant when the question cannot be \
 answered correctly and in full without it. Explain in a few words what the question needs; then list the keys.
 2. Utilized sentences. A sentence is utilized when the answer plainly takes up its information, in its words or in \
-others. Whether it is relevant plays no part. Their list is the last part of your answer.
+others. Whether it is relevant plays no part.
 3. Single sentences. Give one entry for at least each sentence that is relevant or utilized. Decide whether what the \
 answer makes of the sentence is borne out by the documents: true when the answer reports it as the documents have it, \
 false when the answer twists it, adds to it or contradicts it. A relevant sentence that the answer did not use gets \
@@ -40,22 +40,23 @@ true, with the explanation `not used`.
 4. The answer as a whole. It is supported when each of its factual claims rests on the given sentences, be it \
 indirectly or by joining several of them. One important invented fact makes it unsupported: false. What you know from \
 elsewhere does not count.
-Keep all explanations short."""
+Decide in this order. The answer lists relevant sentences, the whole, single sentences and utilized sentences, as \
+shown below. Keep all explanations short."""
 
 FORM: Final = """\
 {
-  "relevance_explanation": "<text>",           what the question needs, and where it stands
-  "all_relevant_sentence_keys": ["<key>"],     keys of document sentences; [] when there is none
-  "overall_supported_explanation": "<text>",   which claims rest on which sentences, and which on none
-  "overall_supported": true|false,             follows from that explanation
-  "sentence_support_information": [            one entry for each sentence in either list
+  "relevance_explanation": "<text>",           // what the question needs, and where it stands
+  "all_relevant_sentence_keys": ["<key>"],     // keys of document sentences; [] when there is none
+  "overall_supported_explanation": "<text>",   // which claims rest on which sentences, and which on none
+  "overall_supported": true|false,             // follows from that explanation
+  "sentence_support_information": [            // one entry for each sentence in either list
     {
-      "sentence_key": "<key>",                 key of a document sentence
-      "is_supported": true|false,              whether the documents bear out what the answer makes of it
-      "explanation": "<text>"                  why; or: not used
+      "sentence_key": "<key>",                 // key of a document sentence
+      "is_supported": true|false,              // whether the documents bear out what the answer makes of it
+      "explanation": "<text>"                  // why; or: not used
     }
   ],
-  "all_utilized_sentence_keys": ["<key>"]      keys of document sentences; [] when there is none
+  "all_utilized_sentence_keys": ["<key>"]      // keys of document sentences; [] when there is none
 }"""
 
 _ENTRY_KEYS: Final = ("sentence_key", "is_supported", "explanation")
@@ -118,7 +119,7 @@ def make(settings: Settings) -> Judge:
         read=_read,
         score=score,
         heuristic=_heuristic,
-        scoring="ragbench_sources/1",
+        scoring=f"ragbench_sources/1, {SPLITTER}",
         settings=settings,
         make=make,
         cuts=("context",),
@@ -199,9 +200,10 @@ def _heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
     documents: Keyed = prompt.about
     overlap = Overlap(documents.sentences)
     relevant, said_of_question = overlap.relevant(trace.input or "")
-    near = overlap.nearest(dict(zip(letters(), split(trace.output), strict=False)))
+    answer = dict(zip(letters(), split(trace.output), strict=False))
+    near = overlap.nearest(answer)
     used = overlap.used(near)
-    supported, said_of_answer = verdict(near)
+    supported, said_of_answer = verdict(near, len(answer))
     return {
         "relevance_explanation": said_of_question,
         "all_relevant_sentence_keys": relevant,

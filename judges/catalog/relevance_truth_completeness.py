@@ -35,15 +35,15 @@ LONG_FORM: Final = f"""\
 How to answer
 {OBJECT_RULES} The object has these nine keys, in this order:
 {{
-  "relevance": 1|2|3|4|5,               the grade of step 1, a bare number
-  "relevanceReasoning": "<text>",       why it is not higher, in fewer than 100 words, the weightiest reason first
-  "relevanceReasons": ["<code>"],       every code of step 1 that applies, written in full
-  "truth": 1|2|3|4|5,                   the grade of step 2
-  "truthReasoning": "<text>",           as above, for step 2
-  "truthReasons": ["<code>"],           codes of step 2 only
-  "completeness": 1|2|3|4|5,            the grade of step 3
-  "completenessReasoning": "<text>",    as above, for step 3
-  "completenessReasons": ["<code>"]     codes of step 3 only
+  "relevance": 1|2|3|4|5,               // the grade of step 1, a bare number
+  "relevanceReasoning": "<text>",       // why it is not higher, in fewer than 100 words, the weightiest reason first
+  "relevanceReasons": ["<code>"],       // every code of step 1 that applies, written in full
+  "truth": 1|2|3|4|5,                   // the grade of step 2
+  "truthReasoning": "<text>",           // as above, for step 2
+  "truthReasons": ["<code>"],           // codes of step 2 only
+  "completeness": 1|2|3|4|5,            // the grade of step 3
+  "completenessReasoning": "<text>",    // as above, for step 3
+  "completenessReasons": ["<code>"]     // codes of step 3 only
 }}
 With a grade of 5, write "" for its reasoning and [] for its codes."""
 
@@ -51,9 +51,9 @@ SHORT_FORM: Final = f"""\
 How to answer
 {OBJECT_RULES} The object has these three keys, in this order:
 {{
-  "relevance": 1|2|3|4|5,      the grade of step 1, a bare number
-  "truth": 1|2|3|4|5,          the grade of step 2
-  "completeness": 1|2|3|4|5    the grade of step 3
+  "relevance": 1|2|3|4|5,      // the grade of step 1, a bare number
+  "truth": 1|2|3|4|5,          // the grade of step 2
+  "completeness": 1|2|3|4|5    // the grade of step 3
 }}"""
 
 _LOWEST: Final = 1

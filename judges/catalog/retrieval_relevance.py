@@ -1,7 +1,7 @@
 """Which of the retrieved documents hold information that is relevant to the question?"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -42,9 +42,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         pass_at: The share of relevant documents from which on a retrieval passes, 0..1.
+        max_documents: How many documents of a trace are asked about at most, one call each; further ones are counted.
     """
 
     pass_at: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    max_documents: Annotated[int, Meta(ge=1, le=10_000)] = 100
 
 
 class Shown(NamedTuple):
@@ -74,13 +76,21 @@ class _Found(NamedTuple):
 def make(settings: Settings) -> Judge:
     """Build the judge with a pass mark."""
 
-    def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
+    def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
         found = [_found(prompt, answer) for prompt, answer in answered]
         share = _precision(found)
+        details = _details(found, settings.pass_at)
+        if (further := sum(1 for _ in _documents(trace)) - len(found)) > 0:
+            details["documents_left_out"] = further
         if share is None:
-            return Reading((), _in_words(found), _details(found))
+            return Reading((), _in_words(found), details)
         figure = Score("precision", share, share, passed=share >= settings.pass_at)
-        return Reading((figure,), _in_words(found), _details(found))
+        return Reading((figure,), _in_words(found), details)
+
+    def prompts(trace: Trace) -> tuple[Prompt, ...]:
+        question = Block("question", trace.input or "")
+        asked = islice(_documents(trace), settings.max_documents)
+        return tuple(Prompt(_FIXED, (question, Block("document", text)), shown) for shown, text in asked)
 
     return Judge(
         name="retrieval_relevance",
@@ -89,7 +99,7 @@ def make(settings: Settings) -> Judge:
         needs=("input", "context"),
         fixed_parts=(_FIXED,),
         schema=yes_no.SCHEMA,
-        prompts=_prompts,
+        prompts=prompts,
         read=yes_no.read,
         score=score,
         heuristic=_heuristic,
@@ -106,11 +116,6 @@ def _prepare(trace: Trace) -> Trace:
         return trace
     texts = [document.text for retrieval in retrievals.of_spans(trace.spans) for document in retrieval.documents]
     return msgspec.structs.replace(trace, context=texts) if texts else trace
-
-
-def _prompts(trace: Trace) -> tuple[Prompt, ...]:
-    question = Block("question", trace.input or "")
-    return tuple(Prompt(_FIXED, (question, Block("document", text)), shown) for shown, text in _documents(trace))
 
 
 def _documents(trace: Trace) -> Iterator[tuple[Shown, str]]:
@@ -135,7 +140,7 @@ def _precision(found: Sequence[_Found]) -> float | None:
     return sum(judged) / len(judged) if judged else None
 
 
-def _details(found: Sequence[_Found]) -> Mapping[str, object]:
+def _details(found: Sequence[_Found], pass_at: float) -> dict[str, object]:
     """Lay out each document, under its span where spans were judged, and count those without a yes or no."""
     unknown = sum(one.relevant is None for one in found)
     if not any(one.shown.span_id is not None for one in found):
@@ -145,10 +150,12 @@ def _details(found: Sequence[_Found]) -> Mapping[str, object]:
         {
             "span_id": group[0].shown.span_id,
             "name": group[0].shown.span_name,
-            "precision": _precision(group),
+            "precision": share,
+            "passed": None if share is None else share >= pass_at,
             "documents": [_entry(one) for one in group],
         }
         for group in groups
+        for share in [_precision(group)]
     ]
     return {"spans": spans, "unknown": unknown}
 

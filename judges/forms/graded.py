@@ -34,8 +34,8 @@ FORM: Final = f"""\
 How to answer
 {OBJECT_RULES} The object has these two keys, in this order:
 {{
-  "justification": "<text>",   your reasons, in a few sentences: what earns this grade, and what rules the others out
-  "score": 1|2|3|4|5           follows from the justification; one whole number, no quotation marks
+  "justification": "<text>",   // your reasons, in a few sentences: what earns this grade, and what rules the others out
+  "score": 1|2|3|4|5           // follows from the justification; one whole number, no quotation marks
 }}"""
 
 SCHEMA: Final[Mapping[str, object]] = {
@@ -50,7 +50,6 @@ SCHEMA: Final[Mapping[str, object]] = {
 
 _KEYS: Final = ("justification", "score")
 _SCORING: Final = "graded/1"
-_TIE: Final = "When two grades seem to fit, give the lower one."
 _EXAMPLES: Final = "Examples\nThey show how to weigh. Their material is not yours to assess."
 _STEPS: Final = (0.2, 0.4, 0.6, 0.8)
 
@@ -91,7 +90,7 @@ def fixed_part(role: str, criterion: str, grades: str, examples: Sequence[Exampl
         examples: Worked examples; they come before the rules, so that the asked form is read last.
     """
     shown = (_EXAMPLES, *map(_shown, examples))
-    return "\n\n".join((role, criterion, f"The grades\n{grades}\n{_TIE}", *shown, MATERIAL_RULES, FORM))
+    return "\n\n".join((role, criterion, f"The grades\n{grades}", *shown, MATERIAL_RULES, FORM))
 
 
 def make(
@@ -208,7 +207,10 @@ def _last_pair(text: str) -> Mapping[str, str] | None:
 
 
 def _score_lines(text: str) -> Iterator[str]:
-    return (_value("score", text[mark.end() :]) for mark in _KEY_LINE.finditer(text) if mark[1].lower() == "score")
+    for mark in _KEY_LINE.finditer(text):
+        if mark[1].lower() == "score":
+            end = text.find("\n", mark.end())
+            yield _value("score", text[mark.end() : end if end >= 0 else len(text)])
 
 
 def _value(key: str, text: str) -> str:

@@ -96,9 +96,9 @@ class Overlap:
         return Near(wanted, keys, coverage(wanted, held), numbers(sentence) <= known)
 
 
-def verdict(answer: Mapping[str, Near]) -> tuple[bool, str]:
-    """Judge the whole by its sentences: all of them must be supported."""
+def verdict(answer: Mapping[str, Near], sentences: int) -> tuple[bool, str]:
+    """Judge the whole by its sentences: all of them must be supported, also those beyond the ones compared."""
     told = [f"Sentence {key}: {near.in_words}" for key, near in islice(answer.items(), _MAX_TOLD)]
     supported = sum(near.supports for near in answer.values())
     told.append(f"{supported} of {len(answer)} sentences compared share half of their words and all of their numbers.")
-    return supported == len(answer), " ".join(told)
+    return supported == sentences, " ".join(told)

@@ -27,7 +27,7 @@ SUPPORTED: Final = """\
 The excerpt is the text of the context that entails it in full."""
 NO_RAD: Final = """\
 - no_rad: the sentence needs no attribution, because it states nothing that could be looked up: an opinion, a \
-greeting, a question, a disclaimer. The excerpt is null."""
+greeting, a question, a disclaimer, such as that the context does not say something. The excerpt is null."""
 
 LABELS_V1: Final = f"""\
 The labels
@@ -63,21 +63,23 @@ beyond that is no evidence.
 - Whether the response is useful, complete or well written plays no part.
 
 The excerpt
-Copy it from the context letter by letter; do not reword, correct or translate it. Where it takes several passages, \
-join them with ` ... ` between them, each at least four words long or a whole sentence. Every excerpt is searched for \
-in the context, and a label whose excerpt is not found there does not count."""
+Copy it from the context letter by letter, at least four words in a row or a whole sentence; do not reword, correct or \
+translate it. Where it takes several passages, join them with ` ... ` between them, each of that length. Every \
+excerpt is searched for in the context, and a label whose excerpt is not found there does not count."""
 
 FORM: Final = """\
 How to answer
 Answer with JSON lines and nothing else: one object for each sentence, in the order of the response, each object on \
 one line of its own; no code fence, no text before, between or after them. Inside a value, write quotation marks as \
-\\" and line breaks as \\n. Where the form of your answer is enforced as a single object, the same objects stand in \
-its list `sentences`. Each object has these four keys, in this order, written here one below the other to explain them:
+\\" and line breaks as \\n. What stands behind // below explains \
+a key and is no part of the answer. Where the form of your answer is enforced as a single object, the same objects \
+stand in its list `sentences`. Each object has these four keys, in this order, written here one below the other to \
+explain them:
 {
-  "sentence": "<text>",    the sentence, copied from the response
+  "sentence": "<text>",    // the sentence, copied from the response
   "label": "%s",
-  "rationale": "<text>",   why, in one short sentence of yours that does not repeat the excerpt
-  "excerpt": "<text>"      from the context, and from nowhere else; null, without quotation marks, where none is due
+  "rationale": "<text>",   // why, in one short sentence of yours that does not repeat the excerpt
+  "excerpt": "<text>"      // from the context, and from nowhere else; null, without quotation marks, where none is due
 }"""
 
 EXAMPLE: Final = """\

@@ -41,7 +41,10 @@ def guess(menu: Menu, response: str, query: str, texts: Sequence[str]) -> str:
     """Label each sentence of a response by the share of its words that stands in context or query."""
     context = _index(query, texts)
     # A response without a sentence still has to be answered in the form that was asked for.
-    lines = (_line(menu, sentence, context) for sentence in split(response)[:_MAX_LINES] or ("",))
+    sentences = split(response) or ("",)
+    lines = [_line(menu, sentence, context) for sentence in sentences[:_MAX_LINES]]
+    if len(sentences) > _MAX_LINES:
+        lines.append(Line(sentences[_MAX_LINES], menu.lacking, "The heuristic looks no further.", None))
     return "\n".join(msgspec.json.encode(line._asdict()).decode() for line in lines)
 
 

@@ -19,6 +19,7 @@ from judges.models.model import (
     ChatResponse,
     FinishReason,
     InputTooLongError,
+    ModelError,
     ModelSettings,
     ModelUnavailableError,
 )
@@ -100,6 +101,10 @@ class AnthropicModel:
         except (BadModelRequestError, InputTooLongError):
             # Twice as many are more than this model may write: the answer stays cut off, and was paid for.
             return _response(first)
+        except ModelError as error:
+            cut_off = _response(first)
+            error.input_tokens, error.output_tokens = cut_off.input_tokens, cut_off.output_tokens
+            raise
         return _after(_response(first), _response(second))
 
     async def aclose(self) -> None:

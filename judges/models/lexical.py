@@ -2,7 +2,7 @@
 
 It is a heuristic for demos, tests and machines without a model. It knows no synonyms, no negation and no
 arithmetic, and wherever its scores are shown they are called lexical. What it agrees with is measured by
-``tracejudge judges test`` and printed in the README.
+``tracejudge judges test`` and printed in the documentation.
 """
 
 import asyncio

@@ -133,9 +133,14 @@ class ChatModel(Protocol):
 
 
 class ModelError(Exception):
-    """There is no answer. The message is ours and holds no text of request, answer or key."""
+    """There is no answer. The message is ours and holds no text of request, answer or key.
+
+    ``input_tokens`` and ``output_tokens`` were spent all the same, as on an answer that was cut off before.
+    """
 
     reason: ClassVar[Reason] = "judge_unavailable"
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 class RateLimitedError(ModelError):

@@ -23,6 +23,9 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "stop": "stop",
     "length": "length",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "model_length": "length",
     "content_filter": "content_filter",
     None: "stop",
 }
@@ -99,7 +102,7 @@ def _response(reply: Reply) -> ChatResponse:
     usage = completion.usage or _Usage()
     return ChatResponse(
         text=first.message.content or "",
-        finish_reason=_FINISH.get(first.finish_reason, "other"),
+        finish_reason=_FINISH.get(first.finish_reason and first.finish_reason.lower(), "other"),
         refusal=bool(first.message.refusal),
         input_tokens=max(0, int(usage.prompt_tokens or 0)),
         output_tokens=max(0, int(usage.completion_tokens or 0)),

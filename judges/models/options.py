@@ -1,7 +1,7 @@
 """Ask with everything that helps, and leave out from then on what the endpoint says that it does not take."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import httpx
@@ -54,10 +54,17 @@ class Options:
         if status not in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY):
             return frozenset()
         param, message = (fault.param or "").lower(), fault.message.lower()
-        if param in {"", "none", "null"} and len(message) <= _MAX_COMPLAINT_CHARS and _COMPLAINT.search(message):
+        if param in {"", "none", "null"} and len(message) <= _MAX_COMPLAINT_CHARS:
             # Some servers name the option only in words. Longer texts may quote the prompt, which proves nothing.
-            param = message
-        return frozenset(option for option, hints in self._hints.items() if any(hint in param for hint in hints))
+            complains = _COMPLAINT.search(message) is not None
+            return self._named_in(message, lambda hint: complains or "_" in hint)
+        return self._named_in(param, lambda _hint: True)
+
+    def _named_in(self, text: str, counts: Callable[[str], bool]) -> frozenset[str]:
+        """Find options by their hints. One that is a name of the API says enough, a plain word only in a complaint."""
+        return frozenset(
+            option for option, hints in self._hints.items() if any(hint in text and counts(hint) for hint in hints)
+        )
 
 
 def _encoded(body: Mapping[str, object], options: Mapping[str, Mapping[str, object]], without: frozenset[str]) -> bytes:

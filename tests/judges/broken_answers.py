@@ -173,7 +173,10 @@ AROUND: Mapping[str, Case] = {
     "prose and a fence around it": Case(_one(lambda text: f"Sure!\n{_FENCE}json\n{text}\n{_FENCE}\nDone."), READ),
     "thoughts in tags before it": Case(_one(lambda text: f"<think>Let me see, step by step.</think>\n{text}"), READ),
     "a whole draft in the thoughts, then the answer": Case(
-        lambda family: [f"<think>{other(family)}</think>\n\n{plain(family)}"], READ, _FACTS_TOGETHER
+        lambda family: [f"<think>{other(family)}</think>\n\n{plain(family)}"], READ
+    ),
+    "thoughts without an end": Case(
+        lambda family: [f"<think>{plain(family)}", f"<thinking>Well.</think> {plain(family)}"], ASKED
     ),
     "two verdicts, one after the other": Case(
         lambda family: [f"{plain(family)}\n{other(family)}", f"{plain(family)}\nNo, wait:\n{other(family)}"],
@@ -195,7 +198,7 @@ AROUND: Mapping[str, Case] = {
         READ,
         dict.fromkeys(BOTH_FACTS, ASKED),
     ),
-    "the form repeated, then the answer": Case(_with_form, READ),
+    "the form repeated, then the answer": Case(_with_form, READ, {"yes/no": MENDED}),
     "another object behind it": Case(
         _one(lambda text: f'{text}\n{{"tokens": 20}}'), READ, dict.fromkeys(BOTH_FACTS, ASKED)
     ),

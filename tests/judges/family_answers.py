@@ -53,7 +53,8 @@ def _labels() -> Mapping[str, Specific]:
         '`" NO "`': Specific(answers(" NO ", "No.", "no"), READ, no),
         '`"unknown"`': Specific(answers("unknown", "Unknown."), Outcome.ABSTAINED, remark="never offered"),
         '`"maybe"`': Specific(answers("maybe", "partly", "n/a", "not applicable"), OFF),
-        "the menu itself": Specific(answers("yes|no", "yes or no", "yes/no"), OFF),
+        "the menu itself": Specific(answers("yes|no"), ASKED),
+        "both of the menu": Specific(answers("yes or no", "yes/no"), OFF),
         "a synonym": Specific(answers("correct", "supported", "pass", "y", "n", "true", "1", "ja", "да"), OFF),
         "more than the label": Specific(
             answers("yes, mostly", "no (see above)", "yes!", "**yes**", "result: yes"), OFF
@@ -67,7 +68,7 @@ def _labels() -> Mapping[str, Specific]:
             tuple(f'{{"rationale": "It is so.", "result": "{begun}' for begun in ("", "y", "ye", "yes", "no")), ASKED
         ),
         "the result twice in one object": Specific(
-            ('{"rationale": "It is so.", "result": "yes", "result": "no"}',), READ, no, remark="the last one"
+            ('{"rationale": "It is so.", "result": "yes", "result": "no"}',), ASKED
         ),
         "an empty rationale": Specific(_with("yes/no", "rationale", "", " "), READ, yes),
         "a verdict in the rationale": Specific(
@@ -297,10 +298,15 @@ def _facts() -> Mapping[str, Specific]:
             tuple(written([first, {k: v for k, v in second.items() if k != key}]) for key in ("label", "sentence")),
             ASKED,
         ),
-        "prose or other JSON between the lines": Specific(
-            tuple(f"{json.dumps(first)}\n{line}\n{json.dumps(second)}" for line in ("And then:", '["x"]', "7")),
-            READ,
-            best,
+        "prose between the lines": Specific(
+            tuple(f"{json.dumps(first)}\n{line}\n{json.dumps(second)}" for line in ("And then:", "7")), READ, best
+        ),
+        "a line between the lines that is no object": Specific(
+            tuple(
+                f"{json.dumps(first)}\n{line}\n{json.dumps(second)}"
+                for line in ('["It is free.", "unsupported"]', "- It is free. (unsupported)", "label: no_rad")
+            ),
+            ASKED,
         ),
         "no lines at all": Specific(("[]", '{"sentences": []}', "{}"), ASKED),
         "a label in other letters": Specific((pair(label=" Supported. "), pair(label="SUPPORTED")), READ, best),
@@ -320,7 +326,7 @@ def _facts() -> Mapping[str, Specific]:
             (*excerpts(None, "", " "), written([{k: v for k, v in first.items() if k != "excerpt"}, second])),
             READ,
             half,
-            checked,
+            {"grounded_as_labelled": True, "fabricated_evidence": 0, "missing_evidence": 1},
             remark="counts as unsupported",
         ),
         "an excerpt in other case, blanks and quotation marks": Specific(

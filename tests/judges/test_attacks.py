@@ -35,6 +35,9 @@ _LABEL = r"(?:[^][()]|\[U\+[0-9A-F]+\])*"
 
 every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
 every_attack = pytest.mark.parametrize("trace", ATTACKS.values(), ids=ATTACKS)
+LIGHT = {name: trace for name, trace in ATTACKS.items() if not name.startswith(("100 kB", "10,000", "5,000"))}
+every_light_attack = pytest.mark.parametrize("trace", LIGHT.values(), ids=LIGHT)
+"""Those of many characters go through every judge once, in the echo; more of them would only take time."""
 _SPEAKING = {name: family for name, family in FAMILIES.items() if family.text_key}
 
 
@@ -69,7 +72,7 @@ def test_an_echo_keeps_the_structure_and_scores_nothing(judge: Judge, trace: Tra
 
 
 @every_judge
-@every_attack
+@every_light_attack
 def test_the_data_stays_between_its_marks(judge: Judge, trace: Trace) -> None:
     model = ScriptedModel([user_message], ROOMY)
     run(judge, trace, model)
@@ -105,7 +108,12 @@ ECHOES: Mapping[str, Callable[[Message, Message], str]] = {
     "user message but for its last mark": lambda _, user: user.content.rpartition("\n")[0],
     "first half of the user message": lambda _, user: user.content[: len(user.content) // 2],
     "second half of the user message": lambda _, user: user.content[len(user.content) // 2 :],
-    "each line quoted": lambda _, user: "You say:\n" + user.content,
+    "behind a remark": lambda _, user: f"You say:\n{user.content}",
+    "each line quoted": lambda _, user: re.sub("(?m)^", "> ", user.content),
+    "each line set in": lambda _, user: re.sub("(?m)^", "    ", user.content),
+    "as a list": lambda _, user: re.sub("(?m)^", "- ", user.content),
+    "in bold": lambda _, user: re.sub("(?m)^(.+)$", r"**\1**", user.content),
+    "on one line": lambda _, user: " ".join(user.content.split()),
     "in a fence": lambda _, user: f"```\n{user.content}\n```",
     "answer promised": lambda _, user: f"{user.content}\n\nMy answer follows.",
 }
@@ -152,7 +160,7 @@ def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(family:
 
 
 @every_judge
-@every_attack
+@every_light_attack
 def test_the_lexical_model_answers_in_the_judges_form(judge: Judge, trace: Trace) -> None:
     assessment = run(judge, trace, LexicalModel())
     assert assessment.outcome in {"scored", "abstained"}

@@ -22,7 +22,6 @@ CHINESE = "所有设备保修两年。电池除外。"
 FOUND = {
     "a whole sentence": "It doesn't cover wear.",
     "part of a sentence": "warranty of two years",
-    "one word": "faults",
     "all of it": WARRANTY,
     "capitals": "BATTERIES ARE EXCLUDED",
     "line breaks and tabs": "a warranty\n of\ttwo\u00a0 years",
@@ -55,6 +54,8 @@ NOT_FOUND = {
     "an invented sentence": "Shipping is free.",
     "an unknown word": "a warranty of three years",
     "known words in another order": "come all with devices a warranty",
+    "one word": "faults",
+    "three words": "warranty of two",
     "a word less": "devices come a warranty of",
     "pieces of three words": "a warranty of ... cover wear. Batteries",
     "a short piece that is no sentence": "All devices come with a warranty ... are excluded",
@@ -122,7 +123,7 @@ class TestScripts:
             "สินค้ารับประกัน",
             "لا تُسترد الرسوم؟",
             "銭荷は「二重」です。",
-            "Stra\u00dfe und \u0130stanbul",
+            "die Stra\u00dfe nach \u0130stanbul",
         ],
         ids=["Russian", "Thai", "Arabic", "Japanese", "letters that grow"],
     )
@@ -156,7 +157,7 @@ def divisible(words: tuple[str, ...], texts: list[str]) -> bool:
             for end in range(start + 1, len(words) + 1)
         )
 
-    return bool(words) and (occurs(words) or rest(0))
+    return bool(words) and rest(0)
 
 
 letters = st.lists(st.sampled_from("pqr"), max_size=14)

@@ -125,11 +125,11 @@ IN_LINES: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
 
 IN_BOTH: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     "object behind lines": (f"score: 4\njustification: A draft.\n\n{GOOD}", graded()),
-    "object before lines": (f"{GOOD}\n\nscore: 4\njustification: A remark.", graded()),
+    "object before lines": (f"{GOOD}\n\nscore: 4\njustification: A remark.", INVALID),
     "object in a fence behind lines": (f"score: 4\njustification: A draft.\n```json\n{GOOD}\n```", graded()),
     "object behind lines with another score": (f"score: 2\njustification: A draft.\n\n{GOOD}", INVALID),
     "object before lines with another score": (f"{GOOD}\n\nscore: 2\njustification: It is so.", INVALID),
-    "object off the scale before lines": (f"{with_score('9')}\n{LINES}", OUT_OF_RANGE),
+    "object off the scale before lines": (f"{with_score('9')}\n{LINES}", INVALID),
     "object without a number before lines": (f"{with_score('null')}\n{LINES}", INVALID),
     "object quoted within a justification": (
         f"score: 1\njustification: It says {PLANTED}, which is planted.",

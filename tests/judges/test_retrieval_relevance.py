@@ -142,6 +142,7 @@ class TestScoring:
                         "span_id": "00a1",
                         "name": "search",
                         "precision": 0.0,
+                        "passed": False,
                         "documents": [
                             {"rank": 1, "id": "kb-1", "retrieval_relevance": 0, "rationale": "no: tea"},
                             {"rank": 3, "retrieval_relevance": 0, "rationale": "no: milk"},
@@ -151,6 +152,7 @@ class TestScoring:
                         "span_id": "00b1",
                         "name": "look up",
                         "precision": 1.0,
+                        "passed": True,
                         "documents": [{"rank": 1, "retrieval_relevance": 1, "rationale": "yes: bread"}],
                     },
                 ],
@@ -183,8 +185,16 @@ class TestScoring:
         assert JUDGE.score(trace, answers(trace, results)).rationale == said
 
     def test_without_a_request_it_abstains(self) -> None:
-        expected = Reading((), "No document was judged.", {"documents": [], "unknown": 0})
+        expected = Reading((), "No document was judged.", {"documents": [], "unknown": 0, "documents_left_out": 1})
         assert JUDGE.score(SHORT, []) == expected
+
+    def test_further_documents_than_the_setting_allows_are_counted_and_not_asked_about(self) -> None:
+        judge = JUDGE.configured({"max_documents": 2})
+        trace = asked("one", " ", "two", "three", "four")
+        prompts = judge.prompts(trace)
+        assert [prompt.about.rank for prompt in prompts] == [1, 3]
+        answered = [Answered(prompt, {"result": "yes", "rationale": "so"}) for prompt in prompts]
+        assert judge.score(trace, answered).details["documents_left_out"] == 2
 
 
 class TestPassMark:

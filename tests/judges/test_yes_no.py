@@ -62,8 +62,8 @@ class TestFixedPart:
 How to answer
 {OBJECT_RULES} The object has these two keys, in this order:
 {{
-  "rationale": "<text>",   your reasons, which begin with: Let's think step by step
-  "result": "yes|no"       follows from the reasons; write yes or no, nothing else
+  "rationale": "<text>",   // your reasons, which begin with: Let's think step by step
+  "result": "yes|no"       // follows from the reasons; write yes or no, nothing else
 }}"""
             == yes_no.FORM
         )

@@ -242,13 +242,19 @@ def test_of_a_line_that_is_too_long_only_so_much_is_kept() -> None:
 @given(st.lists(st.binary(max_size=20), max_size=200), st.integers(1, 30))
 def test_any_bytes_are_divided_at_line_breaks(parts: list[bytes], max_bytes: int) -> None:
     """Every line that is not empty comes: whole, or so much of it that it is seen to be too long."""
-    data, end, wanted = b"\n".join(parts), 0, list[Line]()
+    # A byte order mark is no part of the first line, and has a test of its own.
+    data, end, wanted = b" " + b"\n".join(parts), 0, list[Line]()
     for number, raw in enumerate(io.BytesIO(data).readlines(), 1):
         end += len(raw)
         is_long = len(raw.removesuffix(b"\n")) > max_bytes + 1
         payload = raw[: max_bytes + 2] if is_long else raw.strip()
         wanted += [Line(number, payload, end)] if payload else []
     assert asyncio.run(all_of(io.BytesIO(data), max_bytes)) == wanted
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    found = asyncio.run(all_of(io.BytesIO(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo")))
+    assert found == [Line(1, b"one", 7), Line(2, b"\xef\xbb\xbftwo", 13)]
 
 
 def test_a_file_that_breaks_off_is_told() -> None:

@@ -118,7 +118,7 @@ class _Pace:
             # Many are turned away at once; only those that began at the present pace say that it is too fast.
             if began >= self._slowed_at:
                 self._slow_down()
-        elif assessment.outcome == "scored":
+        elif any(call.status == "ok" for call in assessment.calls):
             self._answered += 1
             if self._answered >= _ANSWERS_PER_PLACE and self._allowed < self._most:
                 self._answered = 0

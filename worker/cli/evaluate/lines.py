@@ -15,8 +15,9 @@ from worker.ingest.entries import TraceEntry, read_entry
 
 __all__ = ["Line", "lines", "open_source", "trace_of"]
 
-_AHEAD: Final = 64
-"""Lines read and not yet taken."""
+_AHEAD: Final = 8
+"""Lines read and not yet taken: each may be of megabytes."""
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 class Line(NamedTuple):
@@ -102,6 +103,8 @@ def _split(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
             part = source.readline(most)
             end += len(part)
         is_whole = len(first) < most or first.endswith(b"\n")
+        if number == 1:
+            first = first.removeprefix(_BYTE_ORDER_MARK)
         payload = first.strip() if is_whole else first
         if payload:
             yield Line(number, payload, end)

@@ -1,5 +1,6 @@
 """Judge a stream of traces offline: read, ask, write and add up, with a bounded window between."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import BinaryIO, Final, NamedTuple
@@ -25,6 +26,8 @@ _MAX_SHOWN: Final = 10
 """Bad lines that are named one by one."""
 _WINDOW: Final = 2
 """Evaluations begun and not yet written, per call in flight: one that is slow must not leave places empty."""
+_WINDOW_BYTES: Final = 64 * 1024 * 1024
+"""How many bytes of the file these may come from; a single trace may be larger."""
 
 
 class _Job(NamedTuple):
@@ -62,6 +65,8 @@ class Offline:
         """
         self.sums = [JudgeSum(judge) for judge in judges]
         self.traces = self.skipped = 0
+        self._begun_to = self._kept_to = 0
+        self._went_on = asyncio.Event()
         self._by_name = {one.judge.name: one for one in self.sums}
         self._settings = settings
         self._model = model
@@ -84,6 +89,8 @@ class Offline:
 
         def keep(done: _Done) -> None:
             output.write(done.line)
+            self._kept_to = done.end
+            self._went_on.set()
             self._by_name[done.verdict.judge].add(done.verdict)
             self._advance(self.outcomes.total(), done.end)
 
@@ -103,8 +110,16 @@ class Offline:
                     self._complain(line.number, entry)
                 continue
             self.traces += 1
+            await self._room(line.end)
             for one in self.sums:
                 yield _Job(entry, one.judge, line.end)
+
+    async def _room(self, end: int) -> None:
+        """Wait until what is under way comes from few enough bytes of the file."""
+        while self._begun_to > self._kept_to and end - self._kept_to > _WINDOW_BYTES:
+            self._went_on.clear()
+            await self._went_on.wait()
+        self._begun_to = end
 
     async def _judge(self, job: _Job) -> _Done:
         asked = await self._asker.ask(job.judge, job.entry.trace)
