@@ -23,6 +23,7 @@ __all__ = ["JUDGE", "Settings", "make"]
 
 _EVIDENCED: Final = frozenset({"supported", "contradictory"})
 _SCORING: Final = f"facts_grounding/1, {SPLITTER}"
+_EDGES: Final = " \t\n.,:;!?\"'`*_-()[]\u2018\u2019\u201c\u201d\u201e\u2026\u3002"
 _NUMBERING: Final = re.compile(r"\A\W*\d+[.)]\s+")
 
 
@@ -133,14 +134,19 @@ def _coverage(sentences: Sequence[str], labelled: Sequence[str]) -> Mapping[str,
     The model may divide the answer in its own way. So a sentence is covered when its words stand in the lines, read
     one after the other, by the rules for excerpts; and a line is on the answer when its words stand there likewise.
     """
-    known, given = set(sentences), set(labelled)
+    # Most sentences differ in nothing, or in case and the signs around them: only the others are worth a search.
+    known, given = set(map(_bare, sentences)), set(map(_bare, labelled))
     lines, answer = Source([" ".join(labelled)]), Source([" ".join(sentences)])
-    left_out = (_NUMBERING.sub("", each, count=1) for each in sentences if each not in given)
-    added = (each for each in labelled if each not in known)
+    left_out = (_NUMBERING.sub("", each, count=1) for each in sentences if _bare(each) not in given)
+    added = (each for each in labelled if _bare(each) not in known)
     return {
         "uncovered_sentences": sum(_has_word(each) and not lines.says(each) for each in left_out),
         "invented_sentences": sum(_has_word(each) and not answer.says(each) for each in added),
     }
+
+
+def _bare(sentence: str) -> str:
+    return sentence.casefold().strip(_EDGES)
 
 
 def _has_word(text: str) -> bool:

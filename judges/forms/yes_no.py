@@ -36,7 +36,7 @@ SCHEMA: Final[Mapping[str, object]] = {
 _OPENING: Final = re.compile(
     r"\A[\s*_\"\u201c]*let(?:['\u2018\u2019\u02bc]s|\s+us)\s+think\s+step\s+by\s+step(?!\w)[*_\"\u201d]*"
     # A hyphen before a digit is a sign of the number that follows, and signs that open a quotation stay with it.
-    r"(?:[\s.,:;!?\u2013\u2014\u2026\u3001\u3002\uff01\uff0c\uff1a]|-(?!\d))*",
+    r"(?:[\s.,:;!?*_\u2013\u2014\u2026\u3001\u3002\uff01\uff0c\uff1a]|-(?!\d))*",
     re.IGNORECASE,
 )
 _MENU: Final = ("yes", "no", "unknown")

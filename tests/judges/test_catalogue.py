@@ -218,7 +218,9 @@ class TestHasText:
         assert has_text(value)
 
     @pytest.mark.parametrize(
-        "value", [None, "", " \t\n\u3000", [], ["", " "], [Document("\n")], Document("")], ids=repr
+        "value",
+        [None, "", " \t\n\u3000", [], ["", " "], [Document("\n")], Document(""), "\u200b \u2060", ["\x00", "\u2800"]],
+        ids=repr,
     )
     def test_nothing(self, value: object) -> None:
         assert not has_text(value)

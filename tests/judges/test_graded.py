@@ -50,6 +50,8 @@ OBJECTS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     "highest": (with_score("5"), graded(5)),
     "whole number with a point": (with_score("4.0"), graded()),
     "digits in a text": (with_score('" 4. "'), graded()),
+    "many digits in a text": (with_score(f'"{"9" * 300}"'), OUT_OF_RANGE),
+    "many digits": (with_score("9" * 300), OUT_OF_RANGE),
     "zero": (with_score("0"), OUT_OF_RANGE),
     "six": (with_score("6"), OUT_OF_RANGE),
     "negative": (with_score("-4"), OUT_OF_RANGE),

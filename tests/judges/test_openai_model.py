@@ -184,6 +184,16 @@ REFUSING: dict[str, tuple[Callable[[Behaviour], Behaviour], set[str]]] = {
         lambda then: without_param("response_format", then, "json_schema mode needs a newer version"),
         {"response_format"},
     ),
+    "json_schema of a newer version only": (
+        lambda then: without_param(
+            "response_format", then, "response_format value as json_schema is enabled only for api versions 2024-08-01"
+        ),
+        {"response_format"},
+    ),
+    "a type that is away": (
+        lambda then: without_param("response_format", then, "This response_format type is unavailable now"),
+        {"response_format"},
+    ),
     "temperature": (lambda then: rejects("temperature", then), {"temperature"}),
     "temperature named in the message only": (
         lambda then: without_param("temperature", then, "Only the default temperature (1) is supported."),
@@ -304,6 +314,11 @@ FAILING: dict[str, tuple[Reply, type[ModelError], str]] = {
         failing(400, WORDS, code="content_filter"),
         ContentFilteredError,
         "the endpoint's filter refuses the request: HTTP 400",
+    ),
+    "a plain word of a message that is no complaint": (
+        failing(400, "the temperature of the room was asked for"),
+        BadModelRequestError,
+        "the endpoint does not take this request: HTTP 400",
     ),
     "a long complaint that quotes the prompt": (
         failing(400, f"unsupported: {'temperature ' * 100}"),

@@ -173,7 +173,19 @@ class TestNeutralise:
 
     @pytest.mark.parametrize(
         "character",
-        ["\u034f", "\u115f", "\u1160", "\u17b4", "\u17b5", "\u180b", "\u3164", "\uffa0", "\U000e0100"],
+        [
+            "\u034f",
+            "\u115f",
+            "\u1160",
+            "\u17b4",
+            "\u17b5",
+            "\u180b",
+            "\u3164",
+            "\uffa0",
+            "\ufe00",
+            "\u2800",
+            "\U000e0100",
+        ],
         ids=lambda character: unicodedata.name(character).lower(),
     )
     def test_shows_letters_and_marks_that_have_no_look(self, character: str) -> None:

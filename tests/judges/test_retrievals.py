@@ -171,6 +171,17 @@ class TestAttributes:
         found = written([{"id": "kb-1", "score": 0.9, "content": "one"}, {"id": "kb-2", "score": 0.1}])
         assert documents(None, {"gen_ai.retrieval.documents": found}) == (Retrieved(1, "one", "kb-1"),)
 
+    @pytest.mark.parametrize("name", ["mlflow.spanOutputs", "output.value"])
+    def test_of_an_exported_span_stand_in_its_output(self, name: str) -> None:
+        assert documents(None, {name: json.dumps([{"page_content": "one", "id": "kb-1"}])}) == (
+            Retrieved(1, "one", "kb-1"),
+        )
+        assert documents(None, {name: "3 documents"}) == ()
+
+    def test_that_are_flattened_go_before_an_output_in_words_of_the_same_span(self) -> None:
+        attributes: dict[str, object] = {"retrieval.documents.0.document.content": "one", "output.value": '["other"]'}
+        assert documents(None, attributes) == ONE
+
     def test_outputs_go_before_attributes(self) -> None:
         attributes: dict[str, object] = {"retrieval.documents.0.document.content": "other"}
         assert documents(["one"], attributes) == ONE

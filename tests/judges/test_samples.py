@@ -113,3 +113,12 @@ class TestReferences:
         traces = [*all_samples(), *references()]
         assert len({trace.trace_id for trace in traces}) == len({trace.id for trace in traces}) == len(traces)
         assert len({(trace.tags or {})["sample"] for trace in traces}) == len(traces)
+
+
+def test_the_documentation_states_one_figure_for_the_lexical_model() -> None:
+    """It is measured on data outside of this repository: nothing here can measure it anew."""
+    docs = SAMPLES.parents[1] / "docs" / "lexical.md"
+    row = re.search(r"^\| `groundedness` \| `groundedness` \| (0\.\d+) \|$", docs.read_text("utf-8"), re.MULTILINE)
+    assert row is not None
+    readme = (SAMPLES.parents[1] / "README.md").read_text("utf-8")
+    assert f"balanced accuracy of {row[1]}" in " ".join(readme.split())

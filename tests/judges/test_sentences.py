@@ -19,10 +19,26 @@ from judges.sentences import letters, split
         ("Title\n\n- one\n- two\n", ["Title", "- one", "- two"]),
         ("A sentence over\ntwo lines. Another.", ["A sentence over two lines.", "Another."]),
         ("v1.2 of a.b is out.", ["v1.2 of a.b is out."]),
+        ("`queue.Abort` and README.Md. Next.", ["`queue.Abort` and README.Md.", "Next."]),
+        ("So:\n\n```python\na = 1\n\nb = 2\n```\nDone.", ["So:", "```python a = 1 b = 2 ```", "Done."]),
+        ("```never closed. Two.", ["```never closed. Two."]),
         ("\u306f\u3044\u3002\u3044\u3044\u3048\u3002", ["\u306f\u3044\u3002", "\u3044\u3044\u3048\u3002"]),
         ("Половина \ud800 пары. Дальше.", ["Половина \ufffd пары.", "Дальше."]),
     ],
-    ids=["nothing", "blanks", "ends", "abbreviations", "list", "line break", "points", "japanese", "half a surrogate"],
+    ids=[
+        "nothing",
+        "blanks",
+        "ends",
+        "abbreviations",
+        "list",
+        "line break",
+        "points",
+        "names",
+        "code with a blank line",
+        "code without an end",
+        "japanese",
+        "half a surrogate",
+    ],
 )
 def test_division(text: str, parts: list[str]) -> None:
     assert split(text) == tuple(parts)

@@ -134,6 +134,8 @@ class TestReader:
             ("Let's think step by stepwise.", "Let's think step by stepwise."),
             ("It is so. Let's think step by step.", "It is so. Let's think step by step."),
             ("", ""),
+            ("**Let's think step by step.** It is so.", "It is so."),
+            ("Let us think step by step: it is so.", "it is so."),
         ],
         ids=[
             "full stop",
@@ -150,6 +152,8 @@ class TestReader:
             "longer word",
             "not at the beginning",
             "empty",
+            "bold",
+            "let us",
         ],
     )
     def test_the_opening_goes_with_the_punctuation_and_blanks_after_it(self, rationale: str, stored: str) -> None:
