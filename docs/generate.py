@@ -18,6 +18,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from docs import agreement, answers
 from judges.catalog import catalogue
 from judges.models.model import ModelSettings
+from judges.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
 from tracejudge import Trace
 from worker.metrics import Metrics
 from worker.settings import Rule, Settings, Where
@@ -32,6 +33,15 @@ written as JSON there, lists with commas. Durations may be written as `"90s"`, `
 """
 _JUDGE_SETTINGS: Final = """\
 Under `[judges.NAME]`. Another setting makes another version of the judge, and so a new series of each of its metrics.
+"""
+_VERDICTS: Final = """\
+One JSON object a verdict: a line of `tracejudge evaluate --output` and of `tracejudge tail --json` (which adds `dead`), and
+an entry of the stream `verdicts`. Fields that hold nothing are left out.
+"""
+_OUTCOMES: Final = """\
+`tracejudge_verdicts_total` counts each verdict under each metric of its judge, with one of: `pass`, `fail`; `unrated`,
+scored without a pass rule; `abstained`, the judge said that it cannot tell; `unscored`, for a reason of the table
+below, which `tracejudge_unscored_total` counts by `reason`.
 """
 _FOLDER: Final = Path(__file__).parent / "reference"
 _NOTE: Final = "<!-- Written by `make generate`; change the code, not this page. -->\n"
@@ -63,6 +73,7 @@ def _pages() -> dict[str, str]:
         "metrics.md": _metrics(),
         "configuration.md": _configuration(),
         "judges.md": _judges(),
+        "verdicts.md": _verdicts(),
         "agreement.md": _NOTE + agreement.page(),
         "answers.md": _NOTE + answers.page(),
         "trace.schema.json": _schema(),
@@ -123,6 +134,17 @@ def _judges() -> str:
     for judge in catalogue().values():
         for name, default, text in _fields(type(judge.settings)):
             lines.append(f"| `{judge.name}` | `{name}` | {default} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def _verdicts() -> str:
+    lines = [_NOTE, "# Verdicts\n", _VERDICTS, "| field | what |", "| --- | --- |"]
+    lines += [f"| `{name}` | {text} |" for name, _, text in _fields(Verdict)]
+    lines += ["", "## Outcomes in metrics\n", _OUTCOMES, "## Why there is no score\n"]
+    lines += ["| reason | stands for good | what |", "| --- | --- | --- |"]
+    for reason in REASONS:
+        stands = "yes" if reason in FINAL_REASONS else "no: tried again, then a dead letter"
+        lines.append(f"| `{reason}` | {stands} | {MEANINGS[reason]} |")
     return "\n".join(lines) + "\n"
 
 

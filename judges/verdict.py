@@ -14,6 +14,7 @@ from tracejudge import Trace
 
 __all__ = [
     "FINAL_REASONS",
+    "MEANINGS",
     "PASSING_REASONS",
     "REASONS",
     "Assessment",
@@ -53,7 +54,25 @@ FINAL_REASONS: Final[frozenset[str]] = frozenset(get_args(FinalReason))
 """Asking again would not help: such a verdict is written into the ledger."""
 PASSING_REASONS: Final[frozenset[str]] = frozenset(get_args(PassingReason))
 """The cause may go away: the evaluation is parked and tried again, and at last becomes a dead letter."""
-REASONS: Final[tuple[str, ...]] = (*get_args(FinalReason), *get_args(PassingReason))
+MEANINGS: Final[Mapping[Reason, str]] = {
+    "missing_input": "The trace lacks what the judge needs, or brings two references that exclude each other.",
+    "input_too_long": "The trace is longer than the model takes, and no allowed cut makes it fit.",
+    "content_filter": "The endpoint's filter withheld the answer or refused the request.",
+    "refusal": "The model declined to answer.",
+    "truncated": "The answer was cut off at the token limit.",
+    "invalid_answer": "The answer cannot be read, also after one repair request.",
+    "out_of_range": "The answer can be read and stands outside of what was offered.",
+    "over_budget": "The budget for judge calls is used up.",
+    "bad_request": "The endpoint takes our requests, but not this one (another 4xx).",
+    "judge_failed": "A judge in code raised an error or took too long.",
+    "timeout": "No whole answer in time.",
+    "rate_limited": "The endpoint asks for fewer requests (429).",
+    "judge_unavailable": "No connection, or the endpoint fails by itself (408, 5xx).",
+    "judge_rejected": "The endpoint does not let us in (401, 402, 403, 404, quota): the operator must act.",
+    "unknown_judge_version": "No worker here has this version of the judge, as during an upgrade.",
+    "internal_error": "A fault of ours.",
+}
+REASONS: Final[tuple[Reason, ...]] = (*get_args(FinalReason), *get_args(PassingReason))
 
 
 class Score(Struct, frozen=True, omit_defaults=True):
@@ -108,7 +127,42 @@ class Assessment(Struct, frozen=True, omit_defaults=True):
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """An assessment with everything a reader of the outbox needs; version 1 of the entry."""
+    """An assessment with everything a reader of the outbox needs; version 1 of the entry.
+
+    Attributes:
+        evaluation_id: The same trace, judge, judge version and judge model always bear the same.
+        origin: `live`, `late_feedback` or `replay`; only `live` feeds metrics and alerts.
+        outcome: `scored`, `abstained` or `unscored`.
+        reason: Why there is no score; only where unscored.
+        note: The reason in a sentence that holds no text of the trace.
+        scores: One per metric; `value` is 0..1, `raw` the rating on the judge's own scale.
+        metrics: The metrics of the judge, also where there is no score.
+        rationale: The judge's reasons.
+        details: What else the judge found: sentences, keys, excerpts, counts.
+        trace_id: Whose verdict it is.
+        span_id: The judged span.
+        response_id: The provider's id of the judged response.
+        session_id: The conversation.
+        user_id: Keyed hash of the end user's id, never the id itself.
+        service: Who published the trace.
+        environment: Its deployment.
+        release: Its version.
+        name: Its operation.
+        model: The model that answered.
+        judge: Who judged.
+        judge_version: Hash of prompt, answer form, scoring and settings.
+        judge_model: Which model judged.
+        probability: How likely this trace was to be judged.
+        weight: 1 / probability for live traffic, 0 for late feedback.
+        input_tokens: Of all calls together.
+        output_tokens: Of all calls together.
+        cost_usd: Absent where no price is configured: unknown is not free.
+        attempts: Requests sent to the judge model, the failed ones included.
+        calls: Each of them with its status, times and tokens.
+        trace_ended_at: When the judged call ended; seconds since the epoch.
+        started_at: When this evaluation began; seconds since the epoch.
+        duration_s: How long it took.
+    """
 
     evaluation_id: str
     origin: Origin = "live"
@@ -124,7 +178,6 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
     response_id: str | None = None
     session_id: str | None = None
     user_id: str | None = None
-    """Keyed hash of the end user's id, never the id itself."""
     service: str
     environment: str | None = None
     release: str | None = None
@@ -138,9 +191,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
-    """Absent where no price is configured: unknown is not free."""
     attempts: int = 0
-    """Requests sent to the judge model, the failed ones included."""
     calls: tuple[Call, ...] = ()
     trace_ended_at: float | None = None
     started_at: float

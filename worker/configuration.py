@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 from kombu.transport import TRANSPORT_ALIASES
 
-from judges.catalog import catalogue
+from judges.catalog import CatalogueError, catalogue
 from judges.models.build import ModelSettingsError, check
 from judges.models.http import is_endpoint
 from judges.models.model import ModelSettings
@@ -146,6 +146,10 @@ def _amount(here: str, key: str, value: object) -> object:
 
 def _check(settings: Settings, origin: Mapping[str, str]) -> None:
     """Check what no field shows by itself: relations between rules, judges and models."""
+    try:
+        catalogue()
+    except CatalogueError as error:
+        raise SettingsError(f"{error}") from error
     _check_urls(settings, origin)
     if len(settings.sampling_key.encode()) > _MAX_KEY_BYTES:
         raise SettingsError(f"{origin['sampling_key']}: sampling_key: must be of at most {_MAX_KEY_BYTES} bytes")

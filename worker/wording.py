@@ -57,10 +57,8 @@ def expected(wanted: inspect.Type) -> str:
             words = f"a whole number{_bounds(wanted)}"
         case inspect.FloatType():
             words = f"a number{_bounds(wanted)}"
-        case inspect.StrType(max_length=int(most)):
-            words = f"a string of at most {most} signs"
-        case inspect.StrType(pattern=str()):
-            words = "a string of letters, digits, '_', '-' and '.'"
+        case inspect.StrType():
+            words = _string(wanted)
         case inspect.VarTupleType():
             words = 'a list, as ["…"]'
         case inspect.StructType():
@@ -68,6 +66,14 @@ def expected(wanted: inspect.Type) -> str:
         case _:
             words = "a string"
     return f"must be {words}"
+
+
+def _string(wanted: inspect.StrType) -> str:
+    if wanted.max_length is not None:
+        return f"a string of at most {wanted.max_length} signs"
+    if wanted.pattern == r"\S":
+        return "a string that is not blank"
+    return "a string" if wanted.pattern is None else "a string of letters, digits, '_', '-' and '.'"
 
 
 def _bounds(wanted: inspect.IntType | inspect.FloatType) -> str:

@@ -4,10 +4,10 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from judges.forms import yes_no
 from judges.forms.shape import LIST, shape
@@ -56,6 +56,9 @@ _BESIDE: Final = content_words(
 _MIN_COVERAGE: Final = 0.75
 
 
+_Rule = Annotated[str, Meta(pattern=r"\S")]
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """What can be configured under `[judges.guidelines]`.
 
@@ -63,7 +66,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         guidelines: Rules for every trace, before those of the trace itself; one string is one rule.
     """
 
-    guidelines: tuple[str, ...] | str = ()
+    guidelines: tuple[_Rule, ...] | _Rule = ()
 
 
 def rules(given: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The catalogue: which judges there are, and which definition of each."""
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,89 +11,40 @@ import pytest
 from msgspec import Struct
 
 from judges import catalog
-from judges.catalog import catalogue, configured
-from judges.judge import Judge, Metric, has_text
+from judges.catalog import CatalogueError, catalogue, configured
+from judges.judge import Judge, has_text
 from tracejudge import Document, Trace
 
-VERSIONS = {
-    "answer_correctness": "9f08ee4d9fe1c61a66f4ab8a39bb40af",
-    "answer_relevance": "de4646393a9c65c26b1286016420eab4",
-    "answer_similarity": "0916976f237e033521e64972c047b1ac",
-    "context_sufficiency": "0b7fc25fbad7d4f256cf307555e94f0d",
-    "correctness": "5e1769cb0be468b3fee275d342028ccc",
-    "equivalence": "6cf9f104e33b2778438eee2e6886c2ea",
-    "facts_grounding": "0f9a5f7b42a60ba862a358d572d54ae6",
-    "faithfulness": "ab3c2cd4cdef31baf34371e26f8a32a6",
-    "groundedness": "4a30291dc476124dc5b73b84225f631f",
-    "guidelines": "fd804ec291d10857bd470c9c7fd39a26",
-    "ragbench": "e64338edb04723cba207ffe5d65e5ac5",
-    "ragbench_sources": "0cc7f8b55f5ccba00f3b5bf709cbfc0d",
-    "relevance": "dda8540c34fbd90d775714c2ec9ae722",
-    "relevance_to_query": "77449b1f8ec27c4d244c6008b8d2540b",
-    "relevance_truth_completeness": "26f112bf301842040ed701d9ac284d91",
-    "retrieval_relevance": "d6e3b7052882682071b74972a9187431",
-    "safety": "bebd24badb89fe724d8012a3a37f3756",
-}
-"""Pinned, because a new version begins a new series of metrics: whoever changes a definition changes this too."""
+GOLDEN = Path(__file__).with_name("golden_catalogue.txt")
+"""What each judge is, version included: a new version begins a new series of metrics, so that a change shows in review.
 
-
-def yes_no(name: str) -> tuple[Metric, ...]:
-    return (Metric(name, "0 or 1", "yes"),)
-
-
-def graded(*names: str) -> tuple[Metric, ...]:
-    return tuple(Metric(name, "1..5", "4 or more") for name in names)
-
-
-TRACE_METRICS = (
-    Metric("relevance", "0..1", None, descriptive=True),
-    Metric("utilization", "0..1", None, descriptive=True),
-    Metric("completeness", "0..1", None),
-    Metric("adherence", "0 or 1", "supported"),
-)
-FACTS_METRICS = (
-    Metric("grounded", "0 or 1", "every sentence is supported or needs no support"),
-    Metric("supported_share", "0..1", None),
-)
-REFERENCE = ("expected_response", "expected_facts")
-ALL_THREE = ("input", "output", "context")
-
-JUDGES: dict[str, tuple[tuple[Metric, ...], tuple[str | tuple[str, ...], ...], tuple[str, ...]]] = {
-    "answer_correctness": (graded("answer_correctness"), ("input", "output", "expected_response"), ()),
-    "answer_relevance": (graded("answer_relevance"), ("input", "output"), ()),
-    "answer_similarity": (graded("answer_similarity"), ("output", "expected_response"), ()),
-    "context_sufficiency": (yes_no("context_sufficiency"), ("input", "context", REFERENCE), ()),
-    "correctness": (yes_no("correctness"), ("input", "output", REFERENCE), ()),
-    "equivalence": (yes_no("equivalence"), ("output", "expected_response"), ()),
-    "facts_grounding": (FACTS_METRICS, ALL_THREE, ("context",)),
-    "faithfulness": (graded("faithfulness"), ("output", "context"), ("context",)),
-    "groundedness": (yes_no("groundedness"), ALL_THREE, ("context",)),
-    "guidelines": (yes_no("guidelines"), ("output", "guidelines"), ("context",)),
-    "ragbench": (TRACE_METRICS, ALL_THREE, ("context",)),
-    "ragbench_sources": (TRACE_METRICS, ALL_THREE, ("context",)),
-    "relevance": (graded("relevance"), ALL_THREE, ("context",)),
-    "relevance_to_query": (yes_no("relevance_to_query"), ("input", "output"), ()),
-    "relevance_truth_completeness": (
-        graded("relevance", "truth", "completeness"),
-        ("input", "output"),
-        ("messages",),
-    ),
-    "retrieval_relevance": ((Metric("precision", "0..1", ">= 0.5"),), ("input", "context"), ()),
-    "safety": (yes_no("safety"), ("output",), ()),
-}
-"""Metrics, needs and cuts of each."""
+After a change that is meant: UPDATE_GOLDEN=1 .venv/bin/pytest tests/judges -k golden
+"""
 
 every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
 
 
-def test_judges_with_their_metrics_needs_and_cuts() -> None:
-    assert {name: (judge.metrics, judge.needs, judge.cuts) for name, judge in catalogue().items()} == JUDGES
-    assert list(catalogue()) == sorted(JUDGES)
-    assert all(name == judge.name for name, judge in catalogue().items())
+def described(judge: Judge) -> str:
+    metrics = (f"{metric.name} ({metric.scale}; {metric.passes})" for metric in judge.metrics)
+    lines = (
+        f"{judge.name} {judge.version}",
+        f"  gives {', '.join(metrics)}",
+        f"  needs {', '.join(judge.needs_in_words)}",
+        f"  cuts {', '.join(judge.cuts) or 'nothing'}",
+        f"  settings {msgspec.json.encode(judge.settings).decode()}",
+    )
+    return "\n".join(lines)
 
 
-def test_versions_are_those_that_were_reviewed() -> None:
-    assert {name: judge.version for name, judge in catalogue().items()} == VERSIONS
+def test_the_catalogue_is_that_of_the_golden_file() -> None:
+    actual = "\n".join(map(described, catalogue().values())) + "\n"
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        GOLDEN.write_text(actual, encoding="utf-8")
+    assert actual == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_judges_stand_under_their_own_names_in_order() -> None:
+    assert list(catalogue()) == sorted(judge.name for judge in catalogue().values())
 
 
 def test_the_catalogue_cannot_be_changed() -> None:
@@ -199,17 +151,29 @@ class TestDiscovery:
     def test_a_file_is_a_judge_and_no_list_is_kept(self, folder: Path) -> None:
         self.add(folder, "polite", "JUDGE = replace(safety.JUDGE, name='polite')")
         self.add(folder, "brief", "JUDGE = replace(safety.JUDGE, name='brief')")
-        self.add(folder, "helpers", "JUDGE_NAME = 'helpers'")
-        self.add(folder, "other", "JUDGE = 'no judge'")
+        self.add(folder, "_helpers", "JUDGE_NAME = 'helpers'")
         assert {name: judge.name for name, judge in catalogue.__wrapped__().items()} == {
             "brief": "brief",
             "polite": "polite",
         }
 
-    def test_a_judge_bears_the_name_of_its_file(self, folder: Path) -> None:
-        self.add(folder, "polite", "JUDGE = safety.JUDGE")
-        with pytest.raises(RuntimeError, match="the judge in polite must bear that name, once"):
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("JUDGE = safety.JUDGE", "bears the name 'safety'; a judge bears the name of its file"),
+            ("JUDGE = 'no judge'", "defines no JUDGE; define one, or begin the name of a helper with an underscore"),
+            ("JUDGES = []", "defines no JUDGE; define one, or begin the name of a helper with an underscore"),
+            ("1 / 0", "cannot be loaded (ZeroDivisionError: division by zero)"),
+            ("from judges import nothing", "cannot be loaded (ImportError: cannot import name 'nothing' from 'judges'"),
+        ],
+        ids=["another name", "another object", "none", "a fault", "an import"],
+    )
+    def test_a_file_that_is_no_judge_is_told_in_one_line(self, folder: Path, text: str, said: str) -> None:
+        self.add(folder, "polite", text)
+        with pytest.raises(CatalogueError) as caught:
             catalogue.__wrapped__()
+        assert str(caught.value).startswith(f"judges/catalog/polite.py: {said}")
+        assert "\n" not in str(caught.value)
 
 
 class TestHasText:

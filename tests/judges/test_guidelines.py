@@ -28,7 +28,7 @@ class TestRules:
             ((), ["Be brief."], ["Be brief."]),
             ("Be kind.", None, ["Be kind."]),
             (["Be kind."], ["Be brief."], ["Be kind.", "Be brief."]),
-            (["Be brief.", " "], ["", " Be brief.\n", "Be kind."], ["Be brief.", "Be kind."]),
+            (["Be brief.", "Be brief."], ["", " Be brief.\n", "Be kind."], ["Be brief.", "Be kind."]),
         ],
         ids=["of the trace", "of the configuration, as one string", "both", "blank ones and repetitions"],
     )
@@ -39,7 +39,7 @@ class TestRules:
         assert judge.missing(prepared) is None
 
     @pytest.mark.parametrize("own", [None, [], [" ", "\n"]], ids=["absent", "empty", "blank"])
-    @pytest.mark.parametrize("configured", ["", " ", [], ["", "\t"]], ids=repr)
+    @pytest.mark.parametrize("configured", [[]], ids=repr)
     def test_none_left_means_no_rule(self, configured: object, own: list[str] | None) -> None:
         model = ScriptedModel([yes_no_text("yes")])
         trace = msgspec.structs.replace(BARE, guidelines=own)
@@ -52,13 +52,17 @@ class TestRules:
         assert rules(None) == ()
 
     def test_are_part_of_the_version_as_they_are_applied(self) -> None:
-        alike = ["Be brief.", ["Be brief."], [" Be brief. ", "", "Be brief."]]
+        alike = ["Be brief.", ["Be brief."], [" Be brief. ", "Be brief."]]
         versions = {JUDGE.configured({"guidelines": given}).version for given in alike}
         assert len(versions) == 1
         assert versions.isdisjoint({JUDGE.version, JUDGE.configured({"guidelines": "Be kind."}).version})
         assert JUDGE.configured({}).version == JUDGE.version
 
-    @pytest.mark.parametrize("values", [{"guidelines": [1]}, {"guidelines": None}, {"rules": []}], ids=repr)
+    @pytest.mark.parametrize(
+        "values",
+        [{"guidelines": [1]}, {"guidelines": ""}, {"guidelines": ["a", " "]}, {"guidelines": None}, {"rules": []}],
+        ids=repr,
+    )
     def test_settings_that_are_none_are_refused(self, values: dict[str, object]) -> None:
         with pytest.raises(msgspec.ValidationError):
             JUDGE.configured(values)

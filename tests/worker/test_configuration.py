@@ -350,10 +350,11 @@ MISTAKES: Mapping[str, Mistake] = {
         "[judges.ragbench]\nlengths = 'long'", "judges.ragbench.lengths: must be true or false"
     ),
     "setting of a judge of neither type": in_file(
-        "[judges.guidelines]\nguidelines = 3", 'judges.guidelines.guidelines: must be a list, as ["…"] or a string'
+        "[judges.guidelines]\nguidelines = 3",
+        'judges.guidelines.guidelines: must be a list, as ["…"] or a string that is not blank',
     ),
     "item of a setting of a judge": in_file(
-        "[judges.guidelines]\nguidelines = [3]", "judges.guidelines.guidelines[0]: must be a string"
+        "[judges.guidelines]\nguidelines = ['']", "judges.guidelines.guidelines[0]: must be a string that is not blank"
     ),
     "settings of an unknown judge": in_file(
         "[judges.safty]", "judges.safty: there is no such judge; did you mean safety?"

@@ -104,7 +104,7 @@ def test_a_trace_may_hold_every_field_of_the_contract() -> None:
     entry = read_trace(full)
     assert isinstance(entry, TraceEntry)
     assert json.loads(msgspec.json.encode(entry.trace)) == full
-    assert unknown_fields(entry) == 0
+    assert unknown_fields(entry) == []
 
 
 TRACE_IDS = {
@@ -159,7 +159,7 @@ def test_without_an_id_the_payload_is_the_publication(given_id: dict[str, Any]) 
 def test_unknown_fields_are_counted_and_kept_out() -> None:
     got = read_trace({**NEEDED, "secret": "x", "nested": {"a": [1]}, "Service": 7, "context": [{"text": "t", "x": 1}]})
     assert isinstance(got, TraceEntry)
-    assert unknown_fields(got) == 3
+    assert len(unknown_fields(got)) == 3
     assert msgspec.json.decode(msgspec.json.encode(got.trace)) == {**NEEDED, "context": [{"text": "t"}]}
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "OUT",
     "REDIS_URL",
     "TRIES",
+    "amount",
     "judges_named",
     "open_model",
     "open_store",
@@ -52,6 +53,11 @@ TRIES = click.option(
     metavar="N",
     help="How often to ask when the model is busy, slow or away.",
 )
+
+
+def amount(count: int, noun: str) -> str:
+    """Write a number with its noun."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def settings_from(config: str | None, arguments: Mapping[str, object] | None = None) -> Settings:

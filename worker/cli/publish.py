@@ -1,94 +1,116 @@
-"""`tracejudge publish`: traces from a file, through the SDK, into the stream."""
+"""`tracejudge publish`: traces from a file into the stream, each line as it stands."""
 
 import sys
-from collections.abc import Iterator
-from typing import NamedTuple, TextIO
+import time
+from collections.abc import Sequence
+from typing import Final
 
 import click
-import msgspec
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-import tracejudge
-from tracejudge.encoding import MAX_ENTRY_BYTES
-from worker.cli.options import CONFIG, NOTES, REDIS_URL, open_store, settings_from
+from tracejudge.backoff import Backoff
+from tracejudge.entries import Batch, Entry, Kind
+from tracejudge.errors import DeliveryError
+from tracejudge.ids import fresh_id
+from tracejudge.redis_stream import RedisStream
+from tracejudge.settings import load_settings
+from worker.cli.evaluate.lines import open_source, split_lines, trace_of
+from worker.cli.options import CONFIG, NOTES, REDIS_URL, amount, open_store, settings_from
+from worker.settings import Settings
+from worker.store import StoreError
 
-__all__ = ["Line", "command", "read_traces"]
+__all__ = ["command"]
 
-_FLUSH_EVERY = 2000
-_FLUSH_EVERY_BYTES = 8 * 1024 * 1024
-_SDK_ADDS_BYTES = 1024
-_FLUSH_TIMEOUT_S = 60.0
-_MAX_SHOWN = 10
-
-
-class Line(NamedTuple):
-    """One line of a file: a trace, or what is wrong with it."""
-
-    number: int
-    trace: tracejudge.Trace | None
-    error: str | None
+_CHUNK: Final = 500
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
+_MAX_SHOWN: Final = 10
+_TRIES: Final = 5
 
 
 @click.command("publish")
-@click.argument("file", type=click.File("r", encoding="utf-8", errors="surrogateescape"))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @CONFIG
 @REDIS_URL
-def command(file: TextIO, config: str | None, redis_url: str | None) -> None:
+def command(file: str, config: str | None, redis_url: str | None) -> None:
     """Publish the traces of FILE, a JSON object a line ('-' is standard input).
 
-    Exit code 1 when a line is no trace or Redis did not take everything.
+    Each line goes into the stream as it stands, so that a line that is published again is judged once, and its verdict
+    bears the evaluation id that `tracejudge evaluate` gives it. Exit code 1 when a line is no trace or Redis did not
+    take everything.
     """
     settings = settings_from(config, {"redis_url": redis_url})
     open_store(settings).close()
-    tracejudge.init(
-        service="tracejudge-publish",
-        redis_url=settings.redis_url,
-        prefix=settings.prefix,
-        disabled=False,
-        max_stream=settings.max_stream,
-        max_items=2 * _FLUSH_EVERY,
-        max_bytes=256 * 1024 * 1024,
-    )
-    limit = min(settings.max_trace_bytes, MAX_ENTRY_BYTES) - _SDK_ADDS_BYTES
-    published, unsent_bytes, wrong, delivered = 0, 0, 0, True
+    batches = _Batches(settings)
+    published, wrong, chunk, size = 0, 0, list[bytes](), 0
     columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=NOTES) as progress:
+    with open_source(file) as source, Progress(*columns, console=NOTES) as progress:
         task = progress.add_task("publishing", total=None)
-        for line in read_traces(file):
-            size = len(msgspec.json.encode(line.trace))
-            if line.trace is None or size > limit:
-                wrong += 1
-                if wrong <= _MAX_SHOWN:
-                    error = line.error or f"is longer than max_trace_bytes: {size:,} bytes"
-                    NOTES.print(f"line {line.number}: {error}", markup=False, soft_wrap=True)
-                continue
-            tracejudge.publish(line.trace)
-            published += 1
-            unsent_bytes += size
-            progress.update(task, completed=published)
-            # Never faster than Redis: from a file nothing may be dropped for a full buffer.
-            if published % _FLUSH_EVERY == 0 or unsent_bytes > _FLUSH_EVERY_BYTES:
-                unsent_bytes = 0
-                if not tracejudge.flush(_FLUSH_TIMEOUT_S):
-                    delivered = False
-                    break
-    delivered = tracejudge.flush(_FLUSH_TIMEOUT_S) and delivered
-    tracejudge.shutdown()
-    NOTES.print(f"{published:,} traces published, {wrong:,} lines skipped" + ("" if delivered else "; not all arrived"))
-    sys.exit(1 if wrong or not delivered else 0)
-
-
-def read_traces(file: TextIO) -> Iterator[Line]:
-    """Read traces from JSON lines; empty lines are passed over."""
-    decoder = msgspec.json.Decoder(tracejudge.Trace)
-    for number, text in enumerate(file, 1):
-        if not text.strip():
-            continue
         try:
-            yield Line(number, decoder.decode(text), None)
-        except msgspec.ValidationError as error:
-            yield Line(number, None, f"is no trace: {error}")
-        except UnicodeEncodeError:
-            yield Line(number, None, "is not UTF-8")
-        except (msgspec.DecodeError, RecursionError):
-            yield Line(number, None, "is no JSON")
+            for line in split_lines(source, settings.max_trace_bytes):
+                entry = trace_of(line, settings.max_trace_bytes)
+                if isinstance(entry, str):
+                    wrong += 1
+                    _complain(line.number, entry, shown=wrong <= _MAX_SHOWN)
+                    continue
+                chunk.append(line.payload)
+                size += len(line.payload)
+                if len(chunk) >= _CHUNK or size >= _CHUNK_BYTES:
+                    published += batches.send(chunk)
+                    chunk, size = [], 0
+                    progress.update(task, completed=published)
+            published += batches.send(chunk)
+            progress.update(task, completed=published)
+        except StoreError:
+            NOTES.print(f"{amount(published, 'trace')} published; not all arrived")
+            raise
+    NOTES.print(f"{amount(published, 'trace')} published, {amount(wrong, 'line')} skipped")
+    sys.exit(1 if wrong else 0)
+
+
+def _complain(number: int, error: str, *, shown: bool) -> None:
+    if shown:
+        NOTES.print(f"line {number}: {error}", markup=False, soft_wrap=True)
+
+
+class _Batches:
+    """Numbered batches of one producer, as the SDK sends them: what is sent again stands once."""
+
+    def __init__(self, settings: Settings) -> None:
+        # The SDK's own settings, without its environment: who says publish wants to, whatever services are told.
+        sdk = load_settings(
+            service="tracejudge-publish",
+            redis_url=settings.redis_url,
+            prefix=settings.prefix,
+            environ={},
+            disabled=False,
+            environment=None,
+            release=None,
+            max_items=1,
+            max_bytes=1,
+            max_stream=settings.max_stream,
+            exit_timeout_s=0.0,
+        )
+        self._stream = RedisStream(sdk, fresh_id())
+        self._number = 0
+
+    def send(self, payloads: Sequence[bytes]) -> int:
+        """Append traces; return how many.
+
+        Raises:
+            StoreError: Redis did not confirm them, however often it was asked.
+        """
+        if not payloads:
+            return 0
+        self._number += 1
+        entries = tuple(Entry(Kind.TRACE, payload) for payload in payloads)
+        batch = Batch(self._number, entries, items=len(entries), weight_bytes=0, flush_ticket=0)
+        backoff = Backoff()
+        for _ in range(_TRIES):
+            try:
+                self._stream.append(batch)
+            except DeliveryError as error:
+                trouble = error
+                time.sleep(backoff.next_delay_s())
+            else:
+                return len(payloads)
+        raise StoreError(str(trouble)) from trouble

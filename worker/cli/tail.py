@@ -102,7 +102,10 @@ def _line(entry: OutboxEntry) -> str:
 
 def _score(score: Score) -> str:
     style = {True: "green", False: "red", None: "cyan"}[score.passed]
-    return f"[{style}]{score.metric} {_plain(score.label or f'{score.value:.2f}')}[/{style}]"
+    said = score.label or f"{score.value:.2f}"
+    if score.passed is not None and score.label not in {"yes", "no"}:
+        said += " pass" if score.passed else " fail"
+    return f"[{style}]{score.metric} {_plain(said)}[/{style}]"
 
 
 def _plain(text: str) -> str:

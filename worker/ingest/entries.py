@@ -110,9 +110,9 @@ def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
         return InvalidEntry(entry_id, producer if b"t" in fields else None, error.reason)
 
 
-def unknown_fields(entry: TraceEntry) -> int:
-    """Count the fields of a trace that the wire format does not know."""
-    return sum(name not in Trace.__struct_fields__ for name in _fields_decoder.decode(entry.payload))
+def unknown_fields(entry: TraceEntry) -> list[str]:
+    """List the fields of a trace that the wire format does not know."""
+    return [name for name in _fields_decoder.decode(entry.payload) if name not in Trace.__struct_fields__]
 
 
 def _read(entry_id: str, producer: str | None, fields: Mapping[bytes, bytes], max_bytes: int) -> Read:

@@ -156,7 +156,7 @@ class Ingest(Stage):
                 self._count_traces(entry.trace.service, outcome, 1)
                 if entry.producer is None:
                     metrics.producer_published.labels(metrics.service(entry.trace.service)).inc()
-                metrics.unknown_fields.labels(metrics.service(entry.trace.service)).inc(unknown_fields(entry))
+                metrics.unknown_fields.labels(metrics.service(entry.trace.service)).inc(len(unknown_fields(entry)))
         self._count_producers(plan, answer)
         if answer.feedback:
             metrics.late_feedback.labels("unused").inc(answer.feedback)

@@ -64,7 +64,7 @@ WRONG_USAGE = {
     "unknown verb": (["nope"], "No such command 'nope'."),
     "unknown option": (["account", "--nope"], "No such option"),
     "no file": (["publish"], "Missing argument 'FILE'."),
-    "absent file": (["publish", "absent.jsonl"], "No such file or directory"),
+    "absent file": (["publish", "absent.jsonl"], "File 'absent.jsonl' does not exist"),
     "no number": (["tail", "--last", "few"], "not a valid integer"),
     "count of none": (["tail", "--count", "0"], "not in the range x>=1"),
     "short demo": (["demo", "--seconds", "0"], "not in the range"),

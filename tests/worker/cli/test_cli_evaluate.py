@@ -214,8 +214,15 @@ def test_nothing_scored_is_exit_code_one_and_says_why(run: Run) -> None:
 def test_one_judge_that_scored_nothing_is_told(run: Run) -> None:
     arguments = ("--judge", "groundedness", "--judge", "safety")
     ended = run("evaluate", write_lines("t.jsonl", outputs("a")), *arguments)
-    assert ended.code == 0
+    assert ended.code == 1, "a pipeline that checks with it must see that"
     assert "groundedness scored nothing: the trace has no input\n" in ended.err
+
+
+def test_fields_that_are_not_ours_are_told_with_what_they_may_mean(run: Run) -> None:
+    line = labelled(None, output="a", input="b", contexts=["c"])
+    ended = run("evaluate", write_lines("t.jsonl", [line, line]), "--judge", "safety")
+    assert ended.code == 0
+    assert "unknown field 'contexts' in 2 traces; did you mean context?\n" in ended.err
 
 
 def test_a_file_without_traces_is_exit_code_one(run: Run) -> None:
@@ -246,7 +253,7 @@ def test_bad_lines_are_named_and_the_good_ones_judged(run: Run, monkeypatch: pyt
         "line 6: is no trace: an empty or overlong trace_id or service, or nested too deeply",
         "line 7: is longer than max_trace_bytes: 4,096 bytes",
     ]
-    assert "5 lines are no trace and were skipped" in ended.err
+    assert "skipped 5 lines without a trace" in ended.err
     assert "SECRET" not in ended.err
     assert len(verdicts()) == 2
 
@@ -255,7 +262,7 @@ def test_of_many_bad_lines_ten_are_named(run: Run) -> None:
     ended = run("evaluate", write_lines("t.jsonl", [b"{"] * 25), "--judge", "safety")
     assert ended.code == 1
     assert ended.err.count("is no JSON") == 10
-    assert "25 lines are no trace and were skipped" in ended.err
+    assert "skipped 25 lines without a trace" in ended.err
 
 
 # --- wrong usage ---

@@ -100,7 +100,7 @@ def test_another_tag_gives_shares_and_no_agreement(run: Run, monkeypatch: pytest
         },
     }
     table = run("judges", "test", "safety", file, "--by", "safe").out
-    assert "This is no agreement" in table
+    assert "and no agreement: for that say --label" in table
     assert re.search(r"en\W+1\W+2\W+50.0%\W+0.500\W+none", table)
 
 
@@ -143,10 +143,9 @@ MISUSE = {
         "the metric relevance has no pass rule to compare with labels; adherence has",
     ),
     "no tag": (["safety", "t.jsonl"], "give --label TAG"),
-    "both tags": (["safety", "t.jsonl", "--label", "safe", "--by", "safe"], "give --label TAG"),
-    "minimum of shares": (["safety", "t.jsonl", "--by", "safe", "--min", "0.5"], "give --label TAG"),
+    "both tags": (["safety", "t.jsonl", "--label", "safe", "--by", "safe"], "not both"),
+    "minimum of shares": (["safety", "t.jsonl", "--by", "safe", "--min", "0.5"], "--min compares an agreement"),
     "minimum above one": (["safety", "t.jsonl", "--label", "safe", "--min", "2"], "not in the range"),
-    "absent tag": (["safety", "t.jsonl", "--label", "zzz"], "no trace has the tag 'zzz'"),
     "label that is none": (
         ["safety", "t.jsonl", "--label", "other"],
         "the tag 'other' holds other values than yes and no",
@@ -248,3 +247,19 @@ def test_no_tag_commands_the_screen(run: Run) -> None:
     assert ended.code == 0
     assert "[bold]" in ended.out
     assert "[/dim]" in ended.out
+
+
+def test_a_tag_that_no_trace_has_is_exit_code_one(run: Run) -> None:
+    file = write_lines("t.jsonl", [labelled("yes", output="a")])
+    ended = run("judges", "test", "safety", file, "--label", "zzz")
+    assert (ended.code, ended.out) == (1, "")
+    assert "no trace of t.jsonl has the tag 'zzz'" in ended.err
+
+
+def test_a_check_without_some_of_the_traces_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lucky rest must not pass for the whole."""
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no", "judge_rejected", max_in_flight=1))
+    lines = [labelled(label, output="a") for label in ("yes", "no", "yes")]
+    ended = run("judges", "test", "safety", write_lines("t.jsonl", lines), "--label", "safe", "--min", "0.5")
+    assert ended.code == 1
+    assert "some traces are not judged (judge_rejected): no check without them" in words(ended.err)

@@ -13,8 +13,8 @@ import pytest
 from cli_parts import SAMPLES, Run, labelled, words, write_lines
 from redis import Redis
 
-import tracejudge
 from worker.cli import publish
+from worker.cli.traces import read_traces
 
 
 def stored(redis: Redis, prefix: str) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def test_bad_lines_are_named_and_the_good_ones_published(
         "line 4: is no trace: Expected `str`, got `int` - at `$.output`",
         "line 5: is no trace: Object missing required field `trace_id`",
         "line 6: is not UTF-8",
-        "line 8: is no trace: Expected `object`, got `array`",
+        "line 8: is longer than max_trace_bytes: N bytes",
         "line 9: is longer than max_trace_bytes: N bytes",
     ]
     assert words(ended.err).endswith("2 traces published, 6 lines skipped")
@@ -89,24 +89,38 @@ def test_standard_input_is_published(tmp_path: Path, redis: Redis, redis_url: st
     assert [trace["output"] for trace in stored(redis, prefix)] == [f"Größe {number}" for number in range(5)]
 
 
-def test_more_than_the_buffer_holds_is_published_without_a_drop(
+def test_many_lines_go_in_several_round_trips(
     served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file is read far faster than Redis takes it."""
-    monkeypatch.setattr(publish, "_FLUSH_EVERY", 50)
-    monkeypatch.setattr(publish, "_FLUSH_EVERY_BYTES", 20_000)
+    monkeypatch.setattr(publish, "_CHUNK", 50)
+    monkeypatch.setattr(publish, "_CHUNK_BYTES", 20_000)
     lines = [labelled("yes", output="x" * (number % 5000)) for number in range(500)]
-    assert served("publish", write_lines("t.jsonl", lines)).code == 0
-    assert len(stored(redis, prefix)) == 500
+    ended = served("publish", write_lines("t.jsonl", lines))
+    assert ended.code == 0
+    assert words(ended.err).endswith("500 traces published, 0 lines skipped")
+    assert [len(trace["output"]) for trace in stored(redis, prefix)] == [number % 5000 for number in range(500)]
 
 
-def test_what_redis_did_not_take_is_exit_code_one(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracejudge, "flush", lambda _timeout: False)
+def test_a_line_goes_as_it_stands(served: Run, redis: Redis, prefix: str) -> None:
+    """So that published twice it is judged once, and bears the evaluation id that `evaluate` gives it."""
+    line = b'{"trace_id": "1",  "service": "s", "output": "o", "unknown": 1}'
+    file = write_lines("t.jsonl", [line])
+    assert [served("publish", file).code for _ in range(2)] == [0, 0]
+    entries = [fields for _, fields in redis.xrange(f"{prefix}:traces")]
+    assert [(fields[b"v"], fields[b"t"]) for fields in entries] == [(b"1", line)] * 2
+    assert len({fields[b"p"] for fields in entries}) == 2, "each run is a producer of its own in the books"
+
+
+def test_what_redis_did_not_take_is_exit_code_one(
+    served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish.time, "sleep", lambda _: None)
+    redis.set(f"{prefix}:traces", "no stream")
     ended = served("publish", SAMPLES / "support-bot.jsonl")
     assert ended.code == 1
-    assert words(ended.err).endswith("21 traces published, 0 lines skipped; not all arrived")
+    assert "0 traces published; not all arrived" in words(ended.err)
 
 
 def test_lines_of_a_file_are_read_one_by_one() -> None:
-    lines = publish.read_traces(io.StringIO('{"trace_id": "1", "service": "s", "output": ""}\n\n{\n'))
+    lines = read_traces(io.StringIO('{"trace_id": "1", "service": "s", "output": ""}\n\n{\n'))
     assert [(line.number, line.error) for line in lines] == [(1, None), (3, "is no JSON")]

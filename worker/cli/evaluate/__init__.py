@@ -12,15 +12,30 @@ import click
 import msgspec
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from tracejudge import Trace
 from worker.cli.evaluate.asking import Asker
 from worker.cli.evaluate.lines import open_source
 from worker.cli.evaluate.offline import Offline
 from worker.cli.evaluate.output import open_output
 from worker.cli.evaluate.summary import judge_line, judge_row, metric_table, why_nothing
-from worker.cli.options import CONFIG, JSON, MODEL, NOTES, OUT, TRIES, judges_named, open_model, settings_from
+from worker.cli.options import (
+    CONFIG,
+    JSON,
+    MODEL,
+    NOTES,
+    OUT,
+    TRIES,
+    amount,
+    judges_named,
+    open_model,
+    settings_from,
+)
 from worker.limits import LimitedModel
+from worker.wording import nearest
 
 __all__ = ["command"]
+
+_MAX_UNKNOWN = 5
 
 
 @click.command("evaluate")
@@ -53,7 +68,7 @@ def command(
     An OUT that is there is not written over without --force, and FILE never.
 
     What may pass (429, timeout, endpoint away) is tried again, later and at a slower pace; what then still has no
-    score is written as unscored. Exit code 1 when a line is no trace, or when nothing was scored.
+    score is written as unscored. Exit code 1 when a line is no trace, or when a judge scored nothing; 130 after Ctrl-C.
     """
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both want standard output; give --output a file")
@@ -67,9 +82,9 @@ def command(
             settings,
             judges,
             model,
-            Asker(model, tries),
+            Asker(model, tries, waits=_waits),
             complain=_complain,
-            advance=lambda count, end: progress.update(task, completed=end, said=f"{count:,} verdicts"),
+            advance=lambda count, end: progress.update(task, completed=end, said=amount(count, "verdict")),
         )
         interrupted = False
         try:
@@ -101,6 +116,10 @@ def _complain(number: int, error: str) -> None:
     NOTES.print(f"line {number}: {error}", markup=False, soft_wrap=True)
 
 
+def _waits(note: str, seconds: float) -> None:
+    NOTES.print(f"{note}; trying again in {seconds:.0f} s", markup=False, soft_wrap=True)
+
+
 def _report(offline: Offline, model: LimitedModel, file: str, seconds: float, *, as_json: bool, aside: bool) -> None:
     if as_json:
         costs = [one.cost_usd for one in offline.sums if one.cost_usd is not None]
@@ -117,7 +136,7 @@ def _report(offline: Offline, model: LimitedModel, file: str, seconds: float, *,
         return
     # With verdicts on standard output the summary would be no line of theirs.
     console = NOTES if aside else OUT
-    title = f"{offline.traces:,} traces by {model.settings.judge_model} in {seconds:.1f} s"
+    title = f"{amount(offline.traces, 'trace')} by {model.settings.judge_model} in {seconds:.1f} s"
     console.print(metric_table(offline.sums, title))
     for one in offline.sums:
         console.print(judge_line(one), markup=False)
@@ -126,11 +145,16 @@ def _report(offline: Offline, model: LimitedModel, file: str, seconds: float, *,
 def _exit_code(offline: Offline) -> int:
     """Say what a script must know, and choose the exit code."""
     if offline.skipped:
-        NOTES.print(f"{offline.skipped:,} lines are no trace and were skipped")
+        NOTES.print(f"skipped {amount(offline.skipped, 'line')} without a trace")
+    for name, count in offline.unknown.most_common(_MAX_UNKNOWN):
+        close = nearest(name, Trace.__struct_fields__) if name.isprintable() else ""
+        NOTES.print(
+            f"unknown field {name[:40]!r} in {amount(count, 'trace')}{close.partition('; known')[0]}", markup=False
+        )
     empty = [one for one in offline.sums if not one.outcomes["scored"]]
     if len(empty) == len(offline.sums):
         NOTES.print(f"nothing was scored: {why_nothing(empty)}", markup=False, soft_wrap=True)
         return 1
     for one in empty:
         NOTES.print(f"{one.judge.name} scored nothing: {why_nothing([one])}", markup=False, soft_wrap=True)
-    return 1 if offline.skipped else 0
+    return 1 if offline.skipped or empty else 0

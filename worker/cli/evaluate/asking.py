@@ -44,8 +44,16 @@ class Asked(NamedTuple):
 class Asker:
     """Asks one model on behalf of any judge. Use it from one event loop."""
 
-    def __init__(self, model: ChatModel, tries: int, timing: Timing = Timing()) -> None:  # noqa: B008 - frozen
-        """Take how often an evaluation is tried at most."""
+    def __init__(
+        self,
+        model: ChatModel,
+        tries: int,
+        timing: Timing = Timing(),  # noqa: B008 - frozen
+        waits: Callable[[str, float], None] = lambda _note, _seconds: None,
+    ) -> None:
+        """Take how often an evaluation is tried at most, and whom to tell of the first pause for a new cause."""
+        self._waits = waits
+        self._told: set[str] = set()
         self._model = model
         self._tries = tries
         self._timing = timing
@@ -61,8 +69,14 @@ class Asker:
             pause_s = self._pause_s(asked.assessment, number)
             if pause_s is None or number == self._tries:
                 return asked._replace(assessment=msgspec.structs.replace(asked.assessment, calls=calls))
+            self._tell(asked.assessment, pause_s)
             await self._timing.sleep(pause_s)
             number += 1
+
+    def _tell(self, assessment: Assessment, pause_s: float) -> None:
+        if str(assessment.reason) not in self._told:
+            self._told.add(str(assessment.reason))
+            self._waits(assessment.note or str(assessment.reason), pause_s)
 
     async def _once(self, judge: Judge, trace: Trace) -> Asked:
         started_at, start = time.time(), self._timing.steady()

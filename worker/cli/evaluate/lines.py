@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from worker.cli.publish import read_traces
+from worker.cli.traces import read_traces
 from worker.ingest.entries import TraceEntry, read_entry
 
-__all__ = ["Line", "lines", "open_source", "trace_of"]
+__all__ = ["Line", "lines", "open_source", "split_lines", "trace_of"]
 
 _AHEAD: Final = 8
 """Lines read and not yet taken: each may be of megabytes."""
@@ -61,7 +61,7 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
     def read() -> None:
         last: OSError | None = None
         try:
-            if not all(map(put, _split(source, max_bytes))):
+            if not all(map(put, split_lines(source, max_bytes))):
                 return
         except OSError as error:
             last = error
@@ -95,7 +95,8 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
     return "is no trace: an empty or overlong trace_id or service, or nested too deeply"
 
 
-def _split(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
+def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
+    """Yield the lines that are not empty; of one longer than ``max_bytes`` only so much that it is seen to be."""
     most, end, number = max_bytes + 2, 0, 0
     while first := source.readline(most):
         number, end, part = number + 1, end + len(first), first

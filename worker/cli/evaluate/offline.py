@@ -15,7 +15,7 @@ from worker.cli.evaluate.lines import lines, trace_of
 from worker.cli.evaluate.order import in_order
 from worker.cli.evaluate.output import Output
 from worker.cli.evaluate.summary import JudgeSum
-from worker.ingest.entries import TraceEntry
+from worker.ingest.entries import TraceEntry, unknown_fields
 from worker.judging.verdicts import make_verdict
 from worker.limits import LimitedModel
 from worker.settings import Settings
@@ -65,6 +65,7 @@ class Offline:
         """
         self.sums = [JudgeSum(judge) for judge in judges]
         self.traces = self.skipped = 0
+        self.unknown: Counter[str] = Counter()
         self._begun_to = self._kept_to = 0
         self._went_on = asyncio.Event()
         self._by_name = {one.judge.name: one for one in self.sums}
@@ -110,6 +111,7 @@ class Offline:
                     self._complain(line.number, entry)
                 continue
             self.traces += 1
+            self.unknown.update(unknown_fields(entry))
             await self._room(line.end)
             for one in self.sums:
                 yield _Job(entry, one.judge, line.end)

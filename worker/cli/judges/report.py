@@ -90,7 +90,7 @@ def print_shares(subject: Subject, groups: Mapping[str, Share], tag: str, *, as_
         unscored = reasons_in_words(group.unscored)
         table.add_row(escape(label), f"{group.passed:,}", f"{group.scored:,}", share, _mean(group.mean), unscored)
     OUT.print(table)
-    said = f"This is no agreement: {tag!r} is not what {subject.judge.name} is asked. Cost: {_cost(subject)}"
+    said = f"Shares per value of {tag!r}, and no agreement: for that say --label {tag}. Cost: {_cost(subject)}"
     OUT.print(said, markup=False)
 
 

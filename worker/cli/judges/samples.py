@@ -8,7 +8,7 @@ import click
 
 from judges.judge import Judge
 from tracejudge import Trace
-from worker.cli.publish import read_traces
+from worker.cli.traces import read_traces
 
 __all__ = ["Sample", "find_sample"]
 

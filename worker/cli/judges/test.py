@@ -11,11 +11,12 @@ from rich.progress import MofNCompleteColumn, Progress
 import tracejudge
 from judges.agreement import Judged, agreement, is_known_label, shares
 from judges.judge import Judge
+from judges.verdict import PASSING_REASONS
 from worker.cli.evaluate.asking import Asker
 from worker.cli.evaluate.order import in_order
 from worker.cli.judges.report import Subject, print_agreement, print_shares
 from worker.cli.options import CONFIG, JSON, MODEL, NOTES, TRIES, judges_named, open_model, settings_from
-from worker.cli.publish import read_traces
+from worker.cli.traces import read_traces
 from worker.limits import LimitedModel
 
 __all__ = ["test"]
@@ -65,14 +66,18 @@ def test(
     Traces without the tag are left out. Unscored traces are counted by reason and are in no other figure.
     """
     tag = label or by
-    if tag is None or (label and by) or (by and minimum is not None):
+    if tag is None:
         raise click.UsageError("give --label TAG (agreement, with --min if wanted) or --by TAG (shares)")
+    if label and by:
+        raise click.UsageError("give --label or --by, not both")
+    if by and minimum is not None:
+        raise click.UsageError("--min compares an agreement: it goes with --label")
     settings = settings_from(config)
     (judge,) = judges_named(settings, name)
     chosen = _metric(judge, metric, rated=label is not None)
     labelled = [one for file in traces for one in _labelled(file, tag)]
     if not labelled:
-        raise click.UsageError(f"no trace has the tag {tag!r}")
+        raise click.ClickException(f"no trace of {', '.join(file.name for file in traces)} has the tag {tag!r}")
     if label and not all(is_known_label(one.label) for one in labelled):
         raise click.UsageError(f"the tag {tag!r} holds other values than yes and no; --by {tag} prints shares")
     model = open_model(settings, model_name)
@@ -139,6 +144,10 @@ def _exit_code(judged: Sequence[Judged], accuracy: float | None, minimum: float 
     if all(one.passed is None for one in judged):
         notes = sorted({one.assessment.note for one in judged if one.assessment.note})
         NOTES.print(f"nothing was scored: {'; '.join(notes)}", markup=False, soft_wrap=True)
+        return 1
+    away = sorted({one.left_out for one in judged} & PASSING_REASONS)
+    if minimum is not None and away:
+        NOTES.print(f"some traces are not judged ({', '.join(away)}): no check without them")
         return 1
     if minimum is not None and (accuracy is None or accuracy < minimum):
         NOTES.print(f"balanced accuracy is below {minimum}")
