@@ -35,8 +35,8 @@ _JUDGE_SETTINGS: Final = """\
 Under `[judges.NAME]`. Another setting makes another version of the judge, and so a new series of each of its metrics.
 """
 _VERDICTS: Final = """\
-One JSON object a verdict: a line of `tracejudge evaluate --output` and of `tracejudge tail --json` (which adds `dead`), and
-an entry of the stream `verdicts`. Fields that hold nothing are left out.
+One JSON object a verdict: a line of `tracejudge evaluate --output` and of `tracejudge tail --json` (which adds `dead`),
+and an entry of the stream `verdicts`. Fields that hold nothing are left out.
 """
 _OUTCOMES: Final = """\
 `tracejudge_verdicts_total` counts each verdict under each metric of its judge, with one of: `pass`, `fail`; `unrated`,
