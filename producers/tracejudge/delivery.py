@@ -10,6 +10,7 @@ from collections.abc import Callable
 from tracejudge.backoff import Backoff
 from tracejudge.buffer import Buffer
 from tracejudge.complaints import logger
+from tracejudge.content import Content
 from tracejudge.entries import Item, Kind
 from tracejudge.flushes import Flushes
 from tracejudge.ids import fresh_id
@@ -38,6 +39,7 @@ class Delivery:
             buffer=self._buffer,
             flushes=self._flushes,
             reporter=self._reporter,
+            content=Content(settings),
             open_stream=self._open_stream,
             address=str(settings.redis_url),
             clock=clock,

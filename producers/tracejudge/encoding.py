@@ -2,7 +2,9 @@
 
 from msgspec.json import Encoder
 
+from tracejudge.content import Content
 from tracejudge.entries import Entry, Item, Kind
+from tracejudge.errors import RedactionError
 from tracejudge.model import ProducerReport
 from tracejudge.swallowing import swallow
 from tracejudge.tally import Reason
@@ -13,10 +15,13 @@ MAX_ENTRY_BYTES = 4 * 1024 * 1024
 _encoder = Encoder()
 
 
-def encode(item: Item) -> Entry | Reason:
+def encode(item: Item, content: Content) -> Entry | Reason:
     """Encode an item as JSON, or say why it cannot travel. Raises nothing."""
     try:
-        payload = _encoder.encode(item.record)
+        payload = _encoder.encode(content.prepare(item.record))
+    except RedactionError as error:
+        swallow(error)
+        return Reason.REDACTION
     except Exception as error:  # noqa: BLE001 - values of the host may fail in any way
         swallow(error)
         return Reason.INVALID

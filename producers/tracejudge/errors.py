@@ -2,7 +2,8 @@
 
 TraceJudgeError
 ├── ConfigurationError (also a ValueError)   the caller: `init` was told something wrong; the text says the mend
-└── DeliveryError                            nobody: Redis did not confirm a batch, which is sent again
+├── DeliveryError                            nobody: Redis did not confirm a batch, which is sent again
+└── RedactionError                           the caller: its `redact` function failed; the trace does not travel
 """
 
 
@@ -16,3 +17,7 @@ class ConfigurationError(TraceJudgeError, ValueError):
 
 class DeliveryError(TraceJudgeError):
     """A batch was not confirmed; whether it stands in the stream is unknown. Never reaches the host."""
+
+
+class RedactionError(TraceJudgeError):
+    """A redaction function raised or gave no text. Never reaches the host: the trace is a counted drop."""

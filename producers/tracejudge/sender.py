@@ -11,6 +11,7 @@ from typing import Protocol
 from tracejudge.backoff import Backoff
 from tracejudge.buffer import Buffer
 from tracejudge.complaints import Complaints, logger
+from tracejudge.content import Content
 from tracejudge.encoding import encode, encode_report
 from tracejudge.entries import Batch, Entry, Item
 from tracejudge.errors import DeliveryError
@@ -44,6 +45,7 @@ class Sender:
         buffer: Buffer,
         flushes: Flushes,
         reporter: Reporter,
+        content: Content,
         open_stream: Callable[[], Stream],
         address: str,
         clock: Callable[[], float],
@@ -53,6 +55,7 @@ class Sender:
         self._buffer = buffer
         self._flushes = flushes
         self._reporter = reporter
+        self._content = content
         self._open_stream = open_stream
         self._address = address
         self._clock = clock
@@ -120,7 +123,7 @@ class Sender:
     def _encode(self, items: list[Item]) -> list[Entry]:
         entries: list[Entry] = []
         for item in items:
-            outcome = encode(item)
+            outcome = encode(item, self._content)
             if isinstance(outcome, Entry):
                 entries.append(outcome)
             else:

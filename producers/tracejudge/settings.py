@@ -1,7 +1,8 @@
 """What `init` is told: arguments, then TRACEJUDGE_* variables, then defaults; checked once, frozen after."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 from msgspec import Struct
 
@@ -35,6 +36,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Most entries in the stream, about; the oldest go first."""
     exit_timeout_s: float
     """How long the end of the process may wait for Redis."""
+    drop: Literal["newest", "oldest"] = "newest"
+    """Which entry goes when the buffer is full: the one that comes, or the one that waits longest."""
+    redact: tuple[Callable[[str], str], ...] = ()
+    """What is done to every text of a trace before it travels, in this order."""
+    content: bool = True
+    """Whether texts travel at all; without them a trace keeps ids, names, times and counts."""
+    max_field_bytes: int = 64 * 1024
+    """Longer texts are cut, with a mark that says how much is missing."""
+    max_trace_bytes: int = 256 * 1024
+    """Longer traces are cut to about this size."""
 
 
 def load_settings(

@@ -17,6 +17,8 @@ class Reason(StrEnum):
     """At the door: published after `shutdown`."""
     TOO_LARGE = "too_large"
     """Encoded, it is larger than the worker takes."""
+    REDACTION = "redaction"
+    """The host's redaction function failed on it: what is not redacted does not travel."""
     ABANDONED = "abandoned"
     """Not confirmed when the time of `shutdown` was over."""
 
