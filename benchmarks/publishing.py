@@ -1,44 +1,137 @@
-"""What a publication costs the calling thread: ours, one XADD, one Celery task."""
+"""What a publication costs the calling thread, ours beside others, and how many a process delivers."""
 
 import contextlib
+import http.server
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
-
-import msgspec
-import redis
-from celery import Celery
+from typing import Final, NamedTuple
 
 import tracejudge
-from benchmarks.figures import Figure, Percentiles, each_call
-from benchmarks.traces import fields, make
+from benchmarks.figures import Figure, Percentiles
+from benchmarks.traces import fields
 
 __all__ = ["publishing"]
 
-_CALLS = 5000
-_SLOW_CALLS = 1500
+_BURST: Final = 5_000
+_PACED: Final = 2_000
+_SLOW_BURST: Final = 1_000  # where every call waits for the network
+_TIMED_OUT: Final = 3  # where every call waits for its timeout, set to 1 s
+_RETRYING: Final = 200  # where kombu tries a second time, though told not to
+_DELIVERED: Final = 60_000
+_REDACTED: Final = 10_000
+
+_NAMES: Final = {
+    "nothing": "nothing but a copy of the fields",
+    "ours": "`tracejudge.publish`",
+    "ours_in_span": "`tracejudge.publish` within an OpenTelemetry span",
+    "opentelemetry": "OpenTelemetry span, batch processor",
+    "xadd": "bare `XADD`",
+    "send_task": "Celery `send_task`",
+}
+
+
+class _Peers(NamedTuple):
+    """Where a library sends to, by the state of what is there."""
+
+    up: str
+    dead: str
+    hanging: str
 
 
 def publishing(redis_url: str) -> Iterator[Figure]:
-    """Measure all three on the same trace of 4 kB, with Redis up."""
-    ours = _ours(redis_url)
-    payload = msgspec.json.encode(make(1)[0])
-    client = redis.Redis.from_url(redis_url)
-    xadd = each_call(lambda: client.xadd("bench:bare", {"v": "1", "t": payload}, maxlen=10_000), _SLOW_CALLS)
-    client.close()
-    app = Celery("bench", broker=redis_url)
-    text = payload.decode()
-    task = each_call(lambda: app.send_task("bench.nobody", args=[text], ignore_result=True), _SLOW_CALLS)
-    app.close()
-    yield Figure("`publish`, calling thread (p50 / p99 / p99.9)", str(ours))
-    yield Figure("one `XADD`, bare", str(xadd), f"{xadd.p50 / ours.p50:.0f} x ours at p50")
-    yield Figure("one Celery `send_task`", str(task), f"{task.p50 / ours.p50:.0f} x ours at p50")
+    """Measure all on the same trace of 4 kB, in processes of their own; microseconds as p50 / p99 / p99.9."""
+    with _collector() as collector, _silent() as silent:
+        dead = "127.0.0.1:1"
+        redis = _Peers(redis_url, f"redis://{dead}/0", f"redis://{silent}/0")
+        otlp = _Peers(collector, f"http://{dead}/", f"http://{silent}/")
+        baseline: dict[str, Percentiles] = {}
+        for library in _NAMES:
+            yield from _calls(library, otlp if library == "opentelemetry" else redis, baseline)
+    yield from _throughput(redis_url)
 
 
-def _ours(redis_url: str) -> Percentiles:
+def _calls(library: str, peers: _Peers, baseline: dict[str, Percentiles]) -> Iterator[Figure]:
+    states = ("up",) if library in {"nothing", "ours_in_span"} else _Peers._fields
+    for state in states:
+        for mode in ("burst", "paced"):
+            calls = _count(library, state, mode)
+            if calls in {_TIMED_OUT, _RETRYING} and mode == "paced":
+                continue  # no pace to keep when a call takes so long
+            figures = _measured(library, mode, getattr(peers, state), calls)
+            what = _NAMES[library] if library == "nothing" else f"{_NAMES[library]}, {state}"
+            suffix = {_TIMED_OUT: ", 3 calls until their timeout", _RETRYING: ", 200 calls"}.get(calls, "")
+            if library == "ours":
+                baseline[f"{state} {mode}"] = figures
+            against = baseline.get(f"{state} {mode}") if library in {"opentelemetry", "xadd", "send_task"} else None
+            ratio = f"{figures.p50 / against.p50:,.0f} x ours at p50" if against else ""
+            yield Figure(f"{what}, {mode}{suffix}", str(figures), ratio)
+
+
+def _count(library: str, state: str, mode: str) -> int:
+    if library in {"xadd", "send_task"}:
+        if state == "hanging":
+            return _TIMED_OUT
+        return _RETRYING if (library, state) == ("send_task", "dead") else _SLOW_BURST
+    return _BURST if mode == "burst" else _PACED
+
+
+def _measured(library: str, mode: str, url: str, calls: int) -> Percentiles:
+    command = [sys.executable, "-m", "benchmarks.callers", library, mode, url, str(calls)]
+    output = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    return Percentiles(*json.loads(output))
+
+
+def _throughput(redis_url: str) -> Iterator[Figure]:
+    plain = _delivered_per_s(redis_url, _DELIVERED, redact=False)
+    yield Figure("traces delivered by one process", f"{plain:,.0f}/s", "of 4 kB, from the first `publish` to `flush`")
+    redacted = _delivered_per_s(redis_url, _REDACTED, redact=True)
+    yield Figure("the same, with the built-in redaction", f"{redacted:,.0f}/s")
+
+
+def _delivered_per_s(redis_url: str, count: int, *, redact: bool) -> float:
     given = fields()
-    tracejudge.init(service="bench", redis_url=redis_url, prefix="bench", max_items=100_000)
-    try:
-        return each_call(lambda: tracejudge.publish(**given), _CALLS)
-    finally:
-        with contextlib.suppress(Exception):
-            tracejudge.flush(30)
-        tracejudge.shutdown()
+    tracejudge.init(
+        service="bench", redis_url=redis_url, prefix="bench", max_items=10**6, max_bytes=10**10, redact=redact
+    )
+    tracejudge.publish(**given)
+    tracejudge.flush(30)
+    start = time.perf_counter()
+    for _ in range(count):
+        tracejudge.publish(**given)
+    if not tracejudge.flush(60):
+        raise RuntimeError("not delivered within a minute")
+    taken_s = time.perf_counter() - start
+    tracejudge.shutdown()
+    return count / taken_s
+
+
+class _Sink(http.server.BaseHTTPRequestHandler):
+    """Reads what is posted and says yes."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+@contextlib.contextmanager
+def _collector() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[str]:
+    """A peer that accepts and never answers: the system accepts for it."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Write the reference pages from the code: metrics, configuration, and the trace's JSON schema.
+"""Write the reference pages from the code: metrics, configuration, the SDK's settings, and the trace's JSON schema.
 
 `make generate` writes them; `make check` runs this with `--check`, which writes nothing and fails on a difference.
 """
@@ -19,9 +19,9 @@ from docs import agreement, answers
 from judges.catalog import catalogue
 from judges.models.model import ModelSettings
 from judges.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
-from tracejudge import Trace
+from tracejudge import Trace, init
 from worker.metrics import Metrics
-from worker.settings import Rule, Settings, Where
+from worker.settings import Redact, Rule, Settings, Where
 
 __all__ = ["main"]
 
@@ -43,6 +43,10 @@ _OUTCOMES: Final = """\
 scored without a pass rule; `abstained`, the judge said that it cannot tell; `unscored`, for a reason of the table
 below, which `tracejudge_unscored_total` counts by `reason`.
 """
+_SDK: Final = """\
+Arguments of `tracejudge.init`. Some may come from a variable instead, as its description says; the argument wins.
+"""
+_ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |^\S|\Z)", re.MULTILINE | re.DOTALL)
 _FOLDER: Final = Path(__file__).parent / "reference"
 _NOTE: Final = "<!-- Written by `make generate`; change the code, not this page. -->\n"
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", re.MULTILINE | re.DOTALL)
@@ -74,6 +78,7 @@ def _pages() -> dict[str, str]:
         "configuration.md": _configuration(),
         "judges.md": _judges(),
         "verdicts.md": _verdicts(),
+        "sdk.md": _sdk(),
         "agreement.md": _NOTE + agreement.page(),
         "answers.md": _NOTE + answers.page(),
         "trace.schema.json": _schema(),
@@ -100,6 +105,7 @@ def _configuration() -> str:
         ("`[models.NAME]`", ModelSettings),
         ("`[[rules]]`", Rule),
         ("`where` of a rule", Where),
+        ("`[redact]`", Redact),
     ):
         parts.append(f"## {title}\n")
         parts += ["| key | default | what |", "| --- | --- | --- |"]
@@ -112,7 +118,7 @@ def _fields(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:
     described = dict(_ATTRIBUTE.findall(inspect.getdoc(struct) or ""))
     for field in msgspec.structs.fields(struct):
         text = " ".join(described.get(field.name, "").split())
-        if field.name in {"models", "rules", "where", "judges"} and not field.required:
+        if field.name in {"models", "rules", "where", "judges", "redact"} and not field.required:
             default = "see right"
         elif field.default is not msgspec.NODEFAULT:
             default = f"`{msgspec.json.encode(field.default).decode()}`"
@@ -145,6 +151,15 @@ def _verdicts() -> str:
     for reason in REASONS:
         stands = "yes" if reason in FINAL_REASONS else "no: tried again, then a dead letter"
         lines.append(f"| `{reason}` | {stands} | {MEANINGS[reason]} |")
+    return "\n".join(lines) + "\n"
+
+
+def _sdk() -> str:
+    described = dict(_ARGUMENT.findall(inspect.getdoc(init) or ""))
+    lines = [_NOTE, "# The SDK's settings\n", _SDK, "| argument | default | what |", "| --- | --- | --- |"]
+    for name, parameter in inspect.signature(init).parameters.items():
+        text = " ".join(described.get(name, "").split())
+        lines.append(f"| `{name}` | `{parameter.default!r}` | {text} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,5 +1,8 @@
 """How a service uses the SDK, checked by mypy --strict and run by no test: a wrong type here is a broken promise."""
 
+from collections.abc import AsyncIterator, Iterator
+from typing import assert_type
+
 import tracejudge
 
 
@@ -31,3 +34,65 @@ def finish() -> bool:
     everything_arrived: bool = tracejudge.flush(timeout=5.0)
     tracejudge.shutdown(timeout=2.0)
     return everything_arrived
+
+
+@tracejudge.observe
+def observed(question: str, *, limit: int = 3) -> list[str]:
+    return [question] * limit
+
+
+@tracejudge.observe(name="answer", kind="llm", model="gpt-4.1-mini", tags={"team": "support"})
+async def observed_later(question: str) -> int:
+    return len(question)
+
+
+@tracejudge.observe(input="question", output=lambda piece: piece)
+def streamed(question: str, tenant: str) -> Iterator[str]:
+    yield from (question, tenant)
+
+
+@tracejudge.observe(input=lambda question: question)
+async def streamed_later(question: str) -> AsyncIterator[str]:
+    yield question
+
+
+class Shop:
+    @tracejudge.observe
+    def method(self, question: str) -> str:
+        return question
+
+    @classmethod
+    @tracejudge.observe(kind="tool")
+    def of_class(cls, question: str) -> str:
+        return question
+
+
+async def types_survive_observation() -> None:
+    assert_type(observed("Where?", limit=2), list[str])
+    assert_type(await observed_later("Where?"), int)
+    assert_type(streamed("Where?", "a"), Iterator[str])
+    assert_type([piece async for piece in streamed_later("Where?")], list[str])
+    assert_type(Shop().method("Where?"), str)
+    assert_type(Shop.of_class("Where?"), str)
+    observed(question=3)  # type: ignore[arg-type]
+    observed("Where?", depth=3)  # type: ignore[call-arg]
+    Shop().method()  # type: ignore[call-arg]
+    tracejudge.observe(naming="answer")(observed)("Where?")
+    tracejudge.observe(name=3)(observed)  # type: ignore[call-overload]
+
+
+async def blocks() -> str:
+    with tracejudge.trace(name="answer", input="Where?", user_id="u-1") as t:
+        t.output = {"text": "Here."}
+        t.context = ["It is here.", tracejudge.Document("Or there.")]
+        t.usage = tracejudge.Usage(1, 2)
+        t.set(session_id="s-1", tenant="a")
+        t.model = 4  # type: ignore[assignment]
+        t.outptu = "Here."  # type: ignore[attr-defined]
+        assert_type(t, tracejudge.OpenTrace)
+    async with tracejudge.trace(kind="retriever") as step:
+        step.output = [tracejudge.Document("It is here.")]
+    tracejudge.current().user_id = "u-1"
+    assert_type(t.span_id, str)
+    trace_id: str = tracejudge.current().trace_id
+    return trace_id

@@ -19,6 +19,7 @@ from judges.models.http import is_endpoint
 from judges.models.model import ModelSettings
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import parse_redis_url
+from worker.patterns import fault
 from worker.settings import Rule, Settings, SettingsError
 from worker.wording import complaint, nearest
 
@@ -28,10 +29,13 @@ CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles")
 _TABLES: Final = ("models", "judges", "rules")
-_DURATIONS: Final = ("retention", "give_up_after", "grace_s")
+_DURATIONS: Final = ("retention", "give_up_after", "late_feedback_wait", "grace_s")
 _SIZES: Final = ("max_stream_bytes", "max_trace_bytes", "max_waiting_bytes")
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fromkeys(
+    ("0", "false", "no", "off"), False
+)
 _AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
 _VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
 _MAX_KEY_BYTES: Final = 64
@@ -86,7 +90,10 @@ def _from_variable(key: str, variable: str, text: str) -> object:
         raise SettingsError(f"{variable}: is not UTF-8; set it to UTF-8") from error
     if key in _LISTS:
         return [part.strip() for part in text.split(",") if part.strip()]
-    if key in _TABLES:
+    if key == "redact" and text.strip().lower() in _SWITCHES:
+        # The SDK's variable of this name is a switch for the built-in set; one environment may hold it for both.
+        return {"builtin": _SWITCHES[text.strip().lower()]}
+    if key in _TABLES or key == "redact":
         try:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -157,6 +164,7 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
         raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export")
     if len(set(settings.series_labels)) < len(settings.series_labels):
         raise SettingsError(f"{origin['series_labels']}: series_labels: holds a label twice; name each once")
+    _check_patterns(settings, origin)
     _check_models(settings, origin.get("models", "defaults"))
     if "rules" not in origin and "default" not in settings.models:
         mend = "call one default, or write [[rules]] with the model of each"
@@ -173,6 +181,12 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
         if values and not kind.__struct_fields__:
             raise SettingsError(f"{here}.{next(iter(values))}: unknown key; this judge has no settings, take it out")
         _one(here, values, kind)
+
+
+def _check_patterns(settings: Settings, origin: Mapping[str, str]) -> None:
+    for number, pattern in enumerate(settings.redact.patterns):
+        if (wrong := fault(pattern)) is not None:
+            raise SettingsError(f"{origin['redact']}: redact.patterns[{number}]: {wrong}")
 
 
 def _check_rules(settings: Settings, place: str) -> None:

@@ -1,7 +1,9 @@
 """The names of everything in Redis; nothing else builds a key.
 
-Besides the keys of the contract there are two internal hashes: ``holders`` (who holds a batch, gone with it) and
-``waiting`` (bytes of unfinished batches, by judge model).
+Besides the keys of the contract there are internal ones: the hashes ``holders`` (who holds a batch, gone with it) and
+``waiting`` (bytes of unfinished batches, by judge model); for late feedback the sorted set ``feedback:due`` (what is
+gathered for the next pass; its TTL is the ledger's, by when no trace of it is kept) and the string ``feedback:pass``
+(who makes the pass; a TTL of seconds).
 """
 
 import datetime as dt
@@ -51,6 +53,16 @@ class Keys(NamedTuple):
     def dead_due(self) -> str:
         """Sorted set of dead letters by the time they were given up, in milliseconds."""
         return f"{self.prefix}:dead:due"
+
+    @property
+    def feedback(self) -> str:
+        """Sorted set of gathered late feedback by the time of its pass, in milliseconds."""
+        return f"{self.prefix}:feedback:due"
+
+    @property
+    def feedback_pass(self) -> str:
+        """Who seeks the traces of late feedback just now."""
+        return f"{self.prefix}:feedback:pass"
 
     @property
     def books(self) -> str:

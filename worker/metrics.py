@@ -16,6 +16,7 @@ SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
 OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
 TRACE_OUTCOMES: Final = ("sampled", "not_sampled", "shed", "no_rule", "invalid", "duplicate")
 INVALID_REASONS: Final = ("no_payload", "not_json", "wrong_type", "unknown_version", "too_large")
+LATE_FEEDBACK_OUTCOMES: Final = ("pulled", "already_judged", "not_found", "no_rule", "not_negative", "overflow")
 _SCORE_BUCKETS: Final = tuple(step / 10 for step in range(11))
 _REQUEST_BUCKETS: Final = tuple(0.01 * 2**step for step in range(14))
 _AGE_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600, 21600)
@@ -60,6 +61,8 @@ class Metrics:
             self.touch_service(service)
         for reason in INVALID_REASONS:
             self.invalid_traces.labels(reason)
+        for outcome in LATE_FEEDBACK_OUTCOMES:
+            self.late_feedback.labels(outcome)
 
     def touch_service(self, service: str) -> None:
         """Let all outcomes of a service exist at zero, so that a rate over them is never silent."""
@@ -75,7 +78,11 @@ class Metrics:
         )
         self.cut_off = self._counter("cut_off", "Traces that the caps removed before they were read")
         self.unknown_fields = self._counter("unknown_fields", "Fields of chosen traces that are not ours", ("service",))
-        self.late_feedback = self._counter("late_feedback", "Feedback entries read from the stream", ("outcome",))
+        self.late_feedback = self._counter(
+            "late_feedback",
+            f"Feedback that came after its trace, by what became of it: {', '.join(LATE_FEEDBACK_OUTCOMES)}",
+            ("outcome",),
+        )
         self.sampling_ratio = self._gauge("effective_sampling_ratio", "Share of matching traces chosen", ("rule",))
 
     def _quality(self, series: tuple[str, ...]) -> None:
@@ -94,6 +101,11 @@ class Metrics:
         self.unscored = self._counter("unscored", "Evaluations without a score", (*series, "reason"))
         self.fabricated_evidence = self._counter(
             "fabricated_evidence", "Excerpts and sentence keys that a judge model named and that do not exist", series
+        )
+        self.late_feedback_verdicts = self._counter(
+            "late_feedback_verdicts",
+            "Final verdicts on traces that late feedback pulled in; they are in no other series",
+            ("service", "judge", "metric", "outcome"),
         )
         self.score_age = Histogram(
             "tracejudge_score_age_seconds",

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -15,6 +15,7 @@ from worker.export.otel import OtelExporter
 from worker.export.outbox import OutboxReader
 from worker.export.prometheus import PrometheusExporter
 from worker.housekeeping import Housekeeping
+from worker.ingest.feedback import LateFeedbackPasses
 from worker.ingest.reader import Ingest
 from worker.judging.evaluations import Evaluations
 from worker.judging.judging import Judging
@@ -127,11 +128,14 @@ class Runtime:
                 raise SettingsError(f"models.{name}.{error}") from error
         return models
 
-    def _readers(self, wake: Callable[[str], None]) -> list[Ingest]:
+    def _readers(self, wake: Callable[[str], None]) -> list[Stage]:
         if not self._has("ingest"):
             return []
         waiting_bytes = lambda: self._housekeeping.waiting_bytes  # noqa: E731 - a name for one expression
-        return [Ingest(self.settings, self.store, self.metrics, wake=wake, waiting_bytes=waiting_bytes)]
+        return [
+            kind(self.settings, self.store, self.metrics, wake=wake, waiting_bytes=waiting_bytes)
+            for kind in (Ingest, LateFeedbackPasses)
+        ]
 
     def _make_exporters(self) -> list[OutboxReader]:
         exporters: list[OutboxReader] = [PrometheusExporter(self.settings, self.store, self.metrics)]
@@ -140,7 +144,7 @@ class Runtime:
         return exporters
 
 
-def _stop(stages: "list[Ingest] | list[Sweeper] | list[OutboxReader] | list[Housekeeping]") -> None:
+def _stop(stages: Sequence[Stage]) -> None:
     for stage in stages:
         stage.stopping.set()
     for stage in stages:

@@ -77,6 +77,25 @@ class Sampler:
         choices = (Choice(*key, probability) for key, probability in best.items() if place < probability)
         return Sampling(tuple(choices), tuple(tallies))
 
+    @property
+    def hears_complaints(self) -> bool:
+        """Tell whether negative feedback makes any rule choose."""
+        return any("negative_feedback" in rule.always for rule, _ in self._rules)
+
+    def sample_complaint(self, trace: Trace) -> tuple[Choice, ...]:
+        """Choose evaluations for a trace of which an end user complained later.
+
+        Only rules that always judge negative feedback choose here: what the others leave to chance was decided when
+        the trace came.
+        """
+        wanted = (
+            (judge, rule.model)
+            for rule, matches in self._rules
+            if "negative_feedback" in rule.always and matches(trace)
+            for judge in rule.judges
+        )
+        return tuple(Choice(judge, model, 1.0) for judge, model in dict.fromkeys(wanted))
+
 
 def _is_always(rule: Rule, trace: Trace) -> bool:
     if "error" in rule.always and trace.error:

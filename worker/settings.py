@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from judges.models.model import ModelSettings
 
-__all__ = ["Rule", "Settings", "SettingsError", "Where"]
+__all__ = ["Redact", "Rule", "Settings", "SettingsError", "Where"]
 
 Always = Literal["error", "negative_feedback"]
 Has = Literal[
@@ -77,6 +77,22 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     model: str = "default"
 
 
+class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[redact]`: what is taken out of texts before a judge model, or a span with explanations, gets them.
+
+    Attributes:
+        builtin: Take out what has a form of its own: keys and tokens of well-known providers, private keys,
+            passwords in URLs, e-mail addresses, card numbers, IBANs.
+        patterns: Regular expressions of Python; what fits one is taken out, up to 1,024 signs at once. One that
+            could run away on a hostile text stops the start.
+        sign: What stands in place of what fits a pattern.
+    """
+
+    builtin: bool = False
+    patterns: tuple[str, ...] = ()
+    sign: str = "[redacted]"
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be configured.
 
@@ -96,6 +112,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         max_outbox: Entries in the outbox.
         max_waiting_bytes: Chosen and unfinished work; past it reading pauses.
         give_up_after: Seconds until an evaluation that cannot be made becomes a dead letter.
+        late_feedback_wait: How long feedback on earlier traces is gathered before these are sought in the stream.
         grace_s: How long a stopping worker lets running evaluations finish.
         threads: Size of the worker's pool: how many batches are judged at once.
         batch_size: Evaluations in one batch.
@@ -103,6 +120,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         max_services: Services that get a label of their own.
         log_level: What is logged.
         roles: Stages that run in this worker.
+        redact: What is taken out of texts before judging, as `[redact]`; nothing unless given.
         models: The models that judge, as `[models.NAME]`; without any the built-in lexical heuristic.
         judges: Settings of judges, as `[judges.NAME]`.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
@@ -124,6 +142,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_outbox: AtLeastOne = 200_000
     max_waiting_bytes: Size = 256 * MIB
     give_up_after: Seconds = 6 * HOUR_S
+    late_feedback_wait: Seconds = 60.0
     grace_s: Seconds = 20.0
     threads: AtLeastOne = 64
     batch_size: AtLeastOne = 32
@@ -131,6 +150,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_services: AtLeastOne = 200
     log_level: LogLevel = "info"
     roles: tuple[Literal["ingest", "judge", "export"], ...] = ("ingest", "judge", "export")
+    redact: Redact = Redact()
     models: Mapping[str, ModelSettings] = msgspec.field(
         default_factory=lambda: {"default": ModelSettings(provider="lexical")}
     )

@@ -6,12 +6,20 @@
     trace_id = tracejudge.publish(input="Where is my parcel?", output="On its way.")
     tracejudge.feedback(trace_id, score=1)
 
+    @tracejudge.observe
+    def answer(question: str) -> str: ...
+
+    with tracejudge.trace(name="answer", input=question) as t:
+        t.output = reply
+
 After `init` nothing raises into the host and nothing blocks; memory is bounded, and every loss is counted.
 """
 
 from tracejudge.api import feedback, flush, init, publish, shutdown
+from tracejudge.blocks import OpenTrace, current, trace
 from tracejudge.errors import ConfigurationError
 from tracejudge.model import Document, Feedback, LateFeedback, Message, ProducerReport, Span, ToolCall, Trace, Usage
+from tracejudge.observing import observe
 
 __all__ = [
     "ConfigurationError",
@@ -19,14 +27,18 @@ __all__ = [
     "Feedback",
     "LateFeedback",
     "Message",
+    "OpenTrace",
     "ProducerReport",
     "Span",
     "ToolCall",
     "Trace",
     "Usage",
+    "current",
     "feedback",
     "flush",
     "init",
+    "observe",
     "publish",
     "shutdown",
+    "trace",
 ]

@@ -2,20 +2,24 @@
 
 import atexit
 import os
-import threading
+from collections.abc import Sequence
 from typing import Any
 
 from tracejudge.client import Client, given_trace_id
-from tracejudge.ids import fresh_span
+from tracejudge.complaints import logger
+from tracejudge.ids import fresh_trace_id
 from tracejudge.model import Trace
-from tracejudge.settings import load_settings
+from tracejudge.native import native_lock
+from tracejudge.settings import Drop, Redaction, load_settings
 
 
 class _Current:
     """The client of this process."""
 
     client: Client | None = None
-    changing = threading.Lock()
+    changing: Any = native_lock()
+    warned = False
+    """Whether it was said that `init` is missing, or there is nothing to say."""
 
 
 def init(
@@ -30,13 +34,19 @@ def init(
     max_bytes: int = 64 * 1024 * 1024,
     max_stream: int = 200_000,
     exit_timeout_s: float = 2.0,
+    drop: Drop | None = None,
+    redact: bool | Redaction | Sequence[Redaction | bool] | None = None,
+    content: bool | None = None,
+    max_field_bytes: int = 64 * 1024,
+    max_trace_bytes: int = 256 * 1024,
 ) -> None:
     """Set up publishing. Redis need not be there yet.
 
     What is not given comes from TRACEJUDGE_SERVICE, TRACEJUDGE_REDIS_URL, TRACEJUDGE_ENVIRONMENT,
-    TRACEJUDGE_RELEASE, TRACEJUDGE_PREFIX or TRACEJUDGE_DISABLED, else from the defaults. Called again, it
-    replaces the former settings, and what was published under them is delivered first, within their
-    `exit_timeout_s`.
+    TRACEJUDGE_RELEASE, TRACEJUDGE_PREFIX, TRACEJUDGE_DISABLED, TRACEJUDGE_DROP, TRACEJUDGE_REDACT or
+    TRACEJUDGE_CONTENT, else from the defaults. Called again, it replaces the former settings, and what was
+    published under them is delivered first, within their `exit_timeout_s`. A forked child goes on with the same
+    settings under a producer id of its own; what waited at the fork is delivered by the parent.
 
     Args:
         service: Name of the publishing service; needed here or in the environment.
@@ -49,6 +59,13 @@ def init(
         max_bytes: Most bytes these may hold, estimated.
         max_stream: Most entries kept in the stream, about.
         exit_timeout_s: Longest wait for Redis when the process ends, in seconds.
+        drop: What goes when the buffer is full: `newest`, which is the default, or `oldest`.
+        redact: True for the built-in set (keys, tokens, e-mail addresses, card numbers, IBANs), a function of a
+            text of your own, or a list of these; done to every text, in this order, in the background. Off by
+            default.
+        content: False keeps all texts at home: ids, names, times and counts travel alone.
+        max_field_bytes: Longer texts are cut, with a mark that says so.
+        max_trace_bytes: Longer traces are cut to about this size.
 
     Raises:
         ConfigurationError: An argument or variable is missing or wrong; the text says the mend. The former
@@ -65,11 +82,17 @@ def init(
         max_bytes=max_bytes,
         max_stream=max_stream,
         exit_timeout_s=exit_timeout_s,
+        drop=drop,
+        redact=redact,
+        content=content,
+        max_field_bytes=max_field_bytes,
+        max_trace_bytes=max_trace_bytes,
         environ=os.environ,
     )
     with _Current.changing:
         # The new one first: no publication of another thread meets a closed client in between.
         former, _Current.client = _Current.client, None if settings.disabled else Client(settings)
+        _Current.warned = True
         atexit.unregister(_shutdown_at_exit)
         atexit.register(_shutdown_at_exit)
     if former is not None:
@@ -88,7 +111,7 @@ def publish(trace: Trace | None = None, /, **fields: Any) -> str:
     """
     client = _Current.client
     if client is None:
-        return given_trace_id(fields) or fresh_span().trace_id
+        return _published_nowhere(fields)
     return client.publish(trace, fields)
 
 
@@ -124,6 +147,22 @@ def shutdown(timeout: float = 2.0) -> None:
     client = _Current.client
     if client is not None:
         client.shutdown(timeout)
+
+
+def _published_nowhere(fields: dict[str, Any]) -> str:
+    if not _Current.warned:
+        _Current.warned = True  # first, as a handler of the log may publish
+        logger.warning("Traces are published nowhere: tracejudge.init was not called before tracejudge.publish")
+    return given_trace_id(fields) or fresh_trace_id()
+
+
+def _renew() -> None:
+    """Forget, in a forked child, that a thread of the parent is in the midst of `init`."""
+    _Current.changing = native_lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
+    os.register_at_fork(after_in_child=_renew)
 
 
 def _shutdown_at_exit() -> None:

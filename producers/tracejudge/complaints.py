@@ -11,7 +11,8 @@ _INTERVAL_S = 60.0
 class Complaints:
     """Warnings about one matter, at most one a minute. Only the sender and `shutdown` write them.
 
-    The threads that publish never log: a handler of the host may block or publish itself.
+    The threads that publish never log, but for the one line that `init` is missing: a handler of the host may
+    block or publish itself.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

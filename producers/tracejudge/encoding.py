@@ -2,10 +2,11 @@
 
 from msgspec.json import Encoder
 
+from tracejudge.completing import Completion
 from tracejudge.content import Content
-from tracejudge.entries import Entry, Item, Kind
+from tracejudge.entries import Entry, Item
 from tracejudge.errors import RedactionError
-from tracejudge.model import ProducerReport
+from tracejudge.settings import Settings
 from tracejudge.swallowing import swallow
 from tracejudge.tally import Reason
 
@@ -15,21 +16,24 @@ MAX_ENTRY_BYTES = 4 * 1024 * 1024
 _encoder = Encoder()
 
 
-def encode(item: Item, content: Content) -> Entry | Reason:
-    """Encode an item as JSON, or say why it cannot travel. Raises nothing."""
-    try:
-        payload = _encoder.encode(content.prepare(item.record))
-    except RedactionError as error:
-        swallow(error)
-        return Reason.REDACTION
-    except Exception as error:  # noqa: BLE001 - values of the host may fail in any way
-        swallow(error)
-        return Reason.INVALID
-    if len(payload) > MAX_ENTRY_BYTES:
-        return Reason.TOO_LARGE
-    return Entry(item.kind, payload)
+class Encoding:
+    """Completes, redacts, cuts and encodes items under the settings of one client."""
 
+    def __init__(self, settings: Settings) -> None:
+        self._completion = Completion(settings)
+        self._content = Content(settings)
 
-def encode_report(report: ProducerReport) -> Entry:
-    """Encode a report, whose fields are all our own."""
-    return Entry(Kind.REPORT, _encoder.encode(report))
+    def encode(self, item: Item) -> Entry | Reason:
+        """Encode an item as JSON, or say why it cannot travel. Raises nothing."""
+        try:
+            record = self._completion.complete(item)
+            payload = _encoder.encode(self._content.prepare(record))
+        except RedactionError as error:
+            swallow(error)
+            return Reason.REDACTION
+        except Exception as error:  # noqa: BLE001 - values of the host may fail in any way
+            swallow(error)
+            return Reason.INVALID
+        if len(payload) > MAX_ENTRY_BYTES:
+            return Reason.TOO_LARGE
+        return Entry(item.kind, payload)

@@ -1,7 +1,9 @@
 """The requests to bring everything accepted so far into Redis, between who asks and the sender."""
 
-import threading
 from typing import NamedTuple
+
+from tracejudge.native import reentrant_lock
+from tracejudge.wakeup import Wakeup
 
 
 class Flush(NamedTuple):
@@ -11,30 +13,46 @@ class Flush(NamedTuple):
     target: int
 
 
+class _Waiter(NamedTuple):
+    ticket: int
+    wakeup: Wakeup
+
+
 class Flushes:
     """Requests in order. An answer to one answers all before it, so only the latest is kept."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = reentrant_lock()
         self._latest = Flush(ticket=0, target=0)
         self._answered = 0
+        self._waiters: list[_Waiter] = []
 
     def ask(self, target: int) -> int:
         """Request a flush and get its ticket. Targets never fall, whatever the order of threads."""
-        with self._changed:
+        with self._lock:
             self._latest = Flush(self._latest.ticket + 1, max(target, self._latest.target))
             return self._latest.ticket
 
     def answer(self, ticket: int) -> None:
         """Let those go on who wait for this ticket or an earlier one."""
-        with self._changed:
+        with self._lock:
             self._answered = max(self._answered, ticket)
-            self._changed.notify_all()
+            for waiter in self._waiters:
+                if waiter.ticket <= self._answered:
+                    waiter.wakeup.open()
 
     def wait(self, ticket: int, timeout_s: float) -> None:
         """Wait until a ticket is answered, or for the timeout in seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._answered >= ticket, max(timeout_s, 0.0))
+        waiter = _Waiter(ticket, Wakeup())
+        with self._lock:
+            if self._answered >= ticket:
+                return
+            self._waiters.append(waiter)
+        try:
+            waiter.wakeup.wait_in_host(max(timeout_s, 0.0))
+        finally:
+            with self._lock:
+                self._waiters.remove(waiter)
 
     @property
     def latest(self) -> Flush:

@@ -9,6 +9,10 @@ from tracejudge.swallowing import swallow
 # Own and seeded by the system: a host that seeds the global generator must not get the same ids again. Drawing
 # from it costs a tenth of asking the system each time, and is one step in C, so threads need no lock.
 _random = random.Random()  # noqa: S311 - ids must be distinct, not secret
+draw = _random.getrandbits
+
+OPENTELEMETRY = "opentelemetry.trace"
+"""The module that knows the current span. Never imported here: a host without it in memory has none."""
 
 
 class SpanIds(NamedTuple):
@@ -19,26 +23,30 @@ class SpanIds(NamedTuple):
 
 
 def fresh_id() -> str:
-    """Draw 16 hex digits: a publication, a producer."""
-    return f"{_random.getrandbits(64):016x}"
+    """Draw 16 hex digits: a publication, a span, a producer."""
+    return draw(64).to_bytes(8, "big").hex()
 
 
-def fresh_span() -> SpanIds:
-    """Draw the ids of a span nobody recorded, in a trace of its own."""
-    digits = f"{_random.getrandbits(192):048x}"
-    return SpanIds(digits[:32], digits[32:])
+def fresh_trace_id() -> str:
+    """Draw 32 hex digits: a trace nobody else knows of."""
+    return draw(128).to_bytes(16, "big").hex()
+
+
+def reseed() -> None:
+    """Begin anew: a forked child would draw what its parent and its siblings draw."""
+    _random.seed()
 
 
 def current_span() -> SpanIds | None:
-    """Read the ids of the current OpenTelemetry span, None when there is none.
-
-    OpenTelemetry is never imported for it: a host without it in memory has no current span.
-    """
-    opentelemetry = sys.modules.get("opentelemetry.trace")
+    """Read the ids of the current OpenTelemetry span, None when there is none."""
+    opentelemetry = sys.modules.get(OPENTELEMETRY)
     if opentelemetry is None:
         return None
     try:
-        context = opentelemetry.get_current_span().get_span_context()
+        span = opentelemetry.get_current_span()
+        if span is opentelemetry.INVALID_SPAN:  # said first, as it is the quickest to see
+            return None
+        context = span.get_span_context()
         if not context.is_valid:
             return None
         return SpanIds(f"{context.trace_id:032x}", f"{context.span_id:016x}")

@@ -1,15 +1,20 @@
 """The stream in Redis, seen from one producer. Importing this module imports redis."""
 
+# Only so that it is loaded here, where a fork waits: else the first connection loads it.
+import encodings.idna  # noqa: F401
+from collections.abc import Callable
 from hashlib import sha1
 from pkgutil import get_data
+from typing import Any
 
-from redis import Redis
+from redis import ConnectionPool, UnixDomainSocketConnection
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
 from tracejudge.entries import Batch
 from tracejudge.errors import DeliveryError
+from tracejudge.packing import Argument, pack
 from tracejudge.settings import Settings
 
 _CONNECT_TIMEOUT_S = 2.0
@@ -22,53 +27,60 @@ class RedisStream:
     """Appends numbered batches. Used by one thread; connects when it must."""
 
     def __init__(self, settings: Settings, producer: str) -> None:
-        self._redis = _connect(settings)
-        self._script = (get_data("tracejudge", "scripts/append.lua") or b"").decode()
-        self._digest = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
-        self._keys = (f"{settings.prefix}:traces", f"{settings.prefix}:producer:{producer}")
-        self._constants = (producer, settings.max_stream, _PRODUCER_TTL_S, settings.service)
+        self._connection = _connection(settings)  # the driver's own types say too little of it
+        self._script = get_data("tracejudge", "scripts/append.lua") or b""
+        self._digest = sha1(self._script, usedforsecurity=False).hexdigest()
+        keys = (f"{settings.prefix}:traces", f"{settings.prefix}:producer:{producer}")
+        self._keys: tuple[Argument, ...] = (len(keys), *keys)
+        self._constants: tuple[Argument, ...] = (producer, settings.max_stream, _PRODUCER_TTL_S, settings.service)
 
-    def append(self, batch: Batch) -> None:
-        """Append a batch, or learn that it stands there already.
+    def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
+        """Append a batch, or learn that it stands there already; use the time of Redis for something else.
 
         Raises:
             DeliveryError: Redis gave no confirmation. The batch may stand in the stream or not; only the same
                 batch under the same number may follow.
         """
-        arguments: list[str | int | bytes] = [batch.number, *self._constants]
-        for kind, payload in batch.entries:
-            arguments += (kind.value, payload)
+        kinds = "".join(entry.kind.value for entry in batch.entries)
+        arguments = [batch.number, *self._constants, kinds, *(entry.payload for entry in batch.entries)]
         try:
-            self._run(arguments)
+            self._run(arguments, meanwhile)
         except (RedisError, OSError) as error:
-            # A reply that is still on its way would answer the next question, and after a failover the same
-            # connection leads to a replica that cannot write.
             self.disconnect()
             raise DeliveryError(_describe(error)) from error
+        except BaseException:
+            self.disconnect()
+            raise
 
     def disconnect(self) -> None:
-        """Close the connection; the next batch opens another."""
-        self._redis.close()
+        """Close the connection; the next batch opens another.
 
-    def _run(self, arguments: list[str | int | bytes]) -> None:
+        A reply that is still on its way would answer the next question, and after a failover the same connection
+        leads to a replica that cannot write.
+        """
+        self._connection.disconnect()
+
+    def _run(self, arguments: list[Argument], meanwhile: Callable[[], None]) -> None:
         try:
-            self._redis.evalsha(self._digest, len(self._keys), *self._keys, *arguments)
+            self._send("EVALSHA", self._digest, arguments)
+            meanwhile()
+            self._connection.read_response()
         except NoScriptError:
-            self._redis.eval(self._script, len(self._keys), *self._keys, *arguments)
+            self._send("EVAL", self._script, arguments)
+            self._connection.read_response()
+
+    def _send(self, command: str, script: Argument, arguments: list[Argument]) -> None:
+        self._connection.send_packed_command([pack(command, script, *self._keys, *arguments)])
 
 
-def _connect(settings: Settings) -> Redis:
-    """Make a client that never retries: on its own it would append a batch anew and wait for minutes."""
-    options: dict[str, float] = {}
-    if not settings.redis_url.secret.startswith("unix:"):  # sockets of older drivers refuse this option
-        options["socket_connect_timeout"] = _CONNECT_TIMEOUT_S
-    return Redis.from_url(
-        settings.redis_url.secret,
-        protocol=2,
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=_REPLY_TIMEOUT_S,
-        **options,
+def _connection(settings: Settings) -> Any:
+    """Make a connection that never retries: on its own it would append a batch anew and wait for minutes."""
+    pool = ConnectionPool.from_url(
+        settings.redis_url.secret, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=_REPLY_TIMEOUT_S
     )
+    if not issubclass(pool.connection_class, UnixDomainSocketConnection):  # which refuses it in older drivers
+        pool.connection_kwargs["socket_connect_timeout"] = _CONNECT_TIMEOUT_S
+    return pool.make_connection()
 
 
 def _describe(error: Exception) -> str:

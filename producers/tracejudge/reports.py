@@ -1,5 +1,8 @@
 """The producer's own report: totals since its start, so that a lost or doubled one does no harm."""
 
+from msgspec.json import encode
+
+from tracejudge.entries import Entry, Kind
 from tracejudge.model import ProducerReport
 from tracejudge.tally import Totals
 
@@ -39,3 +42,8 @@ class Reporter:
             accepted=totals.accepted,
             dropped=totals.dropped,
         )
+
+
+def encode_report(report: ProducerReport) -> Entry:
+    """Encode a report, whose fields are all our own."""
+    return Entry(Kind.REPORT, encode(report))

@@ -11,26 +11,24 @@ from typing import Protocol
 from tracejudge.backoff import Backoff
 from tracejudge.buffer import Buffer
 from tracejudge.complaints import Complaints, logger
-from tracejudge.content import Content
-from tracejudge.encoding import encode, encode_report
-from tracejudge.entries import Batch, Entry, Item
+from tracejudge.entries import Batch, Entry
 from tracejudge.errors import DeliveryError
 from tracejudge.flushes import Flushes
-from tracejudge.reports import REPORT_INTERVAL_S, Reporter
+from tracejudge.gathering import MAX_BATCH_ITEMS, Gathering
+from tracejudge.reports import REPORT_INTERVAL_S, Reporter, encode_report
 from tracejudge.swallowing import swallow
 from tracejudge.wakeup import Wakeup
 
-MAX_BATCH_ITEMS = 500
-MAX_BATCH_BYTES = 1024 * 1024
-LINGER_S = 0.005
-"""Pause after a batch that was not full: whoever publishes meanwhile need not wake the thread."""
+LINGER_S = 0.02
+"""Pause after a batch that was not full, and the longest a later entry waits for its own: whoever publishes
+meanwhile need not wake the thread, unless the next batch is full."""
 
 
 class Stream(Protocol):
     """Where batches go."""
 
-    def append(self, batch: Batch) -> None:
-        """Append a batch once, or raise DeliveryError."""
+    def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
+        """Append a batch once, or raise DeliveryError; do something else while the answer is on its way."""
 
     def disconnect(self) -> None:
         """Give back what the connection holds; a later append connects again."""
@@ -45,7 +43,7 @@ class Sender:
         buffer: Buffer,
         flushes: Flushes,
         reporter: Reporter,
-        content: Content,
+        gathering: Gathering,
         open_stream: Callable[[], Stream],
         address: str,
         clock: Callable[[], float],
@@ -55,7 +53,7 @@ class Sender:
         self._buffer = buffer
         self._flushes = flushes
         self._reporter = reporter
-        self._content = content
+        self._next = gathering
         self._open_stream = open_stream
         self._address = address
         self._clock = clock
@@ -100,35 +98,16 @@ class Sender:
     def _form(self) -> Batch | None:
         """Make the next batch of what waits, with a report if one is due; None when there is nothing."""
         flush = self._flushes.latest  # read before taking: what it asks for is then here or taken already
-        items = self._buffer.take(max_items=MAX_BATCH_ITEMS, max_bytes=MAX_BATCH_BYTES)
-        entries = self._encode(items)
+        self._next.fill()
         completes = self._flushes.waiting and self._buffer.taken >= flush.target
         report = self._report(at_once=completes)
-        if report is not None:
-            entries.append(report)
-        batch = Batch(
-            number=self._number + 1,
-            entries=tuple(entries),
-            items=len(items),
-            weight_bytes=sum(item.weight_bytes for item in items),
-            flush_ticket=flush.ticket if completes else 0,
-        )
-        if not entries:  # nothing to ask Redis for: settled as it is
+        batch = self._next.close(number=self._number + 1, report=report, flush_ticket=flush.ticket if completes else 0)
+        if not batch.entries:  # nothing to ask Redis for: settled as it is
             self._confirm(batch)
             return None
         self._number = batch.number
         self._unconfirmed = batch
         return batch
-
-    def _encode(self, items: list[Item]) -> list[Entry]:
-        entries: list[Entry] = []
-        for item in items:
-            outcome = encode(item, self._content)
-            if isinstance(outcome, Entry):
-                entries.append(outcome)
-            else:
-                self._buffer.drop(item.kind, outcome)
-        return entries
 
     def _report(self, *, at_once: bool) -> Entry | None:
         totals = self._buffer.totals()
@@ -144,7 +123,7 @@ class Sender:
         try:
             if self._stream is None:
                 self._stream = self._open_stream()
-            self._stream.append(batch)
+            self._stream.append(batch, self._next.fill_ahead)
         except DeliveryError as error:
             self._complain(str(error))
             return False
@@ -169,12 +148,12 @@ class Sender:
         self._trouble.warn("Redis at %s takes no traces (%s); %d wait", self._address, trouble, waiting)
 
     def _linger(self) -> None:
-        if self._buffer.queued < MAX_BATCH_ITEMS and not self._flushes.waiting:
+        if not self._flushes.waiting and self._next.empty and self._buffer.wake_after(MAX_BATCH_ITEMS):
             self._wakeup.wait(LINGER_S)
 
     def _rest(self) -> None:
         # Woken by the next item, by a flush or the end, and by the next report, for drops wake nobody.
-        if not self._flushes.waiting and self._buffer.fall_asleep():
+        if not self._flushes.waiting and self._buffer.wake_after(1):
             self._wakeup.wait(REPORT_INTERVAL_S)
 
     def _hold_back(self) -> None:

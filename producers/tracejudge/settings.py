@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -10,7 +10,11 @@ from tracejudge.errors import ConfigurationError
 from tracejudge.redis_url import RedisUrl, parse_redis_url
 
 _ON = frozenset({"1", "true", "yes", "on"})
-_OFF = frozenset({"", "0", "false", "no", "off"})
+_OFF = frozenset({"0", "false", "no", "off"})
+
+
+Drop = Literal["newest", "oldest"]
+Redaction = Callable[[str], str]
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -36,9 +40,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Most entries in the stream, about; the oldest go first."""
     exit_timeout_s: float
     """How long the end of the process may wait for Redis."""
-    drop: Literal["newest", "oldest"] = "newest"
+    drop: Drop = "newest"
     """Which entry goes when the buffer is full: the one that comes, or the one that waits longest."""
-    redact: tuple[Callable[[str], str], ...] = ()
+    redact: tuple[Redaction, ...] = ()
     """What is done to every text of a trace before it travels, in this order."""
     content: bool = True
     """Whether texts travel at all; without them a trace keeps ids, names, times and counts."""
@@ -60,6 +64,11 @@ def load_settings(
     max_bytes: object,
     max_stream: object,
     exit_timeout_s: object,
+    drop: object = None,
+    redact: object = None,
+    content: object = None,
+    max_field_bytes: object = 64 * 1024,
+    max_trace_bytes: object = 256 * 1024,
     environ: Mapping[str, str],
 ) -> Settings:
     """Check the arguments of `init`, filled up from the environment; None means not given.
@@ -67,7 +76,7 @@ def load_settings(
     Raises:
         ConfigurationError: Something is missing or wrong; the text names it and says the mend.
     """
-    off = _switch(disabled, environ)
+    off = _switch("disabled", disabled, environ, default=False)
     name = _text("service", service, environ)
     if name is None and not off:
         raise ConfigurationError('service is missing: init(service="my-service") or TRACEJUDGE_SERVICE')
@@ -82,6 +91,11 @@ def load_settings(
         max_bytes=_bound("max_bytes", max_bytes),
         max_stream=_bound("max_stream", max_stream),
         exit_timeout_s=_seconds("exit_timeout_s", exit_timeout_s),
+        drop=_drop(_text("drop", drop, environ) or "newest"),
+        redact=_redactions(redact, environ),
+        content=_switch("content", content, environ, default=True),
+        max_field_bytes=_bound("max_field_bytes", max_field_bytes),
+        max_trace_bytes=_bound("max_trace_bytes", max_trace_bytes),
     )
 
 
@@ -112,13 +126,39 @@ def _prefix(value: str) -> str:
     return value
 
 
-def _switch(given: object, environ: Mapping[str, str]) -> bool:
+def _drop(value: str) -> Drop:
+    if value == "newest":
+        return "newest"
+    if value == "oldest":
+        return "oldest"
+    raise ConfigurationError('drop must be "newest" or "oldest": give it to init or in TRACEJUDGE_DROP')
+
+
+def _switch(name: str, given: object, environ: Mapping[str, str], *, default: bool) -> bool:
+    """Take a truth value, else its variable; an empty variable is an unset one."""
     if isinstance(given, bool):
         return given
-    word = environ.get("TRACEJUDGE_DISABLED", "").strip().lower()
-    if given is not None or word not in _ON | _OFF:
-        raise ConfigurationError("disabled must be True or False, or TRACEJUDGE_DISABLED 1 or 0")
-    return word in _ON
+    word = environ.get(f"TRACEJUDGE_{name.upper()}", "").strip().lower()
+    if given is not None or word not in _ON | _OFF | {""}:
+        raise ConfigurationError(f"{name} must be True or False, or TRACEJUDGE_{name.upper()} 1 or 0")
+    return word in _ON if word else default
+
+
+def _redactions(given: object, environ: Mapping[str, str]) -> tuple[Redaction, ...]:
+    """Make functions of what was asked for: True is the built-in one, others are the host's own."""
+    if given is None or isinstance(given, bool):
+        return (_built_in(),) if _switch("redact", given, environ, default=False) else ()
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    functions: list[Any] = [_built_in() if one is True else one for one in several]
+    if not functions or not all(map(callable, functions)):
+        raise ConfigurationError("redact must be True, False, a function of a text, or a list of these")
+    return tuple(functions)
+
+
+def _built_in() -> Redaction:
+    from tracejudge.redaction import redact_secrets  # noqa: PLC0415 - its patterns take time to compile
+
+    return redact_secrets
 
 
 def _bound(name: str, value: object) -> int:

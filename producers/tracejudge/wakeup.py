@@ -1,7 +1,9 @@
 """How the sender sleeps, and how others end its sleep."""
 
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import Empty
+
+from tracejudge.native import has_greenlets, original, poll
 
 
 class Wakeup:
@@ -12,7 +14,7 @@ class Wakeup:
     """
 
     def __init__(self) -> None:
-        self._tokens: SimpleQueue[None] = SimpleQueue()
+        self._tokens = original("_queue", "SimpleQueue")()
 
     def open(self) -> None:
         """End the current wait, or the next one at once. Never blocks."""
@@ -26,6 +28,12 @@ class Wakeup:
             return False
         self._close()
         return True
+
+    def wait_in_host(self, timeout_s: float) -> bool:
+        """Wait like `wait`, in a thread of the host: where these are greenlets, others run meanwhile."""
+        if has_greenlets() and not poll(lambda: not self._tokens.empty(), timeout_s):
+            return False
+        return self.wait(timeout_s)
 
     def _close(self) -> None:
         with suppress(Empty):

@@ -1,13 +1,15 @@
 """Fixtures of the SDK's tests: a real Redis, a started SDK, and an eye on what the SDK swallows."""
 
-import json
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from sdk_entries import StoredEntry, stored_entry
+from sdk_programs import Host
 from sdk_servers import RedisServer, required_redis
 
 import tracejudge
@@ -46,15 +48,6 @@ def sdk_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]
     server.kill()
 
 
-class StoredEntry(NamedTuple):
-    """An entry of the stream as any reader sees it."""
-
-    kind: str
-    record: dict[str, Any]
-    version: str
-    producer: str
-
-
 class StartedSdk:
     """The SDK after `init`, with the eyes of a reader on what it wrote."""
 
@@ -64,7 +57,7 @@ class StartedSdk:
         self._prefix = client.settings.prefix
 
     def entries(self) -> list[StoredEntry]:
-        return [_stored(fields) for _, fields in self._reader.xrange(f"{self._prefix}:traces")]
+        return [stored_entry(fields) for _, fields in self._reader.xrange(f"{self._prefix}:traces")]
 
     def traces(self) -> list[dict[str, Any]]:
         return [entry.record for entry in self.entries() if entry.kind == "t"]
@@ -75,12 +68,6 @@ class StartedSdk:
     def producer(self) -> dict[str, str]:
         stored = self._reader.hgetall(f"{self._prefix}:producer:{self.client.producer}")
         return {key.decode(): value.decode() for key, value in stored.items()}
-
-
-def _stored(fields: dict[bytes, bytes]) -> StoredEntry:
-    version, producer = fields.pop(b"v"), fields.pop(b"p")
-    ((kind, payload),) = fields.items()
-    return StoredEntry(kind.decode(), json.loads(payload), version.decode(), producer.decode())
 
 
 @pytest.fixture
@@ -105,3 +92,8 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., StartedSdk]]
 @pytest.fixture
 def sdk(start: Callable[..., StartedSdk]) -> StartedSdk:
     return start()
+
+
+@pytest.fixture
+def host(sdk_redis: RedisServer, tmp_path: Path) -> Host:
+    return Host(tmp_path, sdk_redis, f"t{secrets.token_hex(4)}")

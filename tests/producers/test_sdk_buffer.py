@@ -5,23 +5,26 @@ from hypothesis import strategies as st
 
 from tracejudge.buffer import Buffer
 from tracejudge.entries import Batch, Entry, Item, Kind
-from tracejudge.model import Trace
+from tracejudge.settings import Drop
 from tracejudge.tally import Reason, Totals
 
 
 def item(weight_bytes: int = 1, kind: Kind = Kind.TRACE) -> Item:
-    return Item(kind, Trace(trace_id="1", service="shop", output=""), weight_bytes)
+    return Item(kind, {"output": ""}, weight_bytes)
 
 
-def batch(items: list[Item]) -> Batch:
+def batch(items: list[Item], buffer: Buffer) -> Batch:
     entries = tuple(Entry(item.kind, b"{}") for item in items)
     weight_bytes = sum(item.weight_bytes for item in items)
-    return Batch(1, entries, items=len(items), weight_bytes=weight_bytes, flush_ticket=0)
+    settles = buffer.settles
+    return Batch(1, entries, items=len(items), weight_bytes=weight_bytes, settles=settles, flush_ticket=0)
 
 
-def make_buffer(max_items: int = 100, max_bytes: int = 1000, wakes: list[None] | None = None) -> Buffer:
+def make_buffer(
+    max_items: int = 100, max_bytes: int = 1000, wakes: list[None] | None = None, drop: Drop = "newest"
+) -> Buffer:
     calls = wakes if wakes is not None else []
-    return Buffer(max_items=max_items, max_bytes=max_bytes, wake=lambda: calls.append(None))
+    return Buffer(max_items=max_items, max_bytes=max_bytes, wake=lambda: calls.append(None), drop=drop)
 
 
 def test_items_come_out_in_the_order_they_were_put() -> None:
@@ -48,7 +51,7 @@ def test_items_over_the_cap_are_dropped_until_a_batch_is_confirmed() -> None:
     taken = buffer.take(max_items=10, max_bytes=1000)
     buffer.put(item())
     assert buffer.totals() == Totals(published=4, accepted=2, dropped={"buffer_full": 2})
-    buffer.settle(batch(taken))
+    buffer.settle(batch(taken, buffer))
     buffer.put(item())
     assert buffer.totals() == Totals(published=5, accepted=3, dropped={"buffer_full": 2})
 
@@ -61,31 +64,33 @@ def test_bytes_over_the_cap_are_dropped_until_a_batch_is_confirmed() -> None:
     taken = buffer.take(max_items=10, max_bytes=1000)
     buffer.put(item(1))
     assert buffer.totals() == Totals(published=4, accepted=2, dropped={"buffer_bytes": 2})
-    buffer.settle(batch(taken))
+    buffer.settle(batch(taken, buffer))
     buffer.put(item(100))
     assert buffer.totals() == Totals(published=5, accepted=3, dropped={"buffer_bytes": 2})
 
 
-def test_only_an_item_that_meets_a_sleeper_wakes() -> None:
+def test_only_the_item_the_sender_waits_for_wakes_it() -> None:
     wakes: list[None] = []
     buffer = make_buffer(wakes=wakes)
     buffer.put(item())
     buffer.put(item())
-    assert len(wakes) == 1
-    assert not buffer.fall_asleep(), "items are here"
-    buffer.take(max_items=10, max_bytes=1000)
+    assert len(wakes) == 1, "the first ever starts the thread"
+    assert not buffer.wake_after(2), "so many are here"
+    assert buffer.wake_after(4)
     buffer.put(item())
     assert len(wakes) == 1
-    buffer.take(max_items=10, max_bytes=1000)
-    assert buffer.fall_asleep()
+    buffer.put(item())
     buffer.put(item())
     assert len(wakes) == 2
+    buffer.ask_again()
+    buffer.put(item())
+    assert len(wakes) == 3
 
 
 def test_feedback_has_books_of_its_own() -> None:
     buffer = make_buffer()
     buffer.put(item())
-    buffer.put(item(kind=Kind.FEEDBACK))
+    buffer.put_feedback(item(kind=Kind.FEEDBACK))
     buffer.refuse(Kind.FEEDBACK, Reason.INVALID)
     assert buffer.totals() == Totals(published=1, accepted=1, dropped={})
     assert buffer.totals(Kind.FEEDBACK) == Totals(published=2, accepted=1, dropped={"invalid": 1})
@@ -104,12 +109,12 @@ def test_what_is_neither_confirmed_nor_dropped_is_abandoned_once() -> None:
     buffer = make_buffer()
     for _ in range(5):
         buffer.put(item())
-    unanswered = buffer.take(max_items=2, max_bytes=1000)
+    confirmed = batch(buffer.take(max_items=2, max_bytes=1000), buffer)
     buffer.drop(Kind.TRACE, Reason.TOO_LARGE)
     buffer.abandon_queued()
     assert buffer.totals().dropped == {"too_large": 1, "abandoned": 3}
     assert buffer.abandon_all() == 4
-    buffer.settle(batch(unanswered))
+    buffer.settle(confirmed)
     buffer.drop(Kind.TRACE, Reason.INVALID)
     assert buffer.abandon_all() == 4
     assert buffer.totals() == Totals(published=5, accepted=5, dropped={"too_large": 1, "abandoned": 4})
@@ -123,25 +128,75 @@ def test_a_publication_inside_another_of_the_same_thread_does_not_hang() -> None
     assert buffer.totals().accepted == 1
 
 
-@given(st.lists(st.tuples(st.sampled_from(["put", "take", "settle", "refuse", "close"]), st.integers(1, 60))))
-def test_every_publication_is_accepted_or_dropped_at_the_door(steps: list[tuple[str, int]]) -> None:
-    buffer = make_buffer(max_items=3, max_bytes=100)
+def test_the_oldest_make_room_for_the_newest() -> None:
+    buffer = make_buffer(max_items=3, max_bytes=100, drop="oldest")
+    items = [item(weight) for weight in (10, 20, 30, 40, 60)]
+    for one in items:
+        buffer.put(one)
+    assert buffer.take(max_items=10, max_bytes=1000) == items[3:]
+    assert buffer.totals() == Totals(published=5, accepted=5, dropped={"buffer_full": 2, "buffer_bytes": 1})
+
+
+def test_what_is_on_the_wire_makes_no_room() -> None:
+    buffer = make_buffer(max_items=2, drop="oldest")
+    items = [item() for _ in range(2)]
+    for one in items:
+        buffer.put(one)
+    assert buffer.take(max_items=10, max_bytes=1000) == items
+    buffer.put(item())
+    assert buffer.totals() == Totals(published=3, accepted=2, dropped={"buffer_full": 1})
+
+
+def test_nothing_makes_room_for_what_never_fits() -> None:
+    buffer = make_buffer(max_bytes=100, drop="oldest")
+    buffer.put(item(50))
+    buffer.put(item(101))
+    assert buffer.queued == 1
+    assert buffer.totals() == Totals(published=2, accepted=1, dropped={"buffer_bytes": 1})
+
+
+def test_an_item_that_made_room_settles_no_other() -> None:
+    """Else a flush would call confirmed what is still on the wire."""
+    buffer = make_buffer(max_items=4, drop="oldest")
+    for _ in range(2):
+        buffer.put(item())
+    first = batch(buffer.take(max_items=2, max_bytes=1000), buffer)
+    for _ in range(3):
+        buffer.put(item())
+    second = batch(buffer.take(max_items=1, max_bytes=1000), buffer)
+    buffer.settle(first)
+    assert (buffer.accepted, buffer.settled) == (5, 2)
+    buffer.settle(second)
+    assert buffer.settled == 4
+
+
+STEPS = st.tuples(st.sampled_from(["put", "take", "settle", "refuse", "close"]), st.integers(1, 60))
+
+
+@given(st.lists(STEPS), st.sampled_from(["newest", "oldest"]))
+def test_every_publication_is_delivered_dropped_or_held(steps: list[tuple[str, int]], drop: Drop) -> None:
+    buffer = make_buffer(max_items=3, max_bytes=100, drop=drop)
     taken: list[Item] = []
+    delivered = 0
     for step, number in steps:
         if step == "put":
             buffer.put(item(number))
         elif step == "take":
             taken += buffer.take(max_items=number, max_bytes=50)
         elif step == "settle":
-            buffer.settle(batch(taken))
-            taken = []
+            buffer.settle(batch(taken, buffer))
+            delivered, taken = delivered + len(taken), []
         elif step == "refuse":
             buffer.refuse(Kind.TRACE, Reason.INVALID)
         elif number > 55:
             buffer.close()
         totals = buffer.totals()
-        assert totals.published == totals.accepted + sum(totals.dropped.values())
-        assert buffer.accepted - buffer.settled <= 3
+        held = len(taken) + buffer.queued
+        assert totals.published == delivered + sum(totals.dropped.values()) + held
+        assert held <= 3
+        assert buffer._held_bytes <= 100
+        assert buffer._held_items == held
+        assert buffer.settled <= buffer.accepted - held
         assert buffer.taken == buffer.accepted - buffer.queued
 
 

@@ -2,16 +2,20 @@ import json
 from typing import Any
 
 import pytest
+from sdk_bench import SETTINGS
 
-from tracejudge.encoding import MAX_ENTRY_BYTES, encode, encode_report
+from tracejudge.encoding import MAX_ENTRY_BYTES, Encoding
 from tracejudge.entries import Entry, Item, Kind
-from tracejudge.model import Document, LateFeedback, ProducerReport, Trace
+from tracejudge.model import Document, ProducerReport
+from tracejudge.reports import encode_report
 from tracejudge.tally import Reason
+
+encode = Encoding(SETTINGS).encode
 
 
 def item(**fields: Any) -> Item:
-    given = {"trace_id": "1", "service": "shop", "output": ""}
-    return Item(Kind.TRACE, Trace(**{**given, **fields}), weight_bytes=1)
+    given = {"trace_id": "1", "output": "", "id": "2", "span_id": "3", "started_at": 4}
+    return Item(Kind.TRACE, {**given, **fields}, 1, trace_id="1")
 
 
 def test_a_trace_becomes_json_without_what_is_absent() -> None:
@@ -22,13 +26,17 @@ def test_a_trace_becomes_json_without_what_is_absent() -> None:
         "trace_id": "1",
         "service": "shop",
         "output": "",
+        "id": "2",
+        "span_id": "3",
+        "started_at": 4,
         "context": [{"text": "a"}, "b", {"text": "c", "score": 0.5}],
         "tags": {"k": "v"},
     }
 
 
 def test_feedback_and_reports_have_kinds_of_their_own() -> None:
-    assert encode(Item(Kind.FEEDBACK, LateFeedback("1", -1), 1)) == Entry(Kind.FEEDBACK, b'{"trace_id":"1","score":-1}')
+    feedback = encode(Item(Kind.FEEDBACK, {"trace_id": "1", "score": -1}, 1))
+    assert feedback == Entry(Kind.FEEDBACK, b'{"trace_id":"1","score":-1}')
     assert encode_report(ProducerReport("p", 1, "shop", 3, 2, {"invalid": 1})) == Entry(
         Kind.REPORT,
         b'{"producer":"p","seq":1,"service":"shop","published":3,"accepted":2,"dropped":{"invalid":1}}',
@@ -61,3 +69,20 @@ def test_the_largest_entry_is_4_mib() -> None:
     assert isinstance(fits, Entry)
     assert len(fits.payload) == 4 * 1024 * 1024
     assert encode(item(output="x" * (MAX_ENTRY_BYTES - shell + 1))) is Reason.TOO_LARGE
+
+
+TIMES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "none": ({}, {"ended_at": 7.5}),
+    "the start": ({"started_at": 1}, {"started_at": 1}),
+    "the end": ({"ended_at": 2}, {"ended_at": 2}),
+    "both": ({"started_at": 1, "ended_at": 2}, {"started_at": 1, "ended_at": 2}),
+    "none, said aloud": ({"started_at": None, "ended_at": None}, {"ended_at": 7.5}),
+}
+
+
+@pytest.mark.parametrize(("given", "stored"), TIMES.values(), ids=TIMES.keys())
+def test_without_any_time_a_trace_ended_when_it_was_published(given: dict[str, Any], stored: dict[str, Any]) -> None:
+    entry = encode(Item(Kind.TRACE, {"output": "", **given}, 1, published_at_s=7.5, trace_id="1"))
+    assert isinstance(entry, Entry)
+    record = json.loads(entry.payload)
+    assert {name: value for name, value in record.items() if name.endswith("_at")} == stored

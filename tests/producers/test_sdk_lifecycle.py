@@ -1,5 +1,6 @@
 """Before init, disabled, again, after the end, and the end of the process."""
 
+import logging
 import re
 import subprocess
 import sys
@@ -34,10 +35,26 @@ def test_before_init_every_call_is_a_no_op() -> None:
     no_op()
 
 
-def test_when_disabled_every_call_is_a_no_op(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_init_the_first_publication_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(api._Current, "warned", False)
+    tracejudge.publish(output="secret words")
+    tracejudge.publish(output="again")
+    assert caplog.record_tuples == [
+        (
+            "tracejudge",
+            logging.WARNING,
+            "Traces are published nowhere: tracejudge.init was not called before tracejudge.publish",
+        )
+    ]
+
+
+def test_when_disabled_every_call_is_a_no_op(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("TRACEJUDGE_DISABLED", "1")
     tracejudge.init(service="shop")
     no_op()
+    assert caplog.messages == []
 
 
 def test_init_alone_starts_nothing(sdk: StartedSdk) -> None:

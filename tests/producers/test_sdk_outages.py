@@ -143,6 +143,19 @@ def test_drops_of_a_full_buffer_are_reported_when_redis_is_back(start: Start, ow
     assert sdk.producer()["sent"] == "10"
 
 
+def test_with_drop_oldest_the_newest_arrive_and_the_books_balance(start: Start, own_redis: RedisServer) -> None:
+    sdk = start(server=own_redis, max_items=10, drop="oldest")
+    sdk.client._delivery.buffer._wake_at = -1  # so that none is on its way when others need room
+    for number in range(15):
+        tracejudge.publish(output=str(number))
+    own_redis.start()
+    assert tracejudge.flush(timeout=10)
+    assert outputs(sdk) == [str(number) for number in range(5, 15)]
+    report = sdk.reports()[-1]
+    assert (report["published"], report["accepted"], report["dropped"]) == (15, 15, {"buffer_full": 5})
+    assert sdk.producer()["sent"] == "10"
+
+
 class SlowStream:
     """The real stream, with a pause before each batch."""
 
@@ -150,9 +163,9 @@ class SlowStream:
         self._stream = stream
         self.disconnect = stream.disconnect
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
         time.sleep(0.05)
-        self._stream.append(batch)
+        self._stream.append(batch, meanwhile)
 
 
 def test_what_shutdown_has_no_time_for_is_reported_as_abandoned(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

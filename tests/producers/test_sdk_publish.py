@@ -3,6 +3,7 @@
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,7 @@ def test_a_trace_object_arrives_like_its_fields(sdk: StartedSdk) -> None:
         service="billing",
         output="Done.",
         span_id="00f067aa0ba902b7",
+        ended_at=7,
         context=[tracejudge.Document(text="a"), "b"],
         usage=tracejudge.Usage(input_tokens=1),
     )
@@ -71,6 +73,7 @@ def test_a_trace_object_arrives_like_its_fields(sdk: StartedSdk) -> None:
         "service": "billing",
         "output": "Done.",
         "span_id": "00f067aa0ba902b7",
+        "ended_at": 7,
         "context": [{"text": "a"}, "b"],
         "usage": {"input_tokens": 1},
     }
@@ -78,9 +81,12 @@ def test_a_trace_object_arrives_like_its_fields(sdk: StartedSdk) -> None:
 
 def test_ids_and_what_init_said_fill_the_rest(start: Start) -> None:
     sdk = start(environment="prod", release="8")
+    before_s = time.time()
     trace_id = tracejudge.publish(output="Done.")
+    after_s = time.time()
     assert tracejudge.flush()
     (stored,) = sdk.traces()
+    assert before_s <= stored.pop("ended_at") <= after_s
     assert re.fullmatch("[0-9a-f]{32}", trace_id)
     assert re.fullmatch("[0-9a-f]{16}", stored.pop("id"))
     assert re.fullmatch("[0-9a-f]{16}", stored.pop("span_id"))
@@ -125,7 +131,7 @@ def test_another_trace_does_not_get_the_current_span(sdk: StartedSdk) -> None:
 def test_lists_and_dicts_are_copied_at_the_call(sdk: StartedSdk) -> None:
     """The sender is kept from encoding until the caller has changed what it gave."""
     context, tags = ["first"], {"k": "v"}
-    with sdk.client._delivery._buffer._lock:
+    with sdk.client._delivery.buffer._lock:
         tracejudge.publish(output="a", context=context, tags=tags)
         tracejudge.publish(tracejudge.Trace(trace_id="1", service="s", output="b", context=context))
         context.append("second")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -38,7 +37,7 @@ def store(server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def append(store: redis.Redis, number: int, *pairs: str, producer: str = "p1", cap: int = 1000) -> int:
-    arguments = (number, producer, cap, WEEK_S, "shop", *pairs)
+    arguments = (number, producer, cap, WEEK_S, "shop", "".join(pairs[::2]), *pairs[1::2])
     answer = store.eval(SCRIPT.read_text(), 2, "shop:traces", f"shop:producer:{producer}", *arguments)
     assert isinstance(answer, int)
     return answer
@@ -116,7 +115,11 @@ def settings(server: RedisServer) -> Settings:
 
 
 def batch(number: int) -> Batch:
-    return Batch(number, (Entry(Kind.TRACE, b"{}"),), items=1, weight_bytes=1, flush_ticket=0)
+    return Batch(number, (Entry(Kind.TRACE, b"{}"),), items=1, weight_bytes=1, settles=1, flush_ticket=0)
+
+
+def nothing() -> None:
+    pass
 
 
 def test_the_driver_sends_the_script_once_and_then_its_digest(store: redis.Redis, server: RedisServer) -> None:
@@ -124,7 +127,7 @@ def test_the_driver_sends_the_script_once_and_then_its_digest(store: redis.Redis
     store.config_resetstat()
     stream = RedisStream(settings(server), "p1")
     for number in (1, 2, 2, 3):
-        stream.append(batch(number))
+        stream.append(batch(number), nothing)
     stream.disconnect()
     calls = store.info("commandstats")
     assert (calls["cmdstat_eval"]["calls"], calls["cmdstat_evalsha"]["calls"]) == (1, 4)
@@ -135,8 +138,7 @@ def test_the_driver_never_retries_by_itself(server: RedisServer) -> None:
     """Whatever the URL asks for: a retry of the driver would hold the sender for minutes."""
     url = RedisUrl(server.url + "?retry_on_timeout=yes")
     stream = RedisStream(replace(settings(server), redis_url=url), "p1")
-    connection: Any = stream._redis.connection_pool.make_connection()
-    assert connection.retry._retries == 0
+    assert stream._connection.retry._retries == 0
     stream.disconnect()
 
 
@@ -144,6 +146,6 @@ def test_an_error_is_named_and_not_quoted(store: redis.Redis, server: RedisServe
     store.set("shop:traces", "text")
     stream = RedisStream(settings(server), "p1")
     with pytest.raises(DeliveryError) as raised:
-        stream.append(batch(1))
+        stream.append(batch(1), nothing)
     stream.disconnect()
     assert str(raised.value) in {"ResponseError", "ResponseError WRONGTYPE"}

@@ -5,7 +5,6 @@ from sdk_bench import Bench
 
 from tracejudge.entries import Item, Kind
 from tracejudge.errors import DeliveryError
-from tracejudge.model import LateFeedback
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def test_what_has_gathered_goes_as_one_numbered_batch(bench: Bench) -> None:
 
 def test_feedback_travels_in_order_with_the_traces(bench: Bench) -> None:
     bench.put("a")
-    bench.buffer.put(Item(Kind.FEEDBACK, LateFeedback("1", 1), 1))
+    bench.buffer.put_feedback(Item(Kind.FEEDBACK, {"trace_id": "1", "score": 1}, 1))
     bench.steps(1)
     assert [entry.kind for entry in bench.stream.attempts[0].entries] == [Kind.TRACE, Kind.FEEDBACK]
 
@@ -36,8 +35,8 @@ def test_a_batch_holds_at_most_500_entries(bench: Bench) -> None:
     assert [len(batch.entries) for batch in bench.stream.attempts] == [500, 1]
 
 
-def test_a_batch_holds_about_1_mib(bench: Bench) -> None:
-    bench.put("a", "b", "c", weight_bytes=600_000)
+def test_a_batch_holds_about_2_mib(bench: Bench) -> None:
+    bench.put("a", "b", "c", weight_bytes=1_200_000)
     bench.steps(2)
     assert [bench.outputs(0), bench.outputs(1)] == [["a", "b"], ["c"]]
 
@@ -90,9 +89,11 @@ def test_after_a_batch_that_was_not_full_it_lingers(bench: Bench) -> None:
     bench.wakeup.wait(0)
     bench.wakeup.waits.clear()
     bench.steps(1)
-    assert bench.wakeup.waits == [0.005]
-    bench.put("b")
+    assert bench.wakeup.waits == [0.02]
+    bench.put(*map(str, range(499)))
     assert not bench.wakeup.wait(0)
+    bench.put("b")
+    assert bench.wakeup.wait(0), "a full batch need not wait"
 
 
 def test_a_full_batch_is_followed_at_once(bench: Bench) -> None:
@@ -101,6 +102,55 @@ def test_a_full_batch_is_followed_at_once(bench: Bench) -> None:
     bench.wakeup.waits.clear()
     bench.steps(1)
     assert bench.wakeup.waits == []
+
+
+def test_the_next_batch_is_prepared_while_redis_works(bench: Bench) -> None:
+    """Once: what comes later still finds room in it."""
+    bench.stream.during = lambda: bench.put(*map(str, range(100)))
+    bench.put("a")
+    bench.wakeup.wait(0)
+    bench.wakeup.waits.clear()
+    bench.steps(1)
+    assert (bench.buffer.queued, bench.buffer.settled, bench.buffer.taken) == (0, 1, 101)
+    assert bench.wakeup.waits == []
+    bench.stream.during = lambda: None
+    bench.put("z")
+    bench.steps(1)
+    assert bench.outputs(1) == [*map(str, range(100)), "z"]
+    assert bench.buffer.settled == 102
+
+
+def test_few_items_wait_for_others(bench: Bench) -> None:
+    bench.stream.during = lambda: bench.put(*map(str, range(99)))
+    bench.put("a")
+    bench.steps(1)
+    assert bench.buffer.queued == 99
+
+
+def test_what_is_prepared_survives_an_outage(bench: Bench) -> None:
+    bench.stream.failures = [DeliveryError("gone")] * 2
+    bench.stream.during = lambda: bench.put(*map(str, range(100)))
+    bench.put("a")
+    bench.steps(2)
+    bench.stream.during = lambda: None
+    ticket = bench.flushes.ask(bench.buffer.accepted)
+    bench.steps(2)
+    assert [batch.number for batch in bench.stream.attempts] == [1, 1, 1, 2]
+    assert bench.outputs(3) == [*map(str, range(100))] * 2
+    bench.flushes.wait(ticket, timeout_s=60)
+    assert bench.buffer.settled == 201
+
+
+def test_publishers_get_their_turn_between_pieces_of_a_batch(bench: Bench) -> None:
+    bench.put(*map(str, range(48)))
+    bench.steps(1)
+    assert len(bench.turns) == 1, "nobody published after the first piece"
+
+
+def test_a_buffer_that_fills_gets_no_pauses(bench: Bench) -> None:
+    bench.put(*map(str, range(5_001)))
+    bench.steps(1)
+    assert bench.turns == []
 
 
 def test_with_nothing_to_send_it_sleeps_until_an_item_or_a_report(bench: Bench) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 import tracejudge
 from tracejudge import ConfigurationError
+from tracejudge.redaction import redact_secrets
 from tracejudge.redis_url import RedisUrl, parse_redis_url
 from tracejudge.settings import Settings, load_settings
 
@@ -28,6 +29,11 @@ def test_defaults_fill_what_is_not_given() -> None:
         max_bytes=20,
         max_stream=30,
         exit_timeout_s=1.0,
+        drop="newest",
+        redact=(),
+        content=True,
+        max_field_bytes=65_536,
+        max_trace_bytes=262_144,
     )
 
 
@@ -38,6 +44,9 @@ VARIABLES = {
     "TRACEJUDGE_RELEASE": "7",
     "TRACEJUDGE_PREFIX": "other",
     "TRACEJUDGE_DISABLED": "1",
+    "TRACEJUDGE_DROP": "oldest",
+    "TRACEJUDGE_REDACT": "1",
+    "TRACEJUDGE_CONTENT": "0",
 }
 
 
@@ -46,6 +55,7 @@ def test_variables_fill_what_no_argument_gives() -> None:
     assert (settings.service, settings.redis_url.secret) == ("from-variable", "redis://variable:1/2")
     assert (settings.environment, settings.release, settings.prefix) == ("staging", "7", "other")
     assert settings.disabled
+    assert (settings.drop, settings.redact, settings.content) == ("oldest", (redact_secrets,), False)
 
 
 def test_arguments_come_before_variables() -> None:
@@ -57,10 +67,37 @@ def test_arguments_come_before_variables() -> None:
         release="8",
         prefix="mine",
         disabled=False,
+        drop="newest",
+        redact=False,
+        content=True,
     )
     assert (settings.service, settings.redis_url.secret) == ("shop", "unix:///run/redis.sock")
     assert (settings.environment, settings.release, settings.prefix) == ("prod", "8", "mine")
     assert not settings.disabled
+    assert (settings.drop, settings.redact, settings.content) == ("newest", (), True)
+
+
+def shorten(text: str) -> str:
+    return text[:3]
+
+
+REDACTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "nothing": (None, ()),
+    "off": (False, ()),
+    "built in": (True, (redact_secrets,)),
+    "a function": (shorten, (shorten,)),
+    "a list": ([shorten, str.lower], (shorten, str.lower)),
+    "the built-in one among others": ([shorten, True], (shorten, redact_secrets)),
+}
+
+
+@pytest.mark.parametrize(("given", "functions"), REDACTIONS.values(), ids=REDACTIONS.keys())
+def test_redaction_is_a_row_of_functions(given: Any, functions: tuple[Any, ...]) -> None:
+    assert load(service="shop", redact=given).redact == functions
+
+
+def test_a_function_given_stands_before_the_variable() -> None:
+    assert load({"TRACEJUDGE_REDACT": "1"}, service="shop", redact=shorten).redact == (shorten,)
 
 
 def test_an_empty_variable_is_an_unset_one() -> None:
@@ -75,6 +112,8 @@ def test_a_disabled_sdk_needs_no_service() -> None:
 URL_FORM = "redis://user:password@host:6379/0, rediss://… or unix:///path/to/socket"
 QUOTING = "percent-encode special characters in the password"
 NO_HOST = f"redis_url has no valid host and port: {URL_FORM}; {QUOTING}"
+
+NO_REDACTION = "redact must be True, False, a function of a text, or a list of these"
 
 WRONG = {
     "no service": ({}, 'service is missing: init(service="my-service") or TRACEJUDGE_SERVICE'),
@@ -117,6 +156,13 @@ WRONG = {
         'prefix must be a word without a colon at its end: prefix="tracejudge"',
     ),
     "disabled": ({"disabled": 1}, "disabled must be True or False, or TRACEJUDGE_DISABLED 1 or 0"),
+    "drop": ({"drop": "all"}, 'drop must be "newest" or "oldest": give it to init or in TRACEJUDGE_DROP'),
+    "content": ({"content": "no"}, "content must be True or False, or TRACEJUDGE_CONTENT 1 or 0"),
+    "redact no function": ({"redact": "s3cret"}, NO_REDACTION),
+    "redact nothing": ({"redact": []}, NO_REDACTION),
+    "redact one that is no function": ({"redact": [str.lower, None]}, NO_REDACTION),
+    "no field bytes": ({"max_field_bytes": 0}, "max_field_bytes must be a whole number above 0"),
+    "no trace bytes": ({"max_trace_bytes": True}, "max_trace_bytes must be a whole number above 0"),
     "no items": ({"max_items": 0}, "max_items must be a whole number above 0"),
     "negative bytes": ({"max_bytes": -1}, "max_bytes must be a whole number above 0"),
     "fraction": ({"max_stream": 1.5}, "max_stream must be a whole number above 0"),
@@ -142,11 +188,20 @@ def test_a_wrong_argument_is_told_with_its_mend(given: dict[str, Any], message: 
     assert "s3c" not in repr(raised.value.__cause__)
 
 
-def test_a_wrong_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "TRACEJUDGE_DISABLED", "perhaps")
+WRONG_VARIABLES = {
+    "TRACEJUDGE_DISABLED": "disabled must be True or False, or TRACEJUDGE_DISABLED 1 or 0",
+    "TRACEJUDGE_CONTENT": "content must be True or False, or TRACEJUDGE_CONTENT 1 or 0",
+    "TRACEJUDGE_REDACT": "redact must be True or False, or TRACEJUDGE_REDACT 1 or 0",
+    "TRACEJUDGE_DROP": 'drop must be "newest" or "oldest": give it to init or in TRACEJUDGE_DROP',
+}
+
+
+@pytest.mark.parametrize(("variable", "message"), WRONG_VARIABLES.items(), ids=WRONG_VARIABLES.keys())
+def test_a_wrong_variable_is_told(monkeypatch: pytest.MonkeyPatch, variable: str, message: str) -> None:
+    monkeypatch.setitem(os.environ, variable, "perhaps")
     with pytest.raises(ConfigurationError) as raised:
         tracejudge.init(service="shop")
-    assert str(raised.value) == "disabled must be True or False, or TRACEJUDGE_DISABLED 1 or 0"
+    assert str(raised.value) == message
 
 
 def test_a_wrong_argument_is_also_a_value_error() -> None:

@@ -84,6 +84,8 @@ def test_every_trace_of_a_mixed_read_ends_under_exactly_one_outcome(ground: Grou
         "invalid": 5,
         **{f"invalid:{reason}": 1 for reason in INVALID},
         "chosen": 2 * sampled,
+        "feedback": 1,
+        "feedback:no_rule": 1,
     }
     ratio = (sampled + 2) / 43
     assert samples(chosen.metrics) == {
@@ -96,7 +98,7 @@ def test_every_trace_of_a_mixed_read_ends_under_exactly_one_outcome(ground: Grou
         ("producer_published_total", "service=shop"): 43,
         ("producer_published_total", "service=lab"): 3,
         ("producer_published_total", "service=unknown"): 5,
-        ("late_feedback_total", "outcome=unused"): 1,
+        ("late_feedback_total", "outcome=no_rule"): 1,
         ("effective_sampling_ratio", "rule=half"): pytest.approx(ratio),
     }
     assert ground.pending() == 0
@@ -454,8 +456,8 @@ def test_feedback_is_acknowledged_and_counted_once(ground: Ground) -> None:
     entries = ground.read()
     chosen.take(entries)
     chosen.take(entries)
-    assert (ground.pending(), ground.books()) == (0, {"read": 2})
-    assert samples(chosen.metrics) == {("late_feedback_total", "outcome=unused"): 2}
+    assert (ground.pending(), ground.books()) == (0, {"read": 2, "feedback": 2, "feedback:no_rule": 2})
+    assert samples(chosen.metrics) == {("late_feedback_total", "outcome=no_rule"): 2}
 
 
 def test_entries_that_are_gone_count_as_cut_off(ground: Ground) -> None:

@@ -13,7 +13,7 @@ import pytest
 from judges.catalog import catalogue
 from judges.models.model import ModelSettings, Price
 from worker.configuration import load
-from worker.settings import Rule, Settings, SettingsError, Where
+from worker.settings import Redact, Rule, Settings, SettingsError, Where
 
 FILE = "tracejudge.toml"
 KEYS = Settings.__struct_fields__
@@ -79,6 +79,7 @@ def test_defaults_of_the_contract_hold_with_nothing_configured() -> None:
         max_outbox=200_000,
         max_waiting_bytes=256 << 20,
         give_up_after=6 * 3600.0,
+        late_feedback_wait=60.0,
         grace_s=20.0,
         threads=64,
         batch_size=32,
@@ -214,6 +215,7 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "max_outbox": ("5", 5),
     "max_waiting_bytes": ("10MiB", 10 << 20),
     "give_up_after": ("90m", 5400.0),
+    "late_feedback_wait": ("15s", 15.0),
     "grace_s": ("2.5", 2.5),
     "threads": ("8", 8),
     "batch_size": ("4", 4),
@@ -221,6 +223,7 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "max_services": ("3", 3),
     "log_level": ("debug", "debug"),
     "roles": ("ingest,export", ("ingest", "export")),
+    "redact": ('{"builtin": true, "patterns": ["a1"]}', Redact(builtin=True, patterns=("a1",))),
     "models": (
         '{"default": {"base_url": "http://host/v1", "model": "m", "price": {"input": 1, "output": 2}}}',
         {"default": ModelSettings(base_url="http://host/v1", model="m", price=Price(1.0, 2.0))},

@@ -73,12 +73,14 @@ LATER = {"judge_circuit_open", "shed_total", "dead_cut_off_total"}
 EXTRA = {
     "unknown_fields_total": counter("service"),
     "late_feedback_total": counter("outcome"),
+    "late_feedback_verdicts_total": counter("service", "judge", "metric", "outcome"),
     "fabricated_evidence_total": counter(*SERIES),
 }
 """Ours, beyond the contract."""
 
 TRACE_OUTCOMES = ("sampled", "not_sampled", "shed", "no_rule", "invalid", "duplicate")
 INVALID_REASONS = ("no_payload", "not_json", "wrong_type", "unknown_version", "too_large")
+LATE_FEEDBACK_OUTCOMES = ("pulled", "already_judged", "not_found", "no_rule", "not_negative", "overflow")
 
 
 def settings(*services: str | None, **fields: Any) -> Settings:
@@ -174,6 +176,14 @@ def test_reasons_of_invalid_traces_stand_at_zero() -> None:
     assert found == dict.fromkeys(INVALID_REASONS, 0.0)
 
 
+def test_outcomes_of_late_feedback_stand_at_zero() -> None:
+    found = {
+        sample.labels["outcome"]: sample.value
+        for sample in page(Metrics(settings())).samples("tracejudge_late_feedback_total")
+    }
+    assert found == dict.fromkeys(LATE_FEEDBACK_OUTCOMES, 0.0)
+
+
 def test_touching_a_service_changes_nothing_that_was_counted() -> None:
     metrics = Metrics(settings("shop"))
     metrics.traces.labels("shop", "sampled").inc(3)
@@ -224,6 +234,7 @@ def test_series_labels_stand_behind_those_of_every_series(extra: tuple[str, ...]
         "verdicts_total": (*series, "metric", "outcome"),
         "verdict_weight_total": (*series, "metric", "outcome"),
         "fabricated_evidence_total": series,
+        "late_feedback_verdicts_total": ("service", "judge", "metric", "outcome"),
         "verdict_weight_squared_total": (*series, "metric", "outcome"),
         "score_weighted_total": (*series, "metric"),
         "unscored_total": (*series, "reason"),

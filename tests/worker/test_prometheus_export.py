@@ -134,7 +134,9 @@ def test_only_live_traffic_feeds_the_series(ground: Ground) -> None:
     worker = Counting(ground)
     ground.send(scored(0, origin="replay"), unscored(1, origin="late_feedback"))
     worker.turn()
-    assert (worker.counted, ground.pending(GROUP, ground.keys.verdicts)) == ({}, 0)
+    late = ("late_feedback_verdicts_total", "judge=safety", "metric=safety", "outcome=unscored", "service=shop")
+    assert worker.counted == {late: 1}
+    assert ground.pending(GROUP, ground.keys.verdicts) == 0
 
 
 def test_of_several_metrics_each_counts_for_itself(ground: Ground) -> None:

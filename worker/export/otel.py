@@ -16,6 +16,7 @@ from worker.export.otlp import Channel, Halted, OtlpClient
 from worker.export.outbox import OutboxEntry, OutboxReader
 from worker.export.telemetry import Telemetry
 from worker.metrics import Metrics
+from worker.redaction import Redaction
 from worker.settings import Settings
 from worker.store import Store
 
@@ -38,7 +39,8 @@ class OtelExporter(OutboxReader):
             {SERVICE_NAME: "tracejudge", SERVICE_VERSION: version("tracejudge-worker")}, conventions.SCHEMA_URL
         )
         providers = {model.judge_model: model.provider for model in settings.models.values()}
-        self._telemetry = Telemetry(resource, providers, settings.export_explanations)
+        redaction = Redaction.of(settings.redact)
+        self._telemetry = Telemetry(resource, providers, settings.export_explanations, redaction)
         self._drop = partial(metrics.export_dropped.labels, self.exporter)
         for reason in ("unreadable", "rejected", "partial_success"):
             self._drop(reason)

@@ -47,8 +47,7 @@ class _Rated:
         self._endings[outcome].count(weight)
 
     def rate(self, score: Score, weight: float, exemplar: dict[str, str] | None) -> None:
-        outcome = "unrated" if score.passed is None else "pass" if score.passed else "fail"
-        self.end(outcome, weight)
+        self.end(_ending(score), weight)
         self._score.observe(score.value, exemplar)
         self._weighted.inc(weight * score.value)
 
@@ -65,6 +64,8 @@ class Scorekeeper:
     def count(self, entry: OutboxEntry) -> None:
         """Count one entry. Only live traffic feeds quality series: what was picked by hand would bend them."""
         verdict = entry.verdict
+        if verdict.origin == "late_feedback" and entry.kind == "j":
+            self._count_late(verdict)
         if verdict.origin != "live":
             return
         series = self._series(verdict)
@@ -84,6 +85,16 @@ class Scorekeeper:
         if verdict.scores and verdict.trace_ended_at is not None:
             age_s = verdict.started_at + verdict.duration_s - verdict.trace_ended_at
             self._metrics.score_age.labels(series[0]).observe(max(0.0, age_s))
+
+    def _count_late(self, verdict: Verdict) -> None:
+        """Count apart what late feedback has pulled in."""
+        endings = {score.metric: _ending(score) for score in verdict.scores}
+        for metric in verdict.metrics:
+            labels = (self._metrics.service(verdict.service), verdict.judge, metric)
+            counters = {outcome: self._metrics.late_feedback_verdicts.labels(*labels, outcome) for outcome in OUTCOMES}
+            outcome = endings.get(metric) if verdict.outcome == "scored" else verdict.outcome
+            if outcome is not None:
+                counters[outcome].inc()
 
     def _series(self, verdict: Verdict) -> tuple[str, ...]:
         extra = (self._metrics.extra[name](getattr(verdict, name) or "") for name in self._extra)
@@ -125,6 +136,10 @@ class PrometheusExporter(OutboxReader):
     def dropped(self, reason: str, amount: int) -> None:
         """Count what could not be read."""
         self._drop(reason).inc(amount)
+
+
+def _ending(score: Score) -> str:
+    return "unrated" if score.passed is None else "pass" if score.passed else "fail"
 
 
 def _fabricated(verdict: Verdict) -> int:

@@ -1,7 +1,7 @@
 """A verdict as OpenTelemetry: the evaluation's span, one span per call of the judge model, one event per score.
 
 All ids come from the evaluation id, so a verdict that is sent twice is the same spans. Texts of traces are on none
-of them; rationales, which may quote a trace, only when the configuration says so.
+of them; rationales, which may quote a trace, only when the configuration says so, and redacted as `[redact]` says.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ from opentelemetry.trace import (
 
 from judges.verdict import Call, Score, Verdict
 from worker.export import conventions as name
+from worker.redaction import Redaction
 
 __all__ = ["Telemetry", "exported_name", "judged_span"]
 
@@ -44,11 +45,13 @@ class Telemetry(NamedTuple):
         resource: Who sends them.
         providers: Provider of each judge model.
         explanations: Whether rationales go along.
+        redaction: What is taken out of them before.
     """
 
     resource: Resource
     providers: Mapping[str, str]
     explanations: bool
+    redaction: Redaction | None = None
 
     def spans(self, verdict: Verdict) -> Iterator[ReadableSpan]:
         """Make the evaluation's span and, below it, the spans of its calls."""
@@ -141,7 +144,8 @@ class Telemetry(NamedTuple):
         return attributes
 
     def _explanation(self, verdict: Verdict, score: Score) -> str | None:
-        return (score.rationale or verdict.rationale) if self.explanations else None
+        explanation = (score.rationale or verdict.rationale) if self.explanations else None
+        return self.redaction.text(explanation) if explanation and self.redaction else explanation
 
     def _call(self, verdict: Verdict, number: int, call: Call, parent: SpanContext) -> ReadableSpan:
         attributes: Attributes = {

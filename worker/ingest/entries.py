@@ -127,7 +127,10 @@ def _read(entry_id: str, producer: str | None, fields: Mapping[bytes, bytes], ma
     if kind == b"r":
         return ReportEntry(entry_id, _checked(_decode(_report_decoder, payload)))
     if kind == b"f":
-        return FeedbackEntry(entry_id, _decode(_feedback_decoder, payload))
+        feedback = _decode(_feedback_decoder, payload)
+        if not 0 < len(feedback.trace_id) <= _MAX_TRACE_ID_CHARS:
+            raise _InvalidError("wrong_type")
+        return FeedbackEntry(entry_id, feedback)
     trace = _decode(_trace_decoder, payload)
     if not 0 < len(trace.trace_id) <= _MAX_TRACE_ID_CHARS or not 0 < len(trace.service) <= _MAX_SERVICE_CHARS:
         raise _InvalidError("wrong_type")

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from judges.catalog import configured
-from judges.verdict import evaluation_id
+from judges.verdict import Origin, evaluation_id
 from worker.batches import Evaluation
 from worker.ingest.draft import Draft, Plan, Tally
-from worker.ingest.entries import GoneEntry, InvalidEntry, Read, ReportEntry, TraceEntry
+from worker.ingest.entries import FeedbackEntry, GoneEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.keys import Keys
 from worker.sampling import Choice, Sampler
 from worker.settings import Settings
@@ -37,9 +37,22 @@ class Planner:
                     draft.tally(entry_id, Tally("invalid", reason, producer, "unknown"))
                 case GoneEntry(entry_id):
                     draft.gone(entry_id)
-                case _:
-                    draft.feedback(entry)
+                case FeedbackEntry():
+                    self._feedback(draft, entry)
         return draft.finish()
+
+    def complaint(self, entry: TraceEntry) -> list[tuple[str, Evaluation]]:
+        """Choose evaluations, with the names of their models, for a trace of which an end user complained later."""
+        choices = self._sampler.sample_complaint(entry.trace)
+        return [(choice.model, self._evaluation(entry, choice, "late_feedback")) for choice in choices]
+
+    def _feedback(self, draft: Draft, entry: FeedbackEntry) -> None:
+        if entry.feedback.score >= 0:
+            draft.feedback(entry, "not_negative")
+        elif not self._sampler.hears_complaints:
+            draft.feedback(entry, "no_rule")
+        else:
+            draft.gather(entry)
 
     def _trace(self, draft: Draft, entry: TraceEntry) -> None:
         choices, rules = self._sampler.sample(entry.trace)
@@ -50,7 +63,7 @@ class Planner:
             outcome = "not_sampled" if rules else "no_rule"
             draft.tally(entry.entry_id, Tally(outcome, None, entry.producer, entry.trace.service))
 
-    def _evaluation(self, entry: TraceEntry, choice: Choice) -> Evaluation:
+    def _evaluation(self, entry: TraceEntry, choice: Choice, origin: Origin = "live") -> Evaluation:
         version = self._judges[choice.judge].version
         name = evaluation_id(
             entry.trace,
@@ -59,4 +72,4 @@ class Planner:
             version=version,
             judge_model=self._settings.models[choice.model].judge_model,
         )
-        return Evaluation(name, choice.judge, version, choice.probability)
+        return Evaluation(name, choice.judge, version, choice.probability, origin)

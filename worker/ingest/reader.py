@@ -44,7 +44,7 @@ class _Answer(Struct):
     made: tuple[str, ...] = ()
     published: Mapping[str, int] = {}
     dropped: tuple[tuple[int, str, int], ...] = ()
-    feedback: int = 0
+    feedback: Mapping[str, int] = {}
 
 
 class Ingest(Stage):
@@ -158,8 +158,8 @@ class Ingest(Stage):
                     metrics.producer_published.labels(metrics.service(entry.trace.service)).inc()
                 metrics.unknown_fields.labels(metrics.service(entry.trace.service)).inc(len(unknown_fields(entry)))
         self._count_producers(plan, answer)
-        if answer.feedback:
-            metrics.late_feedback.labels("unused").inc(answer.feedback)
+        for outcome, amount in answer.feedback.items():
+            metrics.late_feedback.labels(outcome).inc(amount)
         for rule, amount in plan.rules.items():
             counts = self._rules[rule.rule]
             counts[0] += amount

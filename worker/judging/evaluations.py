@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -12,10 +12,12 @@ from judges.evaluate import evaluate
 from judges.judge import Judge
 from judges.models.model import ChatModel
 from judges.verdict import Assessment, Verdict
+from tracejudge import Trace
 from worker.batches import BATCH_VERSION, Batch, Evaluation, Item
 from worker.judging.recorder import Recorder
 from worker.judging.verdicts import make_verdict
 from worker.ledger import DeadLetter, Finished, Ledger
+from worker.redaction import Redaction
 from worker.settings import Settings
 
 __all__ = ["Evaluations", "Unfinished"]
@@ -58,14 +60,20 @@ class Evaluations:
         self._judges = judges
         self._models = models
         self._recorder = Recorder(ledger)
+        self._redaction = Redaction.of(settings.redact)
 
     async def run(self, batch: Batch, finished: set[str]) -> list[Unfinished]:
         """Judge what is not finished yet; return what could not be judged for a reason that may pass."""
-        runs = [
-            self._one(batch, item, evaluation)
+        wanted = [
+            (item, evaluations)
             for item in batch.items
-            for evaluation in item.evaluations
-            if evaluation.id not in finished
+            if (evaluations := [each for each in item.evaluations if each.id not in finished])
+        ]
+        traces = await self._redacted([item for item, _ in wanted])
+        runs = [
+            self._one(batch, item, trace, evaluation)
+            for (item, evaluations), trace in zip(wanted, traces, strict=True)
+            for evaluation in evaluations
         ]
         results = await asyncio.gather(*runs)
         return [result for result in results if result is not None]
@@ -77,9 +85,19 @@ class Evaluations:
         for model in self._models.values():
             await model.aclose()
 
-    async def _one(self, batch: Batch, item: Item, evaluation: Evaluation) -> Unfinished | None:
+    async def _redacted(self, items: Sequence[Item]) -> list[Trace | Exception]:
+        """Give the traces as judges may see them, or why one could not be redacted."""
+        redaction = self._redaction
+        if redaction is None:
+            return [item.trace for item in items]
+        # In a thread: large traces take longer than the event loop may be held.
+        return await asyncio.to_thread(lambda: [_redact(redaction, item.trace) for item in items])
+
+    async def _one(
+        self, batch: Batch, item: Item, trace: Trace | Exception, evaluation: Evaluation
+    ) -> Unfinished | None:
         started_at, start = time.time(), time.perf_counter()
-        assessment = await self._assess(batch, item, evaluation)
+        assessment = await self._assess(batch, trace, evaluation)
         judge, model = self._judges.get(evaluation.judge), self._models.get(batch.model)
         make = partial(
             make_verdict,
@@ -104,15 +122,24 @@ class Evaluations:
         _log(verdict, fresh=fresh)
         return None
 
-    async def _assess(self, batch: Batch, item: Item, evaluation: Evaluation) -> Assessment:
+    async def _assess(self, batch: Batch, trace: Trace | Exception, evaluation: Evaluation) -> Assessment:
         judge, model = self._judges.get(evaluation.judge), self._models.get(batch.model)
         if judge is None or model is None or judge.version != evaluation.version:
             note = "this worker does not have this version of the judge, or not its model"
             return Assessment("unscored", "unknown_judge_version", note=note)
+        if isinstance(trace, Exception):
+            return _faulty(evaluation, trace)
         try:
-            return await evaluate(judge, item.trace, model)
+            return await evaluate(judge, trace, model)
         except Exception as error:  # noqa: BLE001 - one evaluation must not take its batch along
             return _faulty(evaluation, error)
+
+
+def _redact(redaction: Redaction, trace: Trace) -> Trace | Exception:
+    try:
+        return redaction.trace(trace)
+    except Exception as error:  # noqa: BLE001 - what cannot be redacted is not judged, and takes nothing along
+        return error
 
 
 def _faulty(evaluation: Evaluation, error: Exception) -> Assessment:

@@ -7,13 +7,16 @@
 -- KEYS[3] waiting          hash, judge model -> bytes of unfinished batches; no TTL
 -- KEYS[4] account:<day>    hash of counts; TTL ARGV.account_ttl_s
 -- KEYS[5] account:all      hash of counts; no TTL
--- KEYS[6..]                batch:<id> string, no TTL · chosen:<id> string, TTL ARGV.chosen_ttl_s
+-- KEYS[6] feedback:due     sorted set, feedback as JSON -> time of its pass in ms; TTL ARGV.chosen_ttl_s
+-- KEYS[7..]                batch:<id> string, no TTL · chosen:<id> string, TTL ARGV.chosen_ttl_s
 --                          producer:<id> hash, TTL set by the producer, else ARGV.account_ttl_s; what is added here:
 --                            reported, dropped, dropped:<reason>  the largest totals of its reports
 --                            accounted, sent:accounted, trimmed:accounted  what the books hold of it
 --                          named by their index in the plan
 -- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
 local plan = cmsgpack.unpack(ARGV[1])
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local counts, arrivals = {}, {}
 
 local function count(name, amount)
@@ -46,10 +49,39 @@ for place, tally in ipairs(plan.tallies) do
   end
 end
 
--- Feedback and reports are read, but are no traces; what was trimmed away under its reader counts as cut off.
-local feedback = acknowledge(plan.others)
-count('read', feedback)
+-- What was trimmed away under its reader counts as cut off.
 count('cut_off', acknowledge(plan.gone))
+
+-- Feedback is read, but is no trace. It ends here, or is gathered for the next pass over the stream (pull.lua).
+local feedback = {}
+local function finish_feedback(outcome, amount)
+  if amount == 0 then return end
+  feedback[outcome] = (feedback[outcome] or 0) + amount
+  count('feedback:' .. outcome, amount)
+end
+
+for outcome, ids in pairs(plan.feedback) do
+  local amount = acknowledge(ids)
+  count('read', amount)
+  count('feedback', amount)
+  finish_feedback(outcome, amount)
+end
+if #plan.gathered > 0 then
+  local room = plan.max_gathered - redis.call('ZCARD', KEYS[6])
+  for _, one in ipairs(plan.gathered) do
+    if acknowledge({one.id}) == 1 then
+      count('read', 1)
+      count('feedback', 1)
+      if room > 0 then
+        redis.call('ZADD', KEYS[6], now + plan.feedback_wait_ms, one.member)
+        room = room - 1
+      else
+        finish_feedback('overflow', 1)
+      end
+    end
+  end
+  redis.call('EXPIRE', KEYS[6], plan.chosen_ttl_s)
+end
 
 -- Chosen traces: every evaluation that was not chosen before goes into its batch.
 local items, sizes, outcomes = {}, {}, {}
@@ -79,8 +111,7 @@ for place, trace in ipairs(plan.traces) do
   end
 end
 
-local clock = redis.call('TIME')
-local due = clock[1] * 1000 + math.floor(clock[2] / 1000) + plan.first_wait_ms
+local due = now + plan.first_wait_ms
 local made = {}
 for place, batch in ipairs(plan.batches) do
   if items[place] then
@@ -156,5 +187,5 @@ end
 
 return cjson.encode({
   tallied = filled(tallied), outcomes = filled(outcomes), made = filled(made), published = filled(published),
-  dropped = filled(dropped), feedback = feedback,
+  dropped = filled(dropped), feedback = filled(feedback),
 })

@@ -12,7 +12,8 @@
 -- ARGV[3]  cap of the stream in entries, approximate
 -- ARGV[4]  TTL of the hash in seconds
 -- ARGV[5]  service
--- ARGV[6…] pairs of kind (t, f or r) and payload
+-- ARGV[6]  the kinds of the entries, a letter each: t, f or r
+-- ARGV[7…] their payloads
 --
 -- Returns 1 when the batch was appended, 0 when it stood there already.
 --
@@ -27,14 +28,16 @@ if tonumber(redis.call('HGET', producer, 'batch') or 0) >= number then
 end
 
 local before = redis.call('XLEN', traces)
-local added, sent = 0, 0
-for i = 6, #ARGV, 2 do
-  redis.call('XADD', traces, 'MAXLEN', '~', ARGV[3], '*', 'v', '1', ARGV[i], ARGV[i + 1], 'p', ARGV[2])
-  added = added + 1
-  if ARGV[i] == 't' then
+local kinds = ARGV[6]
+local added, sent = #kinds, 0
+for i = 1, added do
+  local kind = kinds:sub(i, i)
+  redis.call('XADD', traces, '*', 'v', '1', kind, ARGV[6 + i], 'p', ARGV[2])
+  if kind == 't' then
     sent = sent + 1
   end
 end
+redis.call('XTRIM', traces, 'MAXLEN', '~', ARGV[3])
 
 redis.call('HSET', producer, 'batch', ARGV[1], 'service', ARGV[5])
 redis.call('HINCRBY', producer, 'sent', sent)

@@ -1,0 +1,121 @@
+"""Every attribute name the dialects read, in one place: the GenAI conventions are still moving.
+
+`otel` is the GenAI convention of semantic-conventions 1.41.1 and of its successor repository, where spellings
+drifted; `openinference` is Arize's; `openllmetry` is Traceloop's, before and after it took up the GenAI names.
+"""
+
+from typing import Final
+
+# --- OpenTelemetry GenAI ---------------------------------------------------------------------------------------
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDERS: Final = ("gen_ai.provider.name", "gen_ai.system")
+MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model")
+RESPONSE_ID: Final = "gen_ai.response.id"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
+PROMPT: Final = "gen_ai.prompt"
+COMPLETION: Final = "gen_ai.completion"
+INPUT_TOKENS: Final = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+OUTPUT_TOKENS: Final = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
+DOCUMENTS: Final = "gen_ai.retrieval.documents"
+TOOL_NAME: Final = "gen_ai.tool.name"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_RESULT: Final = "gen_ai.tool.call.result"
+CONVERSATION_ID: Final = "gen_ai.conversation.id"
+ERROR_TYPE: Final = "error.type"
+EVENT_DETAILS: Final = "gen_ai.client.inference.operation.details"
+EVENT_CHOICE: Final = "gen_ai.choice"
+EVENT_PROMPT: Final = "gen_ai.content.prompt"
+EVENT_COMPLETION: Final = "gen_ai.content.completion"
+EVENT_CONTENT: Final = "gen_ai.event.content"
+EVENT_EXCEPTION: Final = "exception"
+EXCEPTION_TYPE: Final = "exception.type"
+EXCEPTION_MESSAGE: Final = "exception.message"
+
+# --- ids that are no GenAI names ---------------------------------------------------------------------------------
+SESSION_ID: Final = "session.id"
+USER_IDS: Final = ("user.id", "enduser.id")
+
+# --- OpenInference -----------------------------------------------------------------------------------------------
+OI_KIND: Final = "openinference.span.kind"
+OI_INPUT: Final = "input.value"
+OI_INPUT_MIME: Final = "input.mime_type"
+OI_OUTPUT: Final = "output.value"
+OI_OUTPUT_MIME: Final = "output.mime_type"
+OI_INPUT_MESSAGES: Final = "llm.input_messages"
+OI_OUTPUT_MESSAGES: Final = "llm.output_messages"
+OI_PROMPTS: Final = "llm.prompts"
+OI_CHOICES: Final = "llm.choices"
+OI_DOCUMENTS: Final = "retrieval.documents"
+OI_RERANKER_QUERY: Final = "reranker.query"
+OI_RERANKER_INPUT: Final = "reranker.input_documents"
+OI_RERANKER_OUTPUT: Final = "reranker.output_documents"
+OI_TOOL_NAME: Final = "tool.name"
+OI_TOOL_PARAMETERS: Final = "tool.parameters"
+OI_TOOL_IDS: Final = ("tool.id", "tool_call.id")
+OI_MODELS: Final = ("llm.response.model_name", "llm.model_name", "llm.request.model_name", "embedding.model_name")
+OI_PROVIDERS: Final = ("llm.provider", "llm.system")
+OI_INPUT_TOKENS: Final = "llm.token_count.prompt"
+OI_OUTPUT_TOKENS: Final = "llm.token_count.completion"
+OI_REDACTED: Final = "__REDACTED__"
+
+# --- OpenLLMetry -------------------------------------------------------------------------------------------------
+TL_KIND: Final = "traceloop.span.kind"
+TL_ENTITY_NAME: Final = "traceloop.entity.name"
+TL_ENTITY_INPUT: Final = "traceloop.entity.input"
+TL_ENTITY_OUTPUT: Final = "traceloop.entity.output"
+TL_REQUEST_TYPE: Final = "llm.request.type"
+TL_SESSION_ID: Final = "traceloop.association.properties.session_id"
+TL_USER_IDS: Final = ("traceloop.association.properties.user_id", "gen_ai.user")
+TL_EVENT_RESULT: Final = "db.query.result"
+TL_RESULT_DOCUMENT: Final = "db.query.result.document"
+TL_RESULT_ID: Final = "db.query.result.id"
+TL_RESULT_SCORE: Final = "db.query.result.score"
+TL_FILTERED: Final = "FILTERED"
+
+# --- our own worker ----------------------------------------------------------------------------------------------
+OWN_PREFIX: Final = "tracejudge."
+OWN_SCOPE: Final = "tracejudge"
+
+PREFIXES: Final = ("gen_ai.", "openinference.", "llm.", "traceloop.", TL_EVENT_RESULT)
+"""How the attributes or events begin of which every span of a dialect has one."""
+
+CONTENT_PREFIXES: Final = (
+    INPUT_MESSAGES,
+    OUTPUT_MESSAGES,
+    SYSTEM_INSTRUCTIONS,
+    "gen_ai.tool.definitions",
+    *(f"{PROMPT}.{digit}" for digit in range(10)),
+    f"{PROMPT}.variable.",
+    COMPLETION,
+    QUERY_TEXT,
+    DOCUMENTS,
+    TOOL_ARGUMENTS,
+    TOOL_RESULT,
+    "gen_ai.task.input",
+    "gen_ai.task.output",
+    OI_INPUT,
+    OI_OUTPUT,
+    OI_INPUT_MESSAGES,
+    OI_OUTPUT_MESSAGES,
+    OI_PROMPTS,
+    OI_CHOICES,
+    OI_DOCUMENTS,
+    "reranker.",
+    OI_TOOL_PARAMETERS,
+    "llm.tools",
+    "llm.prompt_template",
+    "llm.request.functions",
+    TL_ENTITY_INPUT,
+    TL_ENTITY_OUTPUT,
+)
+"""What is read into inputs, outputs and documents, or repeats them; the other attributes of a span stay as they are."""
+
+
+def is_content(key: str) -> bool:
+    """Tell whether an attribute holds content that is read into a place of its own."""
+    return key == PROMPT or key.startswith(CONTENT_PREFIXES)

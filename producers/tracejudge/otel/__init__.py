@@ -1,0 +1,9 @@
+"""Traces from OpenTelemetry's instrumentations (extra `otel`): a span exporter and a completion hook.
+
+provider.add_span_processor(BatchSpanProcessor(TraceJudgeExporter()))
+"""
+
+from tracejudge.otel.completion_hook import TraceJudgeCompletionHook
+from tracejudge.otel.exporter import TraceJudgeExporter
+
+__all__ = ["TraceJudgeCompletionHook", "TraceJudgeExporter"]

@@ -1,0 +1,133 @@
+"""Feedback that comes after its trace, from the SDK to the verdict, through real workers."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from support.pipeline import Pipeline, Worker, make_traces
+from support.processes import wait_until
+
+import tracejudge
+from judges.verdict import Verdict
+
+JUDGES = ("groundedness", "relevance_to_query")
+COMPLAINTS_ONLY = [{"name": "complaints", "judges": JUDGES, "rate": 0.0, "always": ["negative_feedback"]}]
+SOON_S = 0.5
+TRACES = 300
+
+
+def say(pipeline: Pipeline, *said: tuple[str, float]) -> None:
+    """Give feedback through the SDK and wait until Redis has it."""
+    tracejudge.init(service="tests", redis_url=pipeline.redis_url, prefix=pipeline.prefix)
+    try:
+        for trace_id, score in said:
+            tracejudge.feedback(trace_id, score=score, comment="It came on Tuesday.")
+        assert tracejudge.flush(30)
+    finally:
+        tracejudge.shutdown()
+
+
+def ended(pipeline: Pipeline) -> dict[str, int]:
+    """What the books say became of feedback."""
+    books = pipeline.store.call(lambda client: client.hgetall(pipeline.keys.books))
+    found = {name.decode(): int(amount) for name, amount in books.items()}
+    return {name.split(":")[1]: amount for name, amount in found.items() if name.startswith("feedback:")}
+
+
+def wait_for(pipeline: Pipeline, expected: dict[str, int], timeout_s: float = 30) -> None:
+    wait_until(lambda: sum(ended(pipeline).values()) >= sum(expected.values()), timeout_s, "feedback to be dealt with")
+    assert ended(pipeline) == expected
+
+
+def verdicts(pipeline: Pipeline) -> list[Verdict]:
+    return [entry.verdict for entry in pipeline.outbox()]
+
+
+def outcomes(worker: Worker) -> dict[str, float]:
+    samples = worker.scrape().samples("tracejudge_late_feedback_total")
+    return {sample.labels["outcome"]: sample.value for sample in samples if sample.value}
+
+
+def test_a_complaint_leads_to_verdicts_on_its_trace_alone(pipeline: Pipeline) -> None:
+    worker = pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)
+    traces = make_traces(TRACES)
+    pipeline.publish(traces)
+    assert pipeline.settled(TRACES).not_sampled == TRACES
+    wanted, praised = traces[17].trace_id, traces[18].trace_id
+    say(pipeline, (wanted, -1), (praised, 1), ("f" * 32, -1))
+    wait_for(pipeline, {"pulled": 1, "not_negative": 1, "not_found": 1})
+    account = pipeline.settled(TRACES)
+    assert (account.published, account.not_sampled, account.sampled) == (TRACES, TRACES, 0)
+    assert (account.chosen, account.scored, account.lost) == (2, 2, 0)
+    found = [(one.trace_id, one.judge, one.origin, one.weight, one.outcome) for one in verdicts(pipeline)]
+    assert sorted(found) == [(wanted, judge, "late_feedback", 0.0, "scored") for judge in JUDGES]
+
+    page = worker.counted(len(JUDGES), "tracejudge_late_feedback_verdicts_total")
+    assert page.total("tracejudge_verdicts_total") == 0
+    assert page.total("tracejudge_score_count") == 0
+    assert outcomes(worker) == {"pulled": 1, "not_negative": 1, "not_found": 1}
+
+    say(pipeline, (wanted, -1))
+    wait_for(pipeline, {"pulled": 1, "not_negative": 1, "not_found": 1, "already_judged": 1})
+    assert len(verdicts(pipeline)) == len(JUDGES)
+
+
+def test_a_log_line_tells_of_a_pass_and_quotes_nothing(pipeline: Pipeline) -> None:
+    worker = pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)
+    (trace,) = make_traces(1)
+    pipeline.publish([trace])
+    say(pipeline, (trace.trace_id, -1))
+    wait_for(pipeline, {"pulled": 1})
+    line = json.loads(worker.program.wait_for(r"^\{.*late feedback sought.*$")[0])
+    assert (line["entries"], line["pulled"]) == (
+        pipeline.store.call(lambda client: client.xlen(pipeline.keys.traces)),
+        1,
+    )
+    assert "Tuesday" not in worker.program.output
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(180)
+def test_a_worker_killed_between_gathering_and_the_pass_loses_and_doubles_nothing(pipeline: Pipeline) -> None:
+    first = pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=600)
+    traces = make_traces(TRACES)
+    pipeline.publish(traces)
+    say(pipeline, *((trace.trace_id, -1) for trace in traces[:20]), ("f" * 32, -1))
+    gathered = lambda: pipeline.store.call(lambda client: client.zcard(pipeline.keys.feedback))  # noqa: E731
+    wait_until(lambda: gathered() == 21, 30, "feedback to be gathered")
+    first.program.kill()
+    assert pipeline.booked("chosen") == 0
+
+    let_time_pass(pipeline)
+    pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)
+    wait_for(pipeline, {"pulled": 20, "not_found": 1}, timeout_s=60)
+    assert gathered() == 0
+    account = pipeline.settled(TRACES)
+    assert (account.chosen, account.scored, account.lost) == (40, 40, 0)
+    assert len({one.evaluation_id for one in verdicts(pipeline)}) == len(verdicts(pipeline)) == 40
+
+
+@pytest.mark.timeout(180)
+def test_of_several_workers_one_makes_the_pass(new_pipeline: Callable[[str], Pipeline], prefix: str) -> None:
+    pipeline = new_pipeline(prefix)
+    rules = [{"name": "half", "judges": ["groundedness"], "rate": 0.5, "always": ["negative_feedback"]}]
+    workers = [pipeline.worker(rules=rules, late_feedback_wait=SOON_S, log_level="warning") for _ in range(2)]
+    traces = make_traces(TRACES)
+    pipeline.publish(traces)
+    sampled = pipeline.settled(TRACES).sampled
+    assert 0 < sampled < TRACES
+    say(pipeline, *((trace.trace_id, -1) for trace in traces))
+    wait_for(pipeline, {"pulled": TRACES - sampled, "already_judged": sampled})
+    account = pipeline.settled(TRACES)
+    assert (account.sampled, account.chosen, account.scored, account.lost) == (sampled, TRACES, TRACES, 0)
+    by_origin = {(one.origin, one.weight, one.probability) for one in verdicts(pipeline)}
+    assert by_origin == {("live", 2.0, 0.5), ("late_feedback", 0.0, 1.0)}
+    assert len({one.evaluation_id for one in verdicts(pipeline)}) == TRACES
+    counted = [sum(outcomes(worker).values()) for worker in workers]
+    assert sum(counted) == TRACES
+
+
+def let_time_pass(pipeline: Pipeline) -> None:
+    """Let the time of everything gathered have come."""
+    members = pipeline.store.call(lambda client: client.zrange(pipeline.keys.feedback, 0, -1))
+    pipeline.store.call(lambda client: client.zadd(pipeline.keys.feedback, dict.fromkeys(members, 1)))

@@ -1,0 +1,310 @@
+"""How the spans of one trace become one trace to judge. Spans are told by their names: ids and names are one."""
+
+from typing import Any
+
+import pytest
+
+from tracejudge import Document, Message, ToolCall, Usage
+from tracejudge.dialects import RawSpan
+from tracejudge.otel.gathering import Gathered
+from tracejudge.otel.joining import join
+
+
+def step(name: str, above: str | None = None, at: float = 1.0, /, **fields: Any) -> RawSpan:
+    """A span that begins a second before it ends."""
+    times = {"started_at": at - 1, "ended_at": at}
+    return RawSpan(trace_id="trace", span_id=name, name=name, parent_id=above, **{**times, **fields})
+
+
+def root(at: float = 9.0, **attributes: Any) -> RawSpan:
+    return step("root", None, at, started_at=0.0, is_local_root=True, kind="server", attributes=attributes)
+
+
+def messages(*pairs: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in pairs]
+
+
+def call(name: str, above: str, at: float, asked: Any = "", said: Any = "", /, **more: Any) -> RawSpan:
+    found = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.input.messages": messages(("user", asked)) if isinstance(asked, str) else asked,
+        "gen_ai.output.messages": messages(("assistant", said)) if isinstance(said, str) else said,
+    }
+    return step(name, above, at, attributes=found | more)
+
+
+def retrieval(name: str, above: str, at: float, *texts: str) -> RawSpan:
+    documents = [{"content": text} for text in texts]
+    return step(
+        name, above, at, attributes={"gen_ai.operation.name": "retrieval", "gen_ai.retrieval.documents": documents}
+    )
+
+
+def reranking(name: str, above: str, at: float, given: tuple[str, ...], kept: tuple[str, ...]) -> RawSpan:
+    found: dict[str, str] = {"openinference.span.kind": "RERANKER"}
+    found |= {f"reranker.input_documents.{place}.document.content": text for place, text in enumerate(given)}
+    found |= {f"reranker.output_documents.{place}.document.content": text for place, text in enumerate(kept)}
+    return step(name, above, at, attributes=found)
+
+
+def tool(name: str, above: str, at: float, /, **fields: Any) -> RawSpan:
+    found = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+    return step(
+        f"tool {name}",
+        above,
+        at,
+        attributes=found | {f"gen_ai.tool.call.{key}": value for key, value in fields.pop("said", {}).items()},
+        **fields,
+    )
+
+
+def agent(name: str, above: str | None, at: float, asked: str, said: str, **fields: Any) -> RawSpan:
+    found = {"openinference.span.kind": "AGENT", "input.value": asked, "output.value": said}
+    return step(name, above, at, started_at=0.0, attributes=found, **fields)
+
+
+def joined(*spans: RawSpan) -> dict[str, Any]:
+    top = next((span for span in spans if span.is_local_root), None)
+    fields = join(Gathered(top, spans))
+    assert fields is not None
+    return fields
+
+
+def part(fields: dict[str, Any], *wanted: str) -> dict[str, Any]:
+    return {name: fields[name] for name in wanted if name in fields}
+
+
+def texts(fields: dict[str, Any]) -> list[str]:
+    return [document.text for document in fields.get("context", [])]
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        pytest.param((root(),), id="only_a_request"),
+        pytest.param((root(), retrieval("search", "root", 1, "a")), id="only_a_search"),
+        pytest.param((), id="nothing"),
+        pytest.param((agent("agent", None, 5, "x", ""),), id="an_agent_that_said_nothing"),
+    ],
+)
+def test_without_an_answer_of_a_model_there_is_no_trace(spans: tuple[RawSpan, ...]) -> None:
+    assert join(Gathered(None, spans)) is None
+
+
+def test_the_last_call_is_judged() -> None:
+    fields = joined(root(), call("first", "root", 2, "Plan.", "Done."), call("second", "root", 4, "Open?", "Yes."))
+    assert part(fields, "trace_id", "span_id", "name", "input", "output", "started_at", "ended_at") == {
+        "trace_id": "trace",
+        "span_id": "second",
+        "name": "root",
+        "input": "Open?",
+        "output": "Yes.",
+        "started_at": 3.0,
+        "ended_at": 4.0,
+    }
+
+
+def test_an_agent_around_the_call_is_judged_by_its_own_words() -> None:
+    fields = joined(
+        root(),
+        agent("agent", "root", 8, "Is it open?", "It is, until six."),
+        call("first", "agent", 2, "Rewrite: is it open?", "opening hours", **{"gen_ai.usage.input_tokens": 5}),
+        call("second", "agent", 4, "Use these hours: 9-18", "Until six.", **{"gen_ai.usage.output_tokens": 3}),
+        retrieval("search", "agent", 3, "9-18"),
+    )
+    assert part(fields, "span_id", "input", "output", "usage", "started_at", "ended_at") == {
+        "span_id": "agent",
+        "input": "Is it open?",
+        "output": "It is, until six.",
+        "usage": Usage(5, 3),
+        "started_at": 0.0,
+        "ended_at": 8,
+    }
+
+
+def test_the_topmost_agent_is_the_request() -> None:
+    fields = joined(
+        agent("outer", None, 9, "Is it open?", "Yes.", is_local_root=True),
+        agent("inner", "outer", 8, "opening hours", "9-18"),
+        call("call", "inner", 4, "hours?", "9 to 18"),
+    )
+    assert part(fields, "span_id", "input", "output") == {"span_id": "outer", "input": "Is it open?", "output": "Yes."}
+
+
+def test_what_the_agent_does_not_say_comes_from_the_call() -> None:
+    fields = joined(
+        agent("agent", None, 9, "Is it open?", "__REDACTED__", is_local_root=True),
+        call("call", "agent", 4, "Hours: 9-18. Is it open?", "Yes."),
+    )
+    assert part(fields, "span_id", "input", "output") == {"span_id": "call", "input": "Is it open?", "output": "Yes."}
+
+
+def test_a_structured_answer_serves_when_nobody_said_a_text() -> None:
+    found = {
+        "openinference.span.kind": "CHAIN",
+        "output.value": '{"a": 1, "b": 2}',
+        "output.mime_type": "application/json",
+    }
+    assert joined(step("chain", None, 5, attributes=found))["output"] == '{"a":1,"b":2}'
+
+
+def test_an_agent_without_calls_in_sight_is_a_trace() -> None:
+    fields = joined(agent("agent", None, 9, "Open?", "Yes."), agent("step", "agent", 4, "a", "b"))
+    assert part(fields, "span_id", "input", "output") == {"span_id": "agent", "input": "Open?", "output": "Yes."}
+
+
+def test_history_ends_where_the_query_began() -> None:
+    """An agent goes on talking with its model: what follows the query is no history of it."""
+    talk = messages(("system", "Be kind."), ("user", "Is it open?"), ("assistant", "Let me see."), ("user", "Go on."))
+    fields = joined(agent("agent", None, 9, "Is it open?", "Yes."), call("call", "agent", 4, talk, "Yes."))
+    assert fields["messages"] == [Message("system", "Be kind.")]
+
+
+class TestContext:
+    @pytest.mark.parametrize("above", ["root", "step", "call"], ids=["sibling", "below_an_ancestor", "child"])
+    def test_documents_come_from_anywhere_in_the_trace(self, above: str) -> None:
+        found = (root(), step("step", "root", 3), retrieval("search", above, 2, "a", "b"), call("call", "step", 4))
+        assert texts(joined(*found)) == ["a", "b"]
+
+    def test_documents_of_several_searches_stand_in_their_order_once(self) -> None:
+        found = (retrieval("one", "root", 2, "b", "c"), retrieval("two", "root", 1, "a", "b"))
+        assert texts(joined(root(), *found, call("call", "root", 4))) == ["a", "b", "c"]
+
+    def test_a_search_after_the_answer_is_no_evidence(self) -> None:
+        assert texts(joined(root(), call("call", "root", 2), retrieval("search", "root", 8, "late"))) == []
+
+    def test_a_search_made_of_searches_is_one(self) -> None:
+        found = (retrieval("inner", "outer", 1, "a", "b", "c"), retrieval("outer", "root", 2, "b"))
+        assert texts(joined(root(), *found, call("call", "root", 4))) == ["b"]
+
+    def test_a_search_that_says_nothing_leaves_the_word_to_those_inside(self) -> None:
+        found = (retrieval("inner", "outer", 1, "a"), retrieval("outer", "root", 2))
+        assert texts(joined(root(), *found, call("call", "root", 4))) == ["a"]
+
+    def test_a_reranker_replaces_what_it_was_given(self) -> None:
+        found = (
+            retrieval("one", "root", 1, "a", "b", "c"),
+            retrieval("two", "root", 2, "other"),
+            reranking("rank", "root", 3, ("a", "b", "c"), ("c", "a")),
+        )
+        assert texts(joined(root(), *found, call("call", "root", 4))) == ["c", "a", "other"]
+
+    def test_a_reranker_that_does_not_say_what_it_was_given_replaces_all(self) -> None:
+        found = (retrieval("one", "root", 1, "a", "b"), reranking("rank", "root", 3, (), ("b",)))
+        assert texts(joined(root(), *found, call("call", "root", 4))) == ["b"]
+
+    def test_ids_and_scores_travel(self) -> None:
+        documents = {"gen_ai.retrieval.documents": [{"id": "d1", "score": 0.5, "content": "a"}]}
+        found = step("search", "root", 2, attributes={"gen_ai.operation.name": "retrieval"} | documents)
+        assert joined(root(), found, call("call", "root", 4))["context"] == [Document("a", "d1", 0.5)]
+
+
+ASKED = [{"role": "assistant", "tool_calls": [{"id": "c1", "name": "hours", "arguments": '{"day": 1}'}]}]
+
+
+class TestToolCalls:
+    def test_a_call_that_was_asked_for(self) -> None:
+        assert joined(call("call", "root", 4, "Open?", ASKED))["tool_calls"] == [ToolCall("hours", {"day": 1})]
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            pytest.param({"id": "c1", "result": "9-18"}, id="by_its_id"),
+            pytest.param({"arguments": '{"day": 1}', "result": "9-18"}, id="by_name_and_arguments"),
+            pytest.param({"result": "9-18"}, id="by_name"),
+        ],
+    )
+    def test_a_call_asked_for_and_carried_out_is_one(self, said: dict[str, str]) -> None:
+        found = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, said=said))
+        assert joined(root(), *found)["tool_calls"] == [ToolCall("hours", {"day": 1}, "9-18")]
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            pytest.param({"id": "c2", "arguments": "{}"}, id="another_id"),
+            pytest.param({"arguments": "{}"}, id="other_arguments"),
+        ],
+    )
+    def test_a_call_carried_out_otherwise_is_another(self, said: dict[str, str]) -> None:
+        found = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, said=said))
+        assert joined(root(), *found)["tool_calls"] == [ToolCall("hours", {"day": 1}), ToolCall("hours", {})]
+
+    def test_what_the_model_was_told_is_the_result_when_no_span_says_it(self) -> None:
+        told = [*messages(("user", "Open?")), *ASKED, {"role": "tool", "tool_call_id": "c1", "content": "9-18"}]
+        found = (call("one", "root", 2, "Open?", ASKED), call("two", "root", 4, told, "Yes."))
+        assert joined(root(), *found)["tool_calls"] == [ToolCall("hours", {"day": 1}, "9-18")]
+
+    def test_calls_before_the_query_belong_to_another_trace(self) -> None:
+        earlier = [*messages(("user", "Open?")), *ASKED, *messages(("user", "Thanks!"))]
+        assert "tool_calls" not in joined(call("call", "root", 4, earlier, "Welcome."))
+
+    def test_a_tool_that_fails(self) -> None:
+        found = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, status="error", description="gone"))
+        assert joined(root(), *found)["tool_calls"] == [ToolCall("hours", {"day": 1}, None, "gone")]
+
+
+JUDGES = [
+    pytest.param({"openinference.span.kind": "EVALUATOR"}, id="an_evaluator"),
+    pytest.param({"openinference.span.kind": "GUARDRAIL"}, id="a_guardrail"),
+    pytest.param({"gen_ai.operation.name": "evaluation"}, id="an_evaluation"),
+    pytest.param({"tracejudge.judge.name": "safety"}, id="our_own_worker"),
+]
+
+
+@pytest.mark.parametrize("attributes", JUDGES)
+def test_judges_and_the_calls_they_make_are_left_out(attributes: dict[str, str]) -> None:
+    fields = joined(
+        root(),
+        call("call", "root", 2, "Open?", "Yes."),
+        step("judge", "root", 8, attributes=attributes),
+        call("judging", "judge", 7, "Is this answer good?", "No."),
+    )
+    assert fields["span_id"] == "call"
+    assert [span.name for span in fields["spans"]] == ["root", "call"]
+
+
+@pytest.mark.parametrize("attributes", JUDGES)
+def test_the_trace_of_a_judge_is_no_trace(attributes: dict[str, str]) -> None:
+    judge = step("judge", None, 8, is_local_root=True, attributes=attributes)
+    assert join(Gathered(judge, (judge, call("judging", "judge", 7, "Is it good?", "No.")))) is None
+
+
+def test_a_call_that_failed_says_so() -> None:
+    failed = step("call", "root", 4, status="error", attributes={"gen_ai.operation.name": "chat", "error.type": "429"})
+    assert part(joined(root(), failed), "output", "error") == {"output": "", "error": "429"}
+
+
+def test_a_request_that_failed_after_the_call_answered_keeps_the_answer() -> None:
+    failed = step("root", None, 9, is_local_root=True, status="error", description="broken pipe")
+    assert "error" not in joined(failed, call("call", "root", 4, "Open?", "Yes."))
+
+
+def test_a_call_inside_a_call_counts_its_tokens_once() -> None:
+    tokens = {"gen_ai.usage.input_tokens": 5, "gen_ai.usage.output_tokens": 2}
+    fields = joined(
+        agent("agent", None, 9, "Open?", "Yes."),
+        call("outer", "agent", 5, "Open?", "Yes.", **tokens),
+        call("inner", "outer", 4, "Open?", "Yes.", **tokens),
+    )
+    assert fields["usage"] == Usage(5, 2)
+
+
+def test_session_and_user_may_stand_on_any_span() -> None:
+    fields = joined(root(**{"session.id": "visit", "user.id": "u1"}), call("call", "root", 4, "Open?", "Yes."))
+    assert part(fields, "session_id", "user_id") == {"session_id": "visit", "user_id": "u1"}
+
+
+def test_a_circle_of_parents_ends() -> None:
+    assert joined(call("one", "two", 2, "a", "b"), call("two", "one", 4, "Open?", "Yes."))["output"] == "Yes."
+
+
+def test_attributes_of_a_span_stay_but_for_the_content_that_is_read() -> None:
+    known = {"gen_ai.request.temperature": 0.5, "http.route": "/ask", "weird": object(), "gen_ai.prompt.name": "p"}
+    (published,) = joined(call("call", "root", 4, "Open?", "Yes.", **known))["spans"]
+    assert published.attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.temperature": 0.5,
+        "http.route": "/ask",
+        "gen_ai.prompt.name": "p",
+        "weird": "[object]",
+    }
