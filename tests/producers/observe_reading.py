@@ -4,7 +4,7 @@ import re
 import time
 from typing import Any
 
-from conftest import StartedSdk
+from sdk_started import StartedSdk
 
 import tracejudge
 

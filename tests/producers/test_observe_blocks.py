@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from conftest import StartedSdk
 from observe_reading import published, the_trace
 from opentelemetry import trace as opentelemetry
+from sdk_started import StartedSdk
 
 import tracejudge
 from tracejudge import recording

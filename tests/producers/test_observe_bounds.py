@@ -13,8 +13,8 @@ from unittest.mock import MagicMock
 
 import msgspec
 import pytest
-from conftest import StartedSdk
 from observe_reading import the_trace
+from sdk_started import StartedSdk
 
 import tracejudge
 from tracejudge.pieces import Pieces

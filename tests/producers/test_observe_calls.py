@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from conftest import StartedSdk
 from observe_reading import published, the_trace
+from sdk_started import StartedSdk
 
 import tracejudge
 

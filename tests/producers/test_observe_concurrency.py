@@ -6,8 +6,8 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from conftest import StartedSdk
 from observe_reading import published, the_trace
+from sdk_started import StartedSdk
 
 import tracejudge
 from tracejudge import recording

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from conftest import StartedSdk
 from sdk_servers import RedisServer, free_port
+from sdk_started import StartedSdk
 
 import tracejudge
 from tracejudge import api

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from conftest import StartedSdk
+from sdk_started import StartedSdk
 
 import tracejudge
 from tracejudge.entries import Kind

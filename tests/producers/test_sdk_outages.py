@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from conftest import StartedSdk
 from sdk_servers import CuttingProxy, RedisServer, SilentServer, required_redis
+from sdk_started import StartedSdk
 
 import tracejudge
 from tracejudge.entries import Batch

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from conftest import StartedSdk
 from opentelemetry import trace as opentelemetry
 from sdk_servers import wait_until
+from sdk_started import StartedSdk
 
 import tracejudge
 

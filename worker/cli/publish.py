@@ -103,11 +103,11 @@ class _Batches:
             return 0
         self._number += 1
         entries = tuple(Entry(Kind.TRACE, payload) for payload in payloads)
-        batch = Batch(self._number, entries, items=len(entries), weight_bytes=0, flush_ticket=0)
+        batch = Batch(self._number, entries, items=len(entries), weight_bytes=0, settles=0, flush_ticket=0)
         backoff = Backoff()
         for _ in range(_TRIES):
             try:
-                self._stream.append(batch)
+                self._stream.append(batch, meanwhile=lambda: None)
             except DeliveryError as error:
                 trouble = error
                 time.sleep(backoff.next_delay_s())
