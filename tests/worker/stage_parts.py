@@ -57,9 +57,8 @@ class Ground(AbstractContextManager["Ground"]):
         self, producer: str, payloads: Iterable[object], *, kind: str = "t", cap: int = NEVER, service: str = "shop"
     ) -> None:
         """Publish entries as the SDK does: one numbered batch."""
-        arguments: list[Any] = [next(self._numbers[producer]), producer, cap, 1000, service]
-        for payload in payloads:
-            arguments += (kind, encoded(payload))
+        entries = [encoded(payload) for payload in payloads]
+        arguments = [next(self._numbers[producer]), producer, cap, 1000, service, kind * len(entries), *entries]
         assert self.client.eval(APPEND, 2, self.keys.traces, self.keys.producer(producer), *arguments) == 1
 
     def report(self, producer: str, published: int, **dropped: int) -> None:
