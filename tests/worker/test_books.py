@@ -139,6 +139,7 @@ def test_what_a_full_buffer_dropped_is_explained(ground: Ground, start: Start) -
     start(max_items=4)
     for _ in range(3):
         publish(50)
+        tracejudge.flush()
         tracejudge.publish(unknown=True)
         tracejudge.flush()
         chosen.take(ground.read(3))
