@@ -8,6 +8,7 @@ from celery import Celery
 
 import tracejudge
 from judges.catalog import catalogue
+from judges.judge import Answered
 from judges.prompt import render
 
 app = Celery("naive", broker=os.environ.get("NAIVE_BROKER", "redis://"))
@@ -24,7 +25,7 @@ def evaluate(payload: str) -> None:
     body = {"model": "bench", "messages": messages, "temperature": 0}
     with httpx.Client() as client:
         reply = client.post(f"{os.environ['NAIVE_ENDPOINT']}/chat/completions", json=body)
-    answers = [_JUDGE.read(reply.json()["choices"][0]["message"]["content"])]
-    _JUDGE.score(trace, answers)
+    answer = _JUDGE.read(reply.json()["choices"][0]["message"]["content"])
+    _JUDGE.score(trace, [Answered(prompt, answer)])
     with app.connection_or_acquire() as connection:
         connection.default_channel.client.incr("naive:done")
