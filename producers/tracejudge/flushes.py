@@ -60,6 +60,11 @@ class Flushes:
         return self._latest
 
     @property
+    def answered(self) -> int:
+        """The ticket up to which all requests are answered."""
+        return self._answered
+
+    @property
     def waiting(self) -> bool:
         """Whether a request is not answered yet."""
         return self._latest.ticket > self._answered

@@ -18,13 +18,18 @@ class Reporter:
         self._reported = Totals(0, 0, {})
         self._reported_at_s = now_s
         self._seq = 0
+        self._is_buried = False
+
+    def bury(self) -> None:
+        """Note that entries were sent after the last report: a cap may cut it off before them, unread."""
+        self._is_buried = True
 
     def changed(self, totals: Totals) -> bool:
-        """Tell whether the last report says something else."""
-        return totals != self._reported
+        """Tell whether the last report says something else, or may be lost before what came after it."""
+        return self._is_buried or totals != self._reported
 
     def compose(self, totals: Totals, now_s: float, *, at_once: bool) -> ProducerReport | None:
-        """Compose the report that is due now: never twice the same, and without haste not too often.
+        """Compose the report that is due now: not the same with nothing in between, and without haste not too often.
 
         The caller sends it until it is confirmed; it counts as reported from here on.
         """
@@ -32,6 +37,7 @@ class Reporter:
         if not due or not self.changed(totals):
             return None
         self._reported = totals
+        self._is_buried = False
         self._reported_at_s = now_s
         self._seq += 1
         return ProducerReport(

@@ -99,7 +99,8 @@ class Sender:
         """Make the next batch of what waits, with a report if one is due; None when there is nothing."""
         flush = self._flushes.latest  # read before taking: what it asks for is then here or taken already
         self._next.fill()
-        completes = self._flushes.waiting and self._buffer.taken >= flush.target
+        # Of this flush, not of one that was asked for since: what that one waits for may not be here yet.
+        completes = flush.ticket > self._flushes.answered and self._buffer.taken >= flush.target
         report = self._report(at_once=completes)
         batch = self._next.close(number=self._number + 1, report=report, flush_ticket=flush.ticket if completes else 0)
         if not batch.entries:  # nothing to ask Redis for: settled as it is
@@ -107,6 +108,8 @@ class Sender:
             return None
         self._number = batch.number
         self._unconfirmed = batch
+        if report is None:
+            self._reporter.bury()
         return batch
 
     def _report(self, *, at_once: bool) -> Entry | None:

@@ -1,8 +1,10 @@
 """What importing the SDK costs and shows."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import msgspec
@@ -20,8 +22,11 @@ print(json.dumps([took_ms, [name for name in heavy if name in sys.modules]]))
 """
 
 
-def import_anew() -> tuple[float, list[str]]:
-    output = subprocess.run([sys.executable, "-c", IMPORT], check=True, capture_output=True).stdout
+def import_anew(**variables: str) -> tuple[float, list[str]]:
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    output = subprocess.run(
+        [sys.executable, "-c", IMPORT], check=True, capture_output=True, env=inherited | variables
+    ).stdout
     took_ms, heavy = json.loads(output)
     return took_ms, heavy
 
@@ -31,9 +36,10 @@ def test_the_import_is_light() -> None:
     assert heavy == []
 
 
-def test_the_import_is_quick() -> None:
-    """In CPU time and the best of several, as other processes share this machine."""
-    assert any(import_anew()[0] < 60 for _ in range(5))
+def test_the_import_is_quick(tmp_path: Path) -> None:
+    """In CPU time and the best of several, as other processes share this machine; compiled once, as a service is."""
+    import_anew(PYTHONPYCACHEPREFIX=str(tmp_path))
+    assert any(import_anew(PYTHONPYCACHEPREFIX=str(tmp_path))[0] < 60 for _ in range(5))
 
 
 def test_the_public_names_are_these_and_sorted() -> None:

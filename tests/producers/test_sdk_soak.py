@@ -28,7 +28,7 @@ def resident():
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * page
 import logging; logging.getLogger("tracejudge").disabled = True
-tracejudge.init(max_bytes=cap, max_items=10**6, max_stream=40_000, drop=drop)
+tracejudge.init(max_bytes=cap, max_items=10**6, max_stream=1_000, drop=drop)
 def burst(count):
     global peak
     for number in range(count):
