@@ -115,7 +115,7 @@ def _weight(trace: Trace) -> int:
     lists = (trace.context, trace.messages, trace.expected_facts, trace.guidelines, trace.tool_calls)
     items = sum(len(found) for found in lists if found) + _CHARS_A_SPAN * len(trace.spans or ())
     texts = (trace.output, trace.input, trace.expected_response, *(trace.expected_facts or ()))
-    messages = sum(len(message.content) for message in trace.messages or ())
+    messages = sum(len(message.content or "") for message in trace.messages or ())
     return (
         sum(len(text) for text in texts if text)
         + sum(map(len, texts_of(trace.context)))

@@ -114,10 +114,11 @@ def conversation(trace: Trace) -> str:
     """
     lines = []
     for message in trace.messages or ():
-        if message.role == "tool" or not message.content.strip():
+        content = message.content or ""
+        if message.role == "tool" or not content.strip():
             continue
         role, name = (re.sub(r"[][()\s]+", " ", label).strip() for label in (message.role, message.name or ""))
-        text = message.content.replace("\n", "\n  ")
+        text = content.replace("\n", "\n  ")
         lines.append(f"[{name} ({role})] {text}" if name else f"[{role}] {text}")
     return "\n".join(lines)
 

@@ -29,7 +29,7 @@ class Guess(NamedTuple):
 def guesses(trace: Trace) -> tuple[Guess, ...]:
     """Grade by the words that request and answer have in common."""
     query = trace.input or ""
-    history = "\n".join(message.content for message in trace.messages or () if message.role != "tool")
+    history = "\n".join(message.content or "" for message in trace.messages or () if message.role != "tool")
     asked, earlier = content_words(query), content_words(history)
     sentences = [content_words(sentence) for sentence in split(trace.output)]
     said = frozenset[str]().union(*sentences)

@@ -27,10 +27,10 @@ JSONValue = object
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
-    """One message of the conversation before the query."""
+    """One message of the conversation before the query; without content where it only calls tools."""
 
     role: str
-    content: str
+    content: str | None = None
     name: str | None = None
 
 

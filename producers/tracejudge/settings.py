@@ -146,6 +146,10 @@ def _switch(name: str, given: object, environ: Mapping[str, str], *, default: bo
 
 def _redactions(given: object, environ: Mapping[str, str]) -> tuple[Redaction, ...]:
     """Make functions of what was asked for: True is the built-in one, others are the host's own."""
+    table = environ.get("TRACEJUDGE_REDACT", "").strip()
+    if given is None and table.startswith("{"):
+        # The worker's own form of the setting, where both share an environment.
+        given = '"builtin":true' in "".join(table.split())
     if given is None or isinstance(given, bool):
         return (_built_in(),) if _switch("redact", given, environ, default=False) else ()
     several = list(given) if isinstance(given, list | tuple) else [given]

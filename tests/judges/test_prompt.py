@@ -257,7 +257,9 @@ class TestConversation:
             "[user] Good.\n  Then this one:"
         )
 
-    @pytest.mark.parametrize("messages", [None, [], [TraceMessage("tool", "x"), TraceMessage("user", " ")]])
+    @pytest.mark.parametrize(
+        "messages", [None, [], [TraceMessage("tool", "x"), TraceMessage("user", " "), TraceMessage("assistant")]]
+    )
     def test_without_anything_to_show_is_empty(self, messages: list[TraceMessage] | None) -> None:
         assert conversation(conversing(*messages or ())) == ""
 

@@ -77,6 +77,19 @@ def test_a_flush_is_reported_by_the_batch_that_completes_it(bench: Bench) -> Non
     assert [report["accepted"] for report in bench.reports()] == [502]
 
 
+def test_the_report_of_a_flush_stands_behind_all_it_waited_for(bench: Bench) -> None:
+    bench.put(*map(str, range(500)))
+    bench.now_s = 11.0
+    bench.steps(1)
+    assert len(bench.reports()) == 1, "it was due"
+    bench.put("later", "latest")
+    bench.flushes.ask(502)
+    bench.steps(1)
+    kinds = [entry.kind for entry in bench.stream.attempts[-1].entries]
+    assert kinds[-1] is Kind.REPORT
+    assert bench.reports()[-1]["accepted"] == 502
+
+
 def test_a_flush_with_nothing_to_send_is_answered(bench: Bench) -> None:
     bench.flushes.ask(0)
     bench.steps(1)

@@ -97,6 +97,18 @@ def test_a_flush_has_the_changes_reported_at_once() -> None:
     assert reporter.compose(totals, 100, at_once=True) is None, "nothing changed"
 
 
+def test_a_report_that_entries_came_behind_is_said_again() -> None:
+    """A cap may have cut it off before anybody read it."""
+    reporter = Reporter(producer="p", service="shop", now_s=100)
+    totals = Totals(1, 1, {})
+    assert reporter.compose(totals, 110, at_once=False) == report(1, totals)
+    reporter.bury()
+    assert reporter.changed(totals)
+    assert reporter.compose(totals, 115, at_once=False) is None, "without haste not too often"
+    assert reporter.compose(totals, 120, at_once=False) == report(2, totals)
+    assert reporter.compose(totals, 140, at_once=False) is None, "nothing came behind it"
+
+
 def test_complaints_are_one_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 5.0
     complaints = Complaints(lambda: now_s)

@@ -218,6 +218,17 @@ def test_one_judge_that_scored_nothing_is_told(run: Run) -> None:
     assert "groundedness scored nothing: the trace has no input\n" in ended.err
 
 
+def test_what_the_configuration_redacts_is_redacted_offline_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_REDACT", json.dumps({"patterns": ["ACME-[0-9]+"]}))
+    line = labelled(None, output="Your number is 1.", input="What is it? ACME-17", context=["ACME-17 is 1."])
+    arguments = ("--judge", "facts_grounding", "--output", "-")
+    ended = run("evaluate", write_lines("t.jsonl", [line]), *arguments)
+    assert ended.code == 0
+    assert "ACME-17" not in ended.out
+    monkeypatch.delenv("TRACEJUDGE_REDACT")
+    assert "ACME-17" in run("evaluate", "t.jsonl", *arguments).out
+
+
 def test_fields_that_are_not_ours_are_told_with_what_they_may_mean(run: Run) -> None:
     line = labelled(None, output="a", input="b", contexts=["c"])
     ended = run("evaluate", write_lines("t.jsonl", [line, line]), "--judge", "safety")
