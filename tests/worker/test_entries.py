@@ -200,7 +200,7 @@ NO_TRACE = {
     "text for a time": ({b"v": b"1", b"t": encoded({**NEEDED, "ended_at": "2025-01-01"})}, "wrong_type"),
     "huge number": ({b"v": b"1", b"t": encoded(NEEDED | {"ended_at": 10**400})}, "wrong_type"),
     "text for messages": ({b"v": b"1", b"t": encoded({**NEEDED, "messages": "Hi"})}, "wrong_type"),
-    "message without content": ({b"v": b"1", b"t": encoded({**NEEDED, "messages": [{"role": "user"}]})}, "wrong_type"),
+    "message without a role": ({b"v": b"1", b"t": encoded({**NEEDED, "messages": [{"content": "Hi."}]})}, "wrong_type"),
     "document without text": ({b"v": b"1", b"t": encoded({**NEEDED, "context": [{"id": "1"}]})}, "wrong_type"),
     "too large": ({b"v": b"1", b"t": b"x" * (MAX_BYTES + 1)}, "too_large"),
     "large and no JSON": ({b"v": b"1", b"t": b"x" * MAX_BYTES}, "not_json"),
