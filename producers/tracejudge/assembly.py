@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tracejudge.api import _Current
 from tracejudge.ids import fresh_id
 from tracejudge.model import Span, Trace
 from tracejudge.readable import as_text, error_text, is_a, plain, text_of
@@ -38,9 +39,16 @@ def trace_fields(outermost: "Step", steps: list["Step"], left_out: int) -> dict[
 
 def _tag_others(fields: dict[str, Any]) -> None:
     """Make tags of what a trace has no field for: it then need not be lost for a name."""
-    tags = {name: as_text(fields.pop(name)) for name in list(fields) if name not in _TRACE_FIELDS}
+    others = {name: fields.pop(name) for name in list(fields) if name not in _TRACE_FIELDS}
+    # Tags are labels that the host chose. What merely has another name may be content, and stays at home with it.
+    tags = {name: as_text(value) for name, value in others.items()} if _content_travels() else {}
     own: Any = fields.get("tags")
     fields["tags"] = {**tags, **own} if is_a(own, dict) else tags
+
+
+def _content_travels() -> bool:
+    client = _Current.client
+    return client is None or client.settings.content
 
 
 def _spans(outermost: "Step", steps: list["Step"], left_out: int) -> list[Span]:

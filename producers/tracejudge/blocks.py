@@ -116,6 +116,6 @@ def trace(
 def current() -> OpenTrace:
     """Give the trace or step this code runs in, to set fields on it or to take its `trace_id`.
 
-    Where there is none, or before `init`, it gives one that is published nowhere.
+    Where there is none, or before `init`, it gives one that is published nowhere, whose `trace_id` is empty.
     """
-    return OpenTrace(current_step() or Step({}))
+    return OpenTrace(current_step() or Step.nowhere())

@@ -9,6 +9,7 @@ from tracejudge.native import reentrant_lock
 from tracejudge.tally import Reason, Tally, Totals
 
 _NEVER = -1
+_MANY = 8
 
 
 class Buffer:
@@ -199,11 +200,18 @@ class Buffer:
     def _make_room(self, item: Item) -> bool:
         """Drop what waits longest until an item fits, where that is wished; else count the item as dropped."""
         while (reason := self._refusal(item.weight_bytes)) is not None:
-            fits = item.weight_bytes <= self._max_bytes
+            fits = self._fits_beside_what_is_on_its_way(item.weight_bytes)
             if reason is Reason.SHUTDOWN or not (self._drops_oldest and fits and self._lose_oldest(reason)):
                 self._tally(item.kind).refuse(reason)
                 return False
         return True
+
+    def _fits_beside_what_is_on_its_way(self, weight_bytes: int) -> bool:
+        """Tell whether losing what waits could make room at all; else it would be lost for nothing."""
+        if weight_bytes * _MANY <= self._max_bytes:
+            return True  # and adding up what waits would cost more than it saves
+        queued_bytes = sum(item.weight_bytes for item in list(self._items))
+        return self._held_bytes - queued_bytes + weight_bytes <= self._max_bytes
 
     def _lose_oldest(self, reason: Reason) -> bool:
         """Drop the item that waits longest; False when the sender has taken them all."""

@@ -9,6 +9,8 @@ from tracejudge.recording import Step, kind_text
 from tracejudge.streams import UNOBSERVED, Stream
 from tracejudge.swallowing import swallow
 
+_TO_COME = frozenset({"__next__", "__anext__", "__await__"})
+
 
 class Observation(NamedTuple):
     """What `observe` was told."""
@@ -51,9 +53,15 @@ class Calls:
     def _answer(self, result: object) -> object:
         choose = self._observation.output
         if choose is None:
-            return result
+            # A stream or a coroutine is not there yet; its type's name is no answer.
+            return None if _is_to_come(result) else result
         try:
             return choose(result)
         except Exception as error:  # noqa: BLE001 - the host's function
             swallow(error)
             return result
+
+
+def _is_to_come(result: object) -> bool:
+    """Tell streams and coroutines by their class alone: asking the object could wake a lazy one up."""
+    return any(not _TO_COME.isdisjoint(vars(kind)) for kind in type(result).__mro__)

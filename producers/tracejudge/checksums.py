@@ -11,7 +11,7 @@ _IBAN_SIGN: Final = "[redacted IBAN]"
 # Alone among digits: no part of a longer number, a decimal, a word or an id in groups. What stands before is
 # looked at after the first digits, for they are what the search can leap to.
 _CARD: Final = re.compile(
-    r"\d{4}(?<=(?<![\w.+])(?<![\w.][-.])\d{4})"
+    r"\d{4}(?:(?<=(?<![\w.+])(?<![\w.][-.])\d{4})|(?<=\\[nrtbf]\d{4}))"
     r"(?:([ -])\d{4}\1\d{4}\1\d{1,4}(?:\1\d{3})?|([ -])\d{6}\2\d{4,5}|\d{9,15})"
     r"(?!\w|[-.]\d)"
 )
@@ -23,11 +23,11 @@ _ISSUERS: Final = re.compile(
     r"|35(?:2[89]|[3-8]\d)\d{12,15}"  # JCB
     r"|6(?:011|4[4-9]\d|5\d\d)\d{12,15}"  # Discover
     r"|62\d{14,17}|8[12]\d{14}"  # UnionPay, RuPay
-    r"|(?:50|5[6-9]|6[0137])\d{11,17}|220[0-5]\d{12,15}"  # Maestro and others, Mir
+    r"|(?:50|5[6-9]|6[0137])\d{14,17}|220[0-5]\d{12,15}"  # Maestro and others, Mir
 )
 _DOUBLED: Final = str.maketrans("0123456789", "0246813579")
 
-_IBAN_DIGITS: Final = re.compile(r"\d\d(?<=(?<![A-Za-z0-9])[A-Za-z]{2}\d\d)")
+_IBAN_DIGITS: Final = re.compile(r"\d\d(?:(?<=(?<![A-Za-z0-9])[A-Za-z]{2}\d\d)|(?<=\\[nrtbf][A-Za-z]{2}\d\d))")
 _IBAN_CHARS: Final = {
     15: "NO",
     16: "BE",

@@ -54,8 +54,14 @@ class Client:
 
     def feedback(self, trace_id: str, score: float, comment: str | None) -> None:
         """Publish feedback for a trace that was published before."""
-        fields = {"trace_id": trace_id, "score": score, "comment": comment}
-        self._delivery.buffer.put_feedback(Item(_FEEDBACK, fields, take_over(fields)))
+        fields: dict[str, Any] = {"trace_id": trace_id, "score": score, "comment": comment}
+        try:
+            item = Item(_FEEDBACK, fields, take_over(fields))
+        except Exception as error:  # noqa: BLE001 - as with `publish`
+            swallow(error)
+            self._delivery.buffer.refuse(_FEEDBACK, Reason.INVALID)
+            return
+        self._delivery.buffer.put_feedback(item)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything accepted so far is in Redis; False when the timeout comes first."""

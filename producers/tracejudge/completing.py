@@ -4,8 +4,18 @@ from typing import Any
 
 from tracejudge.entries import Item, Kind
 from tracejudge.ids import fresh_id
-from tracejudge.model import LateFeedback, Trace
+from tracejudge.model import Feedback, LateFeedback, Trace
 from tracejudge.settings import Settings
+
+_STRING, _LIST = (str, "a string"), (list, "a list")
+_KINDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("service", "output", "environment", "release", "name", "session_id", "user_id"), _STRING),
+    **dict.fromkeys(("response_id", "provider", "model", "input", "expected_response", "error"), _STRING),
+    **dict.fromkeys(("messages", "context", "expected_facts", "guidelines", "tool_calls", "spans"), _LIST),
+    "tags": (dict, "a dict"),
+}
+_SEVERAL = ("context", "expected_facts", "guidelines")
+"""Of these a single text is taken for a list of one."""
 
 
 class Completion:
@@ -34,7 +44,22 @@ class Completion:
             fields[name] = fields.get(name) or value
         if fields.get("started_at") is None and fields.get("ended_at") is None:
             fields["ended_at"] = item.published_at_s
+        _check(fields)
         return Trace(**fields)
+
+
+def _check(fields: dict[str, Any]) -> None:
+    """Check what a service gets wrong most: the worker would refuse it, where nobody tells the service."""
+    for name in _SEVERAL:
+        if isinstance(fields.get(name), str):
+            fields[name] = [fields[name]]
+    feedback = fields.get("feedback")
+    if isinstance(feedback, int | float):
+        fields["feedback"] = Feedback(feedback)
+    for name, (kind, words) in _KINDS.items():
+        value = fields.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"{name} must be {words}, not {type(value).__name__}")
 
 
 def _identify(fields: dict[str, Any], item: Item) -> None:

@@ -5,7 +5,8 @@ from typing import Final, NamedTuple
 
 __all__ = ["is_secret_name", "redact_credentials"]
 
-_START: Final = r"(?<![A-Za-z0-9_-])"
+_START: Final = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrtbf]))"
+"""Also behind an escape, as in JSON that stands in a text."""
 _WORD: Final = "[A-Za-z0-9]"
 _LINE: Final = "[A-Za-z0-9_-]"
 _DIGIT_SOON: Final = r"(?=[A-Za-z._~+/=-]{0,64}[0-9])"
@@ -72,6 +73,14 @@ _SURROUNDED: Final = (
         "secret",
         r"(?:secret[_\- ]?(?:access[_\- ]?)?key|aws[_\- ]?secret)",
         r"[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])",
+    ),
+    _Form(
+        ('":',),
+        re.compile(
+            r"""(?i)(\\{0,2}"(?:[\w-]{0,40}[_-])?(?:pass(?:word|wd|phrase)|pwd|(?:client|app)[_-]?secret|secret"""
+            r"""|api[_-]?key|(?:access|refresh|auth)[_-]?token)\\{0,2}"\s{0,3}:\s{0,3}\\{0,2}")[^"\\]{1,512}"""
+        ),
+        rf"\1{_KEY}",
     ),
     _named("key", r"(?:api|account|subscription)[_\- ]?key", rf"{_DIGIT_SOON}[A-Za-z0-9_+/-]{{24,}}+={{0,2}}"),
 )

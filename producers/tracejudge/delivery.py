@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from tracejudge.backoff import Backoff
 from tracejudge.buffer import Buffer
-from tracejudge.complaints import logger
+from tracejudge.complaints import Complaints, logger
 from tracejudge.ending import at_end_of_child
 from tracejudge.entries import Entry, Item, Kind
 from tracejudge.flushes import Flushes
 from tracejudge.forking import renewed_in_children, unforked_import
 from tracejudge.gathering import Gathering
-from tracejudge.ids import fresh_id
+from tracejudge.ids import fresh_id, reseed
 from tracejudge.native import NativeThread, original, reentrant_lock
 from tracejudge.reports import Reporter
 from tracejudge.sender import Sender, Stream
@@ -51,6 +51,7 @@ class Delivery:
         self._flushes = Flushes()
         self._reporter = Reporter(producer=self.producer, service=settings.service, now_s=clock())
         self._wakeup = Wakeup()
+        self._misuse = Complaints(clock)
         self._thread: NativeThread | None = None
         self._encoding: Encoding | None = None
         self._starting = reentrant_lock()
@@ -72,6 +73,7 @@ class Delivery:
 
     def renew(self) -> None:
         """Begin anew in a forked child, with nothing of the parent's: it has the same items, locks and number."""
+        reseed()
         closed = self.buffer.closed
         self._begin()
         if closed:
@@ -142,12 +144,16 @@ class Delivery:
             self._thread = thread  # before the start: a signal handler that publishes must not start a second
             try:
                 thread.start()
-                at_end_of_child(self._end)
             except Exception as error:  # noqa: BLE001 - `publish` is above
                 # No thread to be had, now or (from Python 3.12 on) while the interpreter ends. The next entry
                 # tries again.
                 self._thread = None
                 self.buffer.ask_again()
+                swallow(error)
+                return
+            try:
+                at_end_of_child(self._end)
+            except Exception as error:  # noqa: BLE001 - the thread runs: a second one would send what it sends
                 swallow(error)
 
     def _end(self) -> None:
@@ -159,7 +165,11 @@ class Delivery:
             with unforked_import():
                 from tracejudge.encoding import Encoding  # noqa: PLC0415
             self._encoding = Encoding(self._settings)
-        return self._encoding.encode(item)
+        outcome = self._encoding.encode(item)
+        if isinstance(outcome, Reason):
+            what = "A trace" if item.kind is Kind.TRACE else "Feedback"
+            self._misuse.warn("%s is dropped: %s (%s)", what, outcome.value, self._encoding.cause)
+        return outcome
 
     def _open_stream(self) -> Stream:
         # Here and in the thread, because redis takes over 100 ms to import, a part of it when it is first used.

@@ -12,6 +12,8 @@ from tracejudge.native import native_lock
 from tracejudge.swallowing import swallow
 
 _LONGEST_IMPORT_S = 2.0
+_LONGEST_CONNECT_S = 0.2
+"""A healthy network needs less; a hanging one must not hold up the host's forks."""
 
 
 class Renewable(Protocol):
@@ -26,8 +28,10 @@ class _Forks:
 
     renewable: ClassVar[WeakSet[Renewable]] = WeakSet()  # weak: who is gone in the parent needs nothing in the child
     importing: Any = native_lock()
+    connecting: Any = native_lock()
+    held: ClassVar[list[Any]] = []
+    """The locks that the thread that forks holds, while it keeps imports and connections away."""
     holder: int | None = None
-    """The thread that forks, while it keeps imports away."""
 
 
 def renewed_in_children(one: Renewable) -> None:
@@ -47,20 +51,36 @@ def unforked_import() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def unforked_connect() -> Iterator[None]:
+    """Let forks wait, though not for long, for a connection that is being made in the background thread.
+
+    The C library holds a lock while it looks a host up. A child that is forked then would hang in its own first
+    look-up, be it the host's.
+    """
+    lock = _Forks.connecting
+    with lock:
+        yield
+
+
 def _before() -> None:
-    if _Forks.importing.acquire(timeout=_LONGEST_IMPORT_S):
-        _Forks.holder = get_ident()
+    importing, connecting = _Forks.importing, _Forks.connecting
+    if importing.acquire(timeout=_LONGEST_IMPORT_S):
+        _Forks.holder, _Forks.held = get_ident(), [importing]
+        if connecting.acquire(timeout=_LONGEST_CONNECT_S):
+            _Forks.held.append(connecting)
 
 
 def _after_in_parent() -> None:
     if _Forks.holder == get_ident():  # it did not lose patience
-        _Forks.holder = None
-        _Forks.importing.release()
+        held, _Forks.holder, _Forks.held = _Forks.held, None, []
+        for lock in reversed(held):
+            lock.release()
 
 
 def _after_in_child() -> None:
-    _Forks.holder = None
-    _Forks.importing = native_lock()
+    _Forks.holder, _Forks.held = None, []
+    _Forks.importing, _Forks.connecting = native_lock(), native_lock()
     reseed()  # first, as what is renewed draws ids
     for one in list(_Forks.renewable):
         try:

@@ -42,7 +42,8 @@ def observe(
     """Publish each call of a function, a generator or their asynchronous kin as one trace.
 
     Calls of observed functions within it become its spans, across tasks and wherever the context goes along (not
-    into new threads). A stream's pieces are collected, and its trace ends when it is exhausted, closed or dropped.
+    into new threads). A `retriever` or `tool` outside of any trace publishes nothing. A stream's pieces are collected,
+    and its trace ends when it is exhausted, closed or dropped.
     Exceptions are recorded and go on. `current()` gives the open trace.
 
     Args:
@@ -55,13 +56,21 @@ def observe(
         output: Gives the answer from the returned value, or the text from each piece of a stream.
         fields: Other fields of the trace, or attributes of the span, the same for each call.
     """
+    _refuse_other(function)
     observation = Observation(name=name, kind=kind, input=input, output=output, fields=fields)
     return functools.partial(_observed, observation) if function is None else _observed(observation, function)
+
+
+def _refuse_other(function: object) -> None:
+    if function is not None and not callable(function) and not isinstance(function, classmethod | staticmethod):
+        raise TypeError('observe takes a function; other things go by name, as observe(name="answer")')
 
 
 def _observed(observation: Observation, function: Any) -> Any:
     if isinstance(function, classmethod | staticmethod):
         return type(function)(_observed(observation, function.__func__))
+    if isinstance(observation.input, str) and observation.input not in inspect.signature(function).parameters:
+        raise TypeError(f"input: {function.__qualname__} has no parameter {observation.input!r}")
     wrapper = _wrap_of(function)(function, Calls(observation, function))
     return functools.wraps(function)(wrapper)
 

@@ -20,6 +20,9 @@ from tracejudge.swallowing import swallow
 MAX_SPANS = 1_000
 """Most steps within one trace that become spans; a last span says how many more there were."""
 
+_GOING_AWAY = frozenset({"CancelledError", "GeneratorExit"})  # by name: asyncio need not be in memory
+_NEVER_A_TRACE = frozenset({"retriever", "tool"})
+"""Steps of a trace that nobody opened here, as in a new thread: judged by themselves they would only mislead."""
 _COPIED_FIELDS = ("input", "output")
 
 
@@ -89,6 +92,13 @@ class Step:
         self._outer: Step | None = None
         self._inside: Step | None = None  # stands for itself, which would be a circle for the garbage collector
 
+    @classmethod
+    def nowhere(cls) -> "Step":
+        """Give a step outside of any trace: feedback for a random id would be feedback for nothing."""
+        step = cls({})
+        step._ids = SpanIds("", "")
+        return step
+
     @property
     def ids(self) -> SpanIds:
         """The id of the trace, and of this step in it."""
@@ -143,7 +153,7 @@ class Step:
         if self.recording is None or self.ended_at is not None:
             return
         self.ended_at = time.time()
-        if error is not None:
+        if error is not None and not _is_no_failure(error):
             self.failure = error_text(error)
         if self.parent is None and self.recording.here:
             _publish(self, self.recording)
@@ -190,8 +200,16 @@ def kind_text(kind: object) -> str | None:
 _current: ContextVar[Step | None] = ContextVar("tracejudge_step", default=None)
 
 
+def _is_no_failure(error: BaseException) -> bool:
+    """Tell whether somebody only went away: a client that disconnected, a consumer that had enough, a script's end."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return not kinds.isdisjoint(_GOING_AWAY) or (isinstance(error, SystemExit) and error.code in {None, 0})
+
+
 def _publish(step: Step, recording: Recording) -> None:
     steps, left_out = recording.close()
+    if step.kind in _NEVER_A_TRACE:
+        return
     try:
         fields = trace_fields(step, steps, left_out)
     except Exception as error:  # noqa: BLE001 - what was set may fail in any way; without an output it counts as invalid

@@ -66,7 +66,7 @@ def redact_record(record: dict[str, Any], functions: Sequence[Callable[[str], st
 def _apply(function: Callable[[str], str], text: str) -> str:
     try:
         redacted: object = function(text)
-    except Exception as error:  # noqa: BLE001 - the host's function may fail in any way
+    except BaseException as error:  # noqa: BLE001 - the host's function may fail in any way, exits included
         # Not chained: the host's error may quote the text.
         raise RedactionError(f"redact raised {type(error).__name__}") from None
     if type(redacted) is not str:
@@ -84,6 +84,8 @@ def _redact_emails(text: str) -> str:
         local = _LOCAL.search(text, max(done, at - _MAX_LOCAL_CHARS), at) if domain else None
         if domain and local and local[0].strip(_LOCAL_EDGE):
             start = at - len(local[0].lstrip(_LOCAL_EDGE))
+            # The letter of an escape, as in JSON that stands in a text, is no part of the address.
+            start += text[max(0, start - 1) : start] == "\\" and text[start] in "nrtbf" and start + 1 < at
             parts += (text[done:start], _EMAIL_SIGN)
             done = domain.end()
         at = text.find("@", max(at + 1, done))

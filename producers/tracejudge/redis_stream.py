@@ -14,6 +14,7 @@ from redis.retry import Retry
 
 from tracejudge.entries import Batch
 from tracejudge.errors import DeliveryError
+from tracejudge.forking import unforked_connect
 from tracejudge.packing import Argument, pack
 from tracejudge.settings import Settings
 
@@ -27,6 +28,7 @@ class RedisStream:
     """Appends numbered batches. Used by one thread; connects when it must."""
 
     def __init__(self, settings: Settings, producer: str) -> None:
+        self._connected = False
         self._connection = _connection(settings)  # the driver's own types say too little of it
         self._script = get_data("tracejudge", "scripts/append.lua") or b""
         self._digest = sha1(self._script, usedforsecurity=False).hexdigest()
@@ -58,6 +60,7 @@ class RedisStream:
         A reply that is still on its way would answer the next question, and after a failover the same connection
         leads to a replica that cannot write.
         """
+        self._connected = False
         self._connection.disconnect()
 
     def _run(self, arguments: list[Argument], meanwhile: Callable[[], None]) -> None:
@@ -70,6 +73,10 @@ class RedisStream:
             self._connection.read_response()
 
     def _send(self, command: str, script: Argument, arguments: list[Argument]) -> None:
+        if not self._connected:
+            with unforked_connect():
+                self._connection.connect()
+            self._connected = True
         self._connection.send_packed_command([pack(command, script, *self._keys, *arguments)])
 
 

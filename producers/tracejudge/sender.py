@@ -72,7 +72,7 @@ class Sender:
         while not self._ended:
             try:
                 self.step()
-            except Exception as error:  # noqa: BLE001 - a fault of ours must not end the delivery of the rest
+            except BaseException as error:  # noqa: BLE001 - no fault, and no exit in the host's code, ends the delivery
                 swallow(error)
                 self._complain(type(error).__name__)
                 self._hold_back()

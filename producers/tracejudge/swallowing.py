@@ -5,11 +5,11 @@ A fire-and-forget SDK hides its own faults well. So everything it swallows passe
 
 from collections.abc import Callable
 
-observer: Callable[[Exception], None] | None = None
+observer: Callable[[BaseException], None] | None = None
 """Sees every swallowed exception; unset in production."""
 
 
-def swallow(error: Exception) -> None:
+def swallow(error: BaseException) -> None:
     """End an exception here, which must be counted or logged by who calls."""
     if observer is not None:
         observer(error)

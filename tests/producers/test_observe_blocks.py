@@ -160,7 +160,7 @@ def test_the_current_trace_is_at_hand_anywhere_within(sdk: StartedSdk) -> None:
 def test_outside_of_a_trace_what_is_set_goes_nowhere(sdk: StartedSdk) -> None:
     tracejudge.current().set(output="lost")
     tracejudge.current().user_id = "u-1"
-    assert len(tracejudge.current().trace_id) == 32
+    assert tracejudge.current().trace_id == "", "feedback for a random one would be feedback for nothing"
     assert published(sdk) == []
 
 

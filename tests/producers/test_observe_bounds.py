@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -67,7 +67,7 @@ VALUES = [
     pytest.param(Colour.RED, "red", id="enum"),
     pytest.param(Text("text"), "text", id="string of a type of its own"),
     pytest.param(Lazy(), "<Lazy>", id="lazy object"),
-    pytest.param(MagicMock(), "<MagicMock>", id="mock"),
+    pytest.param(Mock(), "<Mock>", id="mock"),
     pytest.param(Login("ann", "secret"), {"user": "ann"}, id="dataclass without what its repr hides"),
     pytest.param(Struct((1, 2)), {"parts": [1, 2]}, id="struct"),
     pytest.param({1: "a", None: "b", (2,): "c"}, {"1": "a", "null": "b", "<tuple>": "c"}, id="keys"),
@@ -231,7 +231,7 @@ def test_what_ended_leaves_nothing_to_the_garbage_collector() -> None:
         gc.enable()
 
 
-def test_a_coroutine_closed_before_its_end_is_said_to_have_failed(sdk: StartedSdk) -> None:
+def test_a_coroutine_closed_before_its_end_has_not_failed(sdk: StartedSdk) -> None:
     @tracejudge.observe(name="f")
     async def wait() -> None:
         await asyncio.sleep(10)
@@ -247,7 +247,7 @@ def test_a_coroutine_closed_before_its_end_is_said_to_have_failed(sdk: StartedSd
         asyncio.events._set_running_loop(None)
         loop.close()
     trace = the_trace(sdk)
-    assert (trace["output"], trace["error"]) == ("", "GeneratorExit")
+    assert (trace["output"], trace.get("error")) == ("", None)
 
 
 def test_text_of_what_is_no_text() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -139,7 +140,7 @@ ERRORS = [
     pytest.param(ValueError("no parcel"), "ValueError: no parcel", id="an exception"),
     pytest.param(KeyError(), "KeyError", id="without a text"),
     pytest.param(KeyboardInterrupt(), "KeyboardInterrupt", id="an interrupt"),
-    pytest.param(asyncio.CancelledError("late"), "CancelledError: late", id="cancelled"),
+    pytest.param(SystemExit(2), "SystemExit: 2", id="an exit with a code"),
     pytest.param(Stop("all"), "Stop: all", id="a host's own"),
 ]
 
@@ -157,7 +158,9 @@ def test_an_exception_is_recorded_and_goes_on_unchanged(sdk: StartedSdk, error: 
     assert the_trace(sdk) == {**BASE, "name": "f", "input": "Where?", "output": "", "error": written}
 
 
-def test_a_cancelled_task_is_recorded(sdk: StartedSdk) -> None:
+def test_a_cancelled_task_is_recorded_and_has_not_failed(sdk: StartedSdk) -> None:
+    """A client that disconnects is no error: rules that judge all errors would judge each of them."""
+
     @tracejudge.observe(name="f")
     async def wait() -> None:
         await asyncio.Event().wait()
@@ -170,7 +173,52 @@ def test_a_cancelled_task_is_recorded(sdk: StartedSdk) -> None:
         return isinstance(result, asyncio.CancelledError)
 
     assert asyncio.run(main())
-    assert the_trace(sdk) == {**BASE, "name": "f", "output": "", "error": "CancelledError"}
+    assert the_trace(sdk) == {**BASE, "name": "f", "output": ""}
+
+
+def test_a_script_that_ends_has_not_failed(sdk: StartedSdk) -> None:
+    @tracejudge.observe(name="f")
+    def leave() -> None:
+        sys.exit(0)
+
+    with pytest.raises(SystemExit):
+        leave()
+    assert the_trace(sdk) == {**BASE, "name": "f", "output": ""}
+
+
+@pytest.mark.parametrize(
+    "result", [iter("ab"), (letter for letter in "ab"), map(str, "ab")], ids=["list", "generator", "map"]
+)
+def test_a_stream_that_a_plain_function_returns_is_no_answer(sdk: StartedSdk, result: object) -> None:
+    """Its type's name would be judged."""
+
+    @tracejudge.observe(name="f")
+    def stream() -> object:
+        return result
+
+    assert stream() is result
+    assert the_trace(sdk) == {**BASE, "name": "f", "output": ""}
+
+
+@pytest.mark.parametrize("kind", ["retriever", "tool"])
+def test_a_step_outside_of_any_trace_publishes_nothing(sdk: StartedSdk, kind: str) -> None:
+    @tracejudge.observe(kind=kind)
+    def search(query: str) -> list[str]:
+        return [query]
+
+    assert search("q") == ["q"]
+    assert tracejudge.flush()
+    assert sdk.traces() == []
+
+
+def test_what_cannot_be_observed_is_told_at_once() -> None:
+    with pytest.raises(TypeError, match="observe takes a function; other things go by name, as observe"):
+        tracejudge.observe("answer")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"input: .*f has no parameter 'nope'"):
+
+        @tracejudge.observe(input="nope")
+        def f(question: str) -> str:
+            return question
 
 
 def test_observed_calls_within_are_spans_of_the_one_trace(sdk: StartedSdk) -> None:
@@ -295,7 +343,7 @@ def test_without_init_nothing_is_recorded_and_no_argument_looked_at() -> None:
     async def g(question: str) -> str:
         return question
 
-    assert len(f("a")) == 33
+    assert f("a") == "a"
     assert asyncio.run(g("a")) == "a"
     assert looked_at == []
 

@@ -1,5 +1,7 @@
 """The built-in set: what it must find, what it must leave alone, and that no text makes it slow or deaf."""
 
+import json
+
 import pytest
 
 from tracejudge.redaction import redact_secrets
@@ -211,3 +213,23 @@ def test_a_hostile_text_takes_no_longer_than_its_length_and_hides_nothing_behind
 
 def test_a_text_that_is_no_unicode_is_searched_all_the_same() -> None:
     assert redact_secrets("\ud800 ann@example.org") == f"\ud800 {EMAIL}"
+
+
+ESCAPED = {
+    "card": (r'{"note": "a\n4111111111111111 b"}', "4111111111111111"),
+    "IBAN": (r'{"note": "a\nDE89370400440532013000"}', "DE89370400440532013000"),
+    "key": (r'{"note": "a\nsk-proj-abcdefghij0123456789abcd"}', "sk-proj-abcdefghij"),
+    "password of a key in a text": ('{"user": "bo", "password": "hunter2"}', "hunter2"),
+    "password of a key in a text within a text": (r'"{\"api_key\": \"hunter2\"}"', "hunter2"),
+}
+
+
+@pytest.mark.parametrize(("text", "secret"), ESCAPED.values(), ids=ESCAPED)
+def test_a_secret_in_json_that_stands_in_a_text_is_found_and_the_json_stays_json(text: str, secret: str) -> None:
+    redacted = redact_secrets(text)
+    assert secret not in redacted
+    json.loads(redacted)
+
+
+def test_an_address_behind_an_escape_leaves_the_escape() -> None:
+    assert json.loads(redact_secrets(r'{"note": "a\nbob@example.com"}')) == {"note": "a\n[redacted e-mail]"}

@@ -1,6 +1,7 @@
 """What callers do wrong costs a count, never an exception."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,3 +78,63 @@ def test_the_books_balance_after_a_flush(sdk: StartedSdk) -> None:
         "dropped": {"invalid": 40},
     }
     assert [trace["output"] for trace in sdk.traces()] == [str(number) for number in range(20)]
+
+
+class _Stubborn(list[str]):
+    def copy(self) -> "_Stubborn":
+        raise OSError("never")
+
+
+@pytest.mark.swallows
+def test_feedback_of_any_kind_never_raises_and_says_why_it_is_lost(
+    sdk: StartedSdk, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracejudge.feedback("abc", _Stubborn())  # type: ignore[arg-type]
+    tracejudge.feedback("abc", 5)
+    assert tracejudge.flush()
+    assert [entry for entry in sdk.entries() if entry.kind == "f"] == []
+    assert "Feedback is dropped: invalid (score must be between -1 and 1)" in caplog.messages
+
+
+@pytest.mark.swallows
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"input": "a"}, "Missing required argument 'output'"),
+        ({"output": "a", "outptu": "b"}, "Unexpected keyword argument 'outptu'"),
+        ({"output": 5}, "output must be a string, not int"),
+        ({"output": "a", "tags": ["SECRET"]}, "tags must be a dict, not list"),
+    ],
+    ids=["missing", "unknown", "type", "container"],
+)
+def test_a_wrong_publication_is_said_in_the_log(
+    sdk: StartedSdk, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], said: str
+) -> None:
+    tracejudge.publish(**fields)
+    tracejudge.flush()
+    assert f"A trace is dropped: invalid ({said})" in caplog.messages
+    assert "SECRET" not in caplog.text
+    assert sdk.traces() == []
+
+
+def test_a_single_text_is_a_list_of_one_and_a_number_is_feedback(sdk: StartedSdk) -> None:
+    tracejudge.publish(output="a", context="one", guidelines="be brief", feedback=-1)
+    assert tracejudge.flush()
+    (trace,) = sdk.traces()
+    assert (trace["context"], trace["guidelines"], trace["feedback"]) == (["one"], ["be brief"], {"score": -1})
+
+
+@pytest.mark.swallows
+def test_an_exit_in_a_redaction_of_the_host_costs_its_trace_and_not_the_delivery(
+    start: Callable[..., StartedSdk],
+) -> None:
+    def redact(text: str) -> str:
+        if "poison" in text:
+            raise SystemExit(3)
+        return text
+
+    sdk = start(redact=redact)
+    tracejudge.publish(output="poison")
+    tracejudge.publish(output="fine")
+    assert tracejudge.flush()
+    assert [trace["output"] for trace in sdk.traces()] == ["fine"]

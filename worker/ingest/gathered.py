@@ -5,6 +5,7 @@ deals with it. So the lease only spares work: without it two passes would do the
 """
 
 import secrets
+import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -62,6 +63,7 @@ class Gathered:
         self._keys = store.keys
         self._holder = secrets.token_hex(8)
         self._wait_ms = int(wait_s * 1000)
+        self._passed_at = float("-inf")
 
     def due(self) -> bool:
         """Tell whether it is time for a pass: the oldest has waited long enough, or many have come.
@@ -77,7 +79,9 @@ class Gathered:
             return pipe.execute()
 
         over, gathered = self._store.call(look)
-        return bool(over) or gathered >= _PASS_FROM
+        # Many hasten a pass, but not the next one at once: they may be those that it could not deal with.
+        hastens = gathered >= _PASS_FROM and time.monotonic() - self._passed_at >= self._wait_ms / 1000
+        return bool(over) or hastens
 
     def hold(self) -> bool:
         """Take or keep the lease of the pass; False when another worker has it.
@@ -93,6 +97,7 @@ class Gathered:
         Raises:
             StoreError: Redis did not answer.
         """
+        self._passed_at = time.monotonic()
         self._lease(0)
 
     def all(self) -> list[Member]:

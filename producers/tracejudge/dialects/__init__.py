@@ -29,7 +29,7 @@ def read(span: RawSpan) -> Reading:
 
 
 def _is_ours(span: RawSpan) -> bool:
-    return span.scope == names.OWN_SCOPE or any(key.startswith(names.OWN_PREFIX) for key in span.attributes)
+    return span.scope == names.OWN_SCOPE or not names.OWN_ATTRIBUTES.isdisjoint(span.attributes)
 
 
 def _speaks(span: RawSpan) -> bool:

@@ -78,7 +78,7 @@ TL_RESULT_SCORE: Final = "db.query.result.score"
 TL_FILTERED: Final = "FILTERED"
 
 # --- our own worker ----------------------------------------------------------------------------------------------
-OWN_PREFIX: Final = "tracejudge."
+OWN_ATTRIBUTES: Final = frozenset({"tracejudge.evaluation.id", "tracejudge.judge.name", "tracejudge.judge.version"})
 OWN_SCOPE: Final = "tracejudge"
 
 PREFIXES: Final = ("gen_ai.", "openinference.", "llm.", "traceloop.", TL_EVENT_RESULT)

@@ -53,28 +53,34 @@ def _role(span: RawSpan) -> Role | None:
     if isinstance(kind, str) and kind in _KINDS:
         return _KINDS[kind]
     spread = (f"{names.PROMPT}.", f"{names.COMPLETION}.")
-    return Role.LLM if any(key.startswith(spread) and key.endswith(".role") for key in attributes) else None
+    ends = (".role", ".content")
+    return Role.LLM if any(key.startswith(spread) and key.endswith(ends) for key in attributes) else None
 
 
 def _asked(attributes: Mapping[str, object]) -> Asked:
     prompts = unflattened(attributes, names.PROMPT)
     if prompts is not None:
-        return asked(conversation([_message(item) for item in prompts]) or [])
+        return asked(conversation([_message(item, "user") for item in prompts]) or [])
     return asked_in(_entity(attributes, names.TL_ENTITY_INPUT))
 
 
 def _said(attributes: Mapping[str, object]) -> Said:
     completions = unflattened(attributes, names.COMPLETION)
     if completions is not None:
-        return said(conversation([_message(item) for item in completions]) or [])
+        return said(conversation([_message(item, "assistant") for item in completions]) or [])
     return said_in(_entity(attributes, names.TL_ENTITY_OUTPUT))
 
 
-def _message(item: object) -> object:
-    """Make a message of a spread-out one: parts stand there as JSON, filtered content as a word in its place."""
+def _message(item: object, role: str) -> object:
+    """Make a message of a spread-out one: parts stand there as JSON, filtered content as a word in its place.
+
+    Some wrappers write no role, which is then the usual one of a prompt or a completion.
+    """
     found = mapping_of(item)
     if found is None:
         return item
+    if not found.get("role"):
+        found = {**found, "role": role}
     content = found.get("content")
     if content == names.TL_FILTERED:
         return {**found, "content": None}

@@ -163,9 +163,12 @@ class TraceJudgeExporter(SpanExporter):
                 due_s = self._gathering.next_due_s()
             rest_s = _IDLE_S if due_s is None else due_s - time.monotonic()
             self._wakeup.wait(min(rest_s, _IDLE_S))
-            if self._is_open:
-                self._work(self._take_ripe)
-                self._report()
+            try:
+                if self._is_open:
+                    self._work(self._take_ripe)
+                    self._report()
+            except Exception as error:  # noqa: BLE001 - as of a log handler of the host: the next traces must go on
+                swallow(error)
 
     def _take_ripe(self) -> Iterator[Gathered]:
         yield from self._gathering.take_due(time.monotonic())

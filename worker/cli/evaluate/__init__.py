@@ -31,6 +31,7 @@ from worker.cli.options import (
     settings_from,
 )
 from worker.limits import LimitedModel
+from worker.redaction import Redaction
 from worker.wording import nearest
 
 __all__ = ["command"]
@@ -82,7 +83,7 @@ def command(
             settings,
             judges,
             model,
-            Asker(model, tries, waits=_waits),
+            Asker(model, tries, waits=_waits, redaction=Redaction.of(settings.redact)),
             complain=_complain,
             advance=lambda count, end: progress.update(task, completed=end, said=amount(count, "verdict")),
         )

@@ -13,6 +13,7 @@ from judges.judge import Judge
 from judges.models.model import ChatModel
 from judges.verdict import Assessment, Call
 from tracejudge import Trace
+from worker.redaction import Redaction
 
 __all__ = ["Asked", "Asker", "Timing"]
 
@@ -50,8 +51,14 @@ class Asker:
         tries: int,
         timing: Timing = Timing(),  # noqa: B008 - frozen
         waits: Callable[[str, float], None] = lambda _note, _seconds: None,
+        redaction: Redaction | None = None,
     ) -> None:
-        """Take how often an evaluation is tried at most, and whom to tell of the first pause for a new cause."""
+        """Take how often an evaluation is tried at most, and whom to tell of the first pause for a new cause.
+
+        Args:
+            redaction: What is done to every trace before any model sees it.
+        """
+        self._redaction = redaction
         self._waits = waits
         self._told: set[str] = set()
         self._model = model
@@ -81,7 +88,8 @@ class Asker:
     async def _once(self, judge: Judge, trace: Trace) -> Asked:
         started_at, start = time.time(), self._timing.steady()
         try:
-            assessment = await evaluate(judge, trace, self._model)
+            shown = trace if self._redaction is None else await asyncio.to_thread(self._redaction.trace, trace)
+            assessment = await evaluate(judge, shown, self._model)
         except Exception as error:  # noqa: BLE001 - one evaluation must not take the others along
             # Only the type: the text of an unforeseen error may quote a trace.
             note = f"unforeseen error {type(error).__name__}"

@@ -1,7 +1,6 @@
 """Judge a stream of traces offline: read, ask, write and add up, with a bounded window between."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import BinaryIO, Final, NamedTuple
@@ -10,7 +9,6 @@ import msgspec
 
 from judges.judge import Judge
 from judges.verdict import Assessment, Verdict, evaluation_id
-from tracejudge import Trace
 from worker.batches import Evaluation, Item
 from worker.cli.evaluate.asking import Asked, Asker
 from worker.cli.evaluate.lines import lines, trace_of
@@ -20,7 +18,6 @@ from worker.cli.evaluate.summary import JudgeSum
 from worker.ingest.entries import TraceEntry, unknown_fields
 from worker.judging.verdicts import make_verdict
 from worker.limits import LimitedModel
-from worker.redaction import Redaction
 from worker.settings import Settings
 
 __all__ = ["Offline"]
@@ -73,7 +70,6 @@ class Offline:
         self._went_on = asyncio.Event()
         self._by_name = {one.judge.name: one for one in self.sums}
         self._settings = settings
-        self._redaction = Redaction.of(settings.redact)
         self._model = model
         self._asker = asker
         self._complain = complain
@@ -128,13 +124,7 @@ class Offline:
         self._begun_to = end
 
     async def _judge(self, job: _Job) -> _Done:
-        try:
-            trace = await self._redacted(job.entry.trace)
-        except Exception as error:  # noqa: BLE001 - what is not redacted is not judged
-            note = f"the trace cannot be redacted ({type(error).__name__})"
-            asked = Asked(Assessment("unscored", "internal_error", note=note), time.time(), 0.0)
-        else:
-            asked = await self._asker.ask(job.judge, trace)
+        asked = await self._asker.ask(job.judge, job.entry.trace)
         try:
             verdict = self._verdict(job, asked)
             line = msgspec.json.encode(verdict)
@@ -143,12 +133,6 @@ class Offline:
             verdict = self._verdict(job, asked._replace(assessment=faulty))
             line = msgspec.json.encode(verdict)
         return _Done(verdict, line, job.end)
-
-    async def _redacted(self, trace: Trace) -> Trace:
-        """Give a trace as judges may see it, as `[redact]` says."""
-        if self._redaction is None:
-            return trace
-        return await asyncio.to_thread(self._redaction.trace, trace)
 
     def _verdict(self, job: _Job, asked: Asked) -> Verdict:
         """Make the worker's verdict; the same trace, judge and model have the same evaluation id as there."""

@@ -18,6 +18,7 @@ from worker.cli.judges.report import Subject, print_agreement, print_shares
 from worker.cli.options import CONFIG, JSON, MODEL, NOTES, TRIES, judges_named, open_model, settings_from
 from worker.cli.traces import read_traces
 from worker.limits import LimitedModel
+from worker.redaction import Redaction
 
 __all__ = ["test"]
 
@@ -81,7 +82,8 @@ def test(
     if label and not all(is_known_label(one.label) for one in labelled):
         raise click.UsageError(f"the tag {tag!r} holds other values than yes and no; --by {tag} prints shares")
     model = open_model(settings, model_name)
-    judged = asyncio.run(_judge_all(judge, chosen, model, tries, labelled))
+    asker = Asker(model, tries, redaction=Redaction.of(settings.redact))
+    judged = asyncio.run(_judge_all(judge, chosen, model, asker, labelled))
     subject = Subject(judge, chosen, model.settings, judged)
     if by:
         print_shares(subject, shares(judged), tag, as_json=as_json)
@@ -118,9 +120,9 @@ def _labelled(file: TextIO, tag: str) -> list[Labelled]:
 
 
 async def _judge_all(
-    judge: Judge, metric: str, model: LimitedModel, tries: int, labelled: Sequence[Labelled]
+    judge: Judge, metric: str, model: LimitedModel, asker: Asker, labelled: Sequence[Labelled]
 ) -> list[Judged]:
-    asker, judged = Asker(model, tries), list[Judged]()
+    judged: list[Judged] = []
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=NOTES) as progress:
         task = progress.add_task(f"{judge.name} by {model.settings.judge_model}", total=len(labelled))
 
