@@ -25,7 +25,8 @@ def ask() -> None:
 
 
 def hold(held: threading.Event, enough: threading.Event) -> None:
-    with exporter._lock, exporter._working:
+    # In the order of the exporter itself: the other way round the two could wait for each other.
+    with exporter._working, exporter._lock:
         held.set()
         enough.wait()
 
