@@ -50,9 +50,14 @@ def connect(url: str) -> "redis.Redis":
     )
 
 
+_SHARED: Final = {"choose": ("choosing",), "pull": ("choosing", "entry_ids"), "measure": ("entry_ids",)}
+"""The parts of `scripts/shared` that stand before a script: one text to Redis, since scripts cannot call each other."""
+
+
 @cache
 def _source(name: str) -> str:
-    return files("worker").joinpath(f"scripts/{name}.lua").read_text(encoding="utf-8")
+    parts = (*(f"shared/{part}" for part in _SHARED.get(name, ())), name)
+    return "\n".join(files("worker").joinpath(f"scripts/{part}.lua").read_text(encoding="utf-8") for part in parts)
 
 
 class Store:

@@ -14,14 +14,8 @@
 --                            accounted, sent:accounted, trimmed:accounted  what the books hold of it
 --                          named by their index in the plan
 -- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
-local plan = cmsgpack.unpack(ARGV[1])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local counts, arrivals = {}, {}
-
-local function count(name, amount)
-  if amount ~= 0 then counts[name] = (counts[name] or 0) + amount end
-end
+-- Before it stands shared/choosing.lua: `plan`, `now`, the counts, the batches.
+local arrivals = {}
 
 local function acknowledge(ids)
   local total = 0
@@ -53,13 +47,6 @@ end
 count('cut_off', acknowledge(plan.gone))
 
 -- Feedback is read, but is no trace. It ends here, or is gathered for the next pass over the stream (pull.lua).
-local feedback = {}
-local function finish_feedback(outcome, amount)
-  if amount == 0 then return end
-  feedback[outcome] = (feedback[outcome] or 0) + amount
-  count('feedback:' .. outcome, amount)
-end
-
 for outcome, ids in pairs(plan.feedback) do
   local amount = acknowledge(ids)
   count('read', amount)
@@ -84,26 +71,10 @@ if #plan.gathered > 0 then
 end
 
 -- Chosen traces: every evaluation that was not chosen before goes into its batch.
-local items, sizes, outcomes = {}, {}, {}
+local outcomes = {}
 for place, trace in ipairs(plan.traces) do
   if acknowledge({trace.id}) == 1 then
-    local fresh = {}
-    for _, evaluation in ipairs(trace.evaluations) do
-      if redis.call('SET', KEYS[evaluation.chosen], '1', 'NX', 'EX', plan.chosen_ttl_s) then
-        local of_batch = fresh[evaluation.batch] or {}
-        of_batch[#of_batch + 1] = evaluation.text
-        fresh[evaluation.batch] = of_batch
-        count('chosen', 1)
-        sizes[evaluation.batch] = (sizes[evaluation.batch] or 0) + 1
-      end
-    end
-    for batch, texts in pairs(fresh) do
-      local of_batch = items[batch] or {}
-      of_batch[#of_batch + 1] = '{"trace":' .. ARGV[trace.payload] .. ',"evaluations":['
-        .. table.concat(texts, ',') .. ']}'
-      items[batch] = of_batch
-    end
-    outcomes[place] = next(fresh) and 'sampled' or 'duplicate'
+    outcomes[place] = choose(trace.payload, trace.evaluations) > 0 and 'sampled' or 'duplicate'
     count(outcomes[place], 1)
     arrive(trace.producer, 1)
   else
@@ -111,17 +82,7 @@ for place, trace in ipairs(plan.traces) do
   end
 end
 
-local due = now + plan.first_wait_ms
-local made = {}
-for place, batch in ipairs(plan.batches) do
-  if items[place] then
-    local payload = batch.head .. table.concat(items[place], ',') .. ']}'
-    redis.call('SET', KEYS[batch.key], payload)
-    redis.call('ZADD', KEYS[2], due, batch.id)
-    redis.call('HINCRBY', KEYS[3], batch.judge_model, #payload)
-    made[#made + 1] = batch.id
-  end
-end
+local made = write_batches()
 
 -- Producers report totals since their start; the largest of each counts, and what it adds to the books is the
 -- difference to what the books already hold of it.
@@ -174,16 +135,8 @@ for producer, amount in pairs(arrivals) do
   end
 end
 
-for name, amount in pairs(counts) do
-  redis.call('HINCRBY', KEYS[4], name, amount)
-  redis.call('HINCRBY', KEYS[5], name, amount)
-end
+write_books()
 redis.call('EXPIRE', KEYS[4], plan.account_ttl_s)
-
--- An empty table would be encoded as an object, so what is empty is left out.
-local function filled(list)
-  return next(list) and list or nil
-end
 
 return cjson.encode({
   tallied = filled(tallied), outcomes = filled(outcomes), made = filled(made), published = filled(published),

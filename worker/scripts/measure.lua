@@ -26,12 +26,6 @@ local function number_of(field)
   return tonumber(redis.call('HGET', KEYS[3], field) or 0) or 0
 end
 
-local function before(left, right)
-  local a, b = {left:match('(%d+)-(%d+)')}, {right:match('(%d+)-(%d+)')}
-  a[1], a[2], b[1], b[2] = tonumber(a[1]), tonumber(a[2]), tonumber(b[1]), tonumber(b[2])
-  return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
-end
-
 -- What a group has not finished yet: {lag, newly cut off, age of the oldest in ms}. `added` is nil where only the
 -- stream itself knows (7.0 and newer), else the count of everything ever written.
 local function position(stream, group, added, read_field, cut_field, drift_field)
