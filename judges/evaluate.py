@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 from judges.answer import InvalidAnswerError, OutOfRangeError, without_thinking
 from judges.fit import fit
 from judges.judge import Answer, Answered, Judge
-from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError, RateLimitedError
+from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError
 from judges.prompt import Message, Prompt, render, texts_of
 from judges.verdict import Assessment, Call, Reason
 from tracejudge import Trace
@@ -56,7 +56,13 @@ class _UnscoredError(Exception):
         self.retry_after_s = retry_after_s
 
 
-async def evaluate(judge: Judge, trace: Trace, model: ChatModel, clock: Clock = Clock()) -> Assessment:  # noqa: B008 - frozen
+async def evaluate(
+    judge: Judge,
+    trace: Trace,
+    model: ChatModel,
+    clock: Clock = Clock(),  # noqa: B008 - frozen
+    deadline_s: float | None = None,
+) -> Assessment:
     """Judge one trace.
 
     Args:
@@ -64,6 +70,8 @@ async def evaluate(judge: Judge, trace: Trace, model: ChatModel, clock: Clock = 
         trace: What to ask about.
         model: Whom to ask; it raises ``ModelError`` when it has no answer.
         clock: Where times come from.
+        deadline_s: How long the asking may take, from the moment when the model says that the first request no
+            longer waits (``ChatRequest.begins``). What comes later is ``timeout``.
     """
     is_large = _weight(trace) > _LARGE_CHARS
     trace = await _apart(is_large, judge.prepare, trace)
@@ -76,7 +84,7 @@ async def evaluate(judge: Judge, trace: Trace, model: ChatModel, clock: Clock = 
     calls: list[Call] = []
     asking = _Asking(judge, fitted.trace, model, clock, calls)
     try:
-        answered = await asking.all(fitted.prompts)
+        answered = await _in_time(asking, fitted.prompts, deadline_s)
     except _UnscoredError as end:
         return Assessment("unscored", end.reason, calls=tuple(calls), note=end.note, retry_after_s=end.retry_after_s)
     scores, rationale, details = await _apart(is_large, judge.score, fitted.trace, answered)
@@ -89,6 +97,25 @@ async def evaluate(judge: Judge, trace: Trace, model: ChatModel, clock: Clock = 
         details=details,
         calls=tuple(calls),
     )
+
+
+async def _in_time(asking: "_Asking", prompts: Sequence[Prompt], deadline_s: float | None) -> list[Answered]:
+    """Ask, and break off at the deadline."""
+    if deadline_s is None:
+        return await asking.all(prompts)
+    loop = asyncio.get_running_loop()
+
+    def begin() -> None:
+        if deadline.when() is None:
+            deadline.reschedule(loop.time() + deadline_s)
+
+    try:
+        async with asyncio.timeout(None) as deadline:
+            return await asking._replace(begins=begin).all(prompts)
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        raise _UnscoredError("timeout", f"no verdict within {deadline_s:g} s") from error
 
 
 async def _apart(
@@ -125,6 +152,32 @@ def _weight(trace: Trace) -> int:
     )
 
 
+class _Times(NamedTuple):
+    started_at: float
+    duration_s: float
+
+
+class _UnderWay:
+    """One request of an evaluation with a deadline: what was sent for it so far."""
+
+    def __init__(self, clock: Clock, begins: Callable[[], None]) -> None:
+        self._clock = clock
+        self._begins = begins
+        self._began: _Times | None = None
+        self._failed: tuple[Call, ...] = ()
+
+    def begin(self, failed: tuple[Call, ...]) -> None:
+        self._began, self._failed = _Times(self._clock.now(), self._clock.steady()), failed
+        self._begins()
+
+    def calls(self) -> tuple[Call, ...]:
+        """Give what was sent, the last as cut off."""
+        if self._began is None:
+            return ()
+        started_at, start = self._began
+        return (*self._failed, Call(started_at, self._clock.steady() - start, "timeout"))
+
+
 class _Asking(NamedTuple):
     """The asking of one judge about one trace; every call to the model is noted in ``calls``."""
 
@@ -133,6 +186,7 @@ class _Asking(NamedTuple):
     model: ChatModel
     clock: Clock
     calls: list[Call]
+    begins: Callable[[], None] | None = None
 
     async def all(self, prompts: Sequence[Prompt]) -> list[Answered]:
         """Answer all requests, some at the same time; after a failure no further one is begun.
@@ -195,19 +249,27 @@ class _Asking(NamedTuple):
 
     async def _ask(self, prompt: Prompt, messages: tuple[Message, ...]) -> ChatResponse:
         judge = self.judge
-        request = ChatRequest(messages, judge.name, judge.schema, lambda: judge.heuristic(self.trace, prompt))
+        heuristic = lambda: judge.heuristic(self.trace, prompt)  # noqa: E731 - a name for one expression
+        under_way = None if self.begins is None else _UnderWay(self.clock, self.begins)
+        begins = None if under_way is None else under_way.begin
+        request = ChatRequest(messages, judge.name, judge.schema, heuristic, begins)
         started_at, start = self.clock.now(), self.clock.steady()
         try:
             response = await self.model.complete(request)
         except ModelError as error:
-            spent = (error.input_tokens, error.output_tokens)
-            self.calls.append(Call(started_at, self.clock.steady() - start, error.reason, *spent))
-            retry_after_s = error.retry_after_s if isinstance(error, RateLimitedError) else None
-            raise _UnscoredError(error.reason, str(error), retry_after_s) from error
+            self.calls.extend(error.failed)
+            if error.was_asked:
+                times = self._times(error.took_s, started_at, start)
+                self.calls.append(Call(*times, error.reason, error.input_tokens, error.output_tokens))
+            raise _UnscoredError(error.reason, str(error), error.retry_after_s) from error
+        except asyncio.CancelledError:
+            if under_way is not None:
+                self.calls.extend(under_way.calls())
+            raise
+        self.calls.extend(response.failed)
         self.calls.append(
             Call(
-                started_at,
-                self.clock.steady() - start,
+                *self._times(response.took_s, started_at, start),
                 "ok",
                 response.input_tokens,
                 response.output_tokens,
@@ -217,3 +279,9 @@ class _Asking(NamedTuple):
             )
         )
         return response
+
+    def _times(self, took_s: float | None, started_at: float, start: float) -> _Times:
+        """Say when the last request was sent and how long it took: not from where it began to wait, if it did."""
+        if took_s is None:
+            return _Times(started_at, self.clock.steady() - start)
+        return _Times(self.clock.now() - took_s, took_s)

@@ -6,7 +6,7 @@ that it cuts off is asked for once more with twice as many.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import httpx
 import msgspec
@@ -24,6 +24,7 @@ from judges.models.model import (
     ModelUnavailableError,
 )
 from judges.models.options import Options
+from judges.models.quota import Quota, anthropic_quota
 
 __all__ = ["DEFAULT_MAX_OUTPUT_TOKENS", "PUBLIC_URL", "AnthropicModel"]
 
@@ -71,6 +72,11 @@ class _Message(Struct):
     usage: _Usage | None = None
 
 
+class _Asked(NamedTuple):
+    message: _Message
+    quota: Quota | None
+
+
 class AnthropicModel:
     """A judge model behind a `/v1/messages` endpoint."""
 
@@ -94,7 +100,7 @@ class AnthropicModel:
             ModelError: With the reason why there is no answer.
         """
         first = await self._ask(request, self._max_tokens)
-        if first.stop_reason != _MAX_TOKENS:
+        if first.message.stop_reason != _MAX_TOKENS:
             return _response(first)
         try:
             second = await self._ask(request, 2 * self._max_tokens)
@@ -111,7 +117,7 @@ class AnthropicModel:
         """Close the connections."""
         await self._endpoint.aclose()
 
-    async def _ask(self, request: ChatRequest, max_tokens: int) -> _Message:
+    async def _ask(self, request: ChatRequest, max_tokens: int) -> _Asked:
         fixed = [message.content for message in request.messages if message.role == "system"]
         body: dict[str, object] = {
             "model": self.settings.model,
@@ -125,7 +131,8 @@ class AnthropicModel:
         if fixed:
             body["system"] = _blocks(fixed)
             options["cache_control"] = {"system": _cached(_blocks(fixed))}
-        return _read(await self._options.post(self._endpoint, body, options))
+        reply = await self._options.post(self._endpoint, body, options)
+        return _Asked(_read(reply), anthropic_quota(reply.headers))
 
 
 def _messages_url(base_url: str) -> str:
@@ -150,7 +157,8 @@ def _read(reply: Reply) -> _Message:
         raise ModelUnavailableError("the reply is no message") from error
 
 
-def _response(message: _Message) -> ChatResponse:
+def _response(asked: _Asked) -> ChatResponse:
+    message = asked.message
     usage = message.usage or _Usage()
     # All priced as input. That is too much from the first hit on: a hit costs a tenth, the write before it 1.25 times.
     inputs = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
@@ -162,6 +170,7 @@ def _response(message: _Message) -> ChatResponse:
         output_tokens=_count(usage.output_tokens),
         response_id=message.id,
         model=message.model,
+        quota=asked.quota,
     )
 
 

@@ -20,6 +20,7 @@ from judges.models.model import (
     ModelUnavailableError,
     RateLimitedError,
 )
+from judges.models.quota import read_quota
 
 __all__ = ["Fault", "read_fault", "translated"]
 
@@ -60,11 +61,18 @@ def read_fault(body: bytes) -> Fault:
 
 def translated(reply: Reply, fault: Fault) -> ModelError:
     """Choose the error by status and code. The endpoint's own words stay out: they may quote the prompt."""
+    error = _chosen(reply, fault)
+    error.retry_after_s = retry_after_s(reply.headers)
+    error.quota = read_quota(reply.headers)
+    return error
+
+
+def _chosen(reply: Reply, fault: Fault) -> ModelError:
     status, code = reply.status, str(fault.code or fault.type or "")
     if status in _REJECTED or code in _REJECTED_CODES or (_is_client_error(status) and _opens(fault, _REJECTED_WORDS)):
         return ModelRejectedError(f"the endpoint rejects us: HTTP {status}")
     if status == httpx.codes.TOO_MANY_REQUESTS:
-        return RateLimitedError("the endpoint asks for fewer requests: HTTP 429", retry_after_s(reply.headers))
+        return RateLimitedError("the endpoint asks for fewer requests: HTTP 429")
     if status == httpx.codes.REQUEST_TIMEOUT or not _is_client_error(status):
         return ModelUnavailableError(f"the endpoint fails: HTTP {status}")
     if code == "content_filter" or _opens(fault, _FILTERED_WORDS):

@@ -1,7 +1,7 @@
 """What a judge model is: something that answers chat messages, or says in one of a few ways why it did not.
 
 ModelError                       root; ``reason`` is the verdict's reason
-├── RateLimitedError             429; may carry how long to wait
+├── RateLimitedError             429
 ├── ModelTimeoutError            no answer in time
 ├── ModelUnavailableError        no connection, 408, 5xx, an answer that is none
 ├── ModelRejectedError           401, 402, 403, 404, quota or credit used up: the operator must act
@@ -15,8 +15,9 @@ from typing import ClassVar, Final, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from judges.models.quota import Quota
 from judges.prompt import Message
-from judges.verdict import Reason
+from judges.verdict import Call, Reason
 
 __all__ = [
     "BadModelRequestError",
@@ -93,16 +94,26 @@ class ChatRequest(Struct, frozen=True):
     """One question to a judge model.
 
     ``heuristic`` gives the answer of the built-in lexical model, JSON or a text; endpoints never see it.
+    ``begins`` is called by a model that lets requests wait, each time that it sends one, with those for the same answer
+    that failed before.
     """
 
     messages: tuple[Message, ...]
     schema_name: str
     schema: Mapping[str, object]
     heuristic: Callable[[], object]
+    begins: Callable[[tuple[Call, ...]], object] | None = None
 
 
 class ChatResponse(Struct, frozen=True):
-    """One answer of a judge model."""
+    """One answer of a judge model.
+
+    Attributes:
+        quota: What the endpoint says is left to ask for.
+        took_s: How long the request that was answered took, without what it waited for; set by models that let
+            requests wait.
+        failed: The requests for the same answer that failed before.
+    """
 
     text: str
     finish_reason: FinishReason = "stop"
@@ -111,6 +122,9 @@ class ChatResponse(Struct, frozen=True):
     output_tokens: int = 0
     response_id: str | None = None
     model: str | None = None
+    quota: Quota | None = None
+    took_s: float | None = None
+    failed: tuple[Call, ...] = ()
 
 
 @runtime_checkable
@@ -135,22 +149,33 @@ class ChatModel(Protocol):
 class ModelError(Exception):
     """There is no answer. The message is ours and holds no text of request, answer or key.
 
-    ``input_tokens`` and ``output_tokens`` were spent all the same, as on an answer that was cut off before.
+    Attributes:
+        input_tokens: Spent all the same, as on an answer that was cut off before.
+        output_tokens: The same.
+        retry_after_s: How long the endpoint asked us to wait, or how long it is left alone.
+        quota: What the endpoint says is left to ask for.
+        took_s: As that of a response.
+        failed: As those of a response.
+        was_asked: False where no request was sent, because the endpoint is left alone for a while.
     """
 
     reason: ClassVar[Reason] = "judge_unavailable"
     input_tokens: int = 0
     output_tokens: int = 0
+    quota: Quota | None = None
+    took_s: float | None = None
+    failed: tuple[Call, ...] = ()
+    was_asked: bool = True
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class RateLimitedError(ModelError):
     """The endpoint asks for fewer requests."""
 
     reason = "rate_limited"
-
-    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
 
 class ModelTimeoutError(ModelError):

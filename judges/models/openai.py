@@ -13,6 +13,7 @@ from msgspec import Struct
 from judges.models.http import HttpEndpoint, Reply, below
 from judges.models.model import ChatRequest, ChatResponse, FinishReason, ModelSettings, ModelUnavailableError
 from judges.models.options import Options
+from judges.models.quota import openai_quota
 
 __all__ = ["OpenAIModel"]
 
@@ -108,4 +109,5 @@ def _response(reply: Reply) -> ChatResponse:
         output_tokens=max(0, int(usage.completion_tokens or 0)),
         response_id=None if completion.id is None else str(completion.id),
         model=completion.model,
+        quota=openai_quota(reply.headers),
     )

@@ -1,6 +1,7 @@
 """A server that answers every HTTP request with the same bytes, whether or not they are HTTP."""
 
 import socketserver
+import ssl
 import threading
 from typing import Self
 
@@ -8,7 +9,7 @@ from typing import Self
 class RawServer:
     """Serves `base_url` on a free port. With `closes=False` a connection stays open after its reply."""
 
-    def __init__(self, reply: bytes, *, closes: bool = True) -> None:
+    def __init__(self, reply: bytes, *, closes: bool = True, tls: ssl.SSLContext | None = None) -> None:
         outer = self
         self.connections = 0
 
@@ -29,11 +30,15 @@ class RawServer:
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._scheme = "http"
+        if tls is not None:
+            self._scheme = "https"
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def base_url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from judge_traces import LONG, SHORT, YES_NO, parse, yes_no_text
+from support.virtual_time import run_virtually
 
 from judges.catalog import catalogue
 from judges.evaluate import Clock, evaluate
@@ -289,9 +290,17 @@ class TestNoAnswer:
             (RateLimitedError("why"), "rate_limited", None),
             (RateLimitedError("why", 2.5), "rate_limited", 2.5),
             (ModelUnavailableError("why"), "judge_unavailable", None),
+            (ModelUnavailableError("why", 7.0), "judge_unavailable", 7.0),
             (ModelRejectedError("why"), "judge_rejected", None),
         ],
-        ids=["timeout", "rate limited", "rate limited with a time to wait", "unavailable", "rejected"],
+        ids=[
+            "timeout",
+            "rate limited",
+            "rate limited with a time to wait",
+            "unavailable",
+            "unavailable with a time",
+            "rejected",
+        ],
     )
     def test_a_passing_failure_of_the_model_is_not_final(
         self, error: ModelError, reason: str, retry_after_s: float | None
@@ -508,3 +517,89 @@ class TestCalls:
         (call,) = asyncio.run(evaluate(GROUNDEDNESS, SHORT, ScriptedModel([YES]))).calls
         assert call.started_at > 1_700_000_000
         assert 0 <= call.duration_s < 5
+
+    def test_attempts_that_failed_stand_before_the_answer_with_their_own_times(self) -> None:
+        earlier = (Call(900.0, 2.0, "judge_unavailable"), Call(950.0, 3.0, "timeout"))
+
+        class Trying(ScriptedModel):
+            async def complete(self, request: ChatRequest) -> ChatResponse:
+                await super().complete(request)
+                return ChatResponse(YES, took_s=0.25, failed=earlier)
+
+        assert run(GROUNDEDNESS, SHORT, Trying([""])).calls == (
+            *earlier,
+            Call(999.75, 0.25, "ok", finish_reason="stop"),
+        )
+
+    def test_attempts_stand_before_a_failure_and_what_was_not_asked_is_no_call(self) -> None:
+        earlier = (Call(900.0, 2.0, "timeout"),)
+
+        def ended(*, was_asked: bool) -> tuple[Call, ...]:
+            error = ModelUnavailableError("why")
+            error.failed, error.took_s, error.was_asked = earlier, 0.5, was_asked
+            return run(GROUNDEDNESS, SHORT, ScriptedModel([raising(error)])).calls
+
+        assert ended(was_asked=True) == (*earlier, Call(999.5, 0.5, "judge_unavailable"))
+        assert ended(was_asked=False) == earlier
+
+
+class TestDeadline:
+    """Counted from where the first request no longer waits; what was asked by then is kept."""
+
+    class Slow(ScriptedModel):
+        """Waits for a place, then answers each request after so long, or never."""
+
+        def __init__(self, waits_s: float, *takes_s: float) -> None:
+            super().__init__([""])
+            self.waits_s = waits_s
+            self.takes_s = iter(takes_s)
+
+        async def complete(self, request: ChatRequest) -> ChatResponse:
+            await asyncio.sleep(self.waits_s)
+            if request.begins is not None:
+                request.begins((Call(1.0, 1.0, "judge_unavailable"),))
+            await asyncio.sleep(next(self.takes_s))
+            return ChatResponse("Well.")
+
+    @staticmethod
+    def judged(model: ScriptedModel, deadline_s: float | None) -> tuple[Assessment, float]:
+        async def judged() -> tuple[Assessment, float]:
+            time = asyncio.get_running_loop().time
+            return await evaluate(GROUNDEDNESS, SHORT, model, Clock(time, time), deadline_s), time()
+
+        return run_virtually(judged())
+
+    def test_an_evaluation_that_takes_too_long_ends_as_timeout_with_its_calls(self) -> None:
+        assessment, ended_at = self.judged(self.Slow(100, 3, 1e9), 105)
+        assert ended_at == 205
+        assert assessment == Assessment(
+            "unscored",
+            "timeout",
+            calls=(
+                Call(0.0, 103.0, "ok", finish_reason="stop"),
+                Call(1.0, 1.0, "judge_unavailable"),
+                Call(203.0, 2.0, "timeout"),
+            ),
+            note="no verdict within 105 s",
+        )
+
+    def test_waiting_for_the_first_place_does_not_count(self) -> None:
+        assessment, _ = self.judged(self.Slow(1e6, 1, 1), 2e6)
+        assert assessment.reason == "invalid_answer"
+
+    def test_without_one_nothing_is_broken_off(self) -> None:
+        assessment, ended_at = self.judged(self.Slow(0, 1e6, 1), None)
+        assert (assessment.reason, ended_at) == ("invalid_answer", 1e6 + 1)
+
+    def test_requests_that_are_under_way_together_end_together(self) -> None:
+        many = msgspec.structs.replace(SHORT, context=[f"text {number}" for number in range(5)])
+
+        async def judged() -> tuple[Assessment, int]:
+            time = asyncio.get_running_loop().time
+            model = self.Slow(0, *[1e9] * 5)
+            assessment = await evaluate(TestSeveralRequests.judge([]), many, model, Clock(time, time), 10)
+            return assessment, len(asyncio.all_tasks())
+
+        assessment, tasks = run_virtually(judged())
+        assert (assessment.reason, tasks) == ("timeout", 1)
+        assert [call.status for call in assessment.calls].count("timeout") == 5

@@ -2,9 +2,16 @@
 
 import asyncio
 import email.utils
+import gzip
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
 import time
+from pathlib import Path
+from typing import NamedTuple
 
-import httpx
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -19,6 +26,15 @@ from support.replies import Behaviour, answers, cuts, failing, hangs, not_json, 
 from judges.models.http import retry_after_s
 from judges.models.model import ModelTimeoutError, ModelUnavailableError, RateLimitedError
 from judges.prompt import Message
+
+COMPLETION = {"choices": [{"message": {"content": "yes"}}]}
+
+
+def packed(body: bytes, *, says_length: bool = True) -> bytes:
+    """Write a reply as a server that compresses does."""
+    small = gzip.compress(body)
+    length = b"Content-Length: %d\r\n" % len(small) if says_length else b""
+    return b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n" + length + b"\r\n" + small
 
 
 class TestRetryAfter:
@@ -57,7 +73,9 @@ class TestRetryAfter:
     )
     @settings(deadline=None)
     def test_of_any_text_is_no_crash(self, value: str) -> None:
-        seconds = retry_after_s(httpx.Headers({"retry-after": value.encode("latin-1")}))
+        # What is no UTF-8 reaches us as surrogates.
+        seen = value.encode("latin-1").decode("utf-8", "surrogateescape")
+        seconds = retry_after_s({"retry-after": seen})
         assert seconds is None or 0 <= seconds < float("inf")
 
 
@@ -75,6 +93,16 @@ class TestConnection:
         failure = client(endpoint.base_url).fails()
         assert isinstance(failure, ModelUnavailableError)
         assert str(failure).startswith("no connection to the endpoint (")
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses")
+    def test_that_nobody_accepts_means_unavailable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("judges.models.http._CONNECT_TIMEOUT_S", 0.2)
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, socket.create_connection(deaf.getsockname()):
+            failure = client(f"http://127.0.0.1:{deaf.getsockname()[1]}/v1").fails()
+        assert (type(failure), str(failure)) == (
+            ModelUnavailableError,
+            "no connection to the endpoint (ConnectionTimeoutError)",
+        )
 
     def test_to_an_endpoint_that_comes_back_serves_again(self) -> None:
         port = free_port()
@@ -105,6 +133,16 @@ class TestConnection:
         failure = client(endpoint.base_url).fails()
         assert (type(failure), str(failure)) == (ModelUnavailableError, "the reply is longer than 8388608 bytes")
 
+    @pytest.mark.parametrize("says_length", [True, False], ids=["of known length", "until the end"])
+    def test_with_a_packed_reply_is_read(self, *, says_length: bool) -> None:
+        with RawServer(packed(msgspec.json.encode(COMPLETION), says_length=says_length)) as server:
+            assert client(server.base_url).ask().text == "yes"
+
+    def test_with_a_reply_that_unpacks_without_end_is_given_up(self) -> None:
+        with RawServer(packed(b" " * (16 << 20))) as server:
+            failure = client(server.base_url).fails()
+        assert (type(failure), str(failure)) == (ModelUnavailableError, "the reply is longer than 8388608 bytes")
+
     @pytest.mark.parametrize("behaviour", [hangs(), slow(5)], ids=["hangs", "slow"])
     def test_without_a_reply_in_time_is_a_timeout(self, endpoint: ChatEndpoint, behaviour: Behaviour) -> None:
         endpoint.behaviour = behaviour
@@ -130,6 +168,67 @@ class TestConnection:
         endpoint.behaviour = hangs()
         asyncio.run(give_up())
         wait_until(lambda: endpoint.in_flight == 0, what="the end of the abandoned request")
+
+    def test_goes_past_the_proxies_of_the_environment(
+        self, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert client(endpoint.base_url).ask().finish_reason == "stop"
+
+    def test_keeps_no_cookies(self, endpoint: ChatEndpoint) -> None:
+        """What one request brought back is none of the next one's business."""
+
+        async def ask_twice() -> None:
+            # By name: aiohttp's own jar takes no cookies from addresses, and would pass here.
+            one = client(f"http://localhost:{endpoint.port}/v1").model
+            try:
+                await one.complete(REQUEST)
+                await one.complete(REQUEST)
+            finally:
+                await one.aclose()
+
+        endpoint.behaviour = answers("yes", headers={"Set-Cookie": "who=me"})
+        asyncio.run(ask_twice())
+        assert [call.headers.get("cookie") for call in endpoint.calls] == [None, None]
+
+
+class Certificate(NamedTuple):
+    """A certificate for 127.0.0.1 that nobody has signed but itself."""
+
+    path: Path
+    tls: ssl.SSLContext
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    if (openssl := shutil.which("openssl")) is None:
+        pytest.skip("openssl makes the certificate")
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    subject = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1")
+    made = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", path, "-out", f"{path}.crt")
+    subprocess.run([openssl, *made, *subject], check=True, capture_output=True)
+    path.write_bytes(path.read_bytes() + Path(f"{path}.crt").read_bytes())
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(path)
+    return Certificate(path, tls)
+
+
+class TestCertificates:
+    def test_that_nobody_vouches_for_mean_unavailable(self, certificate: Certificate) -> None:
+        with RawServer(packed(msgspec.json.encode(COMPLETION)), tls=certificate.tls) as server:
+            failure = client(server.base_url).fails()
+        assert (type(failure), str(failure)) == (
+            ModelUnavailableError,
+            "no connection to the endpoint (ClientConnectorCertificateError)",
+        )
+
+    def test_of_the_environment_are_trusted(self, certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
+        with RawServer(packed(msgspec.json.encode(COMPLETION)), tls=certificate.tls) as server:
+            assert client(server.base_url).ask().text == "yes"
 
 
 class TestConcurrency:

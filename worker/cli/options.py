@@ -1,5 +1,6 @@
 """Options and helpers that verbs share."""
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Final
@@ -12,7 +13,10 @@ from judges.judge import Judge
 from judges.models.build import ModelSettingsError, build
 from worker.configuration import load
 from worker.keys import Keys
-from worker.limits import LimitedModel
+from worker.limits.gate import Gate
+from worker.limits.model import LimitedModel
+from worker.limits.retries import Retries, RetryBudget
+from worker.limits.witness import Witness
 from worker.metrics import Metrics
 from worker.settings import Settings, SettingsError
 from worker.store import Store, StoreError, address
@@ -24,6 +28,7 @@ __all__ = [
     "MODEL",
     "NOTES",
     "OUT",
+    "PATIENCE_S",
     "REDIS_URL",
     "TRIES",
     "amount",
@@ -38,6 +43,9 @@ OUT: Final = Console()
 """Standard output: what was asked for."""
 NOTES: Final = Console(stderr=True)
 """Standard error: progress and remarks."""
+
+PATIENCE_S: Final = 600.0
+"""An endpoint that asks for more, as at the end of a day's quota, is not waited for."""
 
 CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else tracejudge.toml where there is one.")
 REDIS_URL = click.option("--redis-url", metavar="URL", help="Where TraceJudge's Redis is; else from the configuration.")
@@ -82,8 +90,12 @@ def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
-def open_model(settings: Settings, name: str) -> LimitedModel:
-    """Make the model of `[models.NAME]`, with a bound on its calls in flight as in the worker.
+def open_model(settings: Settings, name: str, tries: int, witness: Witness) -> LimitedModel:
+    """Make the model of `[models.NAME]` under the limits of the worker, but with more patience.
+
+    Args:
+        tries: How often one request is sent at most.
+        witness: Who is told why calls wait.
 
     Raises:
         SettingsError: There is no such model, or it cannot be made from its settings.
@@ -91,9 +103,12 @@ def open_model(settings: Settings, name: str) -> LimitedModel:
     if name not in settings.models:
         raise SettingsError(f"there is no [models.{name}]{nearest(name, settings.models)}")
     try:
-        return LimitedModel(build(settings.models[name], os.environ), Metrics(settings))
+        model = build(settings.models[name], os.environ)
     except ModelSettingsError as error:
         raise SettingsError(f"models.{name}.{error}") from error
+    gate = Gate(model.settings.judge_model, model.settings.max_in_flight, patience_s=PATIENCE_S, witness=witness)
+    # Whoever says how often to try pays for it: no budget beside that.
+    return LimitedModel(model, Metrics(settings), gate, Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf)))
 
 
 def open_store(settings: Settings) -> Store:

@@ -13,7 +13,7 @@ import msgspec
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tracejudge import Trace
-from worker.cli.evaluate.asking import Asker
+from worker.cli.evaluate.asking import Asker, Waiting
 from worker.cli.evaluate.lines import open_source
 from worker.cli.evaluate.offline import Offline
 from worker.cli.evaluate.output import open_output
@@ -24,13 +24,14 @@ from worker.cli.options import (
     MODEL,
     NOTES,
     OUT,
+    PATIENCE_S,
     TRIES,
     amount,
     judges_named,
     open_model,
     settings_from,
 )
-from worker.limits import LimitedModel
+from worker.limits.model import LimitedModel
 from worker.redaction import Redaction
 from worker.wording import nearest
 
@@ -75,7 +76,7 @@ def command(
         raise click.UsageError("--json and --output - both want standard output; give --output a file")
     settings = settings_from(config)
     judges = judges_named(settings, *names)
-    model = open_model(settings, model_name)
+    model = open_model(settings, model_name, tries, Waiting(PATIENCE_S, _waits))
     with open_source(file) as source, open_output(output, source, force=force) as out, _progress(output) as progress:
         task = progress.add_task(f"by {model.settings.judge_model}", total=_size(source), said="")
         began = time.perf_counter()
@@ -83,7 +84,7 @@ def command(
             settings,
             judges,
             model,
-            Asker(model, tries, waits=_waits, redaction=Redaction.of(settings.redact)),
+            Asker(model, Redaction.of(settings.redact)),
             complain=_complain,
             advance=lambda count, end: progress.update(task, completed=end, said=amount(count, "verdict")),
         )

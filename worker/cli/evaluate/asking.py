@@ -1,92 +1,91 @@
-"""Ask a judge until it is answered: what may pass is tried again, at the pace the endpoint bears."""
+"""Ask a judge offline. What may pass is tried again by the model, at the pace that its endpoint bears."""
 
 import asyncio
-import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, NamedTuple
-
-import msgspec
 
 from judges.evaluate import evaluate
 from judges.judge import Judge
-from judges.models.model import ChatModel
-from judges.verdict import Assessment, Call
+from judges.models.model import ChatModel, ModelError
+from judges.verdict import Assessment
 from tracejudge import Trace
+from worker.limits.retries import may_pass
 from worker.redaction import Redaction
 
-__all__ = ["Asked", "Asker", "Timing"]
+__all__ = ["Asked", "Asker", "Waiting"]
 
-_PASSES_SOON: Final = frozenset({"timeout", "rate_limited", "judge_unavailable"})
-"""The other passing reasons, as a refused key, need somebody who acts; a few more seconds would only be lost."""
-_FIRST_PAUSE_S: Final = 1.0
-_MAX_PAUSE_S: Final = 30.0
-_MAX_ASKED_S: Final = 600.0
-"""An endpoint that asks for more, as at the end of a day's quota, is not waited for."""
-_ANSWERS_PER_PLACE: Final = 8
-
-
-class Timing(NamedTuple):
-    """Where waiting comes from: a steady count of seconds, a sleep, and a draw between two bounds."""
-
-    steady: Callable[[], float] = time.perf_counter
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    draw: Callable[[float, float], float] = random.uniform
+_BEGUN: Final = 2
+"""Evaluations begun, per call in flight."""
 
 
 class Asked(NamedTuple):
-    """What a judge found in the end; the calls are those of all tries, the times those of the last."""
+    """What a judge found, and when it was asked."""
 
     assessment: Assessment
     started_at: float
     duration_s: float
 
 
+class Waiting:
+    """Hears why calls wait, and tells of the first wait for each reason."""
+
+    def __init__(self, longest_s: float, tell: Callable[[str, float], object] = lambda _note, _seconds: None) -> None:
+        """Take whom to tell.
+
+        Args:
+            longest_s: Longer waits are not waited for, and not told.
+            tell: Called with the cause and the seconds.
+        """
+        self._longest_s = longest_s
+        self._tell = tell
+        self._told: set[str] = set()
+
+    def opened(self, error: ModelError, seconds: float) -> None:
+        """Tell, if this is waited for at all: a rejection is not."""
+        if may_pass(error):
+            self.waits(error, seconds)
+
+    def closed(self, seconds: float) -> None:
+        """Go on in silence."""
+
+    def waits(self, error: ModelError, seconds: float) -> None:
+        """Tell once for each reason."""
+        if error.reason not in self._told and may_pass(error) and seconds <= self._longest_s:
+            self._told.add(error.reason)
+            self._tell(str(error), seconds)
+
+
 class Asker:
-    """Asks one model on behalf of any judge. Use it from one event loop."""
+    """Asks one model on behalf of any judge. Use it from one event loop.
+
+    Only so many evaluations are begun as may soon be asked: each that waits holds its whole prompt.
+    """
 
     def __init__(
         self,
         model: ChatModel,
-        tries: int,
-        timing: Timing = Timing(),  # noqa: B008 - frozen
-        waits: Callable[[str, float], None] = lambda _note, _seconds: None,
         redaction: Redaction | None = None,
+        steady: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Take how often an evaluation is tried at most, and whom to tell of the first pause for a new cause.
+        """Take a model that keeps to its limits and tries again by itself.
 
         Args:
             redaction: What is done to every trace before any model sees it.
+            steady: A steady count of seconds.
         """
         self._redaction = redaction
-        self._waits = waits
-        self._told: set[str] = set()
         self._model = model
-        self._tries = tries
-        self._timing = timing
-        self._pace = _Pace(model.settings.max_in_flight, timing)
+        self._steady = steady
+        self._places = asyncio.Semaphore(_BEGUN * model.settings.max_in_flight)
 
     async def ask(self, judge: Judge, trace: Trace) -> Asked:
         """Judge a trace; whatever happens comes back as an assessment."""
-        calls: tuple[Call, ...] = ()
-        number = 1
-        while True:
-            asked = await self._pace.run(lambda: self._once(judge, trace))
-            calls += asked.assessment.calls
-            pause_s = self._pause_s(asked.assessment, number)
-            if pause_s is None or number == self._tries:
-                return asked._replace(assessment=msgspec.structs.replace(asked.assessment, calls=calls))
-            self._tell(asked.assessment, pause_s)
-            await self._timing.sleep(pause_s)
-            number += 1
+        async with self._places:
+            return await self._ask(judge, trace)
 
-    def _tell(self, assessment: Assessment, pause_s: float) -> None:
-        if str(assessment.reason) not in self._told:
-            self._told.add(str(assessment.reason))
-            self._waits(assessment.note or str(assessment.reason), pause_s)
-
-    async def _once(self, judge: Judge, trace: Trace) -> Asked:
-        started_at, start = time.time(), self._timing.steady()
+    async def _ask(self, judge: Judge, trace: Trace) -> Asked:
+        started_at, start = time.time(), self._steady()
         try:
             shown = trace if self._redaction is None else await asyncio.to_thread(self._redaction.trace, trace)
             assessment = await evaluate(judge, shown, self._model)
@@ -94,67 +93,4 @@ class Asker:
             # Only the type: the text of an unforeseen error may quote a trace.
             note = f"unforeseen error {type(error).__name__}"
             assessment = Assessment("unscored", "internal_error", note=note)
-        return Asked(assessment, started_at, self._timing.steady() - start)
-
-    def _pause_s(self, assessment: Assessment, number: int) -> float | None:
-        """Say how long to wait for the next try; None when there shall be none."""
-        asked_s = assessment.retry_after_s or 0.0
-        if assessment.reason not in _PASSES_SOON or asked_s > _MAX_ASKED_S:
-            return None
-        longest_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(number - 1, 10))
-        return max(asked_s, self._timing.draw(longest_s / 2, longest_s))
-
-
-class _Pace:
-    """How many evaluations go on at once: half as many after a 429, slowly more again with answers.
-
-    Who waits for a place has not asked and has spent no try: a narrow rate limit costs time, not evaluations.
-    """
-
-    def __init__(self, most: int, timing: Timing) -> None:
-        self._most = self._allowed = most
-        self._surplus = 0
-        self._places = asyncio.Semaphore(most)
-        self._timing = timing
-        self._slowed_at = self._resume_at = float("-inf")
-        self._answered = 0
-
-    async def run(self, attempt: Callable[[], Awaitable[Asked]]) -> Asked:
-        """Run one try when there is a place."""
-        await self._places.acquire()
-        try:
-            while (left_s := self._resume_at - self._timing.steady()) > 0:
-                await self._timing.sleep(left_s)
-            began = self._timing.steady()
-            asked = await attempt()
-            self._learn(asked.assessment, began)
-            return asked
-        finally:
-            self._give_place()
-
-    def _learn(self, assessment: Assessment, began: float) -> None:
-        if assessment.reason == "rate_limited":
-            asked_s = assessment.retry_after_s or _FIRST_PAUSE_S
-            if asked_s <= _MAX_ASKED_S:
-                self._resume_at = max(self._resume_at, self._timing.steady() + asked_s)
-            # Many are turned away at once; only those that began at the present pace say that it is too fast.
-            if began >= self._slowed_at:
-                self._slow_down()
-        elif any(call.status == "ok" for call in assessment.calls):
-            self._answered += 1
-            if self._answered >= _ANSWERS_PER_PLACE and self._allowed < self._most:
-                self._answered = 0
-                self._allowed += 1
-                self._give_place()
-
-    def _slow_down(self) -> None:
-        self._slowed_at = self._timing.steady()
-        fewer = max(1, self._allowed // 2)
-        self._surplus += self._allowed - fewer
-        self._allowed = fewer
-
-    def _give_place(self) -> None:
-        if self._surplus:
-            self._surplus -= 1
-        else:
-            self._places.release()
+        return Asked(assessment, started_at, self._steady() - start)

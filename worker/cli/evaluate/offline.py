@@ -17,7 +17,7 @@ from worker.cli.evaluate.output import Output
 from worker.cli.evaluate.summary import JudgeSum
 from worker.ingest.entries import TraceEntry, unknown_fields
 from worker.judging.verdicts import make_verdict
-from worker.limits import LimitedModel
+from worker.limits.model import LimitedModel
 from worker.settings import Settings
 
 __all__ = ["Offline"]

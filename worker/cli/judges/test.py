@@ -12,12 +12,12 @@ import tracejudge
 from judges.agreement import Judged, agreement, is_known_label, shares
 from judges.judge import Judge
 from judges.verdict import PASSING_REASONS
-from worker.cli.evaluate.asking import Asker
+from worker.cli.evaluate.asking import Asker, Waiting
 from worker.cli.evaluate.order import in_order
 from worker.cli.judges.report import Subject, print_agreement, print_shares
-from worker.cli.options import CONFIG, JSON, MODEL, NOTES, TRIES, judges_named, open_model, settings_from
+from worker.cli.options import CONFIG, JSON, MODEL, NOTES, PATIENCE_S, TRIES, judges_named, open_model, settings_from
 from worker.cli.traces import read_traces
-from worker.limits import LimitedModel
+from worker.limits.model import LimitedModel
 from worker.redaction import Redaction
 
 __all__ = ["test"]
@@ -81,8 +81,8 @@ def test(
         raise click.ClickException(f"no trace of {', '.join(file.name for file in traces)} has the tag {tag!r}")
     if label and not all(is_known_label(one.label) for one in labelled):
         raise click.UsageError(f"the tag {tag!r} holds other values than yes and no; --by {tag} prints shares")
-    model = open_model(settings, model_name)
-    asker = Asker(model, tries, redaction=Redaction.of(settings.redact))
+    model = open_model(settings, model_name, tries, Waiting(PATIENCE_S))
+    asker = Asker(model, Redaction.of(settings.redact))
     judged = asyncio.run(_judge_all(judge, chosen, model, asker, labelled))
     subject = Subject(judge, chosen, model.settings, judged)
     if by:

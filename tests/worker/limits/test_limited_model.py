@@ -4,13 +4,29 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 from prometheus_client.openmetrics.exposition import generate_latest
 from support.scrape import Scrape, parse
+from support.virtual_time import run_virtually
 
-from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings, Price
+from judges.catalog import catalogue
+from judges.evaluate import evaluate
+from judges.models.model import (
+    ChatModel,
+    ChatRequest,
+    ChatResponse,
+    ModelError,
+    ModelRejectedError,
+    ModelSettings,
+    Price,
+    RateLimitedError,
+)
 from judges.models.scripted import ScriptedModel, Step
 from judges.prompt import Message
-from worker.limits import LimitedModel
+from tracejudge import Trace
+from worker.limits.gate import Gate, Timing
+from worker.limits.model import LimitedModel
+from worker.limits.retries import Retries
 from worker.metrics import Metrics
 from worker.settings import Settings
 
@@ -45,9 +61,14 @@ class GatedModel(ScriptedModel):
 class Limited:
     """A limited model and its page."""
 
-    def __init__(self, model: ChatModel) -> None:
+    def __init__(self, model: ChatModel, attempts: int = 1) -> None:
         self.metrics = Metrics(Settings())
-        self.model = LimitedModel(model, self.metrics)
+        # The loop's time, which may be virtual; without a loop, a time that stands still.
+        now = lambda: asyncio.get_running_loop().time() if asyncio._get_running_loop() else 0.0  # noqa: E731
+        timing = Timing(now, now, lambda _low, high: high)
+        self.gate = Gate(model.settings.judge_model, model.settings.max_in_flight, timing=timing)
+        retries = Retries(attempts, draw=timing.draw)
+        self.model = LimitedModel(model, self.metrics, self.gate, retries)
 
     @property
     def page(self) -> Scrape:
@@ -137,10 +158,12 @@ def test_a_failed_call_bears_its_reason_costs_nothing_and_gives_its_slot_back(re
         assert limited.statuses() == {reason: 1}
         assert limited.in_flight == 0
         assert (limited.spent("tokens"), limited.spent("cost_usd")) == ({}, {})
+        # After the pause or the open circuit that some failures cause.
+        await asyncio.sleep(30)
         await limited.model.complete(REQUEST)
         assert limited.statuses() == {reason: 1, "ok": 1}
 
-    asyncio.run(run())
+    run_virtually(run())
 
 
 def test_a_cancelled_call_gives_its_slot_back() -> None:
@@ -202,3 +225,119 @@ def test_it_is_a_chat_model_and_closes_the_one_inside() -> None:
     assert isinstance(limited.model, ChatModel)
     asyncio.run(limited.model.aclose())
     assert inside.closed
+
+
+def test_two_models_of_one_endpoint_share_its_places() -> None:
+    async def run() -> None:
+        gated, other = GatedModel(settings(2)), GatedModel(settings(2))
+        limited = Limited(gated)
+        second = LimitedModel(other, limited.metrics, limited.model.gate)
+        models = (limited.model, limited.model, second, second)
+        calls = [asyncio.ensure_future(model.complete(REQUEST)) for model in models]
+        await settled(lambda: gated.waiting == 2)
+        assert other.waiting == 0
+        gated.gate.set()
+        other.gate.set()
+        await asyncio.gather(*calls)
+        assert (gated.most_waiting, other.most_waiting <= 2, limited.in_flight) == (2, True, 0)
+
+    asyncio.run(run())
+
+
+def test_a_failure_that_passes_is_tried_again_and_every_attempt_is_noted() -> None:
+    steps = [Step(failure="judge_unavailable", delay_s=1), Step(failure="timeout", delay_s=2), Step(ANSWER, delay_s=3)]
+
+    async def run() -> None:
+        limited = Limited(ScriptedModel(steps, settings()), attempts=4)
+        response = await limited.model.complete(REQUEST)
+        assert response.text == ANSWER
+        assert [call.status for call in response.failed] == ["judge_unavailable", "timeout"]
+        assert asyncio.get_running_loop().time() == 1 + 0.5 + 2 + 1 + 3
+        assert limited.statuses() == {"judge_unavailable": 1, "timeout": 1, "ok": 1}
+
+    run_virtually(run())
+
+
+def test_the_attempts_of_an_evaluation_are_its_calls() -> None:
+    yes = '{"rationale": "So.", "result": "yes"}'
+    trace = Trace(trace_id="1", service="s", output="It is.")
+
+    async def run() -> None:
+        limited = Limited(ScriptedModel([Step(failure="judge_unavailable"), yes], settings()), attempts=4)
+        assessment = await evaluate(catalogue()["safety"], trace, limited.model)
+        assert [call.status for call in assessment.calls] == ["judge_unavailable", "ok"]
+        assert all(call.duration_s < 1 for call in assessment.calls)
+
+    run_virtually(run())
+
+
+def test_a_last_failure_carries_those_before() -> None:
+    async def run() -> None:
+        limited = Limited(ScriptedModel([Step(failure="timeout")], settings()), attempts=3)
+        with pytest.raises(ModelError) as caught:
+            await limited.model.complete(REQUEST)
+        assert [call.status for call in caught.value.failed] == ["timeout", "timeout"]
+        assert caught.value.was_asked
+
+    run_virtually(run())
+
+
+def test_who_is_turned_away_made_no_call() -> None:
+    async def run() -> None:
+        limited = Limited(ScriptedModel([Step(failure="judge_rejected")], settings()))
+        for _ in range(3):
+            with pytest.raises(ModelRejectedError) as caught:
+                await limited.model.complete(REQUEST)
+        assert (caught.value.was_asked, caught.value.failed) == (False, ())
+        assert caught.value.retry_after_s == 1.0
+        assert limited.statuses() == {"judge_rejected": 1}
+        assert limited.page.value("tracejudge_judge_circuit_open", judge_model="m") == 1
+        assessment = await evaluate(
+            catalogue()["safety"], Trace(trace_id="1", service="s", output="It is."), limited.model
+        )
+        assert (assessment.reason, assessment.calls) == ("judge_rejected", ())
+        assert assessment.retry_after_s == 1.0
+
+    run_virtually(run())
+
+
+def test_a_rate_limit_within_the_patience_is_waited_for() -> None:
+    class Busy(ScriptedModel):
+        async def complete(self, request: ChatRequest) -> ChatResponse:
+            if not self.requests:
+                await super().complete(request)
+                raise RateLimitedError("wait", 4.0)
+            return await super().complete(request)
+
+    async def run() -> None:
+        limited = Limited(Busy([ANSWER], settings()), attempts=4)
+        response = await limited.model.complete(REQUEST)
+        assert [call.status for call in response.failed] == ["rate_limited"]
+        assert asyncio.get_running_loop().time() == 4.0
+
+    run_virtually(run())
+
+
+def test_the_limit_that_is_shown_follows_the_limit() -> None:
+    async def run() -> None:
+        limited = Limited(ScriptedModel([Step(ANSWER, delay_s=5)], settings(1000)))
+        assert limited.page.value("tracejudge_judge_concurrency_limit", judge_model="m") == 64
+        calls = [asyncio.ensure_future(limited.model.complete(REQUEST)) for _ in range(2000)]
+        await asyncio.sleep(2)
+        assert limited.page.value("tracejudge_judge_concurrency_limit", judge_model="m") == 1000 == limited.in_flight
+        await asyncio.gather(*calls)
+
+    run_virtually(run())
+
+
+def test_begins_is_called_when_the_waiting_is_over() -> None:
+    begun = list[tuple[float, int]]()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        limited = Limited(ScriptedModel([Step(ANSWER, delay_s=3)], settings(1)))
+        request = structs.replace(REQUEST, begins=lambda failed: begun.append((loop.time(), len(failed))))
+        await asyncio.gather(*(limited.model.complete(request) for _ in range(3)))
+
+    run_virtually(run())
+    assert begun == [(0, 0), (3, 0), (6, 0)]

@@ -1,0 +1,92 @@
+"""The circuit: when an endpoint is left alone, for how long, and how it is found that it is back."""
+
+import random
+
+import pytest
+
+from judges.models.model import ModelError, ModelRejectedError, ModelTimeoutError, ModelUnavailableError
+from worker.limits.circuit import Circuit
+
+AWAY = ModelUnavailableError("away")
+
+
+def circuit() -> Circuit:
+    """Make one whose intervals are as long as they may be."""
+    return Circuit(lambda _low, high: high)
+
+
+def opened(error: ModelError = AWAY) -> Circuit:
+    one = circuit()
+    for number in range(10):
+        one.failed(error, number, 10, 0, 100.0)
+    assert one.is_open
+    return one
+
+
+def test_a_rejection_opens_it_at_once() -> None:
+    one = circuit()
+    assert one.failed(ModelRejectedError("no"), 0, 1, 0, 5.0)
+    assert (one.is_open, one.opened_at, one.opens_at) == (True, 5.0, 6.0)
+
+
+@pytest.mark.parametrize("error", [AWAY, ModelTimeoutError("slow")])
+def test_ten_failures_in_a_row_open_it(error: ModelError) -> None:
+    one = circuit()
+    assert [one.failed(error, number, number + 1, 0, 1.0) for number in range(10)] == [False] * 9 + [True]
+    assert one.cause is error
+
+
+def test_an_answer_between_begins_the_row_anew() -> None:
+    one = circuit()
+    for number in range(100):
+        assert not one.failed(AWAY, number, number + 1, 0, 1.0)
+        if number % 9 == 8:
+            one.answered()
+
+
+def test_quick_failures_wait_for_slower_answers() -> None:
+    one = circuit()
+    assert not any(one.failed(AWAY, number, number + 1, 30, 1.0) for number in range(29))
+    assert one.failed(AWAY, 29, 30, 30, 1.0)
+
+
+def test_it_stays_open_twice_as_long_each_time_up_to_a_bound() -> None:
+    one, now, waits = opened(), 101.0, [1.0]
+    for _ in range(6):
+        one.probe_failed(AWAY, 10, now)
+        waits.append(one.opens_at - now)
+    assert waits == [1, 2, 4, 8, 15, 15, 15]
+    one.close(20)
+    assert not one.is_open
+    one.failed(ModelRejectedError("no"), 20, 21, 0, now)
+    assert one.opens_at == now + 1, "after it was closed it begins anew"
+
+
+def test_what_began_before_a_change_says_nothing() -> None:
+    one = opened()
+    one.close(20)
+    assert not any(one.failed(AWAY, number, 30, 0, 1.0) for number in range(20))
+    assert not any(one.failed(AWAY, number, 30, 0, 1.0) for number in range(20, 29))
+    assert one.failed(AWAY, 29, 30, 0, 1.0)
+
+
+def test_intervals_differ_from_worker_to_worker() -> None:
+    ends = {Circuit(random.Random(seed).uniform).failed(AWAY, 0, 1, 0, 0.0) for seed in range(3)}
+    assert ends == {False}
+    found = set()
+    for seed in range(50):
+        one = Circuit(random.Random(seed).uniform)
+        one.failed(ModelRejectedError("no"), 0, 1, 0, 0.0)
+        found.add(one.opens_at)
+    assert len(found) == 50
+    assert all(0.75 <= at <= 1 for at in found)
+
+
+def test_failures_by_chance_practically_never_open_it() -> None:
+    draw, one = random.Random(7), circuit()
+    for number in range(20_000):
+        if draw.random() < 0.3:
+            one.failed(AWAY, number, number + 1, 0, 0.0)
+        else:
+            one.answered()
+    assert not one.is_open

@@ -1,0 +1,82 @@
+"""Retries: only of what may pass, later each time, and never more than the budget bears."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judges.models.model import (
+    BadModelRequestError,
+    ContentFilteredError,
+    InputTooLongError,
+    ModelError,
+    ModelRejectedError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    RateLimitedError,
+)
+from worker.limits.retries import Retries, RetryBudget, backoff_s, may_pass
+
+AWAY = ModelUnavailableError("away")
+
+
+def test_what_may_pass() -> None:
+    kinds = [RateLimitedError, ModelTimeoutError, ModelUnavailableError]
+    assert [may_pass(kind("x")) for kind in kinds] == [True] * 3
+    others = [ModelRejectedError, BadModelRequestError, InputTooLongError, ContentFilteredError, ModelError]
+    assert [may_pass(kind("x")) for kind in others] == [False] * 5
+
+
+@given(st.integers(1, 1000), st.integers())
+def test_backoff_is_bounded(failed: int, seed: int) -> None:
+    assert 0 <= backoff_s(failed, random.Random(seed).uniform) <= min(8.0, 0.5 * 2 ** min(failed - 1, 20))
+
+
+def test_backoff_doubles() -> None:
+    assert [backoff_s(failed, lambda _low, high: high) for failed in range(1, 7)] == [0.5, 1, 2, 4, 8, 8]
+    assert backoff_s(5, lambda low, _high: low) == 0, "full jitter"
+
+
+@given(st.lists(st.booleans(), max_size=2000))
+def test_the_budget_never_pays_for_more_than_was_earned_and_reserved(first: list[bool]) -> None:
+    budget, attempts, paid = RetryBudget(), 0, 0
+    for is_first in first:
+        if is_first:
+            attempts += 1
+            budget.earn()
+        else:
+            paid += budget.spend()
+        assert paid <= 20 + 0.25 * attempts
+
+
+def test_what_is_saved_up_is_bounded() -> None:
+    budget = RetryBudget()
+    for _ in range(10_000):
+        budget.earn()
+    assert sum(budget.spend() for _ in range(1000)) == 100
+
+
+def test_an_outage_costs_the_reserve_and_a_quarter() -> None:
+    retries = Retries(draw=lambda _low, high: high)
+    again = 0
+    for _ in range(1000):
+        retries.first()
+        again += retries.pause_s(AWAY, 1) is not None
+    assert again == 20 + 250
+
+
+def test_four_attempts_at_most() -> None:
+    retries = Retries(draw=lambda _low, high: high)
+    assert [retries.pause_s(AWAY, failed) for failed in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, None]
+
+
+@pytest.mark.parametrize("kind", [ModelRejectedError, BadModelRequestError, InputTooLongError, ContentFilteredError])
+def test_what_stays_is_not_tried_again(kind: type[ModelError]) -> None:
+    assert Retries().pause_s(kind("x"), 1) is None
+
+
+def test_a_rate_limit_costs_attempts_and_no_budget() -> None:
+    retries = Retries(budget=RetryBudget(reserve=0))
+    assert [retries.pause_s(RateLimitedError("x"), failed) for failed in (1, 2, 3, 4)] == [0.0, 0.0, 0.0, None]
+    assert retries.pause_s(AWAY, 1) is None

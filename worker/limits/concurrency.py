@@ -1,0 +1,287 @@
+"""How many calls to one endpoint may be under way: found by trying, from nothing but latencies and refusals.
+
+Calls bear the numbers of their beginnings. They are measured in rounds: a round counts calls that began after it
+did, so that what an earlier limit caused is not mixed in. With N calls under way and a mean latency W, Little's
+law gives the throughput as N / W. A larger limit is kept when a good part of the growth becomes throughput, a
+smaller one when hardly any throughput is lost.
+"""
+
+from typing import Final, Literal
+
+from worker.limits.rounds import Round, Trial
+
+__all__ = ["AdaptiveLimit"]
+
+Phase = Literal["ramp", "double", "settle", "steady"]
+
+_START: Final = 64
+_QUIET_S: Final = 0.2
+_MIN_ENDS: Final = 10
+_MIN_ENDS_STEADY: Final = 40
+"""Trials of a few calls would say more of chance than of the endpoint."""
+_STEPS: Final = (1.25, 1.5, 2.0)
+"""Each step that helps makes the next one longer: after a fault of measuring there may be far to go."""
+_STEP_DOWN: Final = 0.8
+_SETTLE: Final = 0.7
+_WORTH: Final = 0.4
+_LOST: Final = 0.05
+_LOST_SETTLING: Final = 0.04
+_SHRINK: Final = 0.75
+_SLOW: Final = 2.0
+_MIN_SHARE: Final = 0.1
+_REST_LOWERED: Final = 3
+_MIN_LATENCY_S: Final = 1e-6
+_FIRST_REST: Final = 5
+"""How many rounds pass before the next trial; each one in vain doubles that."""
+_MAX_REST: Final = 80
+
+
+class AdaptiveLimit:
+    """The bound on calls under way at one endpoint. Pure: times and call numbers are passed in.
+
+    Phases: ``ramp`` climbs to a bound that was good before; ``double`` looks for the range, ``settle`` goes down
+    again where doubling was quicker than its proof, ``steady`` tries a step up or down now and then.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Begin at 64, or at ``most`` where that is less."""
+        self._most = most
+        self.limit = min(_START, most)
+        self._threshold = self.limit
+        self._phase: Phase = "double" if self.limit < most else "steady"
+        self._is_proved = False
+        self._trial: Trial | None = None
+        self._settled_down = False
+        self._reference = 0.0
+        self._goes_down = False
+        self._helped = 0
+        self._rest = _FIRST_REST
+        self._resting = 2 * _FIRST_REST if self._phase == "steady" else 0
+        self._usual_s: float | None = None
+        self._baseline_s: float | None = None
+        self._usual_share = 0.0
+        self._quiet_since: float | None = None
+        self._lowered_at = 0
+        self._was_refused = False
+        self._round = Round(0, self._size())
+
+    @property
+    def looks_at(self) -> float | None:
+        """When ``tick`` should be called next, if anybody then still waits."""
+        if self._quiet_since is None or self._phase not in {"ramp", "double"}:
+            return None
+        return self._quiet_since + _QUIET_S
+
+    def wanted(self, now: float) -> None:
+        """Note that somebody waits for a place."""
+        if self._quiet_since is None:
+            self._quiet_since = now
+
+    def tick(self, next_number: int, now: float) -> None:
+        """Double where the endpoint has been silent: a limiter refuses at once, so the calls were let in."""
+        looks_at = self.looks_at
+        # A timer may fire a trace of its clock's grain too early.
+        if looks_at is None or now < looks_at - 0.001:
+            return
+        self._quiet_since = now
+        bound = self._threshold if self._phase == "ramp" else self._most
+        if self.limit < bound:
+            self._trial = None
+            self._is_proved = False
+            limit = min(bound, 2 * self.limit)
+            # Those that fill the new places find a queue that is still short, and say nothing of a full one.
+            self._move(limit, next_number + limit - self.limit)
+        if self._phase == "ramp" and self.limit >= self._threshold:
+            self._phase = "steady"
+
+    def succeeded(self, number: int, next_number: int, latency_s: float, now: float, *, wanted: bool) -> None:
+        """Note an answer; ``wanted`` where somebody waits for the place it leaves."""
+        self._quiet_since = now if wanted else None
+        if self._phase == "ramp" and wanted:
+            self._climb(next_number)
+        measured = self._round
+        measured.calls += number >= self._lowered_at
+        if number >= measured.first:
+            measured.succeeded += 1
+            measured.latency_s += latency_s
+            self._count(measured, next_number, wanted=wanted)
+
+    def failed(self, number: int, next_number: int, now: float, *, wanted: bool) -> None:
+        """Note a call that timed out or that the endpoint failed at: overload, where they become more."""
+        self._quiet_since = now if wanted else None
+        measured = self._round
+        if number >= self._lowered_at:
+            measured.calls += 1
+            measured.failed += 1
+            # Not at the end of the round: with timeouts of a minute that would be long after. Older calls that are
+            # still under way may yet be answered: failures are often quicker than answers.
+            older = max(0, self.limit - (next_number - number))
+            if measured.failed >= _MIN_ENDS and self._fails_more(measured.failed / (measured.calls + older)):
+                self._back_off(next_number)
+                return
+        if number >= measured.first:
+            self._count(measured, next_number, wanted=wanted)
+
+    def refused(self, number: int, next_number: int) -> None:
+        """Halve, because the endpoint asks for less. Of many that are turned away together only one counts."""
+        self._quiet_since = None
+        if number >= self._lowered_at:
+            self._back_off(next_number)
+
+    def restart(self, next_number: int) -> None:
+        """Begin again at one call, and climb quickly to half of what was borne before."""
+        if self._phase != "ramp":
+            self._threshold = self.limit if self._was_refused else max(1, self.limit // 2)
+        self._phase = "ramp"
+        self._trial = None
+        self._is_proved = False
+        self._quiet_since = None
+        self._resting = 0
+        self._move(1, next_number)
+
+    def _climb(self, next_number: int) -> None:
+        if self.limit < self._threshold:
+            self.limit += 1
+        if self.limit >= self._threshold:
+            self._phase = "steady"
+            self._move(self.limit, next_number)
+
+    def _count(self, measured: Round, next_number: int, *, wanted: bool) -> None:
+        measured.ended += 1
+        measured.wanted += wanted
+        if measured.ended >= measured.size and self._phase != "ramp":
+            self._learn(measured, next_number)
+
+    def _learn(self, measured: Round, next_number: int) -> None:
+        """Draw the conclusion of a round."""
+        self._was_refused = False
+        if not measured.is_full:
+            # What is not used cannot be measured.
+            self._move(self.limit if self._trial is None else self._trial.limit, next_number)
+            self._trial = None
+            return
+        self._usual_share += 0.2 * (measured.share_failed - self._usual_share)
+        if 2 * measured.succeeded < measured.ended:
+            self._move(self.limit, next_number)
+        else:
+            self._judge(max(_MIN_LATENCY_S, measured.latency_s / measured.succeeded), next_number)
+
+    def _fails_more(self, share: float) -> bool:
+        """Tell whether more calls fail than usual; what fails at any limit is no overload."""
+        return share > _MIN_SHARE + 2 * self._usual_share
+
+    def _judge(self, latency_s: float, next_number: int) -> None:
+        if self._trial is not None:
+            self._end_trial(self._trial, latency_s, next_number)
+            return
+        is_slow = self._baseline_s is not None and latency_s > _SLOW * self._baseline_s
+        self._remember(latency_s)
+        if is_slow:
+            self._is_proved = False
+            self._phase = "steady"
+            self._move(max(1, int(self.limit * _SHRINK)), next_number)
+        else:
+            self._try_next(latency_s if self._usual_s is None else self._usual_s, next_number)
+
+    def _remember(self, latency_s: float) -> None:
+        self._usual_s = latency_s if self._usual_s is None else self._usual_s + 0.3 * (latency_s - self._usual_s)
+        if self._baseline_s is None:
+            self._baseline_s = latency_s
+        # Falls fast and rises slowly: overload comes on slowly too, but a lasting change must become the usual.
+        share = 0.5 if latency_s < self._baseline_s else 0.2
+        self._baseline_s += share * (latency_s - self._baseline_s)
+
+    def _try_next(self, latency_s: float, next_number: int) -> None:
+        """Begin a trial where one is due."""
+        limit = self._next_limit()
+        if limit != self.limit:
+            throughput = self.limit / latency_s
+            # A long way down is made of small losses: they are compared with where it began.
+            self._reference = max(self._reference, throughput) if self._phase == "settle" else throughput
+            self._trial = Trial(self.limit, throughput)
+        self._move(limit, next_number)
+
+    def _next_limit(self) -> int:
+        if self._phase == "double" and not self._is_proved and self.limit > _START:
+            self._settle(is_down=False)
+        if self._phase == "settle" and self.limit > 1:
+            return int(self.limit * _SETTLE)
+        if self._phase == "double":
+            return min(self._most, 2 * self.limit)
+        self._resting -= 1
+        if self._resting > 0 or (self.limit == self._most and self._is_proved):
+            return self.limit
+        if (self._goes_down or self.limit == self._most) and self.limit > 1:
+            return int(self.limit * _STEP_DOWN)
+        return min(self._most, max(self.limit + 1, int(self.limit * _STEPS[self._helped])))
+
+    def _end_trial(self, before: Trial, latency_s: float, next_number: int) -> None:
+        self._trial = None
+        throughput = self.limit / latency_s
+        if self.limit > before.limit:
+            is_worth = is_kept = throughput >= before.throughput * (1 + _WORTH * (self.limit / before.limit - 1))
+        else:
+            lost = _LOST_SETTLING if self._phase == "settle" else _LOST
+            is_kept = throughput >= (1 - lost) * self._reference
+            is_worth = not is_kept
+        if is_kept:
+            self._usual_s = latency_s
+            self._remember(latency_s)
+        self._is_proved = is_worth
+        self._draw(is_kept=is_kept, is_worth=is_worth)
+        if is_kept:
+            self._try_next(latency_s, next_number)
+        else:
+            self._move(before.limit, next_number)
+
+    def _draw(self, *, is_kept: bool, is_worth: bool) -> None:
+        """Choose what is tried next."""
+        if self._phase == "settle":
+            self._settled_down |= is_kept
+            if is_worth:
+                self._phase = "steady" if self._settled_down else "double"
+                self._pause()
+        elif self._phase == "double":
+            if not is_kept:
+                self._settle(is_down=True)
+        elif is_kept:
+            self._resting, self._rest = 0, _FIRST_REST
+            self._helped = min(self._helped + 1, len(_STEPS) - 1) if is_worth else 0
+        else:
+            self._helped = 0
+            self._goes_down = not self._goes_down
+            self._pause()
+
+    def _settle(self, *, is_down: bool) -> None:
+        self._phase, self._settled_down, self._reference = "settle", is_down, 0.0
+
+    def _pause(self) -> None:
+        self._resting = self._rest
+        self._rest = min(_MAX_REST, 2 * self._rest)
+
+    def _back_off(self, next_number: int) -> None:
+        """Go on with half; a trial that led here is taken back with it."""
+        if self._phase == "ramp":
+            self._threshold = max(1, self.limit // 2)
+        self._phase = "steady"
+        reached = self.limit if self._trial is None else min(self.limit, self._trial.limit)
+        self._usual_share += 0.2 * (self._round.share_failed - self._usual_share)
+        self._trial = None
+        self._is_proved = False
+        self._goes_down = False
+        self._helped = 0
+        self._resting, self._rest = _REST_LOWERED, _FIRST_REST
+        self._lowered_at = next_number
+        self._was_refused = True
+        self._move(max(1, reached // 2), next_number)
+
+    def _move(self, limit: int, next_number: int) -> None:
+        """Set the limit, and begin a round."""
+        if limit != self.limit:
+            self._usual_s = None
+        self.limit = limit
+        self._round = Round(next_number, self._size())
+
+    def _size(self) -> int:
+        fewest = _MIN_ENDS if self._phase in {"double", "ramp"} else min(_MIN_ENDS_STEADY, 4 * self.limit)
+        return max(self.limit, fewest, _MIN_ENDS)

@@ -1,0 +1,280 @@
+"""The way to one endpoint: who may call now, in the order of asking, and who had better come later."""
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from judges.models.model import (
+    ChatResponse,
+    ModelError,
+    ModelRejectedError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    RateLimitedError,
+)
+from worker.limits.circuit import Circuit
+from worker.limits.closing import Closing
+from worker.limits.concurrency import AdaptiveLimit
+from worker.limits.pacing import Pacing
+from worker.limits.witness import CircuitLog, Witness
+
+__all__ = ["Gate", "Pass", "Timing"]
+
+_FAILURES: Final = (ModelTimeoutError, ModelUnavailableError)
+
+
+class Timing(NamedTuple):
+    """Where times come from: a steady count of seconds, seconds since the epoch, a draw between two bounds."""
+
+    steady: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    draw: Callable[[float, float], float] = random.uniform
+
+
+class Pass(NamedTuple):
+    """The right to one call, to be given back by ``leave``."""
+
+    number: int
+    began: float
+    is_probe: bool
+
+
+class Gate:
+    """The way to one endpoint, under its limit, its circuit and what it says itself.
+
+    Lives in one event loop. ``limit``, ``closed_for_s`` and ``circuit_open`` may be read from any thread.
+    """
+
+    def __init__(
+        self,
+        judge_model: str,
+        max_in_flight: int,
+        *,
+        patience_s: float = 5.0,
+        timing: Timing = Timing(),  # noqa: B008 - frozen
+        witness: Witness | None = None,
+    ) -> None:
+        """Open the way.
+
+        Args:
+            judge_model: The name for log lines.
+            max_in_flight: The bound of the limit.
+            patience_s: How long callers wait for an endpoint that is left alone. Where it is longer they are turned
+                away at once.
+            timing: Where times come from; timers are those of the event loop.
+            witness: Who is told of what happens; the log unless given.
+        """
+        self.witness = witness or CircuitLog(judge_model)
+        self._timing = timing
+        self._limit = AdaptiveLimit(max_in_flight)
+        self._circuit = Circuit(timing.draw)
+        self._pacing = Pacing(timing.draw)
+        self._closing = Closing(self._circuit, self._pacing, patience_s)
+        self._next = 0
+        self._in_flight = 0
+        self._probe: int | None = None
+        self._waiters: OrderedDict[asyncio.Future[Pass], None] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._shown = self._limit.limit, False
+        self._watchers: list[Callable[[int, bool], object]] = []
+
+    @property
+    def limit(self) -> int:
+        """How many calls may be under way: one, the probe, while the endpoint is left alone."""
+        return 1 if self._closing.needs_probe else self._limit.limit
+
+    @property
+    def circuit_open(self) -> bool:
+        """Tell whether the endpoint is left alone because it fails or rejects us."""
+        return self._circuit.is_open
+
+    @property
+    def closed_for_s(self) -> float:
+        """Say in how many seconds a call may begin, or a probe: 0 while one may."""
+        now = self._timing.steady()
+        until = self._closing.until(self._next, now)
+        return 0.0 if until is None else max(0.0, until - now)
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait."""
+        return len(self._waiters)
+
+    def watch(self, watcher: Callable[[int, bool], object]) -> None:
+        """Tell somebody the limit and whether the circuit is open, now and whenever that changes."""
+        self._watchers.append(watcher)
+        watcher(*self._shown)
+
+    async def enter(self) -> Pass:
+        """Wait for the right to one call.
+
+        Raises:
+            ModelError: The endpoint is left alone for longer than the patience; nothing was asked.
+        """
+        now = self._timing.steady()
+        if not self._waiters and self._is_free(now):
+            return self._begin(now)
+        refusal = self._closing.refusal(self._next, now)
+        if refusal is not None:
+            raise refusal
+        waiter: asyncio.Future[Pass] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = None
+        self._look_ahead(now)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            self._withdraw(waiter)
+            raise
+
+    def _withdraw(self, waiter: "asyncio.Future[Pass]") -> None:
+        """Forget a waiter that was cancelled; what it was given in the same moment goes to the next."""
+        self._waiters.pop(waiter, None)
+        if not waiter.cancelled() and waiter.exception() is None:
+            self.leave(waiter.result(), None)
+        elif not self._waiters:
+            # No timer may be left behind in an event loop that ends.
+            self._look_ahead(self._timing.steady())
+
+    def leave(self, taken: Pass, result: ChatResponse | ModelError | None) -> None:
+        """Give the right back, with what came of the call; None where that is not known, as after a cancellation."""
+        now = self._timing.steady()
+        self._in_flight -= 1
+        if taken.number == self._probe:
+            self._probe = None
+        if isinstance(result, ChatResponse):
+            self._answered(taken, result, now)
+        elif result is not None:
+            self._not_answered(taken, result, now)
+        self._go_on(now)
+
+    def _answered(self, taken: Pass, response: ChatResponse, now: float) -> None:
+        if response.quota is not None:
+            self._pacing.learn(response.quota, taken.number, now, self._timing.now())
+        self._pacing.used(response.input_tokens + response.output_tokens)
+        self._works(taken, now)
+        if not taken.is_probe:
+            self._limit.succeeded(taken.number, self._next, now - taken.began, now, wanted=self._is_wanted())
+
+    def _not_answered(self, taken: Pass, error: ModelError, now: float) -> None:
+        if error.quota is not None:
+            self._pacing.learn(error.quota, taken.number, now, self._timing.now())
+        if isinstance(error, RateLimitedError):
+            if taken.is_probe and self._circuit.is_open:
+                self._close_circuit(now)
+            self._pause(taken, error, now)
+        elif isinstance(error, (ModelRejectedError, *_FAILURES)):
+            if error.retry_after_s is not None and isinstance(error, _FAILURES):
+                self._pause(taken, error, now)
+            self._failed(taken, error, now)
+        else:
+            self._works(taken, now)
+
+    def _works(self, taken: Pass, now: float) -> None:
+        """Note that the endpoint does what it is for; a probe that shows it ends the leaving alone."""
+        if not taken.is_probe:
+            self._circuit.answered()
+            return
+        if self._circuit.is_open:
+            self._close_circuit(now)
+        self._pacing.resume()
+        self._limit.restart(self._next)
+
+    def _pause(self, taken: Pass, error: ModelError, now: float) -> None:
+        """Do as the endpoint asks us."""
+        before = self._pacing.resumes_at
+        self._pacing.pause(error.retry_after_s, taken.number, self._next, now)
+        if not taken.is_probe:
+            self._limit.refused(taken.number, self._next)
+        if self._pacing.resumes_at > before:
+            self.witness.waits(error, self._pacing.resumes_at - now)
+
+    def _failed(self, taken: Pass, error: ModelError, now: float) -> None:
+        if self._circuit.is_open:
+            if taken.is_probe:
+                self._circuit.probe_failed(error, self._next, now)
+                self.witness.waits(error, self._circuit.opens_at - now)
+            return
+        if isinstance(error, _FAILURES) and not taken.is_probe:
+            self._limit.failed(taken.number, self._next, now, wanted=self._is_wanted())
+        older = self._in_flight - (self._next - taken.number - 1)
+        if self._circuit.failed(error, taken.number, self._next, older, now):
+            self.witness.opened(error, self._circuit.opens_at - now)
+
+    def _close_circuit(self, now: float) -> None:
+        self.witness.closed(now - self._circuit.opened_at)
+        self._circuit.close(self._next)
+
+    def _is_wanted(self) -> bool:
+        """Tell whether somebody waits because of the limit, and nothing else."""
+        return bool(self._waiters) and self._in_flight + 1 >= self._limit.limit
+
+    def _is_free(self, now: float) -> bool:
+        if self._closing.needs_probe:
+            return self._probe is None and now >= self._closing.probe_at
+        return self._in_flight < self._limit.limit and self._pacing.waits_until(self._next, now) is None
+
+    def _begin(self, now: float) -> Pass:
+        is_probe = self._closing.needs_probe
+        taken = Pass(self._next, now, is_probe)
+        if is_probe:
+            self._probe = taken.number
+        self._next += 1
+        self._in_flight += 1
+        return taken
+
+    def _go_on(self, now: float) -> None:
+        """Let in who may enter, turn away who would wait too long, and look ahead."""
+        if self._waiters:
+            self._turn_away(now)
+            while self._waiters and self._is_free(now):
+                waiter, _ = self._waiters.popitem(last=False)
+                if not waiter.done():
+                    waiter.set_result(self._begin(now))
+        if self._waiters or self._timer is not None:
+            self._look_ahead(now)
+        shown = self.limit, self._circuit.is_open
+        if shown != self._shown:
+            self._shown = shown
+            for watcher in self._watchers:
+                watcher(*shown)
+
+    def _turn_away(self, now: float) -> None:
+        if self._closing.refusal(self._next, now) is None:
+            return
+        waiters, self._waiters = self._waiters, OrderedDict()
+        for waiter in waiters:
+            if not waiter.done() and (refusal := self._closing.refusal(self._next, now)) is not None:
+                waiter.set_exception(refusal)
+
+    def _look_ahead(self, now: float) -> None:
+        """Set the timer for the time at which who waits may go on without anybody's leaving."""
+        at = self._wakes_at(now) if self._waiters else None
+        if self._timer is not None:
+            if at is not None and self._timer_at <= at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at is None:
+            return
+        self._timer_at = at
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, at - now), self._wake)
+
+    def _wakes_at(self, now: float) -> float | None:
+        if self._closing.needs_probe:
+            return self._closing.probe_at if self._probe is None else None
+        until = self._pacing.waits_until(self._next, now)
+        if until is not None:
+            return until
+        self._limit.wanted(now)
+        return self._limit.looks_at
+
+    def _wake(self) -> None:
+        self._timer = None
+        now = self._timing.steady()
+        if self._waiters and not self._closing.needs_probe:
+            self._limit.tick(self._next, now)
+        self._go_on(now)
