@@ -1,10 +1,14 @@
 """A batch as it stands in Redis: one judge model, a few dozen evaluations, each trace once.
 
+Its id tells when it was made and for which judge model, so that scripts can put it among its like without reading it.
 Version 1. Ingest writes it piecewise (its script keeps only evaluations that were not chosen before); a worker
 that does not know the version puts the batch back.
 """
 
-from collections.abc import Mapping
+import hashlib
+import secrets
+from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -13,7 +17,20 @@ from msgspec import Struct
 from judges.verdict import Origin
 from tracejudge import Trace
 
-__all__ = ["BATCH_VERSION", "Batch", "BatchError", "Evaluation", "Item", "decode", "head"]
+__all__ = [
+    "BATCH_VERSION",
+    "Batch",
+    "BatchError",
+    "Evaluation",
+    "Item",
+    "count",
+    "decode",
+    "fresh_id",
+    "head",
+    "made_at_ms",
+    "mark",
+    "without",
+]
 
 BATCH_VERSION: Final = 1
 
@@ -54,6 +71,22 @@ class _Version(Struct):
     v: int
 
 
+@cache
+def mark(judge_model: str) -> str:
+    """Give the mark of a judge model in the ids of its batches."""
+    return hashlib.blake2b(judge_model.encode(), digest_size=4).hexdigest()
+
+
+def fresh_id(judge_model: str, created_at: float) -> str:
+    """Make the id of a new batch."""
+    return f"{int(created_at * 1000):011x}-{mark(judge_model)}-{secrets.token_hex(4)}"
+
+
+def made_at_ms(batch_id: str) -> int:
+    """Read from its id when a batch was made, in milliseconds since the epoch."""
+    return int(batch_id.split("-", 1)[0], 16)
+
+
 def head(batch_id: str, model: str, judge_model: str, created_at: float) -> str:
     """Write the beginning of a batch's JSON, up to its items."""
     fields: Mapping[str, object] = {
@@ -79,3 +112,19 @@ def decode(payload: bytes) -> Batch:
         return msgspec.json.decode(payload, type=Batch)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BatchError("the payload is no batch") from error
+
+
+def count(batch: Batch) -> int:
+    """Count the evaluations of a batch."""
+    return sum(len(item.evaluations) for item in batch.items)
+
+
+def without(batch: Batch, evaluation_ids: Collection[str]) -> Batch:
+    """Leave some evaluations out, and the traces that only they wanted."""
+    if not evaluation_ids:
+        return batch
+    left = (
+        Item(item.trace, tuple(each for each in item.evaluations if each.id not in evaluation_ids))
+        for item in batch.items
+    )
+    return msgspec.structs.replace(batch, items=tuple(item for item in left if item.evaluations))

@@ -29,7 +29,7 @@ CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles")
 _TABLES: Final = ("models", "judges", "rules")
-_DURATIONS: Final = ("retention", "give_up_after", "late_feedback_wait", "grace_s")
+_DURATIONS: Final = ("retention", "give_up_after", "evaluation_timeout", "late_feedback_wait", "grace_s")
 _SIZES: Final = ("max_stream_bytes", "max_trace_bytes", "max_waiting_bytes")
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -39,6 +39,7 @@ _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fro
 _AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
 _VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
 _MAX_KEY_BYTES: Final = 64
+_OUR_BROKERS: Final = frozenset({"unix", "redis+sentinel", "rediss+sentinel"})
 _TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
 
 
@@ -224,6 +225,9 @@ def _is_broker(url: str) -> bool:
     """Tell whether Celery could use a URL; its own errors are tracebacks that may quote a part of a password."""
     try:
         parts = urlsplit(url)
+        if parts.scheme in _OUR_BROKERS:
+            parse_redis_url(url)
+            return True
         usable = parts.scheme in TRANSPORT_ALIASES and parts.port != 0
     except ValueError:
         return False

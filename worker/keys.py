@@ -1,9 +1,12 @@
 """The names of everything in Redis; nothing else builds a key.
 
 Besides the keys of the contract there are internal ones: the hashes ``holders`` (who holds a batch, gone with it) and
-``waiting`` (bytes of unfinished batches, by judge model); for late feedback the sorted set ``feedback:due`` (what is
-gathered for the next pass; its TTL is the ledger's, by when no trace of it is kept) and the string ``feedback:pass``
-(who makes the pass; a TTL of seconds).
+``waiting`` (bytes of unfinished batches, by judge model), the sorted sets ``ready:<judge model>`` (batches that nobody
+holds, the oldest first), the hashes ``tries:<batch id>`` (calls so far for evaluations that were put back; TTL as the
+ledger's) and ``circuits`` (what each worker says of its circuits, a word of seconds); for late feedback the sorted set
+``feedback:due`` (what is gathered for the next pass; its TTL is the ledger's, by when no trace of it is kept) and the
+string ``feedback:pass`` (who makes the pass; a TTL of seconds); and the hashes ``replay:<name>`` (a replay's question,
+how far it has come, and its counts; TTL as the ledger's, since its last step).
 """
 
 import datetime as dt
@@ -38,6 +41,11 @@ class Keys(NamedTuple):
     def holders(self) -> str:
         """Hash of batch id to who holds it, or ``parked``."""
         return f"{self.prefix}:holders"
+
+    @property
+    def circuits(self) -> str:
+        """Hash of worker process to what it last said of its circuits, and when."""
+        return f"{self.prefix}:circuits"
 
     @property
     def waiting(self) -> str:
@@ -86,6 +94,14 @@ class Keys(NamedTuple):
         """One batch of chosen evaluations."""
         return f"{self.prefix}:batch:{batch_id}"
 
+    def ready(self, judge_model: str) -> str:
+        """Sorted set of a judge model's batches that nobody holds, by the time of their making in milliseconds."""
+        return f"{self.prefix}:ready:{judge_model}"
+
+    def tries(self, batch_id: str) -> str:
+        """Hash of evaluation id to calls so far, for a batch that was put back."""
+        return f"{self.prefix}:tries:{batch_id}"
+
     def chosen(self, evaluation_id: str) -> str:
         """Mark that an evaluation was chosen."""
         return f"{self.prefix}:chosen:{evaluation_id}"
@@ -93,6 +109,10 @@ class Keys(NamedTuple):
     def ledger(self, evaluation_id: str) -> str:
         """Mark that an evaluation is finished."""
         return f"{self.prefix}:ledger:{evaluation_id}"
+
+    def replay(self, name: str) -> str:
+        """Hash of one replay: its question, its position, its counts."""
+        return f"{self.prefix}:replay:{name}"
 
     def producer(self, producer_id: str) -> str:
         """One producer's hash."""

@@ -10,7 +10,6 @@ from prometheus_client import disable_created_metrics, start_http_server
 
 from judges.catalog import configured
 from judges.models.build import ModelSettingsError, build
-from judges.models.model import ChatModel
 from worker.export.otel import OtelExporter
 from worker.export.outbox import OutboxReader
 from worker.export.prometheus import PrometheusExporter
@@ -22,8 +21,10 @@ from worker.judging.judging import Judging
 from worker.judging.sweeper import Sweeper
 from worker.keys import Keys, outbox_groups
 from worker.ledger import Ledger
-from worker.limits import LimitedModel
+from worker.limits.gate import Gate
+from worker.limits.model import LimitedModel
 from worker.metrics import Metrics
+from worker.pressure import Pressure
 from worker.settings import Settings, SettingsError
 from worker.stage import Stage
 from worker.store import Store, address
@@ -51,24 +52,32 @@ class Runtime:
         self.store = Store(settings.redis_url, Keys(settings.prefix))
         self.metrics = Metrics(settings)
         ledger = Ledger(self.store, settings)
-        evaluations = Evaluations(settings, configured(settings.judges), self._models(), ledger)
-        self.judging = Judging(settings, self.store, evaluations, ledger)
+        models = self._models()
+        evaluations = Evaluations(settings, configured(settings.judges), models, ledger)
+        gates = {model.settings.judge_model: model.gate for model in models.values()}
+        self.judging = Judging(settings, self.store, evaluations, ledger, gates)
+        self._pressure = Pressure(settings.max_waiting_bytes)
         progress: dict[str, Callable[[], float]] = {}
         groups = outbox_groups(otel=settings.otlp_endpoint is not None)
-        self._housekeeping = Housekeeping(settings, self.store, self.metrics, groups=groups, progress=progress)
+        self._housekeeping = Housekeeping(
+            settings,
+            self.store,
+            self.metrics,
+            groups=groups,
+            progress=progress,
+            pressure=self._pressure,
+            circuits=lambda: self.judging.circuits if self._has("judge") else {},
+        )
         self._ingest = self._readers(wake)
-        self._sweepers = [Sweeper(self.store, wake=wake, free=lambda: self.judging.free)] if self._has("judge") else []
+        self._sweepers = [Sweeper(self.judging)] if self._has("judge") else []
         self._exporters = self._make_exporters() if self._has("export") else []
         for stage in (*self._ingest, *self._sweepers, *self._exporters):
             progress[stage.role] = _latest(progress.get(stage.role), stage)
         if self._has("judge"):
             progress["judge"] = _latest(progress["judge"], self.judging)
 
-    def start(self, threads: int) -> None:
+    def start(self) -> None:
         """Serve metrics and start all stages.
-
-        Args:
-            threads: Size of Celery's pool.
 
         Raises:
             SettingsError: The metrics port is taken.
@@ -84,7 +93,7 @@ class Runtime:
                 "set TRACEJUDGE_METRICS_PORT, 0 takes any free one"
             ) from error
         if self._has("judge"):
-            self.judging.start(threads)
+            self.judging.start()
         for stage in (self._housekeeping, *self._ingest, *self._sweepers, *self._exporters):
             stage.start()
         log.info(
@@ -119,21 +128,24 @@ class Runtime:
     def _has(self, role: str) -> bool:
         return role in self.settings.roles
 
-    def _models(self) -> Mapping[str, ChatModel]:
-        models = {}
+    def _models(self) -> Mapping[str, LimitedModel]:
+        """Make the models; those that share a judge model share its endpoint, and so one gate to it."""
+        models: dict[str, LimitedModel] = {}
+        gates: dict[str, Gate] = {}
         for name, settings in self.settings.models.items():
             try:
-                models[name] = LimitedModel(build(settings, os.environ), self.metrics)
+                model = build(settings, os.environ)
             except ModelSettingsError as error:
                 raise SettingsError(f"models.{name}.{error}") from error
+            models[name] = LimitedModel(model, self.metrics, gates.get(settings.judge_model))
+            gates[settings.judge_model] = models[name].gate
         return models
 
     def _readers(self, wake: Callable[[str], None]) -> list[Stage]:
         if not self._has("ingest"):
             return []
-        waiting_bytes = lambda: self._housekeeping.waiting_bytes  # noqa: E731 - a name for one expression
         return [
-            kind(self.settings, self.store, self.metrics, wake=wake, waiting_bytes=waiting_bytes)
+            kind(self.settings, self.store, self.metrics, wake=wake, pressure=self._pressure)
             for kind in (Ingest, LateFeedbackPasses)
         ]
 

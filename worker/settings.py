@@ -110,11 +110,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         max_stream_bytes: Memory of the stream of traces.
         max_trace_bytes: A longer entry is invalid.
         max_outbox: Entries in the outbox.
-        max_waiting_bytes: Chosen and unfinished work; past it reading pauses.
+        max_waiting_bytes: Chosen and unfinished work of one judge model. Past it reading pauses; for a model whose
+            circuit is open, choosing for it stops.
         give_up_after: Seconds until an evaluation that cannot be made becomes a dead letter.
+        evaluation_timeout: How long one evaluation may take with its retries; then it is put back and tried again.
         late_feedback_wait: How long feedback on earlier traces is gathered before these are sought in the stream.
         grace_s: How long a stopping worker lets running evaluations finish.
-        threads: Size of the worker's pool: how many batches are judged at once.
+        threads: Size of Celery's pool, whose threads hear wake-ups; calls in flight are bounded by `max_in_flight`.
         batch_size: Evaluations in one batch.
         series_labels: Further labels of quality series.
         max_services: Services that get a label of their own.
@@ -142,6 +144,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_outbox: AtLeastOne = 200_000
     max_waiting_bytes: Size = 256 * MIB
     give_up_after: Seconds = 6 * HOUR_S
+    evaluation_timeout: Seconds = 600.0
     late_feedback_wait: Seconds = 60.0
     grace_s: Seconds = 20.0
     threads: AtLeastOne = 64

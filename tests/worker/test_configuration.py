@@ -215,6 +215,7 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "max_outbox": ("5", 5),
     "max_waiting_bytes": ("10MiB", 10 << 20),
     "give_up_after": ("90m", 5400.0),
+    "evaluation_timeout": ("5m", 300.0),
     "late_feedback_wait": ("15s", 15.0),
     "grace_s": ("2.5", 2.5),
     "threads": ("8", 8),

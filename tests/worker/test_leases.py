@@ -1,179 +1,231 @@
-"""One worker at a time has a batch, and a batch that nobody has is found again."""
+"""One worker at a time has a batch, and nobody else can end or put back what it has."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from leases_parts import (
+    BEGIN_S,
+    LEASE_S,
+    MODEL,
+    OTHER,
+    READY_S,
+    TTL_S,
+    about,
+    add,
+    assert_gone,
+    due_in,
+    holder_of,
+    ids,
+    ready,
+)
 from stage_parts import Chosen, Ground, make_traces
 
-from worker.leases import FIRST_WAIT_MS, LEASE_MS, Held, Leases
-
-LEASE_S, FIRST_WAIT_S = LEASE_MS / 1000, FIRST_WAIT_MS / 1000
+from worker.batches import made_at_ms
+from worker.leases import Held, Leases, Taken
 
 
 @pytest.fixture
 def leases(ground: Ground) -> Leases:
-    return Leases(ground.store)
+    return Leases(ground.store, tries_ttl_s=TTL_S)
 
 
 @pytest.fixture
 def batch_ids(ground: Ground) -> list[str]:
-    """Three batches as ingest makes them."""
-    chosen = Chosen(ground, batch_size=2)
-    ground.append("p1", make_traces(range(6)))
-    chosen.take()
-    assert len(chosen.woken) == 3
-    return chosen.woken
+    """Three batches, the oldest first."""
+    return [add(ground, made_at_s=BEGIN_S + number) for number in range(3)]
 
 
 @pytest.fixture
-def batch_id(batch_ids: list[str]) -> str:
-    return batch_ids[0]
+def batch_id(ground: Ground) -> str:
+    return add(ground)
 
 
-def holder_of(ground: Ground, batch_id: str) -> str | None:
-    holder = ground.client.hget(ground.keys.holders, batch_id)
-    return None if holder is None else holder.decode()
-
-
-def due_in(ground: Ground, batch_id: str) -> float:
-    return ground.leases()[batch_id]
-
-
-def about(seconds: float) -> object:
-    """Expect a time that was set a moment ago."""
-    return pytest.approx(seconds - 2, abs=2.001)
+def test_what_ingest_chose_is_ready_since_it_was_made(ground: Ground, leases: Leases) -> None:
+    chosen = Chosen(ground, batch_size=2)
+    ground.append("p1", make_traces(range(6)))
+    chosen.take()
+    batches = ground.batches()
+    assert (sorted(ready(ground)), len(batches)) == (sorted(batches), 3)
+    assert set(chosen.woken) <= batches.keys()
+    scores = dict(ground.client.zrange(ground.keys.ready(MODEL), 0, -1, withscores=True))
+    assert scores == {each.encode(): int(batch.created_at * 1000) for each, batch in batches.items()}
+    assert all(due_s == about(READY_S) for due_s in ground.leases().values())
+    payloads = {batch_id: ground.client.get(ground.keys.batch(batch_id)) for batch_id in batches}
+    assert {one.held.batch_id: one.payload for one in leases.take(MODEL, "a", 9)} == payloads
 
 
 def test_a_taken_batch_is_held_by_one(ground: Ground, leases: Leases, batch_id: str) -> None:
     payload = ground.client.get(ground.keys.batch(batch_id))
-    assert leases.take(Held(batch_id, "a")) == payload
-    assert leases.take(Held(batch_id, "b")) is None
+    assert leases.take(MODEL, "a", 1) == [Taken(Held(batch_id, MODEL, "a"), payload, {})]
+    before = ground.everything()
+    assert leases.take(MODEL, "b", 1) == []
+    assert ground.everything() == before
     assert (holder_of(ground, batch_id), due_in(ground, batch_id)) == ("a", about(LEASE_S))
 
 
-def test_whoever_holds_a_batch_gets_it_again(ground: Ground, leases: Leases, batch_id: str) -> None:
-    first = leases.take(Held(batch_id, "a"))
-    assert first is not None
-    assert leases.take(Held(batch_id, "a")) == first
-    assert holder_of(ground, batch_id) == "a"
-
-
-def test_of_many_who_reach_for_a_batch_one_gets_it(leases: Leases, batch_ids: list[str]) -> None:
-    wishes = [Held(batch_id, f"holder {number}") for number in range(16) for batch_id in batch_ids]
+def test_of_many_who_reach_for_batches_each_goes_to_one(leases: Leases, batch_ids: list[str]) -> None:
     with ThreadPoolExecutor(16) as pool:
-        taken = [held.batch_id for held, payload in zip(wishes, pool.map(leases.take, wishes), strict=True) if payload]
-    assert sorted(taken) == sorted(batch_ids)
+        taken = list(pool.map(lambda number: leases.take(MODEL, f"holder {number}", 2), range(16)))
+    assert sorted(batch_id for each in taken for batch_id in ids(each)) == batch_ids
 
 
-def test_an_expired_lease_can_be_taken_by_another(ground: Ground, leases: Leases, batch_id: str) -> None:
-    leases.take(Held(batch_id, "a"))
+def test_the_oldest_is_taken_first_whenever_it_came(ground: Ground, leases: Leases) -> None:
+    made = {age_s: add(ground, made_at_s=BEGIN_S - age_s) for age_s in (20, 40, 10, 30)}
+    assert ids(leases.take(MODEL, "a", 2)) == [made[40], made[30]]
+    assert ids(leases.take(MODEL, "a", 9)) == [made[20], made[10]]
+
+
+def test_only_batches_of_the_judge_model_are_taken(ground: Ground, leases: Leases, batch_id: str) -> None:
+    other = add(ground, OTHER)
+    assert ids(leases.take(OTHER, "a", 9)) == [other]
+    assert leases.take("unknown", "a", 9) == []
+    assert ready(ground) == [batch_id]
+
+
+def test_only_what_was_made_before_a_time_is_taken(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
+    made_ms = [made_at_ms(batch_id) for batch_id in batch_ids]
+    assert leases.take(MODEL, "a", 9, made_before_ms=made_ms[0]) == []
+    assert ids(leases.take(MODEL, "a", 9, made_before_ms=made_ms[2])) == batch_ids[:2]
+    assert ready(ground) == batch_ids[2:]
+
+
+def test_what_is_finished_and_still_ready_is_cleaned_up(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
+    first, gone, last = batch_ids
+    ground.client.delete(ground.keys.batch(gone))
+    ground.client.hset(ground.keys.tries(gone), "e1", 4)
+    assert ids(leases.take(MODEL, "a", 9)) == [first, last]
+    assert_gone(ground, gone)
+
+
+def test_an_answer_that_is_lost_on_its_way_costs_a_lease(ground: Ground, leases: Leases, batch_id: str) -> None:
+    leases.take(MODEL, "a", 1)
     ground.make_due(batch_id)
-    assert leases.take(Held(batch_id, "b")) is not None
-    assert leases.renew([Held(batch_id, "a")]) == {batch_id}
+    assert leases.sweep([MODEL]) == 1
+    assert ids(leases.take(MODEL, "a again", 1)) == [batch_id]
+
+
+def test_a_lapsed_lease_goes_to_another(ground: Ground, leases: Leases, batch_id: str) -> None:
+    leases.take(MODEL, "a", 1)
+    ground.make_due(batch_id)
+    assert (leases.sweep([MODEL]), ids(leases.take(MODEL, "b", 1))) == (1, [batch_id])
+    assert leases.renew([Held(batch_id, MODEL, "a")]) == {batch_id}
     assert (holder_of(ground, batch_id), due_in(ground, batch_id)) == ("b", about(LEASE_S))
 
 
-def test_a_parked_batch_is_not_taken_before_its_time(ground: Ground, leases: Leases, batch_id: str) -> None:
-    leases.take(Held(batch_id, "a"))
-    leases.put_back(Held(batch_id, "a"), delay_s=120, park=True)
-    assert due_in(ground, batch_id) == about(120)
-    assert leases.take(Held(batch_id, "a")) is None
-    assert leases.take(Held(batch_id, "b")) is None
+def test_a_lease_that_was_swept_is_lost_though_nobody_took_it(ground: Ground, leases: Leases, batch_id: str) -> None:
+    held = leases.take(MODEL, "a", 1)[0].held
     ground.make_due(batch_id)
-    assert leases.take(Held(batch_id, "b")) is not None
+    leases.sweep([MODEL])
+    before = ground.everything()
+    assert leases.renew([held]) == {batch_id}
+    leases.put_back(held, delay_s=60, tries={"e1": 1})
+    assert ground.everything() == before
+    assert ready(ground) == [batch_id]
 
 
-def test_a_finished_batch_is_gone_whatever_was_left_of_it(ground: Ground, leases: Leases, batch_id: str) -> None:
-    leases.take(Held(batch_id, "a"))
-    ground.client.delete(ground.keys.batch(batch_id))
-    assert leases.take(Held(batch_id, "b")) is None
-    assert batch_id not in ground.leases()
-    assert holder_of(ground, batch_id) is None
-    assert leases.take(Held("never there", "b")) is None
+def test_a_lapsed_lease_that_nobody_swept_can_be_renewed(ground: Ground, leases: Leases, batch_id: str) -> None:
+    (taken,) = leases.take(MODEL, "a", 1)
+    ground.make_due(batch_id)
+    assert leases.renew([taken.held]) == set()
+    assert due_in(ground, batch_id) == about(LEASE_S)
+    assert leases.sweep([MODEL]) == 0
 
 
 def test_renewing_keeps_what_is_ours_and_tells_what_is_lost(
     ground: Ground, leases: Leases, batch_ids: list[str]
 ) -> None:
     kept, lost, finished = batch_ids
-    for batch_id in batch_ids:
-        leases.take(Held(batch_id, "a"))
-    ground.make_due(*batch_ids)
-    leases.take(Held(lost, "b"))
-    leases.finish(finished, "lexical")
-    assert leases.renew(Held(batch_id, "a") for batch_id in batch_ids) == {lost, finished}
+    held = [taken.held for taken in leases.take(MODEL, "a", 3)]
+    ground.make_due(lost)
+    leases.sweep([MODEL])
+    leases.take(MODEL, "b", 1)
+    ground.make_due(kept)
+    leases.finish(finished, MODEL)
+    assert leases.renew(held) == {lost, finished}
     assert (holder_of(ground, kept), due_in(ground, kept)) == ("a", about(LEASE_S))
-    assert finished not in ground.leases(), "renewing brings nothing back"
+    assert_gone(ground, finished)
     assert leases.renew([]) == set()
 
 
-def test_an_expired_lease_that_nobody_took_can_be_renewed(ground: Ground, leases: Leases, batch_id: str) -> None:
-    leases.take(Held(batch_id, "a"))
-    ground.make_due(batch_id)
-    assert leases.renew([Held(batch_id, "a")]) == set()
-    assert due_in(ground, batch_id) == about(LEASE_S)
+def test_what_is_put_back_is_ready_in_its_old_place(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
+    (taken,) = leases.take(MODEL, "a", 1)
+    leases.put_back(taken.held)
+    assert (ready(ground), holder_of(ground, batch_ids[0])) == (batch_ids, None)
+    assert due_in(ground, batch_ids[0]) == about(READY_S)
+
+
+def test_a_parked_batch_is_ready_when_its_time_has_come(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
+    (taken,) = leases.take(MODEL, "a", 1)
+    leases.put_back(taken.held, delay_s=120)
+    assert (holder_of(ground, batch_ids[0]), due_in(ground, batch_ids[0])) == ("parked", about(120))
+    assert (leases.sweep([MODEL]), ready(ground)) == (0, batch_ids[1:])
+    ground.make_due(batch_ids[0])
+    assert (leases.sweep([MODEL]), ready(ground)) == (1, batch_ids)
+    assert holder_of(ground, batch_ids[0]) is None
 
 
 def test_only_the_holder_puts_a_batch_back(ground: Ground, leases: Leases, batch_id: str) -> None:
-    leases.take(Held(batch_id, "a"))
+    leases.take(MODEL, "a", 1)
     before = ground.everything()
-    leases.put_back(Held(batch_id, "b"), delay_s=0, park=False)
-    leases.put_back(Held(batch_id, "b"), delay_s=600, park=True)
-    assert ground.everything() == before
-    leases.put_back(Held(batch_id, "a"), delay_s=0, park=False)
-    assert holder_of(ground, batch_id) is None
-    assert leases.take(Held(batch_id, "b")) is not None, "at once, for it was not parked"
-
-
-def test_who_puts_a_finished_batch_back_brings_nothing_back(ground: Ground, leases: Leases, batch_id: str) -> None:
-    leases.take(Held(batch_id, "a"))
-    leases.finish(batch_id, "lexical")
-    before = ground.everything()
-    leases.put_back(Held(batch_id, "a"), delay_s=0, park=True)
+    for stranger in ("b", "parked"):
+        leases.put_back(Held(batch_id, MODEL, stranger), tries={"e1": 1})
+        leases.put_back(Held(batch_id, MODEL, stranger), delay_s=600, tries={"e1": 1})
     assert ground.everything() == before
 
 
-def test_nothing_is_due_before_its_time(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
-    leases.take(Held(batch_ids[0], "a"))
-    before = ground.everything()
-    assert leases.due(100) == []
-    assert ground.everything() == before
-
-
-def test_what_nobody_works_on_is_found_once_in_a_while(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
-    expired, parked, untouched = batch_ids
-    leases.take(Held(expired, "a"))
-    leases.take(Held(parked, "a"))
-    leases.put_back(Held(parked, "a"), delay_s=120, park=True)
-    ground.make_due()
-    assert sorted(leases.due(100)) == sorted([expired, parked, untouched])
-    assert all(due_s == about(FIRST_WAIT_S) for due_s in ground.leases().values())
-    assert ground.client.hgetall(ground.keys.holders) == {}, "nobody holds what was found"
-    assert leases.due(100) == []
-    assert all(leases.take(Held(batch_id, "b")) for batch_id in batch_ids)
-    assert leases.renew([Held(expired, "a")]) == {expired}
-
-
-def test_no_more_is_found_than_was_asked_for_and_the_oldest_first(
-    ground: Ground, leases: Leases, batch_ids: list[str]
+@pytest.mark.parametrize("delay_s", [0.0, 60.0])
+def test_who_puts_a_finished_batch_back_brings_nothing_back(
+    ground: Ground, leases: Leases, batch_id: str, delay_s: float
 ) -> None:
-    ground.client.zadd(ground.keys.leases, {batch_id: place for place, batch_id in enumerate(batch_ids, 1)})
-    assert leases.due(2) == batch_ids[:2]
-    assert leases.due(2) == batch_ids[2:]
+    (taken,) = leases.take(MODEL, "a", 1)
+    leases.finish(batch_id, MODEL)
+    leases.put_back(taken.held, delay_s=delay_s, tries={"e1": 1})
+    assert_gone(ground, batch_id)
+
+
+@pytest.mark.usefixtures("batch_id")
+@pytest.mark.parametrize("delay_s", [0.0, 60.0])
+def test_putting_back_twice_is_putting_back_once(ground: Ground, leases: Leases, delay_s: float) -> None:
+    (taken,) = leases.take(MODEL, "a", 1)
+    leases.put_back(taken.held, delay_s=delay_s, tries={"e1": 4})
+    before = ground.everything()
+    leases.put_back(taken.held, delay_s=delay_s, tries={"e1": 4})
+    assert ground.everything() == before
+
+
+def test_tries_add_up_from_round_to_round_and_go_with_the_batch(ground: Ground, leases: Leases, batch_id: str) -> None:
+    rounds = ({"e1": 4, "e2": 1}, {}, {"e1": 3, "e3": 2})
+    seen = []
+    for tries in rounds:
+        (taken,) = leases.take(MODEL, "a", 1)
+        seen.append(taken.tries)
+        leases.put_back(taken.held, tries=tries)
+    assert seen == [{}, {"e1": 4, "e2": 1}, {"e1": 4, "e2": 1}]
+    assert leases.take(MODEL, "a", 1)[0].tries == {"e1": 7, "e2": 1, "e3": 2}
+    leases.finish(batch_id, MODEL)
+    assert_gone(ground, batch_id)
+
+
+def test_tries_are_not_kept_for_ever(ground: Ground, leases: Leases, batch_id: str) -> None:
+    key = ground.keys.tries(batch_id)
+    leases.put_back(leases.take(MODEL, "a", 1)[0].held)
+    assert not ground.client.exists(key)
+    leases.put_back(leases.take(MODEL, "a", 1)[0].held, tries={"e1": 1})
+    ground.client.expire(key, 60)
+    leases.put_back(leases.take(MODEL, "a", 1)[0].held, delay_s=60, tries={"e1": 1})
+    assert TTL_S - 60 < ground.client.ttl(key) <= TTL_S
 
 
 def test_finishing_twice_is_finishing_once(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
     first, *others = batch_ids
     sizes = {batch_id: ground.client.strlen(ground.keys.batch(batch_id)) for batch_id in batch_ids}
-    assert ground.waiting() == {"lexical": sum(sizes.values())}
-    leases.take(Held(first, "a"))
-    leases.finish(first, "lexical")
+    leases.take(MODEL, "a", 2)
+    leases.finish(first, MODEL)
     after = ground.everything()
-    leases.finish(first, "lexical")
+    leases.finish(first, MODEL)
     assert ground.everything() == after
-    assert ground.waiting() == {"lexical": sum(sizes[batch_id] for batch_id in others)}
-    assert set(ground.batches()) == set(ground.leases()) == set(others)
+    assert ground.waiting() == {MODEL: sum(sizes[batch_id] for batch_id in others)}
     for batch_id in others:
-        leases.finish(batch_id, "lexical")
-    assert ground.waiting() == {"lexical": 0}
-    assert (ground.leases(), ground.client.hgetall(ground.keys.holders)) == ({}, {})
+        leases.finish(batch_id, MODEL)
+    assert ground.everything().keys() == {"traces", "waiting"}
+    assert ground.waiting() == {MODEL: 0}

@@ -8,9 +8,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from judging_parts import Gate
 from stage_parts import Chosen, Ground, make_trace, make_verdict, settings_of
 from structlog.testing import capture_logs
 from support.otlp import OtlpReceiver
+from support.processes import wait_until
 
 from judges.catalog import catalogue
 from judges.models.model import ModelSettings
@@ -40,8 +42,8 @@ class Bench:
         self.model = ScriptedModel([YES], MODEL)
         ledger = Ledger(ground.store, self.settings)
         evaluations = Evaluations(self.settings, catalogue(), {"default": self.model}, ledger)
-        self.judging = Judging(self.settings, ground.store, evaluations, ledger)
-        self.judging.start(4)
+        self.judging = Judging(self.settings, ground.store, evaluations, ledger, {"scripted": Gate()})
+        self.judging.start()
         self._ground = ground
 
     def judge(self, *payloads: object) -> None:
@@ -50,6 +52,7 @@ class Bench:
         Chosen(self._ground, models={"default": MODEL}).take()
         for batch_id in self._ground.batches():
             self.judging.run(batch_id)
+        wait_until(lambda: not self.judging.held, what="the end of all batches")
 
     @property
     def asked(self) -> str:

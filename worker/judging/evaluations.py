@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -49,6 +49,14 @@ class Unfinished(NamedTuple):
         return letter, self.verdict
 
 
+class _Round(NamedTuple):
+    """One run of a batch: what is left of it, calls of earlier rounds by evaluation id, whom to tell of each end."""
+
+    batch: Batch
+    tries: Mapping[str, int]
+    ended: Callable[[], None]
+
+
 class Evaluations:
     """Evaluations under one configuration; lives in the event loop of its process."""
 
@@ -62,18 +70,20 @@ class Evaluations:
         self._recorder = Recorder(ledger)
         self._redaction = Redaction.of(settings.redact)
 
-    async def run(self, batch: Batch, finished: set[str]) -> list[Unfinished]:
-        """Judge what is not finished yet; return what could not be judged for a reason that may pass."""
-        wanted = [
-            (item, evaluations)
-            for item in batch.items
-            if (evaluations := [each for each in item.evaluations if each.id not in finished])
-        ]
-        traces = await self._redacted([item for item, _ in wanted])
+    async def run(self, batch: Batch, tries: Mapping[str, int], ended: Callable[[], None]) -> list[Unfinished]:
+        """Judge a batch; return what could not be judged for a reason that may pass.
+
+        Args:
+            batch: What is not finished yet.
+            tries: Calls of earlier rounds, by evaluation id.
+            ended: Called as each evaluation ends, whichever way.
+        """
+        traces = await self._redacted(batch.items)
+        this = _Round(batch, tries, ended)
         runs = [
-            self._one(batch, item, trace, evaluation)
-            for (item, evaluations), trace in zip(wanted, traces, strict=True)
-            for evaluation in evaluations
+            self._one(this, item, trace, evaluation)
+            for item, trace in zip(batch.items, traces, strict=True)
+            for evaluation in item.evaluations
         ]
         results = await asyncio.gather(*runs)
         return [result for result in results if result is not None]
@@ -94,10 +104,12 @@ class Evaluations:
         return await asyncio.to_thread(lambda: [_redact(redaction, item.trace) for item in items])
 
     async def _one(
-        self, batch: Batch, item: Item, trace: Trace | Exception, evaluation: Evaluation
+        self, this: _Round, item: Item, trace: Trace | Exception, evaluation: Evaluation
     ) -> Unfinished | None:
         started_at, start = time.time(), time.perf_counter()
+        batch = this.batch
         assessment = await self._assess(batch, trace, evaluation)
+        this.ended()
         judge, model = self._judges.get(evaluation.judge), self._models.get(batch.model)
         make = partial(
             make_verdict,
@@ -107,20 +119,20 @@ class Evaluations:
             judge_model=batch.judge_model,
             price=model.settings.price if model else None,
             user_key=self._settings.sampling_key,
+            earlier_calls=this.tries.get(evaluation.id, 0),
             started_at=started_at,
             duration_s=time.perf_counter() - start,
         )
         try:
             verdict = make(assessment)
             finished = Finished.of(verdict)
+            if assessment.is_final:
+                _log(verdict, fresh=await self._recorder.record(finished))
+                return None
         except Exception as error:  # noqa: BLE001 - what cannot be written must not take its batch along
             assessment = _faulty(evaluation, error)
             verdict = make(assessment)
-        if not assessment.is_final:
-            return Unfinished(item, evaluation, assessment, verdict)
-        fresh = await self._recorder.record(finished)
-        _log(verdict, fresh=fresh)
-        return None
+        return Unfinished(item, evaluation, assessment, verdict)
 
     async def _assess(self, batch: Batch, trace: Trace | Exception, evaluation: Evaluation) -> Assessment:
         judge, model = self._judges.get(evaluation.judge), self._models.get(batch.model)
@@ -130,7 +142,7 @@ class Evaluations:
         if isinstance(trace, Exception):
             return _faulty(evaluation, trace)
         try:
-            return await evaluate(judge, trace, model)
+            return await evaluate(judge, trace, model, deadline_s=self._settings.evaluation_timeout)
         except Exception as error:  # noqa: BLE001 - one evaluation must not take its batch along
             return _faulty(evaluation, error)
 

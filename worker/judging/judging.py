@@ -1,7 +1,8 @@
-"""Judge batches: a lease first, then all evaluations at once on the process's one event loop.
+"""Judge batches: a lease first, then all evaluations on the process's one event loop.
 
-Celery's threads only wait here; the calls, however many, are coroutines. What is final goes into the ledger, what
-may pass is put back for later, and what could not be made for too long becomes a dead letter.
+Batches of a judge model are taken while its lane has room, whoever gives the word: a message, a slot that came free, or
+the sweeper. No thread waits for a batch, and no batch for the slowest of another. What is final goes into the ledger,
+what may pass is put back for later, and what could not be made for too long becomes a dead letter.
 """
 
 import asyncio
@@ -9,14 +10,19 @@ import contextlib
 import secrets
 import threading
 import time
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, NamedTuple
 
 import structlog
 
-from worker.batches import Batch, BatchError, decode
-from worker.judging.evaluations import Evaluations, Unfinished
+from worker.batches import Batch, BatchError, count, decode, mark, without
+from worker.judging.ending import FAULT_PARKING_S, Ending
+from worker.judging.evaluations import Evaluations
+from worker.judging.lane import Lane, Limits
 from worker.judging.loop import LoopEndedError, LoopThread
-from worker.leases import RENEW_S, Held, Leases
+from worker.leases import RENEW_S, Held, Leases, Taken
 from worker.ledger import Ledger
 from worker.settings import Settings
 from worker.store import Store, StoreError
@@ -25,69 +31,104 @@ __all__ = ["Judging"]
 
 log = structlog.get_logger("tracejudge.judging")
 
-_MIN_PARKING_S: Final = 1.0
-_MAX_PARKING_S: Final = 20.0
-"""Parked work goes on at most this long after its cause is gone."""
+_THREADS: Final = 3
+_AT_ONCE: Final = 8
+"""Batches taken by one script call."""
+_GIVEN_UP_AT_ONCE: Final = 20
 _CANCEL_S: Final = 2.0
 _HAND_BACK_S: Final = 30.0
-_FAULT_PARKING_S: Final = 60.0
-"""A fault of ours hardly passes by itself, and each try may be paid for."""
+_RENEWAL_OVERDUE_S: Final = 2 * RENEW_S
+
+
+class _Work(NamedTuple):
+    """A batch that is being judged, without the evaluations that were finished before."""
+
+    lane: Lane
+    held: Held
+    batch: Batch
+    tries: Mapping[str, int]
+    bytes_each: int
+
+    @property
+    def evaluations(self) -> int:
+        return count(self.batch)
 
 
 class Judging:
     """The judging of one process."""
 
-    def __init__(self, settings: Settings, store: Store, evaluations: Evaluations, ledger: Ledger) -> None:
-        """Prepare; ``start`` begins."""
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        evaluations: Evaluations,
+        ledger: Ledger,
+        gates: Mapping[str, Limits],
+    ) -> None:
+        """Prepare; ``start`` begins.
+
+        Args:
+            gates: The gate to the endpoint of each judge model.
+        """
         self._settings = settings
-        self._leases = Leases(store)
+        self._leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
         self._ledger = ledger
+        self._ending = Ending(self._leases, ledger, settings.give_up_after)
         self._evaluations = evaluations
+        self._lanes = {name: Lane(name, gate, settings.batch_size) for name, gate in gates.items()}
+        self._by_mark = {mark(name): lane for name, lane in self._lanes.items()}
         self._loop = LoopThread("tracejudge-judging")
+        # What waits for Redis waits here, so that the loop never does.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tracejudge-judging")
         self._process = secrets.token_hex(4)
         self._lock = threading.Lock()
-        self._held: dict[str, tuple[Held, asyncio.Task[list[Unfinished]] | None]] = {}
+        self._held: dict[str, tuple[Held, asyncio.Task[None] | None]] = {}
         self._stopping = False
         self._hurried = False
         self._started = False
-        self._threads = settings.threads
-        self.progressed_at = time.monotonic()
+        self.progressed_at = self._renewed_at = time.monotonic()
 
     @property
-    def free(self) -> int:
-        """How many more batches could be judged at once."""
-        return max(0, self._threads - len(self._held))
+    def held(self) -> int:
+        """How many batches are under way here."""
+        return len(self._held)
 
-    def start(self, threads: int) -> None:
-        """Start the loop and the renewal of leases.
+    @property
+    def circuits(self) -> dict[str, bool]:
+        """Whether the circuit of each judge model is open, as this process sees it."""
+        return {name: lane.limits.circuit_open for name, lane in self._lanes.items()}
 
-        Args:
-            threads: Size of the pool whose threads call ``run``.
-        """
-        self._threads = threads
+    def start(self) -> None:
+        """Start the loop and the renewal of leases."""
         self._started = True
         self._loop.start()
         self._loop.submit(self._renew())
 
     def run(self, batch_id: str) -> None:
-        """Judge one batch from first to last; called by a thread of the pool, which waits here.
+        """Hear that a batch is ready: take the oldest of its judge model while there is room.
 
-        A batch that is finished, parked or held by another is left alone. Nothing is raised: whatever goes wrong,
-        the batch stays in Redis and the sweeper finds it.
+        Nothing is raised: whatever goes wrong, the batches stay in Redis and the sweeper finds them.
+        """
+        lane = self._by_mark.get(batch_id.split("-", 2)[1] if batch_id.count("-") > 1 else "")
+        if lane is not None:
+            self._serve(lane)
+
+    def sweep(self) -> None:
+        """Make ready what is due, and take what there is room for, of all judge models.
+
+        Raises:
+            StoreError: Redis did not answer.
         """
         if self._stopping or not self._started:
             return
-        held = Held(batch_id, f"{self._process}-{secrets.token_hex(4)}")
-        try:
-            payload = self._leases.take(held)
-            if payload is None:
-                return
-            self._judge(held, payload)
-        except StoreError as error:
-            log.warning("batch left to the sweeper", batch=batch_id, error=str(error))
-        except Exception as error:  # noqa: BLE001 - Celery would log the text of the error, which may quote a trace
-            log.error("unforeseen error", batch=batch_id, error=type(error).__name__)  # noqa: TRY400
-            self._put_off(held)
+        if time.monotonic() - self._renewed_at > _RENEWAL_OVERDUE_S:
+            # Redis was away, or the loop was busy: else we would sweep our own batches, and judge them twice.
+            self._renew_held()
+        self._leases.sweep(self._lanes)
+        for lane in self._lanes.values():
+            self._serve(lane)
+            if lane.limits.closed_for_s > 0:
+                self._give_up(lane)
 
     def stop(self, grace_s: float) -> None:
         """Take no new batch, let running ones finish for ``grace_s``, give back the rest, end the loop."""
@@ -105,86 +146,145 @@ class Judging:
             # Without Redis the last verdicts cannot be written; their batches stay, and are judged again.
             self._loop.wait(self._evaluations.aclose(), timeout_s=2)
         self._loop.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def hurry(self) -> None:
         """Let a stop that is waiting for running batches wait no longer; any thread or signal handler may call it."""
         self._hurried = True
 
-    def _put_off(self, held: Held) -> None:
-        """Keep a batch that fails by a fault of ours from being judged, and paid for, over and over."""
-        with contextlib.suppress(StoreError):
-            self._leases.put_back(held, delay_s=_FAULT_PARKING_S, park=True)
+    def _serve(self, lane: Lane) -> None:
+        """Fill a lane; one thread at a time does it, and looks once more for whoever asks meanwhile."""
+        while lane.begin():
+            self._fill(lane)
+            while not lane.end():
+                self._fill(lane)
+            # What came free after the last look found nobody to ask, for somebody was at it.
+            if self._stopping or not lane.wants():
+                return
 
-    def _judge(self, held: Held, payload: bytes) -> None:
+    def _fill(self, lane: Lane) -> None:
+        lane.dry = False
         try:
-            batch = decode(payload)
+            while not self._stopping and (room := min(lane.room(), _AT_ONCE)):
+                if self._take(lane, room) < room:
+                    lane.dry = True
+                    return
+        except StoreError as error:
+            lane.dry = True
+            log.warning("batches left to the sweeper", judge_model=lane.judge_model, error=str(error))
+        except Exception as error:  # noqa: BLE001 - Celery would log the text of the error, which may quote a trace
+            lane.dry = True
+            log.error("unforeseen error", judge_model=lane.judge_model, error=type(error).__name__)  # noqa: TRY400
+
+    def _give_up(self, lane: Lane) -> None:
+        """Take what is too old to wait for a closed gate: it is turned away there, and becomes dead letters."""
+        too_old_ms = int((time.time() - self._settings.give_up_after) * 1000)
+        for _ in range(_GIVEN_UP_AT_ONCE):
+            if self._take(lane, _AT_ONCE, made_before_ms=too_old_ms) < _AT_ONCE:
+                return
+
+    def _take(self, lane: Lane, count: int, made_before_ms: int | None = None) -> int:
+        holder = f"{self._process}-{secrets.token_hex(4)}"
+        taken = self._leases.take(lane.judge_model, holder, count, made_before_ms=made_before_ms)
+        works = [work for one in taken if (work := self._opened(lane, one)) is not None]
+        for work in self._without_finished(works):
+            lane.enter(work.evaluations, work.evaluations * work.bytes_each)
+            with self._lock:
+                _, older = self._held.get(work.held.batch_id, (None, None))
+                self._held[work.held.batch_id] = (work.held, None)
+            if older is not None:
+                # Our own lease had lapsed, and another worker made the batch ready.
+                self._loop.call(older.cancel)
+            self._loop.call(partial(self._begin, work))
+        return len(taken)
+
+    def _opened(self, lane: Lane, taken: Taken) -> _Work | None:
+        try:
+            batch = decode(taken.payload)
         except BatchError as error:
             # Another version of the worker wrote it, and will read it.
-            log.warning("batch handed back", batch=held.batch_id, error=str(error))
-            self._leases.put_back(held, delay_s=_HAND_BACK_S, park=True)
-            return
-        ids = [evaluation.id for item in batch.items for evaluation in item.evaluations]
+            log.warning("batch handed back", batch=taken.held.batch_id, error=str(error))
+            self._leases.put_back(taken.held, delay_s=_HAND_BACK_S)
+            return None
+        return _Work(lane, taken.held, batch, taken.tries, len(taken.payload) // max(1, count(batch)))
+
+    def _without_finished(self, works: Sequence[_Work]) -> list[_Work]:
+        ids = [evaluation.id for work in works for item in work.batch.items for evaluation in item.evaluations]
         finished = self._ledger.already_finished(ids)
+        return [work._replace(batch=without(work.batch, finished)) for work in works]
+
+    def _begin(self, work: _Work) -> None:
+        task = asyncio.get_running_loop().create_task(self._judge(work))
         with self._lock:
-            self._held[held.batch_id] = (held, None)
+            self._held[work.held.batch_id] = (work.held, task)
+
+    async def _judge(self, work: _Work) -> None:
+        """Judge a batch from first to last."""
+        left = work.evaluations
+
+        def ended() -> None:
+            nonlocal left
+            left -= 1
+            self._leave(work, 1)
+
+        put_back = partial(self._leases.put_back, work.held)
         try:
-            unfinished = self._loop.wait(self._evaluate(held, batch, finished))
-        except (asyncio.CancelledError, LoopEndedError):
-            # Cancelled at shutdown, or the lease is lost: then this changes nothing, for it needs the lease.
-            self._leases.put_back(held, delay_s=0, park=False)
-            return
+            unfinished = await self._evaluations.run(work.batch, work.tries, ended)
+            last = partial(self._ending.close, work.held, work.batch, unfinished, work.tries)
+        except asyncio.CancelledError:
+            # At shutdown, or the lease is lost: then this changes nothing, for it needs the lease.
+            last = put_back
+        except Exception as error:  # noqa: BLE001 - the text of an unforeseen error may quote a trace
+            log.error("unforeseen error", batch=work.batch.id, error=type(error).__name__)  # noqa: TRY400
+            last = partial(put_back, delay_s=FAULT_PARKING_S)
+        self._leave(work, left)
+        # Not waited for: who cancels the task must not cancel its end.
+        self._threads.submit(self._end, work, last)
+
+    def _leave(self, work: _Work, evaluations: int) -> None:
+        """Give room back; whoever gives the last of a batch's back has others taken."""
+        lane = work.lane
+        lane.leave(evaluations, evaluations * work.bytes_each)
+        if not self._stopping and lane.wants():
+            self._threads.submit(self._refill, lane)
+
+    def _refill(self, lane: Lane) -> None:
+        """Fill a lane unless that was done meanwhile: of the many that leave at once, each submits this."""
+        if lane.wants():
+            self._serve(lane)
+
+    def _end(self, work: _Work, last: Callable[[], None]) -> None:
+        try:
+            last()
+        except StoreError as error:
+            log.warning("batch left to the sweeper", batch=work.batch.id, error=str(error))
+        except Exception as error:  # noqa: BLE001 - the text of an unforeseen error may quote a trace
+            log.error("unforeseen error", batch=work.batch.id, error=type(error).__name__)  # noqa: TRY400
+            with contextlib.suppress(StoreError):
+                # Else it would be judged, and paid for, over and over.
+                self._leases.put_back(work.held, delay_s=FAULT_PARKING_S)
         finally:
             with self._lock:
-                self._held.pop(held.batch_id, None)
-        self._close(held, batch, unfinished)
-
-    async def _evaluate(self, held: Held, batch: Batch, finished: set[str]) -> list[Unfinished]:
-        task = asyncio.ensure_future(self._evaluations.run(batch, finished))
-        self._held[held.batch_id] = (held, task)
-        return await task
-
-    def _close(self, held: Held, batch: Batch, unfinished: list[Unfinished]) -> None:
-        """Remove a batch that is done; else park it, or bury what has been tried for too long."""
-        age_s = time.time() - batch.created_at
-        if unfinished and age_s > self._settings.give_up_after:
-            self._ledger.bury([one.letter(batch) for one in unfinished])
-            unfinished = []
-        if not unfinished:
-            self._leases.finish(batch.id, batch.judge_model)
-            return
-        asked_s = max(one.assessment.retry_after_s or 0.0 for one in unfinished)
-        # Half the age again: the waits double by themselves, without a counter that could be lost.
-        delay_s = max(asked_s, min(_MAX_PARKING_S, max(_MIN_PARKING_S, age_s / 2)))
-        if all(one.assessment.reason == "internal_error" for one in unfinished):
-            delay_s = max(_FAULT_PARKING_S, age_s)
-        # However long the endpoint asked us to wait: a last try, when it is time to give up.
-        delay_s = min(delay_s, max(_MIN_PARKING_S, self._settings.give_up_after - age_s))
-        reasons = sorted({str(one.assessment.reason) for one in unfinished})
-        log.warning(
-            "batch parked",
-            batch=batch.id,
-            judge_model=batch.judge_model,
-            evaluations=len(unfinished),
-            reasons=reasons,
-            notes=sorted({one.assessment.note or "" for one in unfinished}),
-            seconds=round(delay_s, 1),
-        )
-        self._leases.put_back(held, delay_s=delay_s, park=True)
+                holding, _ = self._held.get(work.held.batch_id, (None, None))
+                if holding == work.held:
+                    del self._held[work.held.batch_id]
 
     async def _renew(self) -> None:
-        """Renew all leases of the process; what is no longer ours is not judged further."""
         while not self._stopping or self._held:
             await asyncio.sleep(RENEW_S)
             self.progressed_at = time.monotonic()
-            with self._lock:
-                held = [lease for lease, _ in self._held.values()]
             try:
-                lost = await asyncio.to_thread(self._leases.renew, held)
+                await asyncio.to_thread(self._renew_held)
             except Exception as error:  # noqa: BLE001 - were this to end, all leases would lapse unseen
                 log.warning("leases not renewed", error=type(error).__name__)
-                continue
-            for batch_id in lost:
-                _, task = self._held.get(batch_id, (None, None))
-                if task is not None:
-                    log.warning("lease lost", batch=batch_id)
-                    task.cancel()
+
+    def _renew_held(self) -> None:
+        """Renew all leases of the process; what is no longer ours is not judged further."""
+        with self._lock:
+            held = dict(self._held)
+        for batch_id in self._leases.renew(lease for lease, _ in held.values()):
+            _, task = held[batch_id]
+            if task is not None:
+                log.warning("lease lost", batch=batch_id)
+                self._loop.call(task.cancel)
+        self._renewed_at = time.monotonic()

@@ -29,7 +29,11 @@ class Recorder:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracejudge-recorder")
 
     async def record(self, finished: Finished) -> bool:
-        """Write one verdict; False when it was written before. Waits for Redis as long as it takes."""
+        """Write one verdict; False when it was written before. Waits for Redis as long as it takes.
+
+        Raises:
+            Exception: What nobody foresaw, and not that Redis does not answer.
+        """
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._ready.append((finished, future))
         if self._writer is None:
@@ -49,12 +53,22 @@ class Recorder:
         try:
             while self._ready:
                 group, self._ready = self._ready[:_MAX_GROUP], self._ready[_MAX_GROUP:]
-                fresh = await self._until_written([finished for finished, _ in group])
-                for (_, future), answer in zip(group, fresh, strict=True):
-                    if not future.done():
-                        future.set_result(answer)
+                await self._write_group(group)
         finally:
             self._writer = None
+
+    async def _write_group(self, group: list[tuple[Finished, asyncio.Future[bool]]]) -> None:
+        waiting = [future for _, future in group]
+        try:
+            fresh = await self._until_written([finished for finished, _ in group])
+        except Exception as error:  # noqa: BLE001 - whoever waits hears of it, or would wait for ever
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for future, answer in zip(waiting, fresh, strict=True):
+            if not future.done():
+                future.set_result(answer)
 
     async def _until_written(self, group: list[Finished]) -> list[bool]:
         """Repeat the script until Redis answers: the verdict was paid for, and the script may be repeated."""

@@ -20,11 +20,13 @@ def make_verdict(
     user_key: str,
     started_at: float,
     duration_s: float,
+    earlier_calls: int = 0,
 ) -> Verdict:
     """Make the entry of the outbox.
 
     Args:
         user_key: Key of the hash that stands for the end user's id.
+        earlier_calls: How often the judge model was asked for this evaluation in earlier rounds.
     """
     trace, calls = item.trace, assessment.calls
     input_tokens, output_tokens = (sum(call.input_tokens for call in calls), sum(call.output_tokens for call in calls))
@@ -57,7 +59,7 @@ def make_verdict(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cost_usd=None if price is None else price.cost_usd(input_tokens, output_tokens),
-        attempts=len(calls),
+        attempts=earlier_calls + len(calls),
         calls=calls,
         trace_ended_at=trace.ended_at,
         started_at=started_at,

@@ -10,9 +10,11 @@
 -- KEYS[5] holders       hash
 -- KEYS[6] waiting       hash
 -- KEYS[7] dead          hash
+-- KEYS[8..] ready:<judge model>   sorted sets of judge models whose circuit is open: their batches count as parked
 -- ARGV[1] oldest entry to keep (a stream id) · ARGV[2] cap in bytes · ARGV[3] cap in entries
--- ARGV[4] '1' for a worker, which counts what was newly cut off in its metrics: each cut is told to one worker once
--- ARGV[5..] groups of the outbox
+-- ARGV[4] how old the mean size of an entry may be, in ms
+-- ARGV[5] '1' for a worker, which counts what was newly cut off in its metrics: each cut is told to one worker once
+-- ARGV[6..] groups of the outbox
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
@@ -60,7 +62,7 @@ local function position(stream, group, added, read_field, cut_field, drift_field
     unread = math.max(0, unexplained)
   end
   local newly_cut = 0
-  if ARGV[4] == '1' then
+  if ARGV[5] == '1' then
     newly_cut = number_of(cut_field) - number_of('told:' .. cut_field)
     if newly_cut > 0 then redis.call('HINCRBY', KEYS[3], 'told:' .. cut_field, newly_cut) end
   end
@@ -75,12 +77,21 @@ local function position(stream, group, added, read_field, cut_field, drift_field
   return {unread + pending, newly_cut, age}
 end
 
+-- What an entry takes, in bytes. All of them are looked at: a sample takes the oldest only, and one large trace among
+-- these would cut off thousands. So of many workers one does it, and the others take its word.
+local function mean_size(length)
+  local shared = tonumber(ARGV[4]) > 0
+  if shared and now - number_of('mean:at') < tonumber(ARGV[4]) then return number_of('mean') end
+  local mean = redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 0) / length
+  if shared then redis.call('HSET', KEYS[3], 'mean', math.ceil(mean), 'mean:at', now) end
+  return mean
+end
+
 local length = redis.call('XLEN', KEYS[1])
 local capacity = math.min(tonumber(ARGV[3]), 99999999999999) -- cjson writes no more digits
 if length > 0 then
   local trimmed = redis.call('XTRIM', KEYS[1], 'MINID', '~', ARGV[1], 'LIMIT', 100000)
-  -- All of it: a sample looks at the oldest entries only, and one large trace among them would cut off thousands.
-  local mean = redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 0) / length
+  local mean = mean_size(length)
   capacity = math.max(1, math.min(capacity, math.floor(tonumber(ARGV[2]) / mean)))
   if redis.call('XLEN', KEYS[1]) > capacity then
     trimmed = trimmed + redis.call('XTRIM', KEYS[1], 'MAXLEN', '~', capacity, 'LIMIT', 100000)
@@ -94,7 +105,7 @@ if redis.call('EXISTS', KEYS[1]) == 1 and not pairs_of(redis.call('XINFO', 'STRE
 end
 local traces = position(KEYS[1], 'ingest', added_traces, 'read', 'cut_off', 'drift')
 local outbox = {}
-for place = 5, #ARGV do
+for place = 6, #ARGV do
   local group = ARGV[place]
   outbox[group] = position(KEYS[2], group, number_of('outbox'), 'exported:' .. group, 'outbox_cut_off:' .. group,
     'outbox_drift:' .. group)
@@ -104,9 +115,11 @@ local parked = 0
 for _, holder in ipairs(redis.call('HVALS', KEYS[5])) do
   if holder == 'parked' then parked = parked + 1 end
 end
-local waiting = 0
-for _, bytes in ipairs(redis.call('HVALS', KEYS[6])) do waiting = waiting + tonumber(bytes) end
+for place = 8, #KEYS do parked = parked + redis.call('ZCARD', KEYS[place]) end
+local waiting = {}
+for model, bytes in pairs(pairs_of(redis.call('HGETALL', KEYS[6]))) do waiting[model] = tonumber(bytes) end
 return cjson.encode({
-  traces = traces, capacity = capacity, outbox = next(outbox) and outbox or nil, batches = redis.call('ZCARD', KEYS[4]), parked = parked,
-  waiting_bytes = waiting, dead = redis.call('HLEN', KEYS[7]), cut_off = number_of('cut_off'),
+  traces = traces, capacity = capacity, outbox = next(outbox) and outbox or nil, batches = redis.call('ZCARD', KEYS[4]),
+  parked = parked, waiting = next(waiting) and waiting or nil, dead = redis.call('HLEN', KEYS[7]),
+  cut_off = number_of('cut_off'),
 })

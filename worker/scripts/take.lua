@@ -1,21 +1,16 @@
--- Take a batch's lease, or say why not: 'gone' (finished), 'held' (somebody works on it, or it is parked).
--- Whoever already holds it gets it again, so a call whose reply was lost can be repeated.
+-- Take the leases of the oldest batches of one judge model that are ready.
 --
--- KEYS[1] leases       sorted set, batch id -> due time in ms; no TTL
--- KEYS[2] holders      hash, batch id -> holder or 'parked'; no TTL
--- KEYS[3] batch:<id>   string; no TTL
--- ARGV[1] batch id · ARGV[2] holder · ARGV[3] length of the lease in ms
-local payload = redis.call('GET', KEYS[3])
-if not payload then
-  redis.call('ZREM', KEYS[1], ARGV[1])
-  redis.call('HDEL', KEYS[2], ARGV[1])
-  return {'gone'}
-end
+-- KEYS[1] ready:<judge model>   sorted set, batch id -> time of its making in ms; no TTL
+-- KEYS[2] leases                sorted set, batch id -> due time in ms; no TTL
+-- KEYS[3] holders               hash, batch id -> holder or 'parked'; no TTL
+-- ARGV[1] how many at most · ARGV[2] holder · ARGV[3] length of the lease in ms · ARGV[4] only those made before, in ms
+-- Returns their ids.
 local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local holder = redis.call('HGET', KEYS[2], ARGV[1])
-local due = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
-if holder and holder ~= ARGV[2] and due > now then return {'held'} end
-redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[1])
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
-return {'taken', payload}
+local due = clock[1] * 1000 + math.floor(clock[2] / 1000) + ARGV[3]
+local taken = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[4], 'LIMIT', 0, ARGV[1])
+for _, batch in ipairs(taken) do
+  redis.call('ZREM', KEYS[1], batch)
+  redis.call('ZADD', KEYS[2], due, batch)
+  redis.call('HSET', KEYS[3], batch, ARGV[2])
+end
+return taken

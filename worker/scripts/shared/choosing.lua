@@ -1,11 +1,11 @@
--- How chosen work and late feedback come into the books and batches. It stands before choose.lua and pull.lua, and has
--- their KEYS, ARGV and plan:
+-- How chosen work and late feedback come into the books and batches. It stands before choose.lua, pull.lua and
+-- replay.lua, and has their KEYS, ARGV and plan:
 --
 -- KEYS[2] leases           sorted set, batch id -> due time in ms; no TTL
 -- KEYS[3] waiting          hash, judge model -> bytes of unfinished batches; no TTL
 -- KEYS[4] account:<day>    hash of counts; its TTL is for the caller to set
 -- KEYS[5] account:all      hash of counts; no TTL
--- plan.batches, and by their index KEYS batch:<id>, chosen:<id> and ARGV with payloads
+-- plan.batches, and by their index KEYS batch:<id>, ready:<judge model>, chosen:<id> and ARGV with payloads
 local plan = cmsgpack.unpack(ARGV[1])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -43,12 +43,13 @@ end
 
 -- Write the batches that hold something: their ids.
 local function write_batches()
-  local due, made = now + plan.first_wait_ms, {}
+  local due, made = now + plan.ready_ms, {}
   for place, batch in ipairs(plan.batches) do
     if items[place] then
       local payload = batch.head .. table.concat(items[place], ',') .. ']}'
       redis.call('SET', KEYS[batch.key], payload)
       redis.call('ZADD', KEYS[2], due, batch.id)
+      redis.call('ZADD', KEYS[batch.ready], batch.made_at_ms, batch.id)
       redis.call('HINCRBY', KEYS[3], batch.judge_model, #payload)
       made[#made + 1] = batch.id
     end

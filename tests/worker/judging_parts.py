@@ -1,0 +1,243 @@
+"""What the tests of judging share: a worker whose model follows a script, and batches as ingest leaves them."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from concurrent.futures import wait
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from stage_parts import Chosen, Ground, make_traces, settings_of
+from support.processes import wait_until
+
+from judges.catalog import catalogue
+from judges.judge import Judge
+from judges.models.model import ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, Price
+from judges.models.scripted import Answering, ScriptedModel, Step
+from worker.batches import Batch, fresh_id, made_at_ms
+from worker.books import read_account
+from worker.judging.evaluations import Evaluations
+from worker.judging.judging import Judging
+from worker.ledger import DeadLetter, Ledger
+from worker.settings import Settings
+from worker.store import StoreError
+
+YES = '{"rationale": "Let\'s think step by step. It is fine.", "result": "yes"}'
+HOUR_S = 3600.0
+MODEL = ModelSettings(provider="scripted", model="scripted", price=Price(input=1.0, output=2.0))
+SAFETY = catalogue()["safety"]
+
+
+@dataclass
+class Gate:
+    """The gate to an endpoint, as a lane sees it."""
+
+    limit: int = 256
+    closed_for_s: float = 0.0
+    circuit_open: bool = False
+
+
+class HeldModel(ScriptedModel):
+    """Follows its script, but holds all answers back while ``answers`` is not set, and those of ``hung`` texts."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.reached: list[str] = []
+        self.hung: set[str] = set()
+        self.answers = threading.Event()
+        self.answers.set()
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        text = shown(request)
+        self.reached.append(text)
+        while text in self.hung or not self.answers.is_set():  # noqa: ASYNC110 - the test's thread sets them
+            await asyncio.sleep(0.002)
+        return await super().complete(request)
+
+
+class Desk:
+    """One worker's judging. Its first model is ``default``; there may be others."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        *steps: Step | str | Answering,
+        judges: Mapping[str, Judge] | None = None,
+        models: Mapping[str, ModelSettings] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.settings: Settings = settings_of(ground, models=models or {"default": MODEL}, **settings)
+        self.models = {name: HeldModel(steps or (YES,), model) for name, model in self.settings.models.items()}
+        self.model = self.models["default"]
+        self.gates = {model.judge_model: Gate() for model in self.settings.models.values()}
+        self.gate = self.gates[MODEL.judge_model]
+        self.ledger = Ledger(ground.store, self.settings)
+        judges = catalogue() if judges is None else judges
+        self.evaluations = Evaluations(self.settings, judges, self.models, self.ledger)
+        self.judging = Judging(self.settings, ground.store, self.evaluations, self.ledger, self.gates)
+        self.judging.start()
+
+    @property
+    def asked(self) -> list[str]:
+        """The texts that were judged, in order."""
+        return [shown(request) for request in self.model.requests]
+
+    def run(self, *batch_ids: str) -> None:
+        """Wake, and wait for the end of all that was begun."""
+        for batch_id in batch_ids:
+            self.judging.run(batch_id)
+        self.settle()
+
+    def sweep(self) -> None:
+        """Give the worker the turn it has each second, and wait for the end of all that was begun."""
+        self.judging.sweep()
+        self.settle()
+
+    def settle(self) -> None:
+        wait_until(self._is_idle, what="the end of all batches")
+
+    def begin(self, batch_id: str) -> None:
+        """Run up to where the model answers."""
+        self.model.answers.clear()
+        before = len(self.model.reached)
+        self.judging.run(batch_id)
+        wait_until(lambda: len(self.model.reached) > before, what="the first request")
+
+    def end(self) -> None:
+        """Let the model answer, and wait for the end of what was begun."""
+        self.model.answers.set()
+        self.settle()
+
+    def _is_idle(self) -> bool:
+        """Tell whether nothing is held, and nobody is about to take more."""
+        if self.judging.held:
+            return False
+        wait([self.judging._threads.submit(int)])
+        return not (self.judging.held or any(lane._busy for lane in self.judging._lanes.values()))
+
+
+class Desks(AbstractContextManager["Desks"]):
+    """Sets up workers, and ends them."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._opened: list[Desk] = []
+
+    def __call__(self, *steps: Step | str | Answering, **options: Any) -> Desk:
+        self._opened.append(Desk(self._ground, *steps, **options))
+        return self._opened[-1]
+
+    def __exit__(self, *error: object) -> None:
+        for each in self._opened:
+            each.judging.stop(0.1)
+
+
+def shown(request: ChatRequest) -> str:
+    """Take the judged text out of a request."""
+    return request.messages[1].content.split(">>\n", 1)[1].split("\n<<", 1)[0]
+
+
+def output(number: int) -> str:
+    return f"It is {number}."
+
+
+def failing(*numbers: int, error: Exception | None = None) -> Answering:
+    """Fail for the traces of these numbers."""
+    texts = {output(number) for number in numbers}
+
+    def answer(request: ChatRequest) -> str:
+        if shown(request) in texts:
+            raise error or ModelUnavailableError("away")
+        return YES
+
+    return answer
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    """Stand in for what Redis does not answer."""
+    raise StoreError("Redis does not answer (ConnectionError)")
+
+
+def choose(
+    ground: Ground, count: int, *, batch_size: int = 32, age_s: float = 0.0, first: int = 0, **settings: Any
+) -> list[str]:
+    """Let ingest make batches, of some age; list them, the oldest first."""
+    known = ground.batches()
+    chosen = Chosen(ground, **{"models": {"default": MODEL}, "batch_size": batch_size, **settings})
+    for trace in make_traces(range(first, first + count)):
+        ground.append("p1", [msgspec.structs.replace(trace, output=output(int(trace.trace_id, 16) - 1))])
+    chosen.take()
+    made = sorted(ground.batches().keys() - known.keys())
+    return [aged(ground, batch_id, age_s) for batch_id in made] if age_s else made
+
+
+def aged(ground: Ground, batch_id: str, age_s: float) -> str:
+    """Make a batch that is ready older; its id changes."""
+    keys, batch = ground.keys, ground.batches()[batch_id]
+    created_at = batch.created_at - age_s
+    old_id = fresh_id(batch.judge_model, created_at)
+    rewrite(ground, batch_id, msgspec.structs.replace(batch, id=old_id, created_at=created_at))
+    ground.client.rename(keys.batch(batch_id), keys.batch(old_id))
+    for name in (keys.ready(batch.judge_model), keys.leases):
+        assert ground.client.zrem(name, batch_id) == 1
+        ground.client.zadd(name, {old_id: made_at_ms(old_id)})
+    ground.make_due(old_id, in_s=HOUR_S)
+    return old_id
+
+
+def rewrite(ground: Ground, batch_id: str, batch: Batch) -> None:
+    """Put another payload in a batch's place, with the books of bytes kept."""
+    payload = msgspec.json.encode(batch)
+    more = len(payload) - ground.client.strlen(ground.keys.batch(batch_id))
+    ground.client.set(ground.keys.batch(batch_id), payload)
+    ground.client.hincrby(ground.keys.waiting, batch.judge_model, more)
+
+
+def texts(ground: Ground, batch_id: str) -> set[str]:
+    """Tell what is judged in a batch."""
+    return {item.trace.output for item in ground.batches()[batch_id].items}
+
+
+def holders(ground: Ground) -> dict[str, str]:
+    return {batch.decode(): holder.decode() for batch, holder in ground.client.hgetall(ground.keys.holders).items()}
+
+
+def ready(ground: Ground, judge_model: str = "scripted") -> list[str]:
+    """List the batches that anybody may take, the oldest first."""
+    return [batch_id.decode() for batch_id in ground.client.zrange(ground.keys.ready(judge_model), 0, -1)]
+
+
+def soon(delay_s: float) -> Any:
+    """Expect a due time that was set a moment ago, on a machine that may be slow."""
+    return pytest.approx(delay_s - 1, abs=1.6)
+
+
+def judged(ground: Ground) -> list[str]:
+    """List the traces that have a verdict, in order."""
+    return sorted(entry["trace_id"] for entry in ground.outbox("j"))
+
+
+def letters(ground: Ground) -> dict[str, DeadLetter]:
+    """Read the dead letters by evaluation id."""
+    return {
+        evaluation_id.decode(): msgspec.json.decode(letter, type=DeadLetter)
+        for evaluation_id, letter in ground.client.hgetall(ground.keys.dead).items()
+    }
+
+
+def ids(*numbers: int) -> list[str]:
+    return [trace.trace_id for trace in make_traces(numbers)]
+
+
+def assert_settled(ground: Ground, *, scored: int, dead: int = 0) -> None:
+    """Check that nothing is left, and that each evaluation has ended once."""
+    account = read_account(ground.store)
+    found = (account.chosen, account.scored, account.dead, account.waiting, account.lost)
+    assert found == (scored + dead, scored, dead, 0, 0)
+    assert (ground.batches(), ground.leases(), holders(ground)) == ({}, {}, {})
+    assert set(ground.waiting().values()) <= {0}
+    left = {key.split(":")[0] for key in ground.everything()}
+    assert not left & {"ready", "tries"}

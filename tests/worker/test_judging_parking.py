@@ -1,0 +1,122 @@
+"""What may pass is tried again, no sooner than the endpoint wants, and only what is missing."""
+
+from collections.abc import Iterator
+
+import pytest
+from judging_parts import (
+    HOUR_S,
+    Desks,
+    assert_settled,
+    choose,
+    failing,
+    holders,
+    ids,
+    judged,
+    letters,
+    output,
+    soon,
+)
+from stage_parts import Ground
+
+from judges.models.model import ModelUnavailableError, RateLimitedError
+from judges.models.scripted import Step
+
+
+@pytest.fixture
+def desk(ground: Ground) -> Iterator[Desks]:
+    with Desks(ground) as desks:
+        yield desks
+
+
+def tries(ground: Ground, batch_id: str) -> list[int]:
+    return sorted(map(int, ground.client.hvals(ground.keys.tries(batch_id))))
+
+
+@pytest.mark.parametrize("failure", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected"])
+def test_what_may_pass_parks_the_batch(ground: Ground, desk: Desks, failure: str) -> None:
+    (batch_id,) = choose(ground, 3)
+    worker = desk(Step(failure=failure))
+    worker.run(batch_id)
+    assert holders(ground) == {batch_id: "parked"}
+    assert ground.leases()[batch_id] == soon(1.0)
+    ground.make_due(batch_id, in_s=60)
+    before = ground.everything()
+    worker.run(batch_id)
+    worker.sweep()
+    desk().run(batch_id)
+    assert (ground.everything(), len(worker.asked)) == (before, 3), "a wake-up before the time does nothing"
+    assert (ground.outbox("j"), ground.outbox("d")) == ([], [])
+
+
+def test_after_the_wait_only_what_is_missing_is_judged(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 5)
+    worker = desk(failing(1, 3))
+    worker.run(batch_id)
+    assert judged(ground) == ids(0, 2, 4)
+    ground.make_due()
+    worker.sweep()
+    assert worker.asked[5:] == [output(1), output(3)]
+    assert holders(ground) == {batch_id: "parked"}
+    ground.make_due()
+    heir = desk()
+    heir.sweep()
+    assert heir.asked == [output(1), output(3)]
+    assert judged(ground) == ids(*range(5))
+    assert_settled(ground, scored=5)
+
+
+def test_the_waits_grow_with_the_rounds(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 1)
+    worker = desk(Step(failure="timeout"))
+    worker.run(batch_id)
+    waits = [ground.leases()[batch_id]]
+    for _ in range(11):
+        ground.make_due()
+        worker.sweep()
+        waits.append(ground.leases()[batch_id])
+    assert waits == [*[soon(1)] * 3, *[soon(2)] * 4, *[soon(4)] * 4, soon(8)]
+
+
+@pytest.mark.parametrize(("asked_s", "delay_s"), [(None, 1.0), (0.2, 1.0), (45.0, 45.0), (1e9, 100.0)])
+@pytest.mark.parametrize("kind", [RateLimitedError, ModelUnavailableError])
+def test_the_endpoint_is_left_alone_as_long_as_it_asks_but_not_past_the_end(
+    ground: Ground, desk: Desks, kind: type[RateLimitedError], asked_s: float | None, delay_s: float
+) -> None:
+    (batch_id,) = choose(ground, 3)
+    desk(failing(1, error=kind("slowly", asked_s)), give_up_after=100.0).run(batch_id)
+    assert ground.leases()[batch_id] == soon(delay_s)
+    assert holders(ground) == {batch_id: "parked"}
+
+
+def test_a_verdict_counts_the_calls_of_all_rounds(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 3)
+    worker = desk(failing(1, 2))
+    worker.run(batch_id)
+    ground.make_due()
+    worker.sweep()
+    assert tries(ground, batch_id) == [2, 2]
+    ground.make_due()
+    # Answers that cannot be read are repaired once: two calls a round, unlike those before.
+    desk("no JSON").sweep()
+    found = {entry["trace_id"]: entry["attempts"] for entry in ground.outbox("j")}
+    assert found == dict(zip(ids(0, 1, 2), (1, 4, 4), strict=True))
+    assert not ground.client.exists(ground.keys.tries(batch_id))
+
+
+def test_a_dead_letter_counts_the_calls_of_all_rounds(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 2, age_s=HOUR_S)
+    desk(failing(0, 1)).run(batch_id)
+    for _ in range(2):
+        ground.make_due()
+        desk(failing(1)).sweep()
+    assert tries(ground, batch_id) == [1, 3]
+    ground.make_due()
+    desk(failing(1), give_up_after=HOUR_S / 2).sweep()
+    assert [letter.attempts for letter in letters(ground).values()] == [4]
+    assert_settled(ground, scored=1, dead=1)
+
+
+def test_who_asked_nobody_counts_no_call(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 2)
+    desk(judges={}).run(batch_id)
+    assert tries(ground, batch_id) == []

@@ -1,0 +1,97 @@
+"""Stopping: what runs may end within the grace, the rest is given back at once."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from judging_parts import Desks, assert_settled, choose, failing, holders, ids, judged, output, ready, refuse
+from stage_parts import Ground
+from support.processes import wait_until
+
+
+@pytest.fixture
+def desk(ground: Ground) -> Iterator[Desks]:
+    with Desks(ground) as desks:
+        yield desks
+
+
+def test_what_runs_may_end_within_the_grace(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 2)
+    worker = desk()
+    worker.begin(batch_id)
+    threading.Timer(0.1, worker.model.answers.set).start()
+    worker.judging.stop(10)
+    assert worker.judging.held == 0
+    assert_settled(ground, scored=2)
+
+
+def test_a_stopped_worker_gives_its_leases_back_at_once(ground: Ground, desk: Desks) -> None:
+    batch_ids = choose(ground, 3, batch_size=1)
+    worker = desk(failing(2))
+    worker.model.hung = {output(1), output(2)}
+    worker.judging.run(batch_ids[0])
+    wait_until(lambda: worker.judging.held == 2, what="the end of one")
+    worker.judging.stop(0.05)
+    assert (judged(ground), holders(ground), worker.judging.held) == (ids(0), {}, 0)
+    assert ready(ground) == [batch_id for batch_id in batch_ids if batch_id in ground.batches()]
+    before = ground.everything()
+    worker.judging.run(batch_ids[1])
+    worker.judging.sweep()
+    assert ground.everything() == before, "it takes nothing any more"
+    desk().run(batch_ids[1])
+    assert_settled(ground, scored=3)
+
+
+def test_a_worker_in_a_hurry_does_not_wait_for_what_runs(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 1)
+    worker = desk()
+    worker.begin(batch_id)
+    threading.Timer(0.1, worker.judging.hurry).start()
+    worker.judging.stop(100)
+    assert (ready(ground), holders(ground)) == ([batch_id], {})
+
+
+def test_while_it_stops_a_worker_takes_nothing_more(ground: Ground, desk: Desks) -> None:
+    choose(ground, 4, batch_size=1)
+    worker = desk(batch_size=1)
+    worker.gate.limit = 1
+    worker.begin(ready(ground)[0])
+    assert (worker.judging.held, len(ready(ground))) == (2, 2)
+    threading.Timer(0.1, worker.model.answers.set).start()
+    worker.judging.stop(10)
+    assert (len(judged(ground)), len(ready(ground)), holders(ground)) == (2, 2, {})
+
+
+def test_stopping_ends_in_time_though_redis_takes_no_verdicts(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (batch_id,) = choose(ground, 1)
+    worker = desk()
+    refused = threading.Event()
+
+    def say_no(*_: Any) -> None:
+        refused.set()
+        refuse()
+
+    monkeypatch.setattr(worker.ledger, "record", say_no)
+    worker.judging.run(batch_id)
+    assert refused.wait(10)
+    wait = worker.judging._loop.wait
+    monkeypatch.setattr(worker.judging._loop, "wait", lambda coroutine, timeout_s: wait(coroutine, min(timeout_s, 0.1)))
+    worker.judging.stop(0.05)
+    assert (worker.judging.held, ready(ground)) == (0, [batch_id])
+    desk().run(batch_id)
+    assert_settled(ground, scored=1)
+
+
+def test_what_cannot_be_given_back_is_swept(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
+    (batch_id,) = choose(ground, 1)
+    worker = desk()
+    worker.begin(batch_id)
+    monkeypatch.setattr(worker.judging._leases, "put_back", refuse)
+    worker.judging.stop(0.05)
+    assert worker.judging.held == 0
+    ground.make_due()
+    desk().sweep()
+    assert_settled(ground, scored=1)

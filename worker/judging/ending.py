@@ -1,0 +1,86 @@
+"""How a batch ends: removed, parked for what may pass, or buried for what has been tried for too long."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from worker.batches import Batch
+from worker.judging.evaluations import Unfinished
+from worker.leases import Held, Leases
+from worker.ledger import Ledger
+
+__all__ = ["FAULT_PARKING_S", "Ending", "parking_s"]
+
+log = structlog.get_logger("tracejudge.judging")
+
+_MIN_PARKING_S: Final = 1.0
+_MAX_PARKING_S: Final = 600.0
+_CALLS_PER_ROUND: Final = 4
+_MAX_DOUBLINGS: Final = 20
+_OTHER_VERSION_S: Final = 30.0
+FAULT_PARKING_S: Final = 60.0
+"""A fault of ours hardly passes by itself, and each try may be paid for."""
+
+
+class Ending:
+    """Ends batches of one process."""
+
+    def __init__(self, leases: Leases, ledger: Ledger, give_up_after_s: float) -> None:
+        """Take after how long an evaluation that cannot be made becomes a dead letter."""
+        self._leases = leases
+        self._ledger = ledger
+        self._give_up_after_s = give_up_after_s
+
+    def close(self, held: Held, batch: Batch, unfinished: Sequence[Unfinished], tries: Mapping[str, int]) -> None:
+        """Remove a batch that is done; else park it, or bury what has been tried for too long.
+
+        Args:
+            tries: Calls before this round, by evaluation id.
+
+        Raises:
+            StoreError: Redis did not answer; the lease lapses then, and what is in the ledger is not judged again.
+        """
+        age_s = time.time() - batch.created_at
+        if unfinished and age_s > self._give_up_after_s:
+            self._ledger.bury([one.letter(batch) for one in unfinished])
+            unfinished = ()
+        if not unfinished:
+            self._leases.finish(batch.id, batch.judge_model)
+            return
+        # However long the endpoint asked us to wait: a last try, when it is time to give up.
+        delay_s = min(parking_s(unfinished, age_s), max(_MIN_PARKING_S, self._give_up_after_s - age_s))
+        _log(batch, unfinished, delay_s)
+        made = {one.evaluation.id: one.verdict.attempts - tries.get(one.evaluation.id, 0) for one in unfinished}
+        self._leases.put_back(held, delay_s=delay_s, tries={name: calls for name, calls in made.items() if calls})
+
+
+def parking_s(unfinished: Sequence[Unfinished], age_s: float) -> float:
+    """Say how long a batch waits for its next round.
+
+    As long as the endpoint, or the gate before it, asks for. Where neither does, the endpoint serves others and these
+    evaluations fail by themselves: each round is paid for, so the waits double.
+    """
+    asked = [one.assessment.retry_after_s for one in unfinished if one.assessment.retry_after_s is not None]
+    reasons = {str(one.assessment.reason) for one in unfinished}
+    if reasons == {"internal_error"}:
+        return max(FAULT_PARKING_S, age_s)
+    if reasons == {"unknown_judge_version"}:
+        return _OTHER_VERSION_S
+    if asked:
+        return max(_MIN_PARKING_S, *asked)
+    rounds = min(one.verdict.attempts for one in unfinished) // _CALLS_PER_ROUND
+    return min(_MAX_PARKING_S, _MIN_PARKING_S * 2.0 ** min(rounds, _MAX_DOUBLINGS))
+
+
+def _log(batch: Batch, unfinished: Sequence[Unfinished], delay_s: float) -> None:
+    log.warning(
+        "batch parked",
+        batch=batch.id,
+        judge_model=batch.judge_model,
+        evaluations=len(unfinished),
+        reasons=sorted({str(one.assessment.reason) for one in unfinished}),
+        notes=sorted({one.assessment.note or "" for one in unfinished}),
+        seconds=round(delay_s, 1),
+    )
