@@ -45,7 +45,8 @@ class Account(Struct, frozen=True):
     removed: int
     lost: int
     reasons: Mapping[str, int]
-    """Drops, invalid entries, unscored and dead evaluations by reason, as ``unscored:timeout``."""
+    """Drops, invalid entries, unscored and dead evaluations by reason, as ``unscored:timeout``, and evaluations shed by
+    judge model, as ``shed:gpt-4.1-mini``."""
 
     @property
     def settled(self) -> bool:
@@ -68,9 +69,10 @@ class Measure(Struct, frozen=True):
     capacity: int
     batches: int
     parked: int
-    waiting_bytes: int
     dead: int
     cut_off: int
+    waiting: Mapping[str, int] = {}
+    """Bytes of unfinished batches by judge model."""
     outbox: Mapping[str, Position] = {}
 
 
@@ -107,26 +109,39 @@ class _Producers(NamedTuple):
 
 
 class Caps(NamedTuple):
-    """What the stream of traces may hold: nothing older than the entry ``oldest``, bytes, entries."""
+    """What the stream of traces may hold: nothing older than the entry ``oldest``, bytes, entries.
+
+    ``mean_age_ms`` is how old the mean size of an entry may be that turns bytes into entries.
+    """
 
     oldest: str = "0"
     max_bytes: int = 1 << 50
     max_entries: int = 1 << 50
+    mean_age_ms: int = 0
 
 
-def measure(store: Store, caps: Caps = Caps(), *, groups: tuple[str, ...] = (), tell: bool = False) -> Measure:  # noqa: B008 - frozen
+def measure(
+    store: Store,
+    caps: Caps = Caps(),  # noqa: B008 - frozen
+    *,
+    groups: tuple[str, ...] = (),
+    tell: bool = False,
+    dead_models: Sequence[str] = (),
+) -> Measure:
     """Trim the stream to its caps and measure everything.
 
     Args:
         groups: The exporters to look at.
         tell: Be told what was newly cut off; each cut is told once to one caller.
+        dead_models: Judge models whose circuit is open: their batches count as parked.
 
     Raises:
         StoreError: Redis did not answer.
     """
     keys = store.keys
-    names = (keys.traces, keys.verdicts, keys.books, keys.leases, keys.holders, keys.waiting, keys.dead)
-    arguments: tuple[str | int, ...] = (caps.oldest, caps.max_bytes, caps.max_entries, int(tell), *groups)
+    fixed = (keys.traces, keys.verdicts, keys.books, keys.leases, keys.holders, keys.waiting, keys.dead)
+    names = (*fixed, *map(keys.ready, dead_models))
+    arguments: tuple[str | int, ...] = (*caps, int(tell), *groups)
     return msgspec.json.decode(store.run("measure", names, arguments), type=Measure)
 
 
@@ -193,7 +208,7 @@ def _together(lost_traces: int, lost_evaluations: int) -> int:
 
 
 def _is_reason(name: str) -> bool:
-    return name.split(":", 1)[0] in {"dropped", "invalid", "unscored", "dead"}
+    return name.split(":", 1)[0] in {"dropped", "invalid", "shed", "unscored", "dead"}
 
 
 def _counts(store: Store) -> dict[str, int]:

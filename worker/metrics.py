@@ -63,6 +63,8 @@ class Metrics:
             self.invalid_traces.labels(reason)
         for outcome in LATE_FEEDBACK_OUTCOMES:
             self.late_feedback.labels(outcome)
+        for model in settings.models.values():
+            self.shed.labels(model.judge_model)
 
     def touch_service(self, service: str) -> None:
         """Let all outcomes of a service exist at zero, so that a rate over them is never silent."""
@@ -78,6 +80,9 @@ class Metrics:
         )
         self.cut_off = self._counter("cut_off", "Traces that the caps removed before they were read")
         self.unknown_fields = self._counter("unknown_fields", "Fields of chosen traces that are not ours", ("service",))
+        self.shed = self._counter(
+            "shed", "Evaluations not chosen, since their judge model is away and too much work waits", ("judge_model",)
+        )
         self.late_feedback = self._counter(
             "late_feedback",
             f"Feedback that came after its trace, by what became of it: {', '.join(LATE_FEEDBACK_OUTCOMES)}",
@@ -130,6 +135,7 @@ class Metrics:
         self.concurrency_limit = self._gauge(
             "judge_concurrency_limit", "Requests that may be under way", ("judge_model",)
         )
+        self.circuit_open = self._gauge("judge_circuit_open", "1 while a judge model is left alone", ("judge_model",))
 
     def _pipeline(self) -> None:
         self.stream_lag = self._gauge("stream_lag", "Stream entries not yet read and acknowledged")

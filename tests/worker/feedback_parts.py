@@ -10,6 +10,7 @@ from judges.verdict import Origin
 from worker.books import Account, read_account
 from worker.ingest.feedback import LateFeedbackPasses
 from worker.metrics import Metrics
+from worker.pressure import Pressure
 from worker.settings import Rule
 
 HEARD = Rule(name="heard", judges=("safety", "relevance_to_query"), rate=0.0, always=("negative_feedback",))
@@ -27,17 +28,17 @@ class _NoWaits(threading.Event):
 class Passes:
     """One worker's passes, turned by hand."""
 
-    def __init__(self, ground: Ground, *, waiting_bytes: int = 0, **settings: Any) -> None:
+    def __init__(self, ground: Ground, **settings: Any) -> None:
         self.settings = settings_of(ground, **{"rules": (HEARD,), **settings})
         self.metrics = Metrics(self.settings)
         self.woken: list[str] = []
-        self.waiting_bytes = waiting_bytes
+        self.pressure = Pressure(self.settings.max_waiting_bytes)
         self.stage = LateFeedbackPasses(
             self.settings,
             ground.store,
             self.metrics,
             wake=self.woken.append,
-            waiting_bytes=lambda: self.waiting_bytes,
+            pressure=self.pressure,
         )
         self.stage.stopping = _NoWaits()
 

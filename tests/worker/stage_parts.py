@@ -19,6 +19,7 @@ from worker.books import Caps, Measure, measure
 from worker.ingest.reader import Ingest
 from worker.keys import INGEST_GROUP, Keys
 from worker.metrics import Metrics
+from worker.pressure import Pressure
 from worker.settings import Rule, Settings
 from worker.store import Entry, Store
 
@@ -149,7 +150,8 @@ class Chosen:
         self.settings = settings_of(ground, **settings)
         self.metrics = Metrics(self.settings)
         self.woken: list[str] = []
-        self.ingest = Ingest(self.settings, ground.store, self.metrics, wake=self.woken.append, waiting_bytes=lambda: 0)
+        self.pressure = Pressure(self.settings.max_waiting_bytes)
+        self.ingest = Ingest(self.settings, ground.store, self.metrics, wake=self.woken.append, pressure=self.pressure)
         self._ground = ground
 
     def take(self, entries: Sequence[Entry] | None = None) -> None:

@@ -118,7 +118,7 @@ def test_every_state_from_publication_to_the_last_verdict_balances(ground: Groun
     some["scored"] = 15
     assert not balanced(ground).waiting
     for batch in ground.batches().values():
-        Leases(ground.store).finish(batch.id, batch.judge_model)
+        Leases(ground.store, tries_ttl_s=60).finish(batch.id, batch.judge_model)
     assert balanced(ground) == changed(**done, **some, reasons=reasons)
     assert balanced(ground).settled
 

@@ -1,6 +1,5 @@
 """Ingest and its script: what was read ends under exactly one outcome, in one step, however often that step is made."""
 
-import itertools
 from collections import Counter
 from typing import Any
 
@@ -12,13 +11,10 @@ from judges.models.model import ModelSettings
 from judges.verdict import evaluation_id
 from tracejudge import Feedback
 from worker.books import read_account
-from worker.ingest import reader
 from worker.ingest.entries import read_entry
 from worker.ingest.plan import Planner
-from worker.keys import INGEST_GROUP
 from worker.sampling import position
 from worker.settings import Rule, Where
-from worker.store import StoreError
 
 SHOP = Where(service="shop")
 HALF = Rule(name="half", where=SHOP, judges=("safety", "relevance_to_query"), rate=0.5, always=("error",))
@@ -151,7 +147,7 @@ def test_an_evaluation_carries_whose_it_is_and_with_what_probability_it_was_chos
     }
 
 
-def test_a_batch_is_due_later_counts_as_waiting_and_its_marks_expire(ground: Ground) -> None:
+def test_a_batch_is_ready_and_due_later_counts_as_waiting_and_its_marks_expire(ground: Ground) -> None:
     other = Rule(name="other", judges=("safety",), model="other")
     chosen = Chosen(ground, rules=(other, Rule(name="all", judges=("safety",))), models=MODELS, retention=3600)
     ground.add(make_trace(1))
@@ -159,7 +155,11 @@ def test_a_batch_is_due_later_counts_as_waiting_and_its_marks_expire(ground: Gro
     batches = ground.batches()
     assert len(batches) == 2
     assert set(ground.leases()) == set(batches)
-    assert all(10 < due_s <= 15 for due_s in ground.leases().values())
+    assert all(3590 < due_s <= 3600 for due_s in ground.leases().values())
+    for batch_id, batch in batches.items():
+        made_at_ms = pytest.approx(batch.created_at * 1000, abs=1)
+        ready = ground.client.zrange(ground.keys.ready(batch.judge_model), 0, -1, withscores=True)
+        assert ready == [(batch_id.encode(), made_at_ms)]
     assert ground.waiting() == {
         batch.judge_model: ground.client.strlen(ground.keys.batch(batch_id)) for batch_id, batch in batches.items()
     }
@@ -206,91 +206,6 @@ def test_what_is_repeated_changes_nothing(ground: Ground, again: str) -> None:
     assert ground.everything() == before
     assert samples(chosen.metrics) == counted
     assert chosen.woken == woken
-
-
-def test_an_answer_that_was_lost_on_its_way_does_no_harm(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(3)))
-    run = ground.store.run
-    answers = iter([False, True])
-
-    def lossy(*arguments: Any) -> Any:
-        answer = run(*arguments)
-        if not next(answers):
-            raise StoreError("Redis does not answer (TimeoutError)")
-        return answer
-
-    monkeypatch.setattr(ground.store, "run", lossy)
-    monkeypatch.setattr(chosen.ingest, "stumbled", lambda _: None)
-    chosen.take()
-    assert ground.counted("published", "sampled", "chosen") == {"published": 3, "sampled": 3, "chosen": 3}
-    assert len(evaluations(ground)) == 3
-
-
-def test_while_it_stops_a_worker_leaves_what_it_cannot_write_to_others(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(3)))
-    entries = ground.read()
-
-    def refuse(*_: Any) -> None:
-        raise StoreError("Redis does not answer (ConnectionError)")
-
-    with monkeypatch.context() as away:
-        away.setattr(ground.store, "run", refuse)
-        chosen.ingest.stopping.set()
-        with pytest.raises(StoreError):
-            chosen.take(entries)
-    heir = Chosen(ground)
-    heir.take(ground.claim())
-    assert ground.books()["sampled"] == 3
-
-
-def test_a_dead_readers_entries_are_taken_over_together_with_new_ones(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader, "_STALE_MS", 0)
-    monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(3)))
-    assert len(ground.read(consumer="dead")) == 3
-    ground.append("p1", make_traces(range(3, 5)))
-    chosen.ingest.turn()
-    assert ground.counted("read", "sampled") == {"read": 5, "sampled": 5}
-    assert ground.pending() == 0
-
-
-def test_what_another_takes_over_at_the_same_moment_is_neither_ours_nor_gone(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hour_ms, minute_ms = 3_600_000, 60_000
-    ground.append("p1", make_traces(range(3)))
-    ids = [entry_id for entry_id, _ in ground.read(consumer="dead")]
-    ground.client.xclaim(ground.keys.traces, INGEST_GROUP, "dead", 0, ids, idle=hour_ms)
-    xclaim = ground.store._redis.xclaim
-
-    def beaten(*arguments: Any, **options: Any) -> Any:
-        ground.client.xclaim(ground.keys.traces, INGEST_GROUP, "rival", minute_ms, ids)
-        return xclaim(*arguments, **options)
-
-    monkeypatch.setattr(ground.store._redis, "xclaim", beaten)
-    claimed = ground.store.claim_stale(ground.keys.traces, INGEST_GROUP, "heir", idle_ms=minute_ms, count=10)
-    assert claimed == []
-    assert ground.client.xpending(ground.keys.traces, INGEST_GROUP)["consumers"] == [{"name": b"rival", "pending": 3}]
-
-
-def test_past_the_bound_of_waiting_work_nothing_is_read(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_PRESSURE_PAUSE_S", 0.001)
-    monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    chosen = Chosen(ground, max_waiting_bytes=1000)
-    waiting = iter([1001, 1000])
-    chosen.ingest._waiting_bytes = lambda: next(waiting)
-    ground.add(make_trace(1))
-    chosen.ingest.turn()
-    assert (ground.books(), ground.pending()) == ({}, 0)
-    chosen.ingest.turn()
-    assert ground.books()["sampled"] == 1
 
 
 def test_a_trace_published_again_is_a_duplicate(ground: Ground) -> None:
@@ -345,111 +260,6 @@ def test_rules_that_want_the_same_share_one_evaluation_of_the_larger_rate(ground
     }
 
 
-def test_a_producers_traces_count_as_published_when_sent_bare_ones_when_read(ground: Ground) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(10)), service="shop")
-    for trace in make_traces(range(10, 15)):
-        ground.add(trace)
-    chosen.take(ground.read(count=4))
-    assert ground.counted("published", "sent", "bare", "arrived") == {
-        "published": 10,
-        "sent": 10,
-        "bare": 0,
-        "arrived": 4,
-    }
-    chosen.take()
-    assert ground.counted("published", "sent", "bare", "arrived") == {
-        "published": 15,
-        "sent": 10,
-        "bare": 5,
-        "arrived": 15,
-    }
-    assert only(samples(chosen.metrics), "producer_published_total") == {
-        ("producer_published_total", "service=shop"): 15
-    }
-
-
-def test_bare_traces_count_as_published_by_their_own_service(ground: Ground) -> None:
-    nothing = Rule(name="some", judges=("safety",), where=Where(service="a"))
-    chosen = Chosen(ground, rules=(nothing,))
-    for number, service in enumerate("aabbbc"):
-        ground.add(make_trace(number, service=service))
-    chosen.take()
-    assert only(samples(chosen.metrics), "producer_published_total") == {
-        ("producer_published_total", "service=a"): 2,
-        ("producer_published_total", "service=b"): 3,
-        ("producer_published_total", "service=c"): 1,
-    }
-
-
-def test_the_largest_report_counts_whatever_comes_late_or_twice(ground: Ground) -> None:
-    chosen = Chosen(ground)
-    for published, full, invalid in ((10, 2, 0), (7, 1, 0), (10, 2, 0), (12, 2, 1), (11, 2, 0)):
-        ground.report("p1", published, buffer_full=full, invalid=invalid)
-        chosen.take()
-    assert ground.counted("published", "dropped", "dropped:buffer_full", "dropped:invalid", "arrived", "read") == {
-        "published": 12,
-        "dropped": 3,
-        "dropped:buffer_full": 2,
-        "dropped:invalid": 1,
-        "arrived": 0,
-        "read": 5,
-    }
-    assert only(samples(chosen.metrics), "producer_published_total", "producer_dropped_total") == {
-        ("producer_published_total", "service=shop"): 12,
-        ("producer_dropped_total", "reason=buffer_full", "service=shop"): 2,
-        ("producer_dropped_total", "reason=invalid", "service=shop"): 1,
-    }
-
-
-def test_reports_of_several_producers_in_one_read_add_up(ground: Ground) -> None:
-    chosen = Chosen(ground)
-    for producer, published in itertools.product(("p1", "p2"), (3, 5, 4)):
-        ground.append(producer, [make_trace(published)], service="shop")
-        ground.report(producer, published, too_large=1)
-    chosen.take()
-    assert ground.counted("published", "dropped", "sent", "sampled", "duplicate") == {
-        "published": 10,
-        "dropped": 2,
-        "sent": 6,
-        "sampled": 3,
-        "duplicate": 3,
-    }
-
-
-def test_what_is_sent_after_a_report_with_drops_counts_as_published_at_once(ground: Ground) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(4)))
-    ground.report("p1", 10, buffer_full=6)
-    chosen.take()
-    ground.append("p1", make_traces(range(4, 9)))
-    before = read_account(ground.store)
-    chosen.take()
-    after = read_account(ground.store)
-    assert (before.published, before.dropped, before.unread, before.lost) == (15, 6, 5, 0)
-    assert (after.published, after.dropped, after.unread, after.lost) == (15, 6, 0, 0)
-    assert ground.books()["published"] == 15
-
-
-def test_a_report_alone_makes_no_key_that_stays(ground: Ground) -> None:
-    report = {"producer": "forged", "seq": 1, "service": "shop", "published": 3, "accepted": 3, "dropped": {}}
-    ground.add(report, kind="r")
-    ground.report("p1", 3)
-    Chosen(ground).take()
-    assert 0 < ground.client.ttl(ground.keys.producer("forged")) <= 90 * 86_400
-    assert 0 < ground.client.ttl(ground.keys.producer("p1")) <= 1000, "the producer's own TTL stays"
-
-
-@pytest.mark.parametrize("kind", ["f", "r"])
-def test_a_producers_unreadable_feedback_or_report_unbalances_nothing(ground: Ground, kind: str) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", [make_trace(1)])
-    ground.append("p1", [b"{"], kind=kind)
-    chosen.take()
-    account = read_account(ground.store)
-    assert (account.published, account.sampled, account.invalid, account.lost) == (2, 1, 1, 0)
-
-
 def test_feedback_is_acknowledged_and_counted_once(ground: Ground) -> None:
     chosen = Chosen(ground)
     ground.append("p1", [FEEDBACK, FEEDBACK], kind="f")
@@ -458,28 +268,3 @@ def test_feedback_is_acknowledged_and_counted_once(ground: Ground) -> None:
     chosen.take(entries)
     assert (ground.pending(), ground.books()) == (0, {"read": 2, "feedback": 2, "feedback:no_rule": 2})
     assert samples(chosen.metrics) == {("late_feedback_total", "outcome=no_rule"): 2}
-
-
-def test_entries_that_are_gone_count_as_cut_off(ground: Ground) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(5)))
-    entries = ground.read()
-    ground.client.xtrim(ground.keys.traces, maxlen=2, approximate=False)
-    chosen.take([(entry_id, None) for entry_id, _ in entries[:3]] + entries[3:])
-    assert ground.counted("cut_off", "sampled", "read", "arrived") == {
-        "cut_off": 3,
-        "sampled": 2,
-        "read": 2,
-        "arrived": 2,
-    }
-    assert ground.pending() == 0
-    account = read_account(ground.store)
-    assert (account.published, account.cut_off, account.sampled, account.lost) == (5, 3, 2, 0)
-
-
-def test_ten_thousand_unsampled_traces_at_once_are_one_step(ground: Ground) -> None:
-    """More ids than Lua can spread over the arguments of one call."""
-    chosen = Chosen(ground, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
-    ground.append("p1", make_traces(range(10_000)))
-    chosen.take()
-    assert ground.counted("not_sampled", "read") == {"not_sampled": 10_000, "read": 10_000}

@@ -241,11 +241,12 @@ def test_past_the_bound_of_waiting_work_nothing_more_is_chosen(ground: Ground) -
     ground.add(ONE)
     complain(ground, ONE.trace_id)
     take(ground)
-    passes = Passes(ground, max_waiting_bytes=1000, waiting_bytes=1001)
+    passes = Passes(ground, max_waiting_bytes=1000)
+    passes.pressure.hear_waiting({"lexical": 1001})
     passes.until_dealing()
     passes.turn(5)
     assert (evaluations(ground), ended(ground)) == ([], {})
-    passes.waiting_bytes = 1000
+    passes.pressure.hear_waiting({"lexical": 1000})
     passes.turn()
     assert ended(ground) == {"pulled": 1}
 
@@ -315,3 +316,33 @@ def test_an_answer_of_the_store_that_does_not_come_is_asked_for_again(
     assert (ended(ground), evaluations(ground)) == ({"pulled": 1}, BOTH)
     assert only(samples(passes.metrics), "late_feedback_total") == {}, "the books have it, and nothing counts twice"
     balanced(ground)
+
+
+def test_what_would_ask_a_shed_model_waits_for_a_later_pass(ground: Ground) -> None:
+    models = {name: ModelSettings(provider="lexical", label=name) for name in ("default", "dead")}
+    lab = Rule(
+        name="lab",
+        judges=("safety",),
+        always=("negative_feedback",),
+        rate=0.0,
+        model="dead",
+        where=Where(service="lab"),
+    )
+    fields = {"rules": (HEARD, lab), "models": models, "max_waiting_bytes": 10_000}
+    other = make_trace(2, service="lab")
+    for trace in (ONE, other):
+        ground.add(trace)
+        complain(ground, trace.trace_id)
+    take(ground, **fields)
+    passes = Passes(ground, **fields)
+    passes.pressure.hear_waiting({"dead": 10_001})
+    passes.pressure.hear_dead({"dead"})
+    passes.make()
+    assert passes.outcomes == ended(ground) == {"pulled": 1}
+    assert {trace_id for trace_id, *_ in evaluations(ground)} == {ONE.trace_id}
+    assert 50 < gathered(ground)[other.trace_id] <= 60
+    passes.pressure.hear_waiting({})
+    make_due(ground)
+    passes.make()
+    assert passes.outcomes == ended(ground) == {"pulled": 2}
+    assert balanced(ground).chosen == 5

@@ -14,8 +14,9 @@ from tracejudge import Trace
 from worker.books import Measure, Position, measure, read_account
 from worker.housekeeping import Housekeeping
 from worker.keys import INGEST_GROUP
-from worker.leases import Held, Leases
+from worker.leases import Leases
 from worker.metrics import Metrics
+from worker.pressure import Pressure
 from worker.settings import Rule
 from worker.store import Entry
 
@@ -49,7 +50,7 @@ def reader(ground: Ground) -> Chosen:
 
 def test_where_nothing_is_nothing_is_measured(ground: Ground) -> None:
     nothing = Position(lag=0, newly_cut=0, oldest_ms=0)
-    expected = Measure(nothing, 7, 0, 0, 0, 0, 0, {"metrics": nothing})
+    expected = Measure(nothing, 7, 0, 0, 0, 0, outbox={"metrics": nothing})
     assert ground.measure(groups=("metrics",), max_entries=7) == expected
     ground.client.delete(ground.keys.traces)
     assert ground.measure(groups=("metrics",), max_entries=7) == expected
@@ -125,15 +126,14 @@ def test_batches_their_bytes_and_dead_letters_are_counted(ground: Ground) -> Non
     chosen = Chosen(ground, batch_size=1)
     ground.append("p1", make_traces(range(4)))
     chosen.take()
-    leases = Leases(ground.store)
-    first, second, *_ = chosen.woken
-    for batch_id in (first, second):
-        leases.take(Held(batch_id, "a"))
-    leases.put_back(Held(second, "a"), delay_s=10, park=True)
+    leases = Leases(ground.store, tries_ttl_s=60)
+    _, second = leases.take("lexical", "a", 2)
+    leases.put_back(second.held, delay_s=10)
     ground.client.hset(ground.keys.dead, mapping={"1": "{}", "2": "{}", "3": "{}"})
     found = ground.measure()
     waiting = sum(ground.client.strlen(ground.keys.batch(batch_id)) for batch_id in ground.batches())
-    assert (found.batches, found.parked, found.waiting_bytes, found.dead) == (4, 1, waiting, 3)
+    assert (found.batches, found.parked, found.waiting, found.dead) == (4, 1, {"lexical": waiting}, 3)
+    assert measure(ground.store, dead_models=["lexical", "other"]).parked == 3, "two that nobody holds are parked too"
 
 
 def by_producer(ground: Ground) -> None:
@@ -196,7 +196,15 @@ def test_what_is_cut_off_is_told_to_one_of_many(ground: Ground) -> None:
 def test_of_two_workers_one_counts_a_cut_off_in_its_metrics(ground: Ground) -> None:
     both = [Metrics(settings_of(ground)) for _ in range(2)]
     keepers = [
-        Housekeeping(settings_of(ground, max_stream=10), ground.store, metrics, groups=("metrics",), progress={})
+        Housekeeping(
+            settings_of(ground, max_stream=10),
+            ground.store,
+            metrics,
+            groups=("metrics",),
+            progress={},
+            pressure=Pressure(1),
+            circuits=dict,
+        )
         for metrics in both
     ]
     ground.append("p1", big(range(50)))

@@ -67,7 +67,7 @@ CONTRACT = {
 }
 """Section 7 of the contract, row by row."""
 
-LATER = {"judge_circuit_open", "shed_total", "dead_cut_off_total"}
+LATER = {"dead_cut_off_total"}
 """In the contract, and not made yet."""
 
 EXTRA = {

@@ -254,3 +254,42 @@ def test_the_default_rules_judge_groundedness_only_with_context() -> None:
     bare = {choice.judge for choice in under_test.sample(trace()).choices}
     full = {choice.judge for choice in under_test.sample(trace(context=["A document."])).choices}
     assert (bare, full) == ({"relevance_to_query", "safety"}, {"relevance_to_query", "safety", "groundedness"})
+
+
+# --- what is remembered ---
+
+PATTERNED = (
+    rule(0.3, "shop", where=Where(service="sh?p", has=("context",)), always=("error",)),
+    rule(0.6, "named", ("relevance_to_query",), where=Where(environment="prod*", has=("input",))),
+    rule(0.1, "other", where=Where(service="[!s]*"), model="other", always=("negative_feedback",)),
+)
+traces = st.builds(
+    Trace,
+    trace_id=trace_ids,
+    service=st.sampled_from(["shop", "ship", "lab"]),
+    output=st.just("It is."),
+    environment=st.sampled_from([None, "prod", "prod-eu", "test"]),
+    input=st.sampled_from([None, "Is it?", " "]),
+    context=st.sampled_from([None, [], ["It is warm."]]),
+    error=st.sampled_from([None, "timeout"]),
+    feedback=st.sampled_from([None, Feedback(-1), Feedback(1)]),
+)
+
+
+@unhurried
+@given(st.lists(traces, max_size=20))
+def test_a_sampler_answers_the_thousandth_trace_as_it_would_the_first(seen: list[Trace]) -> None:
+    one = sampler(*PATTERNED)
+    for each in seen * 2:
+        assert one.sample(each) == sampler(*PATTERNED).sample(each)
+        assert one.sample_complaint(each) == sampler(*PATTERNED).sample_complaint(each)
+
+
+@pytest.mark.parametrize(
+    "names", [[f"s{number}" for number in range(5_000)], ["s" * 2_000]], ids=["without-end", "as-long-as-texts"]
+)
+def test_names_are_remembered_within_bounds(names: list[str]) -> None:
+    one = sampler(rule(where=Where(name="s*")))
+    for _ in range(2):
+        assert all(one.sample(trace(name=name)).choices for name in names)
+    assert sum(len(str(name)) for name in one._remembered) <= 4_096 * 8

@@ -1,7 +1,7 @@
 """The plan under construction: keys, payloads and lists in the form that ``choose.lua`` reads."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from worker.batches import Evaluation
@@ -9,14 +9,21 @@ from worker.ingest.entries import FeedbackEntry, ReportEntry, TraceEntry
 from worker.ingest.gathered import MAX_GATHERED, member_of
 from worker.ingest.layout import Layout
 from worker.keys import INGEST_GROUP, Keys
-from worker.leases import FIRST_WAIT_MS
+from worker.leases import READY_MS
 from worker.sampling import RuleTally
 from worker.settings import Settings
 
-__all__ = ["ACCOUNT_TTL_S", "Draft", "Plan", "Tally"]
+__all__ = ["ACCOUNT_TTL_S", "Draft", "Plan", "Shed", "Tally"]
 
 ACCOUNT_TTL_S: Final = 90 * 86_400
 _NO_PRODUCER: Final = 0
+
+
+class Shed(NamedTuple):
+    """How many evaluations of a trace are not chosen because their judge model is dead and has work enough."""
+
+    judge_model: str
+    amount: int
 
 
 class Tally(NamedTuple):
@@ -26,6 +33,7 @@ class Tally(NamedTuple):
     reason: str | None
     producer: str | None
     service: str
+    shed: tuple[Shed, ...] = ()
 
 
 class Plan(NamedTuple):
@@ -49,11 +57,11 @@ class Draft:
 
     def __init__(self, settings: Settings, keys: Keys) -> None:
         """Begin with the keys that every plan has."""
-        self.rules: Counter[RuleTally] = Counter()
         self._settings = settings
         self._names = keys
         fixed = (keys.traces, keys.leases, keys.waiting, keys.account_now(), keys.books, keys.feedback)
         self._layout = Layout(settings, keys, fixed)
+        self._rules: dict[tuple[RuleTally, ...], int] = {}
         self._tallies: dict[Tally, list[str]] = {}
         self._feedback: dict[str, list[str]] = {}
         self._gathered: list[dict[str, object]] = []
@@ -62,6 +70,11 @@ class Draft:
         self._reports: list[tuple[ReportEntry, dict[str, object]]] = []
         self._producers: dict[str, int] = {}
         self._services: dict[int, str] = {}
+
+    def sampled(self, rules: tuple[RuleTally, ...]) -> None:
+        """Count how the rules fared with a trace."""
+        # By the tuple, which is one and the same for nearly all traces.
+        self._rules[rules] = self._rules.get(rules, 0) + 1
 
     def tally(self, entry_id: str, tally: Tally) -> None:
         """Count an entry that ends here."""
@@ -91,33 +104,27 @@ class Draft:
         }
         self._reports.append((entry, fields))
 
-    def choose(self, entry: TraceEntry, evaluations: Sequence[tuple[str, Evaluation]]) -> None:
-        """Put a trace's evaluations into the open batches of their models."""
+    def choose(
+        self, entry: TraceEntry, evaluations: Sequence[tuple[str, Evaluation]], shed: Sequence[Shed] = ()
+    ) -> None:
+        """Put a trace's evaluations into the open batches of their models, but for those that are shed."""
         fields = {
             "id": entry.entry_id,
             "producer": self._producer(entry.producer, entry.trace.service),
             "payload": self._layout.trace(entry.trace),
             "evaluations": self._layout.evaluations(evaluations),
+            "shed": dict(shed),
         }
         self._traces.append((entry, fields))
 
     def finish(self) -> Plan:
         """Make the plan."""
-        tallies = [
-            {
-                "outcome": tally.outcome,
-                "reason": tally.reason,
-                "producer": self._producer(tally.producer, tally.service),
-                "ids": ids,
-            }
-            for tally, ids in self._tallies.items()
-        ]
         plan = {
             "group": INGEST_GROUP,
             "chosen_ttl_s": self._settings.ledger_ttl_s,
             "account_ttl_s": ACCOUNT_TTL_S,
-            "first_wait_ms": FIRST_WAIT_MS,
-            "tallies": [{key: value for key, value in tally.items() if value is not None} for tally in tallies],
+            "ready_ms": READY_MS,
+            "tallies": [self._laid_out(tally, ids) for tally, ids in self._tallies.items()],
             "feedback": self._feedback,
             "gathered": self._gathered,
             "max_gathered": MAX_GATHERED,
@@ -135,8 +142,24 @@ class Draft:
             traces=tuple(entry for entry, _ in self._traces),
             reports=tuple(entry for entry, _ in self._reports),
             services=self._services,
-            rules=self.rules,
+            rules=self._counted_rules(),
         )
+
+    def _laid_out(self, tally: Tally, entry_ids: list[str]) -> Mapping[str, object]:
+        fields = {
+            "outcome": tally.outcome,
+            "producer": self._producer(tally.producer, tally.service),
+            "ids": entry_ids,
+            "shed": dict(tally.shed),
+        }
+        return fields if tally.reason is None else {**fields, "reason": tally.reason}
+
+    def _counted_rules(self) -> Counter[RuleTally]:
+        counted: Counter[RuleTally] = Counter()
+        for rules, amount in self._rules.items():
+            for rule in rules:
+                counted[rule] += amount
+        return counted
 
     def _producer(self, producer: str | None, service: str) -> int:
         if producer is None:

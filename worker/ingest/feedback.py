@@ -2,6 +2,9 @@
 
 Ingest has moved the feedback from the stream into a set of its own and acknowledged it there; it stays in that set
 until the script that deals with it takes it out. So a worker may die at any moment: another makes the pass again.
+
+What would be judged by a model that is away, while too much of its work waits, is postponed from pass to pass: it is
+pulled in once the model is back, or not found any more when the stream's caps have cut its trace off meanwhile.
 """
 
 import time
@@ -16,6 +19,7 @@ from worker.ingest.plan import Planner
 from worker.ingest.pull import Puller, Sought
 from worker.ingest.search import Search
 from worker.metrics import Metrics
+from worker.pressure import Pressure
 from worker.settings import Settings
 from worker.stage import Stage
 from worker.store import Store
@@ -90,13 +94,13 @@ class LateFeedbackPasses(Stage):
         metrics: Metrics,
         *,
         wake: Callable[[str], None],
-        waiting_bytes: Callable[[], int],
+        pressure: Pressure,
     ) -> None:
         """Prepare the thread; ``start`` begins.
 
         Args:
             wake: Sends the wake-up for a batch; may fail, since the sweeper sends another.
-            waiting_bytes: How much chosen work is unfinished; past the setting's bound nothing more is chosen.
+            pressure: Tells when nothing more is chosen, and for which judge models.
         """
         super().__init__("late-feedback")
         self._settings = settings
@@ -105,7 +109,7 @@ class LateFeedbackPasses(Stage):
         self._gathered = Gathered(store, settings.late_feedback_wait)
         self._puller = Puller(settings, store, Planner(settings, store.keys))
         self._wake = wake
-        self._waiting_bytes = waiting_bytes
+        self._pressure = pressure
         self._look_every_s = min(_LOOK_EVERY_S, settings.late_feedback_wait)
         self._pass: _Pass | None = None
 
@@ -125,7 +129,7 @@ class LateFeedbackPasses(Stage):
             self._seek(self._pass)
         elif self._pass.part is None:
             self._end(self._pass)
-        elif self._waiting_bytes() > self._settings.max_waiting_bytes:
+        elif self._pressure.bounds.paused:
             self.stopping.wait(_PRESSURE_PAUSE_S)
         else:
             self._deal(self._pass, self._pass.part)
@@ -143,7 +147,9 @@ class LateFeedbackPasses(Stage):
             current.advance()
 
     def _deal(self, current: _Pass, part: list[Sought]) -> None:
-        pulled = self._puller.pull(part)
+        pulled = self._puller.pull(part, self._pressure.bounds.shed)
+        if pulled.later:
+            self._gathered.postpone([raw.encode() for raw in pulled.later])
         current.advance()
         for outcome, amount in pulled.outcomes.items():
             self._metrics.late_feedback.labels(outcome).inc(amount)

@@ -110,15 +110,20 @@ class Gathered:
         read = {raw: _read(raw) for raw in found}
         strangers = [raw for raw, complaint in read.items() if complaint is None]
         if strangers:
-            self._postpone(strangers)
+            # What a newer version has gathered is left to a worker that knows it, and not looked at all the time.
+            self.postpone(strangers)
         return [Member(raw.decode(), complaint) for raw, complaint in read.items() if complaint is not None]
 
-    def _postpone(self, strangers: Sequence[bytes]) -> None:
-        """Leave what a newer version has gathered to a worker that knows it, and do not look at it all the time."""
+    def postpone(self, raw: Sequence[bytes]) -> None:
+        """Leave members to the next pass, those of them that are still gathered.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
 
         def postpone(client: "redis.Redis") -> None:
             later = self._now_ms(client) + self._wait_ms
-            client.zadd(self._keys.feedback, dict.fromkeys(strangers, later), xx=True)
+            client.zadd(self._keys.feedback, dict.fromkeys(raw, later), xx=True)
 
         self._store.call(postpone)
 

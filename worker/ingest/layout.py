@@ -1,13 +1,12 @@
 """What one script call gets: key names, payloads and open batches, each named by its index as Lua counts."""
 
-import secrets
 import time
 from collections.abc import Sequence
 
 import msgspec
 
 from tracejudge import Trace
-from worker.batches import Evaluation, head
+from worker.batches import Evaluation, fresh_id, head, made_at_ms
 from worker.keys import Keys
 from worker.settings import Settings
 
@@ -27,6 +26,7 @@ class Layout:
         self._keys = list(fixed)
         self._payloads: list[bytes] = []
         self._open: dict[str, tuple[int, int]] = {}
+        self._ready_keys: dict[str, int] = {}
 
     def key(self, name: str) -> int:
         """Add a key and return its index."""
@@ -53,18 +53,26 @@ class Layout:
         """Give the script's keys and arguments."""
         return tuple(self._keys), (msgspec.msgpack.encode(plan), *self._payloads)
 
+    def _ready(self, judge_model: str) -> int:
+        if judge_model not in self._ready_keys:
+            self._ready_keys[judge_model] = self.key(self._names.ready(judge_model))
+        return self._ready_keys[judge_model]
+
     def _batch(self, model: str) -> int:
         """Return the model's open batch, or open another when that one is full."""
         place, filled = self._open.get(model, (0, self._settings.batch_size))
         if filled >= self._settings.batch_size:
-            batch_id = secrets.token_hex(8)
+            created_at = time.time()
             judge_model = self._settings.models[model].judge_model
+            batch_id = fresh_id(judge_model, created_at)
             self.batches.append(
                 {
                     "key": self.key(self._names.batch(batch_id)),
                     "id": batch_id,
                     "judge_model": judge_model,
-                    "head": head(batch_id, model, judge_model, time.time()),
+                    "ready": self._ready(judge_model),
+                    "made_at_ms": made_at_ms(batch_id),
+                    "head": head(batch_id, model, judge_model, created_at),
                 }
             )
             place, filled = len(self.batches), 0

@@ -9,6 +9,7 @@
 -- KEYS[5] account:all      hash of counts; no TTL
 -- KEYS[6] feedback:due     sorted set, feedback as JSON -> time of its pass in ms; TTL ARGV.chosen_ttl_s
 -- KEYS[7..]                batch:<id> string, no TTL · chosen:<id> string, TTL ARGV.chosen_ttl_s
+--                          ready:<judge model> sorted set, no TTL
 --                          producer:<id> hash, TTL set by the producer, else ARGV.account_ttl_s; what is added here:
 --                            reported, dropped, dropped:<reason>  the largest totals of its reports
 --                            accounted, sent:accounted, trimmed:accounted  what the books hold of it
@@ -31,7 +32,16 @@ local function arrive(producer, amount)
   arrivals[producer] = (arrivals[producer] or 0) + amount
 end
 
--- Entries that end here: unsampled, without a rule, invalid.
+-- Evaluations that were not chosen because their judge model is dead: in the books, and by judge model in the answer.
+local shed = {}
+local function shed_all(of_models, entries)
+  for model, each in pairs(of_models) do
+    shed[model] = (shed[model] or 0) + each * entries
+    count('shed:' .. model, each * entries)
+  end
+end
+
+-- Entries that end here: unsampled, without a rule, shed, invalid.
 local tallied = {}
 for place, tally in ipairs(plan.tallies) do
   local amount = acknowledge(tally.ids)
@@ -39,6 +49,7 @@ for place, tally in ipairs(plan.tallies) do
   if amount > 0 then
     count(tally.outcome, amount)
     if tally.reason then count(tally.outcome .. ':' .. tally.reason, amount) end
+    shed_all(tally.shed, amount)
     arrive(tally.producer, amount)
   end
 end
@@ -76,6 +87,7 @@ for place, trace in ipairs(plan.traces) do
   if acknowledge({trace.id}) == 1 then
     outcomes[place] = choose(trace.payload, trace.evaluations) > 0 and 'sampled' or 'duplicate'
     count(outcomes[place], 1)
+    shed_all(trace.shed, 1)
     arrive(trace.producer, 1)
   else
     outcomes[place] = ''
@@ -83,6 +95,11 @@ for place, trace in ipairs(plan.traces) do
 end
 
 local made = write_batches()
+local waiting = {}
+if #made > 0 then
+  local all = redis.call('HGETALL', KEYS[3])
+  for place = 1, #all, 2 do waiting[all[place]] = tonumber(all[place + 1]) end
+end
 
 -- Producers report totals since their start; the largest of each counts, and what it adds to the books is the
 -- difference to what the books already hold of it.
@@ -140,5 +157,5 @@ redis.call('EXPIRE', KEYS[4], plan.account_ttl_s)
 
 return cjson.encode({
   tallied = filled(tallied), outcomes = filled(outcomes), made = filled(made), published = filled(published),
-  dropped = filled(dropped), feedback = filled(feedback),
+  dropped = filled(dropped), feedback = filled(feedback), shed = filled(shed), waiting = filled(waiting),
 })

@@ -9,28 +9,13 @@
 -- KEYS[5] account:all      hash of counts; no TTL
 -- KEYS[6] feedback:due     sorted set, feedback as JSON -> time of its pass in ms; TTL set by ingest
 -- KEYS[7..]                batch:<id> string, no TTL · chosen:<id> string, TTL ARGV.chosen_ttl_s
---                          named by their index in the plan
+--                          ready:<judge model> sorted set, no TTL; named by their index in the plan
 -- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
--- Before it stands shared/choosing.lua: `plan`, `now`, the counts, the batches.
+-- Before it stand shared/choosing.lua (`plan`, `now`, the counts, the batches), entry_ids.lua and settled.lua.
 -- Returns how much feedback ended under which outcome, and the batches made.
-local function last_delivered()
-  if redis.call('EXISTS', KEYS[1]) == 0 then return nil end
-  for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-    local state = {}
-    for place = 1, #group, 2 do state[group[place]] = group[place + 1] end
-    if state['name'] == plan.group then return state['last-delivered-id'] end
-  end
-  return nil
-end
-
-local delivered = last_delivered()
-
--- Whether ingest is done with all of these entries. Pulled in before, a trace that its rate would have chosen were a
--- duplicate there, and missing in the quality series.
-local function settled(publications)
+local function all_settled(publications)
   for _, one in ipairs(publications) do
-    if not delivered or before(delivered, one.id) then return false end
-    if #redis.call('XPENDING', KEYS[1], plan.group, one.id, one.id, 1) > 0 then return false end
+    if not settled(one.id) then return false end
   end
   return true
 end
@@ -42,7 +27,7 @@ for _, trace in ipairs(plan.traces) do
   end
   if #gathered == 0 then
     -- Dealt with before.
-  elseif not settled(trace.publications) then
+  elseif not all_settled(trace.publications) then
     for _, member in ipairs(gathered) do redis.call('ZADD', KEYS[6], 'XX', now + plan.wait_ms, member) end
   else
     local asked, new = 0, 0
