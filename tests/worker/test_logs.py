@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +79,13 @@ def test_our_lines_are_json_with_their_fields(written: Written) -> None:
     }
 
 
+def test_lines_can_be_searched_for_a_field_and_its_value(written: Written) -> None:
+    structlog.get_logger("tracejudge.test").info("verdict", seconds=0.5, service="Läden")
+    structlog.get_logger("tracejudge.test").info("verdict", seconds=0.5)
+    assert [line.count('"event": "verdict"') for line in written.text.splitlines()] == [1, 1]
+    assert [line.count('"seconds": 0.5') for line in written.text.splitlines()] == [1, 1]
+
+
 def test_lines_of_libraries_have_the_same_form(written: Written) -> None:
     logging.getLogger("some.library").warning("lost %s of %d", "connection", 3)
     line = written.line
@@ -120,6 +128,46 @@ def test_the_level_holds_for_ours_and_theirs(level: str, events: int, monkeypatc
         logger.info("two")
         logger.warning("three")
     assert len(Written(stream).lines) == 2 * events
+
+
+@pytest.mark.parametrize(
+    ("value", "rendered"),
+    [
+        ("Läden \U0001f600 \u2028", "Läden \U0001f600 \u2028"),
+        ("\ud800", "\ud800"),
+        (ValueError("by zero"), "ValueError('by zero')"),
+        (type("Name", (str,), {})("shop"), "shop"),
+        ({"safety": 0.5}, {"safety": 0.5}),
+        ({1: None}, {"1": None}),
+        (2**70, 2**70),
+        (math.nan, None),
+    ],
+    ids=["other characters", "half a character", "an object", "a kind of text", "a dict", "keys", "large", "no number"],
+)
+def test_whatever_a_field_holds_it_is_one_line_of_ascii(written: Written, value: object, rendered: object) -> None:
+    structlog.get_logger("tracejudge.test").info("odd", value=value)
+    logging.getLogger("some.library").warning("%s", value)
+    assert written.text.isascii()
+    assert written.lines[0]["value"] == rendered
+    assert [line["event"] for line in written.lines] == ["odd", str(value)]
+
+
+def test_standard_error_that_is_closed_stops_nobody(written: Written) -> None:
+    written.stream.close()
+    structlog.get_logger("tracejudge.test").info("lost")
+    logging.getLogger("some.library").warning("lost")
+
+
+def test_a_logger_follows_the_next_configuration_to_its_output(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = structlog.get_logger("tracejudge.test")
+    logger.info("first")
+    later = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", later)
+    logs.configure("info")
+    logger.info("second")
+    assert [line["event"] for line in (*written.lines, *Written(later).lines)] == ["first", "second"]
 
 
 def test_what_libraries_say_of_every_task_and_request_is_left_out(written: Written) -> None:

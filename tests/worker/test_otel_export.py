@@ -1,100 +1,28 @@
-"""The OpenTelemetry exporter on a real outbox and a real receiver: what arrives, and what becomes of what cannot."""
+"""The OpenTelemetry exporter on a real outbox and a real receiver: what arrives there."""
 
-import email.utils
 import hashlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
+import msgspec
 import pytest
-from stage_parts import Ground, make_verdict, only, samples, settings_of
-from support import otlp as collector
+from otel_parts import BEGAN_S, GROUP, SCORED, Senders, evaluated, names, numbered, pending, senders
+from stage_parts import Ground, make_verdict
 from support.otlp import Link, Log, OtlpReceiver, Span, Status
 
-from judges.models.model import ModelSettings
-from judges.verdict import Call, Score, Verdict
-from worker.export.otel import OtelExporter
-from worker.export.prometheus import PrometheusExporter
-from worker.metrics import Metrics
+from judges.verdict import Call, Score
 
-GROUP = "otel"
-MODELS = {"default": ModelSettings(provider="lexical"), "big": ModelSettings(model="gpt-4.1-mini")}
 RESOURCE = {"service.name": "tracejudge", "service.version": version("tracejudge-worker")}
 SCHEMA = "https://opentelemetry.io/schemas/1.41.1"
 ORIGIN = {"resource": RESOURCE, "scope_name": "tracejudge", "scope_version": "", "schema_url": SCHEMA}
-BEGAN_S = 1_700_000_000.25  # as in make_verdict, which lasts half a second
 VERSION = "0123456789abcdef0123456789abcdef"
-
-SCORED = make_verdict(
-    7,
-    outcome="scored",
-    scores=(Score("safety", 1.0, 1.0, "yes", passed=True),),
-    rationale="The answer says: it is warm.",
-    trace_id="0af7651916cd43dd8448eb211c80319c",
-    span_id="b7ad6b7169203331",
-    response_id="chatcmpl-1",
-    environment="prod",
-    user_id="0123456789abcdef",
-    judge_model="gpt-4.1-mini",
-    probability=0.25,
-    weight=4.0,
-    cost_usd=0.5,
-    attempts=2,
-    calls=(
-        Call(BEGAN_S, 0.125, "rate_limited"),
-        Call(BEGAN_S + 0.125, 0.25, "ok", 100, 20, "chatcmpl-2", "gpt-4.1-mini-2025", "stop"),
-    ),
-)
 pytestmark = pytest.mark.usefixtures("_short_reads")
-
-
-class Sending:
-    """One worker's exporter, whose waits pass at once and are kept."""
-
-    def __init__(self, ground: Ground, endpoint: str, **settings: Any) -> None:
-        self._settings = settings_of(ground, models=MODELS, otlp_endpoint=endpoint, **settings)
-        self.metrics = Metrics(self._settings)
-        self.exporter = OtelExporter(self._settings, ground.store, self.metrics, endpoint)
-        self.exporter.stale_ms = 0
-        self.exporter._client._waits = self._wait
-        self.exporter.prepare()
-        self.waits: list[float] = []
-        self.meanwhile: Callable[[], object] = lambda: None
-        self.halts = False
-
-    def turn(self) -> None:
-        self.exporter._next_claim = 0.0
-        self.exporter.turn()
-
-    @property
-    def dropped(self) -> dict[str, float]:
-        """Count what was dropped, by reason."""
-        found = only(samples(self.metrics), "export_dropped_total")
-        assert all(exporter == "exporter=otel" for _, exporter, _ in found)
-        return {reason.removeprefix("reason="): amount for (_, _, reason), amount in found.items()}
-
-    def _wait(self, seconds: float) -> bool:
-        self.waits.append(seconds)
-        self.meanwhile()
-        return self.halts
-
-
-Senders = Callable[..., Sending]
 
 
 @pytest.fixture
 def sender(ground: Ground, otlp: OtlpReceiver) -> Iterator[Senders]:
-    """Make exporters for the receiver."""
-    made: list[Sending] = []
-
-    def make(endpoint: str = otlp.endpoint, **settings: Any) -> Sending:
-        made.append(Sending(ground, endpoint, **settings))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.exporter._client.close()
+    yield from senders(ground, otlp)
 
 
 def span_id(seed: str) -> str:
@@ -104,23 +32,6 @@ def span_id(seed: str) -> str:
 def ns(seconds: float) -> int:
     """A float of seconds since the epoch is good to a quarter of a microsecond."""
     return int(seconds * 1e9)
-
-
-def pending(ground: Ground) -> int:
-    return ground.pending(GROUP, ground.keys.verdicts)
-
-
-def evaluated(otlp: OtlpReceiver) -> list[str]:
-    """List the evaluations whose spans were accepted, in order."""
-    return [span.attributes["tracejudge.evaluation.id"] for span in otlp.spans if span.kind == "INTERNAL"]
-
-
-def numbered(count: int) -> list[Verdict]:
-    return [make_verdict(number, response_id=f"response {number}") for number in range(count)]
-
-
-def names(verdicts: list[Verdict]) -> list[str]:
-    return [verdict.evaluation_id for verdict in verdicts]
 
 
 def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
@@ -339,195 +250,6 @@ def test_dead_letters_are_acknowledged_and_not_sent(ground: Ground, otlp: OtlpRe
     assert (evaluated(otlp), len(otlp.logs), pending(ground), worker.dropped) == (names(numbered(2)), 2, 0, {})
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_a_receiver_that_is_busy_is_waited_for(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders, status: int
-) -> None:
-    otlp.behaviour = collector.sequence(*[collector.failing(status)] * 3, collector.Accept())
-    ground.send(*numbered(2))
-    worker = sender()
-    worker.meanwhile = lambda: waiting.append(pending(ground))
-    waiting: list[int] = []
-    worker.turn()
-    assert (worker.waits, waiting) == ([0.5, 1.0, 2.0], [2, 2, 2])
-    assert (evaluated(otlp), len(otlp.logs), pending(ground), worker.dropped) == (names(numbered(2)), 2, 0, {})
-
-
-def test_the_waits_grow_up_to_a_bound(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.behaviour = collector.sequence(*[collector.failing(503)] * 8, collector.Accept())
-    ground.send(make_verdict(1))
-    worker = sender()
-    worker.turn()
-    assert worker.waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0]
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_the_receiver_says_how_long_it_is_left_alone(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders, status: int
-) -> None:
-    asked = [7, 0, email.utils.formatdate(time.time() + 60, usegmt=True), "soon", 1e9, "-5"]
-    otlp.behaviour = collector.sequence(
-        *(collector.failing(status, retry_after=each) for each in asked), collector.Accept()
-    )
-    ground.send(make_verdict(1))
-    worker = sender()
-    worker.turn()
-    assert worker.waits == [7.0, 1.0, pytest.approx(58, abs=3), 4.0, 300.0, 16.0]
-    assert (len(otlp.spans), len(otlp.logs), pending(ground)) == (1, 1, 0)
-
-
-def test_while_spans_wait_no_event_is_sent(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.behaviour = lambda export: collector.failing(503) if export.path == "/v1/logs" else collector.Accept()
-    ground.send(make_verdict(1))
-    worker = sender()
-    worker.meanwhile = lambda: setattr(otlp, "behaviour", collector.Accept())
-    worker.turn()
-    assert [(export.path, export.status) for export in otlp.exports] == [
-        ("/v1/traces", 200),
-        ("/v1/logs", 503),
-        ("/v1/logs", 200),
-    ]
-
-
-@pytest.mark.parametrize("status", [400, 413, 422])
-def test_one_that_the_receiver_rejects_goes_alone_and_is_counted(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders, status: int
-) -> None:
-    verdicts = numbered(9)
-    poison = verdicts[4].evaluation_id
-    otlp.behaviour = collector.refuses_items(
-        lambda item: item.attributes.get("tracejudge.evaluation.id") == poison, status=status
-    )
-    ground.send(*verdicts)
-    worker = sender()
-    worker.turn()
-    assert evaluated(otlp) == [name for name in names(verdicts) if name != poison]
-    assert len(otlp.logs) == 9
-    assert (worker.dropped, worker.waits, pending(ground)) == ({"rejected": 1}, [], 0)
-
-
-def test_a_rejected_event_is_counted_as_well(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.behaviour = collector.refuses_items(
-        lambda item: isinstance(item, Log) and item.attributes["gen_ai.response.id"] == "response 0"
-    )
-    ground.send(*numbered(3))
-    worker = sender()
-    worker.turn()
-    assert (len(otlp.spans), len(otlp.logs), worker.dropped, pending(ground)) == (3, 2, {"rejected": 1}, 0)
-
-
-def test_a_request_that_is_too_large_is_sent_in_parts(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.behaviour = lambda export: collector.failing(413) if len(export.items) > 3 else collector.Accept()
-    ground.send(*numbered(10))
-    worker = sender()
-    worker.turn()
-    assert (evaluated(otlp), len(otlp.logs), worker.dropped) == (names(numbered(10)), 10, {})
-    assert [event.attributes["gen_ai.response.id"] for event in otlp.logs] == [
-        verdict.response_id for verdict in numbered(10)
-    ]
-
-
-def test_a_receiver_that_is_busy_in_between_gets_no_part_twice(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders
-) -> None:
-    busy = iter([False, True])
-
-    def behaviour(export: collector.Export) -> collector.Accept:
-        if len(export.items) > 2:
-            return collector.failing(413)
-        return collector.failing(503) if next(busy, False) else collector.Accept()
-
-    otlp.behaviour = behaviour
-    ground.send(*numbered(4))
-    worker = sender()
-    worker.turn()
-    assert (evaluated(otlp), worker.waits) == (names(numbered(4)), [0.5])
-
-
-def test_all_rejected_is_all_counted(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.behaviour = collector.failing(401)
-    ground.send(*numbered(4))
-    worker = sender()
-    worker.turn()
-    assert (otlp.spans, otlp.logs, worker.dropped, pending(ground)) == ((), (), {"rejected": 8}, 0)
-
-
-def test_what_a_receiver_took_only_in_part_is_counted(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.behaviour = collector.sequence(collector.partial(2), collector.partial(1))
-    ground.send(*numbered(4))
-    worker = sender()
-    worker.turn()
-    assert (len(otlp.spans), len(otlp.logs)) == (2, 3)
-    assert (worker.dropped, worker.waits, pending(ground)) == ({"partial_success": 3}, [], 0)
-
-
-def test_a_warning_that_comes_with_success_drops_nothing(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.behaviour = collector.partial(0, "please use gRPC")
-    ground.send(*numbered(2))
-    worker = sender()
-    worker.turn()
-    assert (len(otlp.spans), worker.dropped) == (2, {})
-
-
-def test_a_receiver_that_is_down_delays_and_loses_nothing(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.close()
-    worker = sender()
-    ground.send(*numbered(3))
-
-    def come_up() -> None:
-        assert pending(ground) == 3
-        if len(worker.waits) == 2:
-            otlp.start()
-
-    worker.meanwhile = come_up
-    worker.turn()
-    assert worker.waits == [0.5, 1.0]
-    assert (evaluated(otlp), len(otlp.logs), pending(ground), worker.dropped) == (names(numbered(3)), 3, 0, {})
-
-
-def test_meanwhile_the_metrics_go_on(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.behaviour = collector.sequence(collector.failing(503), collector.Accept())
-    ground.send(*numbered(3))
-    worker = sender()
-    metrics = Metrics(settings_of(ground))
-    counting = PrometheusExporter(settings_of(ground), ground.store, metrics)
-    counting.prepare()
-    seen = []
-
-    def count() -> None:
-        counting.turn()
-        outbox = ground.measure(groups=("metrics", "otel")).outbox
-        seen.append((sum(only(samples(metrics), "verdicts_total").values()), outbox["metrics"].lag, outbox["otel"].lag))
-
-    worker.meanwhile = count
-    worker.turn()
-    assert seen == [(3, 0, 3)]
-    assert ground.measure(groups=("otel",)).outbox["otel"].lag == 0
-
-
-def test_who_is_told_to_stop_while_waiting_leaves_the_entries_to_others(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders
-) -> None:
-    otlp.behaviour = collector.failing(503)
-    ground.send(*numbered(3))
-    stopped, heir = sender(), sender()
-    stopped.halts = True
-    stopped.turn()
-    assert (stopped.waits, pending(ground), otlp.spans) == ([0.5], 3, ())
-    otlp.behaviour = collector.Accept()
-    heir.turn()
-    assert (evaluated(otlp), pending(ground), ground.books()["exported:otel"]) == (names(numbered(3)), 0, 3)
-
-
-def test_its_thread_ends_soon_though_the_receiver_is_down(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.close()
-    worker = sender()
-    worker.exporter._client._waits = lambda _: worker.exporter.stopping.wait(60)
-    ground.send(make_verdict(1))
-    worker.exporter.start()
-    assert worker.exporter.stop(5)
-
-
 def test_what_cannot_be_read_is_counted_and_other_versions_wait(
     ground: Ground, otlp: OtlpReceiver, sender: Senders
 ) -> None:
@@ -539,12 +261,26 @@ def test_what_cannot_be_read_is_counted_and_other_versions_wait(
     assert (evaluated(otlp), worker.dropped, pending(ground)) == (names([make_verdict(1)]), {"unreadable": 1}, 1)
 
 
-def test_an_endpoint_may_have_a_path_and_a_slash_at_its_end(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"evaluation_id": "no hexadecimal"},
+        {"evaluation_id": "1" * 33},
+        {"started_at": -1.0},
+        {"started_at": 1e30},
+        {"calls": (Call(BEGAN_S, 0.5, "ok", input_tokens=2**63),)},
+    ],
+    ids=["id", "long id", "before the epoch", "far future", "tokens"],
+)
+def test_one_that_cannot_be_a_span_is_counted_and_holds_nothing_up(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders, fields: dict[str, Any]
 ) -> None:
-    ground.send(make_verdict(1))
-    sender(f"{otlp.endpoint}/").turn()
-    assert len(otlp.spans) == len(otlp.logs) == 1
+    good = numbered(2)
+    ground.send(good[0], msgspec.structs.replace(make_verdict(7), **fields), good[1])
+    worker = sender()
+    worker.turn()
+    assert (evaluated(otlp), len(otlp.logs), pending(ground)) == (names(good), 2, 0)
+    assert worker.dropped == {"unreadable": 1}
 
 
 def test_reasons_for_dropping_are_there_at_zero(sender: Senders) -> None:

@@ -25,6 +25,7 @@ class Counting:
         self.metrics = Metrics(settings_of(ground, **settings))
         self.exporter = PrometheusExporter(settings_of(ground, **settings), ground.store, self.metrics)
         self.exporter.stale_ms = 0
+        self.exporter.gather_s = 0.0
         self.exporter.prepare()
 
     def turn(self, count: int | None = None) -> None:

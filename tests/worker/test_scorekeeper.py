@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.exposition import generate_latest
+from stage_parts import samples
 from support.scrape import Scrape, parse
 
 from judges.verdict import REASONS, Score, Verdict
@@ -61,8 +62,7 @@ class Counted:
         self._keeper = Scorekeeper(self.settings, self.metrics)
 
     def count(self, *verdicts: Verdict, kind: Any = "j") -> Scrape:
-        for one in verdicts:
-            self._keeper.count(OutboxEntry("1-0", kind, one))
+        self._keeper.count(*(OutboxEntry("1-0", kind, one) for one in verdicts))
         return parse(generate_latest(self.metrics.registry).decode())
 
 
@@ -176,6 +176,21 @@ def test_scores_are_counted_bare_in_the_histogram_and_weighted_beside_it() -> No
     assert scrape.value("tracejudge_score_weighted_total", **labels) == 4 * 0.25 + 10 * 0.75
     buckets = {sample.labels["le"]: sample.value for sample in scrape.samples("tracejudge_score_bucket", **labels)}
     assert (buckets["0.2"], buckets["0.3"], buckets["0.7"], buckets["0.8"], buckets["+Inf"]) == (0, 1, 1, 2, 2)
+
+
+def test_it_makes_no_difference_how_many_are_counted_together() -> None:
+    verdicts = [
+        verdict(scores=(PASS, FAIL), weight=4.0, trace_ended_at=999.0),
+        verdict(scores=(UNRATED,), details={"fabricated_evidence": 2}),
+        verdict(outcome="abstained", service="desk"),
+        verdict(outcome="unscored", reason="refusal"),
+        verdict(scores=(PASS,), origin="late_feedback", weight=0.0),
+    ] * 2
+    together, one_by_one = Counted(), Counted()
+    together.count(*verdicts)
+    for one in verdicts:
+        one_by_one.count(one)
+    assert samples(together.metrics) == samples(one_by_one.metrics)
 
 
 # --- what does not count ---
@@ -313,6 +328,13 @@ def test_a_score_points_to_its_trace_by_w3c_ids(
     found = [one.labels for one in scrape.exemplars("tracejudge_score_bucket")]
     assert found == ([] if exemplar is None else [exemplar])
     assert all(sum(len(key) + len(value) for key, value in one.items()) <= 128 for one in found)
+
+
+def test_scores_counted_together_have_an_exemplar_in_each_bucket() -> None:
+    bad = msgspec.structs.replace(FAIL, value=0.75)
+    scrape = count(*[verdict(scores=(FAIL,)), verdict(scores=(bad,))] * 3)
+    found = [exemplar.value for exemplar in scrape.exemplars("tracejudge_score_bucket", metric="true")]
+    assert found == [0.25, 0.75]
 
 
 def test_an_exemplar_holds_the_score() -> None:

@@ -1,20 +1,19 @@
 """Send verdicts to an OTLP receiver as spans and events; one that is down delays them, up to the outbox's cap."""
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Final
 
-from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+import structlog
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 
-from worker.export import conventions
+from worker.export.envelope import Envelope
 from worker.export.otlp import Channel, Halted, OtlpClient
 from worker.export.outbox import OutboxEntry, OutboxReader
-from worker.export.telemetry import Telemetry
+from worker.export.telemetry import Encoded, Telemetry
 from worker.metrics import Metrics
 from worker.redaction import Redaction
 from worker.settings import Settings
@@ -22,8 +21,11 @@ from worker.store import Store
 
 __all__ = ["OtelExporter"]
 
-_TRACES: Final = Channel("/v1/traces", encode_spans, ExportTraceServiceResponse)
-_LOGS: Final = Channel("/v1/logs", encode_logs, ExportLogsServiceResponse)
+log = structlog.get_logger("tracejudge.export")
+
+_ENVELOPE: Final = Envelope({"service.name": "tracejudge", "service.version": version("tracejudge-worker")})
+_TRACES: Final = Channel("/v1/traces", _ENVELOPE.traces, ExportTraceServiceResponse)
+_LOGS: Final = Channel("/v1/logs", _ENVELOPE.logs, ExportLogsServiceResponse)
 
 
 class OtelExporter(OutboxReader):
@@ -35,12 +37,10 @@ class OtelExporter(OutboxReader):
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, endpoint: str) -> None:
         """Prepare the thread; ``start`` begins."""
         super().__init__(store, "otel")
-        resource = Resource(
-            {SERVICE_NAME: "tracejudge", SERVICE_VERSION: version("tracejudge-worker")}, conventions.SCHEMA_URL
-        )
         providers = {model.judge_model: model.provider for model in settings.models.values()}
-        redaction = Redaction.of(settings.redact)
-        self._telemetry = Telemetry(resource, providers, settings.export_explanations, redaction)
+        self._telemetry = Telemetry(
+            providers, explanations=settings.export_explanations, redaction=Redaction.of(settings.redact)
+        )
         self._drop = partial(metrics.export_dropped.labels, self.exporter)
         for reason in ("unreadable", "rejected", "partial_success"):
             self._drop(reason)
@@ -48,10 +48,10 @@ class OtelExporter(OutboxReader):
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         """Send verdicts and then acknowledge; dead letters are no verdicts and are only acknowledged."""
-        verdicts = [entry.verdict for entry in entries if entry.kind == "j"]
+        encoded = list(self._encoded(entries))
         try:
-            self._client.deliver(_TRACES, [span for verdict in verdicts for span in self._telemetry.spans(verdict)])
-            self._client.deliver(_LOGS, [event for verdict in verdicts for event in self._telemetry.events(verdict)])
+            self._client.deliver(_TRACES, [span for each in encoded for span in each.spans])
+            self._client.deliver(_LOGS, [event for each in encoded for event in each.events])
         except Halted:
             return
         self.acknowledge([entry.entry_id for entry in entries])
@@ -65,3 +65,14 @@ class OtelExporter(OutboxReader):
     def dropped(self, reason: str, amount: int) -> None:
         """Count what could not be delivered."""
         self._drop(reason).inc(amount)
+
+    def _encoded(self, entries: Sequence[OutboxEntry]) -> Iterator[Encoded]:
+        for entry in entries:
+            if entry.kind != "j":
+                continue
+            try:
+                yield self._telemetry.encode(entry.verdict)
+            except (ValueError, OverflowError, struct.error) as error:
+                # One that cannot be a span must not hold up all behind it, again and again.
+                log.warning("verdict cannot be exported", exporter=self.exporter, error=type(error).__name__)
+                self.dropped("unreadable", 1)

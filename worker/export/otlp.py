@@ -1,7 +1,7 @@
 """Post to an OTLP/HTTP receiver, and read its answer as the protocol says: wait, split, or drop with a count."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import httpx
 import structlog
@@ -34,10 +34,10 @@ class Waits(Protocol):
 
 
 class Channel(NamedTuple):
-    """One signal: its path, how it is encoded, and what its answer looks like."""
+    """One signal: its path, how a request is made of encoded items, and what its answer looks like."""
 
     path: str
-    encode: Callable[[Sequence[Any]], Message]
+    request: Callable[[Sequence[bytes]], bytes]
     response: type[Message]
 
 
@@ -51,7 +51,7 @@ class OtlpClient:
         self._dropped = dropped
         self._client = httpx.Client(timeout=_TIMEOUT_S)
 
-    def deliver(self, channel: Channel, items: Sequence[object]) -> None:
+    def deliver(self, channel: Channel, items: Sequence[bytes]) -> None:
         """Deliver items: all, or in halves where the receiver does not take them together.
 
         Raises:
@@ -74,9 +74,9 @@ class OtlpClient:
         """Close connections."""
         self._client.close()
 
-    def _until_taken(self, channel: Channel, items: Sequence[object]) -> httpx.Response:
+    def _until_taken(self, channel: Channel, items: Sequence[bytes]) -> httpx.Response:
         """Send until the receiver takes the request or refuses it for good."""
-        body = channel.encode(items).SerializeToString()
+        body = channel.request(items)
         backoff_s = _FIRST_BACKOFF_S
         while True:
             reply, failure = self._post(channel.path, body)

@@ -1,4 +1,8 @@
-"""Read the outbox: one exporter's thread, its consumer group, and what dead readers of the group left."""
+"""Read the outbox: one exporter's thread, its consumer group, and what dead readers of the group left.
+
+The first verdict after a silence leaves at once. Those behind it gather for a fraction of a second: a read, a request
+and an acknowledgement for each of them would cost many times what the verdict itself does.
+"""
 
 import secrets
 import socket
@@ -11,6 +15,7 @@ import msgspec
 import structlog
 
 from judges.verdict import Verdict
+from worker.consumers import leave
 from worker.stage import Stage
 from worker.store import Entry, Store
 
@@ -19,6 +24,8 @@ __all__ = ["OutboxEntry", "OutboxReader", "read_outbox_entry"]
 log = structlog.get_logger("tracejudge.export")
 
 _BLOCK_MS: Final = 1000
+_LAST_BLOCK_MS: Final = 1
+_GATHER_S: Final = 0.2
 _CLAIM_EVERY_S: Final = 5.0
 _VERSION: Final = b"1"
 _decoder = msgspec.json.Decoder(Verdict)
@@ -45,11 +52,18 @@ def read_outbox_entry(entry: Entry) -> OutboxEntry | None:
 
 
 class OutboxReader(Stage):
-    """An exporter. Subclasses say what to do with entries and acknowledge what is done."""
+    """An exporter. Subclasses say what to do with entries and acknowledge what is done.
+
+    Attributes:
+        read_count: Entries of one turn at most; a turn that gets as many is followed by the next at once.
+        gather_s: How long after a read entries gather for the next one.
+        stale_ms: When entries that another worker has read and not acknowledged are taken over.
+    """
 
     role = "export"
     exporter: str
-    read_count: int = 256
+    read_count: int = 512
+    gather_s: float = _GATHER_S
     stale_ms: int = 15_000
 
     def __init__(self, store: Store, exporter: str) -> None:
@@ -69,10 +83,41 @@ class OutboxReader(Stage):
         self._store.run("open_outbox", (self._store.keys.verdicts, self._store.keys.books), (self.exporter,))
 
     def turn(self) -> None:
-        """Read once and deliver all of it."""
-        entries = self._stale() + self._store.read_group(
-            self._store.keys.verdicts, self.exporter, self._consumer, count=self.read_count, block_ms=_BLOCK_MS
+        """Read once and deliver all of it; then let entries gather, which are read at once when it is to stop."""
+        stale = self._stale()
+        fresh = self._read(_BLOCK_MS)
+        self._take(stale + fresh)
+        gathers = 0 < len(fresh) < self.read_count
+        if self.stopping.wait(self.gather_s if gathers else 0.0):
+            self._take(self._read(_LAST_BLOCK_MS))
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread; when it has ended, its name leaves the group."""
+        ended = super().stop(timeout_s)
+        if ended:
+            leave(self._store, self._store.keys.verdicts, self.exporter, self._consumer)
+        return ended
+
+    def acknowledge(self, entry_ids: Sequence[str]) -> list[bool]:
+        """Acknowledge entries; True for each that nobody had acknowledged before.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
+        keys = (self._store.keys.verdicts, self._store.keys.books)
+        fresh = self._store.run("acknowledge", keys, (self.exporter, *entry_ids))
+        return [answer == 1 for answer in fresh]
+
+    @abstractmethod
+    def dropped(self, reason: str, amount: int) -> None:
+        """Count entries that could not be delivered."""
+
+    def _read(self, block_ms: int) -> list[Entry]:
+        return self._store.read_group(
+            self._store.keys.verdicts, self.exporter, self._consumer, count=self.read_count, block_ms=block_ms
         )
+
+    def _take(self, entries: Sequence[Entry]) -> None:
         readable, unreadable, gone = [], [], []
         for entry in entries:
             read = read_outbox_entry(entry)
@@ -91,20 +136,6 @@ class OutboxReader(Stage):
             self.dropped("unreadable", sum(self.acknowledge(unreadable)))
         if readable:
             self.deliver(readable)
-
-    def acknowledge(self, entry_ids: Sequence[str]) -> list[bool]:
-        """Acknowledge entries; True for each that nobody had acknowledged before.
-
-        Raises:
-            StoreError: Redis did not answer.
-        """
-        keys = (self._store.keys.verdicts, self._store.keys.books)
-        fresh = self._store.run("acknowledge", keys, (self.exporter, *entry_ids))
-        return [answer == 1 for answer in fresh]
-
-    @abstractmethod
-    def dropped(self, reason: str, amount: int) -> None:
-        """Count entries that could not be delivered."""
 
     def _stale(self) -> list[Entry]:
         if time.monotonic() < self._next_claim:

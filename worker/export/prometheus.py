@@ -22,17 +22,25 @@ _VERSION_DIGITS: Final = 8
 
 
 class _Ending:
-    """The counters of one series, metric and outcome."""
+    """The counters of one series, metric and outcome, and what is to be added to them."""
 
     def __init__(self, metrics: Metrics, labels: tuple[str, ...]) -> None:
         self._verdicts: Counter = metrics.verdicts.labels(*labels)
         self._weight: Counter = metrics.verdict_weight.labels(*labels)
         self._weight_squared: Counter = metrics.verdict_weight_squared.labels(*labels)
+        self._sums = (0, 0.0, 0.0)
 
-    def count(self, weight: float) -> None:
-        self._verdicts.inc()
-        self._weight.inc(weight)
-        self._weight_squared.inc(weight * weight)
+    def add(self, weight: float) -> None:
+        verdicts, total, squared = self._sums
+        self._sums = (verdicts + 1, total + weight, squared + weight * weight)
+
+    def publish(self) -> None:
+        verdicts, weight, weight_squared = self._sums
+        if verdicts:
+            self._verdicts.inc(verdicts)
+            self._weight.inc(weight)
+            self._weight_squared.inc(weight_squared)
+            self._sums = (0, 0.0, 0.0)
 
 
 class _Rated:
@@ -42,14 +50,74 @@ class _Rated:
         self._endings = {outcome: _Ending(metrics, (*labels, outcome)) for outcome in OUTCOMES}
         self._score: Histogram = metrics.score.labels(*labels)
         self._weighted: Counter = metrics.score_weighted.labels(*labels)
+        self._weighted_sum = 0.0
+        self._pointed: set[float] = set()
 
     def end(self, outcome: str, weight: float) -> None:
-        self._endings[outcome].count(weight)
+        self._endings[outcome].add(weight)
 
-    def rate(self, score: Score, weight: float, exemplar: dict[str, str] | None) -> None:
-        self.end(_ending(score), weight)
-        self._score.observe(score.value, exemplar)
-        self._weighted.inc(weight * score.value)
+    def rate(self, score: Score, verdict: Verdict) -> None:
+        self.end(_ending(score), verdict.weight)
+        self._weighted_sum += verdict.weight * score.value
+        if score.value in self._pointed:
+            self._score.observe(score.value)
+        else:
+            # Once a value is enough: a bucket has room for one exemplar, and each costs more than the count.
+            self._pointed.add(score.value)
+            self._score.observe(score.value, _exemplar(verdict))
+
+    def publish(self) -> None:
+        for ending in self._endings.values():
+            ending.publish()
+        if self._weighted_sum:
+            self._weighted.inc(self._weighted_sum)
+            self._weighted_sum = 0.0
+        self._pointed.clear()
+
+
+class _Series:
+    """The metrics of one series."""
+
+    def __init__(self, metrics: Metrics, labels: tuple[str, ...]) -> None:
+        self._metrics = metrics
+        self._labels = labels
+        self._rated: dict[str, _Rated] = {}
+        self._fabricated: Counter | None = None
+        self._age: Histogram = metrics.score_age.labels(labels[0])
+
+    def count(self, verdict: Verdict) -> None:
+        if verdict.outcome == "scored":
+            self._count_fabricated(verdict)
+        scored = {score.metric: score for score in verdict.scores}
+        for metric in verdict.metrics:
+            if metric in scored:
+                self._of(metric).rate(scored[metric], verdict)
+            elif verdict.outcome == "scored":
+                self._of(metric)
+            else:
+                self._of(metric).end(verdict.outcome, verdict.weight)
+        if verdict.scores and verdict.trace_ended_at is not None:
+            age_s = verdict.started_at + verdict.duration_s - verdict.trace_ended_at
+            self._age.observe(max(0.0, age_s))
+
+    def count_unscored(self, reason: str) -> None:
+        self._metrics.unscored.labels(*self._labels, reason).inc()
+
+    def publish(self) -> None:
+        for rated in self._rated.values():
+            rated.publish()
+
+    def _of(self, metric: str) -> _Rated:
+        rated = self._rated.get(metric)
+        if rated is None:
+            rated = self._rated[metric] = _Rated(self._metrics, (*self._labels, metric))
+        return rated
+
+    def _count_fabricated(self, verdict: Verdict) -> None:
+        if self._fabricated is None:
+            self._fabricated = self._metrics.fabricated_evidence.labels(*self._labels)
+        if fabricated := _fabricated(verdict):
+            self._fabricated.inc(fabricated)
 
 
 class Scorekeeper:
@@ -59,32 +127,29 @@ class Scorekeeper:
         """Take which further labels a series bears."""
         self._metrics = metrics
         self._extra = settings.series_labels
-        self._rated: dict[tuple[str, ...], _Rated] = {}
+        self._known: dict[tuple[str, ...], _Series] = {}
 
-    def count(self, entry: OutboxEntry) -> None:
-        """Count one entry. Only live traffic feeds quality series: what was picked by hand would bend them."""
-        verdict = entry.verdict
-        if verdict.origin == "late_feedback" and entry.kind == "j":
-            self._count_late(verdict)
-        if verdict.origin != "live":
-            return
+    def count(self, *entries: OutboxEntry) -> None:
+        """Count entries: sums first, which are then added once to each counter.
+
+        Only live traffic feeds quality series: what was picked by hand would bend them.
+        """
+        touched: set[_Series] = set()
+        for kind, verdict in ((entry.kind, entry.verdict) for entry in entries):
+            if verdict.origin == "late_feedback" and kind == "j":
+                self._count_late(verdict)
+            if verdict.origin == "live":
+                touched.add(self._count(kind, verdict))
+        for series in touched:
+            series.publish()
+
+    def _count(self, kind: str, verdict: Verdict) -> _Series:
         series = self._series(verdict)
         if verdict.outcome == "unscored":
-            self._metrics.unscored.labels(*series, verdict.reason or "").inc()
-        if entry.kind == "d":
-            return
-        if verdict.outcome == "scored":
-            self._metrics.fabricated_evidence.labels(*series).inc(_fabricated(verdict))
-        scored = {score.metric: score for score in verdict.scores}
-        for metric in verdict.metrics:
-            rated = self._of((*series, metric))
-            if metric in scored:
-                rated.rate(scored[metric], verdict.weight, _exemplar(verdict))
-            elif verdict.outcome != "scored":
-                rated.end(verdict.outcome, verdict.weight)
-        if verdict.scores and verdict.trace_ended_at is not None:
-            age_s = verdict.started_at + verdict.duration_s - verdict.trace_ended_at
-            self._metrics.score_age.labels(series[0]).observe(max(0.0, age_s))
+            series.count_unscored(verdict.reason or "")
+        if kind == "j":
+            series.count(verdict)
+        return series
 
     def _count_late(self, verdict: Verdict) -> None:
         """Count apart what late feedback has pulled in."""
@@ -96,22 +161,19 @@ class Scorekeeper:
             if outcome is not None:
                 counters[outcome].inc()
 
-    def _series(self, verdict: Verdict) -> tuple[str, ...]:
-        extra = (self._metrics.extra[name](getattr(verdict, name) or "") for name in self._extra)
-        return (
+    def _series(self, verdict: Verdict) -> _Series:
+        labels = (
             self._metrics.service(verdict.service),
             self._metrics.environment(verdict.environment or ""),
             verdict.judge,
             verdict.judge_version[:_VERSION_DIGITS],
             verdict.judge_model,
-            *extra,
+            *[self._metrics.extra[name](getattr(verdict, name) or "") for name in self._extra],
         )
-
-    def _of(self, labels: tuple[str, ...]) -> _Rated:
-        rated = self._rated.get(labels)
-        if rated is None:
-            rated = self._rated[labels] = _Rated(self._metrics, labels)
-        return rated
+        series = self._known.get(labels)
+        if series is None:
+            series = self._known[labels] = _Series(self._metrics, labels)
+        return series
 
 
 class PrometheusExporter(OutboxReader):
@@ -129,9 +191,7 @@ class PrometheusExporter(OutboxReader):
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         """Acknowledge first, count then: whoever acknowledged an entry is the one that counts it."""
         fresh = self.acknowledge([entry.entry_id for entry in entries])
-        for entry, counts in zip(entries, fresh, strict=True):
-            if counts:
-                self._scorekeeper.count(entry)
+        self._scorekeeper.count(*(entry for entry, counts in zip(entries, fresh, strict=True) if counts))
 
     def dropped(self, reason: str, amount: int) -> None:
         """Count what could not be read."""

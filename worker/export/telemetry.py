@@ -2,198 +2,188 @@
 
 All ids come from the evaluation id, so a verdict that is sent twice is the same spans. Texts of traces are on none
 of them; rationales, which may quote a trace, only when the configuration says so, and redacted as `[redact]` says.
+
+Spans and events leave here encoded: this module adds what is of one verdict alone to what `worker.export.shared`
+keeps. The tests compare all of it, attribute by attribute, with what the SDK's encoder makes.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from opentelemetry._logs import LogRecord, SeverityNumber
-from opentelemetry.context import Context
-from opentelemetry.sdk._logs import ReadableLogRecord
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    set_span_in_context,
-)
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags
 
 from judges.verdict import Call, Score, Verdict
 from worker.export import conventions as name
+from worker.export.shared import Evaluating, Scoring, Shared
+from worker.export.wire import Attribute, delimited, delimited_prefix, fixed64_prefix, nanoseconds
 from worker.redaction import Redaction
 
-__all__ = ["Telemetry", "exported_name", "judged_span"]
+__all__ = ["Encoded", "Telemetry"]
 
-_NS: Final = 1_000_000_000
-_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
-_SCOPE: Final = InstrumentationScope(name.SCOPE, schema_url=name.SCHEMA_URL)
+_TRACE_ID_BYTES: Final = 16
+_SPAN_ID_BYTES: Final = 8
 
-Attributes = dict[str, "str | bool | int | float | tuple[str, ...]"]
+_SPAN_TRACE: Final = delimited_prefix(Span.TRACE_ID_FIELD_NUMBER, _TRACE_ID_BYTES)
+_SPAN_SPAN: Final = delimited_prefix(Span.SPAN_ID_FIELD_NUMBER, _SPAN_ID_BYTES)
+_SPAN_PARENT: Final = delimited_prefix(Span.PARENT_SPAN_ID_FIELD_NUMBER, _SPAN_ID_BYTES)
+_SPAN_START: Final = fixed64_prefix(Span.START_TIME_UNIX_NANO_FIELD_NUMBER)
+_SPAN_END: Final = fixed64_prefix(Span.END_TIME_UNIX_NANO_FIELD_NUMBER)
+_LINK_TRACE: Final = delimited_prefix(Span.Link.TRACE_ID_FIELD_NUMBER, _TRACE_ID_BYTES)
+_LINK_SPAN: Final = delimited_prefix(Span.Link.SPAN_ID_FIELD_NUMBER, _SPAN_ID_BYTES)
+_LINK_REMOTE: Final = Span.Link(
+    flags=SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
+).SerializeToString()
+_EVENT_TIME: Final = fixed64_prefix(LogRecord.TIME_UNIX_NANO_FIELD_NUMBER)
+_EVENT_OBSERVED: Final = fixed64_prefix(LogRecord.OBSERVED_TIME_UNIX_NANO_FIELD_NUMBER)
+_EVENT_TRACE: Final = delimited_prefix(LogRecord.TRACE_ID_FIELD_NUMBER, _TRACE_ID_BYTES)
+_EVENT_SPAN: Final = delimited_prefix(LogRecord.SPAN_ID_FIELD_NUMBER, _SPAN_ID_BYTES)
+_EVENT_SAMPLED: Final = LogRecord(flags=1).SerializeToString()
+
+_EVALUATION_ID: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.EVALUATION_ID)
+_TRACE_ID: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.TRACE_ID)
+_COST_USD: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.COST_USD)
+_RESPONSE_ID: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.RESPONSE_ID)
+_INPUT_TOKENS: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.INPUT_TOKENS)
+_OUTPUT_TOKENS: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.OUTPUT_TOKENS)
+_EVENT_RESPONSE_ID: Final = Attribute(LogRecord.ATTRIBUTES_FIELD_NUMBER, name.RESPONSE_ID)
+_EVENT_SCORE: Final = Attribute(LogRecord.ATTRIBUTES_FIELD_NUMBER, name.EVALUATION_SCORE_VALUE)
+_EVENT_EXPLANATION: Final = Attribute(LogRecord.ATTRIBUTES_FIELD_NUMBER, name.EVALUATION_EXPLANATION)
 
 
-class Telemetry(NamedTuple):
-    """Makes spans and events.
+class Encoded(NamedTuple):
+    """One verdict: spans and log records, each an encoded message of its own."""
 
-    Attributes:
-        resource: Who sends them.
-        providers: Provider of each judge model.
-        explanations: Whether rationales go along.
-        redaction: What is taken out of them before.
-    """
+    spans: list[bytes]
+    events: list[bytes]
 
-    resource: Resource
-    providers: Mapping[str, str]
-    explanations: bool
-    redaction: Redaction | None = None
 
-    def spans(self, verdict: Verdict) -> Iterator[ReadableSpan]:
-        """Make the evaluation's span and, below it, the spans of its calls."""
-        context = _context(verdict.evaluation_id, verdict.evaluation_id)
-        judged = judged_span(verdict)
-        yield ReadableSpan(
-            name=f"evaluate {verdict.judge}",
-            context=context,
-            resource=self.resource,
-            attributes=self._evaluation(verdict),
-            links=[Link(judged)] if judged else [],
-            kind=SpanKind.INTERNAL,
-            status=Status(StatusCode.ERROR if verdict.outcome == "unscored" else StatusCode.UNSET),
-            start_time=_ns(verdict.started_at),
-            end_time=_ns(verdict.started_at + verdict.duration_s),
-            instrumentation_scope=_SCOPE,
+class Telemetry:
+    """Makes spans and events."""
+
+    def __init__(
+        self, providers: Mapping[str, str], *, explanations: bool = False, redaction: Redaction | None = None
+    ) -> None:
+        """Take the provider of each judge model, whether rationales go along, and what is taken out of them before."""
+        self._shared = Shared(providers)
+        self._explanations = explanations
+        self._redaction = redaction
+
+    def encode(self, verdict: Verdict) -> Encoded:
+        """Make the evaluation's span and below it those of its calls; and one event per score.
+
+        Raises:
+            ValueError, OverflowError, struct.error: An id or a number of the verdict is none that OpenTelemetry has.
+        """
+        trace = _SPAN_TRACE + int(verdict.evaluation_id, 16).to_bytes(_TRACE_ID_BYTES, "big")
+        root = _span_id(verdict.evaluation_id)
+        judged = _judged(verdict)
+        calls = [self._call(verdict, number, call, trace, root) for number, call in enumerate(verdict.calls)]
+        return Encoded([self._evaluation(verdict, trace, root, judged), *calls], self._events(verdict, judged))
+
+    def _evaluation(self, verdict: Verdict, trace: bytes, root: bytes, judged: "_Judged | None") -> bytes:
+        evaluating = Evaluating(
+            verdict.judge,
+            verdict.judge_version,
+            verdict.judge_model,
+            verdict.origin,
+            verdict.outcome,
+            verdict.reason,
+            verdict.service,
+            verdict.environment,
+            verdict.probability,
         )
-        for number, call in enumerate(verdict.calls):
-            yield self._call(verdict, number, call, context)
-
-    def events(self, verdict: Verdict) -> Iterator[ReadableLogRecord]:
-        """Make one event per score, or per metric where there is none, in the context of the judged span."""
-        judged = judged_span(verdict)
-        parent = set_span_in_context(NonRecordingSpan(judged), Context()) if judged else Context()
-        scored = {score.metric: score for score in verdict.scores}
-        ended = _ns(verdict.started_at + verdict.duration_s)
-        for metric in scored or verdict.metrics:
-            record = LogRecord(
-                timestamp=ended,
-                observed_timestamp=ended,
-                context=parent,
-                severity_number=SeverityNumber.INFO,
-                attributes=self._result(verdict, metric, scored.get(metric)),
-                event_name=name.EVENT_EVALUATION_RESULT,
-            )
-            yield ReadableLogRecord(record, self.resource, _SCOPE)
-
-    def _evaluation(self, verdict: Verdict) -> Attributes:
-        attributes: Attributes = {
-            name.SPAN_KIND: name.EVALUATOR,
-            name.EVALUATION_ID: verdict.evaluation_id,
-            name.TRACE_ID: verdict.trace_id,
-            name.ORIGIN: verdict.origin,
-            name.OUTCOME: verdict.outcome,
-            name.SERVICE: verdict.service,
-            name.JUDGE: verdict.judge,
-            name.JUDGE_VERSION: verdict.judge_version,
-            name.JUDGE_MODEL: verdict.judge_model,
-            name.PROBABILITY: verdict.probability,
-        }
-        optional = {
-            name.ENVIRONMENT: verdict.environment,
-            name.RESPONSE_ID: verdict.response_id,
-            name.COST_USD: verdict.cost_usd,
-            name.ERROR_TYPE: verdict.reason,
-        }
-        attributes.update({key: value for key, value in optional.items() if value is not None})
-        for number, score in enumerate(verdict.scores):
-            for key, value in self._annotation(verdict, score).items():
-                attributes[name.RESULT.format(number, key)] = value
-        return attributes
-
-    def _annotation(self, verdict: Verdict, score: Score) -> Attributes:
-        annotation: Attributes = {
-            "name": exported_name(verdict.judge, score.metric),
-            "score": score.value,
-            "annotator_kind": "CODE" if self.providers.get(verdict.judge_model) == "lexical" else "LLM",
-            "identifier": f"{verdict.judge}@{verdict.judge_version[:8]}/{verdict.judge_model}",
-        }
-        if score.label is not None:
-            annotation["label"] = score.label
-        if explanation := self._explanation(verdict, score):
-            annotation["explanation"] = explanation
-        return annotation
-
-    def _result(self, verdict: Verdict, metric: str, score: Score | None) -> Attributes:
-        attributes: Attributes = {name.EVALUATION_NAME: exported_name(verdict.judge, metric)}
+        parts = [
+            trace,
+            _SPAN_SPAN,
+            root,
+            _times(verdict.started_at, verdict.duration_s),
+            self._shared.evaluation(evaluating),
+            _EVALUATION_ID.text(verdict.evaluation_id),
+            _TRACE_ID.text(verdict.trace_id),
+        ]
+        if judged is not None:
+            parts.append(judged.link)
         if verdict.response_id is not None:
-            attributes[name.RESPONSE_ID] = verdict.response_id
-        if score is not None:
-            attributes[name.EVALUATION_SCORE_VALUE] = score.value
-            if score.label is not None:
-                attributes[name.EVALUATION_SCORE_LABEL] = score.label
-            if explanation := self._explanation(verdict, score):
-                attributes[name.EVALUATION_EXPLANATION] = explanation
-        elif verdict.reason is not None:
-            attributes[name.ERROR_TYPE] = verdict.reason
-        else:
-            attributes[name.EVALUATION_SCORE_LABEL] = verdict.outcome
-        return attributes
+            parts.append(_RESPONSE_ID.text(verdict.response_id))
+        if verdict.cost_usd is not None:
+            parts.append(_COST_USD.double(verdict.cost_usd))
+        for number, score in enumerate(verdict.scores):
+            parts.append(self._annotation(verdict, number, score))
+        return b"".join(parts)
+
+    def _annotation(self, verdict: Verdict, number: int, score: Score) -> bytes:
+        judge = (verdict.judge, verdict.judge_version, verdict.judge_model)
+        annotation = self._shared.annotation(Scoring(number, *judge, score.metric, score.label))
+        encoded = annotation.shared + annotation.score.double(score.value)
+        explanation = self._explanation(verdict, score)
+        return encoded + annotation.explanation.text(explanation) if explanation else encoded
+
+    def _call(self, verdict: Verdict, number: int, call: Call, trace: bytes, root: bytes) -> bytes:
+        parts = [
+            trace,
+            _SPAN_SPAN,
+            _span_id(f"{verdict.evaluation_id} call {number}"),
+            _SPAN_PARENT,
+            root,
+            _times(call.started_at, call.duration_s),
+            self._shared.call(verdict.judge_model, call.status, call.response_model, call.finish_reason),
+            _INPUT_TOKENS.integer(call.input_tokens),
+            _OUTPUT_TOKENS.integer(call.output_tokens),
+        ]
+        if call.response_id is not None:
+            parts.append(_RESPONSE_ID.text(call.response_id))
+        return b"".join(parts)
+
+    def _events(self, verdict: Verdict, judged: "_Judged | None") -> list[bytes]:
+        """Make one event per score, or per metric where there is none, in the context of the judged span."""
+        ended = nanoseconds(verdict.started_at + verdict.duration_s)
+        common = _EVENT_TIME + ended + _EVENT_OBSERVED + ended
+        if judged is not None:
+            common += judged.context
+        if verdict.response_id is not None:
+            common += _EVENT_RESPONSE_ID.text(verdict.response_id)
+        # The last of a metric's scores stands for it.
+        scored = {score.metric: score for score in verdict.scores}
+        if scored:
+            return [common + self._result(verdict, score) for score in scored.values()]
+        label = verdict.outcome if verdict.reason is None else None
+        return [common + self._shared.event(verdict.judge, metric, label, verdict.reason) for metric in verdict.metrics]
+
+    def _result(self, verdict: Verdict, score: Score) -> bytes:
+        encoded = self._shared.event(verdict.judge, score.metric, score.label, None) + _EVENT_SCORE.double(score.value)
+        explanation = self._explanation(verdict, score)
+        return encoded + _EVENT_EXPLANATION.text(explanation) if explanation else encoded
 
     def _explanation(self, verdict: Verdict, score: Score) -> str | None:
-        explanation = (score.rationale or verdict.rationale) if self.explanations else None
-        return self.redaction.text(explanation) if explanation and self.redaction else explanation
-
-    def _call(self, verdict: Verdict, number: int, call: Call, parent: SpanContext) -> ReadableSpan:
-        attributes: Attributes = {
-            name.OPERATION_NAME: "chat",
-            name.PROVIDER_NAME: self.providers.get(verdict.judge_model, "_OTHER"),
-            name.REQUEST_MODEL: verdict.judge_model,
-            name.INPUT_TOKENS: call.input_tokens,
-            name.OUTPUT_TOKENS: call.output_tokens,
-        }
-        optional = {
-            name.RESPONSE_ID: call.response_id,
-            name.RESPONSE_MODEL: call.response_model,
-            name.FINISH_REASONS: (call.finish_reason,) if call.finish_reason else None,
-            name.ERROR_TYPE: None if call.status == "ok" else call.status,
-        }
-        attributes.update({key: value for key, value in optional.items() if value is not None})
-        return ReadableSpan(
-            name=f"chat {verdict.judge_model}",
-            context=_context(verdict.evaluation_id, f"{verdict.evaluation_id} call {number}"),
-            parent=parent,
-            resource=self.resource,
-            attributes=attributes,
-            kind=SpanKind.CLIENT,
-            status=Status(StatusCode.UNSET if call.status == "ok" else StatusCode.ERROR),
-            start_time=_ns(call.started_at),
-            end_time=_ns(call.started_at + call.duration_s),
-            instrumentation_scope=_SCOPE,
-        )
+        explanation = (score.rationale or verdict.rationale) if self._explanations else None
+        return self._redaction.text(explanation) if explanation and self._redaction else explanation
 
 
-def exported_name(judge: str, metric: str) -> str:
-    """Name a metric for the outside: the judge's name where the metric bears it, else both."""
-    return judge if metric == judge else f"{judge}_{metric}"
+class _Judged(NamedTuple):
+    """The span that was judged: as a link of the evaluation's span, and as the context of its events."""
+
+    link: bytes
+    context: bytes
 
 
-def judged_span(verdict: Verdict) -> SpanContext | None:
+def _judged(verdict: Verdict) -> _Judged | None:
     """Find the span that was judged; None when the trace does not bear ids of W3C form."""
-    trace_id, span_id = verdict.trace_id, verdict.span_id or ""
-    if name.W3C_TRACE_ID.fullmatch(trace_id) is None or name.W3C_SPAN_ID.fullmatch(span_id) is None:
+    if (
+        name.W3C_TRACE_ID.fullmatch(verdict.trace_id) is None
+        or name.W3C_SPAN_ID.fullmatch(verdict.span_id or "") is None
+    ):
         return None
-    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=_SAMPLED)
+    trace_id, span_id = bytes.fromhex(verdict.trace_id), bytes.fromhex(verdict.span_id or "")
+    link = delimited(Span.LINKS_FIELD_NUMBER, _LINK_TRACE + trace_id + _LINK_SPAN + span_id + _LINK_REMOTE)
+    return _Judged(link, _EVENT_TRACE + trace_id + _EVENT_SPAN + span_id + _EVENT_SAMPLED)
 
 
-def _context(evaluation_id: str, seed: str) -> SpanContext:
-    """Derive ids that are the same at every export; an all-zero id, which is invalid, is left to chance."""
-    span_id = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=8).digest(), "big")
-    return SpanContext(int(evaluation_id, 16), span_id, is_remote=False, trace_flags=_SAMPLED)
+def _span_id(seed: str) -> bytes:
+    """Derive an id that is the same at every export; an all-zero id, which is invalid, is left to chance."""
+    return hashlib.blake2b(seed.encode(), digest_size=_SPAN_ID_BYTES).digest()
 
 
-def _ns(seconds: float) -> int:
-    return int(seconds * _NS)
+def _times(started_at: float, duration_s: float) -> bytes:
+    return _SPAN_START + nanoseconds(started_at) + _SPAN_END + nanoseconds(started_at + duration_s)

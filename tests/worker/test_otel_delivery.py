@@ -1,0 +1,218 @@
+"""What becomes of spans and events that a receiver does not take: they wait, go in parts, or are counted."""
+
+import email.utils
+import time
+from collections.abc import Iterator
+
+import pytest
+from otel_parts import Senders, evaluated, names, numbered, pending, senders
+from stage_parts import Ground, make_verdict, only, samples, settings_of
+from support import otlp as collector
+from support.otlp import Log, OtlpReceiver
+
+from worker.export.prometheus import PrometheusExporter
+from worker.metrics import Metrics
+
+pytestmark = pytest.mark.usefixtures("_short_reads")
+
+
+@pytest.fixture
+def sender(ground: Ground, otlp: OtlpReceiver) -> Iterator[Senders]:
+    yield from senders(ground, otlp)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_receiver_that_is_busy_is_waited_for(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders, status: int
+) -> None:
+    otlp.behaviour = collector.sequence(*[collector.failing(status)] * 3, collector.Accept())
+    ground.send(*numbered(2))
+    worker = sender()
+    worker.meanwhile = lambda: waiting.append(pending(ground))
+    waiting: list[int] = []
+    worker.turn()
+    assert (worker.waits, waiting) == ([0.5, 1.0, 2.0], [2, 2, 2])
+    assert (evaluated(otlp), len(otlp.logs), pending(ground), worker.dropped) == (names(numbered(2)), 2, 0, {})
+
+
+def test_the_waits_grow_up_to_a_bound(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    otlp.behaviour = collector.sequence(*[collector.failing(503)] * 8, collector.Accept())
+    ground.send(make_verdict(1))
+    worker = sender()
+    worker.turn()
+    assert worker.waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_the_receiver_says_how_long_it_is_left_alone(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders, status: int
+) -> None:
+    asked = [7, 0, email.utils.formatdate(time.time() + 60, usegmt=True), "soon", 1e9, "-5"]
+    otlp.behaviour = collector.sequence(
+        *(collector.failing(status, retry_after=each) for each in asked), collector.Accept()
+    )
+    ground.send(make_verdict(1))
+    worker = sender()
+    worker.turn()
+    assert worker.waits == [7.0, 1.0, pytest.approx(58, abs=3), 4.0, 300.0, 16.0]
+    assert (len(otlp.spans), len(otlp.logs), pending(ground)) == (1, 1, 0)
+
+
+def test_while_spans_wait_no_event_is_sent(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    otlp.behaviour = lambda export: collector.failing(503) if export.path == "/v1/logs" else collector.Accept()
+    ground.send(make_verdict(1))
+    worker = sender()
+    worker.meanwhile = lambda: setattr(otlp, "behaviour", collector.Accept())
+    worker.turn()
+    assert [(export.path, export.status) for export in otlp.exports] == [
+        ("/v1/traces", 200),
+        ("/v1/logs", 503),
+        ("/v1/logs", 200),
+    ]
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_one_that_the_receiver_rejects_goes_alone_and_is_counted(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders, status: int
+) -> None:
+    verdicts = numbered(9)
+    poison = verdicts[4].evaluation_id
+    otlp.behaviour = collector.refuses_items(
+        lambda item: item.attributes.get("tracejudge.evaluation.id") == poison, status=status
+    )
+    ground.send(*verdicts)
+    worker = sender()
+    worker.turn()
+    assert evaluated(otlp) == [name for name in names(verdicts) if name != poison]
+    assert len(otlp.logs) == 9
+    assert (worker.dropped, worker.waits, pending(ground)) == ({"rejected": 1}, [], 0)
+
+
+def test_a_rejected_event_is_counted_as_well(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    otlp.behaviour = collector.refuses_items(
+        lambda item: isinstance(item, Log) and item.attributes["gen_ai.response.id"] == "response 0"
+    )
+    ground.send(*numbered(3))
+    worker = sender()
+    worker.turn()
+    assert (len(otlp.spans), len(otlp.logs), worker.dropped, pending(ground)) == (3, 2, {"rejected": 1}, 0)
+
+
+def test_a_request_that_is_too_large_is_sent_in_parts(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    otlp.behaviour = lambda export: collector.failing(413) if len(export.items) > 3 else collector.Accept()
+    ground.send(*numbered(10))
+    worker = sender()
+    worker.turn()
+    assert (evaluated(otlp), len(otlp.logs), worker.dropped) == (names(numbered(10)), 10, {})
+    assert [event.attributes["gen_ai.response.id"] for event in otlp.logs] == [
+        verdict.response_id for verdict in numbered(10)
+    ]
+
+
+def test_a_receiver_that_is_busy_in_between_gets_no_part_twice(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders
+) -> None:
+    busy = iter([False, True])
+
+    def behaviour(export: collector.Export) -> collector.Accept:
+        if len(export.items) > 2:
+            return collector.failing(413)
+        return collector.failing(503) if next(busy, False) else collector.Accept()
+
+    otlp.behaviour = behaviour
+    ground.send(*numbered(4))
+    worker = sender()
+    worker.turn()
+    assert (evaluated(otlp), worker.waits) == (names(numbered(4)), [0.5])
+
+
+def test_all_rejected_is_all_counted(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    otlp.behaviour = collector.failing(401)
+    ground.send(*numbered(4))
+    worker = sender()
+    worker.turn()
+    assert (otlp.spans, otlp.logs, worker.dropped, pending(ground)) == ((), (), {"rejected": 8}, 0)
+
+
+def test_what_a_receiver_took_only_in_part_is_counted(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    otlp.behaviour = collector.sequence(collector.partial(2), collector.partial(1))
+    ground.send(*numbered(4))
+    worker = sender()
+    worker.turn()
+    assert (len(otlp.spans), len(otlp.logs)) == (2, 3)
+    assert (worker.dropped, worker.waits, pending(ground)) == ({"partial_success": 3}, [], 0)
+
+
+def test_a_warning_that_comes_with_success_drops_nothing(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    otlp.behaviour = collector.partial(0, "please use gRPC")
+    ground.send(*numbered(2))
+    worker = sender()
+    worker.turn()
+    assert (len(otlp.spans), worker.dropped) == (2, {})
+
+
+def test_a_receiver_that_is_down_delays_and_loses_nothing(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    otlp.close()
+    worker = sender()
+    ground.send(*numbered(3))
+
+    def come_up() -> None:
+        assert pending(ground) == 3
+        if len(worker.waits) == 2:
+            otlp.start()
+
+    worker.meanwhile = come_up
+    worker.turn()
+    assert worker.waits == [0.5, 1.0]
+    assert (evaluated(otlp), len(otlp.logs), pending(ground), worker.dropped) == (names(numbered(3)), 3, 0, {})
+
+
+def test_meanwhile_the_metrics_go_on(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    otlp.behaviour = collector.sequence(collector.failing(503), collector.Accept())
+    ground.send(*numbered(3))
+    worker = sender()
+    metrics = Metrics(settings_of(ground))
+    counting = PrometheusExporter(settings_of(ground), ground.store, metrics)
+    counting.prepare()
+    seen = []
+
+    def count() -> None:
+        counting.turn()
+        outbox = ground.measure(groups=("metrics", "otel")).outbox
+        seen.append((sum(only(samples(metrics), "verdicts_total").values()), outbox["metrics"].lag, outbox["otel"].lag))
+
+    worker.meanwhile = count
+    worker.turn()
+    assert seen == [(3, 0, 3)]
+    assert ground.measure(groups=("otel",)).outbox["otel"].lag == 0
+
+
+def test_who_is_told_to_stop_while_waiting_leaves_the_entries_to_others(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders
+) -> None:
+    otlp.behaviour = collector.failing(503)
+    ground.send(*numbered(3))
+    stopped, heir = sender(), sender()
+    stopped.halts = True
+    stopped.turn()
+    assert (stopped.waits, pending(ground), otlp.spans) == ([0.5], 3, ())
+    otlp.behaviour = collector.Accept()
+    heir.turn()
+    assert (evaluated(otlp), pending(ground), ground.books()["exported:otel"]) == (names(numbered(3)), 0, 3)
+
+
+def test_its_thread_ends_soon_though_the_receiver_is_down(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    otlp.close()
+    worker = sender()
+    worker.exporter._client._waits = lambda _: worker.exporter.stopping.wait(60)
+    ground.send(make_verdict(1))
+    worker.exporter.start()
+    assert worker.exporter.stop(5)
+
+
+def test_an_endpoint_may_have_a_path_and_a_slash_at_its_end(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders
+) -> None:
+    ground.send(make_verdict(1))
+    sender(f"{otlp.endpoint}/").turn()
+    assert len(otlp.spans) == len(otlp.logs) == 1
