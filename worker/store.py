@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import redis
-from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
-from redis.retry import Retry
 
+from tracejudge.connecting import make_pool
+from worker.addresses import address
 from worker.keys import Keys
 
 __all__ = ["Entry", "Store", "StoreError", "address", "connect"]
@@ -24,33 +23,41 @@ Entry = tuple[bytes, dict[bytes, bytes] | None]
 
 _SOCKET_TIMEOUT_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 3.0
+_READ_BYTES: Final = 1 << 20
+_MASTERS_ALONE: Final = ("READONLY", "MASTERDOWN", "LOADING")
+"""What a server answers that is not, or not yet, the master."""
 
 
 class StoreError(Exception):
     """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload."""
 
 
-def address(url: str) -> str:
-    """Tell where a Redis or endpoint URL points, without user and password, for logs and errors."""
-    parts = urlsplit(url)
-    port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
-
-
 def connect(url: str) -> "redis.Redis":
-    """Make a client that never retries by itself: a repeated write is decided here, not in the driver."""
-    return redis.Redis.from_url(
+    """Make a client that never retries by itself: a repeated write is decided here, not in the driver.
+
+    Args:
+        url: A server (`redis://`, `rediss://`, `unix://`), or sentinels (`redis+sentinel://`), which each new
+            connection asks for the master.
+    """
+    pool = make_pool(
         url,
-        protocol=2,
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=_SOCKET_TIMEOUT_S,
-        socket_connect_timeout=_CONNECT_TIMEOUT_S,
+        reply_timeout_s=_SOCKET_TIMEOUT_S,
+        connect_timeout_s=_CONNECT_TIMEOUT_S,
         socket_keepalive=True,
+        # Each read of a socket gives up the interpreter's lock; by default large replies come in pieces of 64 kB.
+        socket_read_size=_READ_BYTES,
         health_check_interval=30,
     )
+    return redis.Redis.from_pool(pool)
 
 
-_SHARED: Final = {"choose": ("choosing",), "pull": ("choosing", "entry_ids"), "measure": ("entry_ids",)}
+_AFTER_INGEST: Final = ("choosing", "entry_ids", "settled")
+_SHARED: Final = {
+    "choose": ("choosing",),
+    "pull": _AFTER_INGEST,
+    "replay": _AFTER_INGEST,
+    "measure": ("entry_ids",),
+}
 """The parts of `scripts/shared` that stand before a script: one text to Redis, since scripts cannot call each other."""
 
 
@@ -89,6 +96,9 @@ class Store:
         try:
             return command(self._redis)
         except RedisError as error:
+            if _is_no_master(error):
+                # The name may lead elsewhere by now, and sentinels know the master: each new connection asks again.
+                self._redis.connection_pool.disconnect(inuse_connections=False)
             raise StoreError(_kind(error)) from error
 
     def make_group(self, stream: str, group: str) -> None:
@@ -155,6 +165,12 @@ class Store:
 
 def _exists(client: "redis.Redis", stream: str, entry_id: bytes) -> bool:
     return bool(client.xrange(stream, min=entry_id, max=entry_id, count=1))
+
+
+def _is_no_master(error: RedisError) -> bool:
+    """Tell whether another server should be asked; in Redis 6.2 the word stands within the error of a script."""
+    words = f"{error.status_code} {error}"
+    return any(word in words for word in _MASTERS_ALONE)
 
 
 def _kind(error: RedisError) -> str:

@@ -20,6 +20,7 @@ _VERBS: Final[Mapping[str, str]] = {
     "evaluate": "Judge the traces of a file offline, without Redis",
     "judges": "List the judges; show a prompt; measure a judge against labels",
     "publish": "Publish traces from a file",
+    "replay": "Judge traces again that the stream still holds",
     "tail": "Follow verdicts live",
     "worker": "Run the worker",
 }

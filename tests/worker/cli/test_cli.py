@@ -16,11 +16,15 @@ from worker.store import StoreError
 CONTRACT_VERBS = {
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor")
 }
-LATER_VERBS = {"dead", "replay", "forget", "doctor"}
+LATER_VERBS = {"dead", "forget", "doctor"}
 
 
 HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("demo",): ("--seconds N", "--json"),
+    ("replay",): (
+        *("--since TIME", "--until TIME", "--judge NAME", "--service PATTERN", "--model NAME", "--rate SHARE"),
+        *("--dry-run", "--continue REPLAY", "--config FILE", "--redis-url URL", "--json"),
+    ),
     ("worker",): ("--roles LIST", "ingest, judge, export", "--config FILE", "--redis-url URL", "--metrics-port"),
     ("publish",): ("FILE", "standard input", "--config FILE", "--redis-url URL"),
     ("evaluate",): (
@@ -84,7 +88,8 @@ def test_wrong_usage_is_exit_code_two(run: Run, arguments: Sequence[object], sai
 
 
 # --- configuration and Redis that do not serve ---
-NEEDS_REDIS = {"account": ["account"], "account as JSON": ["account", "--json"], "tail": ["tail"]}
+REPLAY = {"replay": ["replay", "--since", "1h", "--judge", "relevance_to_query"]}
+NEEDS_REDIS = {"account": ["account"], "account as JSON": ["account", "--json"], "tail": ["tail"], **REPLAY}
 CONFIGURED = {
     **NEEDS_REDIS,
     "publish": ["publish", "-"],

@@ -4,28 +4,36 @@ import asyncio
 import contextlib
 import io
 import json
+import math
 import re
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import pytest
 from cli_parts import labelled
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.virtual_time import run_virtually
 
 from judges.catalog import catalogue
 from judges.models.model import ChatRequest, ChatResponse, ModelSettings, RateLimitedError
 from judges.models.scripted import ScriptedModel, Step
 from judges.verdict import Assessment
 from tracejudge import Trace
-from worker.cli.evaluate.asking import Asked, Asker, Timing
+from worker.cli.evaluate.asking import Asked, Asker, Waiting
 from worker.cli.evaluate.lines import Line, lines, trace_of
 from worker.cli.evaluate.order import in_order
 from worker.cli.evaluate.output import Output
+from worker.cli.options import PATIENCE_S
 from worker.ingest.entries import TraceEntry
+from worker.limits.gate import Gate, Timing
+from worker.limits.model import LimitedModel
+from worker.limits.retries import Retries, RetryBudget
+from worker.metrics import Metrics
+from worker.settings import Settings
 
 SAFETY = catalogue()["safety"]
 TRACE = Trace(trace_id="1", service="s", output="It is.")
@@ -105,70 +113,99 @@ def test_a_fault_ends_it_and_leaves_nothing_behind(where: str) -> None:
 # --- tries and their pace ---
 
 
-class FakeTime:
-    """A clock that only sleeping moves, for all sleepers alike."""
+class Heard:
+    """What a user is told."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.slept = list[float]()
+        self.told = list[tuple[str, float]]()
 
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        until = self.now + seconds
-        for _ in range(5):
-            await asyncio.sleep(0)
-        self.now = max(self.now, until)
-
-    def timing(self) -> Timing:
-        return Timing(lambda: self.now, self.sleep, lambda _low, high: high)
+    def waiting(self) -> Waiting:
+        return Waiting(PATIENCE_S, lambda note, seconds: self.told.append((note, seconds)))
 
 
-def ask(steps: list[Any], tries: int = 5) -> tuple[Asked, list[float]]:
-    clock = FakeTime()
-    asked = asyncio.run(Asker(ScriptedModel(steps), tries, clock.timing()).ask(SAFETY, TRACE))
-    return asked, clock.slept
+def patient(model: ScriptedModel, tries: int, heard: Heard) -> LimitedModel:
+    """Make what `open_model` makes, in the time of the running loop and with the longest waits."""
+    loop = asyncio.get_running_loop()
+    timing = Timing(loop.time, loop.time, lambda _low, high: high)
+    most = model.settings.max_in_flight
+    gate = Gate("m", most, patience_s=PATIENCE_S, timing=timing, witness=heard.waiting())
+    retries = Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf), timing.draw)
+    return LimitedModel(model, Metrics(Settings()), gate, retries)
+
+
+class Ended(NamedTuple):
+    found: list[Asked]
+    seconds: float
+    told: list[tuple[str, float]]
+
+
+def ask(model: ScriptedModel | list[Any], tries: int = 5, times: int = 1) -> Ended:
+    """Judge the same trace so many times together."""
+    heard = Heard()
+
+    async def run() -> Ended:
+        asker = Asker(patient(model if isinstance(model, ScriptedModel) else ScriptedModel(model), tries, heard))
+        found = await asyncio.gather(*(asker.ask(SAFETY, TRACE) for _ in range(times)))
+        return Ended(found, asyncio.get_running_loop().time(), heard.told)
+
+    return run_virtually(run())
 
 
 @pytest.mark.parametrize("failure", ["timeout", "judge_unavailable"])
 def test_pauses_double_up_to_a_bound(failure: Any) -> None:
-    asked, slept = ask([Step(failure=failure)], tries=8)
+    ((asked,), seconds, told) = ask([Step(failure=failure)], tries=8)
     assert (asked.assessment.reason, len(asked.assessment.calls)) == (failure, 8)
-    assert slept == [1, 2, 4, 8, 16, 30, 30]
+    assert seconds == 0.5 + 1 + 2 + 4 + 8 + 8 + 8
+    assert told == [(f"scripted: {failure}", 0.5)], "once for each cause"
 
 
 def test_the_calls_of_all_tries_are_kept() -> None:
-    asked, _ = ask([Step(failure="timeout"), "no answer", Step(failure="judge_unavailable"), YES])
+    ((asked,), _, told) = ask([Step(failure="timeout"), "no answer", Step(failure="judge_unavailable"), YES])
     assert asked.assessment.outcome == "scored"
     assert [call.status for call in asked.assessment.calls] == ["timeout", "ok", "judge_unavailable", "ok"]
+    assert [note for note, _ in told] == ["scripted: timeout", "scripted: judge_unavailable"]
 
 
 @pytest.mark.parametrize("failure", ["judge_rejected", "bad_request"])
 def test_what_stays_is_not_tried_again(failure: Any) -> None:
-    asked, slept = ask([Step(failure=failure)])
-    assert (asked.assessment.reason, len(asked.assessment.calls), slept) == (failure, 1, [])
+    ((asked,), seconds, told) = ask([Step(failure=failure)])
+    assert (asked.assessment.reason, len(asked.assessment.calls), seconds, told) == (failure, 1, 0, [])
 
 
 def test_an_unforeseen_error_quotes_nothing() -> None:
     def fail(_: ChatRequest) -> str:
         raise RuntimeError("SECRET")
 
-    asked, _ = ask([fail])
+    ((asked,), _, _) = ask([fail])
     assert asked.assessment == Assessment("unscored", "internal_error", note="unforeseen error RuntimeError")
+
+
+def test_a_rejected_key_ends_it_at_once_for_all() -> None:
+    model = ScriptedModel([Step(failure="judge_rejected")], ModelSettings(provider="scripted", max_in_flight=4))
+    ended = ask(model, times=100)
+    assert {one.assessment.reason for one in ended.found} == {"judge_rejected"}
+    assert (len(model.requests) <= 4, ended.seconds, ended.told) == (True, 0, [])
+
+
+def test_an_endpoint_that_stays_away_is_given_up_within_minutes() -> None:
+    ended = ask([Step(failure="judge_unavailable")], times=300)
+    assert {one.assessment.reason for one in ended.found} == {"judge_unavailable"}
+    assert ended.seconds < 120
+    assert len(ended.told) == 1
 
 
 class LimitedEndpoint(ScriptedModel):
     """Takes so many requests a second and answers the others with a 429."""
 
-    def __init__(self, clock: FakeTime, per_second: int, retry_after_s: float | None, max_in_flight: int = 64) -> None:
+    def __init__(self, per_second: int, retry_after_s: float | None, max_in_flight: int = 64) -> None:
         super().__init__([YES], ModelSettings(provider="scripted", max_in_flight=max_in_flight))
-        self._clock = clock
         self._per_second = per_second
         self._retry_after_s = retry_after_s
         self._taken: dict[int, int] = {}
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        await self._clock.sleep(1.0)
-        second = int(self._clock.now)
+        await asyncio.sleep(1.0)
+        second = int(asyncio.get_running_loop().time())
         self._taken[second] = self._taken.get(second, 0) + 1
         if self._taken[second] > self._per_second:
             raise RateLimitedError("the endpoint asks for fewer requests", self._retry_after_s)
@@ -177,46 +214,34 @@ class LimitedEndpoint(ScriptedModel):
 
 @pytest.mark.parametrize("retry_after_s", [None, 2.0], ids=["no word", "two seconds"])
 def test_a_narrow_rate_limit_costs_time_and_no_evaluation(retry_after_s: float | None) -> None:
-    clock = FakeTime()
-    model = LimitedEndpoint(clock, 8, retry_after_s)
-
-    async def run() -> list[Asked]:
-        asker = Asker(model, 5, clock.timing())
-        return await asyncio.gather(*(asker.ask(SAFETY, TRACE) for _ in range(200)))
-
-    found = asyncio.run(run())
-    assert [one.assessment.outcome for one in found] == ["scored"] * 200
+    ended = ask(LimitedEndpoint(8, retry_after_s), times=200)
+    assert [one.assessment.outcome for one in ended.found] == ["scored"] * 200
 
 
 def test_a_wait_that_is_asked_for_is_kept_by_all() -> None:
-    clock = FakeTime()
     asked_at = list[float]()
 
     class Noting(ScriptedModel):
         async def complete(self, request: ChatRequest) -> ChatResponse:
-            asked_at.append(clock.now)
+            asked_at.append(asyncio.get_running_loop().time())
             if len(asked_at) == 1:
                 raise RateLimitedError("the endpoint asks for fewer requests", 40.0)
             return await super().complete(request)
 
-    async def run() -> None:
-        asker = Asker(Noting([YES], ModelSettings(provider="scripted", max_in_flight=1)), 5, clock.timing())
-        await asyncio.gather(*(asker.ask(SAFETY, TRACE) for _ in range(3)))
-
-    asyncio.run(run())
+    ended = ask(Noting([YES], ModelSettings(provider="scripted", max_in_flight=1)), times=3)
+    assert [one.assessment.outcome for one in ended.found] == ["scored"] * 3
     assert asked_at[0] == 0
     assert min(asked_at[1:]) >= 40
+    assert ended.told == [("the endpoint asks for fewer requests", 40.0)]
 
 
 def test_an_endpoint_that_asks_for_hours_is_not_waited_for() -> None:
-    clock = FakeTime()
-
     class Closed(ScriptedModel):
         async def complete(self, request: ChatRequest) -> ChatResponse:  # noqa: ARG002 - the protocol's name
             raise RateLimitedError("the endpoint asks for fewer requests", 7200.0)
 
-    asked = asyncio.run(Asker(Closed([YES]), 5, clock.timing()).ask(SAFETY, TRACE))
-    assert (asked.assessment.reason, clock.slept) == ("rate_limited", [])
+    ((asked,), seconds, told) = ask(Closed([YES]))
+    assert (asked.assessment.reason, seconds, told) == ("rate_limited", 0, [])
 
 
 # --- lines ---

@@ -1,0 +1,98 @@
+"""What the tests of replays share: one that is begun, walked step by step or to its end, and what it found."""
+
+import json
+from typing import Any
+
+from stage_parts import Chosen, Ground, settings_of
+
+from judges.catalog import configured
+from worker.batches import Evaluation
+from worker.books import Account, read_account
+from worker.ledger import Finished, Ledger
+from worker.replay.asking import Wanted, ask
+from worker.replay.cursor import Cursor, State, fresh_name
+from worker.replay.question import Chooser
+from worker.replay.walk import Crowd, Walk
+from worker.settings import Rule
+
+SAFETY = Rule(name="all", judges=("safety",))
+NOTHING = Rule(name="nothing", judges=("groundedness",), rate=0.0)
+
+
+class Replays:
+    """Replays under one configuration; waiting is remembered and, if asked, ends the crowd."""
+
+    def __init__(self, ground: Ground, **settings: Any) -> None:
+        self.ground = ground
+        self.settings = settings_of(ground, **settings)
+        self.waited: list[Crowd] = []
+
+    def begin(self, *names: str, since: str = "1h", **wanted: Any) -> Walk:
+        judges = [configured(self.settings.judges)[name] for name in names or ("safety",)]
+        asked = ask(self.settings, self.ground.store, Wanted(judges, since, **wanted))
+        cursor = Cursor(self.ground.store, fresh_name(), self.settings.ledger_ttl_s)
+        return self.go_on(cursor, cursor.begin(asked.question, asked.next_id))
+
+    def go_on(self, cursor: Cursor, state: State | None = None) -> Walk:
+        """Walk on where a replay is, as another process does."""
+        state = state or cursor.read()
+        judges = [configured(self.settings.judges)[name] for name in state.question.judges]
+        chooser = Chooser(self.settings, state.question, judges)
+        return Walk(self.settings, self.ground.store, chooser, cursor, state, wait=self._wait)
+
+    def make(self, *names: str, **wanted: Any) -> dict[str, int]:
+        """Make a whole replay and tell what it counted."""
+        return walk(self.begin(*names, **wanted))
+
+    def _wait(self, crowd: Crowd) -> None:
+        self.waited.append(crowd)
+        self.ground.client.delete(self.ground.keys.waiting)
+
+
+def walk(walk: Walk) -> dict[str, int]:
+    """Walk to the end, and tell what was counted."""
+    while walk.step():
+        pass
+    return counts(walk.state)
+
+
+def counts(state: State) -> dict[str, int]:
+    """Tell what a replay counted, without what is 0."""
+    return {name: amount for name, amount in state.counts._asdict().items() if amount}
+
+
+def take(ground: Ground, *rules: Rule, **settings: Any) -> Chosen:
+    """Let ingest deal with all that is in the stream."""
+    chosen = Chosen(ground, rules=rules or (NOTHING,), **settings)
+    chosen.take()
+    return chosen
+
+
+def in_batches(ground: Ground) -> list[tuple[str, Evaluation]]:
+    """List what is in batches, by trace."""
+    return sorted(
+        (
+            (item.trace.trace_id, evaluation)
+            for batch in ground.batches().values()
+            for item in batch.items
+            for evaluation in item.evaluations
+        ),
+        key=lambda pair: (pair[0], pair[1].id),
+    )
+
+
+def finish(ground: Ground, evaluation_id: str) -> None:
+    """Write a verdict."""
+    Ledger(ground.store, settings_of(ground)).record([Finished(evaluation_id, b"{}", "abstained", "")])
+
+
+def bury(ground: Ground, evaluation_id: str) -> None:
+    """Leave a dead letter as the script does."""
+    ground.client.hset(ground.keys.dead, evaluation_id, json.dumps({"reason": "timeout"}))
+    ground.client.hincrby(ground.keys.books, "dead", 1)
+
+
+def balanced(ground: Ground) -> Account:
+    account = read_account(ground.store)
+    assert account.lost == 0
+    return account

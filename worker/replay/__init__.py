@@ -1,0 +1,1 @@
+"""Judge retained traces again: with a judge that is new, or new in its version, or what was shed in an outage."""
