@@ -31,7 +31,7 @@ check: $(READY) ## Lint, format, types, generated files, documentation
 	$(BIN)/python -m docs.generate --check
 	$(BIN)/python -m docs.check
 
-bench: $(READY) ## Measure speed, ratios side by side in one run
+bench: $(READY) ## Measure speed, ratios side by side in one run, about eight minutes
 	$(BIN)/python -m benchmarks
 
 generate: $(READY) ## Write the generated files anew

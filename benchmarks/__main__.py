@@ -1,43 +1,86 @@
-"""Run all benchmarks and write `benchmarks/RESULTS.md`; `make bench` takes about two minutes."""
+"""Run the benchmarks: without a name all of them, which writes `benchmarks/RESULTS.md` and takes about eight minutes.
 
+With names only those run, and only print: what stands in the file is all of one run on one machine.
+"""
+
+import argparse
 import datetime as dt
 import os
 import platform
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from benchmarks.figures import Figure
+from benchmarks.ingest import ingest
 from benchmarks.judging import judging
 from benchmarks.publishing import publishing
 from benchmarks.reading import reading
 from worker.embedded import EmbeddedRedis
 
 _RESULTS: Final = Path(__file__).parent / "RESULTS.md"
-_LIBRARIES: Final = ("celery", "redis", "httpx", "httpx-aiohttp", "msgspec")
+_LIBRARIES: Final = ("celery", "redis", "httpx", "aiohttp", "msgspec")
+_STOPPED: Final = 130
 
 
-def main() -> int:
-    """Measure, show, write."""
+def _publishing() -> Iterator[Figure]:
     with EmbeddedRedis() as server:
-        suites: Mapping[str, Callable[[], Iterator[Figure]]] = {
-            "Publishing": lambda: publishing(server.url),
-            "Rendering and reading": reading,
-            "Judging": lambda: judging(server.url),
-        }
-        lines = [*_head(server.version)]
-        for title, suite in suites.items():
-            lines += ["", f"## {title}", "", "| figure | measured | ratio |", "| --- | --- | --- |"]
-            for figure in suite():
-                print(f"{figure.what}: {figure.value} {figure.against}", flush=True)
-                lines.append(f"| {figure.what} | {figure.value} | {figure.against} |")
-    _RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        yield from publishing(server.url)
+
+
+_SUITES: Final[Mapping[str, Callable[[], Iterator[Figure]]]] = {
+    "publishing": _publishing,
+    "reading": reading,
+    "judging": judging,
+    "ingest": ingest,
+}
+_TITLES: Final = {"reading": "Rendering and reading"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, show, write; 130 when it was stopped."""
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    parser.add_argument("suites", metavar="SUITE", nargs="*", help=f"one or more of {', '.join(_SUITES)}")
+    chosen = parser.parse_args(arguments).suites
+    if unknown := set(chosen) - set(_SUITES):
+        parser.error(f"no such suite: {', '.join(sorted(unknown))}; there are {', '.join(_SUITES)}")
+    # As Ctrl-C, so that whatever was started is ended.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sections = {name: _measured(name) for name in chosen or _SUITES}
+    except KeyboardInterrupt:
+        return _STOPPED
+    if not chosen:
+        lines = [*_head(), *(line for name, figures in sections.items() for line in _section(name, figures))]
+        _RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return 0
 
 
-def _head(redis_version: str) -> Iterator[str]:
+def _measured(name: str) -> list[Figure]:
+    print(f"{_title(name)}; load of the machine before: {os.getloadavg()[0]:.1f}", flush=True)
+    figures = []
+    for figure in _SUITES[name]():
+        beside = "; ".join(filter(None, (figure.ratio, figure.bar and f"bar {figure.bar}")))
+        print(f"{figure.what}: {figure.value}" + (f" ({beside})" if beside else ""), flush=True)
+        figures.append(figure)
+    return figures
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.capitalize())
+
+
+def _section(name: str, figures: Sequence[Figure]) -> Iterator[str]:
+    """Show ratios first: they hold on other machines."""
+    yield from ("", f"## {_title(name)}", "", "| figure | measured | ratio | bar |", "| --- | --- | --- | --- |")
+    for figure in sorted(figures, key=lambda one: not one.ratio):
+        yield f"| {figure.what} | {figure.value} | {figure.ratio} | {figure.bar} |"
+
+
+def _head() -> Iterator[str]:
     yield "# Speed"
     yield ""
     yield "Written by `make bench`: everything in one run on one machine, on loopback. Ratios hold better than figures."
@@ -45,7 +88,8 @@ def _head(redis_version: str) -> Iterator[str]:
     today = dt.datetime.now(dt.UTC).date().isoformat()
     machine = f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}, Python {platform.python_version()}"
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
-    yield f"{today} · {machine} · Redis {redis_version} · {libraries}"
+    with EmbeddedRedis() as server:
+        yield f"{today} · {machine} · Redis {server.version} · {libraries}"
 
 
 if __name__ == "__main__":

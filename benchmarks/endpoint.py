@@ -1,11 +1,12 @@
 """A chat endpoint on loopback that answers yes after a given time; `python -m benchmarks.endpoint PORT SECONDS`."""
 
-import asyncio
+import json
 import sys
+from typing import Final
 
-from aiohttp import web
+from benchmarks.serving import Peer, reply, serve
 
-_ANSWER = {
+_ANSWER: Final = {
     "id": "bench",
     "object": "chat.completion",
     "model": "bench",
@@ -18,22 +19,16 @@ _ANSWER = {
     ],
     "usage": {"prompt_tokens": 1000, "completion_tokens": 20},
 }
+_REPLY: Final = reply(json.dumps(_ANSWER).encode())
 
 
-def main(port: int, seconds: float) -> None:
-    """Serve until the process is ended."""
-    answer = web.json_response(_ANSWER).body
+class Endpoint(Peer):
+    """Says the same to all."""
 
-    async def complete(request: web.Request) -> web.Response:
-        await request.read()
-        if seconds:
-            await asyncio.sleep(seconds)
-        return web.Response(body=answer, content_type="application/json")
-
-    app = web.Application(client_max_size=16 * 1024 * 1024)
-    app.router.add_post("/v1/chat/completions", complete)
-    web.run_app(app, host="127.0.0.1", port=port, print=None, access_log=None)
+    def take(self, head: bytes, body: bytes) -> bytes:  # noqa: ARG002 - the question does not matter
+        """Answer yes."""
+        return _REPLY
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    serve(Endpoint(float(sys.argv[2])), int(sys.argv[1]))

@@ -6,15 +6,23 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["Figure", "Percentiles", "each_call", "per_call"]
+__all__ = ["Figure", "Percentiles", "each_call", "per_call", "tell"]
 
 
 class Figure(NamedTuple):
-    """One line of the results."""
+    """One line of the results.
+
+    Attributes:
+        what: What was measured.
+        value: What came out.
+        ratio: How a rival compares, measured in the same run.
+        bar: What is asked for, or another absolute figure to compare with.
+    """
 
     what: str
     value: str
-    against: str = ""
+    ratio: str = ""
+    bar: str = ""
 
 
 class Percentiles(NamedTuple):
@@ -27,6 +35,11 @@ class Percentiles(NamedTuple):
     def __str__(self) -> str:
         """Show them as a table cell."""
         return f"{self.p50:.1f} / {self.p99:.1f} / {self.p999:.1f} µs"
+
+
+def tell(what: str) -> None:
+    """Say how far the bench is."""
+    print(f"  … {what}", flush=True)
 
 
 def each_call(function: Callable[[], object], calls: int) -> Percentiles:

@@ -1,139 +1,173 @@
-"""Evaluations a second: one worker process against a naive Celery task in two processes, on the same endpoint."""
+"""Judging: evaluations a second, their CPU and memory, how workers add up, and how soon a single verdict is there."""
 
-import contextlib
-import os
-import resource
-import subprocess
-import sys
-import tempfile
+import random
+import statistics
 import time
 from collections.abc import Iterator
-
-import httpx
-import msgspec
-import redis
+from typing import Any, Final, NamedTuple
 
 import tracejudge
-from benchmarks.figures import Figure
-from benchmarks.traces import make
-from worker.embedded import free_port
+from benchmarks.figures import Figure, tell
+from benchmarks.programs import until
+from benchmarks.rival import naive
+from benchmarks.samples import Sample, slope
+from benchmarks.traces import fields, make
+from benchmarks.workers import Pipeline, pipeline
 
 __all__ = ["judging"]
 
-_OURS, _NAIVE, _SLOW = 8000, 800, 200
-_DEADLINE_S = 120.0
+_QUICK: Final = 30_000
+_SLOW_S: Final = 2.0
+_SLOW_IN_FLIGHT: Final = 1_000
+_SLOW_WINDOW_S: Final = 60.0
+_SLOW_RAMP_S: Final = 45.0
+_PAIR_S: Final = 0.2
+_PAIR_IN_FLIGHT: Final = 64
+_PAIR_WINDOW_S: Final = 12.0
+_PAIR_RAMP_S: Final = 20.0
+_FULL: Final = 0.95
+"""Of what may be in flight: from there on the ramp-up is over."""
+_IDLE_SAMPLES: Final = 200
+_IDLE_GAP_S: Final = (0.05, 0.15)
+_IDLE_TIMEOUT_MS: Final = 10_000
+_FEW: Final = 200
 
 
-def judging(redis_url: str) -> Iterator[Figure]:
-    """Measure with an endpoint that answers at once, then with one that takes a second."""
-    with _endpoint(0) as base_url:
-        naive = _naive(redis_url, base_url)
-        ours, cpu_ms = _ours(redis_url, base_url, _OURS)
-    yield Figure("evaluations/s, naive Celery task, two processes, endpoint at once", f"{naive:.0f}/s")
-    yield Figure("the same, one worker process of ours", f"{ours:.0f}/s", f"{ours / naive:.1f} x naive")
-    yield Figure("CPU of the worker per evaluation", f"{cpu_ms:.2f} ms")
-    with _endpoint(1.0) as base_url:
-        slow, _ = _ours(redis_url, base_url, _SLOW)
-    yield Figure(f"{_SLOW} evaluations, endpoint of 1 s, from publication to the last verdict", f"{_SLOW / slow:.2f} s")
+def judging() -> Iterator[Figure]:
+    """Measure groundedness on traces of 4 kB, with all telemetry on."""
+    yield from _quick()
+    yield from _slow()
+    yield from _pair()
+    yield from _idle()
+    yield _few()
 
 
-def _ours(redis_url: str, base_url: str, count: int) -> tuple[float, float]:
-    """Publish traces and wait for their verdicts; evaluations a second, and CPU milliseconds each."""
-    prefix = f"bench-{time.time_ns()}"
-    client = redis.Redis.from_url(redis_url)
-    model = {"provider": "openai", "base_url": base_url, "model": "bench", "max_in_flight": 256}
-    port = free_port()
-    variables = {
-        "TRACEJUDGE_REDIS_URL": redis_url,
-        "TRACEJUDGE_PREFIX": prefix,
-        "TRACEJUDGE_METRICS_PORT": str(port),
-        "TRACEJUDGE_MODELS": msgspec.json.encode({"default": model}).decode(),
-        "TRACEJUDGE_RULES": '[{"name": "all", "judges": ["groundedness"]}]',
-    }
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with _program("-m", "worker.cli", "worker", **variables):
-        _until(lambda: _answers(f"http://127.0.0.1:{port}/metrics"))
-        _publish(redis_url, prefix, 200)  # warm-up
-        _until(lambda: client.xlen(f"{prefix}:verdicts") >= 200)  # noqa: PLR2004
-        start = time.perf_counter()
-        _publish(redis_url, prefix, count)
-        _until(lambda: client.xlen(f"{prefix}:verdicts") >= 200 + count)
-        seconds = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    client.close()
-    return count / seconds, cpu_s / (count + 200) * 1000
+class _Quick(NamedTuple):
+    """What one worker made of traces that waited in the stream, on an endpoint that answers at once."""
+
+    judged_per_s: float
+    exported_per_s: float
+    cpu_ms: float
+    spans: int
+    events: int
 
 
-def _naive(redis_url: str, base_url: str) -> float:
-    client = redis.Redis.from_url(redis_url)
-    os.environ.update(NAIVE_BROKER=redis_url, NAIVE_ENDPOINT=base_url)
-    from benchmarks.naive import evaluate  # noqa: PLC0415 - reads the broker's address when it is imported
-
-    payloads = [msgspec.json.encode(trace).decode() for trace in make(_NAIVE)]
-    arguments = ("-m", "celery", "-A", "benchmarks.naive", "worker", "-c", "2", "--loglevel", "error")
-    with _program(*arguments, NAIVE_BROKER=redis_url, NAIVE_ENDPOINT=base_url):
-        evaluate.delay(payloads[0])
-        _until(lambda: int(client.get("naive:done") or 0) >= 1)
-        start = time.perf_counter()
-        for payload in payloads:
-            evaluate.delay(payload)
-        _until(lambda: int(client.get("naive:done") or 0) >= 1 + _NAIVE)
-        seconds = time.perf_counter() - start
-    client.close()
-    return _NAIVE / seconds
+def _quick() -> Iterator[Figure]:
+    tell("the naive Celery task")
+    theirs = naive()
+    tell(f"{theirs.judged_per_s:.0f}/s; now {_QUICK:,} traces for one worker")
+    with pipeline() as line:
+        ours = _judged(line)
+    what = "evaluations/s, one worker process, endpoint at once, telemetry on"
+    ratio = f"{ours.judged_per_s / theirs.judged_per_s:.1f} x naive"
+    yield Figure(what, f"{ours.judged_per_s:,.0f}/s", ratio, "≥ 1,400/s and 15 x naive")
+    yield Figure("the same, naive Celery task with `httpx.Client`, two processes", f"{theirs.judged_per_s:.0f}/s")
+    what = f"the same, one worker process, until {ours.spans:,} spans and {ours.events:,} events have left"
+    yield Figure(what, f"{ours.exported_per_s:,.0f}/s")
+    what = "CPU of the worker per evaluation, ingest and export included"
+    yield Figure(what, f"{ours.cpu_ms:.2f} ms", f"naive: {theirs.cpu_ms / ours.cpu_ms:.1f} x ours", "≤ 0.65 ms")
 
 
-def _publish(redis_url: str, prefix: str, count: int) -> None:
-    tracejudge.init(service="bench", redis_url=redis_url, prefix=prefix, max_items=50_000, max_bytes=1 << 30)
-    for trace in make(count):
-        tracejudge.publish(trace)
-    if not tracejudge.flush(60):
-        raise TimeoutError("Redis did not take the traces")
-    tracejudge.shutdown()
+def _judged(line: Pipeline) -> _Quick:
+    """Measure from the moment when all traces wait in the stream; CPU until the last span has left, start excluded."""
+    (worker,) = line.workers
+    line.warm_up()
+    with line.paused():
+        line.fill(_QUICK)
+        begin, worker_s, endpoint_s = _now(line), worker.cpu_s(), line.endpoint.program.cpu_s()
+        before = line.receiver.counts()
+    total = begin.total + _QUICK
+    judged_at_s = line.watch_verdicts(total, begin=begin)[-1].at_s
+    until(lambda: line.exported(total), *line.programs, what="all spans and events", every_s=0.1)
+    exported_at_s = time.perf_counter()
+    endpoint_ms = 1000 * (line.endpoint.program.cpu_s() - endpoint_s) / _QUICK
+    tell(f"{_QUICK:,} judged; CPU of the endpoint: {endpoint_ms:.3f} ms each")
+    after = line.receiver.counts()
+    return _Quick(
+        judged_per_s=_QUICK / (judged_at_s - begin.at_s),
+        exported_per_s=_QUICK / (exported_at_s - begin.at_s),
+        cpu_ms=1000 * (worker.cpu_s() - worker_s) / _QUICK,
+        spans=after["spans"] - before["spans"],
+        events=after["events"] - before["events"],
+    )
 
 
-@contextlib.contextmanager
-def _endpoint(seconds: float) -> Iterator[str]:
-    port = free_port()
-    with _program("-m", "benchmarks.endpoint", str(port), str(seconds)):
-        _until(lambda: _answers(f"http://127.0.0.1:{port}/"))
-        yield f"http://127.0.0.1:{port}/v1"
+def _slow() -> Iterator[Figure]:
+    ideal = _SLOW_IN_FLIGHT / _SLOW_S
+    with pipeline(delay_s=_SLOW_S, max_in_flight=_SLOW_IN_FLIGHT) as line:
+        speed, in_flight = _steady(line, _SLOW_IN_FLIGHT, ideal, ramp_s=_SLOW_RAMP_S, window_s=_SLOW_WINDOW_S)
+        peak_mib = line.workers[0].peak_mib()
+    what = f"evaluations/s, endpoint of {_SLOW_S:g} s, {_SLOW_IN_FLIGHT:,} in flight, for {_SLOW_WINDOW_S:g} s"
+    yield Figure(what, f"{speed:.0f}/s, {speed / ideal:.1%} of ideal", bar="≥ 475/s, 95 % of ideal")
+    what = f"memory of the worker at its peak, {in_flight:,} calls seen in flight"
+    yield Figure(what, f"{peak_mib:.0f} MiB", bar="≤ 200 MiB")
 
 
-@contextlib.contextmanager
-def _program(*arguments: str, **variables: str) -> Iterator[None]:
-    """Run a Python program until the block is left; what it says is kept only for a failure."""
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            [sys.executable, *arguments], stdout=output, stderr=output, env={**os.environ, **variables}
-        )
-        try:
-            yield
-        except TimeoutError:
-            output.seek(0)
-            sys.stderr.write(output.read()[-4000:].decode(errors="replace"))
-            raise
-        finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+def _pair() -> Iterator[Figure]:
+    speeds = []
+    for workers in (1, 2):
+        with pipeline(delay_s=_PAIR_S, workers=workers, max_in_flight=_PAIR_IN_FLIGHT) as line:
+            ideal = workers * _PAIR_IN_FLIGHT / _PAIR_S
+            full = workers * _PAIR_IN_FLIGHT
+            speed, _ = _steady(line, full, ideal, ramp_s=_PAIR_RAMP_S, window_s=_PAIR_WINDOW_S)
+            speeds.append(speed)
+    one, two = speeds
+    what = f"evaluations/s, two workers, endpoint of {1000 * _PAIR_S:g} ms, {_PAIR_IN_FLIGHT} in flight each"
+    yield Figure(what, f"{two:.0f}/s", f"{two / one:.2f} x one worker", "≥ 1.9 x")
+    yield Figure("the same, one worker", f"{one:.0f}/s")
 
 
-def _answers(url: str) -> bool:
-    try:
-        httpx.get(url, timeout=1)
-    except httpx.TransportError:
-        return False
-    return True
+def _idle() -> Iterator[Figure]:
+    tell(f"{_IDLE_SAMPLES} traces, one at a time")
+    with pipeline() as line:
+        line.warm_up()
+        tracejudge.init(service="bench", redis_url=line.redis_url, prefix=line.prefix)
+        _latency_ms(line)  # the first publication starts the SDK's thread
+        taken = sorted(_latency_ms(line) for _ in range(_IDLE_SAMPLES))
+        tracejudge.shutdown()
+    what = "idle latency from `publish` to the verdict in the outbox, endpoint of 0 ms, {}"
+    yield Figure(what.format("p50"), f"{statistics.median(taken):.1f} ms", bar="≤ 25 ms")
+    yield Figure(what.format("p99"), f"{taken[int(0.99 * len(taken))]:.1f} ms", bar="≤ 100 ms")
 
 
-def _until(condition: "object") -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not condition():  # type: ignore[operator]
-        if time.monotonic() > deadline:
-            raise TimeoutError("the benchmark did not get on")
-        time.sleep(0.01)
+def _few() -> Figure:
+    with pipeline(delay_s=1.0) as line:
+        line.warm_up(_FEW)
+        tracejudge.init(service="bench", redis_url=line.redis_url, prefix=line.prefix)
+        begin = _now(line)
+        for trace in make(_FEW):
+            tracejudge.publish(trace)
+        seconds = line.watch_verdicts(begin.total + _FEW, begin=begin)[-1].at_s - begin.at_s
+        tracejudge.shutdown()
+    return Figure(f"{_FEW} evaluations, endpoint of 1 s, from publication to the last verdict", f"{seconds:.2f} s")
+
+
+def _steady(line: Pipeline, full: int, ideal: float, *, ramp_s: float, window_s: float) -> tuple[float, int]:
+    """Let the calls in flight grow, then measure; evaluations a second, and the calls in flight at the end."""
+    tell(f"{len(line.workers)} worker(s), {full:,} in flight wanted, ideal {ideal:.0f}/s")
+    line.warm_up(_FEW)
+    with line.paused():
+        # Enough for the longest ramp-up, and what workers have taken and not begun when the window ends.
+        line.fill(int(ideal * (ramp_s / 2 + window_s)) + 2 * full + 5_000 * len(line.workers))
+    began, in_flight = time.perf_counter(), 0
+    while in_flight < _FULL * full and time.perf_counter() - began < ramp_s:
+        time.sleep(0.1)
+        in_flight = line.endpoint.counts()["in_flight"]
+    tell(f"{in_flight:,} in flight after {time.perf_counter() - began:.1f} s; measuring for {window_s:g} s")
+    samples = line.watch_verdicts(begin=_now(line), for_s=window_s)
+    return slope(samples), line.endpoint.counts()["in_flight"]
+
+
+def _now(line: Pipeline) -> Sample:
+    return Sample(time.perf_counter(), line.verdicts())
+
+
+def _latency_ms(line: Pipeline) -> float:
+    """Publish one trace and wait, without polling, for its verdict."""
+    time.sleep(random.uniform(*_IDLE_GAP_S))
+    newest: Any = line.client.xrevrange(line.outbox, count=1)
+    start = time.perf_counter()
+    tracejudge.publish(**fields())
+    if not line.client.xread({line.outbox: newest[0][0]}, block=_IDLE_TIMEOUT_MS):
+        raise TimeoutError(f"no verdict within {_IDLE_TIMEOUT_MS} ms")
+    return 1000 * (time.perf_counter() - start)

@@ -27,17 +27,17 @@ def reading() -> Iterator[Figure]:
     (trace,) = make(1)
     for name in _RENDERED:
         yield Figure(
-            f"rendering `{name}` for a 4 kB trace", f"{_rendering(catalogue()[name], trace):.1f} µs", "≤ 50 µs"
+            f"rendering `{name}` for a 4 kB trace", f"{_rendering(catalogue()[name], trace):.1f} µs", bar="≤ 50 µs"
         )
-    yield Figure("reading and scoring a yes/no answer", _scoring("groundedness", trace, _YES), "≤ 50 µs")
+    yield Figure("reading and scoring a yes/no answer", _scoring("groundedness", trace, _YES), bar="≤ 50 µs")
     long = _long()
     what = f"reading and scoring a `{{}}` answer of {_SENTENCES} sentences"
-    yield Figure(what.format("ragbench"), _scoring("ragbench", long, _supports()), "≤ 300 µs")
-    yield Figure(what.format("facts_grounding"), _scoring("facts_grounding", long, _labels(str)), "≤ 300 µs")
+    yield Figure(what.format("ragbench"), _scoring("ragbench", long, _supports()), bar="≤ 300 µs")
+    yield Figure(what.format("facts_grounding"), _scoring("facts_grounding", long, _labels(str)), bar="≤ 300 µs")
     otherwise = _scoring("facts_grounding", long, _labels(lambda text: text.lower().removesuffix(".")))
-    yield Figure("the same, the answer divided and spelt in the model's own way", otherwise, "≤ 300 µs")
+    yield Figure("the same, the answer divided and spelt in the model's own way", otherwise, bar="≤ 300 µs")
     looked_up = per_call(_look_up)
-    yield Figure(f"looking up {_SENTENCES} excerpts in 20 kB of context", f"{looked_up / 1000:.2f} ms", "≤ 2 ms")
+    yield Figure(f"looking up {_SENTENCES} excerpts in 20 kB of context", f"{looked_up / 1000:.2f} ms", bar="≤ 2 ms")
 
 
 def _rendering(judge: Judge, trace: Trace) -> float:
