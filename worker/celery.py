@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from functools import cache, partial
 from typing import Any, Final, NoReturn
 
@@ -30,6 +31,7 @@ TASK: Final = "tracejudge.judge"
 MESSAGE_VERSION: Final = 1
 _REFUSED: Final = 2
 _BROKER_TIMEOUT_S: Final = 10
+_HURRY_S: Final = 1.8
 
 
 def __getattr__(name: str) -> Celery:
@@ -111,6 +113,10 @@ class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
             os._exit(1)
         self._hurried = True
         self._runtime.hurry()
+        # Leases are given back within moments; an exporter may hang on its receiver, and the outbox keeps what it has.
+        last_resort = threading.Timer(_HURRY_S, os._exit, (1,))
+        last_resort.daemon = True
+        last_resort.start()
 
 
 def _configuration(settings: Settings) -> dict[str, Any]:

@@ -108,8 +108,8 @@ class Runtime:
     def stop(self) -> None:
         """Stop in order.
 
-        Reading first, so that nothing new is chosen; then judging, with its grace; exporters last, so that what was
-        judged meanwhile still leaves.
+        Reading first, so that nothing new is chosen; then judging: no further call begins, those under way have their
+        grace, and leases are given back; exporters last, so that what was judged meanwhile still leaves.
         """
         began = time.monotonic()
         _stop(self._ingest)

@@ -17,6 +17,7 @@ from worker.embedded import EmbeddedRedis
 
 AtRedis = Callable[[str], Pipeline]
 CELERY = ("-m", "celery", "-A", "worker", "worker")
+SAFE = [{"name": "safe", "judges": ["safety"]}]
 
 
 def test_plain_celery_starts_the_same_worker_from_any_folder(pipeline: Pipeline) -> None:
@@ -91,6 +92,25 @@ def test_sigterm_gives_back_what_takes_longer_than_the_grace(pipeline: Pipeline,
     assert (account.scored, account.lost) == (30, 0)
 
 
+def test_a_stopping_worker_begins_no_call_and_waits_for_those_under_way(
+    pipeline: Pipeline, endpoint: ChatEndpoint
+) -> None:
+    endpoint.behaviour = replies.slow(2.0, replies.yes_no())
+    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", "max_in_flight": 5}
+    worker = pipeline.worker(models={"default": model}, rules=SAFE)
+    pipeline.publish(make_traces(40))
+    wait_until(lambda: endpoint.in_flight == 5, 20, "calls to be under way")
+    begun = len(endpoint.calls)
+    assert worker.program.terminate() == 0
+    assert len(endpoint.calls) <= begun + 5, "at most one more each, between our look and the signal"
+    account = pipeline.account()
+    assert (account.scored, account.waiting, account.lost) == (len(endpoint.calls), 40 - len(endpoint.calls), 0)
+    endpoint.behaviour = replies.yes_no()
+    pipeline.worker(models={"default": model}, rules=SAFE)
+    account = pipeline.settled(40, timeout_s=10)  # well below the lease's 15 s: it was given back
+    assert (account.scored, account.lost, len(endpoint.calls)) == (40, 0, 40)
+
+
 @pytest.mark.parametrize("command", [(), CELERY], ids=["tracejudge", "celery"])
 def test_a_second_signal_ends_the_grace_and_gives_the_work_back(
     pipeline: Pipeline, endpoint: ChatEndpoint, command: tuple[str, ...]
@@ -105,7 +125,7 @@ def test_a_second_signal_ends_the_grace_and_gives_the_work_back(
     worker.program.wait_for("Warm shutdown")
     time.sleep(1)  # no later sign tells that the stop has come to where it waits
     worker.program.signal(signal.SIGTERM)
-    worker.program.wait(15)
+    worker.program.wait(5)  # two seconds are promised; the machine may be slow
     endpoint.behaviour = replies.yes_no()
     pipeline.worker(models={"default": model})
     account = pipeline.settled(10, timeout_s=10)  # well below the lease's 15 s: it was given back

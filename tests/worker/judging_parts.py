@@ -38,6 +38,10 @@ class Gate:
     limit: int = 256
     closed_for_s: float = 0.0
     circuit_open: bool = False
+    is_shut: bool = False
+
+    def shut(self) -> None:
+        self.is_shut = True
 
 
 class HeldModel(ScriptedModel):

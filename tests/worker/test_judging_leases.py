@@ -99,7 +99,7 @@ def test_after_redis_was_away_for_longer_than_a_lease_a_worker_keeps_what_it_has
     worker = desk()
     worker.begin(batch_id)
     ground.make_due()
-    worker.judging._renewed_at -= 15
+    worker.judging._holdings._renewed_at -= 15
     worker.judging.sweep()
     assert (ready(ground), ground.leases()[batch_id] > 10) == ([], True)
     worker.end()

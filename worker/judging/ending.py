@@ -52,8 +52,18 @@ class Ending:
         # However long the endpoint asked us to wait: a last try, when it is time to give up.
         delay_s = min(parking_s(unfinished, age_s), max(_MIN_PARKING_S, self._give_up_after_s - age_s))
         _log(batch, unfinished, delay_s)
-        made = {one.evaluation.id: one.verdict.attempts - tries.get(one.evaluation.id, 0) for one in unfinished}
-        self._leases.put_back(held, delay_s=delay_s, tries={name: calls for name, calls in made.items() if calls})
+        self._leases.put_back(held, delay_s=delay_s, tries=_made(unfinished, tries))
+
+    def hand_on(self, held: Held, batch: Batch, unfinished: Sequence[Unfinished], tries: Mapping[str, int]) -> None:
+        """Remove a batch that is done; else let another worker take it at once.
+
+        Raises:
+            StoreError: Redis did not answer; the lease lapses then.
+        """
+        if unfinished:
+            self._leases.put_back(held, tries=_made(unfinished, tries))
+        else:
+            self._leases.finish(batch.id, batch.judge_model)
 
 
 def parking_s(unfinished: Sequence[Unfinished], age_s: float) -> float:
@@ -72,6 +82,12 @@ def parking_s(unfinished: Sequence[Unfinished], age_s: float) -> float:
         return max(_MIN_PARKING_S, *asked)
     rounds = min(one.verdict.attempts for one in unfinished) // _CALLS_PER_ROUND
     return min(_MAX_PARKING_S, _MIN_PARKING_S * 2.0 ** min(rounds, _MAX_DOUBLINGS))
+
+
+def _made(unfinished: Sequence[Unfinished], tries: Mapping[str, int]) -> dict[str, int]:
+    """Count the calls of this round, by evaluation id."""
+    made = {one.evaluation.id: one.verdict.attempts - tries.get(one.evaluation.id, 0) for one in unfinished}
+    return {name: calls for name, calls in made.items() if calls}
 
 
 def _log(batch: Batch, unfinished: Sequence[Unfinished], delay_s: float) -> None:

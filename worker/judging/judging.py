@@ -8,7 +8,6 @@ what may pass is put back for later, and what could not be made for too long bec
 import asyncio
 import contextlib
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ import structlog
 from worker.batches import Batch, BatchError, count, decode, mark, without
 from worker.judging.ending import FAULT_PARKING_S, Ending
 from worker.judging.evaluations import Evaluations
+from worker.judging.holdings import Holdings
 from worker.judging.lane import Lane, Limits
 from worker.judging.loop import LoopEndedError, LoopThread
 from worker.leases import RENEW_S, Held, Leases, Taken
@@ -35,9 +35,10 @@ _THREADS: Final = 3
 _AT_ONCE: Final = 8
 """Batches taken by one script call."""
 _GIVEN_UP_AT_ONCE: Final = 20
-_CANCEL_S: Final = 2.0
+_CANCEL_S: Final = 1.0
 _HAND_BACK_S: Final = 30.0
-_RENEWAL_OVERDUE_S: Final = 2 * RENEW_S
+_CLOSE_S: Final = 2.0
+_HURRIED_CLOSE_S: Final = 0.3
 
 
 class _Work(NamedTuple):
@@ -80,18 +81,18 @@ class Judging:
         self._loop = LoopThread("tracejudge-judging")
         # What waits for Redis waits here, so that the loop never does.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tracejudge-judging")
+        self._holdings = Holdings(self._leases, lambda task: self._loop.call(task.cancel))
+        self._gates = gates
         self._process = secrets.token_hex(4)
-        self._lock = threading.Lock()
-        self._held: dict[str, tuple[Held, asyncio.Task[None] | None]] = {}
         self._stopping = False
         self._hurried = False
         self._started = False
-        self.progressed_at = self._renewed_at = time.monotonic()
+        self.progressed_at = time.monotonic()
 
     @property
     def held(self) -> int:
         """How many batches are under way here."""
-        return len(self._held)
+        return len(self._holdings)
 
     @property
     def circuits(self) -> dict[str, bool]:
@@ -121,9 +122,8 @@ class Judging:
         """
         if self._stopping or not self._started:
             return
-        if time.monotonic() - self._renewed_at > _RENEWAL_OVERDUE_S:
-            # Redis was away, or the loop was busy: else we would sweep our own batches, and judge them twice.
-            self._renew_held()
+        # Else we would sweep our own batches, and judge them twice.
+        self._holdings.renew_overdue()
         self._leases.sweep(self._lanes)
         for lane in self._lanes.values():
             self._serve(lane)
@@ -131,26 +131,33 @@ class Judging:
                 self._give_up(lane)
 
     def stop(self, grace_s: float) -> None:
-        """Take no new batch, let running ones finish for ``grace_s``, give back the rest, end the loop."""
+        """Take nothing new and begin no call; wait ``grace_s`` for calls under way; give back the rest; end the loop.
+
+        Calls under way are paid for, so they are worth waiting for; what waits for its turn is another worker's as soon
+        as its batch is back.
+        """
+        if self._stopping:
+            return
         self._stopping = True
-        deadline = time.monotonic() + grace_s
-        while self._held and time.monotonic() < deadline and not self._hurried:
-            time.sleep(0.05)
-        for _, task in list(self._held.values()):
-            if task is not None:
-                self._loop.call(task.cancel)
-        deadline = time.monotonic() + _CANCEL_S
-        while self._held and time.monotonic() < deadline:
-            time.sleep(0.02)
+        for gate in self._gates.values():
+            self._loop.call(gate.shut)
+        self._until_nothing_is_held(grace_s, unless=lambda: self._hurried)
+        self._holdings.cancel_all()
+        self._until_nothing_is_held(_CANCEL_S)
         with contextlib.suppress(TimeoutError, LoopEndedError):
             # Without Redis the last verdicts cannot be written; their batches stay, and are judged again.
-            self._loop.wait(self._evaluations.aclose(), timeout_s=2)
+            self._loop.wait(self._evaluations.aclose(), timeout_s=_HURRIED_CLOSE_S if self._hurried else _CLOSE_S)
         self._loop.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def hurry(self) -> None:
         """Let a stop that is waiting for running batches wait no longer; any thread or signal handler may call it."""
         self._hurried = True
+
+    def _until_nothing_is_held(self, seconds: float, unless: Callable[[], bool] = bool) -> None:
+        deadline = time.monotonic() + seconds
+        while self._holdings and time.monotonic() < deadline and not unless():
+            time.sleep(0.02)
 
     def _serve(self, lane: Lane) -> None:
         """Fill a lane; one thread at a time does it, and looks once more for whoever asks meanwhile."""
@@ -189,12 +196,7 @@ class Judging:
         works = [work for one in taken if (work := self._opened(lane, one)) is not None]
         for work in self._without_finished(works):
             lane.enter(work.evaluations, work.evaluations * work.bytes_each)
-            with self._lock:
-                _, older = self._held.get(work.held.batch_id, (None, None))
-                self._held[work.held.batch_id] = (work.held, None)
-            if older is not None:
-                # Our own lease had lapsed, and another worker made the batch ready.
-                self._loop.call(older.cancel)
+            self._holdings.add(work.held)
             self._loop.call(partial(self._begin, work))
         return len(taken)
 
@@ -214,9 +216,7 @@ class Judging:
         return [work._replace(batch=without(work.batch, finished)) for work in works]
 
     def _begin(self, work: _Work) -> None:
-        task = asyncio.get_running_loop().create_task(self._judge(work))
-        with self._lock:
-            self._held[work.held.batch_id] = (work.held, task)
+        self._holdings.begin(work.held, asyncio.get_running_loop().create_task(self._judge(work)))
 
     async def _judge(self, work: _Work) -> None:
         """Judge a batch from first to last."""
@@ -230,7 +230,9 @@ class Judging:
         put_back = partial(self._leases.put_back, work.held)
         try:
             unfinished = await self._evaluations.run(work.batch, work.tries, ended)
-            last = partial(self._ending.close, work.held, work.batch, unfinished, work.tries)
+            # Stopping, we turned evaluations away ourselves: that is no reason for another worker to wait.
+            end = self._ending.hand_on if self._stopping else self._ending.close
+            last = partial(end, work.held, work.batch, unfinished, work.tries)
         except asyncio.CancelledError:
             # At shutdown, or the lease is lost: then this changes nothing, for it needs the lease.
             last = put_back
@@ -264,27 +266,13 @@ class Judging:
                 # Else it would be judged, and paid for, over and over.
                 self._leases.put_back(work.held, delay_s=FAULT_PARKING_S)
         finally:
-            with self._lock:
-                holding, _ = self._held.get(work.held.batch_id, (None, None))
-                if holding == work.held:
-                    del self._held[work.held.batch_id]
+            self._holdings.remove(work.held)
 
     async def _renew(self) -> None:
-        while not self._stopping or self._held:
+        while not self._stopping or self._holdings:
             await asyncio.sleep(RENEW_S)
             self.progressed_at = time.monotonic()
             try:
-                await asyncio.to_thread(self._renew_held)
+                await asyncio.to_thread(self._holdings.renew)
             except Exception as error:  # noqa: BLE001 - were this to end, all leases would lapse unseen
                 log.warning("leases not renewed", error=type(error).__name__)
-
-    def _renew_held(self) -> None:
-        """Renew all leases of the process; what is no longer ours is not judged further."""
-        with self._lock:
-            held = dict(self._held)
-        for batch_id in self._leases.renew(lease for lease, _ in held.values()):
-            _, task = held[batch_id]
-            if task is not None:
-                log.warning("lease lost", batch=batch_id)
-                self._loop.call(task.cancel)
-        self._renewed_at = time.monotonic()

@@ -15,7 +15,7 @@ _READY_BATCHES: Final = 2
 
 
 class Limits(Protocol):
-    """What a lane wants to know of the gate to its endpoint; read from any thread."""
+    """What judging wants of the gate to an endpoint; properties are read from any thread."""
 
     @property
     def limit(self) -> int:
@@ -30,6 +30,10 @@ class Limits(Protocol):
     @property
     def circuit_open(self) -> bool:
         """Whether the endpoint is held for dead."""
+        ...
+
+    def shut(self) -> None:
+        """Let no call begin any more; called in the event loop."""
         ...
 
 

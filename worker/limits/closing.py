@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.models.model import ModelError, ModelRejectedError, RateLimitedError
+from judges.models.model import ModelError, ModelRejectedError, ModelUnavailableError, RateLimitedError
 from worker.limits.circuit import Circuit
 from worker.limits.pacing import Pacing
 
@@ -20,6 +20,8 @@ class Closing:
         self._circuit = circuit
         self._pacing = pacing
         self._patience_s = patience_s
+        self.is_shut = False
+        """Whether everybody is turned away for good, since the worker stops."""
 
     @property
     def needs_probe(self) -> bool:
@@ -38,6 +40,8 @@ class Closing:
 
     def refusal(self, next_number: int, now: float) -> ModelError | None:
         """Say why nobody should wait now; None where that is worth it."""
+        if self.is_shut:
+            return _refusal_for(ModelUnavailableError("this worker stops"), 0.0)
         until = self.until(next_number, now)
         if until is None or until <= now:
             return None

@@ -23,6 +23,7 @@ from worker.limits.witness import CircuitLog, Witness
 
 __all__ = ["Gate", "Pass", "Timing"]
 
+_PROBE_PATIENCE_S: Final = 15.0
 _FAILURES: Final = (ModelTimeoutError, ModelUnavailableError)
 
 
@@ -75,7 +76,7 @@ class Gate:
         self._closing = Closing(self._circuit, self._pacing, patience_s)
         self._next = 0
         self._in_flight = 0
-        self._probe: int | None = None
+        self._probe: Pass | None = None
         self._waiters: OrderedDict[asyncio.Future[Pass], None] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -103,6 +104,16 @@ class Gate:
     def waiting(self) -> int:
         """How many callers wait."""
         return len(self._waiters)
+
+    @property
+    def is_shut(self) -> bool:
+        """Tell whether no call begins any more."""
+        return self._closing.is_shut
+
+    def shut(self) -> None:
+        """Let no call begin any more, since the worker stops; calls under way go on."""
+        self._closing.is_shut = True
+        self._go_on(self._timing.steady())
 
     def watch(self, watcher: Callable[[int, bool], object]) -> None:
         """Tell somebody the limit and whether the circuit is open, now and whenever that changes."""
@@ -143,7 +154,7 @@ class Gate:
         """Give the right back, with what came of the call; None where that is not known, as after a cancellation."""
         now = self._timing.steady()
         self._in_flight -= 1
-        if taken.number == self._probe:
+        if taken == self._probe:
             self._probe = None
         if isinstance(result, ChatResponse):
             self._answered(taken, result, now)
@@ -213,18 +224,25 @@ class Gate:
         return bool(self._waiters) and self._in_flight + 1 >= self._limit.limit
 
     def _is_free(self, now: float) -> bool:
+        if self._closing.is_shut:
+            return False
         if self._closing.needs_probe:
-            return self._probe is None and now >= self._closing.probe_at
+            return now >= self._next_probe_at()
         return self._in_flight < self._limit.limit and self._pacing.waits_until(self._next, now) is None
 
     def _begin(self, now: float) -> Pass:
         is_probe = self._closing.needs_probe
         taken = Pass(self._next, now, is_probe)
         if is_probe:
-            self._probe = taken.number
+            self._probe = taken
         self._next += 1
         self._in_flight += 1
         return taken
+
+    def _next_probe_at(self) -> float:
+        """Say when one more call may go first; one that hangs must not hide for long that the endpoint is back."""
+        hung_at = 0.0 if self._probe is None else self._probe.began + _PROBE_PATIENCE_S
+        return max(self._closing.probe_at, hung_at)
 
     def _go_on(self, now: float) -> None:
         """Let in who may enter, turn away who would wait too long, and look ahead."""
@@ -265,7 +283,7 @@ class Gate:
 
     def _wakes_at(self, now: float) -> float | None:
         if self._closing.needs_probe:
-            return self._closing.probe_at if self._probe is None else None
+            return self._next_probe_at()
         until = self._pacing.waits_until(self._next, now)
         if until is not None:
             return until

@@ -68,7 +68,8 @@ class LimitedModel:
             try:
                 return await self._attempt(request, failed)
             except ModelError as error:
-                pause_s = self._retries.pause_s(error, len(failed) + 1) if error.was_asked else None
+                again = error.was_asked and not self.gate.is_shut
+                pause_s = self._retries.pause_s(error, len(failed) + 1) if again else None
                 if pause_s is None:
                     error.failed = failed
                     raise

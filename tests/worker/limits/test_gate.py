@@ -147,6 +147,39 @@ def test_who_is_impatient_does_not_wait_for_an_outage_step_by_step() -> None:
     run_virtually(run())
 
 
+def test_a_probe_that_hangs_does_not_hide_for_long_that_the_endpoint_is_back() -> None:
+    async def run() -> None:
+        one = gate(4, patience_s=60)
+        for _ in range(10):
+            await call(one, AWAY, 0.0)
+        hung = await one.enter()
+        assert (hung.began, hung.is_probe) == (1.0, True)
+        assert await call(one) == 16.0, "another one, as the first has no answer"
+        assert not one.circuit_open
+        one.leave(hung, AWAY)
+        assert not one.circuit_open, "what hung then says nothing of now"
+
+    run_virtually(run())
+
+
+def test_once_it_is_shut_no_call_begins_and_nobody_waits() -> None:
+    async def run() -> None:
+        one = gate(1)
+        under_way = await one.enter()
+        waiting = asyncio.ensure_future(one.enter())
+        await asyncio.sleep(1)
+        one.shut()
+        with pytest.raises(ModelUnavailableError) as turned_away:
+            await waiting
+        assert not turned_away.value.was_asked
+        one.leave(under_way, OK)
+        with pytest.raises(ModelUnavailableError):
+            await one.enter()
+        assert now() == 1.0
+
+    run_virtually(run())
+
+
 def test_a_probe_that_is_broken_off_gives_the_next_its_turn() -> None:
     async def run() -> None:
         one = gate(4)
