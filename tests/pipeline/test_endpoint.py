@@ -22,7 +22,8 @@ def test_two_hundred_evaluations_of_a_second_run_together(pipeline: Pipeline, en
     calls = endpoint.calls
     assert len(calls) == 200
     assert endpoint.max_in_flight > 150
-    assert max(call.ended_at for call in calls) - min(call.started_at for call in calls) < 2
+    # The limit climbs from 64 meanwhile; were it to stay there, four waves of a second would be needed.
+    assert max(call.ended_at for call in calls) - min(call.started_at for call in calls) < 3.5
 
 
 def test_calls_in_flight_stay_within_the_model_s_bound(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:

@@ -111,11 +111,11 @@ class Pipeline:
         return self.store.call(lambda client: sum(1 for _ in client.scan_iter(pattern, count=5000)))
 
 
-def make_traces(count: int, *, words: int = 20, **fields: Any) -> list[tracejudge.Trace]:
-    """Make traces whose ids are the same in every run."""
+def make_traces(count: int, *, first: int = 0, words: int = 20, **fields: Any) -> list[tracejudge.Trace]:
+    """Make traces whose ids are the same in every run; those of other numbers than `first` and after are others."""
     filler = " ".join(f"word{number}" for number in range(words))
     made = []
-    for number in range(count):
+    for number in range(first, first + count):
         digest = hashlib.blake2b(f"trace {number}".encode(), digest_size=16).hexdigest()
         said = f"Parcel {number} holds {filler}."
         basis = {"service": "bot", "environment": "prod", "input": f"What is in parcel {number}?", "output": said}

@@ -1,0 +1,187 @@
+"""What the scenarios share: their clock, a worker with its judge models, a steady load, and the sums all end with.
+
+A scenario tells what goes wrong for "a minute"; `MINUTE_S` says how long that is here. The product's own times (a
+lease, a probe, the pause before it) are what they are, so promises about them are asserted in real seconds.
+"""
+
+import json
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from fractions import Fraction
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pytest
+from support.endpoint import ChatEndpoint
+from support.pipeline import Pipeline, Worker, make_traces
+from support.processes import Program, wait_until
+from support.replies import Behaviour, slow, yes_no
+
+import tracejudge
+from judges.verdict import Verdict
+from worker.books import Account
+
+__all__ = ["MINUTE_S", "Scenario", "SteadyLoad", "answers", "delays_s", "patient"]
+
+SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_SCENARIO_SCALE", "1/20")))
+MINUTE_S: Final = 60 * SCALE
+RECOVERY_S: Final = 30.0
+"""What is promised: so long after an endpoint is back, its work goes on. Not scaled."""
+JUDGES: Final = ("groundedness", "relevance_to_query")
+CALLED: Final = "tracejudge_judge_request_duration_seconds_count"
+
+
+def patient(minutes: float = 0.0) -> pytest.MarkDecorator:
+    """Give a test time for so many minutes of its clock, and for a machine that is busy with others."""
+    return pytest.mark.timeout(180 + 2 * minutes * MINUTE_S)
+
+
+def answers(seconds: float) -> Behaviour:
+    """Serve every call well, after so long."""
+    return slow(seconds, yes_no())
+
+
+def delays_s(verdicts: Sequence[Verdict], judge_model: str, since: float = 0.0, until: float = math.inf) -> list[float]:
+    """Tell how long live traces of a steady load waited for their verdicts, those published between two times."""
+    mine = (verdict for verdict in verdicts if (verdict.judge_model, verdict.origin) == (judge_model, "live"))
+    ends = ((verdict.trace_ended_at, verdict.started_at + verdict.duration_s) for verdict in mine)
+    return [judged - published for published, judged in ends if since <= published < until]
+
+
+class Scenario:
+    """A pipeline whose judge models are endpoints of ours: each judges all traces, by a judge of its own."""
+
+    def __init__(
+        self, pipeline: Pipeline, folder: Path, stack: ExitStack, endpoints: Mapping[str, ChatEndpoint]
+    ) -> None:
+        self.pipeline, self.endpoints = pipeline, endpoints
+        self._folder, self._stack = folder, stack
+        self._settings: dict[str, Any] = {}
+        self.judges = dict(zip(endpoints, JUDGES, strict=False))
+
+    def worker(self, *, model: Mapping[str, Any] | None = None, **settings: Any) -> Worker:
+        """Start a worker; `model` holds settings of all models, the others are the worker's."""
+        models = {
+            name: {"provider": "openai", "base_url": endpoint.base_url, "model": name, "max_in_flight": 48}
+            | dict(model or {})
+            for name, endpoint in self.endpoints.items()
+        }
+        rules = [{"name": name, "judges": [judge], "model": name} for name, judge in self.judges.items()]
+        self._settings = {"models": models, "rules": rules, "log_level": "warning", **settings}
+        return self.pipeline.worker(**self._settings)
+
+    def replay(self, judge: str) -> dict[str, Any]:
+        """Run `tracejudge replay` over the last hour to its end, and read what it says."""
+        known = {"redis_url": self.pipeline.redis_url, "prefix": self.pipeline.prefix}
+        said = {name: value if isinstance(value, str) else json.dumps(value) for name, value in self._settings.items()}
+        env = {f"TRACEJUDGE_{name.upper()}": value for name, value in (known | said).items()}
+        command = ("-m", "worker.cli", "replay", "--since", "1h", "--judge", judge, "--json")
+        program = self._stack.enter_context(Program(*command, folder=self._folder, env=env))
+        assert program.wait(60) == 0, program.output
+        return json.loads(program.stdout)
+
+    def circuit_opens(self, worker: Worker, name: str) -> dict[str, Any]:
+        """Wait until the circuit of a judge model is open by log and gauge, and of no other; give the log line."""
+        said = wait_until(lambda: _logged(worker, "circuit opened", name), 20, f"the circuit of {name} to open")
+        is_open = {other: float(other == name) for other in self.endpoints}
+        wait_until(lambda: self._circuits(worker) == is_open, 5, f"the gauges to be {is_open}")
+        return said[-1]
+
+    def _circuits(self, worker: Worker) -> dict[str, float]:
+        samples = worker.scrape().samples("tracejudge_judge_circuit_open")
+        return {sample.labels["judge_model"]: sample.value for sample in samples}
+
+    @property
+    def scored(self) -> int:
+        return self.pipeline.booked("scored")
+
+    def wait_scored(self, amount: int, timeout_s: float = 60.0) -> None:
+        wait_until(lambda: self.scored >= amount, timeout_s, f"{amount} evaluations to be scored")
+
+    def goes_on(self, worker: Worker, name: str = "judge") -> None:
+        """Wait until a judge model that is back answers, and none of its work is parked any more, as is promised."""
+        endpoint, back = self.endpoints[name], time.monotonic()
+        known = len(endpoint.calls)
+
+        def answered() -> bool:
+            return any(call.status == HTTPStatus.OK for call in endpoint.calls[known:])
+
+        wait_until(answered, RECOVERY_S, f"{name} to be asked again")
+        left_s = max(1.0, back + RECOVERY_S - time.monotonic())
+        wait_until(lambda: worker.scrape().value("tracejudge_batches_parked") == 0, left_s, "no batch to be parked")
+
+    def verdicts(self) -> list[Verdict]:
+        return [entry.verdict for entry in self.pipeline.outbox()]
+
+    def settle(self, traces: int, timeout_s: float = 60.0) -> Account:
+        """Wait for the end, and check that every evaluation was scored exactly once."""
+        evaluations = traces * len(self.endpoints)
+        wait_until(lambda: self.scored >= evaluations, timeout_s, f"{evaluations} evaluations to be scored")
+        account = self.pipeline.settled(traces)
+        ends = (account.published, account.chosen, account.scored, account.dead, account.unscored, account.lost)
+        assert ends == (traces, evaluations, evaluations, 0, 0, 0), f"{traces} traces ended as {account}"
+        once = Counter(verdict.evaluation_id for verdict in self.verdicts())
+        assert (len(once), set(once.values())) == (evaluations, {1})
+        assert self.pipeline.ledger_size() == evaluations
+        return account
+
+    def check_calls(self, worker: Worker, *, most: float = 1.1, seen: bool = True) -> None:
+        """Check that calls were hardly more than evaluations, and that verdicts tell of every one of them.
+
+        Args:
+            worker: The only one.
+            most: Calls for one evaluation, at most.
+            seen: Whether the endpoints saw all calls, being there all the time.
+        """
+        verdicts = self.verdicts()
+        attempts = sum(verdict.attempts for verdict in verdicts)
+        counted = worker.scrape().total(CALLED)
+        assert attempts == counted, f"verdicts tell of {attempts} calls, the worker of {counted:g}"
+        assert attempts <= most * len(verdicts), f"{attempts} calls for {len(verdicts)} evaluations"
+        if seen:
+            calls = sum(len(endpoint.calls) for endpoint in self.endpoints.values())
+            assert attempts == calls, f"verdicts tell of {attempts} calls, the endpoints of {calls}"
+
+
+class SteadyLoad:
+    """Publishes traces at a steady rate through the SDK, in a thread, until the block ends."""
+
+    def __init__(self, pipeline: Pipeline, rate: float, *, words: int = 20) -> None:
+        """Prepare `rate` traces a second; each says that its call ended as it is published."""
+        self._pipeline, self._rate, self._words = pipeline, rate, words
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._publish, name="steady load", daemon=True)
+        self.published = 0
+
+    def __enter__(self) -> Self:
+        tracejudge.init(service="tests", redis_url=self._pipeline.redis_url, prefix=self._pipeline.prefix)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+        try:
+            assert tracejudge.flush(30)
+        finally:
+            tracejudge.shutdown()
+
+    def _publish(self) -> None:
+        began = time.monotonic()
+        while not self._stop.wait(0.02):
+            due = int((time.monotonic() - began) * self._rate) - self.published
+            for trace in make_traces(due, first=self.published, words=self._words, ended_at=time.time()):
+                tracejudge.publish(trace)
+            self.published += due
+
+
+def _logged(worker: Worker, event: str, judge_model: str) -> list[dict[str, Any]]:
+    whole = [line for line in worker.program.stderr.splitlines(keepends=True) if line.startswith("{") and "\n" in line]
+    lines = [json.loads(line) for line in whole if event in line]
+    return [line for line in lines if (line["event"], line.get("judge_model")) == (event, judge_model)]

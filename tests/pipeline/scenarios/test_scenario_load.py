@@ -1,0 +1,39 @@
+"""Healthy endpoints under load: a slow one holds the reading up, a quick one gets a thousand calls at once."""
+
+from scenario_parts import Scenario, answers, patient
+from support.endpoint import ChatEndpoint
+from support.pipeline import make_traces
+from support.processes import wait_until
+
+BOUND_BYTES = 200_000
+
+
+@patient()
+def test_a_slow_model_past_the_bound_pauses_reading_and_loses_nothing(
+    scenario: Scenario, endpoint: ChatEndpoint
+) -> None:
+    traces = 800
+    endpoint.behaviour = answers(0.5)
+    worker = scenario.worker(model={"max_in_flight": 16}, max_waiting_bytes=BOUND_BYTES)
+    scenario.pipeline.publish(make_traces(traces, words=200))
+    wait_until(lambda: worker.scrape().value("tracejudge_stream_lag") > traces // 4, 20, "the stream to hold them")
+    worker.program.wait_for("reading pauses")
+    scenario.wait_scored(scenario.scored + 64)
+    account = scenario.pipeline.account()
+    assert account.unread > traces // 4
+    assert (account.lost, account.reasons) == (0, {})
+    endpoint.behaviour = answers(0.0)
+    assert scenario.settle(traces).reasons == {}
+    scenario.check_calls(worker, most=1.0)
+    assert endpoint.max_in_flight <= 16
+
+
+@patient()
+def test_a_thousand_calls_in_flight(scenario: Scenario, endpoint: ChatEndpoint) -> None:
+    traces = 4000
+    endpoint.behaviour = answers(1.0)
+    worker = scenario.worker(model={"max_in_flight": 1000})
+    scenario.pipeline.publish(make_traces(traces))
+    scenario.settle(traces, timeout_s=120)
+    scenario.check_calls(worker, most=1.0)
+    assert 900 <= endpoint.max_in_flight <= 1000
