@@ -261,5 +261,6 @@ def _producer(key: bytes, client: "redis.Redis") -> list[bytes | None]:
 
 def _unfinished(store: Store, keys: Keys, ids: list[str]) -> int:
     ledger = store.call(lambda client: client.mget([keys.ledger(one) for one in ids]))
+    # Those of a retry under way are dead until their verdicts are there.
     dead = store.call(lambda client: client.hmget(keys.dead, ids))
     return sum(one is None and other is None for one, other in zip(ledger, dead, strict=True))

@@ -16,21 +16,20 @@ from typing import Any, Final, NoReturn
 import structlog
 from celery import Celery, bootsteps, signals
 from celery.concurrency.thread import TaskPool
-from kombu.exceptions import KombuError
 
 from worker import logs
+from worker.broker import broker
 from worker.configuration import load
 from worker.runtime import Runtime
 from worker.settings import Settings, SettingsError
+from worker.wake_ups import MESSAGE_VERSION, TASK
+from worker.waking import Waking
 
 __all__ = ["TASK", "make_app"]
 
 log = structlog.get_logger("tracejudge.worker")
 
-TASK: Final = "tracejudge.judge"
-MESSAGE_VERSION: Final = 1
 _REFUSED: Final = 2
-_BROKER_TIMEOUT_S: Final = 10
 _HURRY_S: Final = 1.8
 
 
@@ -57,17 +56,14 @@ def make_app(settings: Settings) -> Celery:
     """
     app = Celery("tracejudge", set_as_current=False)
     app.conf.update(_configuration(settings))
-    runtime = Runtime(settings, wake=lambda batch_id: _wake(app, batch_id))
+    runtime = Runtime(settings, waking=Waking(partial(_wake, app)))
     app.tracejudge_runtime = runtime
     # Celery's `worker_main` does not tell how the worker ended.
     app.tracejudge_status = 0
 
     @app.task(name=TASK, ignore_result=True)  # type: ignore[untyped-decorator]
-    def judge(v: int, batch: str) -> None:
+    def judge(v: int, batch: str) -> None:  # noqa: ARG001 - WakeUps has looked at it
         """Judge one batch."""
-        if v != MESSAGE_VERSION or not isinstance(batch, str):
-            log.warning("message is no wake-up of ours", version=v)
-            return
         runtime.judging.run(batch)
 
     app.steps["worker"].add(Stages)
@@ -120,15 +116,13 @@ class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def _configuration(settings: Settings) -> dict[str, Any]:
+    where = broker(settings)
     return {
-        "broker_url": settings.broker_url or settings.redis_url,
+        "broker_url": where.url,
+        "broker_use_ssl": where.use_ssl,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
-        "broker_transport_options": {
-            "socket_timeout": _BROKER_TIMEOUT_S,
-            "socket_connect_timeout": _BROKER_TIMEOUT_S,
-            "retry_on_timeout": False,
-        },
+        "broker_transport_options": where.transport_options,
         "task_default_queue": settings.queue,
         "task_serializer": "json",
         "accept_content": ["json"],
@@ -138,6 +132,9 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         "task_acks_late": False,
         "task_publish_retry": False,
         "worker_pool": "threads",
+        "worker_consumer": "worker.wake_ups:WakeUps",
+        # A Redis that becomes a replica, or is full, refuses commands; for that Celery would end the worker.
+        "broker_channel_error_retry": True,
         "worker_concurrency": settings.threads,
         "worker_prefetch_multiplier": 1,
         "worker_send_task_events": False,
@@ -148,11 +145,12 @@ def _configuration(settings: Settings) -> dict[str, Any]:
 
 
 def _wake(app: Celery, batch_id: str) -> None:
-    """Send a wake-up; when the broker is away the sweeper will send another."""
-    try:
-        app.send_task(TASK, kwargs={"v": MESSAGE_VERSION, "batch": batch_id}, ignore_result=True, retry=False)
-    except (KombuError, OSError) as error:
-        log.warning("wake-up not sent", batch=batch_id, error=type(error).__name__)
+    """Send a wake-up.
+
+    Raises:
+        KombuError, OSError: The broker is away; ``Waking`` bears that.
+    """
+    app.send_task(TASK, kwargs={"v": MESSAGE_VERSION, "batch": batch_id}, ignore_result=True, retry=False)
 
 
 def _suit_one_busy_loop() -> None:

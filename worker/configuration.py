@@ -19,6 +19,7 @@ from judges.models.http import is_endpoint
 from judges.models.model import ModelSettings
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import parse_redis_url
+from worker.access import access_fault
 from worker.patterns import fault
 from worker.settings import Rule, Settings, SettingsError
 from worker.wording import complaint, nearest
@@ -29,7 +30,14 @@ CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles")
 _TABLES: Final = ("models", "judges", "rules")
-_DURATIONS: Final = ("retention", "give_up_after", "evaluation_timeout", "late_feedback_wait", "grace_s")
+_DURATIONS: Final = (
+    "retention",
+    "give_up_after",
+    "dead_retention",
+    "evaluation_timeout",
+    "late_feedback_wait",
+    "grace_s",
+)
 _SIZES: Final = ("max_stream_bytes", "max_trace_bytes", "max_waiting_bytes")
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -159,6 +167,7 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
     except CatalogueError as error:
         raise SettingsError(f"{error}") from error
     _check_urls(settings, origin)
+    _check_access(settings, origin)
     if len(settings.sampling_key.encode()) > _MAX_KEY_BYTES:
         raise SettingsError(f"{origin['sampling_key']}: sampling_key: must be of at most {_MAX_KEY_BYTES} bytes")
     if not settings.roles:
@@ -207,6 +216,15 @@ def _check_rules(settings: Settings, place: str) -> None:
         if rule.model not in settings.models:
             close = nearest(rule.model, settings.models)
             raise SettingsError(f"{here}.model: there is no [models.{rule.model}]{close}")
+        _check_egress(settings, rule, f"{here}.egress")
+
+
+def _check_egress(settings: Settings, rule: Rule, here: str) -> None:
+    for name in rule.egress or ():
+        if name not in settings.models:
+            raise SettingsError(f"{here}: there is no [models.{name}]{nearest(name, settings.models)}")
+    if rule.egress is not None and rule.model not in rule.egress:
+        raise SettingsError(f"{here}: keeps the rule's own model {rule.model!r} out; add it, or take egress out")
 
 
 def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
@@ -219,6 +237,16 @@ def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
     if settings.otlp_endpoint is not None and not is_endpoint(settings.otlp_endpoint):
         mend = "must be http://host:port or https://host:port"
         raise SettingsError(f"{origin['otlp_endpoint']}: otlp_endpoint: {mend}")
+
+
+def _check_access(settings: Settings, origin: Mapping[str, str]) -> None:
+    for key in ("metrics_token_env", "metrics_password_env"):
+        variable = getattr(settings, key)
+        if variable is not None and _VARIABLE_NAME.fullmatch(variable) is None:
+            mend = "give the name of the variable that holds the secret, as METRICS_TOKEN, never the secret"
+            raise SettingsError(f"{origin[key]}: {key}: {mend}")
+    if (wrong := access_fault(settings)) is not None:
+        raise SettingsError(f"{origin[wrong.key]}: {wrong.key}: {wrong.mend}")
 
 
 def _is_broker(url: str) -> bool:

@@ -3,10 +3,12 @@
 Besides the keys of the contract there are internal ones: the hashes ``holders`` (who holds a batch, gone with it) and
 ``waiting`` (bytes of unfinished batches, by judge model), the sorted sets ``ready:<judge model>`` (batches that nobody
 holds, the oldest first), the hashes ``tries:<batch id>`` (calls so far for evaluations that were put back; TTL as the
-ledger's) and ``circuits`` (what each worker says of its circuits, a word of seconds); for late feedback the sorted set
-``feedback:due`` (what is gathered for the next pass; its TTL is the ledger's, by when no trace of it is kept) and the
-string ``feedback:pass`` (who makes the pass; a TTL of seconds); and the hashes ``replay:<name>`` (a replay's question,
-how far it has come, and its counts; TTL as the ledger's, since its last step).
+ledger's), ``circuits`` and ``workers`` (what each worker says of its circuits and roles, a word of seconds); for late
+feedback the sorted set ``feedback:due`` (what is gathered for the next pass; its TTL is the ledger's, by when no trace
+of it is kept) and the string ``feedback:pass`` (who makes the pass; a TTL of seconds); and the hashes
+``replay:<name>`` (a replay's question, how far it has come, and its counts; TTL as the ledger's, since its last step);
+for dead letters the hash ``dead:retries``, the sorted sets ``dead:again:<judge model>`` and the string
+``dead:reviver``.
 """
 
 import datetime as dt
@@ -43,9 +45,19 @@ class Keys(NamedTuple):
         return f"{self.prefix}:holders"
 
     @property
+    def clock(self) -> str:
+        """The time by Redis' clock when a worker last asked, in milliseconds."""
+        return f"{self.prefix}:clock"
+
+    @property
     def circuits(self) -> str:
         """Hash of worker process to what it last said of its circuits, and when."""
         return f"{self.prefix}:circuits"
+
+    @property
+    def workers(self) -> str:
+        """Hash of worker process to how its roles fare by its last word, and when; TTL of a minute."""
+        return f"{self.prefix}:workers"
 
     @property
     def waiting(self) -> str:
@@ -61,6 +73,16 @@ class Keys(NamedTuple):
     def dead_due(self) -> str:
         """Sorted set of dead letters by the time they were given up, in milliseconds."""
         return f"{self.prefix}:dead:due"
+
+    @property
+    def dead_retries(self) -> str:
+        """Hash of evaluation id to how often it was taken up by itself, and the batch of its retry; gone with it."""
+        return f"{self.prefix}:dead:retries"
+
+    @property
+    def dead_reviver(self) -> str:
+        """Who takes dead letters up just now; a TTL of minutes."""
+        return f"{self.prefix}:dead:reviver"
 
     @property
     def feedback(self) -> str:
@@ -101,6 +123,13 @@ class Keys(NamedTuple):
     def tries(self, batch_id: str) -> str:
         """Hash of evaluation id to calls so far, for a batch that was put back."""
         return f"{self.prefix}:tries:{batch_id}"
+
+    def dead_again(self, judge_model: str) -> str:
+        """Sorted set of a judge model's dead letters by the time they may be taken up by themselves, in milliseconds.
+
+        What is no dead letter any more is taken out when its time comes; the set has a TTL, renewed with each letter.
+        """
+        return f"{self.prefix}:dead:again:{judge_model}"
 
     def chosen(self, evaluation_id: str) -> str:
         """Mark that an evaluation was chosen."""

@@ -133,3 +133,12 @@ class Leases:
         ready = [self._keys.ready(name) for name in names]
         arguments: list[str | int] = [_SWEPT_AT_ONCE, READY_MS, *(mark(name) for name in names)]
         return int(self._store.run("sweep", (self._keys.leases, self._keys.holders, *ready), arguments))
+
+    def judge_models(self) -> frozenset[str]:
+        """Name the judge models that unfinished batches are for.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
+        waiting = self._store.call(lambda client: client.hgetall(self._keys.waiting))
+        return frozenset(name.decode() for name, size in waiting.items() if int(size) > 0)

@@ -1,17 +1,27 @@
 """What counts: a verdict is once in the ledger and once in the outbox, an evaluation given up is once a dead letter."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+import redis
 from msgspec import Struct
 
 from judges.verdict import Verdict
-from worker.batches import Evaluation, Item
+from worker.batches import Evaluation, Item, fresh_id
 from worker.settings import Settings
 from worker.store import Store
 
-__all__ = ["DeadLetter", "Finished", "Ledger"]
+__all__ = ["MAX_REVIVALS", "REVIVABLE", "REVIVAL_WAITS_S", "DeadLetter", "Finished", "Ledger"]
+
+REVIVABLE: Final = frozenset(
+    {"judge_unavailable", "judge_rejected", "rate_limited", "timeout", "unknown_judge_version"}
+)
+"""Reasons whose cause may go away by itself; an `internal_error` is a fault of ours, which stays."""
+REVIVAL_WAITS_S: Final = (60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
+"""How long a dead letter waits at least before each time it is taken up by itself; then never again."""
+MAX_REVIVALS: Final = len(REVIVAL_WAITS_S)
+_DAY_S: Final = 86_400
 
 
 class Finished(NamedTuple):
@@ -29,7 +39,10 @@ class Finished(NamedTuple):
 
 
 class DeadLetter(Struct, frozen=True):
-    """An evaluation that could not be made in time, with all it takes to try it again. Version 1."""
+    """An evaluation that could not be made in time, with all it takes to try it again. Version 1.
+
+    After ``reason`` there are only numbers: scripts find the reason by that.
+    """
 
     v: int
     evaluation: Evaluation
@@ -51,6 +64,8 @@ class Ledger:
         self._keys = store.keys
         self._max_outbox = settings.max_outbox
         self._ttl_s = settings.ledger_ttl_s
+        # So long nothing that is dead is chosen anew; by then its letter is cut off.
+        self._dead_ttl_s = int(settings.dead_retention + settings.ledger_ttl_s + _DAY_S)
 
     def record(self, finished: Sequence[Finished]) -> list[bool]:
         """Write verdicts; True for each that was new. Writing one twice changes nothing.
@@ -62,38 +77,79 @@ class Ledger:
         """
         ledger = [self._keys.ledger(one.evaluation_id) for one in finished]
         flat = [part for one in finished for part in one]
-        fresh = self._store.run("record", self._written(ledger), (self._max_outbox, self._ttl_s, *flat))
+        fresh = self._store.run("record", (*self._written(), *ledger), (self._max_outbox, self._ttl_s, *flat))
         return [answer == 1 for answer in fresh]
 
     def bury(self, letters: Sequence[tuple[DeadLetter, Verdict]]) -> list[bool]:
         """Give evaluations up; True for each that was not finished or given up before.
 
+        One whose retry has failed is renewed: with its new reason, the calls of all tries, and the time of now.
+
         Raises:
             StoreError: Redis did not answer; it is safe to call again.
         """
-        ledger = [self._keys.ledger(letter.evaluation.id) for letter, _ in letters]
+        waits = ",".join(str(int(wait_s * 1000)) for wait_s in REVIVAL_WAITS_S)
+        names: list[str] = []
         flat: list[bytes | str] = []
         for letter, verdict in letters:
+            names += self._named(letter)
             flat += (letter.evaluation.id, msgspec.json.encode(letter), msgspec.json.encode(verdict), letter.reason)
-        buried = self._store.run("bury", self._written(ledger), (self._max_outbox, *flat))
-        return [answer == 1 for answer in buried]
+            flat += (_made(letter), "1" if letter.reason in REVIVABLE else "0")
+        arguments = (self._max_outbox, self._dead_ttl_s, waits, *flat)
+        return [answer == 1 for answer in self._store.run("bury", (*self._written(), *names), arguments)]
+
+    def remove(self, evaluation_ids: Sequence[str], *, given_up_until_ms: int | None = None) -> list[bool]:
+        """Take dead letters out for good; True for each that was there. They count as removed, and stay finished.
+
+        Args:
+            given_up_until_ms: Only what was given up at this time or before; all of them unless given.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to call again.
+        """
+        if not evaluation_ids:
+            return []
+        _, *written = self._written()
+        ledger = [self._keys.ledger(evaluation_id) for evaluation_id in evaluation_ids]
+        until = "+inf" if given_up_until_ms is None else given_up_until_ms
+        removed = self._store.run("dead_remove", (*written, *ledger), (self._ttl_s, until, *evaluation_ids))
+        return [answer == 1 for answer in removed]
 
     def already_finished(self, evaluation_ids: Sequence[str]) -> set[str]:
-        """Find which evaluations the ledger or the dead letters hold.
+        """Find which evaluations the ledger or the dead letters hold, those aside whose retry is under way.
 
         Raises:
             StoreError: Redis did not answer.
         """
         if not evaluation_ids:
             return set()
-        ledger = [self._keys.ledger(evaluation_id) for evaluation_id in evaluation_ids]
-        in_ledger, dead = self._store.call(
-            lambda client: (client.mget(ledger), client.hmget(self._keys.dead, list(evaluation_ids)))
-        )
-        found = zip(evaluation_ids, in_ledger, dead, strict=True)
-        return {evaluation_id for evaluation_id, one, other in found if one is not None or other is not None}
+        keys, ids = self._keys, list(evaluation_ids)
 
-    def _written(self, ledger: Sequence[str]) -> tuple[str, ...]:
-        """Name all that the scripts write."""
+        def look(client: "redis.Redis") -> list[Any]:
+            pipe = client.pipeline(transaction=False)
+            pipe.mget([keys.ledger(evaluation_id) for evaluation_id in ids])
+            pipe.zmscore(keys.dead_due, ids)
+            pipe.hmget(keys.dead_retries, ids)
+            return pipe.execute()
+
+        found = zip(ids, *self._store.call(look), strict=True)
+        return {one for one, ended, dead, retry in found if _has_ended(ended, dead, retry)}
+
+    def _written(self) -> tuple[str, ...]:
+        """Name all that the scripts write, but for what is of one evaluation."""
         keys = self._keys
-        return (keys.verdicts, keys.account_now(), keys.books, keys.dead, keys.dead_due, *ledger)
+        return (keys.verdicts, keys.account_now(), keys.books, keys.dead, keys.dead_due, keys.dead_retries)
+
+    def _named(self, letter: DeadLetter) -> tuple[str, str, str]:
+        keys, name = self._keys, letter.evaluation.id
+        return keys.ledger(name), keys.chosen(name), keys.dead_again(letter.judge_model)
+
+
+def _made(letter: DeadLetter) -> str:
+    """Write when a letter's batch was made as the ids of batches say it."""
+    return fresh_id(letter.judge_model, letter.chosen_at).split("-", 1)[0]
+
+
+def _has_ended(outcome: bytes | None, given_up_ms: float | None, retry: bytes | None) -> bool:
+    is_retried = retry is not None and not retry.endswith(b" ")
+    return outcome is not None or (given_up_ms is not None and not is_retried)

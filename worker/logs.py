@@ -1,8 +1,8 @@
 """Logs: one JSON object a line on standard error, ours and those of the libraries alike.
 
 No line holds the text of a trace or a secret. Ours never take one; of the libraries' those that would print a
-message's body lose it, and what carries messages is believed nothing but its fixed words, numbers and addresses. Ours do
-not pass through `logging`, which would cost several times what the line does: there is one for every verdict.
+message's body lose it, and what carries messages keeps only its fixed words, numbers and addresses. Ours do not pass
+through `logging`, which would cost several times what the line does: there is one for every verdict.
 """
 
 import json
@@ -24,8 +24,11 @@ __all__ = ["configure"]
 _CHATTY: Final = ("celery.app.trace", "celery.worker.strategy", "httpx", "httpcore", "celery.redirected")
 _CARRIERS: Final = frozenset({"amqp", "asyncio", "billiard", "celery", "kombu", "py", "redis"})
 """Top names of the loggers whose lines quote messages, their heads, calls, or errors of any text; `py` is warnings."""
+_KNOWN_WORDS: Final = ("consumer: Connection to broker lost.",)
+"""What Celery gives as an argument and is a text of its own."""
 _WITH_ADDRESSES: Final = ("Connected to %s", "consumer: Cannot connect to %s: %s.")
-_FIXED_WORDS: Final = re.compile(r"[^\n'\"({\[<]*?(?=: |[\n'\"({\[<]|$)")
+_FIXED_WORDS: Final = re.compile(r"""(?:consumer: )?(?:[^\n'"({\[<:]|(?<=n)'(?=t )|:(?! ))*""")
+"""The beginning of a line up to the first sign of a quotation."""
 _LEFT_OUT: Final = "..."
 _UP_TO_BODY: Final = re.compile(r"(?:(?!\n|%).)*?body|[^\n%]*", re.IGNORECASE)
 _PROCESSORS: Final[tuple[structlog.typing.Processor, ...]] = (
@@ -57,18 +60,29 @@ class _FixedWords(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] not in _CARRIERS:
             return True
-        if not isinstance(record.msg, str):
-            record.msg, record.args = type(record.msg).__name__, ()
-        elif record.args and record.name != "py.warnings":
-            shows_addresses = record.msg.startswith(_WITH_ADDRESSES)
-            record.args = _each_shown(record.args, addresses if shows_addresses else _left_out)
-        else:
-            found = _FIXED_WORDS.match(record.getMessage())
-            record.msg, record.args = found[0] if found else _LEFT_OUT, ()
-        if record.exc_info:
-            record.msg = f"{record.msg} ({_kind(record.exc_info[1])})".replace("\n", " ")
+        said, error = _said(record), record.exc_info[1] if record.exc_info else None
+        record.msg, record.args = f"{said} ({_name(error)}{_where(error)})" if error else said, ()
         record.exc_info = record.exc_text = record.stack_info = None
         return True
+
+
+def _said(record: logging.LogRecord) -> str:
+    """Give what a line says without what it quotes."""
+    template = record.msg
+    if not isinstance(template, str):
+        return type(template).__name__
+    if not record.args or record.name == "py.warnings":
+        found = _FIXED_WORDS.match(record.getMessage())
+        return found[0].rstrip() if found else ""
+    text = addresses if template.startswith(_WITH_ADDRESSES) else _left_out
+    # A mapping alone stands for its values by their names, or else for itself.
+    arguments = (record.args,) if isinstance(record.args, Mapping) and "%(" not in template else record.args
+    shown = _each_shown(arguments, text)
+    try:
+        return (template % shown).strip()
+    except (TypeError, ValueError, KeyError):
+        # It wanted a number where no number was; were it raised, whoever logs would fail.
+        return template
 
 
 def _each_shown(
@@ -83,8 +97,11 @@ def _shown(value: object, text: Callable[[str], str]) -> object:
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, BaseException):
-        return _Bare(type(value).__name__)
-    return _Bare(text(value) if isinstance(value, str) and "://" in value else _LEFT_OUT)
+        return _Bare(_name(value))
+    if not isinstance(value, str):
+        return _Bare(_LEFT_OUT)
+    known = next((words for words in _KNOWN_WORDS if value.startswith(words)), _LEFT_OUT)
+    return _Bare(text(value) if "://" in value else known)
 
 
 def _left_out(_: str) -> str:
@@ -100,13 +117,17 @@ class _Bare(str):
         return str(self)
 
 
-def _kind(error: BaseException | None) -> str:
-    """Name an error, and where it comes from; its text may quote anything."""
-    last = error.__traceback__ if error is not None else None
+def _name(error: BaseException) -> str:
+    """Name an error and what caused it; the text of either may quote anything."""
+    cause = error.__cause__ or error.__context__
+    return type(error).__name__ + (f" from {type(cause).__name__}" if cause else "")
+
+
+def _where(error: BaseException) -> str:
+    last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
-    where = f" in {last.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{last.tb_lineno}" if last else ""
-    return f"{type(error).__name__}{where}"
+    return f" in {last.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{last.tb_lineno}" if last else ""
 
 
 class _Output:

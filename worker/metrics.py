@@ -145,13 +145,14 @@ class Metrics:
         self.batches_parked = self._gauge("batches_parked", "Batches that wait for a later time")
         self.outbox_lag = self._gauge("outbox_lag", "Verdicts an exporter has not sent yet", ("exporter",))
         self.dead_letters = self._gauge("dead_letters", "Evaluations given up")
+        self.dead_cut_off = self._counter("dead_cut_off", "Dead letters that their caps of count and age removed")
         self.outbox_cut_off = self._counter(
             "outbox_cut_off", "Verdicts the outbox cut before they were sent", ("exporter",)
         )
         self.export_dropped = self._counter(
             "export_dropped", "Verdicts an exporter could not deliver", ("exporter", "reason")
         )
-        self.ready = self._gauge("ready", "1 while the role's threads turn, 0 after 60 s without a turn", ("role",))
+        self.ready = self._gauge("ready", "1 while the role makes progress, as /readyz tells", ("role",))
 
     def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
         return Counter(f"tracejudge_{name}", text, labels, registry=self.registry)

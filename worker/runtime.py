@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
-from prometheus_client import disable_created_metrics, start_http_server
+from prometheus_client import disable_created_metrics
 
 from judges.catalog import configured
 from judges.models.build import ModelSettingsError, build
+from worker.access import Access, tls_context
+from worker.circuits import Circuits
+from worker.dead.reviving import Reviving
 from worker.export.otel import OtelExporter
 from worker.export.outbox import OutboxReader
 from worker.export.prometheus import PrometheusExporter
@@ -23,11 +26,16 @@ from worker.keys import Keys, outbox_groups
 from worker.ledger import Ledger
 from worker.limits.gate import Gate
 from worker.limits.model import LimitedModel
+from worker.limits.retries import Retries
 from worker.metrics import Metrics
 from worker.pressure import Pressure
+from worker.readiness import Readiness
+from worker.serving import Serving
 from worker.settings import Settings, SettingsError
 from worker.stage import Stage
+from worker.standing import expected
 from worker.store import Store, address
+from worker.waking import Waking
 
 __all__ = ["Runtime"]
 
@@ -39,11 +47,11 @@ _STAGE_STOP_S: Final = 3.0
 class Runtime:
     """Everything one worker process runs besides Celery."""
 
-    def __init__(self, settings: Settings, *, wake: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, *, waking: Waking) -> None:
         """Build the stages of the configured roles.
 
         Args:
-            wake: Sends the wake-up for a batch.
+            waking: Sends wake-ups.
 
         Raises:
             SettingsError: A model cannot be made from its settings.
@@ -51,30 +59,33 @@ class Runtime:
         self.settings = settings
         self.store = Store(settings.redis_url, Keys(settings.prefix))
         self.metrics = Metrics(settings)
+        self._readiness = Readiness()
+        access = Access.of(settings, os.environ)
+        self._serving = Serving(self.metrics.registry, self._readiness, access, tls_context(settings))
         ledger = Ledger(self.store, settings)
         models = self._models()
         evaluations = Evaluations(settings, configured(settings.judges), models, ledger)
         gates = {model.settings.judge_model: model.gate for model in models.values()}
-        self.judging = Judging(settings, self.store, evaluations, ledger, gates)
-        self._pressure = Pressure(settings.max_waiting_bytes)
-        progress: dict[str, Callable[[], float]] = {}
+        circuits = Circuits(self.store, lambda: self.judging.circuits if self._has("judge") else {})
+        self.judging = Judging(settings, self.store, evaluations, ledger, gates=gates, asked=lambda: circuits.asked)
+        judge_models = {model.judge_model for model in settings.models.values()}
+        self._pressure = Pressure(settings.max_waiting_bytes, judge_models)
         groups = outbox_groups(otel=settings.otlp_endpoint is not None)
         self._housekeeping = Housekeeping(
             settings,
             self.store,
             self.metrics,
             groups=groups,
-            progress=progress,
+            readiness=self._readiness,
+            room=lambda: self.judging.room if self._has("judge") else {},
             pressure=self._pressure,
-            circuits=lambda: self.judging.circuits if self._has("judge") else {},
+            circuits=circuits,
         )
-        self._ingest = self._readers(wake)
-        self._sweepers = [Sweeper(self.judging)] if self._has("judge") else []
+        self._ingest = self._readers(waking.wake)
+        self._waking = [waking] if self._has("ingest") else []
+        self._sweepers = [Sweeper(self.judging), self._reviving(gates)] if self._has("judge") else []
         self._exporters = self._make_exporters() if self._has("export") else []
-        for stage in (*self._ingest, *self._sweepers, *self._exporters):
-            progress[stage.role] = _latest(progress.get(stage.role), stage)
-        if self._has("judge"):
-            progress["judge"] = _latest(progress["judge"], self.judging)
+        self._be_watched(groups, list(gates))
 
     def start(self) -> None:
         """Serve metrics and start all stages.
@@ -86,7 +97,7 @@ class Runtime:
         # A time of creation per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
-            server, _ = start_http_server(settings.metrics_port, settings.metrics_host, self.metrics.registry)
+            page = self._serving.start(settings.metrics_host, settings.metrics_port)
         except OSError as error:
             raise SettingsError(
                 f"metrics_port: {settings.metrics_host}:{settings.metrics_port} cannot be used ({error.strerror}); "
@@ -94,13 +105,13 @@ class Runtime:
             ) from error
         if self._has("judge"):
             self.judging.start()
-        for stage in (self._housekeeping, *self._ingest, *self._sweepers, *self._exporters):
+        for stage in (self._housekeeping, *self._waking, *self._ingest, *self._sweepers, *self._exporters):
             stage.start()
         log.info(
             "worker started",
             roles=settings.roles,
             redis=address(settings.redis_url),
-            metrics=f"http://{settings.metrics_host}:{server.server_port}/metrics",
+            metrics=page,
             judge_models=sorted({model.judge_model for model in settings.models.values()}),
             pid=os.getpid(),
         )
@@ -112,34 +123,53 @@ class Runtime:
         grace, and leases are given back; exporters last, so that what was judged meanwhile still leaves.
         """
         began = time.monotonic()
+        self._readiness.end()
         _stop(self._ingest)
-        _stop(self._sweepers)
+        _stop([*self._waking, *self._sweepers])
         if self._has("judge"):
             self.judging.stop(self.settings.grace_s)
         _stop(self._exporters)
         _stop([self._housekeeping])
         self.store.close()
+        self._serving.stop()
         log.info("worker stopped", seconds=round(time.monotonic() - began, 2))
 
     def hurry(self) -> None:
         """Cut the grace of a stop short: what is being judged is given back at once."""
         self.judging.hurry()
 
+    def _be_watched(self, groups: Sequence[str], judge_models: Sequence[str]) -> None:
+        """Make known whose progress the probes and the gauge tell of."""
+        readiness = self._readiness
+        for stage in (*self._ingest, *self._sweepers, *self._exporters):
+            readiness.watch(stage.name, stage.role, stage)
+        if self._has("judge"):
+            readiness.watch("event-loop", "judge", self.judging)
+        readiness.watch(self._housekeeping.name, None, self._housekeeping)
+        for flow, role, what in expected(self.settings.roles, groups, judge_models):
+            readiness.expect(flow, role, what)
+        readiness.show(self.metrics.ready)
+
     def _has(self, role: str) -> bool:
         return role in self.settings.roles
 
     def _models(self) -> Mapping[str, LimitedModel]:
-        """Make the models; those that share a judge model share its endpoint, and so one gate to it."""
+        """Make the models; those that share a judge model share its endpoint, and so its gate and its retries."""
         models: dict[str, LimitedModel] = {}
-        gates: dict[str, Gate] = {}
+        shared: dict[str, tuple[Gate, Retries]] = {}
         for name, settings in self.settings.models.items():
+            judge_model = settings.judge_model
+            if judge_model not in shared:
+                shared[judge_model] = Gate(judge_model, self._most_in_flight(judge_model)), Retries()
             try:
-                model = build(settings, os.environ)
+                models[name] = LimitedModel(build(settings, os.environ), self.metrics, *shared[judge_model])
             except ModelSettingsError as error:
                 raise SettingsError(f"models.{name}.{error}") from error
-            models[name] = LimitedModel(model, self.metrics, gates.get(settings.judge_model))
-            gates[settings.judge_model] = models[name].gate
         return models
+
+    def _most_in_flight(self, judge_model: str) -> int:
+        models = self.settings.models.values()
+        return min(model.max_in_flight for model in models if model.judge_model == judge_model)
 
     def _readers(self, wake: Callable[[str], None]) -> list[Stage]:
         if not self._has("ingest"):
@@ -148,6 +178,15 @@ class Runtime:
             kind(self.settings, self.store, self.metrics, wake=wake, pressure=self._pressure)
             for kind in (Ingest, LateFeedbackPasses)
         ]
+
+    def _reviving(self, gates: Mapping[str, Gate]) -> Reviving:
+        return Reviving(
+            self.settings,
+            self.store,
+            healthy=lambda: [name for name, gate in gates.items() if not gate.circuit_open],
+            probed=lambda: [name for name, gate in gates.items() if gate.circuit_open and gate.closed_for_s == 0],
+            versions={name: judge.version for name, judge in configured(self.settings.judges).items()},
+        )
 
     def _make_exporters(self) -> list[OutboxReader]:
         exporters: list[OutboxReader] = [PrometheusExporter(self.settings, self.store, self.metrics)]
@@ -162,10 +201,3 @@ def _stop(stages: Sequence[Stage]) -> None:
     for stage in stages:
         if not stage.stop(_STAGE_STOP_S):
             log.warning("stage did not end in time", stage=stage.role)
-
-
-def _latest(other: Callable[[], float] | None, stage: Stage | Judging) -> Callable[[], float]:
-    """Tell when the slowest of a role's stages last made progress."""
-    if other is None:
-        return lambda: stage.progressed_at
-    return lambda: min(other(), stage.progressed_at)

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from judges.models.model import ModelSettings
+from worker.addresses import address
 
 __all__ = ["Redact", "Rule", "Settings", "SettingsError", "Where"]
 
@@ -67,6 +68,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         rate: Share of matching traces that is judged, 0..1.
         always: What is judged whatever the rate: `error`, `negative_feedback`.
         model: Name of the `[models.NAME]` that judges.
+        egress: The only `[models.NAME]` that matching traces may be sent to, whichever rule wants it and whether this
+            one chooses them or not; of several such rules what all allow. Any unless given.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     rate: Share = 1.0
     always: tuple[Always, ...] = ()
     model: str = "default"
+    egress: tuple[str, ...] | None = None
 
 
 class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -97,11 +101,20 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be configured.
 
     Attributes:
-        redis_url: Where traces, batches, verdicts and the books live.
+        redis_url: Where traces, batches, verdicts and the books live: `redis://`, `rediss://` (TLS), `unix://`, or
+            `redis+sentinel://host1:26379,host2:26379/master-name`.
         broker_url: Where wake-up messages go; the same Redis unless set.
         prefix: First part of every Redis key, and of the queue's name.
         metrics_host: Address of the metrics page; 0.0.0.0 lets other machines read it.
         metrics_port: 0 takes any free one, which is then logged.
+        metrics_token_env: Name of the variable with the bearer token that `/metrics` asks for; the token itself is
+            refused here. `/healthz` and `/readyz` ask for nothing.
+        metrics_token_file: A file that holds the bearer token instead.
+        metrics_user: The user of basic authentication for `/metrics`, in place of a token.
+        metrics_password_env: Name of the variable with that user's password.
+        metrics_password_file: A file that holds the password instead.
+        metrics_tls_cert: Certificate (PEM, with its chain) by which all these pages are served over TLS.
+        metrics_tls_key: Its private key (PEM, without a passphrase).
         otlp_endpoint: An OTLP/HTTP receiver, without `/v1/traces`; without it nothing is sent.
         export_explanations: Put rationales, which may quote traces, on spans and events.
         sampling_key: Changes which traces a rate chooses; the same for all workers.
@@ -113,6 +126,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         max_waiting_bytes: Chosen and unfinished work of one judge model. Past it reading pauses; for a model whose
             circuit is open, choosing for it stops.
         give_up_after: Seconds until an evaluation that cannot be made becomes a dead letter.
+        max_dead: Dead letters that are kept; the oldest go first.
+        dead_retention: Seconds a dead letter is kept after it was given up.
         evaluation_timeout: How long one evaluation may take with its retries; then it is put back and tried again.
         late_feedback_wait: How long feedback on earlier traces is gathered before these are sought in the stream.
         grace_s: How long a stopping worker lets running evaluations finish.
@@ -134,6 +149,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z")] = "tracejudge"
     metrics_host: str = "127.0.0.1"
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9808
+    metrics_token_env: str | None = None
+    metrics_token_file: str | None = None
+    metrics_user: str | None = None
+    metrics_password_env: str | None = None
+    metrics_password_file: str | None = None
+    metrics_tls_cert: str | None = None
+    metrics_tls_key: str | None = None
     otlp_endpoint: str | None = None
     export_explanations: bool = False
     sampling_key: Annotated[str, Meta(max_length=64)] = "tracejudge"
@@ -144,6 +166,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_outbox: AtLeastOne = 200_000
     max_waiting_bytes: Size = 256 * MIB
     give_up_after: Seconds = 6 * HOUR_S
+    max_dead: AtLeastOne = 100_000
+    dead_retention: Seconds = 7 * 24 * HOUR_S
     evaluation_timeout: Seconds = 600.0
     late_feedback_wait: Seconds = 60.0
     grace_s: Seconds = 20.0
@@ -162,6 +186,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),
     )
+
+    def __repr__(self) -> str:
+        # URLs may hold passwords, and the sampling key tells which user stands behind a hash.
+        return f"Settings(prefix={self.prefix!r}, redis={address(self.redis_url)!r}, roles={self.roles!r})"
 
     @property
     def queue(self) -> str:

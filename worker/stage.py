@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from worker.readiness import Pulse
 from worker.store import StoreError
 
 __all__ = ["Stage"]
@@ -30,13 +31,22 @@ class Stage(ABC):
         """Make the thread; ``start`` begins."""
         self.stopping = threading.Event()
         self.progressed_at = time.monotonic()
-        self._name = name
+        self.name = name
+        self._begun = False
+        self._trouble: str | None = None
+        self._troubled_at = 0.0
         self._backoff_s = _FIRST_BACKOFF_S
         self._thread = threading.Thread(target=self._run, name=f"tracejudge-{name}", daemon=True)
 
+    @property
+    def pulse(self) -> Pulse:
+        """How it fares; any thread may ask."""
+        dead = self._thread.ident is not None and not self._thread.is_alive() and not self.stopping.is_set()
+        return Pulse(self.progressed_at, self._begun, dead, self._trouble, self._troubled_at)
+
     @abstractmethod
     def prepare(self) -> None:
-        """Do what the first turn relies on; called again until it succeeds."""
+        """Do what turns rely on: before the first, and again after Redis was away; called until it succeeds."""
 
     @abstractmethod
     def turn(self) -> None:
@@ -53,9 +63,16 @@ class Stage(ABC):
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def held_up(self, trouble: str) -> None:
+        """Say what this turn waits for, in words that a probe may show; forgotten when a turn ends."""
+        if self._trouble is None:
+            self._troubled_at = time.monotonic()
+        self._trouble = trouble
+
     def stumbled(self, error: Exception) -> None:
         """Say that something is away, and wait a little longer each time, with jitter."""
-        log.warning("waiting", stage=self._name, error=str(error), seconds=round(self._backoff_s, 2))
+        self.held_up(str(error))
+        log.warning("waiting", stage=self.name, error=str(error), seconds=round(self._backoff_s, 2))
         self.stopping.wait(self._backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
         self._backoff_s = min(_MAX_BACKOFF_S, self._backoff_s * 2)
 
@@ -68,13 +85,16 @@ class Stage(ABC):
                     prepared = True
                 self.turn()
             except StoreError as error:
+                # Redis may come back without what was prepared in it.
+                prepared = False
                 self.stumbled(error)
             except Exception as error:  # noqa: BLE001 - a stage that ends silently is the worst of all failures
                 # Only the type: the text of an unforeseen error may quote a trace.
-                log.error("unforeseen error", stage=self._name, error=type(error).__name__, where=_where(error))  # noqa: TRY400
+                log.error("unforeseen error", stage=self.name, error=type(error).__name__, where=_where(error))  # noqa: TRY400
                 self.stumbled(RuntimeError(type(error).__name__))
             else:
                 self.progressed_at = time.monotonic()
+                self._begun, self._trouble = True, None
                 self._backoff_s = _FIRST_BACKOFF_S
 
 

@@ -24,8 +24,8 @@ Entry = tuple[bytes, dict[bytes, bytes] | None]
 _SOCKET_TIMEOUT_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 3.0
 _READ_BYTES: Final = 1 << 20
-_MASTERS_ALONE: Final = ("READONLY", "MASTERDOWN", "LOADING")
-"""What a server answers that is not, or not yet, the master."""
+_MASTERS_ALONE: Final = ("READONLY", "UNBLOCKED", "MASTERDOWN", "LOADING")
+"""What a server answers that is not, no longer, or not yet, the master."""
 
 
 class StoreError(Exception):

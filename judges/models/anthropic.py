@@ -89,6 +89,7 @@ class AnthropicModel:
             {**headers, "x-api-key": api_key} if api_key else headers,
             max_connections=settings.max_in_flight,
             timeout_s=settings.timeout_s,
+            allow_link_local=settings.allow_link_local,
         )
         self._max_tokens = settings.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS
         self._options = Options(_OPTIONS)

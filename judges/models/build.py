@@ -5,8 +5,10 @@ from collections.abc import Mapping
 
 import httpx
 
+from judges.models.addresses import is_guarded
 from judges.models.anthropic import PUBLIC_URL, AnthropicModel
 from judges.models.http import is_endpoint
+from judges.models.key import KeyRefusedError, read_key
 from judges.models.lexical import LexicalModel
 from judges.models.model import ChatModel, ModelSettings
 from judges.models.openai import OpenAIModel
@@ -33,10 +35,10 @@ def check(settings: ModelSettings) -> None:
 
 
 def build(settings: ModelSettings, environment: Mapping[str, str]) -> ChatModel:
-    """Make the model; the key is taken from ``environment`` under ``api_key_env``.
+    """Make the model; the key is taken from ``environment`` under ``api_key_env``, or from ``api_key_file``.
 
     Raises:
-        ModelSettingsError: The settings or the variable they name do not serve.
+        ModelSettingsError: The settings, or the variable or file they name, do not serve.
     """
     check(settings)
     if settings.provider == "lexical":
@@ -73,24 +75,25 @@ def _check_endpoint(settings: ModelSettings) -> None:
         raise ModelSettingsError('base_url: say where the endpoint is, as "https://host/v1"')
     if not is_endpoint(base_url):
         raise ModelSettingsError('base_url: must be http:// or https:// and a host, as "https://host/v1"')
-    if settings.api_key_env is None and httpx.URL(base_url).host == httpx.URL(PUBLIC_URL).host:
+    if is_guarded(httpx.URL(base_url).host) and not settings.allow_link_local:
+        raise ModelSettingsError(
+            "base_url: is a link-local, metadata or unspecified address, where no judge model belongs; if this one"
+            " does, set allow_link_local = true"
+        )
+    _check_key(settings, httpx.URL(base_url).host)
+
+
+def _check_key(settings: ModelSettings, host: str) -> None:
+    if settings.api_key_env is not None and settings.api_key_file is not None:
+        raise ModelSettingsError("api_key_file: goes in place of api_key_env, not beside it; take one of them out")
+    if settings.api_key_env is None and settings.api_key_file is None and host == httpx.URL(PUBLIC_URL).host:
         raise ModelSettingsError(
             f"api_key_env: {PUBLIC_URL} asks for a key; name the variable that holds it, as ANTHROPIC_API_KEY"
         )
 
 
 def _key(settings: ModelSettings, environment: Mapping[str, str]) -> str | None:
-    if settings.api_key_env is None:
-        return None
-    key = environment.get(settings.api_key_env)
-    if not key or key.isspace():
-        raise ModelSettingsError(
-            f"api_key_env: the variable {settings.api_key_env} is not set; export it, or leave the line out"
-        )
-    if not (key.isascii() and key.isprintable()):
-        # Found here, because the client's own error comes with each request and quotes the header.
-        raise ModelSettingsError(
-            f"api_key_env: the variable {settings.api_key_env} holds a line break or another sign that no HTTP header"
-            " may hold; take it out"
-        )
-    return key
+    try:
+        return read_key(settings, environment)
+    except KeyRefusedError as error:
+        raise ModelSettingsError(str(error)) from None

@@ -62,6 +62,9 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             `/v1/messages`, and asks the public API where this is absent.
         model: The model's name at the endpoint, and the judge model in verdicts and metrics.
         api_key_env: Name of the variable that holds the key; the key itself is refused here.
+        api_key_file: File that holds the key and nothing else, read at start, as a mounted secret; instead of
+            `api_key_env`.
+        allow_link_local: Let the endpoint be at a link-local, metadata or unspecified address, which is refused else.
         max_in_flight: How many calls may be under way at once.
         max_input_tokens: What a request may hold; longer traces are cut.
         price: What it costs; without it verdicts carry no cost.
@@ -83,6 +86,12 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     timeout_s: float = DEFAULT_TIMEOUT_S
     script: str | None = None
     max_output_tokens: int | None = None
+    api_key_file: str | None = None
+    allow_link_local: bool = False
+
+    def __repr__(self) -> str:
+        # The base URL may hold a password.
+        return f"ModelSettings(provider={self.provider!r}, judge_model={self.judge_model!r})"
 
     @property
     def judge_model(self) -> str:

@@ -67,6 +67,7 @@ class OpenAIModel:
             {"authorization": f"Bearer {api_key}"} if api_key else {},
             max_connections=settings.max_in_flight,
             timeout_s=settings.timeout_s,
+            allow_link_local=settings.allow_link_local,
         )
         self._options = Options(_OPTIONS)
 

@@ -7,11 +7,9 @@ from hashlib import sha1
 from pkgutil import get_data
 from typing import Any
 
-from redis import ConnectionPool, UnixDomainSocketConnection
-from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
-from redis.retry import Retry
 
+from tracejudge.connecting import make_pool
 from tracejudge.entries import Batch
 from tracejudge.errors import DeliveryError
 from tracejudge.forking import unforked_connect
@@ -29,7 +27,12 @@ class RedisStream:
 
     def __init__(self, settings: Settings, producer: str) -> None:
         self._connected = False
-        self._connection = _connection(settings)  # the driver's own types say too little of it
+        # It stays with us: behind sentinels the connection asks its pool where to go.
+        self._pool = make_pool(
+            settings.redis_url.secret, reply_timeout_s=_REPLY_TIMEOUT_S, connect_timeout_s=_CONNECT_TIMEOUT_S
+        )
+        # Never retried: on its own it would append a batch anew and wait for minutes.
+        self._connection: Any = self._pool.make_connection()  # the driver's own types say too little of it
         self._script = get_data("tracejudge", "scripts/append.lua") or b""
         self._digest = sha1(self._script, usedforsecurity=False).hexdigest()
         keys = (f"{settings.prefix}:traces", f"{settings.prefix}:producer:{producer}")
@@ -78,16 +81,6 @@ class RedisStream:
                 self._connection.connect()
             self._connected = True
         self._connection.send_packed_command([pack(command, script, *self._keys, *arguments)])
-
-
-def _connection(settings: Settings) -> Any:
-    """Make a connection that never retries: on its own it would append a batch anew and wait for minutes."""
-    pool = ConnectionPool.from_url(
-        settings.redis_url.secret, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=_REPLY_TIMEOUT_S
-    )
-    if not issubclass(pool.connection_class, UnixDomainSocketConnection):  # which refuses it in older drivers
-        pool.connection_kwargs["socket_connect_timeout"] = _CONNECT_TIMEOUT_S
-    return pool.make_connection()
 
 
 def _describe(error: Exception) -> str:

@@ -57,6 +57,17 @@ WRONG = {
         {"provider": "anthropic", "base_url": "https://API.anthropic.com/v1"},
         KEY,
     ),
+    "two keys": (
+        {"api_key_env": "KEY", "api_key_file": "/run/secrets/key"},
+        "api_key_file: goes in place of api_key_env, not beside it; take one of them out",
+    ),
+    "a guarded address": (
+        {"base_url": "http://169.254.169.254/v1"},
+        (
+            "base_url: is a link-local, metadata or unspecified address, where no judge model belongs; if this one"
+            " does, set allow_link_local = true"
+        ),
+    ),
     "no room for an answer": (
         {"provider": "anthropic", "max_output_tokens": 0},
         "max_output_tokens: must be at least 1",
@@ -77,6 +88,13 @@ def changed(settings: ModelSettings = OPENAI, **fields: object) -> ModelSettings
     return msgspec.structs.replace(settings, **fields)
 
 
+def key_file(folder: Path, content: bytes) -> Path:
+    path = folder / "key"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    return path
+
+
 class TestCheck:
     @pytest.mark.parametrize(("fields", "sentence"), WRONG.values(), ids=WRONG)
     def test_names_the_key_and_the_mend(self, fields: dict[str, object], sentence: str) -> None:
@@ -93,11 +111,21 @@ class TestCheck:
             changed(base_url="https://api.openai.com/v1/", api_key_env="OPENAI_API_KEY", price=Price(0.4, 1.6)),
             changed(base_url="http://[::1]:8000/v1"),
             ANTHROPIC,
+            changed(ANTHROPIC, api_key_env=None, api_key_file="absent"),
             changed(ANTHROPIC, base_url="http://gateway:4000", api_key_env=None, max_output_tokens=1),
             ModelSettings(provider="lexical"),
             ModelSettings(provider="scripted", script="absent.jsonl"),
         ],
-        ids=["openai", "with a key", "ip version 6", "anthropic", "gateway without a key", "lexical", "scripted"],
+        ids=[
+            "openai",
+            "with a key",
+            "ip version 6",
+            "anthropic",
+            "key in a file",
+            "gateway without a key",
+            "lexical",
+            "scripted",
+        ],
     )
     def test_reads_neither_files_nor_variables(self, settings: ModelSettings) -> None:
         check(settings)
@@ -167,6 +195,56 @@ class TestBuild:
         assert str(caught.value) == (
             "api_key_env: the variable JUDGE_KEY holds a line break or another sign that no HTTP header may hold;"
             " take it out"
+        )
+
+    @pytest.mark.parametrize("content", ["sk-1", "sk-1\n", "sk-1\r\n"], ids=["bare", "line", "line of Windows"])
+    def test_the_key_may_come_from_a_file(self, endpoint: ChatEndpoint, tmp_path: Path, content: str) -> None:
+        path = key_file(tmp_path, content.encode())
+
+        async def ask() -> None:
+            model = build(changed(base_url=endpoint.base_url, api_key_file=str(path)), {})
+            try:
+                await model.complete(REQUEST)
+            finally:
+                await model.aclose()
+
+        asyncio.run(ask())
+        assert [call.headers["authorization"] for call in endpoint.calls] == ["Bearer sk-1"]
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (None, "cannot be read (No such file or directory); give its path"),
+            (b"", "holds no key; write the key and nothing else into it"),
+            (b" \n\n", "holds no key; write the key and nothing else into it"),
+            (b"5ecret" * 5000, "holds no key; write the key and nothing else into it"),
+            (b"sk-5ecret\nmore", "holds a line break or another sign that no HTTP header may hold; take it out"),
+            (b"sk-5ecret\xff", "holds a line break or another sign that no HTTP header may hold; take it out"),
+        ],
+        ids=["absent", "empty", "blank", "a whole file", "two lines", "no text"],
+    )
+    def test_a_key_file_that_does_not_serve_is_said_without_showing_it(
+        self, tmp_path: Path, content: bytes | None, said: str
+    ) -> None:
+        path = tmp_path / "key" if content is None else key_file(tmp_path, content)
+        with pytest.raises(ModelSettingsError) as caught:
+            build(changed(api_key_file=str(path)), {})
+        assert str(caught.value) == f"api_key_file: the file {path} {said}"
+        assert caught.value.__cause__ is None
+
+    @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True)])
+    def test_a_key_file_that_others_can_read_is_told(
+        self,
+        tmp_path: Path,
+        mode: int,
+        warned: bool,  # noqa: FBT001
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        path = key_file(tmp_path, b"sk-5ecret")
+        path.chmod(mode)
+        build(changed(api_key_file=str(path)), {})
+        assert caplog.messages == [f"key file {path} can be read by other users; take that from them: chmod 600"] * int(
+            warned
         )
 
     @pytest.mark.parametrize(

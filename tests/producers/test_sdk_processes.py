@@ -14,10 +14,11 @@ from sdk_programs import Host
 from sdk_servers import free_port, wait_until
 
 WEB = """
-import os, tracejudge
+import os, time, tracejudge
 tracejudge.init()
 tracejudge.publish(output="preload")
 def application(environ, start_response):
+    time.sleep(0.01)  # so that the next request goes to another worker
     tracejudge.publish(output=environ["PATH_INFO"])
     start_response("200 OK", [])
     return [str(os.getpid()).encode()]

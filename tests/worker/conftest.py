@@ -4,15 +4,41 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from judging_parts import Desks
+from leases_parts import BEGIN_S, TTL_S, add
 from stage_parts import Ground
 
 from worker.export import outbox
+from worker.leases import Leases
 
 
 @pytest.fixture
 def ground(any_redis_url: str, prefix: str) -> Iterator[Ground]:
     with Ground(any_redis_url, prefix) as ground:
         yield ground
+
+
+@pytest.fixture
+def desk(ground: Ground) -> Iterator[Desks]:
+    """Sets up workers whose models follow a script."""
+    with Desks(ground) as desks:
+        yield desks
+
+
+@pytest.fixture
+def leases(ground: Ground) -> Leases:
+    return Leases(ground.store, tries_ttl_s=TTL_S)
+
+
+@pytest.fixture
+def batch_id(ground: Ground) -> str:
+    return add(ground)
+
+
+@pytest.fixture
+def batch_ids(ground: Ground) -> list[str]:
+    """Three batches, the oldest first."""
+    return [add(ground, made_at_s=BEGIN_S + number) for number in range(3)]
 
 
 @pytest.fixture

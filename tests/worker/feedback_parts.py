@@ -32,7 +32,7 @@ class Passes:
         self.settings = settings_of(ground, **{"rules": (HEARD,), **settings})
         self.metrics = Metrics(self.settings)
         self.woken: list[str] = []
-        self.pressure = Pressure(self.settings.max_waiting_bytes)
+        self.pressure = pressure_of(self.settings)
         self.stage = LateFeedbackPasses(
             self.settings,
             ground.store,

@@ -2,8 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Mapping
-from concurrent.futures import wait
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +14,15 @@ from support.processes import wait_until
 
 from judges.catalog import catalogue
 from judges.judge import Judge
-from judges.models.model import ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, Price
+from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, Price
 from judges.models.scripted import Answering, ScriptedModel, Step
 from worker.batches import Batch, fresh_id, made_at_ms
 from worker.books import read_account
+from worker.judging import judging as judging_module
 from worker.judging.evaluations import Evaluations
 from worker.judging.judging import Judging
 from worker.ledger import DeadLetter, Ledger
+from worker.limits.model import LimitedModel
 from worker.settings import Settings
 from worker.store import StoreError
 
@@ -37,7 +38,7 @@ class Gate:
 
     limit: int = 256
     closed_for_s: float = 0.0
-    circuit_open: bool = False
+    open_for_s: float | None = 0.0
     is_shut: bool = False
 
     def shut(self) -> None:
@@ -53,6 +54,10 @@ class HeldModel(ScriptedModel):
         self.hung: set[str] = set()
         self.answers = threading.Event()
         self.answers.set()
+        self.is_closed = False
+
+    async def aclose(self) -> None:
+        self.is_closed = True
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         text = shown(request)
@@ -63,7 +68,11 @@ class HeldModel(ScriptedModel):
 
 
 class Desk:
-    """One worker's judging. Its first model is ``default``; there may be others."""
+    """One worker's judging. Its first model is ``default``; there may be others.
+
+    ``asked`` tells which judge models any worker is there for. The gates are for the test to set, unless the models are
+    ``limited`` by gates that go by what happens.
+    """
 
     def __init__(
         self,
@@ -71,17 +80,21 @@ class Desk:
         *steps: Step | str | Answering,
         judges: Mapping[str, Judge] | None = None,
         models: Mapping[str, ModelSettings] | None = None,
+        asked: Callable[[], frozenset[str] | None] = lambda: None,
+        limited: Callable[[ChatModel], LimitedModel] | None = None,
         **settings: Any,
     ) -> None:
         self.settings: Settings = settings_of(ground, models=models or {"default": MODEL}, **settings)
         self.models = {name: HeldModel(steps or (YES,), model) for name, model in self.settings.models.items()}
         self.model = self.models["default"]
         self.gates = {model.judge_model: Gate() for model in self.settings.models.values()}
-        self.gate = self.gates[MODEL.judge_model]
+        self.gate = self.gates[self.model.settings.judge_model]
         self.ledger = Ledger(ground.store, self.settings)
+        behind = {name: limited(model) for name, model in self.models.items()} if limited else {}
         judges = catalogue() if judges is None else judges
-        self.evaluations = Evaluations(self.settings, judges, self.models, self.ledger)
-        self.judging = Judging(self.settings, ground.store, self.evaluations, self.ledger, self.gates)
+        self.evaluations = Evaluations(self.settings, judges, behind or self.models, self.ledger)
+        gates = {model.judge_model: model.gate for model in behind.values()} or self.gates
+        self.judging = Judging(self.settings, ground.store, self.evaluations, self.ledger, gates=gates, asked=asked)
         self.judging.start()
 
     @property
@@ -104,23 +117,33 @@ class Desk:
         wait_until(self._is_idle, what="the end of all batches")
 
     def begin(self, batch_id: str) -> None:
-        """Run up to where the model answers."""
+        """Take what there is room for, and run up to where the model answers."""
         self.model.answers.clear()
         before = len(self.model.reached)
         self.judging.run(batch_id)
         wait_until(lambda: len(self.model.reached) > before, what="the first request")
+        self.rest()
 
     def end(self) -> None:
         """Let the model answer, and wait for the end of what was begun."""
         self.model.answers.set()
         self.settle()
 
+    def rest(self) -> None:
+        """Wait until as much is taken as there is room for."""
+        wait_until(self._nobody_takes, what="the last to have taken")
+
     def _is_idle(self) -> bool:
-        """Tell whether nothing is held, and nobody is about to take more."""
-        if self.judging.held:
-            return False
-        wait([self.judging._threads.submit(int)])
-        return not (self.judging.held or any(lane._busy for lane in self.judging._lanes.values()))
+        return not self.judging.held and self._nobody_takes() and not self.judging.held
+
+    def _nobody_takes(self) -> bool:
+        takers, found = self.judging._takers, list[bool]()
+        # Looked at while all who take are here: none has begun what it took from the queue.
+        here = threading.Barrier(judging_module._THREADS + 1, lambda: found.append(takers._work_queue.empty()))
+        for _ in range(judging_module._THREADS):
+            takers.submit(here.wait, 10)
+        here.wait(10)
+        return found == [True]
 
 
 class Desks(AbstractContextManager["Desks"]):

@@ -150,13 +150,18 @@ class Chosen:
         self.settings = settings_of(ground, **settings)
         self.metrics = Metrics(self.settings)
         self.woken: list[str] = []
-        self.pressure = Pressure(self.settings.max_waiting_bytes)
+        self.pressure = pressure_of(self.settings)
         self.ingest = Ingest(self.settings, ground.store, self.metrics, wake=self.woken.append, pressure=self.pressure)
         self._ground = ground
 
     def take(self, entries: Sequence[Entry] | None = None) -> None:
         """Deal with entries, or with all that nobody has read."""
         self.ingest.take(self._ground.read() if entries is None else entries)
+
+
+def pressure_of(settings: Settings) -> Pressure:
+    """Make what an ingest under these settings goes by."""
+    return Pressure(settings.max_waiting_bytes, {model.judge_model for model in settings.models.values()})
 
 
 def settings_of(ground: Ground, **settings: Any) -> Settings:

@@ -1,4 +1,4 @@
-"""A judge model is dead when all workers that ask it say so."""
+"""A judge model is dead when all workers that ask it say so, and for as long as the last one to notice says."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,15 @@ from worker.circuits import Circuits
 
 WORD_MS = 10_000
 
+Word = Mapping[str, float | None]
 
-def said(ground: Ground) -> list[dict[str, bool]]:
+
+def said(ground: Ground) -> list[dict[str, float | None]]:
     words = ground.client.hvals(ground.keys.circuits)
     return [msgspec.json.decode(word.split(b" ", 1)[1]) for word in words]
 
 
-def say(ground: Ground, process: str, circuits: Mapping[str, bool], *, ago_ms: int) -> None:
+def say(ground: Ground, process: str, circuits: Word, *, ago_ms: int) -> None:
     """Leave the word of a worker of some time ago."""
     seconds, _ = ground.client.time()
     word = b"%d %s" % (seconds * 1000 - ago_ms, msgspec.json.encode(circuits))
@@ -31,56 +33,85 @@ def listener(ground: Ground) -> Circuits:
 @pytest.mark.parametrize(
     ("words", "dead"),
     [
-        ([], set()),
-        ([{"a": False, "b": False}], set()),
-        ([{"a": True, "b": False}], {"a"}),
-        ([{"a": True}, {"a": True}], {"a"}),
-        ([{"a": True}, {"a": False}], set()),
-        ([{"a": True}, {"b": True}], {"a", "b"}),
-        ([{"a": True, "b": True}, {"b": False}], {"a"}),
-        ([{}, {"a": True}], {"a"}),
+        ([], {}),
+        ([{"a": 0.0, "b": 0.0}], {}),
+        ([{"a": 7.5, "b": 0.0}], {"a": 7.5}),
+        ([{"a": 30.0}, {"a": 4.0}, {"a": 12.0}], {"a": 4.0}),
+        ([{"a": 30.0}, {"a": 0.0}], {}),
+        ([{"a": 1.0}, {"b": 2.0}], {"a": 1.0, "b": 2.0}),
+        ([{"a": 1.0, "b": 2.0}, {"b": 0.0}], {"a": 1.0}),
+        ([{}, {"a": 1.0}], {"a": 1.0}),
+        ([{"a": None}, {"a": 30.0}, {"a": None}], {"a": 30.0}),
+        ([{"a": None}, {"a": 0.0}, {"a": 30.0}], {}),
+        ([{"a": None}, {"a": None}], {}),
     ],
-    ids=["nobody", "all well", "the only one", "all", "one gets through", "each its own", "some of both", "idle"],
+    ids=[
+        "nobody",
+        "all well",
+        "the only one",
+        "all",
+        "one gets through",
+        "each its own",
+        "some of both",
+        "idle",
+        "the others have not asked yet",
+        "one gets through and another has not asked yet",
+        "nobody has asked yet",
+    ],
 )
-def test_a_model_is_dead_when_all_who_ask_it_say_so(
-    ground: Ground, words: list[dict[str, bool]], dead: set[str]
-) -> None:
+def test_a_model_is_dead_when_all_who_know_say_so(ground: Ground, words: list[Word], dead: dict[str, float]) -> None:
     workers = [Circuits(ground.store, lambda word=word: word) for word in words]
     for worker in workers:
         worker.exchange()
     assert [worker.exchange() for worker in (*workers, listener(ground))] == [dead] * (len(words) + 1)
 
 
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [([], set()), ([{"a": None}], {"a"}), ([{"a": 0.0}, {"b": 9.0}, {"b": None, "c": None}], {"a", "b", "c"})],
+    ids=["nobody", "not asked yet", "several"],
+)
+def test_asked_are_all_that_somebody_is_there_for(ground: Ground, words: list[Word], asked: set[str]) -> None:
+    for word in words:
+        Circuits(ground.store, lambda word=word: word).exchange()
+    circuits = listener(ground)
+    assert circuits.asked is None, "nothing is known before the first exchange"
+    circuits.exchange()
+    assert circuits.asked == asked
+
+
 def test_a_worker_that_judges_nothing_only_listens(ground: Ground) -> None:
     before = ground.everything()
-    assert listener(ground).exchange() == set()
+    assert listener(ground).exchange() == {}
     assert ground.everything() == before
 
 
 def test_a_word_follows_what_happens_here(ground: Ground) -> None:
-    here = {"a": False}
+    here: dict[str, float | None] = {}
     worker = Circuits(ground.store, lambda: here)
     found = []
-    for is_open in (False, True, False):
-        here["a"] = is_open
+    for open_for_s in (None, 0.0, 3.5, 0.0):
+        here["a"] = open_for_s
         found.append(worker.exchange())
-    assert found == [set(), {"a"}, set()]
-    assert said(ground) == [{"a": False}], "one word a worker"
+    assert found == [{}, {}, {"a": 3.5}, {}]
+    assert said(ground) == [{"a": 0.0}], "one word a worker"
 
 
 def test_the_word_of_a_worker_that_ended_does_not_count_for_long(ground: Ground) -> None:
-    say(ground, "ended", {"a": False, "b": True}, ago_ms=WORD_MS + 2000)
-    say(ground, "ahead of our time", {"a": False}, ago_ms=-WORD_MS - 2000)
-    assert Circuits(ground.store, lambda: {"a": True}).exchange() == {"a"}
-    assert said(ground) == [{"a": True}], "and is not kept"
+    say(ground, "ended", {"a": 0.0, "b": 60.0}, ago_ms=WORD_MS + 2000)
+    say(ground, "ahead of our time", {"a": 0.0}, ago_ms=-WORD_MS - 2000)
+    worker = Circuits(ground.store, lambda: {"a": 5.0})
+    assert (worker.exchange(), worker.asked) == ({"a": 5.0}, {"a"})
+    assert said(ground) == [{"a": 5.0}], "and is not kept"
 
 
 def test_a_word_counts_until_it_is_old(ground: Ground) -> None:
-    say(ground, "busy", {"a": False}, ago_ms=WORD_MS - 5000)
-    assert Circuits(ground.store, lambda: {"a": True}).exchange() == set()
+    say(ground, "busy", {"a": 0.0}, ago_ms=WORD_MS - 5000)
+    assert Circuits(ground.store, lambda: {"a": 5.0}).exchange() == {}
 
 
 def test_of_a_model_that_nobody_asks_any_more_nothing_is_known(ground: Ground) -> None:
-    say(ground, "ended", {"a": True}, ago_ms=WORD_MS + 2000)
-    assert listener(ground).exchange() == set()
+    say(ground, "ended", {"a": 60.0}, ago_ms=WORD_MS + 2000)
+    circuits = listener(ground)
+    assert (circuits.exchange(), circuits.asked) == ({}, set())
     assert said(ground) == []

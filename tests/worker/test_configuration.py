@@ -205,6 +205,13 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "prefix": ("mine", "mine"),
     "metrics_host": ("0.0.0.0", "0.0.0.0"),  # noqa: S104 - what containers set
     "metrics_port": ("0", 0),
+    "metrics_token_env": ("METRICS_TOKEN", "METRICS_TOKEN"),
+    "metrics_token_file": ("/run/token", "/run/token"),
+    "metrics_user": ("prometheus", "prometheus"),
+    "metrics_password_env": ("METRICS_PASSWORD", "METRICS_PASSWORD"),
+    "metrics_password_file": ("/run/password", "/run/password"),
+    "metrics_tls_cert": ("/run/tls.crt", "/run/tls.crt"),
+    "metrics_tls_key": ("/run/tls.key", "/run/tls.key"),
     "otlp_endpoint": ("http://collector:4318", "http://collector:4318"),
     "export_explanations": ("true", True),
     "sampling_key": ("other", "other"),
@@ -215,6 +222,8 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "max_outbox": ("5", 5),
     "max_waiting_bytes": ("10MiB", 10 << 20),
     "give_up_after": ("90m", 5400.0),
+    "max_dead": ("1000", 1000),
+    "dead_retention": ("3d", 259_200.0),
     "evaluation_timeout": ("5m", 300.0),
     "late_feedback_wait": ("15s", 15.0),
     "grace_s": ("2.5", 2.5),
@@ -237,11 +246,23 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
 }
 
 
+GO_TOGETHER: Mapping[str, str] = {
+    "metrics_user": "metrics_password_file",
+    "metrics_password_env": "metrics_user",
+    "metrics_password_file": "metrics_user",
+    "metrics_tls_cert": "metrics_tls_key",
+    "metrics_tls_key": "metrics_tls_cert",
+}
+"""Keys that are refused by themselves, and what goes with them."""
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_has_its_variable(key: str) -> None:
-    text, value = VARIABLES[key]
-    assert value != getattr(Settings(), key)
-    assert load({f"TRACEJUDGE_{key.upper()}": text}) == msgspec.structs.replace(Settings(), **{key: value})
+    assert VARIABLES[key][1] != getattr(Settings(), key)
+    said = {each: VARIABLES[each] for each in (key, GO_TOGETHER.get(key)) if each is not None}
+    values = {each: value for each, (_, value) in said.items()}
+    loaded = load({f"TRACEJUDGE_{each.upper()}": text for each, (text, _) in said.items()})
+    assert loaded == msgspec.structs.replace(Settings(), **values)
 
 
 DURATIONS: Mapping[str, float] = {"90": 90, "15s": 15, "15m": 900, "24h": 86_400, "1.5 d": 129_600, " 2H ": 7200}

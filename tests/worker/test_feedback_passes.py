@@ -336,7 +336,7 @@ def test_what_would_ask_a_shed_model_waits_for_a_later_pass(ground: Ground) -> N
     take(ground, **fields)
     passes = Passes(ground, **fields)
     passes.pressure.hear_waiting({"dead": 10_001})
-    passes.pressure.hear_dead({"dead"})
+    passes.pressure.hear_dead({"dead": 60.0})
     passes.make()
     assert passes.outcomes == ended(ground) == {"pulled": 1}
     assert {trace_id for trace_id, *_ in evaluations(ground)} == {ONE.trace_id}

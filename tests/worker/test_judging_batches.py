@@ -1,7 +1,6 @@
 """Judging on a real Redis: every evaluation is asked for as often as it must, and ends once."""
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -33,12 +32,6 @@ from judges.verdict import Call, Score, Verdict
 from worker.books import read_account
 from worker.judging.sweeper import Sweeper
 from worker.ledger import DeadLetter
-
-
-@pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    with Desks(ground) as desks:
-        yield desks
 
 
 def test_every_evaluation_of_a_batch_gets_its_verdict_and_the_batch_goes(ground: Ground, desk: Desks) -> None:
@@ -169,7 +162,7 @@ def test_what_a_worker_does_not_have_is_left_to_one_that_has_it(ground: Ground, 
         stranger.evaluations._models = {}
     stranger.run(batch_id)
     assert (stranger.asked, holders(ground)) == ([], {batch_id: "parked"})
-    assert ground.leases()[batch_id] == soon(30.0)
+    assert ground.leases()[batch_id] == soon(1.0)
     assert read_account(ground.store).waiting == 3
     ground.make_due()
     desk().sweep()
@@ -190,7 +183,7 @@ def test_a_batch_that_cannot_be_read_is_handed_back_whole(ground: Ground, desk: 
     worker = desk()
     worker.run(plain)
     assert (len(worker.asked), holders(ground)) == (1, {strange: "parked"}), "it takes no other along"
-    assert ground.leases()[strange] == soon(30.0)
+    assert ground.leases()[strange] == soon(1.0)
     assert ground.client.get(ground.keys.batch(strange)) == payload
 
 

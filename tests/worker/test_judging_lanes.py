@@ -1,6 +1,5 @@
 """As much is taken as each endpoint has use for: no thread waits for a batch, and no batch for another's slowest."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,12 +26,6 @@ from worker.settings import Rule
 OTHER = ModelSettings(provider="scripted", model="other")
 TWO = {"default": MODEL, "other": OTHER}
 RULES = (Rule(name="all", judges=("safety",)), Rule(name="also", judges=("safety",), model="other"))
-
-
-@pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    with Desks(ground) as desks:
-        yield desks
 
 
 def turned_away(_: ChatRequest) -> str:
@@ -62,6 +55,7 @@ def test_no_more_is_held_than_there_is_room_for(ground: Ground, desk: Desks) -> 
     for batch_id in batch_ids:
         worker.judging.run(batch_id)
     worker.judging.sweep()
+    worker.rest()
     assert (worker.judging.held, len(worker.model.reached)) == (4, 8)
     worker.end()
     assert_settled(ground, scored=20)
@@ -88,6 +82,7 @@ def test_no_more_is_held_than_memory_is_meant_for(
     worker = desk(batch_size=1)
     worker.begin(batch_ids[0])
     worker.judging.sweep()
+    worker.rest()
     assert worker.judging.held == held
     worker.end()
     assert_settled(ground, scored=20)
@@ -191,6 +186,6 @@ def test_a_worker_leaves_judge_models_it_does_not_have(ground: Ground, desk: Des
 
 def test_a_worker_tells_how_its_circuits_stand(desk: Desks) -> None:
     worker = desk(models=TWO)
-    assert worker.judging.circuits == {"scripted": False, "other": False}
-    worker.gate.circuit_open = True
-    assert worker.judging.circuits == {"scripted": True, "other": False}
+    assert worker.judging.circuits == {"scripted": 0.0, "other": 0.0}
+    worker.gate.open_for_s, worker.gates["other"].open_for_s = 7.5, None
+    assert worker.judging.circuits == {"scripted": 7.5, "other": None}

@@ -1,7 +1,6 @@
 """The lease decides who works, the ledger what counts."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,12 +10,6 @@ from support.processes import wait_until
 
 from worker.judging import judging as judging_module
 from worker.leases import Leases
-
-
-@pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    with Desks(ground) as desks:
-        yield desks
 
 
 @pytest.fixture
@@ -71,7 +64,7 @@ def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(groun
     worker.begin(batch_id)
     busy = threading.Event()
     for _ in range(judging_module._THREADS):
-        worker.judging._threads.submit(busy.wait, 10)
+        worker.judging._enders.submit(busy.wait, 10)
     worker.model.answers.set()
     wait_until(lambda: ground.outbox("j"), what="the verdict")
     renewed = worker.judging.progressed_at

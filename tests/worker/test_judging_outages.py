@@ -1,6 +1,5 @@
 """When Redis goes away in the midst of it, work is left to the sweeper, and nothing is paid for twice."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,12 +10,6 @@ from support.processes import wait_until
 
 from worker.judging import judging as judging_module
 from worker.store import StoreError
-
-
-@pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    with Desks(ground) as desks:
-        yield desks
 
 
 @pytest.mark.parametrize("away", ["take", "already_finished", "finish"])

@@ -1,7 +1,5 @@
 """What may pass is tried again, no sooner than the endpoint wants, and only what is missing."""
 
-from collections.abc import Iterator
-
 import pytest
 from judging_parts import (
     HOUR_S,
@@ -20,12 +18,6 @@ from stage_parts import Ground
 
 from judges.models.model import ModelUnavailableError, RateLimitedError
 from judges.models.scripted import Step
-
-
-@pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    with Desks(ground) as desks:
-        yield desks
 
 
 def tries(ground: Ground, batch_id: str) -> list[int]:

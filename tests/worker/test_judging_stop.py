@@ -1,19 +1,12 @@
 """Stopping: what runs may end within the grace, the rest is given back at once."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from judging_parts import Desks, assert_settled, choose, failing, holders, ids, judged, output, ready, refuse
 from stage_parts import Ground
 from support.processes import wait_until
-
-
-@pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    with Desks(ground) as desks:
-        yield desks
 
 
 def test_what_runs_may_end_within_the_grace(ground: Ground, desk: Desks) -> None:

@@ -24,22 +24,6 @@ from worker.batches import made_at_ms
 from worker.leases import Held, Leases, Taken
 
 
-@pytest.fixture
-def leases(ground: Ground) -> Leases:
-    return Leases(ground.store, tries_ttl_s=TTL_S)
-
-
-@pytest.fixture
-def batch_ids(ground: Ground) -> list[str]:
-    """Three batches, the oldest first."""
-    return [add(ground, made_at_s=BEGIN_S + number) for number in range(3)]
-
-
-@pytest.fixture
-def batch_id(ground: Ground) -> str:
-    return add(ground)
-
-
 def test_what_ingest_chose_is_ready_since_it_was_made(ground: Ground, leases: Leases) -> None:
     chosen = Chosen(ground, batch_size=2)
     ground.append("p1", make_traces(range(6)))

@@ -2,30 +2,13 @@
 
 from itertools import count
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from leases_parts import BEGIN_S, MODEL, OTHER, READY_S, TTL_S, about, add, holder_of, ids, ready
+from leases_parts import BEGIN_S, MODEL, OTHER, READY_S, about, add, holder_of, ids, ready
 from stage_parts import Ground
 
 from worker.batches import fresh_id
 from worker.leases import Held, Leases
-
-
-@pytest.fixture
-def leases(ground: Ground) -> Leases:
-    return Leases(ground.store, tries_ttl_s=TTL_S)
-
-
-@pytest.fixture
-def batch_ids(ground: Ground) -> list[str]:
-    """Three batches, the oldest first."""
-    return [add(ground, made_at_s=BEGIN_S + number) for number in range(3)]
-
-
-@pytest.fixture
-def batch_id(ground: Ground) -> str:
-    return add(ground)
 
 
 def test_nothing_is_swept_before_its_time(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:

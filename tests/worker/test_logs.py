@@ -225,3 +225,68 @@ def test_of_a_library_s_line_about_a_body_only_the_beginning_is_left(
 def test_a_line_that_speaks_of_no_body_keeps_its_arguments(written: Written) -> None:
     logging.getLogger("celery.worker").warning("pool of %d threads", 64)
     assert written.line["event"] == "pool of 64 threads"
+
+
+WORD = "A-PLANTED-WORD"
+QUOTATIONS = {
+    "an argument": ("celery.pool", "TaskPool: Apply %s (args:%s kwargs:%s)", (WORD, (WORD,), {WORD: WORD})),
+    "a mapping": (
+        "celery.app.trace",
+        "Task %(name)s[%(id)s] raised: %(exc)s",
+        ({"name": WORD, "id": WORD, "exc": WORD},),
+    ),
+    "a text made before": ("kombu.transport.virtual.base", f"UNABLE TO RESTORE 1 MESSAGES: ['{WORD}']", ()),
+    "an object of any kind": ("kombu.transport.redis", "Could not restore message: %r", ({"x": WORD},)),
+    "an error": ("celery.worker", "Unrecoverable error: %r", (ValueError(WORD),)),
+    "a result": ("asyncio", f"Task exception was never retrieved\nfuture: <Task exception=ValueError('{WORD}')>", ()),
+    "a warning": ("py.warnings", "%s", (f"some/file.py:7: UserWarning: {WORD}",)),
+    "a number that is none": ("amqp", "after %d tries", (WORD,)),
+    "no text": ("celery.worker", ValueError(WORD), ()),
+    "a user and a password": ("kombu.connection", "lost %s", (f"redis://{WORD}:{WORD}@host/0",)),
+}
+SAID = [
+    "TaskPool: Apply ... (args:... kwargs:...)",
+    "Task ...[...] raised: ...",
+    "UNABLE TO RESTORE 1 MESSAGES",
+    "Could not restore message: ...",
+    "Unrecoverable error: ValueError",
+    "Task exception was never retrieved",
+    "some/file.py:7",
+    "after %d tries",
+    "ValueError",
+    "lost ...",
+]
+
+
+@pytest.mark.parametrize(
+    ("quotation", "said"), list(zip(QUOTATIONS.values(), SAID, strict=True)), ids=QUOTATIONS.keys()
+)
+def test_who_carries_messages_is_left_its_own_words(
+    written: Written, quotation: tuple[str, Any, tuple[Any, ...]], said: str
+) -> None:
+    name, text, arguments = quotation
+    try:
+        failing(WORD)
+    except ValueError:
+        logging.getLogger(name).error(text, *arguments)  # noqa: TRY400 - both ways
+        logging.getLogger(name).exception(text, *arguments, stack_info=True)
+    assert WORD not in written.text
+    plain, failed = written.lines
+    assert plain["event"] == said
+    assert failed["event"].startswith(f"{said} (ValueError in test_logs.py:")
+    assert set(failed) == {"event", "level", "logger", "timestamp"}
+
+
+def test_where_a_broker_is_and_why_it_is_not_there_stays_readable(written: Written) -> None:
+    consumer = logging.getLogger("celery.worker.consumer.consumer")
+    url, shown = f"redis://u:{WORD}@host:1/0", "redis://host:1/0"
+    cause = ConnectionError(WORD)
+    cause.__cause__ = ConnectionRefusedError(WORD)
+    consumer.info("Connected to %s", url)
+    consumer.error(celery_consumer.CONNECTION_ERROR, f"{url};{url}", cause, "Trying again")
+    consumer.warning("%s (%r)", celery_consumer.CONNECTION_RETRY, cause)
+    assert [line["event"] for line in written.lines] == [
+        f"Connected to {shown}",
+        f"consumer: Cannot connect to {shown};{shown}: ConnectionError from ConnectionRefusedError.\n...",
+        "consumer: Connection to broker lost. (ConnectionError from ConnectionRefusedError)",
+    ]

@@ -42,7 +42,7 @@ class Bench:
         self.model = ScriptedModel([YES], MODEL)
         ledger = Ledger(ground.store, self.settings)
         evaluations = Evaluations(self.settings, catalogue(), {"default": self.model}, ledger)
-        self.judging = Judging(self.settings, ground.store, evaluations, ledger, {"scripted": Gate()})
+        self.judging = Judging(self.settings, ground.store, evaluations, ledger, gates={"scripted": Gate()})
         self.judging.start()
         self._ground = ground
 

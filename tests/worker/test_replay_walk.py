@@ -181,7 +181,7 @@ def test_what_was_shed_while_a_model_was_away_is_brought_back(ground: Ground) ->
         ground.add(make_trace(number))
         chosen = Chosen(ground, models=models, rules=rules if number % 2 else only_away)
         chosen.pressure.hear_waiting({"away": chosen.settings.max_waiting_bytes + 1})
-        chosen.pressure.hear_dead(["away"])
+        chosen.pressure.hear_dead({"away": 60.0})
         chosen.take()
     before = balanced(ground)
     assert (before.shed, before.sampled, before.chosen) == (3, 3, 3)

@@ -29,7 +29,7 @@ def make_ingest(ground: Ground, *, dead: bool = True, **fields: Any) -> Chosen:
         # In Redis too, since ingest hears from there what waits whenever it made a batch.
         ground.client.hset(ground.keys.waiting, "dead", 10_001)
         chosen.pressure.hear_waiting({"dead": 10_001})
-        chosen.pressure.hear_dead({"dead"})
+        chosen.pressure.hear_dead({"dead": 60.0})
     return chosen
 
 
@@ -160,7 +160,7 @@ def test_what_waits_is_heard_at_once_and_sheds_the_rest_of_the_same_read(
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
     monkeypatch.setattr(reader, "_READ_BYTES", 500)
     chosen = make_ingest(ground, dead=False, max_waiting_bytes=1_000)
-    chosen.pressure.hear_dead({"dead"})
+    chosen.pressure.hear_dead({"dead": 60.0})
     for trace in make_traces(range(20), service="alone"):
         ground.add(trace)
     while ground.measure().traces.lag:

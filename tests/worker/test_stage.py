@@ -71,7 +71,7 @@ def _nothing() -> None:
     pass
 
 
-def raising(error: Exception) -> Step:
+def raising(error: BaseException) -> Step:
     def step() -> None:
         raise error
 
@@ -106,11 +106,12 @@ def test_it_prepares_once_and_turns_until_it_is_stopped() -> None:
     assert (under_test.prepared, under_test.turned, under_test.waits) == (1, 3, [])
 
 
-@pytest.mark.parametrize("failure", [AWAY, BROKEN], ids=["store", "unforeseen"])
-def test_a_turn_that_fails_is_not_the_last(failure: Step) -> None:
+@pytest.mark.parametrize(("failure", "prepared"), [(AWAY, 3), (BROKEN, 1)], ids=["store", "unforeseen"])
+def test_a_turn_that_fails_is_not_the_last(failure: Step, prepared: int) -> None:
+    """After Redis was away all is prepared anew: it may be back without its groups, and ingest stood still for ever."""
     with capture_logs():
         under_test = ScriptedStage(_nothing, failure, failure, _nothing).followed()
-    assert (under_test.prepared, under_test.turned, len(under_test.waits)) == (1, 2, 2)
+    assert (under_test.prepared, under_test.turned, len(under_test.waits)) == (prepared, 2, 2)
 
 
 @pytest.mark.parametrize("failure", [AWAY, BROKEN], ids=["store", "unforeseen"])
@@ -162,6 +163,37 @@ def test_progress_is_the_time_of_the_last_turn_that_got_on(steady: list[float]) 
     assert times[0] < times[1] < times[2]
     assert times[2] == times[3] == times[4], "what fails is no progress"
     assert times[4] < times[5] <= under_test.progressed_at <= steady[-1]
+
+
+def test_its_pulse_tells_what_it_waits_for_and_since_when() -> None:
+    pulses = []
+    with capture_logs():
+        under_test = ScriptedStage()
+
+        def note_and(step: Step) -> Step:
+            def both() -> None:
+                pulses.append(under_test.pulse)
+                step()
+
+            return both
+
+        under_test._turns = iter(map(note_and, [AWAY, AWAY, _nothing, _nothing]))
+        under_test.followed()
+    away = "Redis does not answer (ConnectionError)"
+    assert [pulse.trouble for pulse in pulses] == [None, away, away, None]
+    assert pulses[1].troubled_at == pulses[2].troubled_at, "since the first failure"
+    assert [pulse.begun for pulse in pulses] == [False, False, False, True]
+    assert not any(pulse.dead for pulse in pulses)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_ends_unasked_is_dead_and_one_that_was_stopped_is_not() -> None:
+    fallen = ScriptedStage(raising(SystemExit()))
+    assert not fallen.pulse.dead, "not started yet"
+    fallen.start()
+    fallen._thread.join(PROMPTLY_S)
+    assert fallen.pulse.dead
+    assert not ScriptedStage(_nothing).followed().pulse.dead
 
 
 def test_a_log_line_says_which_stage_waits_for_what() -> None:

@@ -16,8 +16,11 @@ __all__ = ["main", "verbs"]
 _INTERRUPTED: Final = 130
 _VERBS: Final[Mapping[str, str]] = {
     "account": "Print the books: what became of every trace and evaluation",
+    "dead": "List, show, retry or drop evaluations that were given up",
     "demo": "Run sample traffic through an embedded Redis and a real worker",
+    "doctor": "Look at every part, and name the mend of each that is broken",
     "evaluate": "Judge the traces of a file offline, without Redis",
+    "forget": "Erase a trace or a person",
     "judges": "List the judges; show a prompt; measure a judge against labels",
     "publish": "Publish traces from a file",
     "replay": "Judge traces again that the stream still holds",

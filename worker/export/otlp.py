@@ -22,7 +22,7 @@ _MAX_ASKED_S: Final = 300.0
 
 
 class Halted(Exception):  # noqa: N818 - no error: the exporter was asked to stop while it waited
-    """The exporter stops; what was not delivered stays in the outbox."""
+    """The exporter stops, or others deliver this now; what was not delivered stays in the outbox."""
 
 
 class Waits(Protocol):
@@ -44,11 +44,26 @@ class Channel(NamedTuple):
 class OtlpClient:
     """Delivers to one receiver; what it cannot deliver now it tries until it is told to stop."""
 
-    def __init__(self, endpoint: str, *, waits: Waits, dropped: Callable[[str, int], None]) -> None:
-        """Take the receiver's address, how to wait, and where to count what is dropped, by reason."""
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        waits: Waits,
+        dropped: Callable[[str, int], None],
+        before_each: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare; the first request connects.
+
+        Args:
+            endpoint: The receiver's address.
+            waits: How to wait.
+            dropped: Counts what is dropped, by reason.
+            before_each: Called before each request; may raise Halted.
+        """
         self._endpoint = endpoint.rstrip("/")
         self._waits = waits
         self._dropped = dropped
+        self._before_each = before_each
         self._client = httpx.Client(timeout=_TIMEOUT_S)
 
     def deliver(self, channel: Channel, items: Sequence[bytes]) -> None:
@@ -79,6 +94,7 @@ class OtlpClient:
         body = channel.request(items)
         backoff_s = _FIRST_BACKOFF_S
         while True:
+            self._before_each()
             reply, failure = self._post(channel.path, body)
             if reply is not None and reply.status_code not in _RETRIED and not reply.is_server_error:
                 return reply

@@ -13,11 +13,12 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 import structlog
+from redis.exceptions import ResponseError
 
 from judges.verdict import Verdict
 from worker.consumers import leave
 from worker.stage import Stage
-from worker.store import Entry, Store
+from worker.store import Entry, Store, StoreError
 
 __all__ = ["OutboxEntry", "OutboxReader", "read_outbox_entry"]
 
@@ -47,7 +48,7 @@ def read_outbox_entry(entry: Entry) -> OutboxEntry | None:
     kind: Literal["j", "d"] = "j" if b"j" in fields else "d"
     try:
         return OutboxEntry(raw_id.decode(), kind, _decoder.decode(fields.get(kind.encode(), b"")))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -73,6 +74,7 @@ class OutboxReader(Stage):
         self._store = store
         self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._next_claim = 0.0
+        self._unsure = False
 
     @abstractmethod
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
@@ -84,7 +86,7 @@ class OutboxReader(Stage):
 
     def turn(self) -> None:
         """Read once and deliver all of it; then let entries gather, which are read at once when it is to stop."""
-        stale = self._stale()
+        stale = self._unheard() + self._stale()
         fresh = self._read(_BLOCK_MS)
         self._take(stale + fresh)
         gathers = 0 < len(fresh) < self.read_count
@@ -108,14 +110,42 @@ class OutboxReader(Stage):
         fresh = self._store.run("acknowledge", keys, (self.exporter, *entry_ids))
         return [answer == 1 for answer in fresh]
 
+    def keep(self, entry_ids: Sequence[str]) -> int:
+        """Keep entries ours that are still being delivered; return how many of them are.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
+        names = (self._store.keys.verdicts,)
+        return int(self._store.run("keep", names, (self.exporter, self._consumer, *entry_ids)))
+
     @abstractmethod
     def dropped(self, reason: str, amount: int) -> None:
         """Count entries that could not be delivered."""
 
     def _read(self, block_ms: int) -> list[Entry]:
-        return self._store.read_group(
+        self._unsure = True
+        entries = self._store.read_group(
             self._store.keys.verdicts, self.exporter, self._consumer, count=self.read_count, block_ms=block_ms
         )
+        self._unsure = False
+        return entries
+
+    def _unheard(self) -> list[Entry]:
+        """Read what was given to us in an answer that was lost: until it is stale nobody else would."""
+        if not self._unsure:
+            return []
+        keys, count = self._store.keys, self.read_count
+        try:
+            reply = self._store.call(
+                lambda client: client.xreadgroup(self.exporter, self._consumer, {keys.verdicts: "0"}, count=count)
+            )
+        except StoreError as error:
+            if isinstance(error.__cause__, ResponseError):
+                return []  # Redis came back without its data; the read that follows makes the group anew.
+            raise
+        # What was trimmed away is left for the claim, which knows of it in every version of Redis.
+        return [(entry_id, fields) for entry_id, fields in reply[0][1] if fields] if reply else []
 
     def _take(self, entries: Sequence[Entry]) -> None:
         readable, unreadable, gone = [], [], []

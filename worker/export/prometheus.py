@@ -3,9 +3,10 @@
 A kill can lose a count that was not scraped yet; no count is ever doubled.
 """
 
+import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import Counter, Histogram
 
@@ -19,6 +20,7 @@ from worker.store import Store
 __all__ = ["PrometheusExporter", "Scorekeeper"]
 
 _VERSION_DIGITS: Final = 8
+_MARGIN_S: Final = 3.0
 
 
 class _Ending:
@@ -176,6 +178,13 @@ class Scorekeeper:
         return series
 
 
+class _Unanswered(NamedTuple):
+    """Entries whose acknowledgement Redis has not answered, and until when nobody else can have made one."""
+
+    entries: Sequence[OutboxEntry]
+    ours_until: float
+
+
 class PrometheusExporter(OutboxReader):
     """Reads the group ``metrics``."""
 
@@ -187,11 +196,30 @@ class PrometheusExporter(OutboxReader):
         self._scorekeeper = Scorekeeper(settings, metrics)
         self._drop = partial(metrics.export_dropped.labels, self.exporter)
         self._drop("unreadable")
+        self._unanswered: _Unanswered | None = None
+
+    def turn(self) -> None:
+        """Find out first what became of an acknowledgement that Redis did not answer; then read."""
+        self._finish_unanswered()
+        super().turn()
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         """Acknowledge first, count then: whoever acknowledged an entry is the one that counts it."""
+        ours_until = time.monotonic() + self.stale_ms / 1000 - _MARGIN_S
+        self._unanswered = _Unanswered(entries, ours_until)
         fresh = self.acknowledge([entry.entry_id for entry in entries])
+        self._unanswered = None
         self._scorekeeper.count(*(entry for entry, counts in zip(entries, fresh, strict=True) if counts))
+
+    def _finish_unanswered(self) -> None:
+        """Acknowledge again; what was acknowledged before others could take it over was so by us, unheard."""
+        if self._unanswered is None:
+            return
+        entries, ours_until = self._unanswered
+        fresh = self.acknowledge([entry.entry_id for entry in entries])
+        self._unanswered = None
+        ours = time.monotonic() < ours_until
+        self._scorekeeper.count(*(entry for entry, counts in zip(entries, fresh, strict=True) if counts or ours))
 
     def dropped(self, reason: str, amount: int) -> None:
         """Count what could not be read."""

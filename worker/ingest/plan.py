@@ -1,11 +1,12 @@
 """Decide what becomes of each entry: sample the traces, tally the rest, and lay it all out for the script."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 
 from judges.catalog import configured
 from judges.verdict import Origin, evaluation_id
 from worker.batches import Evaluation
-from worker.ingest.draft import Draft, Plan, Tally
+from worker.ingest.draft import Draft, Plan, Shed, Tally
 from worker.ingest.entries import FeedbackEntry, GoneEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.keys import Keys
 from worker.sampling import Choice, Sampler
@@ -24,13 +25,17 @@ class Planner:
         self._sampler = Sampler(settings)
         self._judges = configured(settings.judges)
 
-    def plan(self, entries: Iterable[Read]) -> Plan:
-        """Sample the traces among the entries and lay out what shall become of each entry."""
+    def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:
+        """Sample the traces among the entries and lay out what shall become of each entry.
+
+        Args:
+            shed: Judge models for which nothing is chosen now: what the rules want of them is counted only.
+        """
         draft = Draft(self._settings, self._keys)
         for entry in entries:
             match entry:
                 case TraceEntry():
-                    self._trace(draft, entry)
+                    self._trace(draft, entry, shed)
                 case ReportEntry():
                     draft.report(entry)
                 case InvalidEntry(entry_id, producer, reason):
@@ -54,14 +59,32 @@ class Planner:
         else:
             draft.gather(entry)
 
-    def _trace(self, draft: Draft, entry: TraceEntry) -> None:
+    def _trace(self, draft: Draft, entry: TraceEntry, shed: Collection[str]) -> None:
         choices, rules = self._sampler.sample(entry.trace)
-        draft.rules.update(rules)
+        draft.sampled(rules)
         if choices:
-            draft.choose(entry, [(choice.model, self._evaluation(entry, choice)) for choice in choices])
+            self._choose(draft, entry, choices, shed)
         else:
             outcome = "not_sampled" if rules else "no_rule"
             draft.tally(entry.entry_id, Tally(outcome, None, entry.producer, entry.trace.service))
+
+    def _choose(self, draft: Draft, entry: TraceEntry, choices: Iterable[Choice], shed: Collection[str]) -> None:
+        kept: list[Choice] = []
+        left: Counter[str] = Counter()
+        for choice in choices:
+            judge_model = self._judge_model(choice)
+            if judge_model in shed:
+                left[judge_model] += 1
+            else:
+                kept.append(choice)
+        of_models = tuple(Shed(*each) for each in sorted(left.items()))
+        if kept:
+            draft.choose(entry, [(choice.model, self._evaluation(entry, choice)) for choice in kept], of_models)
+        else:
+            draft.tally(entry.entry_id, Tally("shed", None, entry.producer, entry.trace.service, of_models))
+
+    def _judge_model(self, choice: Choice) -> str:
+        return self._settings.models[choice.model].judge_model
 
     def _evaluation(self, entry: TraceEntry, choice: Choice, origin: Origin = "live") -> Evaluation:
         version = self._judges[choice.judge].version
@@ -70,6 +93,6 @@ class Planner:
             entry.publication_id,
             judge=choice.judge,
             version=version,
-            judge_model=self._settings.models[choice.model].judge_model,
+            judge_model=self._judge_model(choice),
         )
         return Evaluation(name, choice.judge, version, choice.probability, origin)

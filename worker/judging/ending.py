@@ -1,5 +1,6 @@
 """How a batch ends: removed, parked for what may pass, or buried for what has been tried for too long."""
 
+import random
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,7 +12,7 @@ from worker.judging.evaluations import Unfinished
 from worker.leases import Held, Leases
 from worker.ledger import Ledger
 
-__all__ = ["FAULT_PARKING_S", "Ending", "parking_s"]
+__all__ = ["FAULT_PARKING_S", "Ending", "handed_back_s", "parking_s"]
 
 log = structlog.get_logger("tracejudge.judging")
 
@@ -19,7 +20,10 @@ _MIN_PARKING_S: Final = 1.0
 _MAX_PARKING_S: Final = 600.0
 _CALLS_PER_ROUND: Final = 4
 _MAX_DOUBLINGS: Final = 20
-_OTHER_VERSION_S: Final = 30.0
+_MAX_HAND_BACK_S: Final = 30.0
+_HAND_BACK_SHARE: Final = 0.25
+_AFTER_OTHERS_S: Final = 2.0
+"""Longer than a sweeper's turn: what is due when a probe may begin is ready before."""
 FAULT_PARKING_S: Final = 60.0
 """A fault of ours hardly passes by itself, and each try may be paid for."""
 
@@ -33,11 +37,20 @@ class Ending:
         self._ledger = ledger
         self._give_up_after_s = give_up_after_s
 
-    def close(self, held: Held, batch: Batch, unfinished: Sequence[Unfinished], tries: Mapping[str, int]) -> None:
+    def close(
+        self,
+        held: Held,
+        batch: Batch,
+        unfinished: Sequence[Unfinished],
+        tries: Mapping[str, int],
+        *,
+        closed_for_s: float = 0.0,
+    ) -> None:
         """Remove a batch that is done; else park it, or bury what has been tried for too long.
 
         Args:
             tries: Calls before this round, by evaluation id.
+            closed_for_s: Seconds until the endpoint may be asked again.
 
         Raises:
             StoreError: Redis did not answer; the lease lapses then, and what is in the ledger is not judged again.
@@ -49,10 +62,14 @@ class Ending:
         if not unfinished:
             self._leases.finish(batch.id, batch.judge_model)
             return
+        made, delay_s = _made(unfinished, tries), parking_s(unfinished, age_s)
+        if made and closed_for_s > 0:
+            # It may always fail, and is perhaps the oldest: another batch is to be the next probe.
+            delay_s = max(delay_s, closed_for_s + _AFTER_OTHERS_S)
         # However long the endpoint asked us to wait: a last try, when it is time to give up.
-        delay_s = min(parking_s(unfinished, age_s), max(_MIN_PARKING_S, self._give_up_after_s - age_s))
+        delay_s = min(delay_s, max(_MIN_PARKING_S, self._give_up_after_s - age_s))
         _log(batch, unfinished, delay_s)
-        self._leases.put_back(held, delay_s=delay_s, tries=_made(unfinished, tries))
+        self._leases.put_back(held, delay_s=delay_s, tries=made)
 
     def hand_on(self, held: Held, batch: Batch, unfinished: Sequence[Unfinished], tries: Mapping[str, int]) -> None:
         """Remove a batch that is done; else let another worker take it at once.
@@ -77,7 +94,7 @@ def parking_s(unfinished: Sequence[Unfinished], age_s: float) -> float:
     if reasons == {"internal_error"}:
         return max(FAULT_PARKING_S, age_s)
     if reasons == {"unknown_judge_version"}:
-        return _OTHER_VERSION_S
+        return handed_back_s(age_s)
     if asked:
         return max(_MIN_PARKING_S, *asked)
     rounds = min(one.verdict.attempts for one in unfinished) // _CALLS_PER_ROUND
@@ -88,6 +105,17 @@ def _made(unfinished: Sequence[Unfinished], tries: Mapping[str, int]) -> dict[st
     """Count the calls of this round, by evaluation id."""
     made = {one.evaluation.id: one.verdict.attempts - tries.get(one.evaluation.id, 0) for one in unfinished}
     return {name: calls for name, calls in made.items() if calls}
+
+
+def handed_back_s(age_s: float) -> float:
+    """Say how long a batch waits that only another version of the worker can finish.
+
+    Whoever looks first when it is due takes it, we as well as the one who knows it. Workers look in the same rhythm, so
+    the wait is by chance: else the same one could be first for ever. And short while it is young, since some rounds may
+    be needed.
+    """
+    most = min(_MAX_HAND_BACK_S, max(_MIN_PARKING_S, age_s * _HAND_BACK_SHARE))
+    return most * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
 
 def _log(batch: Batch, unfinished: Sequence[Unfinished], delay_s: float) -> None:

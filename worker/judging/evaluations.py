@@ -18,6 +18,7 @@ from worker.judging.recorder import Recorder
 from worker.judging.verdicts import make_verdict
 from worker.ledger import DeadLetter, Finished, Ledger
 from worker.redaction import Redaction
+from worker.sampling import Sampler
 from worker.settings import Settings
 
 __all__ = ["Evaluations", "Unfinished"]
@@ -69,6 +70,7 @@ class Evaluations:
         self._models = models
         self._recorder = Recorder(ledger)
         self._redaction = Redaction.of(settings.redact)
+        self._sampler = Sampler(settings)
 
     async def run(self, batch: Batch, tries: Mapping[str, int], ended: Callable[[], None]) -> list[Unfinished]:
         """Judge a batch; return what could not be judged for a reason that may pass.
@@ -80,12 +82,14 @@ class Evaluations:
         """
         traces = await self._redacted(batch.items)
         this = _Round(batch, tries, ended)
-        runs = [
-            self._one(this, item, trace, evaluation)
+        wanted = [
+            (item, trace, evaluation)
             for item, trace in zip(batch.items, traces, strict=True)
             for evaluation in item.evaluations
         ]
-        results = await asyncio.gather(*runs)
+        # What was tried least goes first: one that always fails must not be the endpoint's only probe.
+        wanted.sort(key=lambda one: tries.get(one[2].id, 0))
+        results = await asyncio.gather(*(self._one(this, *one) for one in wanted))
         return [result for result in results if result is not None]
 
     async def aclose(self) -> None:
@@ -108,9 +112,9 @@ class Evaluations:
     ) -> Unfinished | None:
         started_at, start = time.time(), time.perf_counter()
         batch = this.batch
-        assessment = await self._assess(batch, trace, evaluation)
+        assessment = await self._assess(batch, item, trace, evaluation)
         this.ended()
-        judge, model = self._judges.get(evaluation.judge), self._models.get(batch.model)
+        judge, model = self._judges.get(evaluation.judge), self._model(batch)
         make = partial(
             make_verdict,
             item=item,
@@ -134,11 +138,21 @@ class Evaluations:
             verdict = make(assessment)
         return Unfinished(item, evaluation, assessment, verdict)
 
-    async def _assess(self, batch: Batch, trace: Trace | Exception, evaluation: Evaluation) -> Assessment:
-        judge, model = self._judges.get(evaluation.judge), self._models.get(batch.model)
+    def _model(self, batch: Batch) -> ChatModel | None:
+        """Find whom to ask: what bears the name of its settings may be another judge model by now."""
+        named = self._models.get(batch.model)
+        same = (model for model in self._models.values() if model.settings.judge_model == batch.judge_model)
+        return named if named and named.settings.judge_model == batch.judge_model else next(same, None)
+
+    async def _assess(self, batch: Batch, item: Item, trace: Trace | Exception, evaluation: Evaluation) -> Assessment:
+        judge, model = self._judges.get(evaluation.judge), self._model(batch)
         if judge is None or model is None or judge.version != evaluation.version:
             note = "this worker does not have this version of the judge, or not its model"
             return Assessment("unscored", "unknown_judge_version", note=note)
+        if not self._sampler.allows(item.trace, batch.judge_model):
+            # Chosen before the rule came, or under other rules.
+            note = "a rule keeps this trace to other models (egress)"
+            return Assessment("unscored", "judge_rejected", note=note)
         if isinstance(trace, Exception):
             return _faulty(evaluation, trace)
         try:

@@ -47,9 +47,13 @@ class Holdings:
             self._cancel(older)
 
     def begin(self, held: Held, task: Task) -> None:
-        """Note who works under a lease."""
+        """Note who works under a lease; one that is not ours any more is not worked under."""
         with self._lock:
-            self._held[held.batch_id] = (held, task)
+            holding, _ = self._held.get(held.batch_id, (None, None))
+            if holding == held:
+                self._held[held.batch_id] = (held, task)
+        if holding != held:
+            self._cancel(task)
 
     def remove(self, held: Held) -> None:
         """Note that the work under a lease has ended; a later lease of the same batch stays."""
@@ -75,7 +79,8 @@ class Holdings:
             held = dict(self._held)
         for batch_id in self._leases.renew(lease for lease, _ in held.values()):
             _, task = held[batch_id]
-            if task is not None:
+            # A task that is done has just finished the batch.
+            if task is not None and not task.done():
                 log.warning("lease lost", batch=batch_id)
                 self._cancel(task)
         self._renewed_at = time.monotonic()

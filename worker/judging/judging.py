@@ -9,21 +9,23 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
-from worker.batches import Batch, BatchError, count, decode, mark, without
+from worker.batches import mark
 from worker.judging.ending import FAULT_PARKING_S, Ending
 from worker.judging.evaluations import Evaluations
 from worker.judging.holdings import Holdings
 from worker.judging.lane import Lane, Limits
 from worker.judging.loop import LoopEndedError, LoopThread
-from worker.leases import RENEW_S, Held, Leases, Taken
+from worker.judging.taking import Taker, Work
+from worker.leases import RENEW_S, Leases
 from worker.ledger import Ledger
+from worker.readiness import Pulse
 from worker.settings import Settings
 from worker.store import Store, StoreError
 
@@ -31,28 +33,27 @@ __all__ = ["Judging"]
 
 log = structlog.get_logger("tracejudge.judging")
 
-_THREADS: Final = 3
+_THREADS: Final = 2
 _AT_ONCE: Final = 8
 """Batches taken by one script call."""
 _GIVEN_UP_AT_ONCE: Final = 20
 _CANCEL_S: Final = 1.0
-_HAND_BACK_S: Final = 30.0
 _CLOSE_S: Final = 2.0
 _HURRIED_CLOSE_S: Final = 0.3
 
 
-class _Work(NamedTuple):
-    """A batch that is being judged, without the evaluations that were finished before."""
+class _Nobody:
+    """The gate to the endpoint of a judge model that is not configured here."""
 
-    lane: Lane
-    held: Held
-    batch: Batch
-    tries: Mapping[str, int]
-    bytes_each: int
+    limit = 1
+    closed_for_s = 1.0
+    open_for_s = None
 
-    @property
-    def evaluations(self) -> int:
-        return count(self.batch)
+    def shut(self) -> None:
+        """Nothing to shut."""
+
+
+_NOBODY: Final = _Nobody()
 
 
 class Judging:
@@ -64,13 +65,17 @@ class Judging:
         store: Store,
         evaluations: Evaluations,
         ledger: Ledger,
+        *,
         gates: Mapping[str, Limits],
+        asked: Callable[[], frozenset[str] | None] = lambda: None,
     ) -> None:
         """Prepare; ``start`` begins.
 
         Args:
             gates: The gate to the endpoint of each judge model.
+            asked: The judge models that some worker is there for; None while that is not known.
         """
+        self._asked = asked
         self._settings = settings
         self._leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
         self._ledger = ledger
@@ -79,11 +84,11 @@ class Judging:
         self._lanes = {name: Lane(name, gate, settings.batch_size) for name, gate in gates.items()}
         self._by_mark = {mark(name): lane for name, lane in self._lanes.items()}
         self._loop = LoopThread("tracejudge-judging")
-        # What waits for Redis waits here, so that the loop never does.
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tracejudge-judging")
+        # What waits for Redis waits here, so that the loop never does; and no end waits for who takes more.
+        self._takers = ThreadPoolExecutor(_THREADS, thread_name_prefix="tracejudge-taking")
+        self._enders = ThreadPoolExecutor(_THREADS, thread_name_prefix="tracejudge-ending")
         self._holdings = Holdings(self._leases, lambda task: self._loop.call(task.cancel))
-        self._gates = gates
-        self._process = secrets.token_hex(4)
+        self._taker = Taker(self._leases, ledger, secrets.token_hex(4))
         self._stopping = False
         self._hurried = False
         self._started = False
@@ -95,9 +100,19 @@ class Judging:
         return len(self._holdings)
 
     @property
-    def circuits(self) -> dict[str, bool]:
-        """Whether the circuit of each judge model is open, as this process sees it."""
-        return {name: lane.limits.circuit_open for name, lane in self._lanes.items()}
+    def circuits(self) -> dict[str, float | None]:
+        """For how many seconds the circuit of each judge model has been open here; None while nothing is known."""
+        return {name: lane.limits.open_for_s for name, lane in self._lanes.items()}
+
+    @property
+    def room(self) -> dict[str, bool]:
+        """Whether more batches of each judge model may be taken here now."""
+        return {name: lane.room() > 0 for name, lane in self._lanes.items()}
+
+    @property
+    def pulse(self) -> Pulse:
+        """How the event loop fares; any thread may ask."""
+        return Pulse(self.progressed_at, dead=self._started and not self._stopping and not self._loop.running)
 
     def start(self) -> None:
         """Start the loop and the renewal of leases."""
@@ -129,6 +144,10 @@ class Judging:
             self._serve(lane)
             if lane.limits.closed_for_s > 0:
                 self._give_up(lane)
+        for name in self._orphans():
+            # Of a model that was taken out of the configuration: nobody else would ever end it.
+            self._leases.sweep([name])
+            self._give_up(Lane(name, _NOBODY, self._settings.batch_size))
 
     def stop(self, grace_s: float) -> None:
         """Take nothing new and begin no call; wait ``grace_s`` for calls under way; give back the rest; end the loop.
@@ -139,8 +158,8 @@ class Judging:
         if self._stopping:
             return
         self._stopping = True
-        for gate in self._gates.values():
-            self._loop.call(gate.shut)
+        for lane in self._lanes.values():
+            self._loop.call(lane.limits.shut)
         self._until_nothing_is_held(grace_s, unless=lambda: self._hurried)
         self._holdings.cancel_all()
         self._until_nothing_is_held(_CANCEL_S)
@@ -148,7 +167,8 @@ class Judging:
             # Without Redis the last verdicts cannot be written; their batches stay, and are judged again.
             self._loop.wait(self._evaluations.aclose(), timeout_s=_HURRIED_CLOSE_S if self._hurried else _CLOSE_S)
         self._loop.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._takers, self._enders):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def hurry(self) -> None:
         """Let a stop that is waiting for running batches wait no longer; any thread or signal handler may call it."""
@@ -160,65 +180,46 @@ class Judging:
             time.sleep(0.02)
 
     def _serve(self, lane: Lane) -> None:
-        """Fill a lane; one thread at a time does it, and looks once more for whoever asks meanwhile."""
-        while lane.begin():
-            self._fill(lane)
-            while not lane.end():
-                self._fill(lane)
-            # What came free after the last look found nobody to ask, for somebody was at it.
-            if self._stopping or not lane.wants():
-                return
-
-    def _fill(self, lane: Lane) -> None:
-        lane.dry = False
+        """Take once for a lane. Whoever sees afterwards that there is room for more queues up behind other lanes."""
+        if not lane.begin():
+            return
         try:
-            while not self._stopping and (room := min(lane.room(), _AT_ONCE)):
-                if self._take(lane, room) < room:
-                    lane.dry = True
-                    return
+            # Whether there is more is found out by asking for more.
+            lane.dry = not self._stopping and (room := min(lane.room(), _AT_ONCE)) > 0 and self._take(lane, room) == 0
         except StoreError as error:
             lane.dry = True
             log.warning("batches left to the sweeper", judge_model=lane.judge_model, error=str(error))
         except Exception as error:  # noqa: BLE001 - Celery would log the text of the error, which may quote a trace
             lane.dry = True
             log.error("unforeseen error", judge_model=lane.judge_model, error=type(error).__name__)  # noqa: TRY400
+        was_asked = lane.end()
+        if not self._stopping and (was_asked or lane.wants()):
+            self._takers.submit(self._serve, lane)
 
     def _give_up(self, lane: Lane) -> None:
         """Take what is too old to wait for a closed gate: it is turned away there, and becomes dead letters."""
         too_old_ms = int((time.time() - self._settings.give_up_after) * 1000)
         for _ in range(_GIVEN_UP_AT_ONCE):
-            if self._take(lane, _AT_ONCE, made_before_ms=too_old_ms) < _AT_ONCE:
+            if not lane.has_memory or self._take(lane, _AT_ONCE, too_old_ms) < _AT_ONCE:
                 return
 
-    def _take(self, lane: Lane, count: int, made_before_ms: int | None = None) -> int:
-        holder = f"{self._process}-{secrets.token_hex(4)}"
-        taken = self._leases.take(lane.judge_model, holder, count, made_before_ms=made_before_ms)
-        works = [work for one in taken if (work := self._opened(lane, one)) is not None]
-        for work in self._without_finished(works):
+    def _orphans(self) -> frozenset[str]:
+        """Name the judge models that have work waiting and no worker that asks them."""
+        asked = self._asked()
+        return frozenset() if asked is None else self._leases.judge_models() - asked - self._lanes.keys()
+
+    def _take(self, lane: Lane, limit: int, made_before_ms: int | None = None) -> int:
+        found, works = self._taker.take(lane, limit, made_before_ms=made_before_ms)
+        for work in works:
             lane.enter(work.evaluations, work.evaluations * work.bytes_each)
             self._holdings.add(work.held)
             self._loop.call(partial(self._begin, work))
-        return len(taken)
+        return found
 
-    def _opened(self, lane: Lane, taken: Taken) -> _Work | None:
-        try:
-            batch = decode(taken.payload)
-        except BatchError as error:
-            # Another version of the worker wrote it, and will read it.
-            log.warning("batch handed back", batch=taken.held.batch_id, error=str(error))
-            self._leases.put_back(taken.held, delay_s=_HAND_BACK_S)
-            return None
-        return _Work(lane, taken.held, batch, taken.tries, len(taken.payload) // max(1, count(batch)))
-
-    def _without_finished(self, works: Sequence[_Work]) -> list[_Work]:
-        ids = [evaluation.id for work in works for item in work.batch.items for evaluation in item.evaluations]
-        finished = self._ledger.already_finished(ids)
-        return [work._replace(batch=without(work.batch, finished)) for work in works]
-
-    def _begin(self, work: _Work) -> None:
+    def _begin(self, work: Work) -> None:
         self._holdings.begin(work.held, asyncio.get_running_loop().create_task(self._judge(work)))
 
-    async def _judge(self, work: _Work) -> None:
+    async def _judge(self, work: Work) -> None:
         """Judge a batch from first to last."""
         left = work.evaluations
 
@@ -231,8 +232,10 @@ class Judging:
         try:
             unfinished = await self._evaluations.run(work.batch, work.tries, ended)
             # Stopping, we turned evaluations away ourselves: that is no reason for another worker to wait.
-            end = self._ending.hand_on if self._stopping else self._ending.close
-            last = partial(end, work.held, work.batch, unfinished, work.tries)
+            close = partial(self._ending.close, closed_for_s=work.lane.limits.closed_for_s)
+            last = partial(
+                self._ending.hand_on if self._stopping else close, work.held, work.batch, unfinished, work.tries
+            )
         except asyncio.CancelledError:
             # At shutdown, or the lease is lost: then this changes nothing, for it needs the lease.
             last = put_back
@@ -241,21 +244,21 @@ class Judging:
             last = partial(put_back, delay_s=FAULT_PARKING_S)
         self._leave(work, left)
         # Not waited for: who cancels the task must not cancel its end.
-        self._threads.submit(self._end, work, last)
+        self._enders.submit(self._end, work, last)
 
-    def _leave(self, work: _Work, evaluations: int) -> None:
-        """Give room back; whoever gives the last of a batch's back has others taken."""
+    def _leave(self, work: Work, evaluations: int) -> None:
+        """Give room back, and have it filled."""
         lane = work.lane
         lane.leave(evaluations, evaluations * work.bytes_each)
         if not self._stopping and lane.wants():
-            self._threads.submit(self._refill, lane)
+            self._takers.submit(self._refill, lane)
 
     def _refill(self, lane: Lane) -> None:
         """Fill a lane unless that was done meanwhile: of the many that leave at once, each submits this."""
         if lane.wants():
             self._serve(lane)
 
-    def _end(self, work: _Work, last: Callable[[], None]) -> None:
+    def _end(self, work: Work, last: Callable[[], None]) -> None:
         try:
             last()
         except StoreError as error:

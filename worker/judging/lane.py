@@ -28,8 +28,8 @@ class Limits(Protocol):
         ...
 
     @property
-    def circuit_open(self) -> bool:
-        """Whether the endpoint is held for dead."""
+    def open_for_s(self) -> float | None:
+        """For how long the circuit has been open, 0 while it is closed; None while nothing is known."""
         ...
 
     def shut(self) -> None:
@@ -53,6 +53,11 @@ class Lane:
         # How large they are is not known yet: one batch is taken to see.
         self._bytes_each = _MAX_BYTES / batch_size
         self._busy = self._again = False
+
+    @property
+    def has_memory(self) -> bool:
+        """Tell whether what is held leaves memory for more."""
+        return self._bytes < _MAX_BYTES
 
     def room(self) -> int:
         """Say how many batches more may be taken now."""
@@ -84,14 +89,14 @@ class Lane:
             self._bytes -= size
 
     def begin(self) -> bool:
-        """Become the one that takes batches; False when somebody is at it, who then looks once more."""
+        """Become the one that takes batches; False when somebody is at it, who then hears of it at the end."""
         with self._lock:
             self._again = self._busy
             self._busy = True
             return not self._again
 
     def end(self) -> bool:
-        """Stop taking batches; False when somebody asked meanwhile, and it must be looked once more."""
+        """Stop taking batches; True when somebody asked meanwhile."""
         with self._lock:
-            self._busy, self._again = self._again, False
-            return not self._busy
+            was_asked, self._busy, self._again = self._again, False, False
+            return was_asked

@@ -24,6 +24,11 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._tasks: set[concurrent.futures.Future[Any]] = set()
 
+    @property
+    def running(self) -> bool:
+        """Whether its thread lives."""
+        return self._thread.is_alive()
+
     def start(self) -> None:
         """Run the loop."""
         self._thread.start()

@@ -1,5 +1,6 @@
 """Look after what no word came for: a message was lost, a holder is dead, a parking or a closed gate's time is over."""
 
+import random
 from typing import Final
 
 from worker.judging.judging import Judging
@@ -7,11 +8,12 @@ from worker.stage import Stage
 
 __all__ = ["Sweeper"]
 
-_EVERY_S: Final = 1.0
+_SHORTEST_S: Final = 0.5
+_LONGEST_S: Final = 1.0
 
 
 class Sweeper(Stage):
-    """Gives the process's judging a turn every second."""
+    """Gives the process's judging a turn at least once a second."""
 
     role = "judge"
 
@@ -26,4 +28,5 @@ class Sweeper(Stage):
     def turn(self) -> None:
         """Look once, then wait."""
         self._judging.sweep()
-        self.stopping.wait(_EVERY_S)
+        # Not in step: of two workers the same one would always be first, also at what only the other can judge.
+        self.stopping.wait(random.uniform(_SHORTEST_S, _LONGEST_S))  # noqa: S311 - no secret

@@ -6,7 +6,7 @@ from judges.models.model import Price
 from judges.verdict import Assessment, Verdict
 from worker.batches import Evaluation, Item
 
-__all__ = ["make_verdict"]
+__all__ = ["hashed_user", "make_verdict"]
 
 
 def make_verdict(
@@ -44,7 +44,7 @@ def make_verdict(
         span_id=trace.span_id,
         response_id=trace.response_id,
         session_id=trace.session_id,
-        user_id=_hashed(trace.user_id, user_key),
+        user_id=hashed_user(trace.user_id, user_key),
         service=trace.service,
         environment=trace.environment,
         release=trace.release,
@@ -67,7 +67,8 @@ def make_verdict(
     )
 
 
-def _hashed(user_id: str | None, key: str) -> str | None:
+def hashed_user(user_id: str | None, key: str) -> str | None:
+    """Give what stands for an end user in verdicts; None where there is none."""
     if user_id is None:
         return None
     return hashlib.blake2b(user_id.encode("utf-8", "surrogatepass"), key=key.encode(), digest_size=8).hexdigest()

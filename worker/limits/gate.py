@@ -76,6 +76,7 @@ class Gate:
         self._closing = Closing(self._circuit, self._pacing, patience_s)
         self._next = 0
         self._in_flight = 0
+        self._has_heard = False
         self._probe: Pass | None = None
         self._waiters: OrderedDict[asyncio.Future[Pass], None] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
@@ -92,6 +93,13 @@ class Gate:
     def circuit_open(self) -> bool:
         """Tell whether the endpoint is left alone because it fails or rejects us."""
         return self._circuit.is_open
+
+    @property
+    def open_for_s(self) -> float | None:
+        """Say for how long the circuit has been open, 0 while it is closed; None while no call has ended."""
+        if not self._has_heard:
+            return None
+        return max(0.0, self._timing.steady() - self._circuit.opened_at) if self._circuit.is_open else 0.0
 
     @property
     def closed_for_s(self) -> float:
@@ -160,6 +168,7 @@ class Gate:
             self._answered(taken, result, now)
         elif result is not None:
             self._not_answered(taken, result, now)
+        self._has_heard |= result is not None
         self._go_on(now)
 
     def _answered(self, taken: Pass, response: ChatResponse, now: float) -> None:
@@ -186,7 +195,8 @@ class Gate:
 
     def _works(self, taken: Pass, now: float) -> None:
         """Note that the endpoint does what it is for; a probe that shows it ends the leaving alone."""
-        if not taken.is_probe:
+        if not taken.is_probe or not self._closing.needs_probe:
+            # A probe that hung may be answered long after another one has shown the same.
             self._circuit.answered()
             return
         if self._circuit.is_open:

@@ -80,6 +80,8 @@ class Chooser:
         model, rate = self._question.model, self._question.rate
         if not self._free or position(trace.trace_id, self._settings.sampling_key) >= rate:
             return []
+        if not self._sampler.allows(trace, self._settings.models[model].judge_model):
+            return []
         return [Choice(judge, model, rate) for judge in self._free]
 
     def _evaluation(self, entry: TraceEntry, choice: Choice) -> Evaluation:

@@ -18,6 +18,9 @@
 -- Before it stands shared/choosing.lua: `plan`, `now`, the counts, the batches.
 local arrivals = {}
 
+-- First what a full Redis refuses: after the first acknowledgement it would let all of this pass, far above its limit.
+redis.call('HINCRBY', KEYS[5], 'read', 0)
+
 local function acknowledge(ids)
   local total = 0
   for first = 1, #ids, 1000 do

@@ -6,6 +6,8 @@
 -- Returns what counts.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- A full Redis lets a script go on that has begun with what it never refuses: this is to be done there too.
+redis.call('HDEL', KEYS[1], ARGV[1])
 if ARGV[1] ~= '' then redis.call('HSET', KEYS[1], ARGV[1], now .. ' ' .. ARGV[2]) end
 local said = {}
 local all = redis.call('HGETALL', KEYS[1])

@@ -9,6 +9,8 @@
 -- ARGV[5] when a ready batch is looked at again, in ms · ARGV[6] TTL of the tries in s
 -- ARGV[7..] pairs of evaluation id and calls of this round
 if redis.call('HGET', KEYS[2], ARGV[1]) ~= ARGV[2] then return 0 end
+-- A full Redis lets a script go on that has begun with what it never refuses: this is to be done there too.
+redis.call('ZREM', KEYS[3], ARGV[1])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 if tonumber(ARGV[4]) > 0 then

@@ -6,7 +6,8 @@
 -- KEYS[3] account:all      hash of counts; no TTL
 -- KEYS[4] dead             hash, evaluation id -> letter as JSON; no TTL
 -- KEYS[5] dead:due         sorted set, evaluation id -> time given up in ms; no TTL
--- KEYS[6..] ledger:<id>    string, the outcome; TTL ARGV[2]
+-- KEYS[6] dead:retries     hash, evaluation id -> times taken up by itself, batch of its retry; no TTL
+-- KEYS[7..] ledger:<id>    string, the outcome; TTL ARGV[2]
 -- ARGV[1] cap of the outbox in entries · ARGV[2] TTL of the ledger in s
 -- ARGV[3..] per ledger key: evaluation id, verdict as JSON, outcome, reason or ''
 -- Returns 1 for each evaluation that was new, else 0.
@@ -21,14 +22,15 @@ local function revive(id)
   if not letter then return end
   redis.call('HDEL', KEYS[4], id)
   redis.call('ZREM', KEYS[5], id)
+  redis.call('HDEL', KEYS[6], id)
   count('dead', -1)
   -- The last one: only numbers follow the letter's own reason.
   local reason = letter:match('.*"reason":"([a-z_]+)"')
   if reason then count('dead:' .. reason, -1) end
 end
 
-for place = 6, #KEYS do
-  local first = 3 + (place - 6) * 4
+for place = 7, #KEYS do
+  local first = 3 + (place - 7) * 4
   local id, verdict, outcome, reason = ARGV[first], ARGV[first + 1], ARGV[first + 2], ARGV[first + 3]
   if redis.call('SET', KEYS[place], outcome, 'NX', 'EX', ARGV[2]) then
     redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'j', verdict)

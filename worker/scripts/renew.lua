@@ -6,6 +6,8 @@
 local clock = redis.call('TIME')
 local due = clock[1] * 1000 + math.floor(clock[2] / 1000) + ARGV[1]
 local lost = {}
+-- A full Redis lets a script go on that has begun with what it never refuses: this is to be done there too.
+redis.call('HDEL', KEYS[2], '')
 for place = 2, #ARGV, 2 do
   if redis.call('HGET', KEYS[2], ARGV[place]) == ARGV[place + 1] then
     redis.call('ZADD', KEYS[1], 'XX', due, ARGV[place])

@@ -9,8 +9,9 @@ local clock = redis.call('TIME')
 local due = clock[1] * 1000 + math.floor(clock[2] / 1000) + ARGV[3]
 local taken = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[4], 'LIMIT', 0, ARGV[1])
 for _, batch in ipairs(taken) do
-  redis.call('ZREM', KEYS[1], batch)
+  -- First what a full Redis refuses: verdicts could not be written there, so nothing is begun.
   redis.call('ZADD', KEYS[2], due, batch)
   redis.call('HSET', KEYS[3], batch, ARGV[2])
+  redis.call('ZREM', KEYS[1], batch)
 end
 return taken

@@ -162,6 +162,71 @@ def test_a_probe_that_hangs_does_not_hide_for_long_that_the_endpoint_is_back() -
     run_virtually(run())
 
 
+def test_a_probe_that_is_answered_after_another_changes_nothing() -> None:
+    async def run() -> None:
+        diary = Diary()
+        one = gate(64, patience_s=60, diary=diary)
+        for _ in range(10):
+            await call(one, AWAY, 0.0)
+        hung = await one.enter()
+        await call(one)
+        while one.limit < 8:
+            await call(one)
+        events = list(diary.events)
+        one.leave(hung, OK)
+        assert (one.limit, one.circuit_open, one.closed_for_s, diary.events) == (8, False, 0.0, events)
+
+    run_virtually(run())
+
+
+def test_a_probe_that_is_answered_after_another_ends_no_pause() -> None:
+    async def run() -> None:
+        one = gate(64, patience_s=60)
+        for _ in range(10):
+            await call(one, AWAY, 0.0)
+        hung = await one.enter()
+        await call(one)
+        taken = await one.enter()
+        one.leave(hung, OK)
+        one.leave(taken, RateLimitedError("fewer", 30.0))
+        assert one.closed_for_s == 30.0
+
+    run_virtually(run())
+
+
+def test_for_how_long_it_has_been_open_is_known_once_a_call_has_ended() -> None:
+    async def run() -> None:
+        one = gate(1)
+        assert one.open_for_s is None
+        under_way = await one.enter()
+        assert one.open_for_s is None
+        one.leave(under_way, None)
+        assert one.open_for_s is None, "what was broken off says nothing"
+        await call(one)
+        assert one.open_for_s == 0.0
+        await call(one, NO)
+        assert one.open_for_s == 0.0
+        await asyncio.sleep(0.5)
+        assert one.open_for_s == 0.5
+        await asyncio.sleep(2.5)
+        await call(one, NO)
+        assert (one.open_for_s, one.circuit_open) == (4.0, True), "since it opened, and not since the last probe"
+        await asyncio.sleep(2)
+        await call(one)
+        assert (one.open_for_s, one.circuit_open) == (0.0, False)
+
+    run_virtually(run())
+
+
+def test_a_failure_is_word_enough_of_an_endpoint() -> None:
+    async def run() -> None:
+        one = gate()
+        await call(one, AWAY)
+        assert one.open_for_s == 0.0
+
+    run_virtually(run())
+
+
 def test_once_it_is_shut_no_call_begins_and_nobody_waits() -> None:
     async def run() -> None:
         one = gate(1)

@@ -1,0 +1,143 @@
+"""Dead letters through real workers: given up while the endpoint is away, and judged once when it is back."""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import replies
+from support.endpoint import ChatEndpoint
+from support.pipeline import Pipeline, make_traces
+from support.processes import Program, wait_until
+
+from judges.catalog import catalogue
+from judges.models.model import ModelSettings
+from worker.books import Account
+from worker.dead.reviving import Reviving
+from worker.settings import Settings
+
+RULES = [{"name": "grounded", "judges": ["groundedness"]}]
+TRACES = 60
+
+
+def models(endpoint: ChatEndpoint, **settings: Any) -> dict[str, Any]:
+    return {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", **settings}}
+
+
+class Dead:
+    """Runs `tracejudge dead` as a user does."""
+
+    def __init__(self, pipeline: Pipeline, folder: Path, stack: ExitStack) -> None:
+        self._env = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
+        self._folder, self._stack = folder, stack
+
+    def start(self, *arguments: str) -> Program:
+        command = ("-m", "worker.cli", "dead", *arguments, "--json")
+        return self._stack.enter_context(Program(*command, folder=self._folder, env=self._env))
+
+    def run(self, *arguments: str) -> dict[str, Any]:
+        program = self.start(*arguments)
+        assert program.wait(60) == 0
+        return json.loads(program.stdout)
+
+
+@pytest.fixture
+def dead(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> Dead:
+    return Dead(pipeline, tmp_path, stack)
+
+
+@pytest.fixture
+def letters(pipeline: Pipeline, endpoint: ChatEndpoint) -> set[str]:
+    """Let a worker give everything up, since the endpoint is away, and end; the ids of the evaluations."""
+    endpoint.close()
+    worker = pipeline.worker(rules=RULES, models=models(endpoint), give_up_after="1s")
+    pipeline.publish(make_traces(TRACES))
+    wait_until(lambda: pipeline.booked("dead") == TRACES, 60, "all to be given up")
+    assert worker.program.terminate() == 0
+    account = pipeline.account()
+    assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
+    endpoint.start()
+    return {name.decode() for name in pipeline.store.call(lambda client: client.hkeys(pipeline.keys.dead))}
+
+
+def judged(pipeline: Pipeline) -> list[str]:
+    return [entry.verdict.evaluation_id for entry in pipeline.outbox() if entry.kind == "j"]
+
+
+def resolved(pipeline: Pipeline) -> Account:
+    """Wait until no letter is left."""
+    wait_until(lambda: pipeline.booked("scored") >= TRACES, 60, "all to be scored")
+    account = pipeline.settled(TRACES)
+    assert (account.scored, account.dead, account.chosen, account.lost) == (TRACES, 0, TRACES, 0)
+    return account
+
+
+def test_retried_after_the_endpoint_is_back_each_scores_once_under_its_id(
+    pipeline: Pipeline, endpoint: ChatEndpoint, dead: Dead, letters: set[str]
+) -> None:
+    assert dead.run("retry", "--all", "--dry-run")["chosen"] == TRACES
+    assert dead.run("retry", "--reason", "judge_unavailable")["chosen"] == TRACES
+    account = pipeline.account()
+    assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
+    worker = pipeline.worker(rules=RULES, models=models(endpoint))
+    resolved(pipeline)
+    assert sorted(judged(pipeline)) == sorted(letters)
+    assert pipeline.ledger_size() == TRACES
+    wait_until(lambda: worker.scrape().value("tracejudge_dead_letters") == 0, 10, "the gauge")
+
+
+def test_of_two_retries_at_once_each_letter_is_chosen_by_one(
+    pipeline: Pipeline, endpoint: ChatEndpoint, dead: Dead, letters: set[str]
+) -> None:
+    pipeline.worker(rules=RULES, models=models(endpoint))
+    before = len(endpoint.calls)
+    running = [dead.start("retry", "--all") for _ in range(3)]
+    assert [program.wait(60) for program in running] == [0, 0, 0]
+    assert sum(json.loads(program.stdout)["chosen"] for program in running) == TRACES
+    resolved(pipeline)
+    assert sorted(judged(pipeline)) == sorted(letters)
+    assert len(endpoint.calls) - before == TRACES
+
+
+@pytest.mark.faults
+def test_killed_in_the_midst_of_a_retry_each_scores_once(
+    pipeline: Pipeline, endpoint: ChatEndpoint, dead: Dead, letters: set[str]
+) -> None:
+    endpoint.behaviour = replies.slow(0.2, replies.yes_no())
+    worker = pipeline.worker(rules=RULES, models=models(endpoint, max_in_flight=8))
+    dead.run("retry", "--all")
+    wait_until(lambda: pipeline.booked("scored"), 30, "some to be scored")
+    worker.program.kill()
+    account = pipeline.account()
+    assert (account.scored + account.dead, account.lost) == (TRACES, 0)
+    pipeline.worker(rules=RULES, models=models(endpoint))
+    resolved(pipeline)
+    assert sorted(judged(pipeline)) == sorted(letters)
+
+
+def test_once_their_cause_is_gone_they_are_taken_up_by_themselves(
+    pipeline: Pipeline, endpoint: ChatEndpoint, letters: set[str]
+) -> None:
+    pipeline.worker(rules=RULES, models=models(endpoint))
+    again = pipeline.keys.dead_again("judge-1")
+    pipeline.store.call(lambda client: client.zadd(again, dict.fromkeys(letters, 1)))
+    healthy: list[str] = []
+    stage = reviving(pipeline, endpoint, healthy)
+    stage.look()
+    assert pipeline.booked("scored") == 0, "as long as its endpoint is not healthy"
+    healthy.append("judge-1")
+    stage.start()
+    try:
+        resolved(pipeline)
+    finally:
+        stage.stop(5)
+    assert sorted(judged(pipeline)) == sorted(letters)
+
+
+def reviving(pipeline: Pipeline, endpoint: ChatEndpoint, healthy: list[str]) -> Reviving:
+    """Make the stage of a worker, at a quicker pace."""
+    model = ModelSettings(provider="openai", base_url=endpoint.base_url, model="judge-1")
+    settings = Settings(redis_url=pipeline.redis_url, prefix=pipeline.prefix, models={"default": model})
+    versions = {name: judge.version for name, judge in catalogue().items()}
+    return Reviving(settings, pipeline.store, healthy=lambda: healthy, versions=versions, every_s=0.1)

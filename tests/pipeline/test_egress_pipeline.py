@@ -1,0 +1,34 @@
+"""Egress over a whole run: also what was chosen before the rule came, and what a replay asks for, stays at home."""
+
+from support.endpoint import ChatEndpoint
+from support.pipeline import Pipeline, make_traces
+from support.processes import wait_until
+
+FREE = {"name": "free", "judges": ["safety"], "model": "outside"}
+KEPT = {"name": "kept", "judges": ["groundedness"], "model": "inside", "egress": ["inside"]}
+
+
+def models(endpoint: ChatEndpoint) -> dict[str, object]:
+    return {
+        "inside": {"provider": "lexical"},
+        "outside": {"base_url": endpoint.base_url, "model": "judge-1"},
+    }
+
+
+def test_a_kept_trace_is_judged_inside_and_never_sent_out(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    worker = pipeline.worker(rules=[KEPT, FREE], models=models(endpoint))
+    pipeline.publish(make_traces(10))
+    account = pipeline.settled(10)
+    assert (account.chosen, account.scored, account.lost) == (10, 10, 0)
+    assert endpoint.calls == ()
+    worker.program.wait_for("a rule's traces are kept from another's model")
+
+
+def test_what_was_chosen_before_is_not_sent_either(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    pipeline.worker(roles="ingest", rules=[FREE], models=models(endpoint))
+    pipeline.publish(make_traces(5))
+    wait_until(lambda: pipeline.account().chosen == 5, 20, "the traces to be chosen")
+    pipeline.worker(roles="judge", rules=[KEPT, FREE], models=models(endpoint), give_up_after=1)
+    wait_until(lambda: pipeline.account().dead == 5, 20, "the evaluations to be given up")
+    account = pipeline.account()
+    assert (endpoint.calls, account.lost, account.reasons) == ((), 0, {"dead:judge_rejected": 5})

@@ -1,0 +1,147 @@
+"""What a real worker says of itself to the probes, while all is well and while Redis is away."""
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.otlp import OtlpReceiver
+from support.pipeline import Pipeline, Worker, make_traces
+from support.processes import Program, wait_until
+
+from worker.embedded import EmbeddedRedis
+
+AtRedis = Callable[[str], Pipeline]
+ROLES = ["ingest", "judge", "export"]
+TOKEN = "metrics-t0ken"  # noqa: S105 - nobody's
+
+
+CLIENT = httpx.Client(timeout=5, trust_env=False, verify=False)  # noqa: S501 - HTTP alone, and asked very often
+
+
+def get(worker: Worker, path: str, **headers: str) -> httpx.Response:
+    return CLIENT.get(f"http://127.0.0.1:{worker.port}{path}", headers=headers)
+
+
+def roles(worker: Worker) -> list[dict[str, Any]]:
+    return get(worker, "/readyz", accept="application/json").json()["roles"]
+
+
+def is_ready(worker: Worker) -> bool:
+    return get(worker, "/readyz").status_code == 200
+
+
+def test_a_worker_is_ready_within_seconds_and_stays_so_without_work(pipeline: Pipeline) -> None:
+    worker = pipeline.worker()
+    wait_until(lambda: is_ready(worker), 10, "the worker to be ready")
+    assert get(worker, "/healthz").text == "alive\n"
+    assert [(role["role"], role["state"]) for role in roles(worker)] == [(role, "ready") for role in ROLES]
+    said = get(worker, "/readyz").text.splitlines()
+    assert [line.split(", ")[0] for line in said] == [f"{role} ready" for role in ROLES]
+    assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [1, 1, 1]
+    pipeline.publish(make_traces(10))
+    pipeline.settled(10)
+    assert is_ready(worker)
+
+
+def test_a_worker_tells_of_its_own_roles_alone(pipeline: Pipeline) -> None:
+    worker = pipeline.worker(roles="ingest")
+    wait_until(lambda: is_ready(worker), 10, "the worker to be ready")
+    assert [role["role"] for role in roles(worker)] == ["ingest"]
+
+
+def test_the_doctor_finds_nothing_broken_where_an_idle_worker_runs(
+    at_redis: AtRedis, tmp_path: Path, stack: ExitStack
+) -> None:
+    server = stack.enter_context(EmbeddedRedis(appendonly=True))
+    pipeline = at_redis(server.url)
+    worker = pipeline.worker()
+    wait_until(lambda: is_ready(worker), 10, "the worker to be ready")
+    wait_until(lambda: pipeline.store.call(lambda client: client.exists(f"{pipeline.prefix}:workers")), 5, "its word")
+    environment = {"TRACEJUDGE_REDIS_URL": server.url, "TRACEJUDGE_PREFIX": pipeline.prefix}
+    doctor = stack.enter_context(
+        Program("-m", "worker.cli", "doctor", "--json", folder=tmp_path, env=environment),
+    )
+    assert (doctor.wait(), doctor.stderr) == (0, "")
+    parts = {part["name"]: part["result"] for part in json.loads(doctor.stdout)["parts"]}
+    assert set(parts.values()) == {"ok"}
+    assert {f"role {role}" for role in ROLES} < set(parts)
+
+
+def test_without_redis_a_worker_lives_and_is_not_ready_until_it_is_back(at_redis: AtRedis) -> None:
+    with EmbeddedRedis() as server:
+        worker = at_redis(server.url).worker()
+        wait_until(lambda: is_ready(worker), 10, "the worker to be ready")
+        server.kill()
+        wait_until(lambda: not is_ready(worker), 30, "the worker to notice")
+        assert get(worker, "/healthz").status_code == 200
+        wait_until(lambda: {role["state"] for role in roles(worker)} == {"stalled"}, 30, "all roles to notice")
+        assert all("Redis does not answer" in role["why"] for role in roles(worker))
+        assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [0, 0, 0]
+        server.restart()
+        wait_until(lambda: is_ready(worker), 20, "the worker to be ready again")
+
+
+def test_a_worker_whose_redis_was_never_there_is_alive_and_not_ready(at_redis: AtRedis) -> None:
+    with EmbeddedRedis() as server:
+        server.kill()
+        worker = at_redis(server.url).worker()
+        assert {role["state"] for role in roles(worker)} == {"starting"}
+        assert (get(worker, "/readyz").status_code, get(worker, "/healthz").status_code) == (503, 200)
+
+
+def test_a_receiver_that_is_away_is_named(pipeline: Pipeline, otlp: OtlpReceiver) -> None:
+    otlp.close()
+    worker = pipeline.worker(otlp_endpoint=otlp.endpoint)
+    wait_until(lambda: is_ready(worker), 10, "the worker to be ready")
+    pipeline.publish(make_traces(3))
+    wait_until(lambda: not is_ready(worker), 30, "the worker to notice")
+    states = {role["role"]: (role["state"], role["why"]) for role in roles(worker)}
+    assert states["ingest"] == states["judge"] == ("ready", "")
+    assert states["export"][0] == "stalled"
+    assert states["export"][1].startswith("export-otel: receiver does not answer for ")
+    otlp.start()
+    wait_until(lambda: is_ready(worker), 30, "the worker to be ready again")
+
+
+def test_reading_that_pauses_on_purpose_is_ready(pipeline: Pipeline) -> None:
+    worker = pipeline.worker(roles="ingest", max_waiting_bytes=1)
+    pipeline.publish(make_traces(5))
+    pipeline.publish(make_traces(5, first=5))
+    wait_until(lambda: roles(worker)[0]["state"] == "paused", 20, "reading to pause")
+    assert is_ready(worker)
+
+
+@pytest.mark.parametrize("by", ["variable", "file"])
+def test_the_metrics_ask_for_the_token_and_the_probes_do_not(pipeline: Pipeline, tmp_path: Path, by: str) -> None:
+    secret = tmp_path / "token"
+    secret.write_text(f"{TOKEN}\n", encoding="utf-8")
+    settings = {"metrics_token_file": str(secret)}
+    if by == "variable":
+        # A name that is no setting of ours, as deployments give their secrets.
+        settings = {"metrics_token_env": "TRACEJUDGE_TEST_TOKEN", "test_token": TOKEN}
+    worker = pipeline.worker(wait=False, **settings)
+    worker.program.wait_for("worker started")
+    assert get(worker, "/metrics").status_code == 401
+    assert get(worker, "/metrics", authorization="Bearer another").status_code == 401
+    assert get(worker, "/metrics", authorization=f"Bearer {TOKEN}").status_code == 200
+    assert get(worker, "/healthz").status_code == 200
+    assert TOKEN not in worker.program.output
+    assert "another" not in worker.program.output
+
+
+def test_a_secret_that_is_not_there_ends_the_start_with_one_line(pipeline: Pipeline) -> None:
+    worker = pipeline.worker(wait=False, metrics_token_env="ABSENT_TOKEN")  # noqa: S106 - a name
+    assert worker.program.wait() == 2
+    assert worker.program.stderr.strip() == (
+        "tracejudge: metrics_token_env: the variable ABSENT_TOKEN holds nothing; put the secret there"
+    )
+
+
+def test_an_open_page_that_others_reach_is_told_once_and_served(pipeline: Pipeline) -> None:
+    worker = pipeline.worker(metrics_host="0.0.0.0")  # noqa: S104 - what is tested
+    worker.program.wait_for("anyone who reaches this address may read the metrics")
+    assert get(worker, "/metrics").status_code == 200

@@ -1,0 +1,324 @@
+"""Planted secrets: a whole run with one in every place, and none in anything that the run wrote.
+
+Dead letters, batches and the stream hold traces by design and are not searched; everything that leaves Redis is.
+"""
+
+import base64
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from support import replies
+from support.endpoint import ChatEndpoint
+from support.otlp import OtlpReceiver
+from support.pipeline import Pipeline, Worker
+from support.processes import wait_until
+from support.replies import Call
+
+import tracejudge
+from tracejudge import Document, Feedback, Message, Span, ToolCall, Trace, Usage
+from worker.embedded import EmbeddedRedis
+
+AtRedis = Callable[[str], Pipeline]
+RULES = [
+    {"name": "all", "judges": ["safety", "groundedness", "faithfulness"], "always": ["negative_feedback"]},
+    {"name": "rejected", "judges": ["relevance_to_query"], "model": "rejecting"},
+]
+
+
+class Planted:
+    """Secrets, each known by where it was planted. They are words of their own, which no encoding changes."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, str] = {}
+
+    def __call__(self, place: str) -> str:
+        word = f"planted{secrets.token_hex(8)}"
+        self._places[word] = place
+        return word
+
+    def found_in(self, text: str) -> list[str]:
+        return sorted(place for word, place in self._places.items() if word in text)
+
+
+@pytest.fixture
+def planted() -> Planted:
+    return Planted()
+
+
+@pytest.fixture
+def guarded(planted: Planted) -> Iterator[tuple[EmbeddedRedis, str, str]]:
+    """A Redis with two users, one for the worker and one for the broker, and their URLs."""
+    with EmbeddedRedis() as server:
+        urls = []
+        with Redis(port=server.port) as admin:
+            for user in ("worker", "broker"):
+                password = planted(f"password of {user}")
+                admin.acl_setuser(user, enabled=True, passwords=[f"+{password}"], keys=["*"], channels=["*"])
+                admin.execute_command(f"ACL SETUSER {user} +@all")
+                urls.append(f"redis://{user}:{password}@127.0.0.1:{server.port}/0")
+            admin.config_set("requirepass", planted("password of the server"))
+        yield server, urls[0], urls[1]
+
+
+def full_trace(planted: Planted, **fields: Any) -> Trace:
+    """Make a trace with a secret in every field that holds anything of the call or the person."""
+    return Trace(
+        trace_id=secrets.token_hex(16),
+        span_id=secrets.token_hex(8),
+        service="bot",
+        environment="prod",
+        session_id=planted("session"),
+        user_id=planted("user"),
+        input=planted("input"),
+        output=planted("output"),
+        messages=[Message(role="system", content=planted("message"), name=planted("name of who speaks"))],
+        context=[Document(text=planted("context"), id=planted("id of a document"))],
+        expected_facts=[planted("expected fact")],
+        guidelines=[planted("guideline")],
+        tool_calls=[
+            ToolCall(
+                name=planted("tool"),
+                arguments={planted("name of an argument"): planted("argument")},
+                result=planted("result"),
+                error=planted("error of a tool"),
+            )
+        ],
+        spans=[
+            Span(
+                span_id=secrets.token_hex(8),
+                name=planted("name of a span"),
+                inputs={"q": planted("input of a span")},
+                outputs=planted("output of a span"),
+                attributes={planted("name of an attribute"): planted("attribute")},
+            )
+        ],
+        usage=Usage(input_tokens=1, output_tokens=1),
+        feedback=Feedback(score=-1, comment=planted("comment")),
+        tags={planted("name of a tag"): planted("tag")},
+        **fields,
+    )
+
+
+def poison(planted: Planted) -> list[dict[str, str]]:
+    """Make entries that are no traces."""
+    return [
+        {"v": "1", "t": planted("no JSON")},
+        {"v": "1", "t": json.dumps({"trace_id": "x", "service": 7, "output": planted("wrong type")})},
+        {"v": "1", "t": json.dumps([planted("a list")])},
+        {"v": planted("version"), "t": "{}"},
+        {"v": "1", planted("kind"): planted("value of an unknown kind")},
+        {"v": "1", "f": json.dumps({"trace_id": planted("trace of feedback"), "score": planted("score")})},
+        {"v": "1", "r": json.dumps({"producer": planted("producer"), "seq": planted("number")})},
+        {"v": "1", "t": json.dumps({"trace_id": "y", "service": "bot", "output": "", planted("field"): "unknown"})},
+        {"v": "1", "t": '{"trace_id": "z", "output": "' + planted("cut off")},
+    ]
+
+
+def wake_ups(planted: Planted, queue: str) -> list[str]:
+    """Make messages in the broker that are none of ours, in whole or in part."""
+    ours = {"task": "tracejudge.judge", "id": secrets.token_hex(8), "lang": "py"}
+    secret_heads = {name: planted(f"head {name}") for name in ("argsrepr", "kwargsrepr", "origin", "root_id")}
+
+    def body(**arguments: object) -> object:
+        return [[], arguments, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
+
+    return [
+        _envelope(queue, {"secret": planted("unknown message")}, {}),
+        _envelope(queue, {"secret": planted("unknown message")}, {planted("head"): planted("value of a head")}),
+        _envelope(queue, body(x=planted("call of another task")), {**ours, "task": planted("name of a task")}),
+        _envelope(queue, body(**{planted("name of a parameter"): planted("parameter")}), ours),
+        _envelope(queue, body(v=planted("wrong version"), batch=planted("batch of it")), ours),
+        _envelope(queue, body(v=1, batch=planted("batch that is none")), {**ours, **secret_heads}),
+        _envelope(queue, body(v=1, batch=[planted("batch in a list")]), {**ours, "id": planted("id of a task")}),
+        _envelope(queue, [[planted("positional")], {}, {}], ours),
+        _envelope(queue, [planted("arguments of no list"), planted("of no dict"), None], ours),
+        _envelope(queue, planted("a text for a body"), ours),
+        _envelope(queue, body(v=1, batch="x"), {**ours, "eta": planted("time")}),
+        _envelope(queue, body(v=1, batch="x"), {**ours, "expires": planted("expiry")}),
+        _envelope(queue, body(v=1, batch="x"), {**ours, "retries": planted("retries"), "timelimit": planted("limit")}),
+        _envelope(queue, body(v=1, batch="x"), ours, content_type=f"application/{planted('content type')}"),
+        _envelope(queue, body(v=1, batch="x"), ours, content_encoding=planted("encoding")),
+        _envelope(queue, body(v=1, batch="x"), {**ours, "compression": planted("compression")}),
+        _envelope(queue, None, ours, raw=planted("body of no JSON").encode()),
+        _envelope(queue, None, ours, content_type="application/x-python-serialize", raw=planted("pickle").encode()),
+    ]
+
+
+def _envelope(
+    queue: str,
+    body: object,
+    headers: Mapping[str, object],
+    *,
+    content_type: str = "application/json",
+    content_encoding: str = "utf-8",
+    raw: bytes | None = None,
+) -> str:
+    """Wrap a body as kombu's transport for Redis does."""
+    encoded = base64.b64encode(json.dumps(body).encode() if raw is None else raw).decode()
+    properties = {
+        "correlation_id": secrets.token_hex(8),
+        "delivery_mode": 2,
+        "delivery_info": {"exchange": "", "routing_key": queue},
+        "priority": 0,
+        "body_encoding": "base64",
+        "delivery_tag": secrets.token_hex(8),
+    }
+    envelope = {
+        "body": encoded,
+        "content-encoding": content_encoding,
+        "content-type": content_type,
+        "headers": headers,
+        "properties": properties,
+    }
+    return json.dumps(envelope)
+
+
+def quoting(call: Call) -> replies.Reply:
+    """Answer in every way there is, each with the prompt in it."""
+    said = call.text()[-3000:]
+    ways = (
+        replies.yes_no(rationale=said),
+        replies.failing(400, said),
+        replies.answers(said),
+        replies.failing(500, said),
+        replies.refuses(said),
+        replies.not_json(said),
+        replies.failing(400, said, code="content_filter"),
+    )
+    return ways[call.index % len(ways)]
+
+
+def rejecting(call: Call) -> replies.Reply:
+    return replies.failing(401, f"{call.headers['authorization']} may not ask: {call.text()[-3000:]}")
+
+
+@pytest.fixture
+def refused() -> Iterator[ChatEndpoint]:
+    with ChatEndpoint(rejecting) as endpoint:
+        yield endpoint
+
+
+def run_of(
+    pipeline: Pipeline, planted: Planted, *command: str, broker: str, key_file: Path, **settings: Any
+) -> tuple[Worker, Redis]:
+    """Start a worker that keeps nothing to itself that its settings let it say."""
+    settings["models"]["rejecting"]["api_key_file"] = str(key_file)
+    key_file.write_text(planted("key in a file") + "\n")
+    worker = pipeline.worker(
+        *command, broker_url=broker, log_level="debug", rules=RULES, late_feedback_wait=0.1, grace_s=1.0, **settings
+    )
+    return worker, Redis.from_url(broker)
+
+
+@pytest.mark.parametrize(
+    "command", [(), ("-m", "celery", "-A", "worker", "worker", "--loglevel", "debug")], ids=["tracejudge", "celery"]
+)
+def test_a_whole_run_writes_none_of_the_planted_secrets(  # noqa: PLR0917 - fixtures
+    at_redis: AtRedis,
+    guarded: tuple[EmbeddedRedis, str, str],
+    planted: Planted,
+    endpoint: ChatEndpoint,
+    refused: ChatEndpoint,
+    otlp: OtlpReceiver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+) -> None:
+    server, url, broker_url = guarded
+    endpoint.behaviour = quoting
+    monkeypatch.setenv("JUDGE_KEY", planted("key in the environment"))
+    models = {
+        "default": {"base_url": endpoint.base_url, "model": "judge-1", "api_key_env": "JUDGE_KEY"},
+        "rejecting": {"base_url": refused.base_url, "model": "judge-2"},
+    }
+    pipeline = at_redis(url)
+    worker, broker = run_of(
+        pipeline,
+        planted,
+        *command,
+        broker=broker_url,
+        key_file=tmp_path / "key",
+        models=models,
+        otlp_endpoint=otlp.endpoint,
+        sampling_key=planted("sampling key"),
+    )
+    with broker:
+        traces = [full_trace(planted) for _ in range(20)]
+        failed = [full_trace(planted, error=planted("error"), expected_response=None) for _ in range(5)]
+        pipeline.publish([*traces, *failed])
+        tracejudge.feedback(traces[0].trace_id, score=-1, comment=planted("late comment"))
+        for entry in poison(planted):
+            pipeline.add(**entry)
+        for message in wake_ups(planted, f"{pipeline.prefix}.judge"):
+            broker.lpush(f"{pipeline.prefix}.judge", message)
+        worker.counted(40)
+        wait_until(lambda: refused.calls, 20, "the endpoint to reject")
+        wait_until(lambda: otlp.logs and otlp.spans, 20, "spans and events")
+        wait_until(lambda: not broker.llen(f"{pipeline.prefix}.judge"), 20, "the messages to be taken")
+        page = worker.scrape().text
+        server.kill()
+        worker.program.wait_for("Cannot connect to redis://")
+        server.restart()
+        worker.program.wait_for("refuses the user or the password")  # those that knew it came with its memory
+    assert worker.program.running
+    assert "message is no wake-up of ours, dropped" in worker.program.output
+    worker.program.terminate(40)
+    everything = {
+        "log": worker.program.output,
+        "metrics": page,
+        "spans": repr(otlp.spans),
+        "events": repr(otlp.logs),
+        "heads": repr([export.headers for export in otlp.exports]),
+    }
+    assert {name: planted.found_in(text) for name, text in everything.items()} == {name: [] for name in everything}
+    assert "verdict" in everything["log"]
+
+
+@pytest.mark.parametrize("key", ["redis_url", "broker_url"])
+def test_a_wrong_password_is_told_without_it(
+    at_redis: AtRedis, guarded: tuple[EmbeddedRedis, str, str], planted: Planted, key: str
+) -> None:
+    server, url, _ = guarded
+    wrong = f"redis://{planted('user')}:{planted('wrong password')}@127.0.0.1:{server.port}/0"
+    pipeline = at_redis(url)
+    worker = pipeline.worker(**{"log_level": "debug", key: wrong})
+    worker.program.wait_for("refuses the user or the password" if key == "redis_url" else "Cannot connect to redis://")
+    assert worker.program.terminate() == 0
+    assert planted.found_in(worker.program.output) == []
+
+
+MISTAKES = {
+    "a key in the file": {"models": {"default": {"model": "m", "api_key": "{}"}}},
+    "a key in place of a variable's name": {"models": {"default": {"model": "m", "api_key_env": "{}"}}},
+    "a URL of Redis": {"redis_url": "redis://u:{}@host:x/0"},
+    "a URL of the broker": {"broker_url": "redis://u:{}@host:x/0"},
+    "a URL of sentinels": {"redis_url": "redis+sentinel://u:{}@h1:1,h2:x/m"},
+    "a receiver": {"otlp_endpoint": "htp://u:{}@host"},
+    "an endpoint": {"models": {"default": {"model": "m", "base_url": "http://u:{}@host:port"}}},
+    "models that are no JSON": {"models": "{}"},
+    "rules that are no JSON": {"rules": '[{{"name": "{}'},
+    "a sampling key": {"sampling_key": "{}" * 9},
+}
+
+
+@pytest.mark.parametrize("settings", MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_in_the_settings_is_told_in_one_line_without_the_secret(
+    at_redis: AtRedis, redis_url: str, planted: Planted, settings: dict[str, Any]
+) -> None:
+    word = planted("setting")
+    given = {name: _filled(value, word) for name, value in settings.items()}
+    worker = at_redis(redis_url).worker(wait=False, **given)
+    assert worker.program.wait() == 2
+    assert len(worker.program.stderr.splitlines()) == 1
+    assert planted.found_in(worker.program.output) == []
+
+
+def _filled(value: object, word: str) -> object:
+    if isinstance(value, dict):
+        return {name: _filled(one, word) for name, one in value.items()}
+    return value.format(*[word] * 9) if isinstance(value, str) else value

@@ -1,0 +1,229 @@
+"""A TCP proxy on the loopback whose network fails as it is told, at any time, for connections old and new."""
+
+import asyncio
+import contextlib
+import random
+import socket
+import struct
+import threading
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Awaitable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, Self, TypeVar
+
+from support.processes import free_port
+
+__all__ = ["HOLDS", "PASSES", "REFUSES", "Behaviour", "Proxy", "cuts_replies", "delays", "resets_after"]
+
+T = TypeVar("T")
+HOST: Final = "127.0.0.1"
+WAIT_S: Final = 10.0
+CHUNK_BYTES: Final = 64 * 1024
+RESETS: Final = struct.pack("ii", 1, 0)  # so that closing sends RST: whoever waits hears of it at once
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What the network does now. Cuts end the connection with a reset.
+
+    Attributes:
+        refuses: Nobody listens, and what was connected is reset.
+        holds: Nothing goes through; it arrives late, should the connection live that long.
+        delay_s: How much later each piece arrives.
+        cut_after: How many bytes of requests a connection lets through before it is reset.
+        reply_share: How much of a reply goes through before the connection is reset: 0.5 is half of it, 0 nothing,
+            while the request was delivered.
+        chance: The share of replies that are cut.
+    """
+
+    refuses: bool = False
+    holds: bool = False
+    delay_s: float = 0.0
+    cut_after: int | None = None
+    reply_share: float | None = None
+    chance: float = 1.0
+
+
+PASSES: Final = Behaviour()
+REFUSES: Final = Behaviour(refuses=True)
+HOLDS: Final = Behaviour(holds=True)
+
+
+def delays(seconds: float) -> Behaviour:
+    return Behaviour(delay_s=seconds)
+
+
+def resets_after(amount: int) -> Behaviour:
+    return Behaviour(cut_after=amount)
+
+
+def cuts_replies(share: float = 0.5, *, chance: float = 1.0) -> Behaviour:
+    return Behaviour(reply_share=share, chance=chance)
+
+
+class Proxy:
+    """Leads from a port of its own to another on this machine, while it is open.
+
+    Attributes:
+        cut: Connections that it has ended so far.
+    """
+
+    def __init__(self, target_port: int, *, seed: int = 0) -> None:
+        self.port = free_port()
+        self.cut = 0
+        self._target_port = target_port
+        self._random = random.Random(seed)
+        self._behaviour = PASSES
+        self._ways: set[StreamWriter] = set()
+
+    def __enter__(self) -> Self:
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)), name="proxy", daemon=True)
+        self._thread.start()
+        started.result(WAIT_S)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._ends.set)
+        self._thread.join(WAIT_S)
+
+    @property
+    def behaviour(self) -> Behaviour:
+        return self._behaviour
+
+    @behaviour.setter
+    def behaviour(self, behaviour: Behaviour) -> None:
+        """Change the network; back when it has changed."""
+        self._wait(self._change(behaviour))
+
+    @contextlib.contextmanager
+    def network(self, behaviour: Behaviour) -> Iterator[None]:
+        """Let the network fail inside the block."""
+        self.behaviour = behaviour
+        try:
+            yield
+        finally:
+            self.behaviour = PASSES
+
+    def reset_all(self) -> None:
+        """Reset what is connected now."""
+        self._wait(self._reset_all())
+
+    def _wait(self, change: Awaitable[T]) -> T:
+        return asyncio.run_coroutine_threadsafe(change, self._loop).result(WAIT_S)
+
+    async def _serve(self, started: "Future[None]") -> None:
+        self._loop, self._ends, self._changed = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        try:
+            await self._listen()
+        except OSError as error:
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        await self._ends.wait()
+        await self._close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._connected, HOST, self.port, backlog=1024)
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._reset_all()
+
+    async def _change(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        if behaviour.refuses:
+            await self._close()
+        elif self._server is None:
+            await self._listen()
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _reset_all(self) -> None:
+        for writer in tuple(self._ways):
+            self._reset(writer)
+
+    def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = self._loop.create_task(self._lead(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _lead(self, reader: StreamReader, client: StreamWriter) -> None:
+        """Lead one connection both ways, until either end or the network ends it."""
+        self._ways.add(client)
+        server: StreamWriter | None = None
+        try:
+            await self._while_held()
+            back, server = await asyncio.open_connection(HOST, self._target_port)
+            ways = [
+                self._loop.create_task(each) for each in (self._requests(reader, server), self._replies(back, client))
+            ]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+        except OSError:
+            pass
+        finally:
+            self._ways.discard(client)
+            for writer in filter(None, (client, server)):
+                _abort(writer)
+
+    async def _requests(self, reader: StreamReader, writer: StreamWriter) -> None:
+        passed = 0
+        while data := await reader.read(CHUNK_BYTES):
+            await self._on_its_way()
+            most = self._behaviour.cut_after
+            if most is not None and passed + len(data) > most:
+                writer.write(data[: max(0, most - passed)])
+                await writer.drain()
+                self.cut += 1
+                return
+            passed += len(data)
+            writer.write(data)
+            await writer.drain()
+
+    async def _replies(self, reader: StreamReader, writer: StreamWriter) -> None:
+        while data := await reader.read(CHUNK_BYTES):
+            await self._on_its_way()
+            share = self._behaviour.reply_share
+            if share is not None and self._random.random() < self._behaviour.chance:
+                writer.write(data[: int(len(data) * share)])
+                # What was written goes out before the reset throws away what was not.
+                await asyncio.sleep(0.005)
+                self.cut += 1
+                return
+            writer.write(data)
+            await writer.drain()
+
+    async def _on_its_way(self) -> None:
+        await self._while_held()
+        if self._behaviour.delay_s:
+            await asyncio.sleep(self._behaviour.delay_s)
+
+    async def _while_held(self) -> None:
+        while self._behaviour.holds:
+            await self._changed.wait()
+
+    def _reset(self, writer: StreamWriter) -> None:
+        self._ways.discard(writer)
+        self.cut += 1
+        _abort(writer)
+
+
+def _abort(writer: StreamWriter) -> None:
+    transport = writer.transport
+    raw = transport.get_extra_info("socket")
+    if raw is not None and raw.fileno() >= 0:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
+    transport.abort()

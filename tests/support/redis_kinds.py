@@ -1,0 +1,187 @@
+"""Redis as operators run it: with TLS, and as master and replica behind a sentinel. Real servers, real certificates."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import pytest
+from redis import Redis, RedisError
+
+from support.processes import wait_until
+from worker.embedded import EmbeddedRedis, ServerBinary, find_servers, free_port
+
+MASTER = "mymaster"
+_DAYS = "2"
+
+
+class Certificates(NamedTuple):
+    """Paths of an authority, and of what it signed for a server on the loopback and for a client."""
+
+    authority: Path
+    server: Path
+    server_key: Path
+    client: Path
+    client_key: Path
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """Make an authority and what it signs; skips at home without openssl, fails in CI."""
+    if shutil.which("openssl") is None:
+        missing("no openssl command")
+    files = Certificates(
+        *(folder / name for name in ("ca.crt", "server.crt", "server.key", "client.crt", "client.key"))
+    )
+    authority_key = folder / "ca.key"
+    _openssl(
+        "req", "-x509", *_new_key(authority_key), "-days", _DAYS, "-subj", "/CN=authority", "-out", files.authority
+    )
+    names = folder / "names"
+    names.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    for certificate, key in ((files.server, files.server_key), (files.client, files.client_key)):
+        request = certificate.with_suffix(".csr")
+        _openssl("req", *_new_key(key), "-subj", f"/CN={certificate.stem}", "-out", request)
+        signed = ("-CA", files.authority, "-CAkey", authority_key, "-CAcreateserial", "-extfile", names)
+        _openssl("x509", "-req", "-in", request, *signed, "-days", _DAYS, "-out", certificate)
+    return files
+
+
+def _new_key(path: Path) -> tuple[str | Path, ...]:
+    return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", path)
+
+
+def _openssl(*arguments: str | Path) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+
+class TunedRedis(EmbeddedRedis):
+    """A server with further options."""
+
+    def __init__(self, binary: ServerBinary, *options: str) -> None:
+        super().__init__(binary)
+        self._options = options
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), *self._options]
+
+
+class TlsRedis(TunedRedis):
+    """A server with a second port that speaks TLS alone; the plain one is for its start and for the test's own eyes."""
+
+    def __init__(self, certificates: Certificates, *, asks_clients: bool = False) -> None:
+        self.tls_port = free_port()
+        files = ("--tls-cert-file", certificates.server, "--tls-key-file", certificates.server_key)
+        authority = ("--tls-ca-cert-file", certificates.authority)
+        asks = ("--tls-auth-clients", "yes" if asks_clients else "no")
+        options = ("--tls-port", self.tls_port, *files, *authority, *asks)
+        super().__init__(_with_tls(), *map(str, options))
+
+    @property
+    def tls_url(self) -> str:
+        return f"rediss://127.0.0.1:{self.tls_port}/0"
+
+
+def _with_tls() -> ServerBinary:
+    """Find a server that was built with TLS: one that was not does not know the option."""
+    for binary in find_servers():
+        tried = subprocess.run([str(binary.path), "--tls-port", "1", "--port", "0"], capture_output=True, check=False)
+        if b"Bad directive" not in tried.stdout + tried.stderr:
+            return binary
+    return missing("no redis-server with TLS")
+
+
+def missing(what: str) -> ServerBinary:
+    """Skip at home, fail in CI: there it would hide that nothing was tested."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+class Watched(NamedTuple):
+    """A master, its replica, and the port of the sentinel that watches them."""
+
+    first: EmbeddedRedis
+    second: EmbeddedRedis
+    port: int
+
+    @property
+    def url(self) -> str:
+        """With a sentinel that is not there before the one that is."""
+        return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.port}/{MASTER}/0"
+
+    def ask(self, *command: str) -> object:
+        with Redis(port=self.port) as sentinel:
+            return sentinel.execute_command(*command)
+
+    def master_port(self) -> int:
+        with Redis(port=self.port) as sentinel:
+            return int(sentinel.sentinel_get_master_addr_by_name(MASTER)[1])
+
+    def fail_over(self) -> None:
+        """Have the replica made the master, and the master a replica: the sentinel does that ten seconds later."""
+        before = self.master_port()
+        wait_until(self._begun, 20, "the sentinel to begin")
+        wait_until(lambda: self.master_port() != before, 20, "another master")
+        with Redis(port=before) as demoted:
+            demoted.replicaof("127.0.0.1", str(self.master_port()))
+
+    def _begun(self) -> bool:
+        try:
+            return bool(self.ask("SENTINEL", "FAILOVER", MASTER))
+        except RedisError:
+            time.sleep(0.1)  # it does not know the replica yet
+            return False
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[Watched]:
+    """Run a master, a replica and a sentinel."""
+    binary = next(iter(find_servers()), None) or missing("no Redis server")
+    fast = ("--repl-diskless-sync-delay", "0")
+    with ExitStack() as stack:
+        first = stack.enter_context(TunedRedis(binary, *fast))
+        second = stack.enter_context(TunedRedis(binary, *fast, "--replicaof", "127.0.0.1", str(first.port)))
+        sentinel = stack.enter_context(_Sentinel(binary, folder, first.port))
+        client = stack.enter_context(Redis(port=second.port))
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up", 20, "the replica")
+        yield Watched(first, second, sentinel.port)
+
+
+class _Sentinel:
+    """One sentinel, which finds a master down after half a second."""
+
+    def __init__(self, binary: ServerBinary, folder: Path, master_port: int) -> None:
+        self.port = free_port()
+        self._config = folder / "sentinel.conf"
+        lines = (
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {folder}",
+            f"sentinel monitor {MASTER} 127.0.0.1 {master_port} 1",
+            f"sentinel down-after-milliseconds {MASTER} 500",
+            f"sentinel failover-timeout {MASTER} 3000",
+        )
+        self._config.write_text("\n".join(lines) + "\n")
+        self._command: Sequence[str] = (str(binary.path), str(self._config), "--sentinel")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"})
+        with Redis(port=self.port) as client:
+            wait_until(lambda: _answers(client), 20, "the sentinel to answer")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _answers(client: Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except RedisError:
+        return False

@@ -1,0 +1,51 @@
+"""What the tests of `tracejudge doctor` share: a Redis of their own, workers that say they are there, parts by name."""
+
+from typing import Any, NamedTuple
+
+from cli_parts import Ended, Run
+from support.redis_kinds import TunedRedis
+
+from worker.embedded import ServerBinary, find_servers
+from worker.keys import Keys
+from worker.presence import Presence
+from worker.store import Store
+
+ROLES = ("ingest", "judge", "export")
+KEPT = ("--appendonly", "yes")
+
+
+class Part(NamedTuple):
+    """What the doctor says of one part."""
+
+    result: str
+    what: str
+    mend: str
+
+
+def tuned(*options: str, binary: ServerBinary | None = None) -> TunedRedis:
+    """Make a Redis of the test's own, by default without persistence."""
+    return TunedRedis(binary or find_servers()[0], *options)
+
+
+def at(url: str) -> Store:
+    return Store(url, Keys())
+
+
+def be_present(url: str, **roles: bool) -> None:
+    """Say that a worker is there; all roles make progress unless it is said otherwise."""
+    store = at(url)
+    Presence(store).tell(roles or dict.fromkeys(ROLES, True))
+    store.close()
+
+
+def examined(run: Run, *arguments: Any, url: str | None = None) -> tuple[Ended, dict[str, Part]]:
+    """Run the doctor, check what holds of every answer, and give its parts by name."""
+    where = ("--redis-url", url) if url else ()
+    ended = run("doctor", "--json", *where, *arguments)
+    found = {part["name"]: Part(part["result"], part["what"], part["mend"]) for part in ended.document["parts"]}
+    assert ended.err == ""
+    assert len(found) == len(ended.document["parts"]), "each part once"
+    is_broken = any(part.result == "broken" for part in found.values())
+    assert (ended.code, ended.document["ok"]) == (int(is_broken), not is_broken)
+    assert all(bool(part.mend) == (part.result != "ok") for part in found.values()), found
+    return ended, found

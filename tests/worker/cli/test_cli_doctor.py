@@ -1,0 +1,258 @@
+"""`tracejudge doctor`: Redis in every state that breaks us, each named with its mend; and how the answer looks."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cli_parts import SECRET, Run, words
+from doctor_parts import KEPT, be_present, examined, tuned
+from redis import Redis
+from support.processes import free_port, wait_until
+from support.redis_kinds import TlsRedis, make_certificates
+
+from worker.cli.doctor import redis_server
+from worker.cli.doctor.permissions import worker_commands
+from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
+from worker.keys import Keys
+
+ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis persistence", "redis memory"} | {
+    *("configuration", "redis permissions", "broker", "broker permissions", "clock", "circuits", "books"),
+    *("role ingest", "role judge", "role export", "dead letters", "model default", "metrics page"),
+}
+
+
+@pytest.fixture
+def ends() -> Iterator[ExitStack]:
+    with ExitStack() as ends:
+        yield ends
+
+
+def login(url: str, user: str, password: str = SECRET) -> str:
+    return url.replace("redis://", f"redis://{user}:{password}@")
+
+
+# --- the answer ---
+@pytest.mark.parametrize("binary", find_servers(), ids=lambda binary: binary.version)
+def test_a_deployment_that_serves_is_exit_code_zero(run: Run, ends: ExitStack, binary: ServerBinary) -> None:
+    server = ends.enter_context(tuned(*KEPT, binary=binary))
+    be_present(server.url)
+    ended, found = examined(run, url=server.url)
+    assert ended.code == 0
+    assert {name: part.result for name, part in found.items()} == dict.fromkeys(ALL_WELL, "ok")
+
+
+def test_people_get_a_line_for_each_part_and_the_mend_of_what_is_broken(run: Run, ends: ExitStack) -> None:
+    server = ends.enter_context(tuned(*KEPT))
+    ended = run("doctor", "--redis-url", server.url)
+    assert (ended.code, ended.err) == (1, "")
+    assert all(name in ended.out for name in ALL_WELL)
+    assert "no worker runs it → start one: tracejudge worker --roles ingest" in words(ended.out)
+
+
+def test_a_configuration_that_cannot_be_read_is_a_broken_part(run: Run) -> None:
+    Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
+    ended, found = examined(run)
+    assert ended.code == 1
+    assert list(found) == ["configuration"]
+    assert found["configuration"].what == "tracejudge.toml: batch_size: must be a whole number of at least 1"
+
+
+def test_a_secret_of_the_metrics_page_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_METRICS_HOST", "0.0.0.0")  # noqa: S104 - what containers set
+    assert examined(run, url="redis://127.0.0.1:1/0")[1]["metrics page"].result == "warning"
+    monkeypatch.setenv("TRACEJUDGE_METRICS_TOKEN_ENV", "ABSENT")
+    assert examined(run, url="redis://127.0.0.1:1/0")[1]["metrics page"] == (
+        "broken",
+        "metrics_token_env: the variable ABSENT holds nothing",
+        "put the secret there",
+    )
+    monkeypatch.setenv("ABSENT", SECRET)
+    assert examined(run, url="redis://127.0.0.1:1/0")[1]["metrics page"].result == "ok"
+
+
+def test_wrong_usage_is_exit_code_two(run: Run) -> None:
+    assert run("doctor", "--nope").code == 2
+
+
+# --- whether Redis lets us in ---
+def test_a_redis_that_is_absent(run: Run) -> None:
+    port = free_port()
+    ended, found = examined(run, url=f"redis://user:{SECRET}@127.0.0.1:{port}/0")
+    assert found["redis"] == (
+        "broken",
+        f"nobody listens at redis://127.0.0.1:{port}/0",
+        "start Redis there, or correct the address",
+    )
+    assert set(found) == {"configuration", "redis", "metrics page", "model default"}, (
+        "what needs Redis is not named as well"
+    )
+    assert SECRET not in ended.out
+
+
+def test_a_redis_that_was_stopped(run: Run, ends: ExitStack) -> None:
+    server = ends.enter_context(tuned())
+    url = server.url
+    server.kill()
+    assert examined(run, url=url)[1]["redis"].what.startswith("nobody listens at ")
+
+
+def test_a_name_that_leads_nowhere(run: Run) -> None:
+    assert examined(run, url="redis://no-such-host.invalid:6379/0")[1]["redis"].what == (
+        "the name of redis://no-such-host.invalid:6379/0 leads nowhere"
+    )
+
+
+@pytest.mark.parametrize("password", [None, "wrong"], ids=["none", "wrong"])
+def test_a_password_that_is_wrong_or_missing(run: Run, ends: ExitStack, password: str | None) -> None:
+    server = ends.enter_context(tuned())
+    ends.callback(server.kill)
+    with Redis.from_url(server.url) as client:
+        client.config_set("requirepass", SECRET)
+    url = server.url if password is None else login(server.url, "", password)
+    ended, found = examined(run, url=url)
+    assert found["redis"].result == "broken"
+    assert found["redis"].what.endswith("refuses the user or the password, or asks for one")
+    assert examined(run, url=login(server.url, ""))[1]["redis"].result == "ok"
+    assert SECRET not in ended.out
+    assert "wrong@" not in ended.out
+
+
+def test_tls_where_there_is_none_and_none_where_there_is(run: Run, ends: ExitStack, tmp_path: Path) -> None:
+    files = make_certificates(tmp_path)
+    server = ends.enter_context(TlsRedis(files))
+    plain = examined(run, url=server.url.replace("redis://", "rediss://"))[1]["redis"]
+    assert plain.result == "broken"
+    assert plain.what.endswith("does not answer in time")
+    assert "use redis:// if it speaks no TLS" in plain.mend
+    closed = examined(run, url=server.tls_url.replace("rediss://", "redis://"))[1]["redis"]
+    assert (closed.result, closed.mend) == ("broken", "perhaps it speaks TLS: use rediss:// or https://")
+    untrusted = examined(run, url=server.tls_url)[1]["redis"]
+    assert "the certificate of" in untrusted.what
+    assert examined(run, url=f"{server.tls_url}?ssl_ca_certs={files.authority}")[1]["redis"].result == "ok"
+
+
+@pytest.mark.parametrize("binary", find_servers(), ids=lambda binary: binary.version)
+def test_a_user_who_may_not_run_a_command(run: Run, ends: ExitStack, binary: ServerBinary) -> None:
+    server = ends.enter_context(tuned(*KEPT, binary=binary))
+    with Redis.from_url(server.url) as client:
+        client.execute_command(
+            *("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~tracejudge*", "~_kombu*", "~unacked*", "&*"),
+            *("+@all", "-xclaim", "-evalsha", "-brpop"),
+        )
+    before = _keys(server)
+    _, found = examined(run, url=login(server.url, "judge"))
+    assert found["redis permissions"].what == "the user may not run: EVALSHA, XCLAIM"
+    assert found["broker permissions"].what == "the user may not run: BRPOP"
+    assert _keys(server) == before, "nothing is run, only asked"
+
+
+def test_a_user_who_may_run_all_on_other_keys(run: Run, ends: ExitStack) -> None:
+    server = ends.enter_context(tuned(*KEPT))
+    with Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~other*", "+@all")
+    _, found = examined(run, url=login(server.url, "judge"))
+    assert found["redis permissions"].what.startswith("the user may not run: MEMORY USAGE, EXISTS, DEL")
+
+
+def test_a_user_who_may_not_ask_for_the_settings_is_a_warning(run: Run, ends: ExitStack) -> None:
+    server = ends.enter_context(tuned(*KEPT))
+    with Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~*", "+@all", "-info")
+    be_present(server.url)
+    ended, found = examined(run, url=login(server.url, "judge"))
+    assert (ended.code, found["redis keeping"].result) == (0, "warning")
+
+
+def _keys(server: EmbeddedRedis) -> list[bytes]:
+    with Redis.from_url(server.url) as client:
+        return sorted(client.keys())
+
+
+def test_every_command_of_our_scripts_is_asked_for() -> None:
+    scripts = [*Path("/").joinpath(redis_server.__file__).parents[2].glob("scripts/**/*.lua")]
+    assert len(scripts) > 10
+    asked = {command[0] for command in worker_commands(Keys())}
+    for script in scripts:
+        said = script.read_text(encoding="utf-8").replace("redis.pcall", "redis.call").split("redis.call('")[1:]
+        missing = {part.split("'")[0] for part in said} - asked
+        assert not missing, f"{script.name} runs what worker/cli/doctor/permissions.py does not ask for"
+
+
+# --- whether it takes what we write, and keeps it ---
+def test_a_replica_that_takes_no_writes(run: Run, ends: ExitStack) -> None:
+    master = ends.enter_context(tuned(*KEPT, "--repl-diskless-sync-delay", "0"))
+    replica = ends.enter_context(tuned(*KEPT, "--replicaof", "127.0.0.1", str(master.port)))
+    with Redis.from_url(replica.url) as client:
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up", 20, "the replica")
+    _, found = examined(run, url=replica.url)
+    assert found["redis role"][:2] == ("broken", "it is a replica, which takes no writes")
+    assert found["redis permissions"].result == "ok", "that is another thing"
+
+
+POLICIES = {
+    "allkeys-lru": (
+        "broken",
+        "maxmemory-policy is allkeys-lru: Redis throws away what counts evaluations once as soon",
+    ),
+    "volatile-ttl": ("broken", "maxmemory-policy is volatile-ttl: "),
+    "noeviction": ("ok", "noeviction"),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_evicting_policy(run: Run, ends: ExitStack, policy: str) -> None:
+    result, what = POLICIES[policy]
+    server = ends.enter_context(tuned(*KEPT, "--maxmemory-policy", policy))
+    found = examined(run, url=server.url)[1]["redis eviction"]
+    assert found.result == result
+    assert found.what.startswith(what)
+
+
+PERSISTENCE = {
+    "none": ((), "broken", "it keeps nothing on disk"),
+    "snapshots": (("--save", "60 1"), "warning", "snapshots alone"),
+    "appendonly": (KEPT, "ok", "appendonly"),
+}
+
+
+@pytest.mark.parametrize(("options", "result", "what"), PERSISTENCE.values(), ids=PERSISTENCE.keys())
+def test_persistence(run: Run, ends: ExitStack, options: tuple[str, ...], result: str, what: str) -> None:
+    server = ends.enter_context(tuned(*options))
+    found = examined(run, url=server.url)[1]["redis persistence"]
+    assert found.result == result
+    assert found.what.startswith(what)
+
+
+@pytest.mark.parametrize(("share", "result"), [(0.5, "ok"), (0.85, "warning"), (1.0, "broken")])
+def test_memory_that_is_nearly_full(share: float, result: str) -> None:
+    found = redis_server._memory({"used_memory": int(share * 1e9), "maxmemory": int(1e9)})
+    assert found.result == result
+
+
+def test_a_redis_that_is_full(run: Run, ends: ExitStack) -> None:
+    server = ends.enter_context(tuned(*KEPT, "--maxmemory", "300kb"))
+    assert examined(run, url=server.url)[1]["redis memory"].result == "broken"
+
+
+@pytest.mark.parametrize(
+    ("version", "result"), [("6.0.16", "broken"), ("6.2.14", "ok"), ("7.4.1", "ok"), ("10.0", "ok")]
+)
+def test_a_redis_that_is_too_old(version: str, result: str) -> None:
+    assert redis_server._version({"redis_version": version}).result == result
+
+
+CLOCKS = {0.0: "ok", 4.0: "ok", -6.0: "warning", 59.0: "warning", 61.0: "broken", -3600.0: "broken"}
+
+
+@pytest.mark.parametrize("off_s", CLOCKS)
+def test_a_clock_that_is_off(redis_url: str, redis: Redis, off_s: float) -> None:
+    def now() -> float:
+        seconds, micros = redis.time()
+        return seconds + micros / 1e6 + off_s
+
+    (found,) = redis_server.clock(redis_url, now)
+    assert found.result == CLOCKS[off_s]
+    if off_s:
+        said = "ahead of" if off_s > 0 else "behind"
+        assert found.what == f"this machine's clock is {abs(off_s):.1f} s {said} Redis'"

@@ -1,0 +1,97 @@
+"""`tracejudge doctor`: whether a worker runs each role, and what workers have had to give up on."""
+
+from collections.abc import Iterator
+
+import pytest
+from cli_parts import Run
+from doctor_parts import ROLES, Part, at, be_present, examined
+
+from worker.circuits import Circuits
+from worker.embedded import EmbeddedRedis
+from worker.store import Store
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(appendonly=True) as server:
+        yield server
+
+
+@pytest.fixture
+def store(server: EmbeddedRedis) -> Iterator[Store]:
+    store = at(server.url)
+    yield store
+    store.call(lambda client: client.flushdb())
+    store.close()
+
+
+def roles(run: Run, server: EmbeddedRedis) -> dict[str, Part]:
+    found = examined(run, url=server.url)[1]
+    return {role: found[f"role {role}"] for role in ROLES}
+
+
+@pytest.mark.usefixtures("store")
+def test_a_role_that_no_worker_runs(run: Run, server: EmbeddedRedis) -> None:
+    be_present(server.url, ingest=True, export=True)
+    found = roles(run, server)
+    assert [found[role].result for role in ROLES] == ["ok", "broken", "ok"]
+    assert found["judge"][1:] == (
+        "no worker runs it",
+        "start one: tracejudge worker --roles judge, or without --roles for all",
+    )
+
+
+@pytest.mark.usefixtures("store")
+def test_a_role_whose_workers_make_no_progress(run: Run, server: EmbeddedRedis) -> None:
+    be_present(server.url, ingest=False)
+    be_present(server.url, ingest=False, judge=True, export=True)
+    found = roles(run, server)
+    assert found["ingest"][:2] == ("broken", "2 workers run it, and none makes progress")
+    be_present(server.url, ingest=True)
+    assert roles(run, server)["ingest"][:2] == ("ok", "1 of 3 workers make progress")
+
+
+def test_entries_that_wait_for_nobody_are_counted(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    for _ in range(3):
+        store.call(lambda client: client.xadd(store.keys.traces, {"v": 1, "t": "{}"}))
+    assert roles(run, server)["ingest"].what == "no worker runs it; 3 traces wait"
+
+
+def test_a_worker_that_says_nothing_is_known_by_what_it_reads(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    store.make_group(store.keys.traces, "ingest")
+    store.call(lambda client: client.xadd(store.keys.traces, {"v": 1}))
+    store.read_group(store.keys.traces, "ingest", "me", count=1, block_ms=1)
+    store.make_group(store.keys.verdicts, "metrics")
+    store.call(lambda client: client.xadd(store.keys.verdicts, {"v": 1}))
+    store.read_group(store.keys.verdicts, "metrics", "me", count=1, block_ms=1)
+    Circuits(store, lambda: {"m": 0.0}).exchange()
+    found = roles(run, server)
+    assert [found[role].result for role in ROLES] == ["ok"] * 3
+    assert found["ingest"].what == "a worker was seen; 1 traces wait"
+
+
+def test_a_model_that_workers_leave_alone(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    Circuits(store, lambda: {"gpt": 12.5, "other": None}).exchange()
+    Circuits(store, lambda: {"gpt": 0.0, "other": 0.0}).exchange()
+    found = examined(run, url=server.url)[1]["circuits"]
+    assert found[:2] == ("broken", "left alone, since it fails or rejects us: gpt")
+
+
+def test_books_that_do_not_balance(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    store.call(lambda client: client.hset(store.keys.books, "chosen", 5))
+    assert examined(run, url=server.url)[1]["books"] == (
+        "broken",
+        "they do not balance: 5 lost",
+        "look on with `tracejudge account`",
+    )
+    store.call(lambda client: client.hset(store.keys.books, "scored", 7))
+    assert examined(run, url=server.url)[1]["books"].what == "they do not balance: 2 counted twice"
+
+
+def test_dead_letters_are_a_warning(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    store.call(lambda client: client.hset(store.keys.dead, "e1", "{}"))
+    store.call(lambda client: client.hset(store.keys.books, mapping={"chosen": 1, "dead": 1}))
+    be_present(server.url)
+    ended, found = examined(run, url=server.url)
+    assert found["dead letters"][:2] == ("warning", "1 evaluations were given up")
+    assert ended.code == 0

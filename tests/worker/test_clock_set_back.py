@@ -1,0 +1,79 @@
+"""Redis' clock is set back: what was to happen by the old one happens in its time, and not as much later."""
+
+from typing import Final
+
+import pytest
+from leases_parts import LEASE_S, MODEL, add, due_in
+from stage_parts import Ground, settings_of
+
+from worker.housekeeping import Housekeeping
+from worker.keys import INGEST_GROUP
+from worker.leases import Leases
+from worker.metrics import Metrics
+from worker.pressure import Pressure
+
+HOUR_S: Final = 3600.0
+
+
+@pytest.fixture
+def housekeeping(ground: Ground) -> Housekeeping:
+    settings = settings_of(ground)
+    stage = Housekeeping(
+        settings, ground.store, Metrics(settings), groups=(), progress={}, pressure=Pressure(1), circuits=dict
+    )
+    stage.stopping.set()
+    stage.turn()
+    return stage
+
+
+def set_back(ground: Ground, by_s: float) -> None:
+    """Have the last look lie as far ahead as if the clock had been set back since."""
+    ground.client.incrby(ground.keys.clock, int(by_s * 1000))
+
+
+def test_leases_and_parkings_are_taken_along(ground: Ground, housekeeping: Housekeeping) -> None:
+    dead, parked, living = (add(ground) for _ in range(3))
+    ground.make_due(dead, in_s=HOUR_S + 10)
+    ground.make_due(parked, in_s=HOUR_S + 60)
+    ground.make_due(living, in_s=LEASE_S)
+    set_back(ground, HOUR_S)
+    housekeeping.turn()
+    assert [due_in(ground, batch) for batch in (dead, parked, living)] == pytest.approx([10, 60, LEASE_S], abs=2)
+    before = [due_in(ground, batch) for batch in (dead, parked)]
+    housekeeping.turn()
+    assert [due_in(ground, batch) for batch in (dead, parked)] == pytest.approx(before, abs=2), "once"
+
+
+def test_feedback_is_not_gathered_for_longer(ground: Ground, housekeeping: Housekeeping) -> None:
+    now_ms = int(ground.client.get(ground.keys.clock))
+    ground.client.zadd(ground.keys.feedback, {"one": now_ms + (HOUR_S + 60) * 1000})
+    set_back(ground, HOUR_S)
+    housekeeping.turn()
+    assert ground.client.zscore(ground.keys.feedback, "one") == pytest.approx(now_ms + 60_000, abs=2_000)
+
+
+def test_what_readers_have_read_stays_theirs(ground: Ground, housekeeping: Housekeeping) -> None:
+    """That its idle time begins anew is seen by the experiments alone: Redis lets nobody read something tomorrow."""
+    ids = [ground.add({"n": number}) for number in range(3)]
+    for reader, count in (("a", 2), ("b", 1)):
+        ground.read(count, consumer=reader)
+    ground.client.xdel(ground.keys.traces, ids[0])
+    set_back(ground, HOUR_S)
+    housekeeping.turn()
+    pending = ground.client.xpending_range(ground.keys.traces, INGEST_GROUP, min="-", max="+", count=10)
+    found = [(entry["message_id"].decode(), entry["consumer"], entry["times_delivered"]) for entry in pending]
+    assert found == list(zip(ids, (b"a", b"a", b"b"), (1, 1, 1), strict=True)), (
+        "also what is gone: who claims it counts it"
+    )
+
+
+@pytest.mark.parametrize("by_s", [-HOUR_S, 0.0, 0.5], ids=["forwards", "steady", "trimmed"])
+def test_a_clock_that_was_not_set_back_moves_nothing(ground: Ground, housekeeping: Housekeeping, by_s: float) -> None:
+    leases = Leases(ground.store, tries_ttl_s=60)
+    add(ground)
+    (held,) = leases.take(MODEL, "a", 1)
+    leases.put_back(held.held, delay_s=60)
+    set_back(ground, by_s)
+    before = ground.client.zrange(ground.keys.leases, 0, -1, withscores=True)
+    housekeeping.turn()
+    assert ground.client.zrange(ground.keys.leases, 0, -1, withscores=True) == before

@@ -1,0 +1,214 @@
+"""Addresses of Redis and of the broker: what they may hold, and that nothing shows the passwords in them."""
+
+import pickle
+import re
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kombu import Connection
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from support.otlp import Accept, OtlpReceiver
+from support.redis_kinds import TunedRedis
+
+from judges.models.model import ModelSettings
+from worker.addresses import address, addresses
+from worker.broker import Broker, broker
+from worker.configuration import load
+from worker.embedded import EmbeddedRedis, ServerBinary
+from worker.export.otlp import Channel, OtlpClient
+from worker.keys import Keys
+from worker.settings import Settings, SettingsError
+from worker.store import Store, StoreError
+
+PASSWORD = "s3cret-in-the-address"  # noqa: S105 - one to look for
+PATIENCE = {"socket_timeout": 10, "socket_connect_timeout": 10, "retry_on_timeout": False}
+
+SHOWN = {
+    f"redis://user:{PASSWORD}@host:6380/2": "redis://host:6380/2",
+    f"rediss://:{PASSWORD}@host?ssl_ca_certs=/ca&password={PASSWORD}": "rediss://host",
+    f"redis+sentinel://u:{PASSWORD}@h1:1,h2:2/mymaster/3?sentinel_password={PASSWORD}": (
+        "redis+sentinel://h1:1,h2:2/mymaster/3"
+    ),
+    f"amqp://u:{PASSWORD}@host//": "amqp://host//",
+    f"unix://:{PASSWORD}@/run/redis.sock?db=1": "unix:///run/redis.sock",
+    f"https://key:{PASSWORD}@host/v1?key={PASSWORD}": "https://host/v1",
+    f"http://[{PASSWORD}": "(an address that cannot be read)",
+}
+
+
+@pytest.mark.parametrize(("url", "shown"), SHOWN.items(), ids=SHOWN.values())
+def test_an_address_is_shown_without_user_password_and_options(url: str, shown: str) -> None:
+    assert address(url) == shown
+
+
+def test_of_several_addresses_each_is_shown_so() -> None:
+    assert addresses(f"sentinel://:{PASSWORD}@a:1/0;sentinel://b:2") == "sentinel://a:1/0;sentinel://b:2"
+
+
+def test_no_object_shows_a_password() -> None:
+    url = f"redis://user:{PASSWORD}@127.0.0.1:1/0"
+    model = ModelSettings(base_url=f"http://u:{PASSWORD}@localhost/v1?key={PASSWORD}", model="m")
+    settings = Settings(
+        redis_url=url, broker_url=url, otlp_endpoint=url, sampling_key=PASSWORD, models={"default": model}
+    )
+    store = Store(url, Keys())
+    for shown in (store, store.__dict__, settings, model, broker(settings), [broker(settings)], settings.models):
+        assert PASSWORD not in f"{shown!r} {shown!s}"
+    assert (
+        repr(settings)
+        == "Settings(prefix='tracejudge', redis='redis://127.0.0.1:1/0', roles=('ingest', 'judge', 'export'))"
+    )
+    with pytest.raises(StoreError) as caught:
+        store.call(lambda client: client.ping())
+    assert PASSWORD not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+WRONG_URLS = {
+    "port in words": f"redis://user:{PASSWORD}@host:port/0",
+    "slash in the password": f"redis://user:{PASSWORD}/x@host/0",
+    "no master": f"redis+sentinel://u:{PASSWORD}@h1:1,h2:2",
+    "no number behind the master": f"redis+sentinel://u:{PASSWORD}@h1:1,h2:2/mymaster/x",
+    "a sentinel without a name": f"redis+sentinel://u:{PASSWORD}@h1:1,,h2:2/mymaster",
+    "a sentinel's port in words": f"redis+sentinel://u:{PASSWORD}@h1:{PASSWORD}/mymaster",
+    "another scheme": f"http://user:{PASSWORD}@host",
+}
+
+
+@pytest.mark.parametrize("key", ["redis_url", "broker_url"])
+@pytest.mark.parametrize("url", WRONG_URLS.values(), ids=WRONG_URLS.keys())
+def test_a_wrong_address_is_told_without_repeating_it(key: str, url: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({f"TRACEJUDGE_{key.upper()}": url})
+    said = str(caught.value)
+    assert said.startswith(f"TRACEJUDGE_{key.upper()}: ")
+    assert "s3cret" not in said
+    assert "s3cret" not in repr(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis+sentinel://h1:1,[::1]:2/mymaster/3?sentinel_password=x", "rediss+sentinel://h1/mymaster", "unix:///a/b"],
+)
+@pytest.mark.parametrize("key", ["redis_url", "broker_url"])
+def test_sentinels_and_sockets_serve_as_redis_and_as_broker(key: str, url: str) -> None:
+    assert getattr(load({f"TRACEJUDGE_{key.upper()}": url}), key) == url
+
+
+TRUSTED = {"ssl_cert_reqs": "required"}
+SENTINELS = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": Retry(NoBackoff(), 0)}
+BROKERS = {
+    "redis://user:p%2Fw;@host:1/3": Broker("redis://user:p%2Fw%3B@host:1/3", PATIENCE, use_ssl=False),
+    "redis://host?db=4": Broker("redis://host:6379/4", PATIENCE, use_ssl=False),
+    "redis://[::1]:7/1": Broker("redis://[::1]:7/1", PATIENCE, use_ssl=False),
+    "rediss://:pw@host": Broker("rediss://:pw@host:6379/0", PATIENCE, TRUSTED),
+    "rediss://host/1?ssl_ca_certs=/ca&ssl_certfile=/c&ssl_keyfile=/k&ssl_check_hostname=false": Broker(
+        "rediss://host:6379/1",
+        PATIENCE,
+        {
+            **TRUSTED,
+            "ssl_ca_certs": "/ca",
+            "ssl_certfile": "/c",
+            "ssl_keyfile": "/k",
+            "ssl_check_hostname": False,
+        },
+    ),
+    "unix:///run/redis.sock?db=2": Broker("redis+socket:///run/redis.sock?virtual_host=2", PATIENCE, use_ssl=False),
+    "redis+sentinel://u:p@h1:1,h2/mymaster/5?sentinel_username=s&sentinel_password=t": Broker(
+        "sentinel://u:p@h1:1/5;sentinel://u:p@h2:26379/5",
+        {
+            **PATIENCE,
+            "master_name": "mymaster",
+            "sentinel_kwargs": {**SENTINELS, "username": "s", "password": "t"},
+        },
+        use_ssl=False,
+    ),
+    "rediss+sentinel://h1:1/mymaster?ssl_ca_certs=/ca": Broker(
+        "sentinel://h1:1/0",
+        {
+            **PATIENCE,
+            "master_name": "mymaster",
+            "sentinel_kwargs": {**SENTINELS, "ssl": True, **TRUSTED, "ssl_ca_certs": "/ca"},
+        },
+        {**TRUSTED, "ssl_ca_certs": "/ca"},
+    ),
+    "amqp://u:p@host//": Broker("amqp://u:p@host//", {}, use_ssl=False),
+    "amqps://u:p@host/v?ssl_ca_certs=/ca": Broker(
+        "amqps://u:p@host/v", {}, {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None, "ca_certs": "/ca"}
+    ),
+    "rediss://a:1;rediss://b:2": Broker("rediss://a:1;rediss://b:2", PATIENCE, TRUSTED),
+}
+
+
+@pytest.mark.parametrize(("url", "expected"), BROKERS.items(), ids=[url.partition("?")[0] for url in BROKERS])
+def test_a_broker_s_address_is_written_as_kombu_takes_it(url: str, expected: Broker) -> None:
+    made = broker(Settings(redis_url="redis://elsewhere", broker_url=url))
+    assert tuple(made) == tuple(expected)
+    connection = Connection(made.url, transport_options=made.transport_options, ssl=made.use_ssl)
+    assert not re.search(r":(p|pw|p%2Fw)", connection.as_uri().partition("//")[2].partition("@")[0])
+
+
+def test_without_a_broker_of_its_own_it_is_the_same_redis() -> None:
+    assert broker(Settings(redis_url="redis://here:1/2")).url == "redis://here:1/2"
+
+
+@pytest.fixture
+def guarded(redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
+    """A Redis that knows one user beside the default one, who is off."""
+    with EmbeddedRedis(redis_binaries[0]) as server, Redis(port=server.port) as admin:
+        admin.acl_setuser("worker", enabled=True, passwords=[f"+{PASSWORD}"], keys=["*"], categories=["+@all"])
+        admin.execute_command("ACL SETUSER default off")
+        yield server
+        server.kill()
+
+
+def test_a_user_of_the_access_list_is_let_in(guarded: EmbeddedRedis) -> None:
+    store = Store(f"redis://worker:{PASSWORD}@127.0.0.1:{guarded.port}/0", Keys())
+    assert store.call(lambda client: client.execute_command("ACL WHOAMI")) == "worker"
+    made = broker(Settings(redis_url=f"redis://worker:{PASSWORD}@127.0.0.1:{guarded.port}/0"))
+    with Connection(made.url, transport_options=made.transport_options) as connection:
+        assert connection.default_channel.client.execute_command("ACL WHOAMI") == "worker"
+    store.close()
+
+
+def test_a_wrong_password_is_told_without_it(guarded: EmbeddedRedis) -> None:
+    store = Store(f"redis://worker:{PASSWORD}-not@127.0.0.1:{guarded.port}/0", Keys())
+    with pytest.raises(StoreError, match=r"^Redis refuses the user or the password$"):
+        store.call(lambda client: client.ping())
+    store.close()
+
+
+def test_a_socket_serves_too(redis_binaries: tuple[ServerBinary, ...], tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    with TunedRedis(redis_binaries[0], "--unixsocket", str(path)):
+        store = Store(f"unix://{path}?db=1", Keys())
+        assert store.call(lambda client: client.set("x", "1"))
+        made = broker(Settings(redis_url=f"unix://{path}?db=1"))
+        with Connection(made.url, transport_options=made.transport_options) as connection:
+            assert connection.default_channel.client.get("x") == b"1"
+        store.close()
+
+
+def test_settings_still_travel_whole_where_they_are_wanted() -> None:
+    settings = Settings(redis_url=f"redis://:{PASSWORD}@h/0")
+    assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 - our own bytes
+
+
+def test_a_receiver_s_redirect_is_not_followed() -> None:
+    """Spans go where the configuration says and nowhere else; the item is dropped and counted."""
+    dropped: list[tuple[str, int]] = []
+    with OtlpReceiver() as elsewhere:
+        away = Accept(status=307, headers={"Location": f"{elsewhere.endpoint}/v1/traces"})
+        with OtlpReceiver(away) as receiver:
+            client = OtlpClient(
+                receiver.endpoint, waits=lambda _: True, dropped=lambda *counted: dropped.append(counted)
+            )
+            channel = Channel("/v1/traces", b"".join, ExportTraceServiceResponse)
+            client.deliver(channel, [b""])
+            client.close()
+        assert (len(receiver.exports), elsewhere.exports) == (1, ())
+    assert dropped == [("rejected", 1)]

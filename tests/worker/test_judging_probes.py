@@ -1,0 +1,59 @@
+"""An endpoint that is back is found out soon, though some evaluation always fails there and is the oldest of all."""
+
+import pytest
+from judging_parts import Desk, Desks, choose, failing, ids, judged
+from stage_parts import Ground, settings_of
+
+from judges.models.model import ChatModel, ChatRequest, ModelUnavailableError
+from worker.limits.gate import Gate, Timing
+from worker.limits.model import LimitedModel
+from worker.metrics import Metrics
+
+PROBE_S = 15
+"""Between two probes, at the longest."""
+POISON = failing(0)
+
+
+class Outage:
+    """An endpoint that is away until it is told otherwise, a worker that asks it, and the time both go by."""
+
+    def __init__(self, ground: Ground, desks: Desks) -> None:
+        self.away = True
+        self._ground = ground
+        self._steady_s = 0.0
+        self._worker: Desk = desks(self._answer, limited=self._behind_a_gate)
+
+    def pass_by(self, seconds: int) -> None:
+        """Let time pass, with the turns of the sweeper that fall in it."""
+        for _ in range(seconds):
+            self._steady_s += 1
+            for batch_id in self._ground.batches():
+                self._ground.client.zincrby(self._ground.keys.leases, -1000, batch_id)
+            self._worker.sweep()
+
+    def _answer(self, request: ChatRequest) -> str:
+        if self.away:
+            raise ModelUnavailableError("away")
+        return POISON(request)
+
+    def _behind_a_gate(self, model: ChatModel) -> LimitedModel:
+        # Nobody waits at it, since the timers of the event loop know nothing of our time.
+        timing = Timing(lambda: self._steady_s, lambda: self._steady_s, lambda _low, high: high)
+        gate = Gate("scripted", 64, patience_s=0.0, timing=timing)
+        return LimitedModel(model, Metrics(settings_of(self._ground)), gate, sleep=_at_once)
+
+
+async def _at_once(_: float) -> None:
+    pass
+
+
+@pytest.mark.parametrize("batch_size", [1, 32], ids=["in a batch of its own", "in one batch with others"])
+def test_what_always_fails_is_not_the_only_probe(ground: Ground, desk: Desks, batch_size: int) -> None:
+    outage = Outage(ground, desk)
+    choose(ground, batch_size, batch_size=batch_size, age_s=60)
+    choose(ground, 40 - batch_size, batch_size=batch_size, first=batch_size)
+    outage.pass_by(60)
+    assert judged(ground) == []
+    outage.away = False
+    outage.pass_by(2 * PROBE_S)
+    assert judged(ground) == ids(*range(1, 40))
