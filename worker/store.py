@@ -177,6 +177,8 @@ def _kind(error: RedisError) -> str:
     """Name a failure without the driver's text, which may hold an address or a command."""
     if isinstance(error, AuthenticationError):
         return "Redis refuses the user or the password"
+    if isinstance(error, ResponseError) and "OOM" in str(error):
+        return "Redis is full: raise its maxmemory, or lower our caps"
     if isinstance(error, ResponseError):
         return f"Redis refused the command ({str(error).split(' ', 1)[0][:32]})"
     return f"Redis does not answer ({type(error).__name__})"

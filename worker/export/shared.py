@@ -1,6 +1,7 @@
 """What spans and events share with others of their kind: made and encoded once, by protobuf's own messages.
 
-Nothing here is of one verdict alone: such a value would push out the others.
+Nothing here is of one verdict alone: such a value would push out the others. Nor is a text that somebody else chose,
+which has no bound.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,6 @@ class Evaluating(NamedTuple):
     outcome: str
     reason: str | None
     service: str
-    environment: str | None
     probability: float
 
 
@@ -82,12 +82,11 @@ class Shared:
         own = [Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.RESULT.format(number, key)) for key in _OWN]
         return Annotation(Span(attributes=key_values(named)).SerializeToString(), *own)
 
-    def _call(self, judge_model: str, status: str, response_model: str | None, finish_reason: str | None) -> bytes:
+    def _call(self, judge_model: str, status: str, finish_reason: str | None) -> bytes:
         attributes: dict[str, Value | None] = {
             name.OPERATION_NAME: "chat",
             name.PROVIDER_NAME: self._providers.get(judge_model, "_OTHER"),
             name.REQUEST_MODEL: judge_model,
-            name.RESPONSE_MODEL: response_model,
             name.FINISH_REASONS: (finish_reason,) if finish_reason else None,
             name.ERROR_TYPE: None if status == "ok" else status,
         }
@@ -101,7 +100,6 @@ def _evaluation(evaluating: Evaluating) -> bytes:
         name.ORIGIN: evaluating.origin,
         name.OUTCOME: evaluating.outcome,
         name.SERVICE: evaluating.service,
-        name.ENVIRONMENT: evaluating.environment,
         name.JUDGE: evaluating.judge,
         name.JUDGE_VERSION: evaluating.judge_version,
         name.JUDGE_MODEL: evaluating.judge_model,

@@ -43,6 +43,8 @@ _EVENT_SAMPLED: Final = LogRecord(flags=1).SerializeToString()
 
 _EVALUATION_ID: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.EVALUATION_ID)
 _TRACE_ID: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.TRACE_ID)
+_ENVIRONMENT: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.ENVIRONMENT)
+_RESPONSE_MODEL: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.RESPONSE_MODEL)
 _COST_USD: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.COST_USD)
 _RESPONSE_ID: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.RESPONSE_ID)
 _INPUT_TOKENS: Final = Attribute(Span.ATTRIBUTES_FIELD_NUMBER, name.INPUT_TOKENS)
@@ -91,7 +93,6 @@ class Telemetry:
             verdict.outcome,
             verdict.reason,
             verdict.service,
-            verdict.environment,
             verdict.probability,
         )
         parts = [
@@ -105,6 +106,8 @@ class Telemetry:
         ]
         if judged is not None:
             parts.append(judged.link)
+        if verdict.environment is not None:
+            parts.append(_ENVIRONMENT.text(verdict.environment))
         if verdict.response_id is not None:
             parts.append(_RESPONSE_ID.text(verdict.response_id))
         if verdict.cost_usd is not None:
@@ -128,10 +131,12 @@ class Telemetry:
             _SPAN_PARENT,
             root,
             _times(call.started_at, call.duration_s),
-            self._shared.call(verdict.judge_model, call.status, call.response_model, call.finish_reason),
+            self._shared.call(verdict.judge_model, call.status, call.finish_reason),
             _INPUT_TOKENS.integer(call.input_tokens),
             _OUTPUT_TOKENS.integer(call.output_tokens),
         ]
+        if call.response_model is not None:
+            parts.append(_RESPONSE_MODEL.text(call.response_model))
         if call.response_id is not None:
             parts.append(_RESPONSE_ID.text(call.response_id))
         return b"".join(parts)
