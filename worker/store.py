@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 import redis
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, OutOfMemoryError, RedisError, ResponseError
 
 from tracejudge.connecting import make_pool
 from worker.addresses import address
@@ -177,7 +177,8 @@ def _kind(error: RedisError) -> str:
     """Name a failure without the driver's text, which may hold an address or a command."""
     if isinstance(error, AuthenticationError):
         return "Redis refuses the user or the password"
-    if isinstance(error, ResponseError) and "OOM" in str(error):
+    # The driver knows it in answers to commands, but not, from 6.2, within the error of a script.
+    if isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error)):
         return "Redis is full: raise its maxmemory, or lower our caps"
     if isinstance(error, ResponseError):
         return f"Redis refused the command ({str(error).split(' ', 1)[0][:32]})"

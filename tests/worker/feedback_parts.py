@@ -4,13 +4,12 @@ import json
 import threading
 from typing import Any
 
-from stage_parts import Chosen, Ground, samples, settings_of
+from stage_parts import Chosen, Ground, pressure_of, samples, settings_of
 
 from judges.verdict import Origin
 from worker.books import Account, read_account
 from worker.ingest.feedback import LateFeedbackPasses
 from worker.metrics import Metrics
-from worker.pressure import Pressure
 from worker.settings import Rule
 
 HEARD = Rule(name="heard", judges=("safety", "relevance_to_query"), rate=0.0, always=("negative_feedback",))

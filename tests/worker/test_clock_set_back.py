@@ -6,11 +6,13 @@ import pytest
 from leases_parts import LEASE_S, MODEL, add, due_in
 from stage_parts import Ground, settings_of
 
+from worker.circuits import Circuits
 from worker.housekeeping import Housekeeping
 from worker.keys import INGEST_GROUP
 from worker.leases import Leases
 from worker.metrics import Metrics
 from worker.pressure import Pressure
+from worker.readiness import Readiness
 
 HOUR_S: Final = 3600.0
 
@@ -19,7 +21,14 @@ HOUR_S: Final = 3600.0
 def housekeeping(ground: Ground) -> Housekeeping:
     settings = settings_of(ground)
     stage = Housekeeping(
-        settings, ground.store, Metrics(settings), groups=(), progress={}, pressure=Pressure(1), circuits=dict
+        settings,
+        ground.store,
+        Metrics(settings),
+        groups=(),
+        readiness=Readiness(),
+        room=dict,
+        pressure=Pressure(1, {MODEL}),
+        circuits=Circuits(ground.store, dict),
     )
     stage.stopping.set()
     stage.turn()
@@ -35,10 +44,10 @@ def test_leases_and_parkings_are_taken_along(ground: Ground, housekeeping: House
     dead, parked, living = (add(ground) for _ in range(3))
     ground.make_due(dead, in_s=HOUR_S + 10)
     ground.make_due(parked, in_s=HOUR_S + 60)
-    ground.make_due(living, in_s=LEASE_S)
+    ground.make_due(living, in_s=LEASE_S - 1)
     set_back(ground, HOUR_S)
     housekeeping.turn()
-    assert [due_in(ground, batch) for batch in (dead, parked, living)] == pytest.approx([10, 60, LEASE_S], abs=2)
+    assert [due_in(ground, batch) for batch in (dead, parked, living)] == pytest.approx([10, 60, LEASE_S - 1], abs=2)
     before = [due_in(ground, batch) for batch in (dead, parked)]
     housekeeping.turn()
     assert [due_in(ground, batch) for batch in (dead, parked)] == pytest.approx(before, abs=2), "once"

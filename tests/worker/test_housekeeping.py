@@ -6,20 +6,31 @@ import pytest
 from leases_parts import MODEL, OTHER, add, ready
 from stage_parts import Ground, samples, settings_of
 
+from worker.circuits import Circuits
 from worker.housekeeping import Housekeeping
 from worker.leases import Leases
 from worker.metrics import Metrics
 from worker.pressure import Bounds, Pressure
+from worker.readiness import Readiness
 
 
 class Keeper:
     """One worker's housekeeping, turned by hand."""
 
-    def __init__(self, ground: Ground, circuits: Callable[[], Mapping[str, bool]] = dict, *, bound: int = 1) -> None:
+    def __init__(
+        self, ground: Ground, circuits: Callable[[], Mapping[str, float | None]] = dict, *, bound: int = 1
+    ) -> None:
         settings = settings_of(ground)
-        self.metrics, self.pressure = Metrics(settings), Pressure(bound)
+        self.metrics, self.pressure = Metrics(settings), Pressure(bound, {MODEL, OTHER})
         self._stage = Housekeeping(
-            settings, ground.store, self.metrics, groups=(), progress={}, pressure=self.pressure, circuits=circuits
+            settings,
+            ground.store,
+            self.metrics,
+            groups=(),
+            readiness=Readiness(),
+            room=dict,
+            pressure=self.pressure,
+            circuits=Circuits(ground.store, circuits),
         )
         self._stage.stopping.set()
 
@@ -46,21 +57,32 @@ def _work(ground: Ground) -> None:
 
 @pytest.mark.usefixtures("_work")
 def test_slow_models_hold_reading_up_and_their_batches_wait(ground: Ground) -> None:
-    keeper = Keeper(ground, lambda: {MODEL: False, OTHER: False})
+    keeper = Keeper(ground, lambda: {MODEL: 0.0, OTHER: None})
     assert keeper.turn() == Bounds(paused=True, shed=frozenset())
     assert keeper.batches == {"waiting": 4, "parked": 1}
 
 
 @pytest.mark.usefixtures("_work")
 def test_what_is_ready_for_a_dead_model_is_parked_and_more_is_shed(ground: Ground) -> None:
-    judging = Keeper(ground, lambda: {MODEL: True, OTHER: True})
+    judging = Keeper(ground, lambda: {MODEL: 2.0, OTHER: 30.0})
     assert judging.turn() == Bounds(paused=False, shed=frozenset({MODEL, OTHER}))
     assert judging.batches == {"waiting": 1, "parked": 4}
     ingesting = Keeper(ground)
     assert ingesting.turn() == judging.turn(), "a worker that judges nothing hears of it"
-    alive = Keeper(ground, lambda: {MODEL: True, OTHER: False})
+    alive = Keeper(ground, lambda: {MODEL: 60.0, OTHER: 0.0})
     assert alive.turn() == Bounds(paused=True, shed=frozenset({MODEL}))
     assert alive.batches == {"waiting": 3, "parked": 2}
+
+
+@pytest.mark.usefixtures("_work")
+def test_a_slow_model_is_shed_only_once_it_has_been_dead_for_a_while(ground: Ground) -> None:
+    here = {MODEL: 0.0, OTHER: 0.0}
+    keeper = Keeper(ground, lambda: here)
+    found = []
+    for here[MODEL] in (0.0, 2.0, 9.9, 10.0, 0.0):
+        found.append(keeper.turn())
+    shed = [False, False, False, True, False]
+    assert found == [Bounds(paused=True, shed=frozenset({MODEL} if is_shed else ())) for is_shed in shed]
 
 
 @pytest.mark.usefixtures("_work")

@@ -12,11 +12,13 @@ from stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, s
 
 from tracejudge import Trace
 from worker.books import Measure, Position, measure, read_account
+from worker.circuits import Circuits
 from worker.housekeeping import Housekeeping
 from worker.keys import INGEST_GROUP
 from worker.leases import Leases
 from worker.metrics import Metrics
 from worker.pressure import Pressure
+from worker.readiness import Readiness
 from worker.settings import Rule
 from worker.store import Entry
 
@@ -201,9 +203,10 @@ def test_of_two_workers_one_counts_a_cut_off_in_its_metrics(ground: Ground) -> N
             ground.store,
             metrics,
             groups=("metrics",),
-            progress={},
-            pressure=Pressure(1),
-            circuits=dict,
+            readiness=Readiness(),
+            room=dict,
+            pressure=Pressure(1, ()),
+            circuits=Circuits(ground.store, dict),
         )
         for metrics in both
     ]

@@ -1,0 +1,24 @@
+"""Experiments: real faults on real processes, each on a Redis, an endpoint and a receiver of its own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from experiment import Experiment
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies in this folder, and give it time: a worker that dies is missed after 15 s at the earliest."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.faults)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Iterator[Experiment]:
+    """Two judges, one judge model whose endpoint takes 50 ms, no worker yet."""
+    with Experiment(tmp_path) as made:
+        yield made

@@ -1,0 +1,248 @@
+"""The harness of the experiments: everything that can be broken, and the check that all of them end with.
+
+`SCALE` says how much of the full experiment is run: times and numbers shrink with it, down to the least that still
+shows the fault. The product's own times (a lease of 15 s, a look every second) are what they are.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, Self
+
+import httpx
+from experiment_books import VERDICTS, check_books, is_clean
+from experiment_recovery import Recoveries
+from support.endpoint import ChatEndpoint
+from support.otlp import OtlpReceiver
+from support.pipeline import Pipeline, Worker, make_traces
+from support.processes import wait_until
+from support.replies import slow, yes_no
+from support.scrape import Scrape
+
+import tracejudge
+from worker.books import Account
+from worker.embedded import EmbeddedRedis
+from worker.store import StoreError
+
+__all__ = ["JUDGES", "RECOVERY_S", "SCALE", "Experiment", "Load", "number", "seconds"]
+
+SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/10")))
+RECOVERY_S: Final = 30.0
+"""What is promised: so long after `kill -9` a batch goes on. Not scaled."""
+JUDGES: Final = ("groundedness", "relevance_to_query")
+PREFIX: Final = "faults"
+JUDGE_MODEL: Final = "judge"
+
+
+def number(full: int, least: int) -> int:
+    """Scale a number of the full experiment, down to the least that is worth running."""
+    return min(full, max(least, round(full * SCALE)))
+
+
+def seconds(full: float, least: float) -> float:
+    """Scale a time of the full experiment, down to the least that is worth running."""
+    return min(full, max(least, full * SCALE))
+
+
+class Experiment:
+    """One Redis with an append-only file, one endpoint, one OTLP receiver, and workers by name.
+
+    Every trace is judged by each of `judges`. What the test does to a part it does to the part itself:
+    `redis.restart()`, `endpoint.behaviour = ...`, `otlp.close()`, `pause("a")`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        judges: Sequence[str] = JUDGES,
+        answer_s: float = 0.05,
+        redis: EmbeddedRedis | None = None,
+    ) -> None:
+        """Prepare; the block starts everything but workers.
+
+        Args:
+            judges: Each judges every trace, all by one judge model.
+            answer_s: How long the endpoint takes.
+            redis: A server that is not started yet, in place of a usual one.
+        """
+        self.judges = tuple(judges)
+        self.redis = redis or EmbeddedRedis(appendonly=True)
+        self.endpoint = ChatEndpoint(slow(answer_s, yes_no()))
+        self.otlp = OtlpReceiver()
+        self.workers: dict[str, Worker] = {}
+        self.pages: list[Scrape] = []
+        """The last page of each worker that is gone."""
+        self.published = 0
+        self._folder = folder
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            for part in (self.redis, self.endpoint, self.otlp):
+                self._stack.enter_context(part)
+            self.pipeline = Pipeline(self.redis.url, PREFIX, self._folder, self._stack)
+            self.recoveries = self._stack.enter_context(Recoveries(self.pipeline.store))
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """Give the settings of a worker, as Python values."""
+        model = {"provider": "openai", "base_url": self.endpoint.base_url, "model": JUDGE_MODEL, "max_in_flight": 48}
+        rules = [{"name": "all", "judges": list(self.judges)}]
+        usual = {"otlp_endpoint": self.otlp.endpoint, "log_level": "warning"}
+        return {**usual, "models": {"default": model}, "rules": rules, **more}
+
+    def start(self, name: str = "a", *, wait: bool = True, **settings: Any) -> Worker:
+        """Start a worker, also one that is gone; `redis_url` may lead through a proxy."""
+        assert name not in self.workers, f"worker {name} runs already"
+        self.workers[name] = self.pipeline.worker(wait=wait, **self.settings(**settings))
+        return self.workers[name]
+
+    def kill(self, name: str = "a") -> None:
+        """`kill -9`, right after its page was read; what it held must go on within `RECOVERY_S`."""
+        worker = self._last_page(name)
+        self.recoveries.begin()
+        worker.program.kill()
+
+    def terminate(self, name: str = "a", timeout_s: float = 30.0) -> int:
+        """Send SIGTERM and wait for the end: the exit status."""
+        return self._last_page(name).program.terminate(timeout_s)
+
+    def pause(self, name: str = "a") -> None:
+        """Stop a worker in the middle of whatever it does."""
+        self.workers[name].program.signal(signal.SIGSTOP)
+
+    def resume(self, name: str = "a") -> None:
+        self.workers[name].program.signal(signal.SIGCONT)
+
+    def load(self, rate: float, total: int | None = None, *, redis_url: str | None = None) -> "Load":
+        """Publish at a rate while the block lasts; with `total`, leaving it waits until so many are published."""
+        return Load(self, rate, total, redis_url or self.redis.url)
+
+    def publish(self, traces: int) -> None:
+        """Publish so many at once, and wait until Redis has them."""
+        self.pipeline.publish(make_traces(traces, first=self.published, ended_at=time.time()))
+        self.published += traces
+
+    @property
+    def finished(self) -> int:
+        """Evaluations with a verdict, by the books; -1 while Redis does not answer."""
+        try:
+            return sum(self.pipeline.booked(name) for name in ("scored", "abstained", "unscored"))
+        except StoreError:
+            return -1
+
+    def wait_finished(self, evaluations: int, timeout_s: float = 60.0) -> None:
+        wait_until(lambda: self.finished >= evaluations, timeout_s, f"{evaluations} evaluations to be finished")
+
+    @property
+    def counted(self) -> float:
+        """Verdicts that the pages of all workers tell of, those of the dead included."""
+        running = [page for name in self.workers if (page := self._page(name)) is not None]
+        return sum(page.total(VERDICTS) for page in (*self.pages, *running))
+
+    @property
+    def evaluations(self) -> int:
+        """How many evaluations the published traces ask for."""
+        return self.published * len(self.judges)
+
+    def settle(self, timeout_s: float = 90.0) -> Account:
+        """Wait until nothing is on its way, in the books and in the exporters' groups; give the books."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            account = self._account()
+            if account is not None and account.published >= self.published and account.settled:
+                break
+            assert time.monotonic() < deadline, f"not settled within {timeout_s:g} s: {account}"
+            time.sleep(0.2)
+        left = max(20.0, deadline - time.monotonic())  # what a dead exporter had read is taken over after 15 s
+        wait_until(lambda: is_clean(self.pipeline), left, "the exporters to read the rest")
+        return self.pipeline.account()
+
+    def assert_books(self, *, timeout_s: float = 90.0, spans: bool = True) -> Account:
+        """Settle, and check all that every experiment promises.
+
+        Args:
+            timeout_s: How long settling may take.
+            spans: Whether every verdict must have reached the receiver; a wrong or double one is never allowed.
+        """
+        account = self.settle(timeout_s)
+        check_books(self.pipeline, account, self.otlp, counted=self.counted, all_spans=spans)
+        self.recoveries.check(RECOVERY_S)
+        return account
+
+    def assert_all_scored(self, **settling: Any) -> Account:
+        """Check the books, and that every evaluation of every published trace was scored."""
+        account = self.assert_books(**settling)
+        ends = (account.published, account.dropped, account.chosen, account.scored)
+        assert ends == (self.published, 0, self.evaluations, self.evaluations)
+        return account
+
+    def _account(self) -> Account | None:
+        try:
+            return self.pipeline.account()
+        except StoreError:
+            return None
+
+    def _last_page(self, name: str) -> Worker:
+        page = self._page(name)
+        if page is not None:
+            self.pages.append(page)
+        return self.workers.pop(name)
+
+    def _page(self, name: str) -> Scrape | None:
+        try:
+            return self.workers[name].scrape()
+        except httpx.TransportError:
+            return None
+
+
+class Load:
+    """Publishes through the SDK at a steady rate, in a thread; one at a time, for the SDK is one a process."""
+
+    def __init__(self, experiment: Experiment, rate: float, total: int | None, redis_url: str) -> None:
+        self._experiment, self._rate, self._total, self._redis_url = experiment, rate, total, redis_url
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._publish, name="load", daemon=True)
+        self.published = 0
+
+    def __enter__(self) -> Self:
+        options: Mapping[str, Any] = {"max_items": 50_000, "max_bytes": 512 * 1024 * 1024}
+        tracejudge.init(service="tests", redis_url=self._redis_url, prefix=self._experiment.pipeline.prefix, **options)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if self._total is None or kind is not None:
+            self._stop.set()
+        self._thread.join()
+        try:
+            assert tracejudge.flush(60) or kind is not None, "the SDK could not publish the rest"
+        finally:
+            tracejudge.shutdown()
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def _publish(self) -> None:
+        began = time.monotonic()
+        while not self._stop.wait(0.02) and (self._total is None or self.published < self._total):
+            due = int((time.monotonic() - began) * self._rate) - self.published
+            if self._total is not None:
+                due = min(due, self._total - self.published)
+            for trace in make_traces(due, first=self._experiment.published, ended_at=time.time()):
+                tracejudge.publish(trace)
+            self.published += due
+            self._experiment.published += due

@@ -1,0 +1,124 @@
+"""What every experiment ends with: nothing lost, nothing twice, nothing left behind."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from support.otlp import OtlpReceiver
+from support.pipeline import Pipeline
+
+from judges.verdict import Verdict
+from worker.books import Account
+from worker.store import StoreError
+
+__all__ = ["VERDICTS", "check_books", "groups_behind", "is_clean", "left_behind"]
+
+VERDICTS = "tracejudge_verdicts_total"
+EVALUATION_ID = "tracejudge.evaluation.id"
+
+
+def is_clean(pipeline: Pipeline) -> bool:
+    """Tell whether nothing is left of the work, and the exporters have read all of it; False without Redis."""
+    try:
+        return not left_behind(pipeline) and not groups_behind(pipeline)
+    except StoreError:
+        return False
+
+
+def check_books(pipeline: Pipeline, account: Account, otlp: OtlpReceiver, *, counted: float, all_spans: bool) -> None:
+    """Check the sums of an experiment that has settled.
+
+    Args:
+        pipeline: Where it ran.
+        account: Its books.
+        otlp: What received its spans.
+        counted: Verdicts that the last pages of all workers tell of.
+        all_spans: Whether each verdict must have a span.
+    """
+    assert account.lost == 0, account
+    entries = pipeline.outbox()
+    verdicts = [entry.verdict for entry in entries if entry.kind == "j"]
+    _check_verdicts(pipeline, account, verdicts)
+    _check_counts(verdicts, counted)
+    _check_spans({verdict.evaluation_id for verdict in verdicts}, otlp, all_spans=all_spans)
+    assert left_behind(pipeline) == {}
+    assert groups_behind(pipeline) == {}
+
+
+def left_behind(pipeline: Pipeline) -> dict[str, Any]:
+    """Give what unfinished work leaves in Redis, by key; empty when all is done."""
+    keys = pipeline.keys
+    counted = {
+        keys.leases: pipeline.store.call(lambda client: client.zcard(keys.leases)),
+        keys.holders: pipeline.store.call(lambda client: client.hlen(keys.holders)),
+        keys.waiting: sum(map(int, pipeline.store.call(lambda client: client.hvals(keys.waiting)))),
+        **{pattern: _amount(pipeline, pattern) for pattern in (keys.batch("*"), keys.ready("*"), keys.tries("*"))},
+    }
+    return {key: amount for key, amount in counted.items() if amount}
+
+
+def groups_behind(pipeline: Pipeline) -> dict[str, Any]:
+    """Give the groups with entries that are pending, or that nobody has read."""
+    found = {}
+    for stream in (pipeline.keys.traces, pipeline.keys.verdicts):
+        last = _last_id(pipeline, stream)
+        for group in pipeline.store.call(lambda client, name=stream: client.xinfo_groups(name)):
+            pending, position = group["pending"], _parts(group["last-delivered-id"])
+            if pending or position < last:
+                found[group["name"].decode()] = (pending, position, last)
+    return found
+
+
+def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Verdict]) -> None:
+    finished = account.chosen - account.dead - account.waiting - account.removed
+    assert account.chosen == _amount(pipeline, pipeline.keys.chosen("*")), "chosen twice, or not in the books"
+    assert _finished_ids(pipeline) == {verdict.evaluation_id for verdict in verdicts}
+    assert finished == len(verdicts), f"{finished} evaluations are finished, with {len(verdicts)} verdicts"
+    twice = {name: times for name, times in Counter(v.evaluation_id for v in verdicts).items() if times > 1}
+    assert twice == {}, "in the outbox more than once"
+    assert [verdict for verdict in verdicts if verdict.outcome == "scored" and not verdict.scores] == []
+    assert account.scored == sum(verdict.outcome == "scored" for verdict in verdicts)
+
+
+def _check_counts(verdicts: Sequence[Verdict], counted: float) -> None:
+    """A kill may take counts with it that were on no page; more than there are never come."""
+    there_are = sum(len(verdict.metrics) for verdict in verdicts)
+    assert counted <= there_are, f"{counted:g} counted of {there_are}"
+
+
+def _check_spans(evaluation_ids: set[str], otlp: OtlpReceiver, *, all_spans: bool) -> None:
+    """The same span may come twice; it is the same by its ids."""
+    ids: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for span in otlp.spans:
+        if EVALUATION_ID in span.attributes and not span.parent_span_id:
+            ids[span.attributes[EVALUATION_ID]].add((span.trace_id, span.span_id))
+    assert {name: several for name, several in ids.items() if len(several) > 1} == {}, "one evaluation, several spans"
+    assert ids.keys() <= evaluation_ids, "spans of evaluations that have no verdict"
+    if all_spans:
+        assert len(evaluation_ids - ids.keys()) == 0, "verdicts without a span"
+
+
+def _finished_ids(pipeline: Pipeline) -> set[str]:
+    """Read the ledger; what was removed, as by `forget`, is there but has no verdict."""
+    before = len(pipeline.keys.ledger(""))
+    names = _names(pipeline, pipeline.keys.ledger("*"))
+    values = pipeline.store.call(lambda client: client.mget(names)) if names else []
+    return {name.decode()[before:] for name, value in zip(names, values, strict=True) if value != b"removed"}
+
+
+def _amount(pipeline: Pipeline, pattern: str) -> int:
+    return len(_names(pipeline, pattern))
+
+
+def _names(pipeline: Pipeline, pattern: str) -> list[bytes]:
+    return pipeline.store.call(lambda client: list(set(client.scan_iter(pattern, count=5000))))
+
+
+def _last_id(pipeline: Pipeline, stream: str) -> tuple[int, int]:
+    newest = pipeline.store.call(lambda client: client.xrevrange(stream, count=1))
+    return _parts(newest[0][0]) if newest else (0, 0)
+
+
+def _parts(entry_id: bytes) -> tuple[int, int]:
+    time_ms, sequence = entry_id.split(b"-")
+    return int(time_ms), int(sequence)

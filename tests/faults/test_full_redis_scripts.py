@@ -1,0 +1,151 @@
+"""Each script of ours on a full Redis: refused as a whole, or done as a whole, as the order of its writes decides.
+
+Redis looks at its memory when a script begins, and refuses at most the first write; after it all others pass.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from redis import Redis
+from redis_faults import filled, server_of
+
+from judges.verdict import Verdict
+from worker.batches import fresh_id, made_at_ms
+from worker.books import Caps, measure
+from worker.circuits import Circuits
+from worker.embedded import EmbeddedRedis, ServerBinary
+from worker.keys import Keys
+from worker.leases import Held, Leases
+from worker.ledger import Finished, Ledger
+from worker.presence import Presence
+from worker.settings import Settings
+from worker.store import Store, StoreError
+
+MODEL = "judge"
+GROUP = "metrics"
+SETTINGS = Settings()
+VERDICT = Verdict(
+    evaluation_id="0" * 32,
+    outcome="abstained",
+    metrics=("safety",),
+    trace_id="0" * 32,
+    service="shop",
+    judge="safety",
+    judge_version="0" * 32,
+    judge_model=MODEL,
+    probability=1.0,
+    weight=1.0,
+    started_at=1.0,
+    duration_s=1.0,
+)
+
+
+class Full(NamedTuple):
+    """A full Redis with a batch that is held, one that is ready, and a verdict that a reader has read."""
+
+    store: Store
+    client: Redis
+    leases: Leases
+    held: Held
+    read: bytes
+
+    def everything(self) -> dict[bytes, bytes]:
+        return {key: self.client.dump(key) for key in self.client.scan_iter()}
+
+
+@pytest.fixture(scope="module", params=["6.2", "7"])
+def server(request: pytest.FixtureRequest, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
+    with server_of(request.param, redis_binaries) as server:
+        yield server
+
+
+@pytest.fixture
+def full(server: EmbeddedRedis) -> Iterator[Full]:
+    with Redis.from_url(server.url) as client:
+        client.flushdb()
+        keys = Keys("full")
+        store = Store(server.url, keys)
+        leases = Leases(store, tries_ttl_s=3600)
+        for made_at_s in (1_700_000_000.0, 1_700_000_001.0):
+            batch_id = fresh_id(MODEL, made_at_s)
+            client.set(keys.batch(batch_id), "{}")
+            client.zadd(keys.ready(MODEL), {batch_id: made_at_ms(batch_id)})
+            client.zadd(keys.leases, {batch_id: 0})
+        (taken,) = leases.take(MODEL, "ours", 1)
+        for number in range(1_000):
+            client.xadd(keys.traces, {"v": "1", "t": f"{number}"})
+        read = client.xadd(keys.verdicts, {"v": "1", "j": "{}"})
+        client.xgroup_create(keys.verdicts, GROUP, id="0")
+        client.xreadgroup(GROUP, "reader", {keys.verdicts: ">"})
+        with filled(server):
+            yield Full(store, client, leases, taken.held, read)
+        store.close()
+
+
+Call = Callable[[Full], Any]
+
+
+def keep(full: Full) -> Any:
+    return full.store.run("keep", (full.store.keys.verdicts,), (GROUP, "reader", full.read))
+
+
+def acknowledge(full: Full) -> Any:
+    return full.store.run("acknowledge", (full.store.keys.verdicts, full.store.keys.books), (GROUP, full.read))
+
+
+def clock(full: Full) -> Any:
+    keys = full.store.keys
+    return full.store.run(
+        "clock", (keys.clock, keys.leases, keys.feedback, keys.traces, keys.verdicts), (15_000, 1_000)
+    )
+
+
+DONE: dict[str, Call] = {
+    "renew": lambda full: full.leases.renew([full.held]) == set(),
+    "put back": lambda full: full.leases.put_back(full.held),
+    "park": lambda full: full.leases.put_back(full.held, delay_s=60, tries={"evaluation": 1}),
+    "finish": lambda full: full.leases.finish(full.held.batch_id, MODEL),
+    "measure": lambda full: measure(full.store, Caps(max_entries=100), groups=(GROUP,), tell=True),
+    "acknowledge": acknowledge,
+    "keep": keep,
+    "clock": clock,
+    "circuits": lambda full: Circuits(full.store, lambda: {MODEL: None}).exchange(),
+    "presence": lambda full: Presence(full.store).tell({"judge": True}),
+}
+REFUSED: dict[str, Call] = {
+    "take": lambda full: full.leases.take(MODEL, "ours", 1),
+    "sweep": lambda full: full.leases.sweep([MODEL]),
+    "record": lambda full: Ledger(full.store, SETTINGS).record([Finished.of(VERDICT)]),
+    "open outbox": lambda full: full.store.run(
+        "open_outbox", (full.store.keys.verdicts, full.store.keys.books), ("otel",)
+    ),
+}
+
+
+@pytest.mark.parametrize("call", DONE.values(), ids=DONE.keys())
+def test_what_keeps_work_or_makes_room_is_done(full: Full, call: Call) -> None:
+    before = full.everything()
+    call(full)
+    assert full.everything() != before
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED.keys())
+def test_what_begins_or_ends_work_is_refused_and_changes_nothing(full: Full, call: Call) -> None:
+    before = full.everything()
+    with pytest.raises(StoreError, match="Redis is full"):
+        call(full)
+    assert full.everything() == before
+
+
+def test_a_lease_is_renewed_for_its_length(full: Full) -> None:
+    full.leases.renew([full.held])
+    due_ms = full.client.zscore(full.store.keys.leases, full.held.batch_id)
+    assert due_ms is not None
+    assert due_ms > time.time() * 1000 + 10_000
+
+
+def test_measuring_trims_to_the_caps(full: Full) -> None:
+    measure(full.store, Caps(max_entries=100))
+    assert full.client.xlen(full.store.keys.traces) <= 200

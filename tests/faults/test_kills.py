@@ -1,0 +1,35 @@
+"""Workers that die, and workers that are replaced, under load."""
+
+import random
+import time
+
+from experiment import Experiment, number, seconds
+
+TRACES = number(5_000, least=1_000)
+KILLS = number(20, least=5)
+PAUSE_S = seconds(5, least=1)
+
+
+def test_kill_minus_9_at_random_moments(experiment: Experiment) -> None:
+    chance = random.Random(6)
+    experiment.start()
+    # So that the load lasts over all kills: a worker takes about two seconds to start.
+    with experiment.load(TRACES / (KILLS * 2.5), TRACES):
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(0.1, 1.5))
+            experiment.kill()
+            experiment.start()
+    experiment.assert_all_scored()
+    assert experiment.recoveries.took_s, "each kill must hit work"
+
+
+def test_rolling_restart_of_two_workers(experiment: Experiment) -> None:
+    for name in ("a", "b"):
+        experiment.start(name)
+    rounds = number(4, least=1)
+    with experiment.load(TRACES / (rounds * (2 * PAUSE_S + 3)), TRACES):
+        for name in ("a", "b") * rounds:
+            time.sleep(PAUSE_S)
+            assert experiment.terminate(name) == 0
+            experiment.start(name)
+    experiment.assert_all_scored()

@@ -1,0 +1,33 @@
+"""A worker that stands still for longer than its lease, and then goes on as if nothing had been."""
+
+import random
+import time
+
+from experiment import RECOVERY_S, Experiment
+from support import replies
+from support.processes import wait_until
+
+from worker.leases import LEASE_MS
+
+EVALUATIONS = 60
+
+
+def test_paused_past_its_lease_and_continued(experiment: Experiment) -> None:
+    """What it was answered meanwhile comes too late; what it had written stands."""
+    chance = random.Random(6)
+    experiment.endpoint.behaviour = lambda _: replies.slow(chance.uniform(0.1, 3.0), replies.yes_no())
+    experiment.start("paused", batch_size=EVALUATIONS)
+    experiment.publish(EVALUATIONS // 2)
+    experiment.wait_finished(EVALUATIONS // 4)
+    experiment.pause("paused")
+    began = time.monotonic()
+    assert experiment.finished < EVALUATIONS, "the pause must fall into the middle of the batch"
+    experiment.start("other", batch_size=EVALUATIONS)
+    experiment.wait_finished(EVALUATIONS, timeout_s=RECOVERY_S)
+    assert time.monotonic() - began > LEASE_MS / 1000 - 5 - 1, "before that the batch was the paused worker's"
+    experiment.resume("paused")
+    wait_until(lambda: "lease lost" in experiment.workers["paused"].program.stderr, 10, "it to notice")
+    account = experiment.assert_all_scored()
+    assert account.scored == EVALUATIONS
+    assert experiment.counted == EVALUATIONS, "nobody died, so each is counted once"
+    assert len(experiment.endpoint.calls) < 2 * EVALUATIONS, "what was written is not asked again"

@@ -1,0 +1,133 @@
+"""A steady load, and every little while something else goes wrong: half a minute here, half an hour at full length."""
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from experiment import SCALE, Experiment, seconds
+from redis import Redis
+from redis_faults import frozen, restart
+from support import otlp as collector
+from support import replies
+from support.proxy import HOLDS, REFUSES, Proxy, cuts_replies, delays, resets_after
+
+SOAK_S: Final = 1800.0 if SCALE >= 1 else 24.0
+EVERY_S: Final = seconds(20, least=4)
+FAULT_S: Final = seconds(18, least=3)
+RATE: Final = 30.0
+NETWORKS: Final = (REFUSES, HOLDS, delays(0.3), resets_after(1500), cuts_replies(0.5), cuts_replies(0.0, chance=0.2))
+
+
+class Mischief:
+    """What may happen. Worker `a` reaches Redis through the proxy, `b` and the service do not."""
+
+    def __init__(self, experiment: Experiment, proxy: Proxy, chance: random.Random) -> None:
+        self.experiment, self._proxy, self.chance = experiment, proxy, chance
+        self._usual = experiment.endpoint.behaviour
+
+    def start(self, name: str) -> None:
+        """Start a worker on its own way to Redis."""
+        port = self._proxy.port if name == "a" else self.experiment.redis.port
+        self.experiment.start(name, redis_url=f"redis://127.0.0.1:{port}/0", wait=False)
+
+    def kinds(self) -> list[Callable[[], None]]:
+        return [
+            self.kill,
+            self.replace,
+            self.pause,
+            self.restart_redis,
+            self.freeze_redis,
+            self.cut_network,
+            self.delete_queue,
+            self.fail_endpoint,
+            self.fail_receiver,
+        ]
+
+    def kill(self) -> None:
+        name = self._somebody()
+        self.experiment.kill(name)
+        self.start(name)
+
+    def replace(self) -> None:
+        name = self._somebody()
+        assert self.experiment.terminate(name) == 0
+        self.start(name)
+
+    def pause(self) -> None:
+        name = self._somebody()
+        self.experiment.pause(name)
+        time.sleep(FAULT_S)
+        self.experiment.resume(name)
+
+    def restart_redis(self) -> None:
+        restart(self.experiment.redis, away_s=FAULT_S / 4)
+
+    def freeze_redis(self) -> None:
+        with frozen(self.experiment.redis):
+            time.sleep(FAULT_S)
+
+    def cut_network(self) -> None:
+        with self._proxy.network(self.chance.choice(NETWORKS)):
+            time.sleep(FAULT_S)
+
+    def delete_queue(self) -> None:
+        with Redis.from_url(self.experiment.redis.url) as client:
+            client.delete(f"{self.experiment.pipeline.prefix}.judge")
+
+    def fail_endpoint(self) -> None:
+        failures = (replies.failing(429, retry_after=1), replies.failing(503), replies.cuts(0.5), replies.hangs())
+        self.experiment.endpoint.behaviour = self.chance.choice(failures)
+        time.sleep(FAULT_S)
+        self.experiment.endpoint.behaviour = self._usual
+
+    def fail_receiver(self) -> None:
+        failures = (collector.failing(429, retry_after=1), collector.failing(503), collector.slow(1.0))
+        self.experiment.otlp.behaviour = self.chance.choice(failures)
+        time.sleep(FAULT_S)
+        self.experiment.otlp.behaviour = collector.Accept()
+
+    def _somebody(self) -> str:
+        return self.chance.choice(("a", "b"))
+
+
+@pytest.fixture
+def mischief(tmp_path: Path) -> Iterator[Mischief]:
+    """At full length each soak is another one, which its seed repeats."""
+    seed = random.randrange(1_000_000) if SCALE >= 1 else 6
+    print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
+    with contextlib.ExitStack() as stack:
+        experiment = stack.enter_context(Experiment(tmp_path))
+        proxy = stack.enter_context(Proxy(experiment.redis.port))
+        yield Mischief(experiment, proxy, random.Random(seed))
+
+
+@pytest.mark.timeout(SOAK_S + 300)
+def test_steady_load_with_a_random_fault_every_little_while(mischief: Mischief) -> None:
+    experiment = mischief.experiment
+    for name in ("a", "b"):
+        mischief.start(name)
+    happened = []
+    ends = time.monotonic() + SOAK_S
+    with experiment.load(RATE):
+        for happens in _in_turn(mischief):
+            began = time.monotonic()
+            happens()
+            happened.append(happens.__name__)
+            print(f"{time.strftime('%X')} {happens.__name__}: {experiment.finished} finished")  # noqa: T201
+            time.sleep(max(0.0, began + EVERY_S - time.monotonic()))
+            if time.monotonic() > ends:
+                break
+    experiment.assert_all_scored(timeout_s=150)
+    assert len(happened) >= SOAK_S / (EVERY_S + 5)
+
+
+def _in_turn(mischief: Mischief) -> Iterator[Callable[[], None]]:
+    """Give all kinds in an order by chance, over and over."""
+    while True:
+        kinds = mischief.kinds()
+        mischief.chance.shuffle(kinds)
+        yield from kinds

@@ -1,0 +1,128 @@
+"""Two versions side by side, as during a rolling upgrade: each worker leaves to the other what only that one knows."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment import Experiment, number, seconds
+from support.processes import wait_until
+
+from worker.keys import outbox_groups
+
+TRACES = number(5_000, least=400)
+LOAD_S = seconds(20, least=2)
+RULES = {"old": "Name the parcel.", "new": "Name the parcel and what it holds."}
+OLD, NEW = "old", "new"
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Iterator[Experiment]:
+    """One judge, which comes in two versions: its settings are part of its version."""
+    with Experiment(tmp_path, judges=("guidelines",)) as made:
+        yield made
+
+
+def start(experiment: Experiment, version: str, **settings: Any) -> None:
+    experiment.start(version, judges={"guidelines": {"guidelines": [RULES[version]]}}, **settings)
+
+
+def versions(experiment: Experiment) -> Counter[str]:
+    return Counter(entry.verdict.judge_version for entry in experiment.pipeline.outbox())
+
+
+def asked(experiment: Experiment) -> Counter[str]:
+    """Count the calls with the rule of each version."""
+    texts = [call.text() for call in experiment.endpoint.calls]
+    new = sum(RULES[NEW] in text for text in texts)
+    return Counter({NEW: new, OLD: len(texts) - new})
+
+
+def test_both_versions_choose_and_judge_during_an_upgrade(experiment: Experiment) -> None:
+    """The same trace is never judged by both: who reads it decides."""
+    for version in (OLD, NEW):
+        start(experiment, version)
+    with experiment.load(TRACES / LOAD_S, TRACES):
+        pass
+    experiment.assert_all_scored(timeout_s=120)
+    assert sorted(versions(experiment).values()) == sorted(asked(experiment).values())
+    assert len(versions(experiment)) == 2, "both must choose"
+
+
+def test_what_waits_for_the_old_version_waits_until_somebody_has_it(experiment: Experiment) -> None:
+    """An upgrade that is undone: nothing is lost in between, and nothing judged by the wrong version."""
+    start(experiment, OLD, roles="ingest")
+    experiment.publish(60)
+    wait_until(lambda: experiment.pipeline.booked("chosen") == 60, 20, "the traces to be chosen")
+    start(experiment, NEW, roles="judge,export")
+    wait_until(lambda: _parked(experiment) > 0, 20, "the new worker to hand them back")
+    account = experiment.pipeline.account()
+    assert (account.waiting, account.lost, account.scored) == (60, 0, 0)
+    assert experiment.terminate(OLD) == 0
+    start(experiment, OLD, roles="judge")
+    experiment.assert_all_scored(timeout_s=120)
+    assert asked(experiment) == {OLD: 60, NEW: 0}
+
+
+def test_batches_of_a_later_version_are_handed_back(experiment: Experiment) -> None:
+    start(experiment, OLD, roles="ingest")
+    experiment.publish(60)
+    wait_until(lambda: experiment.pipeline.booked("chosen") == 60, 20, "the traces to be chosen")
+    _rewrite_batches(experiment, b'"v":1,', b'"v":2,')
+    experiment.terminate(OLD)
+    start(experiment, OLD, roles="judge,export")
+    batches = len(_batches(experiment))
+    wait_until(lambda: _parked(experiment) == batches, 20, "all batches to be handed back")
+    account = experiment.pipeline.account()
+    assert (account.waiting, account.lost, len(experiment.endpoint.calls)) == (60, 0, 0)
+    # A worker of the later version, which is this one as far as we know, comes.
+    _rewrite_batches(experiment, b'"v":2,', b'"v":1,')
+    experiment.assert_all_scored(timeout_s=60)
+
+
+def test_outbox_entries_of_a_later_version_wait_while_others_flow(experiment: Experiment) -> None:
+    store, keys = experiment.pipeline.store, experiment.pipeline.keys
+    start(experiment, OLD)
+    experiment.publish(10)
+    experiment.wait_finished(10)
+    later = [store.call(lambda client: client.xadd(keys.verdicts, {"v": "2", "x": "later"})) for _ in range(3)]
+    experiment.publish(20)
+    wait_until(lambda: experiment.counted == 30, 20, "the verdicts behind them to be counted")
+    wait_until(lambda: len(experiment.otlp.logs) >= 30, 20, "and exported")
+    assert experiment.terminate(OLD) == 0
+    start(experiment, OLD)
+    experiment.publish(5)
+    experiment.wait_finished(35)
+    for group in outbox_groups(otel=True):
+        wait_until(lambda name=group: _pending(experiment, name) == later, 20, "only the later ones to wait")
+        # A worker of the later version comes, and is done with them.
+        store.call(lambda client, name=group: client.xack(keys.verdicts, name, *later))
+    experiment.assert_all_scored()
+
+
+def _parked(experiment: Experiment) -> int:
+    keys = experiment.pipeline.keys
+    holders = experiment.pipeline.store.call(lambda client: client.hvals(keys.holders))
+    return holders.count(b"parked")
+
+
+def _batches(experiment: Experiment) -> list[bytes]:
+    pattern = experiment.pipeline.keys.batch("*")
+    return experiment.pipeline.store.call(lambda client: list(client.scan_iter(pattern, count=1000)))
+
+
+def _rewrite_batches(experiment: Experiment, old: bytes, new: bytes) -> None:
+    def rewrite(client: Any) -> None:
+        for name in _batches(experiment):
+            client.set(name, client.get(name).replace(old, new, 1))
+
+    experiment.pipeline.store.call(rewrite)
+
+
+def _pending(experiment: Experiment, group: str) -> list[bytes]:
+    stream = experiment.pipeline.keys.verdicts
+    entries = experiment.pipeline.store.call(
+        lambda client: client.xpending_range(stream, group, min="-", max="+", count=100)
+    )
+    return [entry["message_id"] for entry in entries]
