@@ -217,7 +217,7 @@ def test_an_error_of_ours_parks_the_batch_and_quotes_nothing(
     (batch_id,) = choose(ground, 1)
     worker = desk()
 
-    def break_down(*_: Any) -> None:
+    def break_down(*_: Any, **__: Any) -> None:
         raise ValueError(output(0))
 
     with monkeypatch.context() as broken, capture_logs() as lines:

@@ -80,6 +80,22 @@ def test_the_endpoint_is_left_alone_as_long_as_it_asks_but_not_past_the_end(
     assert holders(ground) == {batch_id: "parked"}
 
 
+@pytest.mark.parametrize(
+    ("was_asked", "closed_for_s", "delay_s"), [(True, 30.0, 32.0), (True, 0.0, 9.0), (False, 30.0, 9.0)]
+)
+def test_who_asked_a_closed_endpoint_in_vain_lets_others_go_first(
+    ground: Ground, desk: Desks, *, was_asked: bool, closed_for_s: float, delay_s: float
+) -> None:
+    (batch_id,) = choose(ground, 3)
+    error = ModelUnavailableError("away", 9.0)
+    error.was_asked = was_asked
+    worker = desk(failing(0, 1, 2, error=error))
+    worker.begin(batch_id)
+    worker.gate.closed_for_s = closed_for_s
+    worker.end()
+    assert ground.leases()[batch_id] == soon(delay_s)
+
+
 def test_a_verdict_counts_the_calls_of_all_rounds(ground: Ground, desk: Desks) -> None:
     (batch_id,) = choose(ground, 3)
     worker = desk(failing(1, 2))

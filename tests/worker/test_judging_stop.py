@@ -4,9 +4,11 @@ import threading
 from typing import Any
 
 import pytest
-from judging_parts import Desks, assert_settled, choose, failing, holders, ids, judged, output, ready, refuse
+from judging_parts import MODEL, Desks, assert_settled, choose, failing, holders, ids, judged, output, ready, refuse
 from stage_parts import Ground
 from support.processes import wait_until
+
+from judges.models.model import ModelSettings
 
 
 def test_what_runs_may_end_within_the_grace(ground: Ground, desk: Desks) -> None:
@@ -34,6 +36,13 @@ def test_a_stopped_worker_gives_its_leases_back_at_once(ground: Ground, desk: De
     assert ground.everything() == before, "it takes nothing any more"
     desk().run(batch_ids[1])
     assert_settled(ground, scored=3)
+
+
+def test_all_gates_are_shut_so_that_no_call_begins(desk: Desks) -> None:
+    other = ModelSettings(provider="scripted", model="other")
+    worker = desk(models={"default": MODEL, "other": other})
+    worker.judging.stop(0.1)
+    assert [gate.is_shut for gate in worker.gates.values()] == [True, True]
 
 
 def test_a_worker_in_a_hurry_does_not_wait_for_what_runs(ground: Ground, desk: Desks) -> None:
