@@ -6,7 +6,7 @@ Whoever kills, fills or configures a server starts an `EmbeddedRedis` for itself
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -16,6 +16,14 @@ from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 
 from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let what was captured travel from one process of the tests to another: hostile texts may be no UTF-8."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @dataclass

@@ -264,7 +264,7 @@ def _is_broker(url: str) -> bool:
 
 def _check_models(settings: Settings, place: str) -> None:
     """Check what concerns the file; the bounds of a model are checked where models are made."""
-    endpoints: dict[str, str] = {}
+    endpoints: dict[str, tuple[str, str]] = {}
     for name, model in settings.models.items():
         here = f"{place}: models.{name}"
         if model.api_key_env is not None and _VARIABLE_NAME.fullmatch(model.api_key_env) is None:
@@ -274,6 +274,6 @@ def _check_models(settings: Settings, place: str) -> None:
             check(model)
         except ModelSettingsError as error:
             raise SettingsError(f"{here}.{error}") from error
-        endpoint = (model.base_url or "").rstrip("/")
+        endpoint = model.provider, (model.base_url or "").rstrip("/")
         if endpoints.setdefault(model.judge_model, endpoint) != endpoint:
             raise SettingsError(f"{here}.label: another endpoint serves {model.judge_model!r} too; label each of them")

@@ -125,11 +125,14 @@ class Runtime:
         began = time.monotonic()
         self._readiness.end()
         _stop(self._ingest)
-        _stop([*self._waking, *self._sweepers])
+        for stage in self._waking:
+            # It may hang on a broker, and nothing is lost with it: waited for when all that matters is done.
+            stage.stopping.set()
+        _stop(self._sweepers)
         if self._has("judge"):
             self.judging.stop(self.settings.grace_s)
         _stop(self._exporters)
-        _stop([self._housekeeping])
+        _stop([*self._waking, self._housekeeping])
         self.store.close()
         self._serving.stop()
         log.info("worker stopped", seconds=round(time.monotonic() - began, 2))
@@ -145,6 +148,8 @@ class Runtime:
             readiness.watch(stage.name, stage.role, stage)
         if self._has("judge"):
             readiness.watch("event-loop", "judge", self.judging)
+        for stage in self._waking:
+            readiness.watch(stage.name, None, stage)
         readiness.watch(self._housekeeping.name, None, self._housekeeping)
         for flow, role, what in expected(self.settings.roles, groups, judge_models):
             readiness.expect(flow, role, what)
@@ -183,8 +188,8 @@ class Runtime:
         return Reviving(
             self.settings,
             self.store,
-            healthy=lambda: [name for name, gate in gates.items() if not gate.circuit_open],
-            probed=lambda: [name for name, gate in gates.items() if gate.circuit_open and gate.closed_for_s == 0],
+            healthy=lambda: [name for name, gate in gates.items() if gate.open_for_s == 0],
+            probed=lambda: [name for name, gate in gates.items() if gate.open_for_s != 0 and gate.closed_for_s == 0],
             versions={name: judge.version for name, judge in configured(self.settings.judges).items()},
         )
 
@@ -200,4 +205,4 @@ def _stop(stages: Sequence[Stage]) -> None:
         stage.stopping.set()
     for stage in stages:
         if not stage.stop(_STAGE_STOP_S):
-            log.warning("stage did not end in time", stage=stage.role)
+            log.warning("stage did not end in time", stage=stage.name)

@@ -19,7 +19,7 @@ def unfinished(reason: Reason, *, asked_s: float | None = None, attempts: int = 
 
 @pytest.mark.parametrize(
     ("attempts", "delay_s"),
-    [(0, 1), (1, 1), (3, 1), (4, 2), (7, 2), (8, 4), (12, 8), (36, 512), (40, 600), (4000, 600), (1 << 40, 600)],
+    [(1, 1), (3, 1), (4, 2), (7, 2), (8, 4), (12, 8), (36, 512), (40, 600), (4000, 600), (1 << 40, 600)],
 )
 def test_waits_double_with_each_round_up_to_a_bound(attempts: int, delay_s: float) -> None:
     assert parking_s([unfinished("timeout", attempts=attempts)], age_s=HOUR_S) == delay_s
@@ -38,6 +38,17 @@ def test_the_longest_that_was_asked_for_counts_whatever_was_tried(
 def test_what_was_tried_least_tells_the_round() -> None:
     several = [unfinished("timeout", attempts=attempts) for attempts in (40, 8, 12)]
     assert parking_s(several, age_s=0.0) == 4.0
+
+
+@pytest.mark.parametrize("other", ["unknown_judge_version", "judge_rejected", "internal_error"])
+def test_what_asked_for_no_call_brings_nothing_forward(other: str) -> None:
+    """A version that is unknown here had what fails asked again, and paid for, every second."""
+    several = [unfinished(other, attempts=0), unfinished("timeout", attempts=40)]
+    assert parking_s(several, age_s=HOUR_S) == 600.0
+
+
+def test_what_may_not_be_asked_here_waits_longer_with_its_age() -> None:
+    assert 15.0 <= parking_s([unfinished("judge_rejected", attempts=0)], age_s=HOUR_S) <= 30.0
 
 
 @pytest.mark.parametrize(("age_s", "delay_s"), [(0.0, 60.0), (59.0, 60.0), (61.0, 61.0), (HOUR_S, HOUR_S)])

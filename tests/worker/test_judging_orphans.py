@@ -45,10 +45,15 @@ def test_what_somebody_may_be_there_for_is_left_alone(
 
 
 def test_what_is_ours_is_no_orphan_though_nobody_told_so_yet(ground: Ground, desk: Desks) -> None:
-    choose(ground, 2, age_s=7 * HOUR_S)
-    worker = desk(asked=frozenset[str])
-    worker.sweep()
-    assert_settled(ground, scored=2)
+    choose(ground, 5, batch_size=1, age_s=7 * HOUR_S)
+    worker = desk(batch_size=1, asked=frozenset[str])
+    worker.gate.limit = 1
+    worker.model.answers.clear()
+    worker.judging.sweep()
+    worker.rest()
+    assert worker.judging.held == 2, "as many as there is room for"
+    worker.end()
+    assert_settled(ground, scored=5)
 
 
 @pytest.mark.parametrize("delay_s", [None, 60.0], ids=["its holder died", "it was parked"])

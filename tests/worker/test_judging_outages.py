@@ -92,8 +92,8 @@ def test_room_is_given_back_when_the_answer_is_there_though_it_cannot_be_written
     with monkeypatch.context() as outage, capture_logs():
         outage.setattr(worker.ledger, "record", refuse)
         worker.judging.run(first)
+        wait_until(lambda: holders(ground).keys() == {first, second}, what="the second in the room of the first")
         wait_until(lambda: worker.judging._lanes["scripted"].room() == 1, what="the room of the first")
-        assert holders(ground).keys() == {first, second}
     worker.model.hung = set()
     worker.settle()
     assert_settled(ground, scored=2)

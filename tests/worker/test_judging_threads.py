@@ -49,6 +49,23 @@ def test_who_gives_the_word_takes_once_though_there_is_always_more_room(
     assert_settled(ground, scored=20)
 
 
+def test_word_that_comes_as_nothing_was_found_is_heard(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = desk()
+    take = worker.judging._take
+
+    def too_early(*arguments: Any) -> int:
+        monkeypatch.undo()
+        found = take(*arguments)
+        worker.judging.run(*choose(ground, 1))
+        return found
+
+    monkeypatch.setattr(worker.judging, "_take", too_early)
+    worker.sweep()
+    assert_settled(ground, scored=1)
+
+
 def test_a_judge_model_with_much_to_do_lets_others_have_their_turn(
     ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,7 +75,11 @@ def test_a_judge_model_with_much_to_do_lets_others_have_their_turn(
     for gate in worker.gates.values():
         gate.limit = 1
     take_slowly(worker, monkeypatch)
-    worker.sweep()
+    begin = threading.Event()
+    worker.judging._takers.submit(begin.wait, 10)
+    worker.judging.sweep()
+    begin.set()
+    worker.settle()
     order = [entry["judge_model"] for entry in ground.outbox("j")]
     assert 5 < Counter(order[:20])["scripted"] < 15
     assert_settled(ground, scored=40)

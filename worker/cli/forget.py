@@ -80,7 +80,7 @@ def command(
             NOTES.print("stopped; not all is erased, run it again")
             raise
     _report(forgetting.found, settings, dry_run=dry_run, as_json=as_json)
-    sys.exit(1 if forgetting.found.unreadable else 0)
+    sys.exit(1 if forgetting.found.unreadable or forgetting.found.unsettled else 0)
 
 
 def _report(found: Forgotten, settings: Settings, *, dry_run: bool, as_json: bool) -> None:
@@ -91,6 +91,8 @@ def _report(found: Forgotten, settings: Settings, *, dry_run: bool, as_json: boo
         print(msgspec.json.encode({**counts, "dry_run": dry_run, "kept": kept}).decode())
         return
     OUT.print(_table(found, dry_run=dry_run))
+    if found.unsettled:
+        NOTES.print("new work of theirs kept appearing: run this again")
     if found.unreadable:
         NOTES.print(f"{found.unreadable:,} batches or letters are of another version of tracejudge: run its `forget`")
     NOTES.print("What stays:")

@@ -22,6 +22,7 @@ from worker.dead.letters import Found, Letters, Retry
 from worker.dead.pace import MOST, Pace
 from worker.dead.retrying import SHARE_OF_WAITING, grouped, retry
 from worker.ledger import DeadLetter
+from worker.sampling import Sampler
 from worker.settings import Settings
 from worker.stage import Stage
 from worker.store import Store
@@ -57,16 +58,17 @@ class Reviving(Stage):
         """Prepare the thread; ``start`` begins.
 
         Args:
-            healthy: Judge models whose circuit is closed and that have answered lately. Called from this thread.
+            healthy: Judge models that have been asked here and whose circuit is closed. Called from this thread.
             versions: The judges' versions known here, by their names.
-            probed: Judge models whose circuit is open, and where a probe may be made now: one letter of each is taken
-                up, or a model that no live trace asks for would never be known to be back. Called from this thread.
+            probed: Judge models that are dead or have not been asked yet, where a call may begin now: one letter of
+                each is taken up, or one that no live trace asks for would never be known to be back. Called likewise.
             every_s: How often it is looked for letters.
             clock: A steady count of seconds.
         """
         super().__init__("reviving")
         self._settings = settings
         self._store = store
+        self._sampler = Sampler(settings)
         self._healthy = healthy
         self._versions = versions
         self._probed = probed
@@ -156,6 +158,8 @@ class Reviving(Stage):
         letter = found.letter
         model = self._settings.models.get(letter.model)
         knows_model = model is not None and model.judge_model == letter.judge_model
+        if not self._sampler.allows(letter.item.trace, letter.judge_model):
+            return False
         return knows_model and self._versions.get(letter.evaluation.judge) == letter.evaluation.version
 
     def _due(self, judge_model: str, count: int) -> list[str]:

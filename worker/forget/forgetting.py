@@ -37,6 +37,7 @@ class Forgotten(Struct):
         dead_letters: Evaluations given up.
         verdicts: Entries of the outbox.
         unreadable: Batches and letters of another version, which were left as they are.
+        unsettled: Whether new work of theirs still appeared in the last round.
     """
 
     traces: int = 0
@@ -45,6 +46,7 @@ class Forgotten(Struct):
     dead_letters: int = 0
     verdicts: int = 0
     unreadable: int = 0
+    unsettled: bool = False
 
     @property
     def total(self) -> int:
@@ -96,6 +98,8 @@ class Forgetting:
             clean = 0 if self._erase_letters() + self._erase_from_batches() else clean + 1
             if self._dry_run or clean > 1:
                 break
+        else:
+            self.found.unsettled = True
         self._erase_verdicts()
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.found

@@ -87,18 +87,20 @@ def parking_s(unfinished: Sequence[Unfinished], age_s: float) -> float:
     """Say how long a batch waits for its next round.
 
     As long as the endpoint, or the gate before it, asks for. Where neither does, the endpoint serves others and these
-    evaluations fail by themselves: each round is paid for, so the waits double.
+    evaluations fail by themselves: each round is paid for, so the waits double. What another worker has to do, or we
+    have to mend, brings nothing forward; its own waits count where nothing else is left.
     """
     asked = [one.assessment.retry_after_s for one in unfinished if one.assessment.retry_after_s is not None]
-    reasons = {str(one.assessment.reason) for one in unfinished}
-    if reasons == {"internal_error"}:
-        return max(FAULT_PARKING_S, age_s)
-    if reasons == {"unknown_judge_version"}:
-        return handed_back_s(age_s)
     if asked:
         return max(_MIN_PARKING_S, *asked)
-    rounds = min(one.verdict.attempts for one in unfinished) // _CALLS_PER_ROUND
-    return min(_MAX_PARKING_S, _MIN_PARKING_S * 2.0 ** min(rounds, _MAX_DOUBLINGS))
+    tried = [one.verdict.attempts for one in unfinished if one.verdict.attempts and not _is_ours(one)]
+    if tried:
+        return min(_MAX_PARKING_S, _MIN_PARKING_S * 2.0 ** min(min(tried) // _CALLS_PER_ROUND, _MAX_DOUBLINGS))
+    return max(FAULT_PARKING_S, age_s) if all(map(_is_ours, unfinished)) else handed_back_s(age_s)
+
+
+def _is_ours(one: Unfinished) -> bool:
+    return one.assessment.reason == "internal_error"
 
 
 def _made(unfinished: Sequence[Unfinished], tries: Mapping[str, int]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 -- Tell the other workers how a worker's circuits stand, and be told how theirs do.
 --
 -- KEYS[1] circuits   hash, process -> {at, circuits as JSON}; no TTL, what is old is taken out here
--- ARGV[1] process, '' to be told only · ARGV[2] its circuits: judge model -> whether it is open, as JSON
+-- ARGV[1] process, '' to be told only · ARGV[2] its circuits: judge model -> seconds open, 0 for closed, null for unknown, as JSON
 -- ARGV[3] how long a word counts, in ms
 -- Returns what counts.
 local clock = redis.call('TIME')
