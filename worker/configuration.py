@@ -18,8 +18,9 @@ from judges.models.build import ModelSettingsError, check
 from judges.models.http import is_endpoint
 from judges.models.model import ModelSettings
 from tracejudge import ConfigurationError
-from tracejudge.redis_url import parse_redis_url
+from tracejudge.redis_url import parse_redis_url, strays
 from worker.access import access_fault
+from worker.addresses import each
 from worker.patterns import fault
 from worker.settings import Rule, Settings, SettingsError
 from worker.wording import complaint, nearest
@@ -48,6 +49,7 @@ _AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
 _VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
 _MAX_KEY_BYTES: Final = 64
 _OUR_BROKERS: Final = frozenset({"unix", "redis+sentinel", "rediss+sentinel"})
+_QUOTING: Final = "an @ stands behind the host; quote / ? # @ in a password as %2F %3F %23 %40"
 _TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
 
 
@@ -233,10 +235,16 @@ def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
     except ConfigurationError as error:
         raise SettingsError(f"{origin['redis_url']}: {error}") from None
     if settings.broker_url and not _is_broker(settings.broker_url):
-        raise SettingsError(f"{origin['broker_url']}: broker_url: must be a URL, as amqp://host or redis://host:6379/0")
-    if settings.otlp_endpoint is not None and not is_endpoint(settings.otlp_endpoint):
-        mend = "must be http://host:port or https://host:port"
+        mend = _mend(settings.broker_url, "must be a URL, as amqp://host or redis://host:6379/0")
+        raise SettingsError(f"{origin['broker_url']}: broker_url: {mend}")
+    otlp = settings.otlp_endpoint
+    if otlp is not None and (strays(otlp) or not is_endpoint(otlp)):
+        mend = _mend(otlp, "must be http://host:port or https://host:port")
         raise SettingsError(f"{origin['otlp_endpoint']}: otlp_endpoint: {mend}")
+
+
+def _mend(url: str, otherwise: str) -> str:
+    return _QUOTING if any(map(strays, each(url))) else otherwise
 
 
 def _check_access(settings: Settings, origin: Mapping[str, str]) -> None:
@@ -251,6 +259,8 @@ def _check_access(settings: Settings, origin: Mapping[str, str]) -> None:
 
 def _is_broker(url: str) -> bool:
     """Tell whether Celery could use a URL; its own errors are tracebacks that may quote a part of a password."""
+    if any(map(strays, each(url))):
+        return False
     try:
         parts = urlsplit(url)
         if parts.scheme in _OUR_BROKERS:

@@ -15,8 +15,9 @@ __all__ = ["Pulse", "Readiness", "RoleState", "Watched"]
 
 State = Literal["ready", "paused", "starting", "stalled", "stopping"]
 
-_STALLED_S: Final = 60.0
-_TROUBLE_SHARE: Final = 1 / 6
+_STALLED_S: Final = 50.0
+"""Leaves the rest of a minute for what is told once a second and asked for every ten."""
+_TROUBLE_SHARE: Final = 1 / 5
 """Who knows that something is away says so sooner than who only sees nothing move."""
 
 
@@ -85,7 +86,7 @@ class Readiness:
         """Begin with nothing to look at.
 
         Args:
-            stalled_s: After so many seconds without progress a role is not ready; after a sixth of it when it is
+            stalled_s: After so many seconds without progress a role is not ready; after a fifth of it when it is
                 known what is away.
             clock: Steady, in seconds.
         """

@@ -15,7 +15,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any, Final, NamedTuple, cast
-from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -91,7 +90,7 @@ class Serving:
             self._server.server_close()
 
     def _page(self, path: str, headers: Mapping[str, str]) -> _Page:
-        make = self._pages.get(urlsplit(path).path)
+        make = self._pages.get(path.partition("?")[0])
         if make is None:
             return _Page(HTTPStatus.NOT_FOUND, _TEXT, b"there are /metrics, /healthz and /readyz\n")
         return make(headers)
@@ -100,7 +99,7 @@ class Serving:
         if not self._access.admits(headers.get("Authorization")):
             asked = {"WWW-Authenticate": self._access.challenge or ""}
             return _Page(HTTPStatus.UNAUTHORIZED, _TEXT, b"show the credential of this page\n", asked)
-        encode, content_type = choose_encoder(headers.get("Accept", ""))
+        encode, content_type = _encoder(headers.get("Accept", ""))
         body = encode(self._registry)
         if gzip_accepted(headers.get("Accept-Encoding", "")):
             return _Page(HTTPStatus.OK, content_type, gzip.compress(body, 6), {"Content-Encoding": "gzip"})
@@ -119,6 +118,14 @@ class Serving:
             said = [{**role._asdict(), "seconds": round(role.seconds, 1)} for role in roles]
             return _Page(status, "application/json", msgspec.json.encode({"roles": said}))
         return _Page(status, _TEXT, "".join(map(_line, roles)).encode())
+
+
+def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):
+        # A version that is no number.
+        return choose_encoder("")
 
 
 def _line(role: RoleState) -> str:

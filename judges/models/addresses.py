@@ -27,7 +27,14 @@ _GUARDED: Final = tuple(
     )
 )
 _GUARDED_NAMES: Final = ("metadata", "metadata.google.internal", "metadata.goog", "instance-data.ec2.internal")
-_NAT64: Final = ip_network("64:ff9b::/96")
+_EMBEDDING: Final = tuple(
+    ip_network(network)
+    for network in (
+        "::/96",  # as addresses of version 4 were once written
+        "64:ff9b::/96",  # NAT64, of everybody and of one network
+        "64:ff9b:1::/48",
+    )
+)
 
 
 class AddressRefusedError(OSError):
@@ -82,6 +89,6 @@ def _read(text: str) -> IPv4Address | IPv6Address | None:
 
 def _within(address: IPv6Address) -> IPv4Address | IPv6Address:
     """Take an address of version 4 out of one of version 6 that leads to it."""
-    if address in _NAT64:
+    if not address.is_loopback and any(address in network for network in _EMBEDDING):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or address

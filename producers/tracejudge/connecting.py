@@ -5,7 +5,7 @@ The URL's query holds what redis-py takes there, such as `ssl_ca_certs`, `ssl_ce
 
 from typing import Any, cast
 
-from redis import ConnectionPool, UnixDomainSocketConnection
+from redis import ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.backoff import NoBackoff
 from redis.connection import parse_url as _parse_url
 from redis.retry import Retry
@@ -42,14 +42,25 @@ def make_pool(url: str, *, reply_timeout_s: float, connect_timeout_s: float, **o
     behind = sentinel_url(url)
     if behind is not None:
         return _sentinel_pool(behind, common)
-    if issubclass(_options(url).get("connection_class", object), UnixDomainSocketConnection):
+    given = _options(url)
+    kind = given.get("connection_class", object)
+    if issubclass(kind, SSLConnection):
+        common |= _checked(given)
+    if issubclass(kind, UnixDomainSocketConnection):
         # Older drivers refuse for sockets what is only for networks.
         common = {name: value for name, value in common.items() if name not in _NETWORK_OPTIONS}
     return ConnectionPool.from_url(url, **common)
 
 
+def _checked(given: dict[str, Any]) -> dict[str, Any]:
+    """Have the host's name checked unless the URL says otherwise; before redis-py 6 any host's certificate would do."""
+    return {"ssl_check_hostname": given.get("ssl_check_hostname", given.get("ssl_cert_reqs") != "none")}
+
+
 def _sentinel_pool(url: SentinelUrl, common: dict[str, Any]) -> ConnectionPool:
     given = _options(url.server)
+    if "connection_class" in given:
+        given |= _checked(given)
     # Also for the sentinels: whoever secures the one with certificates secures the other with them.
     tls = {name: value for name, value in given.items() if name.startswith("ssl_")}
     if given.pop("connection_class", None) is not None:

@@ -12,6 +12,7 @@ _SENTINELS = ("redis+sentinel", "rediss+sentinel")
 _FORM = "redis://user:password@host:6379/0, rediss://… or unix:///path/to/socket"
 _SENTINEL_FORM = "redis+sentinel://user:password@host1:26379,host2:26379/master-name/0"
 _QUOTING = "percent-encode special characters in the password"
+_UNREADABLE = "(an address that cannot be read)"
 _SENTINEL_PORT = 26379
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 
@@ -46,9 +47,23 @@ class RedisUrl(Struct, frozen=True):
 
 
 def shown(url: str) -> str:
-    """Give a URL without user, password and options."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    """Give a URL without user, password and options; nothing of one that cannot be read for certain."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return _UNREADABLE
+    return _UNREADABLE if _strays(parts) else f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def strays(url: str) -> bool:
+    """Tell whether a login does not end where it should, as one with `/`, `?` or `#` in its password.
+
+    What stands before these is then taken for host and port.
+    """
+    try:
+        return _strays(urlsplit(url))
+    except ValueError:
+        return False
 
 
 def parse_redis_url(text: str) -> RedisUrl:
@@ -80,11 +95,17 @@ def sentinel_url(text: str) -> SentinelUrl | None:
     return _sentinel_url(parts) if parts.scheme in _SENTINELS else None
 
 
+def _strays(parts: SplitResult) -> bool:
+    if parts.scheme == "unix":
+        return bool(parts.netloc) and "@" not in parts.netloc
+    return "@" in f"{parts.path}{parts.query}{parts.fragment}"
+
+
 def _sentinel_url(parts: SplitResult) -> SentinelUrl:
     login, _, hosts = parts.netloc.rpartition("@")
     service, _, database = parts.path.strip("/").partition("/")
     nodes = tuple(_node(host) for host in hosts.split(","))
-    if not all(host for host, _ in nodes) or parts.fragment:
+    if not all(host for host, _ in nodes) or parts.fragment or _is_cut(parts):
         raise _no_sentinel("names no sentinel where one belongs")
     if not service:
         raise _no_sentinel("does not say which master the sentinels shall name")
@@ -96,6 +117,11 @@ def _sentinel_url(parts: SplitResult) -> SentinelUrl:
     scheme = parts.scheme.removesuffix("+sentinel")
     server = f"{scheme}://{login}{'@' if login else ''}/{database}{'?' if rest else ''}{rest}"
     return SentinelUrl(nodes, unquote(service), server, own)
+
+
+def _is_cut(parts: SplitResult) -> bool:
+    """Tell whether path or query hold the rest of a login; behind `=` an `@` may be an option's own."""
+    return "@" in parts.path or "@" in parts.query.partition("=")[0]
 
 
 def _node(text: str) -> tuple[str, int]:
@@ -120,7 +146,7 @@ def _check_socket(parts: SplitResult) -> None:
 
 
 def _check_server(parts: SplitResult, port: int | None) -> None:
-    if not parts.hostname or port == 0 or parts.fragment:
+    if not parts.hostname or port == 0 or parts.fragment or _is_cut(parts):
         raise ConfigurationError(f"redis_url has no valid host and port: {_FORM}; {_QUOTING}")
     # The driver takes what it cannot read as a number for database 0, and traces would go astray.
     database = parts.path.strip("/")

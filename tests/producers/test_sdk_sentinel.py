@@ -12,6 +12,7 @@ from sdk_entries import stored_entry
 from support.redis_kinds import Certificates, TlsRedis, Watched, make_certificates, watched
 
 import tracejudge
+from tracejudge.connecting import make_pool
 from tracejudge.errors import ConfigurationError
 from tracejudge.redis_url import SentinelUrl, parse_redis_url, sentinel_url
 
@@ -51,6 +52,7 @@ WRONG = {
     "redis+sentinel://u:s3cret@/m": "names no sentinel where one belongs",
     "redis+sentinel://u:s3cret@h1,,h2/m": "names no sentinel where one belongs",
     "redis+sentinel://u:s3cret@h1/m#s3cret": "names no sentinel where one belongs",
+    "redis+sentinel://u:12/s3cret@h1": "names no sentinel where one belongs",
     "redis+sentinel://u:s3cret@h1/m/s3cret": "must end with a database number, or with the name of the master",
     "redis+sentinel://u@h1:s3cret/m": "has a sentinel without a valid port",
     "redis+sentinel://u@h1:0/m": "has a sentinel without a valid port",
@@ -103,6 +105,45 @@ def test_traces_go_through_tls_to_a_server_whose_certificate_is_trusted(certific
         tracejudge.publish(output="in secret")
         assert tracejudge.flush(timeout=10)
         assert outputs(server.port) == ["in secret"]
+
+
+CHECKS = {
+    "rediss://host": True,
+    "rediss://host?ssl_cert_reqs=required": True,
+    "rediss://host?ssl_cert_reqs=none": False,
+    "rediss://host?ssl_check_hostname=false": False,
+    "rediss://host?ssl_check_hostname=true&ssl_cert_reqs=optional": True,
+    "redis://host": None,
+    "unix:///run/redis.sock": None,
+}
+
+
+def pool(url: str) -> Any:
+    return make_pool(url, reply_timeout_s=1, connect_timeout_s=1)
+
+
+@pytest.mark.parametrize(("url", "checked"), CHECKS.items(), ids=CHECKS.keys())
+def test_a_host_s_name_is_checked_whatever_the_driver_s_default(url: str, *, checked: bool | None) -> None:
+    """Before redis-py 6 that is to take any host's certificate."""
+    assert pool(url).connection_kwargs.get("ssl_check_hostname") is checked
+
+
+@pytest.mark.parametrize(("url", "checked"), CHECKS.items(), ids=CHECKS.keys())
+def test_the_names_of_sentinels_and_of_their_master_are_checked_too(url: str, *, checked: bool | None) -> None:
+    if url.startswith("unix"):
+        pytest.skip("no sentinels behind a socket")
+    behind = pool(url.replace("://host", "+sentinel://h1:1,h2:2/m"))
+    assert behind.connection_kwargs.get("ssl_check_hostname") is checked
+    asked = [one.connection_pool.connection_kwargs for one in behind.sentinel_manager.sentinels]
+    assert [options.get("ssl_check_hostname") for options in asked] == [checked, checked]
+
+
+def test_traces_stay_with_us_when_the_certificate_is_of_another_host(certificates: Certificates) -> None:
+    with TlsRedis(certificates) as server:
+        url = f"rediss://127.1:{server.tls_port}/0?ssl_ca_certs={certificates.authority}"
+        with pytest.raises(redis.ConnectionError):
+            redis.Redis(connection_pool=pool(url)).ping()
+        assert redis.Redis(connection_pool=pool(f"{url}&ssl_check_hostname=false")).ping()
 
 
 def test_traces_stay_with_us_when_the_certificate_is_a_stranger_s(certificates: Certificates) -> None:

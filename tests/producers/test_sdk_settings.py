@@ -141,6 +141,8 @@ WRONG = {
     "port": ({"redis_url": "redis://host:s3cret"}, NO_HOST),
     "password with a slash": ({"redis_url": "redis://:s3c/ret@host:6379/0"}, NO_HOST),
     "password with a hash": ({"redis_url": "redis://user:12#s3cret@host:6379/0"}, NO_HOST),
+    "digits and a slash": ({"redis_url": "redis://user:12/s3cret@host:6379/0"}, NO_HOST),
+    "digits and a question mark": ({"redis_url": "redis://user:12?s3cret@host:6379/0"}, NO_HOST),
     "bracket": ({"redis_url": "redis://[s3cret"}, NO_HOST),
     "database": (
         {"redis_url": "redis://host/traces"},
@@ -214,6 +216,7 @@ MASKED = {
     "rediss://:s3cret@[::1]:6380/2": "rediss://[::1]:6380/2",
     "redis://:s3%2Fcret@host": "redis://host",
     "redis://host/0?password=s3cret": "redis://host/0",
+    "redis://host/0?password=s3@cret": "(an address that cannot be read)",
     "unix://user:s3cret@/run/redis.sock?password=s3cret": "unix:///run/redis.sock",
 }
 

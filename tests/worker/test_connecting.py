@@ -39,11 +39,31 @@ SHOWN = {
     f"https://key:{PASSWORD}@host/v1?key={PASSWORD}": "https://host/v1",
     f"http://[{PASSWORD}": "(an address that cannot be read)",
 }
+CUT = [
+    f"{scheme}://{login}{mark}34@host//"
+    for scheme in ("amqp", "redis", "redis+sentinel", "https")
+    for login in ("user:12", f":{PASSWORD}", "user:p@12")
+    for mark in "/#?"
+]
+"""A mark that ends the host, unquoted in a password: what stands before it looks like host and port."""
 
 
 @pytest.mark.parametrize(("url", "shown"), SHOWN.items(), ids=SHOWN.values())
 def test_an_address_is_shown_without_user_password_and_options(url: str, shown: str) -> None:
     assert address(url) == shown
+
+
+@pytest.mark.parametrize("url", [*CUT, "unix://:12/34@/run/redis.sock"])
+def test_of_a_password_that_is_cut_off_not_a_part_is_shown(url: str) -> None:
+    assert address(url) == "(an address that cannot be read)"
+
+
+def test_a_socket_may_have_any_path() -> None:
+    assert address(f"unix://:{PASSWORD}@/run/a@b.sock") == "unix:///run/a@b.sock"
+
+
+def test_a_semicolon_in_a_password_is_not_between_addresses() -> None:
+    assert addresses(f"redis://u:{PASSWORD};x@a:1/0;redis://b:2") == "redis://a:1/0;redis://b:2"
 
 
 def test_of_several_addresses_each_is_shown_so() -> None:
@@ -71,6 +91,7 @@ def test_no_object_shows_a_password() -> None:
 WRONG_URLS = {
     "port in words": f"redis://user:{PASSWORD}@host:port/0",
     "slash in the password": f"redis://user:{PASSWORD}/x@host/0",
+    **{f"{url[:9]} cut at {url[-10]}": url for url in CUT if "user:12" in url and not url.startswith("amqp")},
     "no master": f"redis+sentinel://u:{PASSWORD}@h1:1,h2:2",
     "no number behind the master": f"redis+sentinel://u:{PASSWORD}@h1:1,h2:2/mymaster/x",
     "a sentinel without a name": f"redis+sentinel://u:{PASSWORD}@h1:1,,h2:2/mymaster",

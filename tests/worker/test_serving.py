@@ -192,6 +192,12 @@ WRONG = {
     "a line without end": (b"GET /" + b"a" * 20475, b"HTTP/1.0 431 "),
     "too many headers": (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 200 + b"\r\n", b"HTTP/1.0 431 "),
     "the first version": (b"GET /healthz\r\n\r\n", b"HTTP/1.0 200 "),
+    "a bracket for a path": (b"GET http://[ HTTP/1.0\r\n\r\n", b"HTTP/1.0 404 "),
+    "a version of text in words": (b"GET /metrics HTTP/1.1\r\nAccept: text/plain;version=x\r\n\r\n", b"HTTP/1.0 200 "),
+    "a version of metrics in words": (
+        b"GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.x\r\n\r\n",
+        b"HTTP/1.0 200 ",
+    ),
 }
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from cli_parts import Ended, Run
+from cli_parts import SECRET, Ended, Run
 from support.redis_kinds import TunedRedis
 
 from worker.embedded import ServerBinary, find_servers
@@ -12,6 +12,8 @@ from worker.store import Store
 
 ROLES = ("ingest", "judge", "export")
 KEPT = ("--appendonly", "yes")
+NOWHERE = "redis://127.0.0.1:1/0"
+"""No Redis: these parts are looked at all the same."""
 
 
 class Part(NamedTuple):
@@ -29,6 +31,11 @@ def tuned(*options: str, binary: ServerBinary | None = None) -> TunedRedis:
 
 def at(url: str) -> Store:
     return Store(url, Keys())
+
+
+def login(url: str, user: str, password: str = SECRET) -> str:
+    """Put a user into the address of a Redis."""
+    return url.replace("redis://", f"redis://{user}:{password}@")
 
 
 def be_present(url: str, **roles: bool) -> None:
@@ -49,3 +56,10 @@ def examined(run: Run, *arguments: Any, url: str | None = None) -> tuple[Ended, 
     assert (ended.code, ended.document["ok"]) == (int(is_broken), not is_broken)
     assert all(bool(part.mend) == (part.result != "ok") for part in found.values()), found
     return ended, found
+
+
+def part(run: Run, name: str = "model default", *arguments: str) -> Part:
+    """Run the doctor without Redis, and give one part; the key is never shown."""
+    ended, found = examined(run, *arguments, url=NOWHERE)
+    assert SECRET not in ended.out
+    return found[name]

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 from cli_parts import SECRET, Run, words
-from doctor_parts import KEPT, be_present, examined, tuned
+from doctor_parts import KEPT, be_present, examined, login, tuned
 from redis import Redis
 from support.processes import free_port, wait_until
 from support.redis_kinds import TlsRedis, make_certificates
 
 from worker.cli.doctor import redis_server
-from worker.cli.doctor.permissions import worker_commands
-from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
-from worker.keys import Keys
+from worker.embedded import ServerBinary, find_servers
 
 ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis persistence", "redis memory"} | {
     *("configuration", "redis permissions", "broker", "broker permissions", "clock", "circuits", "books"),
@@ -26,10 +24,6 @@ ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis per
 def ends() -> Iterator[ExitStack]:
     with ExitStack() as ends:
         yield ends
-
-
-def login(url: str, user: str, password: str = SECRET) -> str:
-    return url.replace("redis://", f"redis://{user}:{password}@")
 
 
 # --- the answer ---
@@ -132,29 +126,6 @@ def test_tls_where_there_is_none_and_none_where_there_is(run: Run, ends: ExitSta
     assert examined(run, url=f"{server.tls_url}?ssl_ca_certs={files.authority}")[1]["redis"].result == "ok"
 
 
-@pytest.mark.parametrize("binary", find_servers(), ids=lambda binary: binary.version)
-def test_a_user_who_may_not_run_a_command(run: Run, ends: ExitStack, binary: ServerBinary) -> None:
-    server = ends.enter_context(tuned(*KEPT, binary=binary))
-    with Redis.from_url(server.url) as client:
-        client.execute_command(
-            *("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~tracejudge*", "~_kombu*", "~unacked*", "&*"),
-            *("+@all", "-xclaim", "-evalsha", "-brpop"),
-        )
-    before = _keys(server)
-    _, found = examined(run, url=login(server.url, "judge"))
-    assert found["redis permissions"].what == "the user may not run: EVALSHA, XCLAIM"
-    assert found["broker permissions"].what == "the user may not run: BRPOP"
-    assert _keys(server) == before, "nothing is run, only asked"
-
-
-def test_a_user_who_may_run_all_on_other_keys(run: Run, ends: ExitStack) -> None:
-    server = ends.enter_context(tuned(*KEPT))
-    with Redis.from_url(server.url) as client:
-        client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~other*", "+@all")
-    _, found = examined(run, url=login(server.url, "judge"))
-    assert found["redis permissions"].what.startswith("the user may not run: MEMORY USAGE, EXISTS, DEL")
-
-
 def test_a_user_who_may_not_ask_for_the_settings_is_a_warning(run: Run, ends: ExitStack) -> None:
     server = ends.enter_context(tuned(*KEPT))
     with Redis.from_url(server.url) as client:
@@ -162,21 +133,6 @@ def test_a_user_who_may_not_ask_for_the_settings_is_a_warning(run: Run, ends: Ex
     be_present(server.url)
     ended, found = examined(run, url=login(server.url, "judge"))
     assert (ended.code, found["redis keeping"].result) == (0, "warning")
-
-
-def _keys(server: EmbeddedRedis) -> list[bytes]:
-    with Redis.from_url(server.url) as client:
-        return sorted(client.keys())
-
-
-def test_every_command_of_our_scripts_is_asked_for() -> None:
-    scripts = [*Path("/").joinpath(redis_server.__file__).parents[2].glob("scripts/**/*.lua")]
-    assert len(scripts) > 10
-    asked = {command[0] for command in worker_commands(Keys())}
-    for script in scripts:
-        said = script.read_text(encoding="utf-8").replace("redis.pcall", "redis.call").split("redis.call('")[1:]
-        missing = {part.split("'")[0] for part in said} - asked
-        assert not missing, f"{script.name} runs what worker/cli/doctor/permissions.py does not ask for"
 
 
 # --- whether it takes what we write, and keeps it ---

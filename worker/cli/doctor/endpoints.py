@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from judges.models.addresses import AddressRefusedError, GuardedResolver
 from judges.models.anthropic import PUBLIC_URL
-from judges.models.build import ModelSettingsError, build
+from judges.models.build import ModelSettingsError, build, check
 from judges.models.http import below
+from judges.models.key import KeyRefusedError, read_key
 from judges.models.model import ModelSettings
 from worker.addresses import address
 from worker.cli.doctor.connections import cause_of, chain
@@ -27,6 +28,7 @@ __all__ = ["endpoint"]
 _TIMEOUT_S: Final = 4.0
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _ANTHROPIC_VERSION: Final = "2023-06-01"
+_ASKED: Final = frozenset({"openai", "anthropic"})
 _NO_LIST: Final = frozenset({404, 405, 501})
 _REJECTED: Final = frozenset({401, 402, 403})
 
@@ -48,14 +50,14 @@ def endpoint(name: str, settings: ModelSettings, environment: Mapping[str, str])
     """Look at the endpoint of `[models.NAME]`."""
     part = f"model {name}"
     try:
-        build(settings, environment)
-    except ModelSettingsError as error:
-        key, _, what = f"{error}".partition(": ")
-        problem, _, mend = what.partition("; ")
-        return [broken(part, f"{key}: {problem}", mend or "correct it in the configuration")]
-    if settings.provider not in {"openai", "anthropic"}:
-        return [ok(part, f"{settings.provider}, asks nobody")]
-    url, headers = _request(settings, environment)
+        if settings.provider not in _ASKED:
+            build(settings, environment)
+            return [ok(part, f"{settings.provider}, asks nobody")]
+        check(settings)
+        url, headers = _request(settings, read_key(settings, environment))
+    except (ModelSettingsError, KeyRefusedError) as error:
+        what, _, mend = f"{error}".partition("; ")
+        return [broken(part, what, mend or "correct it in the configuration")]
     try:
         reply = asyncio.run(_get(url, headers, guarded=not settings.allow_link_local))
     except (aiohttp.ClientError, OSError) as error:
@@ -63,8 +65,7 @@ def endpoint(name: str, settings: ModelSettings, environment: Mapping[str, str])
     return [_read(part, settings, reply, address(url))]
 
 
-def _request(settings: ModelSettings, environment: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    key = environment[settings.api_key_env] if settings.api_key_env else None
+def _request(settings: ModelSettings, key: str | None) -> tuple[str, Mapping[str, str]]:
     if settings.provider == "openai":
         return below(settings.base_url or "", "/models"), {"authorization": f"Bearer {key}"} if key else {}
     base_url = settings.base_url or PUBLIC_URL
@@ -83,7 +84,17 @@ async def _get(url: str, headers: Mapping[str, str], *, guarded: bool) -> _Reply
         aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
         session.get(url, headers=headers, allow_redirects=False) as response,
     ):
-        return _Reply(response.status, await response.content.read(_MAX_BYTES))
+        return _Reply(response.status, await _whole(response.content))
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """Read all that comes; nothing is kept of what is too long for a list of models."""
+    body = bytearray()
+    async for piece in content.iter_any():
+        body += piece
+        if len(body) > _MAX_BYTES:
+            return b""
+    return bytes(body)
 
 
 def _unreached(part: str, error: Exception, where: str) -> Finding:
@@ -96,8 +107,7 @@ def _unreached(part: str, error: Exception, where: str) -> Finding:
 def _read(part: str, settings: ModelSettings, reply: _Reply, where: str) -> Finding:
     status = reply.status
     if status in _REJECTED:
-        mend = f"correct the key in {settings.api_key_env}" if settings.api_key_env else "name its key by api_key_env"
-        return broken(part, f"{where} rejects us: HTTP {status}", mend)
+        return broken(part, f"{where} rejects us: HTTP {status}", _mend_of_key(settings))
     if status in _NO_LIST:
         mend = "see that base_url ends as the endpoint wants it, often with /v1; `tracejudge doctor --ask` makes sure"
         return warning(part, f"{where} answers, but has no list of models: HTTP {status}", mend)
@@ -108,6 +118,14 @@ def _read(part: str, settings: ModelSettings, reply: _Reply, where: str) -> Find
     if not httpx.codes.is_success(status):
         return broken(part, f"{where} fails: HTTP {status}", "see the endpoint's own status and log")
     return _listed(part, settings, reply.body, where)
+
+
+def _mend_of_key(settings: ModelSettings) -> str:
+    if settings.api_key_file:
+        return f"correct the key in the file {settings.api_key_file} (api_key_file)"
+    if settings.api_key_env:
+        return f"correct the key in the variable {settings.api_key_env} (api_key_env)"
+    return "name its key by api_key_env or api_key_file"
 
 
 def _listed(part: str, settings: ModelSettings, body: bytes, where: str) -> Finding:

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+
 from worker.cli.doctor.finding import Finding, broken
 from worker.store import StoreError
 
@@ -35,7 +37,7 @@ def examine(looks: Sequence[Look], clock: Callable[[], float] = time.monotonic) 
         thread.start()
     for thread, look in zip(threads, looks, strict=True):
         thread.join(max(0.0, began + look.bound_s - clock()))
-    return [each for place, look in enumerate(looks) for each in found.get(place) or (_overran(look),)]
+    return [each for place, look in enumerate(looks) for each in found.get(place, (_overran(look),))]
 
 
 def _made(look: Look) -> Sequence[Finding]:
@@ -43,9 +45,22 @@ def _made(look: Look) -> Sequence[Finding]:
         return look.make()
     except StoreError as error:
         return [broken(look.name, f"cannot be looked at: {error}", "mend Redis, then look again")]
+    except RedisError as error:
+        return [_unanswered(look, error)]
     except Exception as error:  # noqa: BLE001 - one look that fails must not hide the others
         what = f"cannot be looked at ({type(error).__name__})"
         return [broken(look.name, what, "this is a mistake of ours: please report it")]
+
+
+def _unanswered(look: Look, error: RedisError) -> Finding:
+    """Name the failure without the driver's text, which may hold an address or a key."""
+    if isinstance(error, NoPermissionError):
+        mend = "allow what the permissions' part names (ACL SETUSER), then look again"
+        return broken(look.name, "cannot be looked at: Redis refuses the user a command", mend)
+    what = "refuses a command" if isinstance(error, ResponseError) else "does not answer"
+    return broken(
+        look.name, f"cannot be looked at: Redis {what} ({type(error).__name__})", "mend Redis, then look again"
+    )
 
 
 def _overran(look: Look) -> Finding:

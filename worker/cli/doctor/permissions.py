@@ -5,7 +5,7 @@ done.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -45,6 +45,7 @@ def worker_commands(keys: Keys) -> list[Command]:
             ("ZRANGE", key, "0", "0"),
             ("ZRANGEBYSCORE", key, "0", "1"),
             ("ZSCORE", key, "a"),
+            ("ZMSCORE", key, "a"),
         ),
         *(("XADD", key, "*", "a", ""), ("XLEN", key), ("XTRIM", key, "MAXLEN", "1"), ("XRANGE", key, "-", "+")),
         *(("XREVRANGE", key, "+", "-"), ("XREAD", "STREAMS", key, "0"), ("XDEL", key, "1-1"), ("XINFO", "STREAM", key)),
@@ -70,22 +71,43 @@ def _missing(url: str, commands: Sequence[Command]) -> list[str]:
         # A connection by itself: the client would read the answers as those of the commands.
         connection = client.connection_pool.get_connection()
         try:
-            refused = [command for command in (("MULTI",), *commands) if not _queued(connection, command)]
-            _queued(connection, ("DISCARD",))
+            refused = _refused(connection, commands)
         finally:
+            # Where DISCARD is refused, the end of the connection throws the transaction away.
+            connection.disconnect()
             client.connection_pool.release(connection)
     return list(dict.fromkeys(map(_shown, refused)))
 
 
-def _queued(connection: object, command: Command) -> bool:
-    connection.send_command(*command)  # type: ignore[attr-defined]
+def _refused(connection: Any, commands: Sequence[Command]) -> list[Command]:
+    # Asked for before there is a transaction, which it would run.
+    unended = [] if _allowed(connection, ("EXEC",)) else [("EXEC",)]
+    if not _opened(connection):
+        # Without a transaction each of them would be run.
+        return [("MULTI",), *unended]
+    refused = [command for command in commands if not _allowed(connection, command)]
+    _allowed(connection, ("DISCARD",))
+    return [*unended, *refused]
+
+
+def _opened(connection: Any) -> bool:
+    connection.send_command("MULTI")
     try:
-        connection.read_response()  # type: ignore[attr-defined]
+        return bool(connection.read_response() == b"OK")
+    except ResponseError:
+        return False
+
+
+def _allowed(connection: Any, command: Command) -> bool:
+    connection.send_command(*command)
+    try:
+        connection.read_response()
     except NoPermissionError:
         return False
     except ResponseError as error:
-        # Renamed away. Whatever else it says, as a replica does, another part tells.
-        return "unknown command" not in str(error).lower()
+        # Renamed away, or EXEC, whose refusals are those of a transaction. What else it says, another part tells.
+        said = str(error).lower()
+        return "unknown command" not in said and "noperm" not in said
     return True
 
 
