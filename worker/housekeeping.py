@@ -1,5 +1,6 @@
 """Once a second: trim the stream to its caps, and set the gauges that tell where the pipeline stands."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -17,7 +18,7 @@ from worker.readiness import Readiness
 from worker.settings import Settings
 from worker.stage import Stage
 from worker.standing import marks
-from worker.store import Store
+from worker.store import Store, StoreError
 
 __all__ = ["Housekeeping"]
 
@@ -98,6 +99,13 @@ class Housekeeping(Stage):
         paused = ("ingest",) if self._pressure.bounds.paused else ()
         self._readiness.hear(marks(self._store, self._groups, self._room()), paused)
         self._presence.tell({state.role: state.ready for state in self._readiness.roles()})
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread, and say that this worker is gone."""
+        ended = super().stop(timeout_s)
+        with contextlib.suppress(StoreError):
+            self._presence.leave()
+        return ended
 
     def _now_ms(self) -> int:
         """Ask for Redis' time, which made the ids: by a clock that runs ahead the whole stream would be thrown away."""

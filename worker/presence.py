@@ -41,6 +41,14 @@ class Presence:
         word = msgspec.json.encode(dict(roles))
         self._store.run("present", (self._store.keys.workers,), (self._process, word, _KEPT_MS))
 
+    def leave(self) -> None:
+        """Take the word back, since this worker stops.
+
+        Raises:
+            StoreError: Redis did not answer; the word lapses then.
+        """
+        self._store.call(lambda client: client.hdel(self._store.keys.workers, self._process))
+
 
 def present(store: Store) -> list[Present]:
     """List the workers that were there within the last seconds, by Redis' clock.

@@ -34,6 +34,8 @@ class Pressure:
         self._dead: Mapping[str, float] = {}
         self._slow: frozenset[str] = frozenset()
         self._bounds = Bounds(paused=False, shed=frozenset())
+        self.slow: frozenset[str] = frozenset()
+        """The judge models for whose sake reading pauses."""
 
     @property
     def bounds(self) -> Bounds:
@@ -58,7 +60,8 @@ class Pressure:
         # Slow is what passed the bound alive, until it is below again.
         self._slow = (self._slow & over) | (over - self._dead.keys())
         shed = {name for name in over & self._dead.keys() if self._is_dead(name)}
-        self._bounds = Bounds(paused=bool(over - shed), shed=frozenset(shed))
+        self.slow = over - shed
+        self._bounds = Bounds(paused=bool(self.slow), shed=frozenset(shed))
 
     def _is_dead(self, name: str) -> bool:
         return name not in self._slow or self._dead[name] >= _SURELY_DEAD_S

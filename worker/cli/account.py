@@ -34,13 +34,15 @@ _EVALUATIONS: Final = {
     "removed": "forgotten, dropped or aged out",
 }
 
+_REASONS: Final = {"shed": "evaluations that `tracejudge replay` brings back"}
+
 
 @click.command("account")
 @CONFIG
 @REDIS_URL
 @JSON
 def command(config: str | None, redis_url: str | None, *, as_json: bool) -> None:
-    """Print the books. Exit code 1 when something is lost or counted twice."""
+    """Print the books. Exit code 1 when something is lost or counted twice, or when Redis does not answer."""
     account = read_account(open_store(settings_from(config, {"redis_url": redis_url})))
     if as_json:
         print(msgspec.json.encode(account).decode())
@@ -61,7 +63,7 @@ def account_table(account: Account) -> Table:
             table.add_row(name, f"{getattr(account, name):,}", meaning)
             for reason, amount in account.reasons.items():
                 if reason.startswith(f"{name}:"):
-                    table.add_row(f"  {reason.split(':', 1)[1]}", f"{amount:,}", "")
+                    table.add_row(f"  {reason.split(':', 1)[1]}", f"{amount:,}", _REASONS.get(name, ""))
     style = "bold red" if account.lost else "bold green"
     table.add_row(f"[{style}]lost[/{style}]", f"[{style}]{account.lost:,}[/{style}]", "unexplained; negative: twice")
     return table

@@ -37,6 +37,7 @@ _STALE_MS: Final = 10_000
 """Entries are dealt with within milliseconds; who has held one that long is dead or cut off."""
 _CLAIM_EVERY_S: Final = 3.0
 _PRESSURE_PAUSE_S: Final = 0.2
+_TALE_EVERY_S: Final = 60.0
 
 
 class Ingest(Stage):
@@ -67,6 +68,8 @@ class Ingest(Stage):
         self._wake = wake
         self._pressure = pressure
         self._told = Bounds(paused=False, shed=frozenset())
+        self._told_pause = False
+        self._next_tale = 0.0
         self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._read_count = _FIRST_READ_COUNT
         self._next_claim = 0.0
@@ -135,12 +138,23 @@ class Ingest(Stage):
     def _tell(self, bounds: Bounds) -> None:
         """Say once when reading pauses, and when choosing for a judge model ends or begins again."""
         before, self._told = self._told, bounds
-        if bounds.paused and not before.paused:
-            log.warning("reading pauses", reason="max_waiting_bytes of chosen work are unfinished")
+        if bounds.paused != before.paused:
+            self._tell_of_pause(paused=bounds.paused)
         for judge_model in sorted(bounds.shed - before.shed):
             log.warning("evaluations are shed", judge_model=judge_model, reason="it is away, and too much work waits")
         for judge_model in sorted(before.shed - bounds.shed):
             log.info("evaluations are chosen again", judge_model=judge_model)
+
+    def _tell_of_pause(self, *, paused: bool) -> None:
+        """Name who is slow; at its bound a model may have reading pause and go on many times a minute."""
+        now = time.monotonic()
+        if paused and now >= self._next_tale:
+            self._next_tale, self._told_pause = now + _TALE_EVERY_S, True
+            reason = "max_waiting_bytes of their work are unfinished"
+            log.warning("reading pauses", judge_models=sorted(self._pressure.slow), reason=reason)
+        elif not paused and self._told_pause:
+            self._told_pause = False
+            log.info("reading goes on")
 
 
 def _next_count(count: int, sizes: Sequence[int], chosen: int) -> int:

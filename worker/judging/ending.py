@@ -57,7 +57,7 @@ class Ending:
         """
         age_s = time.time() - batch.created_at
         if unfinished and age_s > self._give_up_after_s:
-            self._ledger.bury([one.letter(batch) for one in unfinished])
+            self._bury(batch, unfinished)
             unfinished = ()
         if not unfinished:
             self._leases.finish(batch.id, batch.judge_model)
@@ -70,6 +70,17 @@ class Ending:
         delay_s = min(delay_s, max(_MIN_PARKING_S, self._give_up_after_s - age_s))
         _log(batch, unfinished, delay_s)
         self._leases.put_back(held, delay_s=delay_s, tries=made)
+
+    def _bury(self, batch: Batch, unfinished: Sequence[Unfinished]) -> None:
+        self._ledger.bury([one.letter(batch) for one in unfinished])
+        log.warning(
+            "evaluations given up, see: tracejudge dead list",
+            batch=batch.id,
+            judge_model=batch.judge_model,
+            evaluations=len(unfinished),
+            reasons=sorted({str(one.assessment.reason) for one in unfinished}),
+            notes=sorted({one.assessment.note or "" for one in unfinished}),
+        )
 
     def hand_on(self, held: Held, batch: Batch, unfinished: Sequence[Unfinished], tries: Mapping[str, int]) -> None:
         """Remove a batch that is done; else let another worker take it at once.
