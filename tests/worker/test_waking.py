@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 from support.processes import wait_until
 
 from worker import waking
+from worker.batches import fresh_id
 from worker.waking import Waking
 
 
@@ -38,6 +39,7 @@ def broker() -> Broker:
 @pytest.fixture(autouse=True)
 def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waking, "_LOOK_S", 0.01)
+    monkeypatch.setattr(waking, "_GATHER_S", 0.0)
 
 
 def test_wake_ups_are_sent_in_order(broker: Broker) -> None:
@@ -47,6 +49,19 @@ def test_wake_ups_are_sent_in_order(broker: Broker) -> None:
     for _ in range(6):
         stage.turn()
     assert broker.sent == [f"b{number}" for number in range(5)]
+    assert stage.dropped == 0
+
+
+def test_of_each_judge_model_one_is_sent_for_all_that_came_together(broker: Broker) -> None:
+    stage = Waking(broker.send)
+    ids = [fresh_id(judge_model, float(number)) for number in range(3) for judge_model in ("a", "b")]
+    for batch_id in ids:
+        stage.wake(batch_id)
+    stage.turn()
+    assert broker.sent == ids[:2]
+    stage.wake(ids[-1])
+    stage.turn()
+    assert broker.sent == [*ids[:2], ids[-1]]
     assert stage.dropped == 0
 
 
