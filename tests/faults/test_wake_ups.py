@@ -68,7 +68,7 @@ def test_wake_ups_lost_or_doubled_and_again_when_all_is_done(experiment: Experim
         assert courier.kept, "the fault must hit messages"
         for message in courier.kept:
             courier.deliver(message, COPIES)
-        wait_until(courier.all_heard, 20, "the late messages to be heard")
+        wait_until(courier.all_heard, 120, "the late messages to be heard")
     experiment.assert_all_scored()
     assert len(experiment.endpoint.calls) == experiment.evaluations
     assert experiment.counted == experiment.evaluations, "nobody died, so each is counted"
