@@ -16,7 +16,7 @@ from tracejudge.connecting import make_pool
 from worker.addresses import address
 from worker.keys import Keys
 
-__all__ = ["Entry", "Store", "StoreError", "address", "connect"]
+__all__ = ["Entry", "Store", "StoreError", "address", "connect", "redis_now_ms"]
 
 Entry = tuple[bytes, dict[bytes, bytes] | None]
 """Id and fields of a stream entry; fields are None when the entry was trimmed away."""
@@ -51,12 +51,20 @@ def connect(url: str) -> "redis.Redis":
     return redis.Redis.from_pool(pool)
 
 
-_AFTER_INGEST: Final = ("choosing", "entry_ids", "settled")
+_CHOOSING: Final = ("counts", "batches", "choosing")
+_AFTER_INGEST: Final = (*_CHOOSING, "entry_ids", "delivered", "settled")
+_LETTERS: Final = ("counts", "letters")
 _SHARED: Final = {
-    "choose": ("choosing",),
+    "choose": _CHOOSING,
     "pull": _AFTER_INGEST,
     "replay": _AFTER_INGEST,
     "measure": ("entry_ids",),
+    "record": _LETTERS,
+    "bury": _LETTERS,
+    "dead_remove": _LETTERS,
+    "forget_batch": _LETTERS,
+    "dead_retry": ("batches",),
+    "forget_entries": ("delivered",),
 }
 """The parts of `scripts/shared` that stand before a script: one text to Redis, since scripts cannot call each other."""
 
@@ -100,6 +108,15 @@ class Store:
                 # The name may lead elsewhere by now, and sentinels know the master: each new connection asks again.
                 self._redis.connection_pool.disconnect(inuse_connections=False)
             raise StoreError(_kind(error)) from error
+
+    def now_ms(self) -> int:
+        """Ask Redis for the time, in milliseconds since the epoch.
+
+        Raises:
+            StoreError: Redis did not answer or refused.
+        """
+        now: int = self.call(redis_now_ms)
+        return now
 
     def make_group(self, stream: str, group: str) -> None:
         """Make a consumer group that reads from the stream's beginning, unless there is one.
@@ -161,6 +178,12 @@ class Store:
     def close(self) -> None:
         """Close all connections."""
         self._redis.close()
+
+
+def redis_now_ms(client: "redis.Redis") -> int:
+    """Ask for the time of Redis, which dates entries, leases and letters, in milliseconds since the epoch."""
+    seconds, microseconds = client.time()
+    return int(seconds) * 1000 + microseconds // 1000
 
 
 def _exists(client: "redis.Redis", stream: str, entry_id: bytes) -> bool:

@@ -16,16 +16,12 @@
 -- ARGV[3] how long an evaluation waits before each time it is taken up by itself, in ms, with commas between
 -- ARGV[4..] per evaluation: its id, letter as JSON, verdict as JSON, reason, when its batch was made as batch ids say
 --           it, '1' where the reason may pass by itself
+-- Before it stand shared/counts.lua and letters.lua.
 -- Returns 1 for each that was given up anew, else 0; what is renewed is not new.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local waits = {}
 for wait in ARGV[3]:gmatch('%d+') do waits[#waits + 1] = tonumber(wait) end
-
-local counts = {}
-local function count(name, amount)
-  counts[name] = (counts[name] or 0) + amount
-end
 
 local function write(id, letter, again, times, passes)
   redis.call('HSET', KEYS[4], id, letter)
@@ -48,8 +44,7 @@ local function renew(id, letter, reason, made, again, passes)
   local times, batch = (redis.call('HGET', KEYS[6], id) or ''):match('^(%d+) (.+)$')
   if not batch or batch:sub(1, #made) ~= made then return end
   local old = redis.call('HGET', KEYS[4], id)
-  -- The last one: only numbers follow the letter's own reason.
-  count('dead:' .. (old:match('.*"reason":"([a-z_]+)"') or reason), -1)
+  count('dead:' .. (reason_of(old) or reason), -1)
   count('dead:' .. reason, 1)
   redis.call('HSET', KEYS[6], id, times .. ' ')
   write(id, with_first_time(old, letter), again, tonumber(times), passes)
@@ -74,10 +69,5 @@ for place = 1, (#KEYS - 6) / 3 do
     end
   end
 end
-for name, amount in pairs(counts) do
-  if amount ~= 0 then
-    redis.call('HINCRBY', KEYS[2], name, amount)
-    redis.call('HINCRBY', KEYS[3], name, amount)
-  end
-end
+write_books(KEYS[2], KEYS[3])
 return buried

@@ -15,7 +15,7 @@
 --                            accounted, sent:accounted, trimmed:accounted  what the books hold of it
 --                          named by their index in the plan
 -- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
--- Before it stands shared/choosing.lua: `plan`, `now`, the counts, the batches.
+-- Before it stand shared/counts.lua, batches.lua and choosing.lua: the counts, `plan`, `now`, the batches.
 local arrivals = {}
 
 -- First what a full Redis refuses: after the first acknowledgement it would let all of this pass, far above its limit.
@@ -155,7 +155,7 @@ for producer, amount in pairs(arrivals) do
   end
 end
 
-write_books()
+write_books(KEYS[4], KEYS[5])
 redis.call('EXPIRE', KEYS[4], plan.account_ttl_s)
 
 return cjson.encode({

@@ -9,12 +9,9 @@
 -- KEYS[6..] ledger:<id>    string, 'removed'; TTL ARGV[1]
 -- ARGV[1] TTL of the ledger in s · ARGV[2] only those given up at this time or before, in ms, or '+inf'
 -- ARGV[3..] per ledger key the evaluation id
+-- Before it stand shared/counts.lua and letters.lua.
 -- Returns 1 for each that was there, else 0.
-local removed, counts = {}, {}
-
-local function count(name, amount)
-  counts[name] = (counts[name] or 0) + amount
-end
+local removed = {}
 
 local function is_wanted(id)
   local due = redis.call('ZSCORE', KEYS[4], id)
@@ -23,22 +20,12 @@ end
 
 for place = 6, #KEYS do
   local id = ARGV[place - 3]
-  local letter = is_wanted(id) and redis.call('HGET', KEYS[3], id)
-  removed[#removed + 1] = letter and 1 or 0
-  if letter then
-    redis.call('HDEL', KEYS[3], id)
-    redis.call('ZREM', KEYS[4], id)
-    redis.call('HDEL', KEYS[5], id)
+  local is_taken = is_wanted(id) and take_out(KEYS[3], KEYS[4], KEYS[5], id)
+  removed[#removed + 1] = is_taken and 1 or 0
+  if is_taken then
     redis.call('SET', KEYS[place], 'removed', 'EX', ARGV[1])
     count('removed', 1)
-    count('dead', -1)
-    -- The last one: only numbers follow the letter's own reason.
-    local reason = letter:match('.*"reason":"([a-z_]+)"')
-    if reason then count('dead:' .. reason, -1) end
   end
 end
-for name, amount in pairs(counts) do
-  redis.call('HINCRBY', KEYS[1], name, amount)
-  redis.call('HINCRBY', KEYS[2], name, amount)
-end
+write_books(KEYS[1], KEYS[2])
 return removed

@@ -11,6 +11,7 @@
 -- KEYS[8] tries:<id>                 hash, evaluation id -> calls so far; TTL plan.tries_ttl_s
 -- KEYS[9..]                          batch:<id> of earlier retries, named by their index in the plan; only looked at
 -- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
+-- Before it stands shared/batches.lua.
 -- Returns per letter, in the order of the plan: 1 chosen, 0 under way already, -1 no dead letter any more.
 local plan = cmsgpack.unpack(ARGV[1])
 local clock = redis.call('TIME')
@@ -53,10 +54,9 @@ end
 
 if #items > 0 then
   local payload = plan.head .. table.concat(items, ',') .. ']}'
-  redis.call('SET', KEYS[6], payload)
-  redis.call('ZADD', KEYS[4], now + plan.ready_ms, plan.batch_id)
-  redis.call('ZADD', KEYS[7], plan.made_at_ms, plan.batch_id)
-  redis.call('HINCRBY', KEYS[5], plan.judge_model, #payload)
+  local keys = {batch = KEYS[6], leases = KEYS[4], ready = KEYS[7], waiting = KEYS[5]}
+  local batch = {id = plan.batch_id, made_at_ms = plan.made_at_ms, judge_model = plan.judge_model}
+  write_batch(keys, batch, payload, now + plan.ready_ms)
   redis.call('HSET', KEYS[8], unpack(tries))
   redis.call('EXPIRE', KEYS[8], plan.tries_ttl_s)
 end

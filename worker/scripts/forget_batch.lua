@@ -16,33 +16,17 @@
 -- ARGV[1] batch id · ARGV[2] judge model · ARGV[3] SHA-1 of the payload as it was read, in hex
 -- ARGV[4] the payload that takes its place, or '' where nothing is left · ARGV[5] TTL of the ledger in s
 -- ARGV[6..] per ledger key the evaluation id
+-- Before it stand shared/counts.lua and letters.lua.
 -- Returns {evaluations that had not ended, letters among them}; -1 instead of the first where the batch has changed.
 local old = redis.call('GET', KEYS[5])
 if not old then return {0, 0} end
 if redis.sha1hex(old) ~= ARGV[3] then return {-1, 0} end
 
-local counts, letters = {}, 0
-local function count(name, amount)
-  counts[name] = (counts[name] or 0) + amount
-end
-
-local function remove_letter(id)
-  local letter = redis.call('HGET', KEYS[9], id)
-  if not letter then return end
-  redis.call('HDEL', KEYS[9], id)
-  redis.call('ZREM', KEYS[10], id)
-  redis.call('HDEL', KEYS[11], id)
-  letters = letters + 1
-  count('dead', -1)
-  -- The last one: only numbers follow the letter's own reason.
-  local reason = letter:match('.*"reason":"([a-z_]+)"')
-  if reason then count('dead:' .. reason, -1) end
-end
-
+local letters = 0
 for place = 12, #KEYS do
   local id = ARGV[place - 6]
   if redis.call('SET', KEYS[place], 'removed', 'NX', 'EX', ARGV[5]) then
-    remove_letter(id)
+    if take_out(KEYS[9], KEYS[10], KEYS[11], id) then letters = letters + 1 end
     count('removed', 1)
   end
   redis.call('HDEL', KEYS[6], id)
@@ -56,8 +40,5 @@ else
   redis.call('SET', KEYS[5], ARGV[4])
 end
 redis.call('HINCRBY', KEYS[3], ARGV[2], #ARGV[4] - #old)
-for name, amount in pairs(counts) do
-  redis.call('HINCRBY', KEYS[7], name, amount)
-  redis.call('HINCRBY', KEYS[8], name, amount)
-end
+write_books(KEYS[7], KEYS[8])
 return {counts['removed'] or 0, letters}

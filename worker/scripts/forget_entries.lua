@@ -5,14 +5,10 @@
 -- KEYS[2] account:<day>   hash of counts; TTL set by ingest
 -- KEYS[3] account:all     hash of counts; no TTL
 -- ARGV[1] group · ARGV[2..] entry ids
+-- Before it stands shared/delivered.lua.
 -- Returns how many were there.
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-local delivered
-for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-  local state = {}
-  for place = 1, #group, 2 do state[group[place]] = group[place + 1] end
-  if state['name'] == ARGV[1] then delivered = state['last-delivered-id'] end
-end
+local delivered = last_delivered(KEYS[1], ARGV[1])
 
 local function is_unread(id)
   return not delivered or #redis.call('XRANGE', KEYS[1], '(' .. delivered, id, 'COUNT', 1) > 0

@@ -11,7 +11,8 @@
 -- KEYS[7..]                batch:<id> string, no TTL · chosen:<id> string, TTL ARGV.chosen_ttl_s
 --                          ready:<judge model> sorted set, no TTL; named by their index in the plan
 -- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
--- Before it stand shared/choosing.lua (`plan`, `now`, the counts, the batches), entry_ids.lua and settled.lua.
+-- Before it stand shared/counts.lua, batches.lua, choosing.lua (`plan`, `now`, the batches), entry_ids.lua,
+-- delivered.lua and settled.lua.
 -- Returns how much feedback ended under which outcome, and the batches made.
 local function all_settled(publications)
   for _, one in ipairs(publications) do
@@ -45,7 +46,7 @@ for _, trace in ipairs(plan.traces) do
 end
 
 local made = write_batches()
-write_books()
+write_books(KEYS[4], KEYS[5])
 if next(counts) then redis.call('EXPIRE', KEYS[4], plan.account_ttl_s) end
 
 return cjson.encode({outcomes = filled(feedback), made = filled(made)})

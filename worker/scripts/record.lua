@@ -10,31 +10,16 @@
 -- KEYS[7..] ledger:<id>    string, the outcome; TTL ARGV[2]
 -- ARGV[1] cap of the outbox in entries · ARGV[2] TTL of the ledger in s
 -- ARGV[3..] per ledger key: evaluation id, verdict as JSON, outcome, reason or ''
+-- Before it stand shared/counts.lua and letters.lua.
 -- Returns 1 for each evaluation that was new, else 0.
-local fresh, counts = {}, {}
-
-local function count(name, amount)
-  counts[name] = (counts[name] or 0) + amount
-end
-
-local function revive(id)
-  local letter = redis.call('HGET', KEYS[4], id)
-  if not letter then return end
-  redis.call('HDEL', KEYS[4], id)
-  redis.call('ZREM', KEYS[5], id)
-  redis.call('HDEL', KEYS[6], id)
-  count('dead', -1)
-  -- The last one: only numbers follow the letter's own reason.
-  local reason = letter:match('.*"reason":"([a-z_]+)"')
-  if reason then count('dead:' .. reason, -1) end
-end
+local fresh = {}
 
 for place = 7, #KEYS do
   local first = 3 + (place - 7) * 4
   local id, verdict, outcome, reason = ARGV[first], ARGV[first + 1], ARGV[first + 2], ARGV[first + 3]
   if redis.call('SET', KEYS[place], outcome, 'NX', 'EX', ARGV[2]) then
     redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'j', verdict)
-    revive(id)
+    take_out(KEYS[4], KEYS[5], KEYS[6], id)
     count(outcome, 1)
     if reason ~= '' then count(outcome .. ':' .. reason, 1) end
     count('outbox', 1)
@@ -43,8 +28,5 @@ for place = 7, #KEYS do
     fresh[#fresh + 1] = 0
   end
 end
-for name, amount in pairs(counts) do
-  redis.call('HINCRBY', KEYS[2], name, amount)
-  redis.call('HINCRBY', KEYS[3], name, amount)
-end
+write_books(KEYS[2], KEYS[3])
 return fresh

@@ -12,7 +12,8 @@
 --                          chosen:<id> string, TTL plan.chosen_ttl_s · ledger:<id> string, only looked at
 --                          named by their index in the plan
 -- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
--- Before it stand shared/choosing.lua (`plan`, `now`, the counts, the batches), entry_ids.lua and settled.lua.
+-- Before it stand shared/counts.lua, batches.lua, choosing.lua (`plan`, `now`, the batches), entry_ids.lua,
+-- delivered.lua and settled.lua.
 -- Returns all of replay:<name>; nothing where Redis has forgotten it.
 if redis.call('HGET', KEYS[7], 'next') ~= plan.from then return redis.call('HGETALL', KEYS[7]) end
 
@@ -60,7 +61,7 @@ for _, trace in ipairs(plan.traces) do
 end
 
 write_batches()
-write_books()
+write_books(KEYS[4], KEYS[5])
 if next(counts) then redis.call('EXPIRE', KEYS[4], plan.account_ttl_s) end
 
 redis.call('HSET', KEYS[7], 'next', plan.next)

@@ -1,5 +1,5 @@
 -- How chosen work and late feedback come into the books and batches. It stands before choose.lua, pull.lua and
--- replay.lua, and has their KEYS, ARGV and plan:
+-- replay.lua, behind counts.lua and batches.lua, and has their KEYS, ARGV and plan:
 --
 -- KEYS[2] leases           sorted set, batch id -> due time in ms; no TTL
 -- KEYS[3] waiting          hash, judge model -> bytes of unfinished batches; no TTL
@@ -9,11 +9,7 @@
 local plan = cmsgpack.unpack(ARGV[1])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local counts, feedback, items = {}, {}, {}
-
-local function count(name, amount)
-  if amount ~= 0 then counts[name] = (counts[name] or 0) + amount end
-end
+local feedback, items = {}, {}
 
 local function finish_feedback(outcome, amount)
   if amount == 0 then return end
@@ -47,21 +43,12 @@ local function write_batches()
   for place, batch in ipairs(plan.batches) do
     if items[place] then
       local payload = batch.head .. table.concat(items[place], ',') .. ']}'
-      redis.call('SET', KEYS[batch.key], payload)
-      redis.call('ZADD', KEYS[2], due, batch.id)
-      redis.call('ZADD', KEYS[batch.ready], batch.made_at_ms, batch.id)
-      redis.call('HINCRBY', KEYS[3], batch.judge_model, #payload)
+      local keys = {batch = KEYS[batch.key], leases = KEYS[2], ready = KEYS[batch.ready], waiting = KEYS[3]}
+      write_batch(keys, batch, payload, due)
       made[#made + 1] = batch.id
     end
   end
   return made
-end
-
-local function write_books()
-  for name, amount in pairs(counts) do
-    redis.call('HINCRBY', KEYS[4], name, amount)
-    redis.call('HINCRBY', KEYS[5], name, amount)
-  end
 end
 
 -- An empty table would be encoded as an object, so what is empty is left out.
