@@ -29,6 +29,7 @@ __all__ = [
     "head",
     "made_at_ms",
     "mark",
+    "mark_of",
     "without",
 ]
 
@@ -80,6 +81,11 @@ def mark(judge_model: str) -> str:
 def fresh_id(judge_model: str, created_at: float) -> str:
     """Make the id of a new batch."""
     return f"{int(created_at * 1000):011x}-{mark(judge_model)}-{secrets.token_hex(4)}"
+
+
+def mark_of(batch_id: str) -> str:
+    """Read from its id for which judge model a batch is; nothing where it is no id of ours."""
+    return batch_id.split("-", 2)[1] if batch_id.count("-") > 1 else ""
 
 
 def made_at_ms(batch_id: str) -> int:

@@ -19,7 +19,7 @@ from structlog.typing import EventDict
 
 from worker.addresses import addresses
 
-__all__ = ["configure"]
+__all__ = ["configure", "where"]
 
 _CHATTY: Final = ("celery.app.trace", "celery.worker.strategy", "httpx", "httpcore", "celery.redirected")
 _CARRIERS: Final = frozenset({"amqp", "asyncio", "billiard", "celery", "kombu", "py", "redis"})
@@ -61,7 +61,7 @@ class _FixedWords(logging.Filter):
         if record.name.partition(".")[0] not in _CARRIERS:
             return True
         said, error = _said(record), record.exc_info[1] if record.exc_info else None
-        record.msg, record.args = f"{said} ({_name(error)}{_where(error)})" if error else said, ()
+        record.msg, record.args = f"{said} ({_kind(error)})" if error else said, ()
         record.exc_info = record.exc_text = record.stack_info = None
         return True
 
@@ -123,11 +123,17 @@ def _name(error: BaseException) -> str:
     return type(error).__name__ + (f" from {type(cause).__name__}" if cause else "")
 
 
-def _where(error: BaseException) -> str:
+def _kind(error: BaseException) -> str:
+    place = where(error)
+    return f"{_name(error)} in {place}" if place else _name(error)
+
+
+def where(error: BaseException) -> str:
+    """Name file and line an error comes from."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
-    return f" in {last.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{last.tb_lineno}" if last else ""
+    return f"{last.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{last.tb_lineno}" if last else ""
 
 
 class _Output:

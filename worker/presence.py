@@ -56,8 +56,7 @@ def present(store: Store) -> list[Present]:
     Raises:
         StoreError: Redis did not answer.
     """
-    seconds, micros = store.call(lambda client: client.time())
-    now_ms = seconds * 1000 + micros // 1000
+    now_ms = store.now_ms()
     words = store.call(lambda client: client.hgetall(store.keys.workers))
     read = ((process.decode(), *word.split(b" ", 1)) for process, word in sorted(words.items()))
     return [

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from worker.logs import where
 from worker.readiness import Pulse
 from worker.store import StoreError
 
@@ -90,17 +91,9 @@ class Stage(ABC):
                 self.stumbled(error)
             except Exception as error:  # noqa: BLE001 - a stage that ends silently is the worst of all failures
                 # Only the type: the text of an unforeseen error may quote a trace.
-                log.error("unforeseen error", stage=self.name, error=type(error).__name__, where=_where(error))  # noqa: TRY400
+                log.error("unforeseen error", stage=self.name, error=type(error).__name__, where=where(error))  # noqa: TRY400
                 self.stumbled(RuntimeError(type(error).__name__))
             else:
                 self.progressed_at = time.monotonic()
                 self._begun, self._trouble = True, None
                 self._backoff_s = _FIRST_BACKOFF_S
-
-
-def _where(error: BaseException) -> str:
-    """Name file and line an error comes from."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return f"{last.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{last.tb_lineno}" if last else ""

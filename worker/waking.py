@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 from kombu.exceptions import KombuError
 
+from worker.batches import mark_of
 from worker.stage import Stage
 
 __all__ = ["Waking"]
@@ -69,10 +70,10 @@ class Waking(Stage):
             first = self._waiting.get(timeout=_LOOK_S)
         except queue.Empty:
             return []
-        gathered = {_mark(first): first}
+        gathered = {mark_of(first) or first: first}
         while not self._waiting.empty():
             batch_id = self._waiting.get_nowait()
-            gathered.setdefault(_mark(batch_id), batch_id)
+            gathered.setdefault(mark_of(batch_id) or batch_id, batch_id)
         return list(gathered.values())
 
     def _lost(self, error: Exception, unsent: int) -> None:
@@ -90,8 +91,3 @@ class Waking(Stage):
         elif self._away and not away:
             log.info("wake-ups are sent again", dropped=self.dropped)
         self._away = away
-
-
-def _mark(batch_id: str) -> str:
-    """Read from its id for which judge model a batch is."""
-    return batch_id.split("-", 2)[1] if batch_id.count("-") > 1 else batch_id

@@ -1,7 +1,5 @@
 """Dead letters are bounded by count and age; what goes is removed in the books, and counts nowhere else later."""
 
-from collections.abc import Iterator
-
 import pytest
 from dead_parts import balanced, dead, give_up, retry_all
 from judging_parts import Desks
@@ -11,12 +9,6 @@ from worker.dead import cutting
 from worker.dead.cutting import cut
 
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    with Desks(ground) as desks:
-        yield desks
 
 
 def make_older(ground: Ground, ids: list[str], by_ms: int) -> None:

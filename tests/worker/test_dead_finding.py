@@ -1,7 +1,5 @@
 """Dead letters are found by reason, service, judge, age and id, in the order of their times, piece by piece."""
 
-from collections.abc import Iterator
-
 import msgspec
 import pytest
 from dead_parts import dead, give_up, retry_all
@@ -12,12 +10,6 @@ from worker.batches import Evaluation, Item
 from worker.dead import letters as letters_module
 from worker.dead.letters import Letters, Wanted
 from worker.ledger import DeadLetter, Ledger
-
-
-@pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    with Desks(ground) as desks:
-        yield desks
 
 
 def bury(ground: Ground, number: int, *, judge: str = "safety", reason: str = "timeout", **trace: str) -> str:

@@ -1,7 +1,6 @@
 """A retry judges under the same id, once; until then the letter is dead, and one that fails is renewed."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from dead_parts import OLD_S, balanced, dead, give_up, marks, retry_all, scheduled
@@ -11,12 +10,6 @@ from stage_parts import Ground, settings_of
 from judges.models.model import ModelRejectedError
 from worker.dead.letters import Letters
 from worker.dead.retrying import retry
-
-
-@pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    with Desks(ground) as desks:
-        yield desks
 
 
 def test_a_retry_is_judged_once_under_the_same_id(ground: Ground, desk: Desks) -> None:

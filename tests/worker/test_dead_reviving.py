@@ -1,6 +1,6 @@
 """Dead letters are taken up again once their cause is gone: few at first, more while they succeed, never endlessly."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -18,12 +18,6 @@ from worker.ledger import MAX_REVIVALS, REVIVAL_WAITS_S
 
 VERSIONS = {name: judge.version for name, judge in catalogue().items()}
 MODELS = {"default": ModelSettings(provider="scripted", model="scripted")}
-
-
-@pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    with Desks(ground) as desks:
-        yield desks
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A trace or a person is erased from every key, while the books go on to balance and workers to work."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,6 @@ from worker.forget.subject import Subject
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
 PERSON = "u-1729"
-
-
-@pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    with Desks(ground) as desks:
-        yield desks
 
 
 def forget(ground: Ground, number: int | None = None, *, user_id: str | None = None, **options: Any) -> Forgotten:

@@ -7,7 +7,7 @@ import redis
 
 from worker.ledger import Ledger
 from worker.settings import Settings
-from worker.store import Store
+from worker.store import Store, redis_now_ms
 
 __all__ = ["cut"]
 
@@ -39,8 +39,7 @@ def cut(store: Store, settings: Settings) -> int:
 
 def _oldest(due: str, settings: Settings, client: "redis.Redis") -> list[Any]:
     """List the oldest letters that must go, by Redis' clock, which has dated them."""
-    seconds, _ = client.time()
-    too_old_ms = int((seconds - settings.dead_retention) * 1000)
+    too_old_ms = redis_now_ms(client) - int(settings.dead_retention * 1000)
     too_many = client.zcard(due) - settings.max_dead
     if too_many > 0:
         return client.zrange(due, 0, min(too_many, _PIECE_COUNT) - 1, withscores=True)

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from worker.batches import BATCH_VERSION, Evaluation
 from worker.ledger import DeadLetter
+from worker.pieces import next_count
 from worker.store import Store
 
 __all__ = ["Found", "Head", "Letters", "Retry", "Wanted"]
@@ -149,7 +150,7 @@ class Letters:
             position += count
             there = [(raw, mark, due) for raw, mark, due in found if raw is not None and due is not None]
             size = sum(len(raw) for raw, _, _ in there)
-            count = max(1, min(2 * count, _PIECE_BYTES * len(some) // max(1, size), _PIECE_COUNT))
+            count = next_count(count, len(some), size, most=_PIECE_COUNT, most_bytes=_PIECE_BYTES)
             for raw, mark, due in there:
                 letter = self._decoded(decoder, raw)
                 if letter is not None:

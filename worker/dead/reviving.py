@@ -25,7 +25,7 @@ from worker.ledger import DeadLetter
 from worker.sampling import Sampler
 from worker.settings import Settings
 from worker.stage import Stage
-from worker.store import Store
+from worker.store import Store, redis_now_ms
 
 __all__ = ["Reviving"]
 
@@ -181,16 +181,11 @@ class Reviving(Stage):
 
 
 def _due(key: str, count: int, client: "redis.Redis") -> Any:
-    return client.zrangebyscore(key, "-inf", _now_ms(client), start=0, num=count)
+    return client.zrangebyscore(key, "-inf", redis_now_ms(client), start=0, num=count)
 
 
 def _pass_by(key: str, gone: Sequence[str], later: Sequence[str], client: "redis.Redis") -> None:
     if gone:
         client.zrem(key, *gone)
     if later:
-        client.zadd(key, dict.fromkeys(later, _now_ms(client) + _NOT_YET_MS), xx=True)
-
-
-def _now_ms(client: "redis.Redis") -> int:
-    seconds, microseconds = client.time()
-    return seconds * 1000 + microseconds // 1000
+        client.zadd(key, dict.fromkeys(later, redis_now_ms(client) + _NOT_YET_MS), xx=True)

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from worker.batches import BATCH_VERSION
 from worker.forget.subject import Owner
+from worker.pieces import next_count
 from worker.store import Entry, Store
 
 __all__ = ["HeldBatch", "HeldItem", "Thing", "batches", "gathered", "read_batch", "stream"]
@@ -93,7 +94,7 @@ def stream(store: Store, name: str) -> Iterator[list[Thing]]:
         if len(entries) < count:
             return
         position = f"({entries[-1][0].decode()}"
-        count = max(1, min(2 * count, _PIECE_BYTES * len(entries) // max(1, size), _PIECE_COUNT))
+        count = next_count(count, len(entries), size, most=_PIECE_COUNT, most_bytes=_PIECE_BYTES)
 
 
 def gathered(store: Store) -> list[Thing]:

@@ -14,7 +14,7 @@ import redis
 from msgspec import Struct
 
 from tracejudge import LateFeedback
-from worker.store import Store
+from worker.store import Store, redis_now_ms
 
 __all__ = ["MAX_GATHERED", "Complaint", "Gathered", "Member", "member_of"]
 
@@ -74,7 +74,7 @@ class Gathered:
 
         def look(client: "redis.Redis") -> list[object]:
             pipe = client.pipeline(transaction=False)
-            pipe.zcount(self._keys.feedback, "-inf", self._now_ms(client))
+            pipe.zcount(self._keys.feedback, "-inf", redis_now_ms(client))
             pipe.zcard(self._keys.feedback)
             return pipe.execute()
 
@@ -122,18 +122,13 @@ class Gathered:
         """
 
         def postpone(client: "redis.Redis") -> None:
-            later = self._now_ms(client) + self._wait_ms
+            later = redis_now_ms(client) + self._wait_ms
             client.zadd(self._keys.feedback, dict.fromkeys(raw, later), xx=True)
 
         self._store.call(postpone)
 
     def _lease(self, length_ms: int) -> bool:
         return bool(self._store.run("hold", (self._keys.feedback_pass,), (self._holder, length_ms)))
-
-    @staticmethod
-    def _now_ms(client: "redis.Redis") -> int:
-        seconds, microseconds = client.time()
-        return seconds * 1000 + microseconds // 1000
 
 
 def _read(raw: bytes) -> Complaint | None:

@@ -12,7 +12,7 @@ from worker.keys import Keys
 from worker.sampling import Choice, Sampler
 from worker.settings import Settings
 
-__all__ = ["Planner"]
+__all__ = ["Planner", "make_evaluation"]
 
 
 class Planner:
@@ -88,11 +88,12 @@ class Planner:
 
     def _evaluation(self, entry: TraceEntry, choice: Choice, origin: Origin = "live") -> Evaluation:
         version = self._judges[choice.judge].version
-        name = evaluation_id(
-            entry.trace,
-            entry.publication_id,
-            judge=choice.judge,
-            version=version,
-            judge_model=self._judge_model(choice),
-        )
-        return Evaluation(name, choice.judge, version, choice.probability, origin)
+        return make_evaluation(entry, choice, version=version, judge_model=self._judge_model(choice), origin=origin)
+
+
+def make_evaluation(entry: TraceEntry, choice: Choice, *, version: str, judge_model: str, origin: Origin) -> Evaluation:
+    """Make a chosen evaluation: whatever its origin, trace, judge, version and judge model make its id."""
+    name = evaluation_id(
+        entry.trace, entry.publication_id, judge=choice.judge, version=version, judge_model=judge_model
+    )
+    return Evaluation(name, choice.judge, version, choice.probability, origin)

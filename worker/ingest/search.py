@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from worker.ingest.entries import WIRE_VERSION
+from worker.pieces import next_count
 from worker.store import Entry, Store
 
 __all__ = ["Found", "Search"]
@@ -66,7 +67,7 @@ class Search:
         self.read += len(entries)
         self._from = f"({entries[-1][0].decode()}"
         full = len(entries) == self._count
-        self._count = max(1, min(2 * self._count, _PIECE_BYTES * len(entries) // max(1, size), _PIECE_COUNT))
+        self._count = next_count(self._count, len(entries), size, most=_PIECE_COUNT, most_bytes=_PIECE_BYTES)
         return full
 
     def found(self, trace_id: str) -> list[Found]:

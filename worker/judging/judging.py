@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from worker.batches import mark
+from worker.batches import mark, mark_of
 from worker.judging.ending import FAULT_PARKING_S, Ending
 from worker.judging.evaluations import Evaluations
 from worker.judging.holdings import Holdings
@@ -125,7 +125,7 @@ class Judging:
 
         Nothing is raised: whatever goes wrong, the batches stay in Redis and the sweeper finds them.
         """
-        lane = self._by_mark.get(batch_id.split("-", 2)[1] if batch_id.count("-") > 1 else "")
+        lane = self._by_mark.get(mark_of(batch_id))
         if lane is not None:
             self._serve(lane)
 

@@ -87,8 +87,7 @@ def _check_freedom(settings: Settings, wanted: Wanted) -> None:
 
 def _period(settings: Settings, store: Store, wanted: Wanted) -> _Period:
     """Find the bounds, by Redis' clock, which made the ids."""
-    seconds, microseconds = store.call(lambda client: client.time())
-    now_s = seconds + microseconds / 1e6
+    now_s = store.now_ms() / 1000
     since_s = _moment("--since", wanted.since, now_s)
     until_s = None if wanted.until is None else _moment("--until", wanted.until, now_s)
     if since_s > (now_s if until_s is None else until_s):

@@ -8,10 +8,10 @@ from typing import Final
 from msgspec import Struct
 
 from judges.judge import Judge
-from judges.verdict import evaluation_id
 from tracejudge import Trace
 from worker.batches import Evaluation
 from worker.ingest.entries import TraceEntry
+from worker.ingest.plan import make_evaluation
 from worker.sampling import Choice, Sampler, position
 from worker.settings import Settings
 
@@ -85,12 +85,5 @@ class Chooser:
         return [Choice(judge, model, rate) for judge in self._free]
 
     def _evaluation(self, entry: TraceEntry, choice: Choice) -> Evaluation:
-        version = self._versions[choice.judge]
-        name = evaluation_id(
-            entry.trace,
-            entry.publication_id,
-            judge=choice.judge,
-            version=version,
-            judge_model=self._settings.models[choice.model].judge_model,
-        )
-        return Evaluation(name, choice.judge, version, choice.probability, "replay")
+        version, judge_model = self._versions[choice.judge], self._settings.models[choice.model].judge_model
+        return make_evaluation(entry, choice, version=version, judge_model=judge_model, origin="replay")

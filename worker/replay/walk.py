@@ -9,6 +9,7 @@ from worker.ingest.entries import TraceEntry, read_entry
 from worker.ingest.layout import Layout
 from worker.keys import INGEST_GROUP
 from worker.leases import READY_MS
+from worker.pieces import next_count
 from worker.replay.cursor import END, Cursor, State
 from worker.replay.question import Chooser
 from worker.replay.times import milliseconds
@@ -105,7 +106,9 @@ class Walk:
         is_whole = bool(found) and first == position
         taken, size = self._fitting(found[:-1] if len(found) == self._count else found)
         next_id = found[len(taken)][0].decode() if len(taken) < len(found) else END
-        self._count = max(_MIN_PIECE_COUNT, min(2 * self._count, _PIECE_BYTES * len(taken) // size, _PIECE_COUNT))
+        self._count = next_count(
+            self._count, len(taken), size, most=_PIECE_COUNT, most_bytes=_PIECE_BYTES, least=_MIN_PIECE_COUNT
+        )
         gap_ms = milliseconds(first) - milliseconds(position)
         return _Piece(taken, next_id, cut_off=int(not is_whole), cut_off_ms=gap_ms)
 

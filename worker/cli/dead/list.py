@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from judges.prompt import neutralise
-from worker.cli.dead.selecting import chosen_options, now_s, selected, selection, warn_of_unreadable
+from worker.cli.dead.selecting import chosen_options, selected, selection, warn_of_unreadable
 from worker.cli.options import CONFIG, JSON, NOTES, OUT, REDIS_URL, amount, open_store, settings_from
 from worker.dead.letters import Found, Head, Letters
 
@@ -40,7 +40,7 @@ def list_letters(
       tracejudge dead list --oldest --limit 1000 --json
     """  # noqa: D301 - click's mark for lines that stay as they are
     store = open_store(settings_from(config, {"redis_url": redis_url}))
-    letters, now = Letters(store), now_s(store)
+    letters, now = Letters(store), store.now_ms() / 1000
     wanted = selected(chosen_options(options), store)
     found = list(itertools.islice(letters.find(wanted, newest_first=not oldest), limit))
     if as_json:

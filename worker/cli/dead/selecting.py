@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
-import redis
 
 from judges.verdict import REASONS
 from worker.cli.options import NOTES, amount
@@ -13,7 +12,7 @@ from worker.dead.letters import Letters, Wanted
 from worker.replay.times import moment
 from worker.store import Store
 
-__all__ = ["Selected", "chosen_options", "now_s", "require_choice", "selected", "selection", "warn_of_unreadable"]
+__all__ = ["Selected", "chosen_options", "require_choice", "selected", "selection", "warn_of_unreadable"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _NAMES: Final = ("reasons", "services", "judges", "ids", "older_than", "newer_than")
@@ -64,7 +63,7 @@ def selected(options: Selected, store: Store) -> Wanted:
         click.UsageError: A time is none.
         StoreError: Redis did not answer.
     """
-    now = now_s(store)
+    now = store.now_ms() / 1000
     read = partial(_milliseconds, now=now)
     return Wanted(
         reasons=options.reasons,
@@ -92,21 +91,6 @@ def warn_of_unreadable(letters: Letters) -> None:
     """Say that letters were passed over."""
     if letters.unreadable:
         NOTES.print(f"{amount(letters.unreadable, 'letter')} of another version of tracejudge passed over")
-
-
-def now_s(store: Store) -> float:
-    """Ask Redis for the time, in seconds since the epoch.
-
-    Raises:
-        StoreError: Redis did not answer.
-    """
-
-    def ask(client: "redis.Redis") -> float:
-        seconds, microseconds = client.time()
-        return seconds + microseconds / 1e6
-
-    now: float = store.call(ask)
-    return now
 
 
 def _milliseconds(option: str, text: str | None, *, now: float) -> int | None:

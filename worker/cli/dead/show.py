@@ -8,7 +8,7 @@ import msgspec
 from judges.prompt import neutralise
 from tracejudge import Trace
 from worker.cli.dead.list import row
-from worker.cli.dead.selecting import now_s, warn_of_unreadable
+from worker.cli.dead.selecting import warn_of_unreadable
 from worker.cli.options import CONFIG, JSON, REDIS_URL, amount, open_store, settings_from
 from worker.dead.letters import Letters, Wanted
 from worker.ledger import DeadLetter
@@ -57,7 +57,7 @@ def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str 
 
 
 def _find(store: Store, evaluation_id: str) -> tuple[dict[str, object], DeadLetter]:
-    letters, now = Letters(store), now_s(store)
+    letters, now = Letters(store), store.now_ms() / 1000
     found = [row(one, now) for one in letters.find(Wanted(ids=(evaluation_id,)))]
     warn_of_unreadable(letters)
     if len(found) > 1:

@@ -20,8 +20,7 @@ def circuit_words(store: Store) -> list[Mapping[str, bool]]:
     Raises:
         StoreError: Redis did not answer.
     """
-    seconds, micros = store.call(lambda client: client.time())
-    now_ms = seconds * 1000 + micros // 1000
+    now_ms = store.now_ms()
     words = store.call(lambda client: client.hvals(store.keys.circuits))
     read = (word.split(b" ", 1) for word in words)
     fresh = [_decoder.decode(said) for at, said in read if abs(now_ms - int(at)) <= _COUNTS_MS]
