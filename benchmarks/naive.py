@@ -21,7 +21,7 @@ def evaluate(payload: str) -> None:
     """Judge one trace and keep the score."""
     trace = msgspec.json.decode(payload, type=tracejudge.Trace)
     (prompt,) = _JUDGE.prompts(trace)
-    messages = [{"role": role, "content": content} for role, content in render(prompt)]
+    messages = [{"role": message.role, "content": message.content} for message in render(prompt)]
     body = {"model": "bench", "messages": messages, "temperature": 0}
     with httpx.Client() as client:
         reply = client.post(f"{os.environ['NAIVE_ENDPOINT']}/chat/completions", json=body)

@@ -8,15 +8,15 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from judges.answer import InvalidAnswerError, OutOfRangeError, without_thinking
 from judges.fit import fit
-from judges.judge import Answer, Answered, Judge
+from judges.judge import Answer, Answered, Judge, JudgeFailedError, Reading
 from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError
 from judges.prompt import Message, Prompt, render, texts_of
-from judges.verdict import Assessment, Call, Reason
+from judges.verdict import Assessment, Call, Outcome, Reason
 from tracejudge import Trace
 
 __all__ = ["Clock", "evaluate"]
@@ -59,7 +59,7 @@ class _UnscoredError(Exception):
 async def evaluate(
     judge: Judge,
     trace: Trace,
-    model: ChatModel,
+    model: ChatModel | None,
     clock: Clock = Clock(),  # noqa: B008 - frozen
     deadline_s: float | None = None,
 ) -> Assessment:
@@ -68,7 +68,7 @@ async def evaluate(
     Args:
         judge: What to ask.
         trace: What to ask about.
-        model: Whom to ask; it raises ``ModelError`` when it has no answer.
+        model: Whom to ask; it raises ``ModelError`` when it has no answer. A judge in code asks nobody.
         clock: Where times come from.
         deadline_s: How long the asking may take, from the moment when the model says that the first request no
             longer waits (``ChatRequest.begins``). What comes later is ``timeout``.
@@ -78,6 +78,10 @@ async def evaluate(
     missing = await _apart(is_large, judge.missing, trace)
     if missing is not None:
         return Assessment("unscored", "missing_input", note=missing)
+    if judge.run is not None:
+        return await _run(judge.run, trace)
+    if model is None:
+        raise TypeError(f"{judge.name} needs a judge model")
     fitted = await _apart(is_large, fit, judge, trace, model.settings.max_input_tokens)
     if fitted is None:
         return Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
@@ -87,16 +91,23 @@ async def evaluate(
         answered = await _in_time(asking, fitted.prompts, deadline_s)
     except _UnscoredError as end:
         return Assessment("unscored", end.reason, calls=tuple(calls), note=end.note, retry_after_s=end.retry_after_s)
-    scores, rationale, details = await _apart(is_large, judge.score, fitted.trace, answered)
+    reading = await _apart(is_large, judge.score, fitted.trace, answered)
     if fitted.left_out:
-        details = {**details, "left_out": dict(fitted.left_out)}
-    return Assessment(
-        "scored" if scores else "abstained",
-        scores=scores,
-        rationale=rationale,
-        details=details,
-        calls=tuple(calls),
-    )
+        reading = reading._replace(details={**reading.details, "left_out": dict(fitted.left_out)})
+    return _assessment(reading, tuple(calls))
+
+
+async def _run(code: Callable[[Trace], Awaitable[Reading]], trace: Trace) -> Assessment:
+    """Let a judge in code score a trace."""
+    try:
+        return _assessment(await code(trace))
+    except JudgeFailedError as error:
+        return Assessment("unscored", "judge_failed", note=str(error))
+
+
+def _assessment(reading: Reading, calls: tuple[Call, ...] = ()) -> Assessment:
+    outcome: Outcome = "scored" if reading.scores else "abstained"
+    return Assessment(outcome, None, *reading, calls)
 
 
 async def _in_time(asking: "_Asking", prompts: Sequence[Prompt], deadline_s: float | None) -> list[Answered]:

@@ -4,7 +4,7 @@ A judge file makes one ``Judge`` named ``JUDGE``; the catalogue finds it by itse
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from judges.exploration import Exploration
 from judges.prompt import LAYOUT, VISIBLE, Prompt
 from judges.verdict import Score
 from tracejudge import Document, Trace
 
-__all__ = ["Answer", "Answered", "Judge", "Metric", "Needs", "NoSettings", "Reading", "has_text"]
+__all__ = ["Answer", "Answered", "Judge", "JudgeFailedError", "Metric", "Needs", "NoSettings", "Reading", "has_text"]
 
 Answer = Any
 """One answer of the judge model as the judge's ``read`` returns it; only its own ``score`` looks into it."""
@@ -68,6 +69,10 @@ class Reading(NamedTuple):
     details: Mapping[str, object] = {}
 
 
+class JudgeFailedError(Exception):
+    """A judge in code has no verdict; the message is ours and holds no text of the trace."""
+
+
 @dataclass(frozen=True)
 class Judge:
     """The definition of one judge.
@@ -88,6 +93,8 @@ class Judge:
         make: Makes the same judge with other settings, of the type of ``settings``.
         prepare: Completes a trace before anything else looks at it, as with rules of the configuration.
         cuts: Trace fields of which parts may be left out when a trace is too long for the model, in this order.
+        exploration: How the model reads the trace by tools before it answers; nothing where the requests show all.
+        run: A judge in code: it scores a trace without a judge model, and raises ``JudgeFailedError`` where it cannot.
     """
 
     name: str
@@ -105,6 +112,8 @@ class Judge:
     make: "Callable[[Any], Judge] | None" = None
     prepare: Callable[[Trace], Trace] = lambda trace: trace
     cuts: tuple[str, ...] = ()
+    exploration: Exploration | None = None
+    run: Callable[[Trace], Awaitable[Reading]] | None = None
 
     @cached_property
     def version(self) -> str:

@@ -21,6 +21,7 @@ __all__ = [
     "Block",
     "Message",
     "Prompt",
+    "ToolCall",
     "conversation",
     "documents",
     "neutralise",
@@ -76,11 +77,25 @@ class Prompt(NamedTuple):
     about: Any = None
 
 
+class ToolCall(NamedTuple):
+    """One call of a tool that a model asks for; ``arguments`` is JSON as the model wrote it, and may be broken."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 class Message(NamedTuple):
-    """One message of the chat form."""
+    """One message of the chat form.
+
+    ``tool_calls`` are those that an assistant's message asks for; ``tool_call_id`` says which of them a message of the
+    role ``tool`` answers.
+    """
 
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
 
 
 def neutralise(text: str) -> str:

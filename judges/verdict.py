@@ -20,6 +20,7 @@ __all__ = [
     "Assessment",
     "Call",
     "Origin",
+    "Outcome",
     "Reason",
     "Score",
     "Verdict",

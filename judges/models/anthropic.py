@@ -123,7 +123,11 @@ class AnthropicModel:
         body: dict[str, object] = {
             "model": self.settings.model,
             "max_tokens": max_tokens,
-            "messages": [{"role": role, "content": content} for role, content in request.messages if role != "system"],
+            "messages": [
+                {"role": message.role, "content": message.content}
+                for message in request.messages
+                if message.role != "system"
+            ],
         }
         options: dict[str, dict[str, object]] = {
             "temperature": {"temperature": 0},

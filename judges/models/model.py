@@ -16,7 +16,7 @@ from typing import ClassVar, Final, Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from judges.models.quota import Quota
-from judges.prompt import Message
+from judges.prompt import Message, ToolCall
 from judges.verdict import Call, Reason
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "ModelUnavailableError",
     "Price",
     "RateLimitedError",
+    "Tool",
 ]
 
 FinishReason = Literal["stop", "length", "content_filter", "other"]
@@ -99,12 +100,22 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         return self.label or self.model or self.provider
 
 
+class Tool(Struct, frozen=True):
+    """A function that a model may ask to be called; ``parameters`` is the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, object]
+
+
 class ChatRequest(Struct, frozen=True):
     """One question to a judge model.
 
     ``heuristic`` gives the answer of the built-in lexical model, JSON or a text; endpoints never see it.
     ``begins`` is called by a model that lets requests wait, each time that it sends one, with those for the same answer
     that failed before.
+    ``tools`` are those that the messages speak of; the model may call them unless ``may_call`` is false, which asks for
+    the answer itself. Structured output is asked for where no tool may be called.
     """
 
     messages: tuple[Message, ...]
@@ -112,6 +123,8 @@ class ChatRequest(Struct, frozen=True):
     schema: Mapping[str, object]
     heuristic: Callable[[], object]
     begins: Callable[[tuple[Call, ...]], object] | None = None
+    tools: tuple[Tool, ...] = ()
+    may_call: bool = True
 
 
 class ChatResponse(Struct, frozen=True):
@@ -122,6 +135,7 @@ class ChatResponse(Struct, frozen=True):
         took_s: How long the request that was answered took, without what it waited for; set by models that let
             requests wait.
         failed: The requests for the same answer that failed before.
+        tool_calls: What the model wants called before it answers.
     """
 
     text: str
@@ -134,6 +148,7 @@ class ChatResponse(Struct, frozen=True):
     quota: Quota | None = None
     took_s: float | None = None
     failed: tuple[Call, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @runtime_checkable

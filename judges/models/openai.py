@@ -79,7 +79,7 @@ class OpenAIModel:
         """
         body = {
             "model": self.settings.model,
-            "messages": [{"role": role, "content": content} for role, content in request.messages],
+            "messages": [{"role": message.role, "content": message.content} for message in request.messages],
         }
         schema = {"name": request.schema_name, "strict": True, "schema": request.schema}
         options: dict[str, dict[str, object]] = {

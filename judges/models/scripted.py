@@ -24,10 +24,11 @@ from judges.models.model import (
     ModelUnavailableError,
     RateLimitedError,
 )
+from judges.prompt import ToolCall
 
 __all__ = ["ScriptedModel", "Step", "load_script"]
 
-Answering = Callable[[ChatRequest], str]
+Answering = Callable[[ChatRequest], "str | Step"]
 
 Failure = Literal[
     "timeout",
@@ -53,20 +54,21 @@ _MAX_REQUESTS: Final = 1000
 
 
 class Step(Struct, frozen=True, forbid_unknown_fields=True):
-    """What happens at one request: after ``delay_s`` it fails, or is answered with ``text``."""
+    """What happens at one request: after ``delay_s`` it fails, or is answered with ``text`` or calls of tools."""
 
     text: str | None = None
     delay_s: float = 0.0
     failure: Failure | None = None
     finish_reason: FinishReason = "stop"
     refusal: bool = False
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class ScriptedModel:
     """Follows its steps in order and then begins anew. The last 1000 requests are kept."""
 
     def __init__(self, steps: Iterable[Step | str | Answering], settings: ModelSettings | None = None) -> None:
-        """Take the steps: a text or a function of the request stands for a step that answers with it at once."""
+        """Take the steps: a text stands for a step that answers with it at once, a function of the request for both."""
         self.settings = settings or ModelSettings(provider="scripted", model="scripted")
         self._requests: deque[ChatRequest] = deque(maxlen=_MAX_REQUESTS)
         listed = list(steps)
@@ -86,20 +88,29 @@ class ScriptedModel:
             ModelError: Where the script says so.
         """
         self._requests.append(request)
-        step = next(self._steps)
-        if isinstance(step, str):
-            step = Step(step)
-        elif not isinstance(step, Step):
-            step = Step(step(request))
+        step = _step(next(self._steps), request)
         if step.delay_s:
             await asyncio.sleep(step.delay_s)
         if step.failure is not None:
             raise _ERRORS[step.failure](f"scripted: {step.failure}")
         text = step.text or ""
-        return ChatResponse(text, step.finish_reason, step.refusal, len(text), len(text), model=self.settings.model)
+        return ChatResponse(
+            text,
+            step.finish_reason,
+            step.refusal,
+            len(text),
+            len(text),
+            model=self.settings.model,
+            tool_calls=step.tool_calls,
+        )
 
     async def aclose(self) -> None:
         """Nothing to give back."""
+
+
+def _step(written: Step | str | Answering, request: ChatRequest) -> Step:
+    found = written if isinstance(written, Step | str) else written(request)
+    return Step(found) if isinstance(found, str) else found
 
 
 def load_script(path: str) -> list[Step]:

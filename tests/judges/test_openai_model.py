@@ -64,7 +64,7 @@ class TestRequest:
         assert bodies == [
             {
                 "model": "gpt-test",
-                "messages": [message._asdict() for message in messages],
+                "messages": [{"role": message.role, "content": message.content} for message in messages],
                 "temperature": 0,
                 "response_format": {
                     "type": "json_schema",

@@ -79,7 +79,8 @@ def test_show_prints_what_is_sent_for_a_trace(run: Run, name: str) -> None:
     ended = run("judges", "show", name, "--trace", file, "--json")
     judge = catalogue()[name]
     requests = [
-        [message._asdict() for message in render(prompt)] for prompt in judge.prompts(msgspec.convert(trace, Trace))
+        [{"role": message.role, "content": message.content} for message in render(prompt)]
+        for prompt in judge.prompts(msgspec.convert(trace, Trace))
     ]
     assert (ended.code, ended.err) == (0, "")
     assert ended.document == {
@@ -106,7 +107,7 @@ def test_show_for_people_is_plain_text_that_holds_every_message(run: Run, name: 
     wanted = [
         (f"{role}{count}", content)
         for messages, count in zip(requests, counts, strict=True)
-        for role, content in messages
+        for role, content, *_ in messages
     ]
     found = list(zip(sections[::2], (text.strip("\n") for text in sections[1::2]), strict=True))
     assert found[:-1] == wanted

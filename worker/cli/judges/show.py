@@ -39,7 +39,9 @@ def show(name: str, file: TextIO | None, config: str | None, *, as_json: bool) -
             "version": judge.version,
             "settings": settings_of(judge),
             "trace": {"file": sample.file, "line": sample.line, "trace_id": sample.trace.trace_id},
-            "requests": [[message._asdict() for message in messages] for messages in requests],
+            "requests": [
+                [{"role": message.role, "content": message.content} for message in messages] for messages in requests
+            ],
             "schema": judge.schema,
         }
         print(msgspec.json.encode(document).decode())
@@ -47,8 +49,8 @@ def show(name: str, file: TextIO | None, config: str | None, *, as_json: bool) -
     print(_heading(judge, sample))
     for number, messages in enumerate(requests, 1):
         which = f" ({number} of {len(requests)})" if len(requests) > 1 else ""
-        for role, content in messages:
-            print(f"\n===== {role}{which} =====\n{content}")
+        for message in messages:
+            print(f"\n===== {message.role}{which} =====\n{message.content}")
     print(f"\n===== schema =====\n{_indented(judge.schema)}")
 
 

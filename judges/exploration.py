@@ -1,0 +1,52 @@
+"""How a judge model reads a trace by tools: what it may call, how often, and what that may cost."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from judges.models.model import Tool
+from tracejudge import Trace
+
+__all__ = ["Exploration", "Limits", "Toolbox"]
+
+
+class Toolbox(Protocol):
+    """The tools over one trace."""
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """What can be called."""
+        ...
+
+    def call(self, name: str, arguments: str) -> str:
+        """Call a tool; it may take about a second, and is called in a thread.
+
+        Args:
+            arguments: JSON as a model wrote it.
+
+        Returns:
+            What it gives, or in words what is wrong with the call. Nothing is raised.
+        """
+        ...
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """When a model is asked for its verdict at the latest.
+
+    Attributes:
+        max_rounds: Answers with calls of tools; the one after the last is to be the verdict.
+        max_tokens: Tokens of all requests and answers about one trace together.
+        max_usd: What they may cost together; the model needs a price for it.
+    """
+
+    max_rounds: int = 30
+    max_tokens: int = 1_000_000
+    max_usd: float | None = None
+
+
+class Exploration(Struct, frozen=True):
+    """What a judge lets its model call for a trace, and within which limits."""
+
+    open: Callable[[Trace], Toolbox]
+    limits: Limits = Limits()
