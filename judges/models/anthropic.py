@@ -2,16 +2,19 @@
 
 Structured output, temperature 0 and the mark by which the fixed part is cached are asked for until the endpoint
 says that it does not take them; that is found out once and remembered. `max_tokens` must be sent; an answer
-that it cuts off is asked for once more with twice as many.
+that it cuts off is asked for once more with twice as many. Messages that speak of tools need the tools beside them
+in every request, also where none may be called.
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
 from msgspec import Struct, structs
 
+from judges.models.blocks import as_messages, marked, text_blocks
+from judges.models.function_calls import calls_so_far, read_call
 from judges.models.http import HttpEndpoint, Reply, below
 from judges.models.model import (
     BadModelRequestError,
@@ -22,9 +25,11 @@ from judges.models.model import (
     ModelError,
     ModelSettings,
     ModelUnavailableError,
+    Tool,
 )
 from judges.models.options import Options
 from judges.models.quota import Quota, anthropic_quota
+from judges.prompt import ToolCall
 
 __all__ = ["DEFAULT_MAX_OUTPUT_TOKENS", "PUBLIC_URL", "AnthropicModel"]
 
@@ -36,11 +41,13 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "output_config": ("output_config", "output_format", "output format", "json_schema", "structured output"),
     "temperature": ("temperature",),
     "cache_control": ("cache_control", "prompt caching"),
+    "tool_choice": ("tool_choice",),
 }
 _MAX_TOKENS: Final = "max_tokens"
 _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
+    "tool_use": "stop",
     "refusal": "stop",
     _MAX_TOKENS: "length",
     "model_context_window_exceeded": "length",
@@ -49,10 +56,13 @@ _FINISH: Final[Mapping[str | None, FinishReason]] = {
 
 
 class _Block(Struct):
-    """A part of the answer; what the model thought, and whatever else is no text, is left alone."""
+    """A part of the answer, a text or a call of a tool; what the model thought, and whatever else, is left alone."""
 
     type: str
     text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: Any = None
 
 
 class _Usage(Struct):
@@ -75,6 +85,7 @@ class _Message(Struct):
 class _Asked(NamedTuple):
     message: _Message
     quota: Quota | None
+    request: ChatRequest
 
 
 class AnthropicModel:
@@ -123,21 +134,20 @@ class AnthropicModel:
         body: dict[str, object] = {
             "model": self.settings.model,
             "max_tokens": max_tokens,
-            "messages": [
-                {"role": message.role, "content": message.content}
-                for message in request.messages
-                if message.role != "system"
-            ],
+            "messages": as_messages(request.messages),
         }
-        options: dict[str, dict[str, object]] = {
-            "temperature": {"temperature": 0},
-            "output_config": {"output_config": {"format": {"type": "json_schema", "schema": request.schema}}},
-        }
+        options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
+        if request.tools:
+            body["tools"] = [_offered(tool) for tool in request.tools]
+        if request.tools and not request.may_call:
+            options["tool_choice"] = {"tool_choice": {"type": "none"}}
+        if not request.offers_tools:
+            options["output_config"] = {"output_config": {"format": {"type": "json_schema", "schema": request.schema}}}
         if fixed:
-            body["system"] = _blocks(fixed)
-            options["cache_control"] = {"system": _cached(_blocks(fixed))}
-        reply = await self._options.post(self._endpoint, body, options)
-        return _Asked(_read(reply), anthropic_quota(reply.headers))
+            body["system"] = text_blocks(fixed)
+            options["cache_control"] = {"system": marked(text_blocks(fixed))}
+        reply = await self._options.post(self._endpoint, body, options, with_tools=bool(request.tools))
+        return _Asked(_read(reply), anthropic_quota(reply.headers), request)
 
 
 def _messages_url(base_url: str) -> str:
@@ -146,25 +156,21 @@ def _messages_url(base_url: str) -> str:
     return below(base_url, "/messages" if has_version else "/v1/messages")
 
 
-def _blocks(texts: list[str]) -> list[dict[str, object]]:
-    return [{"type": "text", "text": text} for text in texts]
-
-
-def _cached(blocks: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Mark the end of what is the same in all requests of a judge."""
-    return [*blocks[:-1], {**blocks[-1], "cache_control": {"type": "ephemeral"}}]
+def _offered(tool: Tool) -> dict[str, object]:
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
 
 
 def _read(reply: Reply) -> _Message:
     try:
         return msgspec.json.decode(reply.body, type=_Message)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelUnavailableError("the reply is no message") from error
 
 
 def _response(asked: _Asked) -> ChatResponse:
     message = asked.message
     usage = message.usage or _Usage()
+    calls = [block for block in message.content if block.type == "tool_use"]
     # All priced as input. That is too much from the first hit on: a hit costs a tenth, the write before it 1.25 times.
     inputs = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
     return ChatResponse(
@@ -176,7 +182,13 @@ def _response(asked: _Asked) -> ChatResponse:
         response_id=message.id,
         model=message.model,
         quota=asked.quota,
+        tool_calls=_calls(calls, asked.request) if calls else (),
     )
+
+
+def _calls(blocks: list[_Block], request: ChatRequest) -> tuple[ToolCall, ...]:
+    numbered = enumerate(blocks, calls_so_far(request))
+    return tuple(read_call(block.id, block.name, block.input, number) for number, block in numbered)
 
 
 def _after(first: ChatResponse, second: ChatResponse) -> ChatResponse:

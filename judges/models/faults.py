@@ -3,6 +3,7 @@
 OpenAI's and Anthropic's errors are read alike: gateways put the one's words into the other's form.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,6 +20,7 @@ from judges.models.model import (
     ModelRejectedError,
     ModelUnavailableError,
     RateLimitedError,
+    ToolsRefusedError,
 )
 from judges.models.quota import read_quota
 
@@ -31,6 +33,13 @@ _FILTERED_WORDS: Final = ("blocked by content filtering policy",)
 _TOO_LONG_CODES: Final = frozenset({"context_length_exceeded", "request_too_large"})
 _TOO_LONG_WORDS: Final = ("maximum context length", "prompt is too long", "exceed context limit")
 _OPENING_CHARS: Final = 80
+_TOOLS_STATUS: Final = frozenset({400, 404, 422, 500, 501})
+"""llama.cpp says it with 500, OpenRouter with 404."""
+_TOOLS: Final = re.compile(r"\btools\b(?![.\[])|\btool[ _-]?(use|calling|choice)\b|function[ _-]?call|toolconfig")
+_REFUSED: Final = re.compile(
+    r"support|enable|not permitted|not allowed|unrecogni[sz]ed|unknown|unexpected|requires|must be defined"
+)
+_MAX_REFUSAL_CHARS: Final = 500
 
 
 class Fault(Struct):
@@ -52,16 +61,21 @@ def read_fault(body: bytes) -> Fault:
     """Read the error of a reply; an empty one where the body holds none."""
     try:
         found = msgspec.json.decode(body, type=_FaultBody)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Fault()
     if found.error is None:
         return found
     return Fault(message=found.error) if isinstance(found.error, str) else found.error
 
 
-def translated(reply: Reply, fault: Fault) -> ModelError:
-    """Choose the error by status and code. The endpoint's own words stay out: they may quote the prompt."""
-    error = _chosen(reply, fault)
+def translated(reply: Reply, fault: Fault, *, with_tools: bool = False) -> ModelError:
+    """Choose the error by status and code. The endpoint's own words stay out: they may quote the prompt.
+
+    Args:
+        with_tools: Whether the request speaks of tools.
+    """
+    error = _tools_refused(reply, fault) if with_tools else None
+    error = error or _chosen(reply, fault)
     error.retry_after_s = retry_after_s(reply.headers)
     error.quota = read_quota(reply.headers)
     return error
@@ -81,6 +95,18 @@ def _chosen(reply: Reply, fault: Fault) -> ModelError:
     if too_long or status == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
         return InputTooLongError(f"the endpoint finds the request too long: HTTP {status}")
     return BadModelRequestError(f"the endpoint does not take this request: HTTP {status}")
+
+
+def _tools_refused(reply: Reply, fault: Fault) -> ModelError | None:
+    """Find the complaint that there can be no tools. A longer text may quote the trace, which proves nothing."""
+    message = fault.message.lower()
+    if reply.status not in _TOOLS_STATUS or len(message) > _MAX_REFUSAL_CHARS:
+        return None
+    if not (_REFUSED.search(message) and (fault.param == "tools" or _TOOLS.search(message))):
+        return None
+    return ToolsRefusedError(
+        f"the endpoint takes no tools, and this judge needs a model with function calling: HTTP {reply.status}"
+    )
 
 
 def _is_client_error(status: int) -> bool:

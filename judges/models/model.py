@@ -6,6 +6,7 @@ ModelError                       root; ``reason`` is the verdict's reason
 ├── ModelUnavailableError        no connection, 408, 5xx, an answer that is none
 ├── ModelRejectedError           401, 402, 403, 404, quota or credit used up: the operator must act
 ├── BadModelRequestError         another 4xx: this request will never be taken
+│   └── ToolsRefusedError        the endpoint takes no tools
 ├── InputTooLongError            the endpoint says that the context is full
 └── ContentFilteredError         the endpoint's filter refuses the request
 """
@@ -35,6 +36,7 @@ __all__ = [
     "Price",
     "RateLimitedError",
     "Tool",
+    "ToolsRefusedError",
 ]
 
 FinishReason = Literal["stop", "length", "content_filter", "other"]
@@ -125,6 +127,11 @@ class ChatRequest(Struct, frozen=True):
     begins: Callable[[tuple[Call, ...]], object] | None = None
     tools: tuple[Tool, ...] = ()
     may_call: bool = True
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the model may ask for calls before it answers."""
+        return self.may_call and bool(self.tools)
 
 
 class ChatResponse(Struct, frozen=True):
@@ -224,6 +231,10 @@ class BadModelRequestError(ModelError):
     """The endpoint takes our requests, but not this one."""
 
     reason = "bad_request"
+
+
+class ToolsRefusedError(BadModelRequestError):
+    """The endpoint does not take tools, or not as this request names them."""
 
 
 class InputTooLongError(ModelError):

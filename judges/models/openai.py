@@ -2,18 +2,29 @@
 
 Structured output and temperature 0 are asked for until the endpoint says that it does not know them; that is
 found out once and remembered. No `max_tokens` is sent: a model that reasons first would exhaust it.
+Where a tool may be called, structured output is not asked for: many servers take only one of the two.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
+from judges.models.function_calls import calls_so_far, has_object, read_call, sendable_name, sendable_object
 from judges.models.http import HttpEndpoint, Reply, below
-from judges.models.model import ChatRequest, ChatResponse, FinishReason, ModelSettings, ModelUnavailableError
+from judges.models.model import (
+    ChatRequest,
+    ChatResponse,
+    FinishReason,
+    ModelSettings,
+    ModelUnavailableError,
+    Tool,
+    ToolsRefusedError,
+)
 from judges.models.options import Options
 from judges.models.quota import openai_quota
+from judges.prompt import Message, ToolCall
 
 __all__ = ["OpenAIModel"]
 
@@ -28,13 +39,31 @@ _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "max_output_tokens": "length",
     "model_length": "length",
     "content_filter": "content_filter",
+    "tool_calls": "stop",
+    "function_call": "stop",
     None: "stop",
 }
+
+
+class _Function(Struct):
+    """Arguments are a text; some servers give the object itself."""
+
+    name: str | None = None
+    arguments: Any = None
+
+
+_NO_FUNCTION: Final = _Function()
+
+
+class _ToolCall(Struct):
+    id: str | int | None = None
+    function: _Function | None = None
 
 
 class _Message(Struct):
     content: str | None = None
     refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
 
 
 class _Choice(Struct):
@@ -70,6 +99,7 @@ class OpenAIModel:
             allow_link_local=settings.allow_link_local,
         )
         self._options = Options(_OPTIONS)
+        self._always_names_tools = False
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer one request; an option that the endpoint does not know is left out from then on.
@@ -77,26 +107,67 @@ class OpenAIModel:
         Raises:
             ModelError: With the reason why there is no answer.
         """
-        body = {
-            "model": self.settings.model,
-            "messages": [{"role": message.role, "content": message.content} for message in request.messages],
-        }
-        schema = {"name": request.schema_name, "strict": True, "schema": request.schema}
-        options: dict[str, dict[str, object]] = {
-            "temperature": {"temperature": 0},
-            "response_format": {"response_format": {"type": "json_schema", "json_schema": schema}},
-        }
-        return _response(await self._options.post(self._endpoint, body, options))
+        names_tools = request.offers_tools or (self._always_names_tools and bool(request.tools))
+        try:
+            return await self._ask(request, names_tools=names_tools)
+        except ToolsRefusedError:
+            if names_tools:
+                raise
+        # LiteLLM before Anthropic's models wants them named wherever messages speak of them. Others would call them.
+        self._always_names_tools = True
+        return await self._ask(request, names_tools=True)
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._endpoint.aclose()
 
+    async def _ask(self, request: ChatRequest, *, names_tools: bool) -> ChatResponse:
+        body: dict[str, object] = {
+            "model": self.settings.model,
+            "messages": [_shown(message) for message in request.messages],
+        }
+        options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
+        if names_tools:
+            body["tools"] = [_offered(tool) for tool in request.tools]
+        if names_tools and not request.may_call:
+            body["tool_choice"] = "none"
+        if not request.offers_tools:
+            schema = {"name": request.schema_name, "strict": True, "schema": request.schema}
+            options["response_format"] = {"response_format": {"type": "json_schema", "json_schema": schema}}
+        reply = await self._options.post(self._endpoint, body, options, with_tools=bool(request.tools))
+        return _response(reply, request)
 
-def _response(reply: Reply) -> ChatResponse:
+
+def _shown(message: Message) -> dict[str, object]:
+    shown: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        shown |= {"content": message.content or None, "tool_calls": [_called(call) for call in message.tool_calls]}
+    if message.tool_call_id is not None:
+        shown["tool_call_id"] = message.tool_call_id
+    return shown
+
+
+def _called(call: ToolCall) -> dict[str, object]:
+    text = call.arguments
+    arguments = text if has_object(text) else msgspec.json.encode(sendable_object(text)).decode()
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": sendable_name(call.name), "arguments": arguments},
+    }
+
+
+def _offered(tool: Tool) -> dict[str, object]:
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+    }
+
+
+def _response(reply: Reply, request: ChatRequest) -> ChatResponse:
     try:
         completion = msgspec.json.decode(reply.body, type=_Completion)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelUnavailableError("the reply is no chat completion") from error
     if not completion.choices:
         raise ModelUnavailableError("the reply holds no choice")
@@ -111,4 +182,11 @@ def _response(reply: Reply) -> ChatResponse:
         response_id=None if completion.id is None else str(completion.id),
         model=completion.model,
         quota=openai_quota(reply.headers),
+        tool_calls=_calls(first.message.tool_calls, request) if first.message.tool_calls else (),
     )
+
+
+def _calls(calls: list[_ToolCall], request: ChatRequest) -> tuple[ToolCall, ...]:
+    numbered = enumerate(calls, calls_so_far(request))
+    functions = ((number, call.id, call.function or _NO_FUNCTION) for number, call in numbered)
+    return tuple(read_call(call_id, found.name, found.arguments, number) for number, call_id, found in functions)

@@ -28,13 +28,19 @@ class Options:
         self._refused: frozenset[str] = frozenset()
 
     async def post(
-        self, endpoint: HttpEndpoint, body: Mapping[str, object], options: Mapping[str, Mapping[str, object]]
+        self,
+        endpoint: HttpEndpoint,
+        body: Mapping[str, object],
+        options: Mapping[str, Mapping[str, object]],
+        *,
+        with_tools: bool = False,
     ) -> Reply:
         """Send one request until no option of it is refused.
 
         Args:
             body: What every endpoint takes.
             options: The parts of the body that come with an option, or replace the plain ones, by its name.
+            with_tools: Whether body or messages speak of tools, so that a complaint may be about them.
 
         Raises:
             ModelError: With the reason why there is no answer.
@@ -45,9 +51,10 @@ class Options:
             if reply.status == httpx.codes.OK:
                 return reply
             fault = read_fault(reply.body)
-            refused = self._complained_of(reply.status, fault) - without
+            # Only of what was sent: a complaint about a tool may use the same words.
+            refused = self._complained_of(reply.status, fault) & (options.keys() - without)
             if not refused:
-                raise translated(reply, fault)
+                raise translated(reply, fault, with_tools=with_tools)
             self._refused |= refused
 
     def _complained_of(self, status: int, fault: Fault) -> frozenset[str]:

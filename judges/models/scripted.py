@@ -1,15 +1,24 @@
-"""A judge model that follows a script: answers, latencies and failures from a list, for tests and rehearsals."""
+"""A judge model that follows a script: answers, latencies and failures from a list, for tests and rehearsals.
+
+A script file holds one step a line, a JSON object with the fields of ``Step``. Calls of tools need only a name in it:
+
+    {"tool_calls": [{"name": "get_root_span"}, {"name": "get_span", "arguments": {"span_id": "00f067aa0ba902b7"}}]}
+    {"text": "yes", "delay_s": 0.5}
+
+``arguments`` may also be a text, which is then what the model wrote, as broken as it may be.
+"""
 
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from judges.models.function_calls import read_call
 from judges.models.model import (
     BadModelRequestError,
     ChatRequest,
@@ -53,15 +62,30 @@ _MAX_REQUESTS: Final = 1000
 """How many requests are remembered; a rehearsal may run for days."""
 
 
-class Step(Struct, frozen=True, forbid_unknown_fields=True):
-    """What happens at one request: after ``delay_s`` it fails, or is answered with ``text`` or calls of tools."""
-
+class _Plain(Struct, frozen=True, forbid_unknown_fields=True):
     text: str | None = None
     delay_s: float = 0.0
     failure: Failure | None = None
     finish_reason: FinishReason = "stop"
     refusal: bool = False
+
+
+class Step(_Plain, frozen=True):
+    """What happens at one request: after ``delay_s`` it fails, or is answered with ``text`` or calls of tools."""
+
     tool_calls: tuple[ToolCall, ...] = ()
+
+
+class _WrittenCall(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    arguments: dict[str, Any] | str = {}
+    id: str | None = None
+
+
+class _WrittenStep(_Plain, frozen=True):
+    """A step as a line of a file writes it."""
+
+    tool_calls: tuple[_WrittenCall, ...] = ()
 
 
 class ScriptedModel:
@@ -114,7 +138,7 @@ def _step(written: Step | str | Answering, request: ChatRequest) -> Step:
 
 
 def load_script(path: str) -> list[Step]:
-    """Read the steps of a script file, a JSON object a line.
+    """Read the steps of a script file, a JSON object a line. Calls without an id are numbered through the file.
 
     Raises:
         OSError: The file cannot be read.
@@ -124,4 +148,10 @@ def load_script(path: str) -> list[Step]:
     lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line.strip()]
     if not lines:
         raise ValueError(f"{path} holds no step")
-    return [msgspec.json.decode(line, type=Step) for line in lines]
+    numbers = itertools.count()
+    return [_read(msgspec.json.decode(line, type=_WrittenStep), numbers) for line in lines]
+
+
+def _read(written: _WrittenStep, numbers: Iterator[int]) -> Step:
+    calls = [read_call(call.id, call.name, call.arguments, next(numbers)) for call in written.tool_calls]
+    return Step(**{**structs.asdict(written), "tool_calls": tuple(calls)})

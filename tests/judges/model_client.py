@@ -11,9 +11,9 @@ from support.replies import Behaviour, answers
 from judges.evaluate import evaluate
 from judges.judge import Judge
 from judges.models.anthropic import AnthropicModel
-from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings
+from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings, Tool
 from judges.models.openai import OpenAIModel
-from judges.prompt import Message, render
+from judges.prompt import Message, ToolCall, render
 from judges.verdict import Assessment
 from tracejudge import Trace
 
@@ -26,6 +26,23 @@ REQUEST = ChatRequest(
     {"type": "object", "properties": {"result": {"type": "string"}}, "additionalProperties": False},
     dict,
 )
+SEARCH = Tool("search", "Find a text.", {"type": "object", "properties": {"text": {"type": "string"}}})
+ROOT = Tool("root", "Show the first step.", {"type": "object", "properties": {}})
+
+
+def with_tools(*messages: Message, may_call: bool = True) -> ChatRequest:
+    """Give a request with two tools, and further messages behind its own."""
+    return msgspec.structs.replace(
+        REQUEST, messages=(*REQUEST.messages, *messages), tools=(SEARCH, ROOT), may_call=may_call
+    )
+
+
+def asks(*calls: ToolCall, text: str = "") -> Message:
+    return Message("assistant", text, calls)
+
+
+def result(call_id: str, text: str) -> Message:
+    return Message("tool", text, tool_call_id=call_id)
 
 
 class Client(NamedTuple):
@@ -47,10 +64,10 @@ class Client(NamedTuple):
 
         return asyncio.run(all_at_once())
 
-    def fails(self) -> ModelError:
+    def fails(self, request: ChatRequest = REQUEST) -> ModelError:
         """Ask, and give the error; none of the secrets may be in its text."""
         with pytest.raises(ModelError) as caught:
-            self.ask()
+            self.ask(request)
         shown = f"{caught.value!s} {caught.value!r}"
         assert not [secret for secret in (KEY, PROMPT, WORDS, "5ecret") if secret in shown]
         return caught.value

@@ -29,7 +29,7 @@ from judges.models.model import (
     ModelSettings,
     ModelUnavailableError,
 )
-from judges.prompt import Message
+from judges.prompt import Message, ToolCall
 from tracejudge import Trace
 
 every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
@@ -116,6 +116,7 @@ class TestRequest:
 THINKING = {"type": "thinking", "thinking": WORDS, "signature": "s"}
 HIDDEN = {"type": "a type to come", "text": WORDS}
 TOOL = {"type": "tool_use", "id": "toolu_0", "name": "f", "input": {}}
+CALL = ToolCall("toolu_0", "f", "{}")
 
 
 def text(content: str) -> dict[str, object]:
@@ -133,12 +134,12 @@ class TestResponse:
             (answers("„Ja“ \U0001f600"), said("„Ja“ \U0001f600")),
             (answers("Yes.", finish_reason="stop_sequence"), said("Yes.")),
             (answers("{", finish_reason="model_context_window_exceeded"), said("{", finish_reason="length")),
-            (answers("", finish_reason="tool_calls"), said("", finish_reason="other")),
+            (answers("", finish_reason="tool_calls"), said("")),
             (answers("", finish_reason="pause_turn"), said("", finish_reason="other")),
             (answers("Yes.", finish_reason=None), said("Yes.")),
             (refuses("Never."), said("", refusal=True)),
             (says(THINKING, HIDDEN, text('{"a'), text('": 1}')), ChatResponse('{"a": 1}', response_id="msg_0")),
-            (says(TOOL, stop_reason="tool_use"), ChatResponse("", "other", response_id="msg_0")),
+            (says(TOOL, stop_reason="tool_use"), ChatResponse("", response_id="msg_0", tool_calls=(CALL,))),
             (says(), ChatResponse("", response_id="msg_0")),
             (not_json('{"content": [{"type": "text", "text": "Yes."}]}'), ChatResponse("Yes.")),
             (

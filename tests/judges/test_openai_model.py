@@ -125,7 +125,7 @@ class TestResponse:
             (filtered(), said("", finish_reason="content_filter")),
             (refuses("Never."), said("", refusal=True)),
             (answers(None), said("")),
-            (answers("", finish_reason="tool_calls"), said("", finish_reason="other")),
+            (answers("", finish_reason="tool_calls"), said("")),
             (answers("Yes.", finish_reason=None), said("Yes.")),
             (not_json('{"choices": [{"message": {"content": "Yes."}}]}'), ChatResponse("Yes.")),
         ],

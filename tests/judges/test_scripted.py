@@ -21,7 +21,7 @@ from judges.models.model import (
     RateLimitedError,
 )
 from judges.models.scripted import ScriptedModel, Step, load_script
-from judges.prompt import Message
+from judges.prompt import Message, ToolCall
 
 
 def request(text: str = "Is it so?") -> ChatRequest:
@@ -102,6 +102,12 @@ class TestSteps:
         asyncio.run(ask_all())
         assert model.requests == asked[3:]
 
+    def test_a_step_may_call_tools(self) -> None:
+        calls = (ToolCall("1", "root", "{}"),)
+        model = ScriptedModel([Step("Hm.", tool_calls=calls), lambda _: Step(tool_calls=calls)])
+        said = [asyncio.run(model.complete(request())) for _ in range(2)]
+        assert [(response.text, response.tool_calls) for response in said] == [("Hm.", calls), ("", calls)]
+
 
 class TestModel:
     def test_is_a_chat_model_that_can_be_closed(self) -> None:
@@ -136,6 +142,17 @@ class TestFile:
             Step(),
         ]
 
+    def test_holds_calls_of_tools_with_arguments_as_object_or_text(self, path: Path) -> None:
+        path.write_text(
+            '{"tool_calls": [{"name": "root"}, {"name": "span", "arguments": {"id": "ä", "n": 1}, "id": "mine"}]}\n'
+            '{"text": "Hm.", "tool_calls": [{"name": "span", "arguments": "{\\"id\\": "}]}\n',
+            encoding="utf-8",
+        )
+        assert load_script(str(path)) == [
+            Step(tool_calls=(ToolCall("call00000", "root", "{}"), ToolCall("mine", "span", '{"id":"ä","n":1}'))),
+            Step("Hm.", tool_calls=(ToolCall("call00002", "span", '{"id": '),)),
+        ]
+
     def test_a_line_ends_at_line_breaks_only(self, path: Path) -> None:
         """JSON lets these signs stand in a text as they are."""
         path.write_text('{"text": "a\u2028b\u2029c\x85d"}\n', encoding="utf-8")
@@ -153,8 +170,24 @@ class TestFile:
             ('{"failure": "tired"}', "Invalid enum value 'tired'"),
             ('{"finish_reason": "tired"}', "Invalid enum value 'tired'"),
             ('{"delay_s": "long"}', "Expected `float`"),
+            ('{"tool_calls": [{"arguments": {}}]}', "missing required field `name`"),
+            ('{"tool_calls": [{"name": "f", "arguments": [1]}]}', "Expected `str | object`"),
+            ('{"tool_calls": [{"name": "f", "args": {}}]}', "unknown field `args`"),
         ],
-        ids=["empty", "blank", "no json", "cut off", "list", "unknown key", "failure", "finish reason", "delay"],
+        ids=[
+            "empty",
+            "blank",
+            "no json",
+            "cut off",
+            "list",
+            "unknown key",
+            "failure",
+            "finish reason",
+            "delay",
+            "call without a name",
+            "arguments as a list",
+            "unknown key of a call",
+        ],
     )
     def test_that_is_no_script_is_a_value_error(self, path: Path, content: str, error: str) -> None:
         path.write_text(content, encoding="utf-8")

@@ -5,6 +5,7 @@ real API demands of every request is demanded here too, so that a client which s
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ from support.replies import Behaviour, Call, Reply, failing, resolve
 PATH = "/v1/messages"
 FIELDS: Final = frozenset(
     {"model", "max_tokens", "messages", "system", "temperature", "output_config", "stop_sequences", "metadata"}
+    | {"tools", "tool_choice"}
 )
 STOP_REASONS: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 SCHEMA_KEYWORDS: Final = frozenset(
@@ -51,7 +53,7 @@ class MessagesEndpoint(ChatEndpoint):
             "type": "message",
             "role": "assistant",
             "model": reply.model or call.body.get("model"),
-            "content": [] if text is None else [{"type": "text", "text": text}],
+            "content": [*([] if text is None else [{"type": "text", "text": text}]), *_tool_uses(reply, call)],
             "stop_reason": "refusal" if refused else STOP_REASONS.get(reply.finish_reason, reply.finish_reason),
             "stop_sequence": None,
         }
@@ -75,6 +77,13 @@ def limited(longest: int, then: Behaviour) -> Behaviour:
     return lambda call: cut if call.body["max_tokens"] < longest else then
 
 
+def _tool_uses(reply: Reply, call: Call) -> list[dict[str, Any]]:
+    return [
+        {"type": "tool_use", "id": f"toolu_{call.index}_{number}", "name": tool.name, "input": tool.arguments_object()}
+        for number, tool in enumerate(reply.tool_calls)
+    ]
+
+
 def _usage(counts: tuple[int, ...]) -> dict[str, int]:
     if isinstance(counts, CachedUsage):
         return counts._asdict()
@@ -95,9 +104,42 @@ def _complaints(call: Call) -> Iterator[str]:
             yield f'messages.{number}.role: Input should be "user" or "assistant"'
         if not message["content"]:
             yield f"messages.{number}: all messages must have non-empty content"
+    yield from _tool_complaints(call.body)
     wanted = call.body.get("output_config", {}).get("format")
     if wanted is not None:
         yield from _schema_complaints("output_config.format.schema", wanted["schema"])
+
+
+def _tool_complaints(body: Mapping[str, Any]) -> Iterator[str]:
+    """Say what is wrong with calls of tools and their results: each call is answered at once, and first."""
+    turns = [(message["role"], _blocks(message)) for message in body.get("messages", ())]
+    if "tools" not in body and any(block["type"].startswith("tool_") for _, blocks in turns for block in blocks):
+        yield "Requests which include `tool_use` or `tool_result` blocks must define tools"
+    if "tool_choice" in body and "tools" not in body:
+        yield "tool_choice may only be specified while providing tools"
+    asked: list[str] = []
+    for number, (role, blocks) in enumerate(turns):
+        if number and role == turns[number - 1][0]:
+            yield f"messages.{number}: roles must alternate"
+        results = [block["tool_use_id"] for block in blocks[: len(asked)] if block["type"] == "tool_result"]
+        if results != asked:
+            yield f"messages.{number}: `tool_use` ids were found without `tool_result` blocks immediately after"
+        asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        for place, block in enumerate(blocks):
+            yield from _block_complaints(f"messages.{number}.content.{place}", block)
+
+
+def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [] if isinstance(message["content"], str) else message["content"]
+
+
+def _block_complaints(place: str, block: Mapping[str, Any]) -> Iterator[str]:
+    if block["type"] == "text" and not block["text"].strip():
+        yield f"{place}: text content blocks must contain non-whitespace text"
+    if block["type"] == "tool_use" and not isinstance(block["input"], dict):
+        yield f"{place}.tool_use.input: Input should be a valid dictionary"
+    if block["type"] == "tool_use" and not re.fullmatch("[a-zA-Z0-9_-]{1,64}", block["name"]):
+        yield f"{place}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'"
 
 
 def _schema_complaints(place: str, schema: Mapping[str, Any]) -> Iterator[str]:

@@ -23,6 +23,14 @@ class ToolCall(NamedTuple):
     name: str
     arguments: str  # JSON, or what a bad model writes instead
 
+    def arguments_object(self) -> dict[str, Any]:
+        """Give them as Anthropic's API does, which repairs or drops what is no object."""
+        try:
+            found = json.loads(self.arguments)
+        except ValueError:
+            found = None
+        return found if isinstance(found, dict) else {}
+
 
 @dataclass
 class Call:
@@ -109,8 +117,9 @@ def no_choices() -> Reply:
     return Reply(choices=False)
 
 
-def calls_tools(*calls: ToolCall) -> Reply:
-    return Reply(text=None, finish_reason="tool_calls", tool_calls=calls)
+def calls_tools(*calls: ToolCall, text: str | None = None, **fields: Any) -> Reply:
+    """Ask for calls of tools, with or without a word before them."""
+    return Reply(text=text, **{"finish_reason": "tool_calls", **fields}, tool_calls=calls)
 
 
 def not_json(raw: str = "<html>gateway</html>", *, content_type: str = "text/html", status: int = 200) -> Reply:
