@@ -1,0 +1,164 @@
+"""Searching: what is found, how it is shown, and that no pattern runs for long."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from trace_spans import long_trace, step, trace
+
+from judges.trace_tools import TraceToolbox
+
+BOUND_S = 3.0
+"""A second is promised where the machine is not busy with other tests."""
+
+
+@pytest.fixture(scope="module")
+def long_box() -> TraceToolbox:
+    return TraceToolbox(long_trace())
+
+
+def search(said: object, pattern: str, **more: Any) -> dict[str, Any]:
+    toolbox = TraceToolbox(trace(step("a", outputs=said)))
+    return dict(json.loads(toolbox.call("search_trace_regex", json.dumps({"pattern": pattern, **more}))))
+
+
+def matches(said: object, pattern: str, **more: Any) -> list[str]:
+    return [match["match"] for match in search(said, pattern, **more)["matches"]]
+
+
+class TestMatches:
+    def test_case_does_not_count(self) -> None:
+        assert matches("A TIMEOUT.", "timeout") == ["TIMEOUT"]
+
+    def test_have_so_many_bytes_around_them_in_whole_characters(self) -> None:
+        (match,) = search("日本語 here 日本語", "here", surrounding_content_length=8)["matches"]
+        assert (match["before"], match["after"]) == ("本語 ", " 日本")
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            "first\nSecond",
+            {"text": "first\nSecond"},
+            json.dumps({"text": "first\nSecond"}),
+            json.dumps({"text": json.dumps({"text": "first\nSecond"})}),
+        ],
+        ids=["text", "JSON", "JSON in a text", "JSON in JSON in a text"],
+    )
+    def test_are_found_behind_a_line_break(self, said: object) -> None:
+        assert matches(said, r"\bSecond") == ["Second"]
+        assert matches(said, r"^Second") == []
+        assert matches(said, r"(?m)^Second") == ["Second"]
+
+    @pytest.mark.parametrize("said", ["Müller 😀", json.dumps("Müller 😀"), json.dumps({"a": json.dumps("Müller 😀")})])
+    def test_are_found_whatever_the_escapes(self, said: str) -> None:
+        assert matches(said, "MÜLLER 😀") == ["Müller 😀"]
+
+    @pytest.mark.parametrize("pattern", ['"status": "down"', r'"status":\s*"down"', "status.{1,6}down"])
+    def test_span_keys_and_values(self, pattern: str) -> None:
+        assert len(matches({"status": "down"}, pattern)) == 1
+        assert len(matches(json.dumps({"status": "down"}), pattern)) == 1
+
+    def test_a_path_keeps_its_backslashes(self) -> None:
+        assert matches(r"C:\new\table", r"C:\\new\\table") == [r"C:\new\table"]
+
+    def test_each_is_given_once_in_order(self) -> None:
+        text = "".join(f"\n{number:06d} x" for number in range(20_000))
+        found = search({"a": json.dumps(text)}, r"\d{6}(?= x)", max_matches=200)
+        assert [match["match"] for match in found["matches"]] == [f"{number:06d}" for number in range(200)]
+        assert found["there_are_more"] is True
+
+    @pytest.mark.parametrize("number", range(0, 20_000, 997))
+    def test_the_pieces_of_a_long_text_leave_nothing_out(self, number: int) -> None:
+        text = "".join(f"\n{each:06d} x" for each in range(20_000))
+        assert matches(text, rf"\b{number:06d} x\s", max_matches=1) == [f"{number:06d} x\n"]
+
+    def test_as_many_as_there_are(self) -> None:
+        found = search("n" * 200, "z|x|q", max_matches=3)
+        assert found == {"matches": [], "there_are_more": False}
+        text = " ".join(["zz"] * 199)
+        assert len(search(text, "zz", max_matches=200)["matches"]) == 199
+
+    @pytest.mark.parametrize("pattern", ["q*", "(?=zz)", "^", "|zz"])
+    def test_that_are_empty_are_left_out(self, pattern: str) -> None:
+        assert matches("zz", pattern) in ([], ["zz"])
+
+    def test_that_are_long_are_cut(self) -> None:
+        (match,) = search("é" * 1000, "é+")["matches"]
+        assert (match["match"], match["match_size_bytes"]) == ("é" * 500, 2000)
+
+
+class TestBounds:
+    @pytest.mark.parametrize(
+        "pattern",
+        [
+            r"(a+)+$",
+            r"(a|a)*[bc]$",
+            r"(\w+\s?)*[~^]",
+            r"(.*)*[~^]",
+            r"(?:.*\n?)*[~^]",
+            r"(?s).*.*.*.*[~^]",
+            r"(?s)(?=.*[~^])[a-z]",
+            r"(?<=(a|b|\w)+)[~^]",
+            r"([a-z]+)*\1[~^]",
+            r"(?:\w|\s|.){1,5000}[~^]",
+            r"(?:abcdefghij){e<=8}[~^]",
+            r"(?b)(?:zwei Lampen|noon){e<=9}[~^]",
+            "(" * 20 + "a|b|\\w" + ")" * 20 + "*[~^]",
+            "(?:" + "(?=(.))" * 9 + ".)*[~^]",
+            r"(x?)*",
+        ],
+    )
+    def test_no_pattern_runs_for_long(self, long_box: TraceToolbox, pattern: str) -> None:
+        """Over 400 spans and one of 1 MB."""
+        began = time.monotonic()
+        answer = json.loads(long_box.call("search_trace_regex", json.dumps({"pattern": pattern})))
+        assert time.monotonic() - began < BOUND_S
+        assert "matches" in answer or "took too long" in answer["error"]
+
+    def test_a_catastrophic_one_is_told_so(self) -> None:
+        answer = search("a" * 5000 + "!" + "a" * 1_000_000, r"(a|a)*[~^]")
+        assert "The search took too long and was stopped." in answer["error"]
+
+    @pytest.mark.parametrize(
+        ("pattern", "told"),
+        [
+            ("(?:a{1000}){1000}", "counts of the pattern"),
+            ("(?:" + "()" * 9 + "){5000}", "counts of the pattern"),
+            ("a{99999999999999999999}", "counts of the pattern"),
+            ("(?:(?:ab){80}c){80}", "counts of the pattern"),
+            ("(?:()){9}" * 10, "counts of the pattern"),
+            ("()" * 21, "more than 20 groups"),
+            ("a" * 501, "longer than 500 characters"),
+            ("(?R)?a(?R)?b", "Recursive"),
+            ("(a(?1)?b)", "Recursive"),
+            ("(?P<n>a(?&n)?b)", "Recursive"),
+            ("(?x)a( ? R )?b", "verbose"),
+            ("(?ix:a)", "verbose"),
+        ],
+    )
+    def test_one_that_costs_too_much_is_never_made(self, pattern: str, told: str) -> None:
+        assert told in search("abc", pattern)["error"]
+
+    @pytest.mark.parametrize(
+        "pattern",
+        [
+            r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+            r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}",
+            r"(?:\d{1,3}\.){3}\d{1,3}",
+            r"error.{0,500}timeout|timeout.{0,500}error",
+            r"(?i)(?:exception|error|fail(?:ed|ure)?|timeout|refused|denied)\b",
+            r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}",
+        ],
+    )
+    def test_what_people_write_is_taken(self, pattern: str) -> None:
+        assert "matches" in search("abc", pattern)
+
+    @pytest.mark.parametrize(
+        "text", ["\n" * 1_000_000, "\\" * 1_000_000, '"\\n' * 300_000, "\\u0041" * 150_000, "[" * 900 + "]" * 900]
+    )
+    def test_no_text_keeps_a_search_for_long(self, text: str) -> None:
+        toolbox = TraceToolbox(trace(step("a", outputs=text)))
+        began = time.monotonic()
+        toolbox.call("search_trace_regex", '{"pattern": "zzz"}')
+        assert time.monotonic() - began < BOUND_S
