@@ -6,17 +6,20 @@ errors, which the caller turns into ``internal_error``.
 
 import asyncio
 import re
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from judges.answer import InvalidAnswerError, OutOfRangeError, without_thinking
+from judges.asking import Asking, Clock, UnscoredError, repair
+from judges.copies import stands_in
+from judges.exploring.course import Course
+from judges.exploring.explorer import Explorer
 from judges.fit import fit
 from judges.judge import Answer, Answered, Judge, JudgeFailedError, Reading
-from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError
-from judges.prompt import Message, Prompt, render, texts_of
-from judges.verdict import Assessment, Call, Outcome, Reason
+from judges.models.model import ChatModel
+from judges.prompt import Prompt, render, texts_of
+from judges.verdict import Assessment, Call, Outcome
 from tracejudge import Trace
 
 __all__ = ["Clock", "evaluate"]
@@ -32,28 +35,6 @@ _CHARS_A_SPAN: Final = 100
 _FENCE: Final = re.compile(r"^[ \t]*```\w*[ \t]*$", re.MULTILINE)
 _MIN_COPIED_CHARS: Final = 120
 """Shorter answers, as three bare grades, can be foretold: a planted one must not keep the same honest one away."""
-_MAX_SHOWN_CHARS: Final = 20_000
-"""How much of an unreadable answer is shown back; a model that ran on must not fill the context with it."""
-_REPAIR: Final = """\
-Your answer could not be read: {error}. Send the same assessment once more, unchanged in what it says, in exactly the \
-form that was asked and with nothing around it."""
-
-
-class Clock(NamedTuple):
-    """Where times come from: seconds since the epoch, and a steady count of seconds."""
-
-    now: Callable[[], float] = time.time
-    steady: Callable[[], float] = time.perf_counter
-
-
-class _UnscoredError(Exception):
-    """Leave the evaluation with a reason."""
-
-    def __init__(self, reason: Reason, note: str, retry_after_s: float | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.note = note
-        self.retry_after_s = retry_after_s
 
 
 async def evaluate(
@@ -86,15 +67,22 @@ async def evaluate(
     if fitted is None:
         return Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
     calls: list[Call] = []
-    asking = _Asking(judge, fitted.trace, model, clock, calls)
+    course = None if judge.exploration is None else Course()
+    answering = _Answering(Asking(judge, fitted.trace, model, clock, calls), course)
     try:
-        answered = await _in_time(asking, fitted.prompts, deadline_s)
-    except _UnscoredError as end:
-        return Assessment("unscored", end.reason, calls=tuple(calls), note=end.note, retry_after_s=end.retry_after_s)
+        answered = await _in_time(answering, fitted.prompts, deadline_s)
+    except UnscoredError as end:
+        return Assessment(
+            "unscored",
+            end.reason,
+            details=_details(course, {}),
+            calls=tuple(calls),
+            note=end.note,
+            retry_after_s=end.retry_after_s,
+        )
     reading = await _apart(is_large, judge.score, fitted.trace, answered)
-    if fitted.left_out:
-        reading = reading._replace(details={**reading.details, "left_out": dict(fitted.left_out)})
-    return _assessment(reading, tuple(calls))
+    details = {**reading.details, **_details(course, fitted.left_out)}
+    return _assessment(reading._replace(details=details), tuple(calls))
 
 
 async def _run(code: Callable[[Trace], Awaitable[Reading]], trace: Trace) -> Assessment:
@@ -110,10 +98,16 @@ def _assessment(reading: Reading, calls: tuple[Call, ...] = ()) -> Assessment:
     return Assessment(outcome, None, *reading, calls)
 
 
-async def _in_time(asking: "_Asking", prompts: Sequence[Prompt], deadline_s: float | None) -> list[Answered]:
+def _details(course: Course | None, left_out: Mapping[str, int]) -> dict[str, object]:
+    """Give what is said of how the model was asked."""
+    cut: dict[str, object] = {"left_out": dict(left_out)} if left_out else {}
+    return cut if course is None else {**cut, "exploration": course.details()}
+
+
+async def _in_time(answering: "_Answering", prompts: Sequence[Prompt], deadline_s: float | None) -> list[Answered]:
     """Ask, and break off at the deadline."""
     if deadline_s is None:
-        return await asking.all(prompts)
+        return await answering.all(prompts)
     loop = asyncio.get_running_loop()
 
     def begin() -> None:
@@ -122,11 +116,11 @@ async def _in_time(asking: "_Asking", prompts: Sequence[Prompt], deadline_s: flo
 
     try:
         async with asyncio.timeout(None) as deadline:
-            return await asking._replace(begins=begin).all(prompts)
+            return await answering.beginning(begin).all(prompts)
     except TimeoutError as error:
         if not deadline.expired():
             raise
-        raise _UnscoredError("timeout", f"no verdict within {deadline_s:g} s") from error
+        raise UnscoredError("timeout", f"no verdict within {deadline_s:g} s") from error
 
 
 async def _apart(
@@ -139,13 +133,6 @@ async def _apart(
     if is_large:
         return await asyncio.to_thread(function, *arguments, **keywords)
     return function(*arguments, **keywords)
-
-
-def _refuse_copy(text: str, messages: Sequence[Message]) -> None:
-    """Refuse an answer that stands in the material word for word, also in a fence: a verdict somebody planted."""
-    copied = _FENCE.sub("", text).strip()
-    if len(copied) >= _MIN_COPIED_CHARS and copied in messages[-1].content:
-        raise InvalidAnswerError("the answer is a copy from the material")
 
 
 def _weight(trace: Trace) -> int:
@@ -163,41 +150,50 @@ def _weight(trace: Trace) -> int:
     )
 
 
-class _Times(NamedTuple):
-    started_at: float
-    duration_s: float
+class _Dialogue(Protocol):
+    """One request and what follows on it, until there is an answer."""
+
+    async def answer(self) -> str:
+        """Get the text of the answer."""
+        ...
+
+    async def repaired(self, text: str, error: InvalidAnswerError) -> str:
+        """Get the text of another one, after one that cannot be read."""
+        ...
+
+    async def shows(self, text: str) -> bool:
+        """Tell whether a text stands in the material that the model saw."""
+        ...
 
 
-class _UnderWay:
-    """One request of an evaluation with a deadline: what was sent for it so far."""
+class _OneRequest:
+    """The dialogue of a judge whose requests show all there is."""
 
-    def __init__(self, clock: Clock, begins: Callable[[], None]) -> None:
-        self._clock = clock
-        self._begins = begins
-        self._began: _Times | None = None
-        self._failed: tuple[Call, ...] = ()
+    def __init__(self, asking: Asking, prompt: Prompt) -> None:
+        self._asking = asking
+        self._prompt = prompt
+        self._messages = render(prompt)
 
-    def begin(self, failed: tuple[Call, ...]) -> None:
-        self._began, self._failed = _Times(self._clock.now(), self._clock.steady()), failed
-        self._begins()
+    async def answer(self) -> str:
+        return (await self._asking.ask(self._prompt, self._messages)).text
 
-    def calls(self) -> tuple[Call, ...]:
-        """Give what was sent, the last as cut off."""
-        if self._began is None:
-            return ()
-        started_at, start = self._began
-        return (*self._failed, Call(started_at, self._clock.steady() - start, "timeout"))
+    async def repaired(self, text: str, error: InvalidAnswerError) -> str:
+        return (await self._asking.ask(self._prompt, (*self._messages, *repair(text, error)))).text
+
+    async def shows(self, text: str) -> bool:
+        shown = self._messages[-1].content
+        return text in shown or await _apart(len(shown) > _LARGE_CHARS, stands_in, text, (shown,))
 
 
-class _Asking(NamedTuple):
-    """The asking of one judge about one trace; every call to the model is noted in ``calls``."""
+class _Answering(NamedTuple):
+    """The answers of one judge about one trace."""
 
-    judge: Judge
-    trace: Trace
-    model: ChatModel
-    clock: Clock
-    calls: list[Call]
-    begins: Callable[[], None] | None = None
+    asking: Asking
+    course: Course | None
+
+    def beginning(self, begins: Callable[[], None]) -> "_Answering":
+        """Call this whenever a request no longer waits."""
+        return self._replace(asking=self.asking._replace(begins=begins))
 
     async def all(self, prompts: Sequence[Prompt]) -> list[Answered]:
         """Answer all requests, some at the same time; after a failure no further one is begun.
@@ -206,14 +202,14 @@ class _Asking(NamedTuple):
         """
         if len(prompts) == 1:
             return [Answered(prompts[0], await self._answer(prompts[0]))]
-        waiting, answers, failures = deque(enumerate(prompts)), dict[int, Answer](), list[_UnscoredError]()
+        waiting, answers, failures = deque(enumerate(prompts)), dict[int, Answer](), list[UnscoredError]()
 
         async def work() -> None:
             while waiting and not failures:
                 place, prompt = waiting.popleft()
                 try:
                     answers[place] = await self._answer(prompt)
-                except _UnscoredError as end:
+                except UnscoredError as end:
                     failures.append(end)
 
         async with asyncio.TaskGroup() as group:
@@ -225,74 +221,29 @@ class _Asking(NamedTuple):
 
     async def _answer(self, prompt: Prompt) -> Answer:
         """Get one answer that can be read, after at most one repair request."""
-        messages = render(prompt)
-        text = await self._text(prompt, messages)
+        dialogue = await self._dialogue(prompt)
+        text = await dialogue.answer()
         try:
-            _refuse_copy(text, messages)
-            return await self._read(text)
+            return await self._read(dialogue, text)
         except InvalidAnswerError as error:
-            if not text.strip():
-                raise _UnscoredError("invalid_answer", "the answer is empty") from error
-            repair = Message("user", _REPAIR.format(error=error))
-            shown = Message("assistant", text[:_MAX_SHOWN_CHARS])
-            text = await self._text(prompt, (*messages, shown, repair))
+            text = await dialogue.repaired(text, error)
         try:
-            _refuse_copy(text, messages)
-            return await self._read(text)
+            return await self._read(dialogue, text)
         except InvalidAnswerError as error:
-            raise _UnscoredError("invalid_answer", str(error)) from error
+            raise UnscoredError("invalid_answer", str(error)) from error
 
-    async def _read(self, text: str) -> Answer:
+    async def _dialogue(self, prompt: Prompt) -> _Dialogue:
+        exploration = self.asking.judge.exploration
+        if exploration is None or self.course is None:
+            return _OneRequest(self.asking, prompt)
+        return await Explorer.open(self.asking, prompt, exploration, self.course)
+
+    async def _read(self, dialogue: _Dialogue, text: str) -> Answer:
+        """Read an answer, unless it stands in the material word for word, also in a fence: somebody planted that."""
+        copied = _FENCE.sub("", text).strip()
+        if len(copied) >= _MIN_COPIED_CHARS and await dialogue.shows(copied):
+            raise InvalidAnswerError("the answer is a copy from the material")
         try:
-            return await _apart(len(text) > _LARGE_CHARS // 10, self.judge.read, without_thinking(text))
+            return await _apart(len(text) > _LARGE_CHARS // 10, self.asking.judge.read, without_thinking(text))
         except OutOfRangeError as error:
-            raise _UnscoredError("out_of_range", str(error)) from error
-
-    async def _text(self, prompt: Prompt, messages: tuple[Message, ...]) -> str:
-        response = await self._ask(prompt, messages)
-        if response.finish_reason == "content_filter":
-            raise _UnscoredError("content_filter", "the endpoint's filter withheld the answer")
-        if response.refusal:
-            raise _UnscoredError("refusal", "the model declined to answer")
-        if response.finish_reason == "length":
-            raise _UnscoredError("truncated", "the answer was cut off at the token limit")
-        return response.text
-
-    async def _ask(self, prompt: Prompt, messages: tuple[Message, ...]) -> ChatResponse:
-        judge = self.judge
-        heuristic = lambda: judge.heuristic(self.trace, prompt)  # noqa: E731 - a name for one expression
-        under_way = None if self.begins is None else _UnderWay(self.clock, self.begins)
-        begins = None if under_way is None else under_way.begin
-        request = ChatRequest(messages, judge.name, judge.schema, heuristic, begins)
-        started_at, start = self.clock.now(), self.clock.steady()
-        try:
-            response = await self.model.complete(request)
-        except ModelError as error:
-            self.calls.extend(error.failed)
-            if error.was_asked:
-                times = self._times(error.took_s, started_at, start)
-                self.calls.append(Call(*times, error.reason, error.input_tokens, error.output_tokens))
-            raise _UnscoredError(error.reason, str(error), error.retry_after_s) from error
-        except asyncio.CancelledError:
-            if under_way is not None:
-                self.calls.extend(under_way.calls())
-            raise
-        self.calls.extend(response.failed)
-        self.calls.append(
-            Call(
-                *self._times(response.took_s, started_at, start),
-                "ok",
-                response.input_tokens,
-                response.output_tokens,
-                response.response_id,
-                response.model,
-                response.finish_reason,
-            )
-        )
-        return response
-
-    def _times(self, took_s: float | None, started_at: float, start: float) -> _Times:
-        """Say when the last request was sent and how long it took: not from where it began to wait, if it did."""
-        if took_s is None:
-            return _Times(started_at, self.clock.steady() - start)
-        return _Times(self.clock.now() - took_s, took_s)
+            raise UnscoredError("out_of_range", str(error)) from error

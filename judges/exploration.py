@@ -26,7 +26,8 @@ class Toolbox(Protocol):
             arguments: JSON as a model wrote it.
 
         Returns:
-            What it gives, or in words what is wrong with the call. Nothing is raised.
+            What it gives; where something is wrong with the call, a JSON object that opens with ``{"error"`` and says
+            what to send instead. Nothing is raised.
         """
         ...
 

@@ -10,9 +10,9 @@ from judges.judge import Judge
 from judges.prompt import Prompt, render
 from tracejudge import Trace
 
-__all__ = ["Fitted", "fit"]
+__all__ = ["BYTES_PER_TOKEN", "Fitted", "fit"]
 
-_BYTES_PER_TOKEN: Final = 3
+BYTES_PER_TOKEN: Final = 3
 """On the safe side: the tokenizers in use need fewer tokens than that for prose, about as many for scripts
 far from Latin. An exact count would need each model's own tokenizer."""
 
@@ -63,7 +63,7 @@ def fit(judge: Judge, trace: Trace, max_tokens: int) -> Fitted | None:
 
 
 def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
-    return all(_fits_one(prompt, max_tokens * _BYTES_PER_TOKEN) for prompt in prompts)
+    return all(_fits_one(prompt, max_tokens * BYTES_PER_TOKEN) for prompt in prompts)
 
 
 def _fits_one(prompt: Prompt, max_bytes: int) -> bool:

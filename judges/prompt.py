@@ -24,6 +24,7 @@ __all__ = [
     "ToolCall",
     "conversation",
     "documents",
+    "marked",
     "neutralise",
     "render",
     "texts_of",
@@ -55,6 +56,7 @@ INVISIBLE: Final = re.compile(f"[{_UNSEEN}]")
 """Characters that nobody sees: control, zero-width and direction signs, and letters that have no look."""
 VISIBLE: Final = re.compile(rf"[^\s{_UNSEEN}]")
 """Any character that a reader sees."""
+_NO_MATERIAL: Final = "Read the trace by the tools, then answer."
 _PLAIN: Final = bytes(range(0x20, 0x7F)) + b"\n\t"
 
 
@@ -140,12 +142,25 @@ def conversation(trace: Trace) -> str:
 
 def render(prompt: Prompt) -> tuple[Message, Message]:
     """Build the system and the user message of a prompt."""
+    if not prompt.blocks:
+        # No key either: one that never changes could be planted.
+        return Message("system", prompt.fixed), Message("user", _NO_MATERIAL)
     values = [neutralise(block.value) for block in prompt.blocks]
     key = _key(values)
     parts = [f"The key of this request is {key}."]
     for block, value in zip(prompt.blocks, values, strict=True):
-        parts.append(f"<<{block.name} {key}>>\n{value}\n<<end {block.name} {key}>>")
+        parts.append(_between(block.name, value, key))
     return Message("system", prompt.fixed), Message("user", "\n\n".join(parts))
+
+
+def marked(name: str, value: str) -> str:
+    """Put material that a model gets later, as what a tool returned, between marks that have a key of their own."""
+    value = neutralise(value)
+    return _between(name, value, _key([value]))
+
+
+def _between(name: str, value: str, key: str) -> str:
+    return f"<<{name} {key}>>\n{value}\n<<end {name} {key}>>"
 
 
 def _key(values: Sequence[str]) -> str:
