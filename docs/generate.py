@@ -17,6 +17,8 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from docs import agreement, answers
 from judges.catalog import catalogue
+from judges.defined import code, custom_prompt, filling, instructions, template
+from judges.defined.template_answer import AnswerTable
 from judges.models.model import ModelSettings
 from judges.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
 from tracejudge import Trace, init
@@ -33,6 +35,29 @@ written as JSON there, lists with commas. Durations may be written as `"90s"`, `
 """
 _JUDGE_SETTINGS: Final = """\
 Under `[judges.NAME]`. Another setting makes another version of the judge, and so a new series of each of its metrics.
+"""
+_OWN_JUDGES: Final = """\
+Under `[judges.NAME]`, or as a file `NAME.toml` in the folder that `judges_folder` names. A table holds exactly one of
+`instructions`, `custom_prompt`, `template` and `code`, and keys that go with it. `tracejudge judges test NAME.toml
+TRACES --label TAG` measures a file before any worker reads it.
+
+`result` is `"yes/no"` (yes passes), `"boolean"` (true passes), `{ integer = [1, 5], pass_at = 4 }`,
+`{ number = [0, 1], pass_at = 0.7 }`, `{ labels = { good = 2, fair = 1, poor = 0 }, pass = ["good"] }` or
+`{ labels = ["bug", "question"], pass = ["question"] }`. A range takes a `direction`: `"higher"` is good unless it says
+`"lower"`, or `"none"` where neither end is. Without `pass_at` or `pass` nothing passes or fails; labels without numbers
+need `pass`.
+"""
+_OWN: Final = (
+    ("With `instructions`", instructions.Definition),
+    ("With `custom_prompt`", custom_prompt.Definition),
+    ("With `template`", template.Definition),
+    ("`[answer]` of a judge with a template", AnswerTable),
+    ("With `code`", code.Definition),
+)
+_VARIABLES: Final = """\
+### Variables of templates
+
+Each is one that published files use; a template is shown the parts in the order in which it declares them.
 """
 _VERDICTS: Final = """\
 One JSON object a verdict: a line of `tracejudge evaluate --output` and of `tracejudge tail --json` (which adds `dead`),
@@ -118,13 +143,15 @@ def _fields(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:
     described = dict(_ATTRIBUTE.findall(inspect.getdoc(struct) or ""))
     for field in msgspec.structs.fields(struct):
         text = " ".join(described.get(field.name, "").split())
-        if field.name in {"models", "rules", "where", "judges", "redact"} and not field.required:
+        if field.default is msgspec.UNSET:
+            default = "-"
+        elif field.name in {"models", "rules", "where", "judges", "redact", "answer"} and not field.required:
             default = "see right"
         elif field.default is not msgspec.NODEFAULT:
             default = f"`{msgspec.json.encode(field.default).decode()}`"
         else:
             default = "required" if field.required else "-"
-        yield field.name, default, text
+        yield field.encode_name, default, text
 
 
 def _judges() -> str:
@@ -140,6 +167,17 @@ def _judges() -> str:
     for judge in catalogue().values():
         for name, default, text in _fields(type(judge.settings)):
             lines.append(f"| `{judge.name}` | `{name}` | {default} | {text} |")
+    lines += ["", "## Judges of your own\n", _OWN_JUDGES]
+    for title, struct in _OWN:
+        lines += [f"### {title}\n", "| key | default | what |", "| --- | --- | --- |"]
+        lines += [f"| `{name}` | {default} | {text} |" for name, default, text in _fields(struct)]
+        lines.append("")
+    lines.append(_VARIABLES)
+    lines += ["| variable | stands for |", "| --- | --- |"]
+    meanings: dict[str, list[str]] = {}
+    for name, source in filling.KNOWN.items():
+        meanings.setdefault(source.meaning, []).append(f"`{name}`")
+    lines += [f"| {', '.join(names)} | {meaning} |" for meaning, names in meanings.items()]
     return "\n".join(lines) + "\n"
 
 

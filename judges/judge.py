@@ -17,13 +17,30 @@ from judges.prompt import LAYOUT, VISIBLE, Prompt
 from judges.verdict import Score
 from tracejudge import Document, Trace
 
-__all__ = ["Answer", "Answered", "Judge", "JudgeFailedError", "Metric", "Needs", "NoSettings", "Reading", "has_text"]
+__all__ = [
+    "Answer",
+    "Answered",
+    "AnyOf",
+    "Judge",
+    "JudgeFailedError",
+    "Metric",
+    "Needs",
+    "NoSettings",
+    "Reading",
+    "has_text",
+]
 
 Answer = Any
 """One answer of the judge model as the judge's ``read`` returns it; only its own ``score`` looks into it."""
 
 Needs = Sequence[str | tuple[str, ...]]
-"""Names of trace fields; a tuple means exactly one of them."""
+"""Names of trace fields; a tuple means exactly one of them, or at least one where it is an ``AnyOf``."""
+
+
+class AnyOf(tuple[str, ...]):
+    """Names of trace fields of which at least one is needed."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +51,14 @@ class Metric:
         scale: The scale of the raw rating in words, as ``0 or 1`` or ``1..5``.
         pass_rule: When a score passes, in words; absent where nothing passes or fails.
         descriptive: Neither high nor low values are good: such a metric raises no alert.
+        pass_at: The value, 0..1, from which a score passes; absent where nothing but the rating itself tells.
     """
 
     name: str
     scale: str
     pass_rule: str | None
     descriptive: bool = False
+    pass_at: float | None = None
 
     @property
     def passes(self) -> str:
@@ -94,7 +113,9 @@ class Judge:
         prepare: Completes a trace before anything else looks at it, as with rules of the configuration.
         cuts: Trace fields of which parts may be left out when a trace is too long for the model, in this order.
         exploration: How the model reads the trace by tools before it answers; nothing where the requests show all.
+            Such a judge makes one request.
         run: A judge in code: it scores a trace without a judge model, and raises ``JudgeFailedError`` where it cannot.
+        close: Ends what ``run`` began; called in the same event loop when no more traces come.
     """
 
     name: str
@@ -114,6 +135,7 @@ class Judge:
     cuts: tuple[str, ...] = ()
     exploration: Exploration | None = None
     run: Callable[[Trace], Awaitable[Reading]] | None = None
+    close: Callable[[], Awaitable[None]] | None = None
 
     @cached_property
     def version(self) -> str:
@@ -155,7 +177,7 @@ class Judge:
             present = [name for name in names if has_text(getattr(trace, name))]
             if not present:
                 return f"the trace has no {' or '.join(names)}"
-            if len(present) > 1:
+            if len(present) > 1 and not isinstance(need, AnyOf):
                 return f"{' and '.join(present)} exclude each other: give one"
         return None
 

@@ -1,9 +1,13 @@
-"""How a service uses the SDK, checked by mypy --strict and run by no test: a wrong type here is a broken promise."""
+"""How a service uses the SDK, and how an author writes a judge: checked by mypy --strict and run by no test.
 
-from collections.abc import AsyncIterator, Iterator
-from typing import assert_type
+A wrong type here is a broken promise.
+"""
+
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from typing import Any, assert_type
 
 import tracejudge
+from judges.code import CodeJudge, Metric, Score, judge
 
 
 def configure() -> None:
@@ -96,3 +100,52 @@ async def blocks() -> str:
     assert_type(t.span_id, str)
     trace_id: str = tracejudge.current().trace_id
     return trace_id
+
+
+@judge
+def has_link(trace: tracejudge.Trace) -> bool:
+    return "https://" in trace.output
+
+
+@judge(needs=("output", ("expected_response", "expected_facts")), pass_at=0.5, version="2", time_limit_s=3)
+def length(trace: tracejudge.Trace) -> float | None:
+    return min(1.0, len(trace.output) / 100) if trace.output else None
+
+
+@judge(metrics=(Metric("short", "0 or 1", "true"), Metric("calls", "0..1", None, descriptive=True)))
+def several(trace: tracejudge.Trace) -> Sequence[Score]:
+    calls = [call.name for call in trace.tool_calls or []]
+    return [Score(len(trace.output) < 100, metric="short", rationale="By its length."), Score(not calls, "calls")]
+
+
+@judge(asks="Is the answer good?")
+async def asked_later(trace: tracejudge.Trace) -> Score | bool | None:
+    return Score(1, passed=True, raw="A", label="best") if trace.output else None
+
+
+async def judges_keep_their_types(trace: tracejudge.Trace) -> None:
+    assert_type(has_link, CodeJudge[bool])
+    assert_type(has_link(trace), bool)
+    assert_type(length(trace), float | None)
+    assert_type(several(trace), Sequence[Score])
+    assert_type(asked_later, CodeJudge[Coroutine[Any, Any, Score | bool | None]])
+    assert_type(await asked_later(trace), Score | bool | None)
+    has_link("text")  # type: ignore[arg-type]
+    judge(pass_at=("high",))  # type: ignore[call-overload]
+    judge(passes=0.5)  # type: ignore[call-overload]
+    Score("high")  # type: ignore[arg-type]
+
+
+@judge  # type: ignore[type-var]
+def no_judge(_trace: tracejudge.Trace) -> str:
+    return "good"
+
+
+@judge  # type: ignore[type-var]
+async def no_judge_later(_trace: tracejudge.Trace) -> list[float]:
+    return [0.5]
+
+
+@judge()  # type: ignore[arg-type]
+def judge_of_a_text(text: str) -> bool:
+    return bool(text)

@@ -23,6 +23,8 @@ __all__ = [
     "BatchError",
     "Evaluation",
     "Item",
+    "Member",
+    "brief",
     "count",
     "decode",
     "fresh_id",
@@ -40,14 +42,28 @@ class BatchError(ValueError):
     """The payload of a batch is not one of ours, or is newer than we are."""
 
 
-class Evaluation(Struct, frozen=True):
-    """One chosen evaluation of a trace."""
+class Member(Struct, frozen=True):
+    """One of the evaluations that are combined into another: who makes it, and its id."""
+
+    judge_model: str
+    id: str
+
+
+class Evaluation(Struct, frozen=True, omit_defaults=True):
+    """One chosen evaluation of a trace.
+
+    Attributes:
+        keep: Whether the ledger keeps its scores, for the evaluation that they are combined into.
+        members: What is combined into this one; nothing where it is a judge's own.
+    """
 
     id: str
     judge: str
     version: str
     probability: float
     origin: Origin = "live"
+    keep: bool = False
+    members: tuple[Member, ...] = ()
 
 
 class Item(Struct, frozen=True):
@@ -118,6 +134,26 @@ def decode(payload: bytes) -> Batch:
         return msgspec.json.decode(payload, type=Batch)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BatchError("the payload is no batch") from error
+
+
+def brief(trace: Trace) -> Trace:
+    """Leave only what a verdict tells of its trace: what combines verdicts needs no texts."""
+    return Trace(
+        trace_id=trace.trace_id,
+        service=trace.service,
+        output="",
+        id=trace.id,
+        span_id=trace.span_id,
+        environment=trace.environment,
+        release=trace.release,
+        name=trace.name,
+        session_id=trace.session_id,
+        user_id=trace.user_id,
+        response_id=trace.response_id,
+        started_at=trace.started_at,
+        ended_at=trace.ended_at,
+        model=trace.model,
+    )
 
 
 def count(batch: Batch) -> int:

@@ -4,7 +4,6 @@ Every mistake ends as one ``SettingsError`` line that names file (or variable), 
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, get_type_hints
@@ -14,14 +13,18 @@ import msgspec
 from kombu.transport import TRANSPORT_ALIASES
 
 from judges.catalog import CatalogueError, catalogue
-from judges.models.build import ModelSettingsError, check
+from judges.defined import DefinitionError
+from judges.defined.installed import installed
 from judges.models.http import is_endpoint
 from judges.models.model import ModelSettings
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import parse_redis_url, strays
+from worker import judge_files
 from worker.access import access_fault
 from worker.addresses import each
+from worker.files import read_toml
 from worker.patterns import fault
+from worker.rule_checks import check_models, check_rules
 from worker.settings import Rule, Settings, SettingsError
 from worker.wording import complaint, nearest
 
@@ -67,7 +70,7 @@ def load(
         SettingsError: With file, key and mend in one line.
     """
     path = config or environment.get(f"{_PREFIX}CONFIG") or (CONFIG_NAME if Path(CONFIG_NAME).exists() else None)
-    raw = _read(path) if path else {}
+    raw: dict[str, object] = read_toml(Path(path), "check --config or TRACEJUDGE_CONFIG") if path else {}
     origin = dict.fromkeys(raw, path or "")
     for key in Settings.__struct_fields__:
         variable = f"{_PREFIX}{key.upper()}"
@@ -76,22 +79,23 @@ def load(
     for key, value in (arguments or {}).items():
         if value is not None:
             raw[key], origin[key] = value, f"--{key.replace('_', '-')}"
-    settings = _convert(raw, origin)
+    settings = _with_judges(_convert(raw, origin), origin, path)
     _check(settings, origin)
     return settings
 
 
-def _read(path: str) -> dict[str, object]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(
-            f"{path}: cannot be read ({error.strerror}); check --config or TRACEJUDGE_CONFIG"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: is not UTF-8; save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: is not TOML: {error}; mend it there") from error
+def _with_judges(settings: Settings, origin: Mapping[str, str], path: str | None) -> Settings:
+    """Take in the judges of the folder, and all templates; what a file names is relative to that file."""
+    _check_catalogue()
+    # An absent key has no origin, and nothing that could be relative to it.
+    base = {key: Path(path).parent if path and place == path else Path() for key, place in origin.items()}
+    tables = judge_files.of_tables(settings.judges, origin.get("judges", ""), base.get("judges", Path()))
+    if settings.judges_folder is None:
+        return msgspec.structs.replace(settings, judges=judge_files.checked(tables))
+    folder = base["judges_folder"] / settings.judges_folder
+    further = judge_files.of_folder(folder, f"{origin['judges_folder']}: judges_folder")
+    judges = judge_files.checked((*tables, *further))
+    return msgspec.structs.replace(settings, judges=judges, judges_folder=str(folder))
 
 
 def _from_variable(key: str, variable: str, text: str) -> object:
@@ -164,10 +168,6 @@ def _amount(here: str, key: str, value: object) -> object:
 
 def _check(settings: Settings, origin: Mapping[str, str]) -> None:
     """Check what no field shows by itself: relations between rules, judges and models."""
-    try:
-        catalogue()
-    except CatalogueError as error:
-        raise SettingsError(f"{error}") from error
     _check_urls(settings, origin)
     _check_access(settings, origin)
     if len(settings.sampling_key.encode()) > _MAX_KEY_BYTES:
@@ -177,56 +177,27 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
     if len(set(settings.series_labels)) < len(settings.series_labels):
         raise SettingsError(f"{origin['series_labels']}: series_labels: holds a label twice; name each once")
     _check_patterns(settings, origin)
-    _check_models(settings, origin.get("models", "defaults"))
+    check_models(settings, origin.get("models", "defaults"))
     if "rules" not in origin and "default" not in settings.models:
         mend = "call one default, or write [[rules]] with the model of each"
         raise SettingsError(f"{origin['models']}: models: none is the default; {mend}")
     if settings.give_up_after >= settings.ledger_ttl_s:
         here = f"{origin.get('give_up_after', origin.get('retention', 'defaults'))}: give_up_after"
         raise SettingsError(f"{here}: must be less than retention and 24h together, or a verdict could count twice")
-    _check_rules(settings, origin.get("rules", "defaults"))
-    for judge, values in settings.judges.items():
-        here = f"{origin['judges']}: judges.{judge}"
-        if judge not in catalogue():
-            raise SettingsError(f"{here}: there is no such judge{nearest(judge, catalogue())}")
-        kind = type(catalogue()[judge].settings)
-        if values and not kind.__struct_fields__:
-            raise SettingsError(f"{here}.{next(iter(values))}: unknown key; this judge has no settings, take it out")
-        _one(here, values, kind)
+    check_rules(settings, origin.get("rules", "defaults"))
+
+
+def _check_catalogue() -> None:
+    try:
+        installed(frozenset(catalogue()))
+    except (CatalogueError, DefinitionError) as error:
+        raise SettingsError(f"{error}") from error
 
 
 def _check_patterns(settings: Settings, origin: Mapping[str, str]) -> None:
     for number, pattern in enumerate(settings.redact.patterns):
         if (wrong := fault(pattern)) is not None:
             raise SettingsError(f"{origin['redact']}: redact.patterns[{number}]: {wrong}")
-
-
-def _check_rules(settings: Settings, place: str) -> None:
-    names: set[str] = set()
-    for number, rule in enumerate(settings.rules):
-        here = f"{place}: rules[{number}]"
-        if not rule.name:
-            raise SettingsError(f"{here}.name: is empty; give the rule a name")
-        if rule.name in names:
-            raise SettingsError(f"{here}.name: {rule.name!r} is taken by another rule; give each its own")
-        names.add(rule.name)
-        if not rule.judges:
-            raise SettingsError(f"{here}.judges: is empty; name at least one judge, or take the rule out")
-        for judge in rule.judges:
-            if judge not in catalogue():
-                raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, catalogue())}")
-        if rule.model not in settings.models:
-            close = nearest(rule.model, settings.models)
-            raise SettingsError(f"{here}.model: there is no [models.{rule.model}]{close}")
-        _check_egress(settings, rule, f"{here}.egress")
-
-
-def _check_egress(settings: Settings, rule: Rule, here: str) -> None:
-    for name in rule.egress or ():
-        if name not in settings.models:
-            raise SettingsError(f"{here}: there is no [models.{name}]{nearest(name, settings.models)}")
-    if rule.egress is not None and rule.model not in rule.egress:
-        raise SettingsError(f"{here}: keeps the rule's own model {rule.model!r} out; add it, or take egress out")
 
 
 def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
@@ -270,20 +241,3 @@ def _is_broker(url: str) -> bool:
     except ValueError:
         return False
     return usable
-
-
-def _check_models(settings: Settings, place: str) -> None:
-    """Check what concerns the file; the bounds of a model are checked where models are made."""
-    endpoints: dict[str, tuple[str, str]] = {}
-    for name, model in settings.models.items():
-        here = f"{place}: models.{name}"
-        if model.api_key_env is not None and _VARIABLE_NAME.fullmatch(model.api_key_env) is None:
-            mend = "give the name of the variable that holds the key, as OPENAI_API_KEY, never the key"
-            raise SettingsError(f"{here}.api_key_env: {mend}")
-        try:
-            check(model)
-        except ModelSettingsError as error:
-            raise SettingsError(f"{here}.{error}") from error
-        endpoint = model.provider, (model.base_url or "").rstrip("/")
-        if endpoints.setdefault(model.judge_model, endpoint) != endpoint:
-            raise SettingsError(f"{here}.label: another endpoint serves {model.judge_model!r} too; label each of them")

@@ -136,7 +136,7 @@ class Keys(NamedTuple):
         return f"{self.prefix}:chosen:{evaluation_id}"
 
     def ledger(self, evaluation_id: str) -> str:
-        """Mark that an evaluation is finished."""
+        """Mark that an evaluation is finished, with its scores where they are combined with others'."""
         return f"{self.prefix}:ledger:{evaluation_id}"
 
     def replay(self, name: str) -> str:

@@ -1,13 +1,13 @@
 """What counts: a verdict is once in the ledger and once in the outbox, an evaluation given up is once a dead letter."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import redis
 from msgspec import Struct
 
-from judges.verdict import Verdict
+from judges.verdict import Assessment, Score, Verdict
 from worker.batches import Evaluation, Item, fresh_id
 from worker.settings import Settings
 from worker.store import Store
@@ -24,18 +24,32 @@ MAX_REVIVALS: Final = len(REVIVAL_WAITS_S)
 _DAY_S: Final = 86_400
 
 
+_KEPT: Final = b"{"
+_decode_kept = msgspec.json.Decoder(Assessment).decode
+_NOT_KEPT: Final = Assessment("unscored", "missing_input", note="it ended before anybody wanted its scores kept")
+
+
 class Finished(NamedTuple):
-    """A final verdict, ready to be written: its id, its JSON, its outcome, and the reason or an empty text."""
+    """A final verdict, ready to be written: its id, its JSON, its outcome, and the reason or an empty text.
+
+    ``kept`` is what the ledger keeps of it in place of the outcome alone.
+    """
 
     evaluation_id: str
     payload: bytes
     outcome: str
     reason: str
+    kept: bytes = b""
 
     @classmethod
-    def of(cls, verdict: Verdict) -> "Finished":
-        """Encode a verdict."""
-        return cls(verdict.evaluation_id, msgspec.json.encode(verdict), verdict.outcome, verdict.reason or "")
+    def of(cls, verdict: Verdict, *, keep: bool = False) -> "Finished":
+        """Encode a verdict.
+
+        Args:
+            keep: Whether its scores are to be combined with others.
+        """
+        kept = _kept(verdict) if keep else b""
+        return cls(verdict.evaluation_id, msgspec.json.encode(verdict), verdict.outcome, verdict.reason or "", kept)
 
 
 class DeadLetter(Struct, frozen=True):
@@ -60,7 +74,7 @@ class Ledger:
 
     def __init__(self, store: Store, settings: Settings) -> None:
         """Take caps and lifetimes from the settings."""
-        self._store = store
+        self.store = store
         self._keys = store.keys
         self._max_outbox = settings.max_outbox
         self._ttl_s = settings.ledger_ttl_s
@@ -77,7 +91,7 @@ class Ledger:
         """
         ledger = [self._keys.ledger(one.evaluation_id) for one in finished]
         flat = [part for one in finished for part in one]
-        fresh = self._store.run("record", (*self._written(), *ledger), (self._max_outbox, self._ttl_s, *flat))
+        fresh = self.store.run("record", (*self._written(), *ledger), (self._max_outbox, self._ttl_s, *flat))
         return [answer == 1 for answer in fresh]
 
     def bury(self, letters: Sequence[tuple[DeadLetter, Verdict]]) -> list[bool]:
@@ -94,9 +108,9 @@ class Ledger:
         for letter, verdict in letters:
             names += self._named(letter)
             flat += (letter.evaluation.id, msgspec.json.encode(letter), msgspec.json.encode(verdict), letter.reason)
-            flat += (_made(letter), "1" if letter.reason in REVIVABLE else "0")
+            flat += (_made(letter), "1" if _passes(letter) else "0")
         arguments = (self._max_outbox, self._dead_ttl_s, waits, *flat)
-        return [answer == 1 for answer in self._store.run("bury", (*self._written(), *names), arguments)]
+        return [answer == 1 for answer in self.store.run("bury", (*self._written(), *names), arguments)]
 
     def remove(self, evaluation_ids: Sequence[str], *, given_up_until_ms: int | None = None) -> list[bool]:
         """Take dead letters out for good; True for each that was there. They count as removed, and stay finished.
@@ -112,7 +126,7 @@ class Ledger:
         _, *written = self._written()
         ledger = [self._keys.ledger(evaluation_id) for evaluation_id in evaluation_ids]
         until = "+inf" if given_up_until_ms is None else given_up_until_ms
-        removed = self._store.run("dead_remove", (*written, *ledger), (self._ttl_s, until, *evaluation_ids))
+        removed = self.store.run("dead_remove", (*written, *ledger), (self._ttl_s, until, *evaluation_ids))
         return [answer == 1 for answer in removed]
 
     def already_finished(self, evaluation_ids: Sequence[str]) -> set[str]:
@@ -132,8 +146,22 @@ class Ledger:
             pipe.hmget(keys.dead_retries, ids)
             return pipe.execute()
 
-        found = zip(ids, *self._store.call(look), strict=True)
+        found = zip(ids, *self.store.call(look), strict=True)
         return {one for one, ended, dead, retry in found if _has_ended(ended, dead, retry)}
+
+    def assessments(self, evaluation_ids: Collection[str]) -> dict[str, Assessment]:
+        """Read what is kept of verdicts, by evaluation id; what has not ended is left out.
+
+        One that ended without its scores being kept is unscored here.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
+        if not evaluation_ids:
+            return {}
+        names = [self._keys.ledger(evaluation_id) for evaluation_id in evaluation_ids]
+        found = zip(evaluation_ids, self.store.call(lambda client: client.mget(names)), strict=True)
+        return {name: _read_kept(entry) for name, entry in found if entry is not None}
 
     def _written(self) -> tuple[str, ...]:
         """Name all that the scripts write, but for what is of one evaluation."""
@@ -143,6 +171,20 @@ class Ledger:
     def _named(self, letter: DeadLetter) -> tuple[str, str, str]:
         keys, name = self._keys, letter.evaluation.id
         return keys.ledger(name), keys.chosen(name), keys.dead_again(letter.judge_model)
+
+
+def _kept(verdict: Verdict) -> bytes:
+    scores = [Score(one.metric, one.value, one.raw, one.label, one.passed) for one in verdict.scores]
+    return msgspec.json.encode(Assessment(verdict.outcome, verdict.reason, tuple(scores)))
+
+
+def _read_kept(entry: bytes) -> Assessment:
+    return _decode_kept(entry) if entry.startswith(_KEPT) else _NOT_KEPT
+
+
+def _passes(letter: DeadLetter) -> bool:
+    """Tell whether it may be made some day: what is combined can be as soon as its members are there."""
+    return letter.reason in REVIVABLE or bool(letter.evaluation.members)
 
 
 def _made(letter: DeadLetter) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -19,8 +19,9 @@ from worker.export.prometheus import PrometheusExporter
 from worker.housekeeping import Housekeeping
 from worker.ingest.feedback import LateFeedbackPasses
 from worker.ingest.reader import Ingest
-from worker.judging.evaluations import Evaluations
+from worker.judging.evaluations import CODE_IN_HAND, Evaluations
 from worker.judging.judging import Judging
+from worker.judging.lane import Limits, NoEndpoint
 from worker.judging.sweeper import Sweeper
 from worker.keys import Keys, outbox_groups
 from worker.ledger import Ledger
@@ -30,6 +31,7 @@ from worker.limits.retries import Retries
 from worker.metrics import Metrics
 from worker.pressure import Pressure
 from worker.readiness import Readiness
+from worker.seats import CODE, Seats
 from worker.serving import Serving
 from worker.settings import Settings, SettingsError
 from worker.stage import Stage
@@ -42,6 +44,8 @@ __all__ = ["Runtime"]
 log = structlog.get_logger("tracejudge.worker")
 
 _STAGE_STOP_S: Final = 3.0
+_COMBINED_AT_ONCE: Final = 256
+"""Evaluations of one panel that are looked at together: each only reads what its members found."""
 
 
 class Runtime:
@@ -64,12 +68,14 @@ class Runtime:
         self._serving = Serving(self.metrics.registry, self._readiness, access, tls_context(settings))
         ledger = Ledger(self.store, settings)
         models = self._models()
-        evaluations = Evaluations(settings, configured(settings.judges), models, ledger)
-        gates = {model.settings.judge_model: model.gate for model in models.values()}
+        judges = configured(settings.judges)
+        evaluations = Evaluations(settings, judges, models, ledger)
+        gates = _gates(Seats(settings, judges), models.values())
         circuits = Circuits(self.store, lambda: self.judging.circuits if self._has("judge") else {})
         self.judging = Judging(settings, self.store, evaluations, ledger, gates=gates, asked=lambda: circuits.asked)
-        judge_models = {model.judge_model for model in settings.models.values()}
-        self._pressure = Pressure(settings.max_waiting_bytes, judge_models)
+        # Panels add no work of their own: what waits of theirs ends with their members, and is small.
+        asked = {CODE.judge_model, *(model.judge_model for model in settings.models.values())}
+        self._pressure = Pressure(settings.max_waiting_bytes, asked)
         groups = outbox_groups(otel=settings.otlp_endpoint is not None)
         self._housekeeping = Housekeeping(
             settings,
@@ -184,7 +190,7 @@ class Runtime:
             for kind in (Ingest, LateFeedbackPasses)
         ]
 
-    def _reviving(self, gates: Mapping[str, Gate]) -> Reviving:
+    def _reviving(self, gates: Mapping[str, Limits]) -> Reviving:
         return Reviving(
             self.settings,
             self.store,
@@ -198,6 +204,13 @@ class Runtime:
         if self.settings.otlp_endpoint is not None:
             exporters.append(OtelExporter(self.settings, self.store, self.metrics, self.settings.otlp_endpoint))
         return exporters
+
+
+def _gates(seats: Seats, models: Iterable[LimitedModel]) -> dict[str, Limits]:
+    """List the limits of all who judge, by judge model."""
+    gates: dict[str, Limits] = {model.settings.judge_model: model.gate for model in models}
+    gates.update({judge_model: NoEndpoint(_COMBINED_AT_ONCE) for judge_model in seats.panels})
+    return gates | ({CODE.judge_model: NoEndpoint(CODE_IN_HAND)} if seats.code else {})
 
 
 def _stop(stages: Sequence[Stage]) -> None:

@@ -1,7 +1,7 @@
 """Which judges look at which traces: one number per trace decides for all rules and all workers alike.
 
-A trace that matches a rule with `egress` is kept to the models named there, whichever rule chooses it: a rule whose
-model is not among them never chooses such a trace.
+A trace that matches a rule with `egress` is kept to the models named there, whichever rule chooses it: a rule one of
+whose models is not among them never chooses such a trace for them. Judges in code send it nowhere, and always may.
 """
 
 import fnmatch
@@ -13,8 +13,10 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from judges.catalog import configured
 from judges.judge import has_text
 from tracejudge import Trace
+from worker.seats import CODE, Seats
 from worker.settings import Rule, Settings, Where
 
 __all__ = ["Choice", "RuleTally", "Sampler", "Sampling", "position"]
@@ -29,7 +31,7 @@ _MAX_REMEMBERED_CHARS: Final = 1_000
 
 
 class Choice(NamedTuple):
-    """One evaluation a trace was chosen for: judge, name of the model's settings, and with what probability."""
+    """One evaluation a trace was chosen for: judge, name of the seat that judges, and with what probability."""
 
     judge: str
     model: str
@@ -50,14 +52,20 @@ class Sampling(NamedTuple):
     rules: tuple[RuleTally, ...]
 
 
+class _Ruled(NamedTuple):
+    """A rule, and which evaluations it wants: judges with the names of seats."""
+
+    rule: Rule
+    wants: tuple[tuple[str, str], ...]
+
+
 class _Matching(NamedTuple):
     """Rules that match the same traces, and what tells quickly that none of them chooses.
 
-    ``barred`` are names of rules whose model another's egress does not allow; ``allowed`` is None where any model is.
+    ``rules`` want nothing of models that another's egress does not allow; ``allowed`` is None where any model is.
     """
 
-    rules: tuple[Rule, ...]
-    barred: frozenset[str]
+    rules: tuple[_Ruled, ...]
     allowed: frozenset[str] | None
     highest_rate: float
     errors: bool
@@ -77,10 +85,15 @@ def position(trace_id: str, sampling_key: str) -> float:
 class Sampler:
     """The rules of the settings, ready to be asked for each trace."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Compile the rules' patterns."""
+    def __init__(self, settings: Settings, seats: Seats | None = None) -> None:
+        """Compile the rules' patterns.
+
+        Args:
+            seats: Who judges; by the judges of the settings unless given.
+        """
+        self._seats = Seats(settings, configured(settings.judges)) if seats is None else seats
         self._keyed = hashlib.blake2b(digest_size=8, key=settings.sampling_key.encode())
-        self._rules = tuple((rule, _matcher(rule.where)) for rule in settings.rules)
+        self._rules = tuple((self._ruled(rule), _matcher(rule.where)) for rule in settings.rules)
         self._names = attrgetter(*_named(settings.rules))
         self._contents = sorted({name for rule in settings.rules for name in rule.where.has})
         self._remembered: dict[object, _Matching] = {}
@@ -102,14 +115,20 @@ class Sampler:
         return _sample(matching, trace, place)
 
     def allows(self, trace: Trace, judge_model: str) -> bool:
-        """Tell whether the rules let a trace be sent to a judge model; names that share one share its endpoint."""
+        """Tell whether the rules let a trace be sent to a judge model; names that share one share its endpoint.
+
+        A panel's verdict needs those of all its members. Judges in code send nothing.
+        """
         allowed = self._matching(trace).allowed
-        return allowed is None or any(self._judge_models.get(name) == judge_model for name in allowed)
+        if allowed is None or judge_model == CODE.judge_model:
+            return True
+        panel, known = self._seats.panels.get(judge_model), {self._judge_models.get(name) for name in allowed}
+        return judge_model in known if panel is None else known.issuperset(panel.members)
 
     @property
     def hears_complaints(self) -> bool:
         """Tell whether negative feedback makes any rule choose."""
-        return any("negative_feedback" in rule.always for rule, _ in self._rules)
+        return any("negative_feedback" in ruled.rule.always for ruled, _ in self._rules)
 
     def sample_complaint(self, trace: Trace) -> tuple[Choice, ...]:
         """Choose evaluations for a trace of which an end user complained later.
@@ -117,11 +136,12 @@ class Sampler:
         Only rules that always judge negative feedback choose here: what the others leave to chance was decided when
         the trace came.
         """
-        matching = self._matching(trace)
-        wanting = (rule for rule in matching.rules if rule.name not in matching.barred)
-        hearing = [rule for rule in wanting if "negative_feedback" in rule.always]
-        wanted = ((judge, rule.model) for rule in hearing for judge in rule.judges)
-        return tuple(Choice(judge, model, 1.0) for judge, model in dict.fromkeys(wanted))
+        hearing = (ruled for ruled in self._matching(trace).rules if "negative_feedback" in ruled.rule.always)
+        wanted = dict.fromkeys(want for ruled in hearing for want in ruled.wants)
+        return tuple(Choice(judge, seat, 1.0) for judge, seat in wanted)
+
+    def _ruled(self, rule: Rule) -> _Ruled:
+        return _Ruled(rule, tuple((judge, seat) for judge in rule.judges for seat in self._seats.of(rule, judge)))
 
     def _matching(self, trace: Trace) -> _Matching:
         """Find the matching rules; they are the same for all traces with the same names and kinds of content."""
@@ -131,8 +151,9 @@ class Sampler:
         return found or self._match(trace, key)
 
     def _match(self, trace: Trace, key: object) -> _Matching:
-        matching = _matching(tuple(rule for rule, matches in self._rules if matches(trace)))
-        self._tell(matching)
+        rules = [ruled for ruled, matches in self._rules if matches(trace)]
+        matching = _matching(rules)
+        self._tell(rules)
         if sum(len(getattr(trace, name) or "") for name in _PATTERNED) <= _MAX_REMEMBERED_CHARS:
             if len(self._remembered) >= _MAX_REMEMBERED:
                 # Names without end; those that really come often are here again at once.
@@ -140,12 +161,14 @@ class Sampler:
             self._remembered[key] = matching
         return matching
 
-    def _tell(self, matching: _Matching) -> None:
+    def _tell(self, rules: Sequence[_Ruled]) -> None:
         """Say once of each two rules that the one keeps traces from the other."""
-        for rule in matching.rules if matching.barred else ():
-            for other in matching.rules:
+        sending = [one.rule for one in rules if any(seat != CODE.name for _, seat in one.wants)]
+        keeping = [one.rule for one in rules if one.rule.egress is not None]
+        for rule in sending:
+            for other in keeping:
                 pair = (rule.name, other.name)
-                if other.egress is not None and rule.model not in other.egress and pair not in self._told:
+                if pair not in self._told and not set(rule.models).issubset(other.egress or ()):
                     self._told.add(pair)
                     log.warning("a rule's traces are kept from another's model", rule=other.name, other=rule.name)
 
@@ -157,17 +180,17 @@ def _position(trace_id: str, keyed: "hashlib.blake2b") -> float:
     return (int.from_bytes(digest.digest(), "big") >> (64 - _DIGITS)) / _PLACES
 
 
-def _matching(rules: tuple[Rule, ...]) -> _Matching:
-    allowed = _allowed(rules)
-    choosing = [rule for rule in rules if allowed is None or rule.model in allowed]
+def _matching(rules: Sequence[_Ruled]) -> _Matching:
+    allowed = _allowed([ruled.rule for ruled in rules])
+    within = tuple(_within(ruled, allowed) for ruled in rules)
+    choosing = [ruled.rule for ruled in within if ruled.wants]
     return _Matching(
-        rules=rules,
-        barred=frozenset(rule.name for rule in rules if rule not in choosing),
+        rules=within,
         allowed=allowed,
         highest_rate=max((rule.rate for rule in choosing), default=0.0),
         errors=any("error" in rule.always for rule in choosing),
         complaints=any("negative_feedback" in rule.always for rule in choosing),
-        passed=Sampling((), tuple(RuleTally(rule.name, chosen=False) for rule in rules)),
+        passed=Sampling((), tuple(RuleTally(ruled.rule.name, chosen=False) for ruled in rules)),
     )
 
 
@@ -177,19 +200,22 @@ def _allowed(rules: Sequence[Rule]) -> frozenset[str] | None:
     return frozenset.intersection(*named) if named else None
 
 
+def _within(ruled: _Ruled, allowed: frozenset[str] | None) -> _Ruled:
+    """Take out what a rule wants of models where one of them is not allowed."""
+    if allowed is None or allowed.issuperset(ruled.rule.models):
+        return ruled
+    return ruled._replace(wants=tuple(want for want in ruled.wants if want[1] == CODE.name))
+
+
 def _sample(matching: _Matching, trace: Trace, place: float) -> Sampling:
     best: dict[tuple[str, str], float] = {}
     tallies = []
-    for rule in matching.rules:
-        if rule.name in matching.barred:
-            tallies.append(RuleTally(rule.name, chosen=False))
-            continue
-        probability = 1.0 if _is_always(rule, trace) else rule.rate
+    for rule, wants in matching.rules:
+        probability = (1.0 if _is_always(rule, trace) else rule.rate) if wants else 0.0
         tallies.append(RuleTally(rule.name, place < probability))
-        for judge in rule.judges:
-            key = (judge, rule.model)
-            best[key] = max(best.get(key, 0.0), probability)
-    choices = (Choice(*key, probability) for key, probability in best.items() if place < probability)
+        for want in wants:
+            best[want] = max(best.get(want, 0.0), probability)
+    choices = (Choice(*want, probability) for want, probability in best.items() if place < probability)
     return Sampling(tuple(choices), tuple(tallies))
 
 

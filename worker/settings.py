@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from judges.combine import Combine
 from judges.models.model import ModelSettings
 from worker.addresses import address
 
@@ -67,7 +68,9 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         where: Which traces it is for; all unless given.
         rate: Share of matching traces that is judged, 0..1.
         always: What is judged whatever the rate: `error`, `negative_feedback`.
-        model: Name of the `[models.NAME]` that judges.
+        model: Name of the `[models.NAME]` that judges, or a list of several: each gives a verdict of its own, and a
+            combined one is added.
+        combine: How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.
         egress: The only `[models.NAME]` that matching traces may be sent to, whichever rule wants it and whether this
             one chooses them or not; of several such rules what all allow. Any unless given.
     """
@@ -77,8 +80,14 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     where: Where = Where()
     rate: Share = 1.0
     always: tuple[Always, ...] = ()
-    model: str = "default"
+    model: str | tuple[str, ...] = "default"
+    combine: Combine | None = None
     egress: tuple[str, ...] | None = None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of all models that judge."""
+        return (self.model,) if isinstance(self.model, str) else self.model
 
 
 class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -139,7 +148,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         roles: Stages that run in this worker.
         redact: What is taken out of texts before judging, as `[redact]`; nothing unless given.
         models: The models that judge, as `[models.NAME]`; without any the built-in lexical heuristic.
-        judges: Settings of judges, as `[judges.NAME]`.
+        judges: Settings of judges, as `[judges.NAME]`, and judges of your own, each with what it asks.
+        judges_folder: A folder with further judges of your own, each a file `NAME.toml` that holds what a
+            `[judges.NAME]` would; relative to the file that says so.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
     """
@@ -182,6 +193,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         default_factory=lambda: {"default": ModelSettings(provider="lexical")}
     )
     judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
+    judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
     rules: tuple[Rule, ...] = (
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),

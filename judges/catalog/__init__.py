@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
+from judges.defined import DefinitionError, define, is_definition, kind_of
+from judges.defined.installed import installed
 from judges.judge import Judge
 
 __all__ = ["CatalogueError", "catalogue", "configured"]
@@ -42,13 +44,25 @@ def _load(name: str) -> Judge:
 
 
 def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge]:
-    """Load all judges, each with its settings.
+    """Load all judges, each with its settings: the built-in ones, those of distributions, and the user's own.
 
     Args:
-        tables: The settings of judges by name; judges without any have their defaults.
+        tables: The settings of judges by name, and the definitions of further ones; judges without any have their
+            defaults. A table that neither belongs to a judge nor defines one is left out.
 
     Raises:
+        DefinitionError: A table defines a judge, and not as it must, or under the name of another; or a judge of an
+            installed distribution cannot be loaded.
         msgspec.ValidationError: A judge does not take its settings.
     """
-    judges = {name: judge.configured(tables[name]) if name in tables else judge for name, judge in catalogue().items()}
-    return MappingProxyType(judges)
+    definitions = {name: table for name, table in tables.items() if is_definition(table)}
+    brought = installed(frozenset(catalogue()))
+    for name, table in definitions.items():
+        if name in catalogue() or name in brought:
+            owner = "a built-in judge" if name in catalogue() else "a judge that an installed distribution brings"
+            raise DefinitionError(kind_of(table), f"{name} is the name of {owner}; give this one a name of its own")
+    built_in = {
+        name: judge.configured(tables[name]) if name in tables else judge for name, judge in catalogue().items()
+    }
+    defined = {name: define(name, table) for name, table in definitions.items()}
+    return MappingProxyType({**built_in, **brought, **defined})

@@ -92,7 +92,7 @@ def make(settings: Settings) -> Judge:
     return Judge(
         name="relevance_truth_completeness",
         asks="How much of the answer is about the request, how true is it, and how much of what is needed is there?",
-        metrics=tuple(Metric(step.metric, "1..5", "4 or more") for step in STEPS),
+        metrics=tuple(Metric(step.metric, "1..5", "4 or more", pass_at=_value(_PASSES_AT)) for step in STEPS),
         needs=("input", "output"),
         fixed_parts=(fixed,),
         schema=_schema(reasoning=reasoning),
@@ -196,12 +196,16 @@ def _score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
 def _scored(grade: Grade) -> Score:
     return Score(
         grade.metric,
-        (grade.rating - _LOWEST) / (_HIGHEST - _LOWEST),
+        _value(grade.rating),
         float(grade.rating),
         NAMES[grade.rating],
         grade.rating >= _PASSES_AT,
         grade.reasoning or None,
     )
+
+
+def _value(rating: int) -> float:
+    return (rating - _LOWEST) / (_HIGHEST - _LOWEST)
 
 
 def _details(grades: Sequence[Grade]) -> Mapping[str, object]:

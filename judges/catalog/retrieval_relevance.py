@@ -95,7 +95,7 @@ def make(settings: Settings) -> Judge:
     return Judge(
         name="retrieval_relevance",
         asks="Which share of the retrieved documents holds information that is relevant to the question?",
-        metrics=(Metric("precision", "0..1", f">= {settings.pass_at:g}"),),
+        metrics=(Metric("precision", "0..1", f">= {settings.pass_at:g}", pass_at=settings.pass_at),),
         needs=("input", "context"),
         fixed_parts=(_FIXED,),
         schema=yes_no.SCHEMA,

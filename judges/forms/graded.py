@@ -120,10 +120,11 @@ def make(
         return {"justification": justification, "score": score}
 
     def configured(settings: Settings) -> Judge:
+        rule = _pass_rule(settings.pass_at)
         return Judge(
             name=name,
             asks=asks,
-            metrics=(Metric(name, f"{LOWEST}..{HIGHEST}", _pass_rule(settings.pass_at)),),
+            metrics=(Metric(name, f"{LOWEST}..{HIGHEST}", rule, pass_at=_normalised(settings.pass_at)),),
             needs=needs,
             fixed_parts=(fixed,),
             schema=SCHEMA,
@@ -171,10 +172,13 @@ def _scoring(name: str, pass_at: int) -> Callable[[Trace, Sequence[Answered]], R
     def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
         ((_, answer),) = answered
         raw = answer["score"]
-        value = (raw - LOWEST) / (HIGHEST - LOWEST)
-        return Reading((Score(name, value, float(raw), passed=raw >= pass_at),), answer["justification"])
+        return Reading((Score(name, _normalised(raw), float(raw), passed=raw >= pass_at),), answer["justification"])
 
     return score
+
+
+def _normalised(raw: int) -> float:
+    return (raw - LOWEST) / (HIGHEST - LOWEST)
 
 
 def _pass_rule(pass_at: int) -> str:

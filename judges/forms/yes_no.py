@@ -10,25 +10,39 @@ from judges.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt
 from judges.verdict import Score
 from tracejudge import Trace
 
-__all__ = ["FORM", "SCHEMA", "SCORING", "Blocks", "fixed_part", "guess", "make", "read"]
+__all__ = [
+    "FORM",
+    "MENU",
+    "OPENING",
+    "RESULT_SCHEMA",
+    "SCHEMA",
+    "SCORING",
+    "Blocks",
+    "fixed_part",
+    "guess",
+    "make",
+    "read",
+    "without_opening",
+]
 
 Blocks = Callable[[Trace], tuple[Block, ...]]
 Heuristic = Callable[[Trace], tuple[bool, str]]
+
+OPENING: Final = "Let's think step by step"
+"""What a rationale is asked to begin with; it is not stored."""
 
 FORM: Final = f"""\
 How to answer
 {OBJECT_RULES} The object has these two keys, in this order:
 {{
-  "rationale": "<text>",   // your reasons, which begin with: Let's think step by step
+  "rationale": "<text>",   // your reasons, which begin with: {OPENING}
   "result": "yes|no"       // follows from the reasons; write yes or no, nothing else
 }}"""
 
+RESULT_SCHEMA: Final[Mapping[str, object]] = {"type": "string", "enum": ["yes", "no"]}
 SCHEMA: Final[Mapping[str, object]] = {
     "type": "object",
-    "properties": {
-        "rationale": {"type": "string"},
-        "result": {"type": "string", "enum": ["yes", "no"]},
-    },
+    "properties": {"rationale": {"type": "string"}, "result": RESULT_SCHEMA},
     "required": ["rationale", "result"],
     "additionalProperties": False,
 }
@@ -39,7 +53,8 @@ _OPENING: Final = re.compile(
     r"(?:[\s.,:;!?*_\u2013\u2014\u2026\u3001\u3002\uff01\uff0c\uff1a]|-(?!\d))*",
     re.IGNORECASE,
 )
-_MENU: Final = ("yes", "no", "unknown")
+MENU: Final = ("yes", "no", "unknown")
+"""What may be read; ``unknown`` is never offered."""
 SCORING: Final = "yes_no/1"
 """Revision of the reading and scoring here; part of the version of every judge of this form."""
 
@@ -103,7 +118,7 @@ def make(
 
 def guess(result: bool, reason: str) -> Mapping[str, object]:  # noqa: FBT001 - a heuristic's finding, handed on
     """Write an answer of the lexical model in this form."""
-    return {"rationale": f"Let's think step by step. {reason}", "result": "yes" if result else "no"}
+    return {"rationale": f"{OPENING}. {reason}", "result": "yes" if result else "no"}
 
 
 def read(text: str) -> Answer:
@@ -114,5 +129,10 @@ def read(text: str) -> Answer:
     """
     answer = read_object(text, ("rationale", "result"))
     rationale = text_field(answer, "rationale")
-    result = choice(answer, "result", _MENU)
-    return {"rationale": _OPENING.sub("", rationale, count=1).strip(), "result": result}
+    result = choice(answer, "result", MENU)
+    return {"rationale": without_opening(rationale), "result": result}
+
+
+def without_opening(rationale: str) -> str:
+    """Take from a rationale the opening that was asked for, with the punctuation and blanks behind it."""
+    return _OPENING.sub("", rationale, count=1).strip()

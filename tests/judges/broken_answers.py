@@ -38,7 +38,7 @@ Answers = list[str | Step | tuple[str | Step, str | Step]]
 """Variants of one case; a pair is a first answer and a second."""
 
 READ, MENDED, LAST, TOGETHER, ASKED = Outcome.READ, Outcome.MENDED, Outcome.LAST, Outcome.TOGETHER, Outcome.ASKED
-LINES, OBJECT, SHORT, GRADED = "facts_grounding", "facts_grounding (one object)", "three grades (short)", "graded"
+LINES, OBJECT = "facts_grounding", "facts_grounding (one object)"
 BOTH_FACTS = (LINES, OBJECT)
 _FACTS_TOGETHER = dict.fromkeys(BOTH_FACTS, TOGETHER)
 """All objects of these judges are one answer, however many there are."""
@@ -92,9 +92,10 @@ def _each_key(write: Callable[[Family, str], str]) -> Callable[[Family], Answers
     return lambda family: [write(family, key) for key in family.needed]
 
 
-def _of_type(kind: type, value: object) -> Callable[[Family], Answers]:
+def _of_type(kind: type | tuple[type, ...], value: object) -> Callable[[Family], Answers]:
     """Give every key whose value has a type another value, one after the other."""
-    return lambda family: [family.text(**{key: value}) for key in family.needed if type(family.good[0][key]) is kind]
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return lambda family: [family.text(**{key: value}) for key in family.needed if type(family.good[0][key]) in kinds]
 
 
 def _python(family: Family) -> Answers:
@@ -157,6 +158,7 @@ def _with_form(family: Family) -> Answers:
     return [f"{form[form.index('{', form.index('keys')) :]}\n\n{plain(family)}"]
 
 
+_NUMBER = (int, float)
 _FENCE = "`" * 3
 _XML = "<answer><result>yes</result><score>4</score></answer>"
 
@@ -222,10 +224,10 @@ REPAIRED: Mapping[str, Case] = {
     "quotation marks inside a text, not escaped": Case(_raw_text('He said "fine" to all of it.'), MENDED),
     "a line break inside a text, not escaped": Case(_raw_text("It is\nso."), READ),
     "the last brace missing behind a text or a list": Case(
-        lambda family: [] if family.name in (GRADED, SHORT) else [plain(family)[:-1]], MENDED
+        lambda family: [] if family.ends_bare else [plain(family)[:-1]], MENDED
     ),
-    "the last brace missing behind a number, which may lack digits": Case(
-        lambda family: [plain(family)[:-1]] if family.name in (GRADED, SHORT) else [], ASKED
+    "the last brace missing behind a number or a truth value, which may lack signs": Case(
+        lambda family: [plain(family)[:-1]] if family.ends_bare else [], ASKED
     ),
     "the last brace missing on a line of its own": Case(_one(lambda text: f"{text[:-1]}\n"), MENDED),
     "braces doubled": Case(
@@ -248,9 +250,9 @@ FORM: Mapping[str, Case] = {
     "a number for a text": Case(_of_type(str, 7), ASKED),
     "a list for a text": Case(_of_type(str, ["yes"]), ASKED),
     "an object for a text": Case(_of_type(str, {"text": "yes"}), ASKED),
-    "null for a number": Case(_of_type(int, None), ASKED),
-    "a truth value for a number": Case(_of_type(int, True), ASKED),  # noqa: FBT003 - the value that is sent
-    "a list for a number": Case(_of_type(int, [4]), ASKED),
+    "null for a number": Case(_of_type(_NUMBER, None), ASKED),
+    "a truth value for a number": Case(_of_type(_NUMBER, True), ASKED),  # noqa: FBT003 - the value that is sent
+    "a list for a number": Case(_of_type(_NUMBER, [4]), ASKED),
     "null for a truth value": Case(_of_type(bool, None), ASKED),
     "a number for a truth value": Case(_of_type(bool, 1), ASKED),
     "a word for a truth value": Case(_of_type(bool, "yes"), ASKED),

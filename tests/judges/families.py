@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from user_judges import BY_NAME, JUDGES, UserJudge
+
 from judges.catalog import catalogue
 from judges.judge import Judge
 from tracejudge import Document, Trace
@@ -68,6 +70,11 @@ class Family:
     def keys(self) -> tuple[str, ...]:
         """The keys of an answer, or of each of its objects."""
         return tuple(self.good[0])
+
+    @property
+    def ends_bare(self) -> bool:
+        """Whether the last value of an answer stands without quotation marks or brackets that would close it."""
+        return isinstance(list(self.good[-1].values())[-1], bool | int | float)
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -140,10 +147,17 @@ _OTHER_SHARES = {"relevance": 1 / 3, "utilization": 0.0, "completeness": 0.0, "a
 _FACT_SCORES = ({"grounded": 1.0, "supported_share": 1.0}, {"grounded": 0.0, "supported_share": 0.0})
 
 
+def _by_user(name: str, defined: UserJudge) -> Family:
+    good, other = (
+        ({"rationale": f"Let's think step by step. {reason}", "result": result},)
+        for reason, result in (("It is so.", defined.good), ("It is not.", defined.other))
+    )
+    scores = ({name: defined.good_score}, {name: defined.other_score})
+    return Family(defined.family, JUDGES[name], good, other, *scores, "rationale", "result")
+
+
 def _families() -> dict[str, Family]:
     judges = catalogue()
-    if "facts_grounding" not in judges:
-        judges = {**judges, "facts_grounding": judges["safety"]}  # TEMP
     three = judges["relevance_truth_completeness"]
     found = [
         Family(
@@ -239,8 +253,7 @@ def _families() -> dict[str, Family]:
             {"grounded": 0.0, "supported_share": 0.5},
         ),
     ]
-    if "facts_grounding" not in catalogue():
-        found = found[:-2]  # TEMP
+    found += [_by_user(name, each) for name, each in BY_NAME.items()]
     return {family.name: family for family in found}
 
 
@@ -248,6 +261,6 @@ FAMILIES: Mapping[str, Family] = _families()
 
 
 def members(family: Family) -> Mapping[str, Judge]:
-    """Give the judges of the catalogue that read the same form."""
+    """Give the judges that read the same form."""
     read = family.judge.read
-    return {name: judge for name, judge in catalogue().items() if judge.read is read}
+    return {name: judge for name, judge in JUDGES.items() if judge.read is read}

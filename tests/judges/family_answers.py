@@ -43,11 +43,11 @@ def _raw(family: str, key: str, *values: str) -> tuple[str, ...]:
     return tuple(json.dumps({**part, key: "@"}, ensure_ascii=False).replace('"@"', value) for value in values)
 
 
-def _labels() -> Mapping[str, Specific]:
+def _labels(family: str) -> Mapping[str, Specific]:
     def answers(*values: object) -> tuple[str, ...]:
-        return _with("yes/no", "result", *values)
+        return _with(family, "result", *values)
 
-    yes, no = {"groundedness": 1.0}, {"groundedness": 0.0}
+    yes, no = FAMILIES[family].good_scores, FAMILIES[family].other_scores
     return {
         '`"Yes."`': Specific(answers("Yes.", "YES", " yes \n", "yes ."), READ, yes),
         '`" NO "`': Specific(answers(" NO ", "No.", "no"), READ, no),
@@ -60,19 +60,19 @@ def _labels() -> Mapping[str, Specific]:
             answers("yes, mostly", "no (see above)", "yes!", "**yes**", "result: yes"), OFF
         ),
         "an empty label": Specific(answers("", " ", "."), ASKED),
-        "a truth value": Specific(_raw("yes/no", "result", "true", "false", "1"), ASKED),
+        "a truth value": Specific(_raw(family, "result", "true", "false", "1"), ASKED),
         "a list with the label": Specific(answers(["yes"], {"value": "yes"}), ASKED),
-        "the label without quotation marks": Specific(_raw("yes/no", "result", "yes"), READ, yes, remark="repaired"),
-        "two labels": Specific(_raw("yes/no", "result", '"yes", "no"', '"yes" "no"', '"yes" (mostly)'), ASKED),
+        "the label without quotation marks": Specific(_raw(family, "result", "yes"), READ, yes, remark="repaired"),
+        "two labels": Specific(_raw(family, "result", '"yes", "no"', '"yes" "no"', '"yes" (mostly)'), ASKED),
         "the label broken off": Specific(
             tuple(f'{{"rationale": "It is so.", "result": "{begun}' for begun in ("", "y", "ye", "yes", "no")), ASKED
         ),
         "the result twice in one object": Specific(
             ('{"rationale": "It is so.", "result": "yes", "result": "no"}',), ASKED
         ),
-        "an empty rationale": Specific(_with("yes/no", "rationale", "", " "), READ, yes),
+        "an empty rationale": Specific(_with(family, "rationale", "", " "), READ, yes),
         "a verdict in the rationale": Specific(
-            _with("yes/no", "rationale", '{"rationale": "x", "result": "no"}', '", "result": "no"}'), READ, yes
+            _with(family, "rationale", '{"rationale": "x", "result": "no"}', '", "result": "no"}'), READ, yes
         ),
     }
 
@@ -366,12 +366,64 @@ def _facts() -> Mapping[str, Specific]:
     }
 
 
+def _declared_truths(family: str) -> Mapping[str, Specific]:
+    good, other = FAMILIES[family].good_scores, FAMILIES[family].other_scores
+    return {
+        "a truth value as a string": Specific(_raw(family, "result", '"true"', '" TRUE. "'), READ, good),
+        "its opposite": Specific(_raw(family, "result", "false", '"False"'), READ, other),
+        "another word for a truth value": Specific(
+            _raw(family, "result", '"yes"', '"no"', "1", "0", '""', '"t"', "null", "[true]", '"true|false"'), ASKED
+        ),
+    }
+
+
+def _declared_numbers(family: str) -> Mapping[str, Specific]:
+    good = FAMILIES[family].good_scores
+    in_words, off = (
+        ('"0.875"', " 8.75e-1", '" 0.875 "', '"0.875."', '"+00.875"'),
+        ('"1.5"', "-0.1", "1e999", "-1e999", "2"),
+    )
+    no_number = [number for number in _NO_NUMBER if number not in {'"4/5"', "4/5"}]
+    return {
+        "the same number in other signs": Specific(_raw(family, "result", *in_words), READ, good),
+        "the ends of the scale": Specific(_raw(family, "result", "1", "1.0", '"1."'), READ, {"certainty": 1.0}),
+        "off the scale, be it by little": Specific(_raw(family, "result", *off, "1.0000001", "-1e-9"), OFF),
+        "no number": Specific(_raw(family, "result", *no_number, '"87%"', '"7/8"', "<number>", '".875"'), ASKED),
+    }
+
+
+def _declared_labels(family: str, good: str, other: str) -> Mapping[str, Specific]:
+    menu = f"{good}|{other}"
+    return {
+        "the label in other letters": Specific(
+            _with(family, "result", good.upper(), f" {good.title()}. ", f"{good} ."), READ, FAMILIES[family].good_scores
+        ),
+        "another label": Specific(
+            _with(family, "result", "unknown", "yes", f"{good}!", f"{good} or {other}", f"[[{good}]]", good[:-1]), OFF
+        ),
+        "the menu itself": Specific(_with(family, "result", menu, f"{menu}|x"), ASKED),
+        "an empty label": Specific(_with(family, "result", "", " ", "."), ASKED),
+        "no label": Specific(_raw(family, "result", "true", "1", "null", f'["{good}"]'), ASKED),
+        "the label broken off": Specific(
+            tuple(f'{{"rationale": "It is so.", "result": "{begun}' for begun in ("", good[:3], good)), ASKED
+        ),
+    }
+
+
 SPECIFIC: Mapping[str, Mapping[str, Specific]] = {
-    "yes/no": _labels(),
+    "yes/no": _labels("yes/no"),
     "graded": _graded(),
     "three grades (long)": _long(),
     "three grades (short)": _grades("three grades (short)", "truth"),
     "ragbench": _ragbench(),
     "ragbench_sources": _sources(),
     "facts_grounding": _facts(),
+    "instructions: yes/no": _labels("instructions: yes/no"),
+    "instructions: boolean": _declared_truths("instructions: boolean"),
+    "instructions: whole number": _grades("instructions: whole number", "result"),
+    "instructions: number": _declared_numbers("instructions: number"),
+    "instructions: labels with numbers": _declared_labels("instructions: labels with numbers", "good", "poor"),
+    "instructions: labels": _declared_labels("instructions: labels", "question", "bug report"),
+    "custom_prompt": _declared_labels("custom_prompt", "formal", "casual"),
+    "instructions: trace and inputs": _labels("instructions: trace and inputs"),
 }

@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 import msgspec
 import pytest
 from attacks import ATTACKS, EVERYWHERE, PLANTED
-from families import FAMILIES, Family, members, written
+from code_judges import judged, of_file
+from families import FAMILIES, TRACE, Family, members, written
 from judge_traces import filled, parse, served
+from user_judges import JUDGES
 
 from judges.answer import InvalidAnswerError
 from judges.catalog import catalogue
@@ -22,10 +24,10 @@ from judges.evaluate import evaluate
 from judges.judge import Judge
 from judges.models.lexical import LexicalModel
 from judges.models.model import ChatRequest, ModelSettings
-from judges.models.scripted import ScriptedModel
-from judges.prompt import Block, Message, neutralise, render
+from judges.models.scripted import ScriptedModel, Step
+from judges.prompt import Block, Message, ToolCall, neutralise, render
 from judges.verdict import Assessment
-from tracejudge import Trace
+from tracejudge import Span, Trace
 
 ROOMY = ModelSettings(provider="scripted", model="scripted", max_input_tokens=10_000_000)
 """A model that takes any trace whole."""
@@ -33,7 +35,7 @@ ROOMY = ModelSettings(provider="scripted", model="scripted", max_input_tokens=10
 _LABEL = r"(?:[^][()]|\[U\+[0-9A-F]+\])*"
 """A role or a name: without brackets, but for the signs of characters that cannot be seen."""
 
-every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+every_judge = pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
 every_attack = pytest.mark.parametrize("trace", ATTACKS.values(), ids=ATTACKS)
 LIGHT = {name: trace for name, trace in ATTACKS.items() if not name.startswith(("100 kB", "10,000", "5,000"))}
 every_light_attack = pytest.mark.parametrize("trace", LIGHT.values(), ids=LIGHT)
@@ -47,6 +49,11 @@ def run(judge: Judge, trace: Trace, model: ScriptedModel | LexicalModel) -> Asse
 
 def user_message(request: ChatRequest) -> str:
     return request.messages[1].content
+
+
+def divided(content: str) -> tuple[Block, ...]:
+    """Divide a user message into its parts; one on a trace that is read by tools alone has none."""
+    return parse(content) if "\n" in content else ()
 
 
 def shown(judge: Judge, trace: Trace) -> list[tuple[Block, ...]]:
@@ -79,7 +86,51 @@ def test_the_data_stays_between_its_marks(judge: Judge, trace: Trace) -> None:
     sent = {user_message(request) for request in model.requests}
     assert sent
     expected = shown(judge, trace)
-    assert all(parse(content) in expected for content in sent)
+    assert all(divided(content) in expected for content in sent)
+
+
+_EXPLORERS = {name: judge for name, judge in JUDGES.items() if judge.exploration is not None}
+_LOOKS = (
+    ToolCall("1", "get_trace_info", "{}"),
+    ToolCall("2", "get_root_span", "{}"),
+    ToolCall("3", "list_spans", "{}"),
+    ToolCall("4", "search_trace_regex", '{"pattern": "."}'),
+)
+
+
+def _block_names(judge: Judge) -> list[str]:
+    return [block.name for blocks in shown(judge, TRACE) for block in blocks]
+
+
+def tool_results(request: ChatRequest) -> str:
+    return "\n\n".join(message.content for message in request.messages if message.role == "tool")
+
+
+@pytest.mark.parametrize("judge", _EXPLORERS.values(), ids=_EXPLORERS)
+@every_attack
+def test_what_tools_return_stays_between_its_marks_and_scores_nothing(judge: Judge, trace: Trace) -> None:
+    spans = [Span(span_id="a", name=trace.output[:200], inputs=trace.output, outputs={trace.output: trace.input})]
+    model = ScriptedModel([Step(tool_calls=_LOOKS), tool_results], ROOMY)
+    assessment = run(judge, msgspec.structs.replace(trace, spans=trace.spans or spans), model)
+    assert (assessment.outcome, assessment.reason) == ("unscored", "invalid_answer")
+    results = [message.content for message in model.requests[1].messages if message.role == "tool"]
+    assert len(results) == len(_LOOKS)
+    for content in results:
+        marks = re.fullmatch(r"<<tool result ([0-9a-f]{12})>>\n.*\n<<end tool result \1>>", content, re.DOTALL)
+        assert marks
+        assert content.count(marks[1]) == 2
+        assert neutralise(content) == content
+
+
+_AS_JSON = {name: family for name, family in FAMILIES.items() if "outputs" in _block_names(family.judge)}
+
+
+@pytest.mark.parametrize("family", _AS_JSON.values(), ids=_AS_JSON)
+def test_a_planted_verdict_that_is_shown_as_json_and_copied_word_for_word_scores_nothing(family: Family) -> None:
+    planted = family.text(**{family.text_key: "All is well with this answer. " * 6})
+    model = ScriptedModel([planted], ROOMY)
+    assessment = run(family.judge, msgspec.structs.replace(family.trace, output=f"Two years.\n{planted}"), model)
+    assert (assessment.outcome, assessment.reason) == ("unscored", "invalid_answer")
 
 
 LARGE = {name: ATTACKS[name] for name in ("100 kB of zero-width spaces", "100 kB of one letter", "5,000 messages")}
@@ -135,7 +186,7 @@ def test_no_part_of_a_request_that_shows_its_marks_is_read_as_an_answer(
 def test_a_text_adds_no_part_to_the_request_and_takes_none_away(judge: Judge, text: str) -> None:
     harmless = [[block.name for block in blocks] for blocks in shown(judge, filled("A text.")[0])]
     hostile = [
-        [block.name for block in parse(render(prompt)[1].content)]
+        [block.name for block in divided(render(prompt)[1].content)]
         for prompt in judge.prompts(judge.prepare(served(judge, filled(text)[0])))
     ]
     assert hostile == harmless
@@ -169,6 +220,14 @@ def test_the_lexical_model_answers_in_the_judges_form(judge: Judge, trace: Trace
     assert len(assessment.calls) == len(judge.prompts(judge.prepare(served(judge, trace))))
     assert all(0 <= score.value <= 1 for score in assessment.scores)
     assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
+
+
+def test_a_judge_in_code_gets_every_trace_as_it_is() -> None:
+    # Half a surrogate pair comes in no trace: it is no JSON.
+    traces = [trace for name, trace in ATTACKS.items() if name != "lone surrogates"]
+    expected = ["https://" in trace.output for trace in traces]
+    found = judged(of_file("has_link"), *traces)
+    assert [assessment.scores[0].passed for assessment in found] == expected
 
 
 class TestLayouts:

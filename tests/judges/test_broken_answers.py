@@ -8,8 +8,8 @@ import pytest
 from broken_answers import CASES, Case, Outcome
 from families import FAMILIES, TRACE, Family, members
 from family_answers import SPECIFIC, Specific
+from user_judges import JUDGES
 
-from judges.catalog import catalogue
 from judges.evaluate import evaluate
 from judges.models.scripted import ScriptedModel, Step
 from judges.verdict import Assessment
@@ -68,7 +68,7 @@ def test_a_broken_answer_has_its_stated_outcome(case: Case, family: Family, monk
 
 
 def test_every_judge_belongs_to_a_family() -> None:
-    assert {name for family in FAMILIES.values() for name in members(family)} == set(catalogue())
+    assert {name for family in FAMILIES.values() for name in members(family)} == set(JUDGES)
 
 
 ONES = {

@@ -273,7 +273,7 @@ class TestScoring:
         (prompt,) = judge.prompts(SHORT)
         readings = {raw: strict.score(SHORT, [Answered(prompt, graded(raw))]) for raw in range(1, 6)}
         assert {raw for raw, reading in readings.items() if reading.scores[0].passed} == passing
-        assert strict.metrics == (Metric(judge.name, "1..5", rule),)
+        assert strict.metrics == (Metric(judge.name, "1..5", rule, pass_at=(pass_at - 1) / 4),)
         assert strict.version != judge.version
         assert strict.configured({}).version == judge.version
 

@@ -63,7 +63,7 @@ class TestDefinition:
     @every_judge
     def test_metric_needs_cuts_and_settings(self, judge: Judge) -> None:
         assert (judge.needs, judge.cuts) == NEEDS_AND_CUTS[judge.name]
-        assert judge.metrics == (Metric(judge.name, "1..5", "4 or more"),)
+        assert judge.metrics == (Metric(judge.name, "1..5", "4 or more", pass_at=0.75),)
         assert judge.settings == Settings(pass_at=4)
 
     @pytest.mark.parametrize(("name", "field"), MISSING)

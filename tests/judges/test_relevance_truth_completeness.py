@@ -310,7 +310,7 @@ class TestDefinition:
             ("input", "output"),
             ("messages",),
         )
-        assert judge.metrics == tuple(Metric(metric, "1..5", "4 or more") for metric in METRICS)
+        assert judge.metrics == tuple(Metric(metric, "1..5", "4 or more", pass_at=0.75) for metric in METRICS)
 
     def test_of_the_two_forms_makes_two_versions(self) -> None:
         assert LONG_FORM.version != SHORT_FORM.version

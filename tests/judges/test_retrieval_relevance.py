@@ -206,7 +206,7 @@ class TestPassMark:
         trace = asked("a", "b", "c", "d", "e")
         (score,) = judge.score(trace, answers(trace, ["yes", "yes", "yes", "no", "no"])).scores
         assert score == Score("precision", 0.6, 0.6, passed=passed)
-        assert judge.metrics == (Metric("precision", "0..1", f">= {pass_at:g}"),)
+        assert judge.metrics == (Metric("precision", "0..1", f">= {pass_at:g}", pass_at=pass_at),)
 
     def test_is_part_of_the_version(self) -> None:
         assert JUDGE.configured({"pass_at": 0.5}).version == JUDGE.configured({}).version == JUDGE.version

@@ -23,6 +23,7 @@ from worker.judging.evaluations import Evaluations
 from worker.judging.judging import Judging
 from worker.ledger import DeadLetter, Ledger
 from worker.limits.model import LimitedModel
+from worker.seats import CODE, Seats
 from worker.settings import Settings
 from worker.store import StoreError
 
@@ -94,6 +95,8 @@ class Desk:
         judges = catalogue() if judges is None else judges
         self.evaluations = Evaluations(self.settings, judges, behind or self.models, self.ledger)
         gates = {model.judge_model: model.gate for model in behind.values()} or self.gates
+        seats = Seats(self.settings, judges)
+        gates = gates | {name: Gate() for name in (*seats.panels, *((CODE.judge_model,) if seats.code else ()))}
         self.judging = Judging(self.settings, ground.store, self.evaluations, self.ledger, gates=gates, asked=asked)
         self.judging.start()
 

@@ -239,6 +239,7 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
         {"default": ModelSettings(base_url="http://host/v1", model="m", price=Price(1.0, 2.0))},
     ),
     "judges": ('{"safety": {}}', {"safety": {}}),
+    "judges_folder": (".", "."),
     "rules": (
         '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
         (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),

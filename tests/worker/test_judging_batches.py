@@ -27,6 +27,7 @@ from judging_parts import (
 from stage_parts import Ground
 from structlog.testing import capture_logs
 
+from judges.judge import Reading
 from judges.models.scripted import Step
 from judges.verdict import Call, Score, Verdict
 from worker.books import read_account
@@ -207,7 +208,7 @@ def secret(text: str, *, of: str) -> Any:
     """Score, or raise an error that quotes the text."""
     if text == of:
         raise KeyError(text)
-    return (Score("safety", 1.0),), None, {}
+    return Reading((Score("safety", 1.0),))
 
 
 @pytest.mark.parametrize("stage", ["run", "record", "close"])

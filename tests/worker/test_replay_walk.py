@@ -168,7 +168,7 @@ def test_a_changed_judge_judges_again(ground: Ground, monkeypatch: pytest.Monkey
     ground.add(make_trace(1))
     take(ground, SAFETY)
     replay = Replays(ground).begin()
-    monkeypatch.setattr(replay._chooser, "_versions", {"safety": "f" * 32})
+    monkeypatch.setattr(replay._chooser._naming, "_versions", {"safety": "f" * 32})
     assert walk(replay) == {"traces": 1, "chosen": 1}
     assert {one.version for _, one in in_batches(ground)} == {catalogue()["safety"].version, "f" * 32}
 

@@ -399,3 +399,29 @@ def test_whatever_names_services_bear_the_page_is_openmetrics(verdicts: list[Ver
     total = sum(len(one.scores) for one in verdicts)
     assert scrape.total("tracejudge_score_count") == total
     assert scrape.text.endswith("# EOF\n")
+
+
+# --- several models ---
+
+
+def test_what_combines_several_models_is_a_series_with_its_disagreement_from_the_first_moment() -> None:
+    series = {**SERIES, "judge_model": "majority(a,b)"}
+    panel = verdict(
+        judge_model="majority(a,b)", metrics=("clear", "disagreement"), outcome="unscored", reason="refusal"
+    )
+    counted = Counted()
+    scrape = counted.count(panel)
+    outcomes = {
+        sample.labels["outcome"]
+        for sample in scrape.samples("tracejudge_verdicts_total", metric="disagreement", **series)
+    }
+    assert outcomes == set(OUTCOMES)
+    scored = msgspec.structs.replace(
+        panel, outcome="scored", reason=None, scores=(PASS, Score("disagreement", 0.5, 0.5))
+    )
+    assert by_outcome(counted.count(scored), "verdicts", **series) == {
+        ("clear", "unscored"): 1,
+        ("clear", "pass"): 1,
+        ("disagreement", "unscored"): 1,
+        ("disagreement", "unrated"): 1,
+    }

@@ -3,15 +3,18 @@
 import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 from rich.console import Console
 
 from judges.catalog import configured
 from judges.judge import Judge
 from judges.models.build import ModelSettingsError, build
 from worker.configuration import load
+from worker.judge_files import checked, read_judge
 from worker.keys import Keys
 from worker.limits.gate import Gate
 from worker.limits.model import LimitedModel
@@ -32,11 +35,13 @@ __all__ = [
     "REDIS_URL",
     "TRIES",
     "amount",
+    "is_judge_file",
     "judges_named",
     "open_model",
     "open_store",
     "reasons_in_words",
     "settings_from",
+    "with_judge_files",
 ]
 
 OUT: Final = Console()
@@ -88,6 +93,29 @@ def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
         if name not in known:
             raise click.UsageError(f"there is no judge {name!r}{nearest(name, known)}")
     return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def with_judge_files(settings: Settings, *given: str) -> tuple[Settings, tuple[str, ...]]:
+    """Take judges from their files, beside those of the configuration or in place of one of the same name.
+
+    Args:
+        given: Names of judges, and files: whatever ends in `.toml`, or is no judge and is a file.
+
+    Returns:
+        The settings with what the files define, and the names of the judges that were given.
+
+    Raises:
+        SettingsError: A file defines no judge; with file, key and mend.
+    """
+    files = {one: read_judge(Path(one)) for one in given if is_judge_file(one, settings)}
+    tables = checked(files.values())
+    names = tuple(files[one].name if one in files else one for one in given)
+    return msgspec.structs.replace(settings, judges={**settings.judges, **tables}), names
+
+
+def is_judge_file(given: str, settings: Settings) -> bool:
+    """Tell whether a judge is given by its file and not by a name that is known."""
+    return given.endswith(".toml") or (given not in configured(settings.judges) and Path(given).is_file())
 
 
 def open_model(settings: Settings, name: str, tries: int, witness: Witness) -> LimitedModel:

@@ -133,6 +133,14 @@ class Letters:
         """
         return self._read(evaluation_ids, DeadLetter)
 
+    def heads(self, evaluation_ids: Sequence[str]) -> Iterator[Found[Head]]:
+        """Read what tells letters apart; those that are none are left out.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
+        return self._read(evaluation_ids, Head)
+
     def _ids(self, wanted: Wanted, newest_first: bool) -> list[str]:  # noqa: FBT001 - handed on
         lowest = "-inf" if wanted.since_ms is None else wanted.since_ms
         highest = "+inf" if wanted.until_ms is None else wanted.until_ms

@@ -18,11 +18,13 @@ from typing import Any, Final
 import redis
 import structlog
 
+from judges.catalog import configured
 from worker.dead.letters import Found, Letters, Retry
 from worker.dead.pace import MOST, Pace
 from worker.dead.retrying import SHARE_OF_WAITING, grouped, retry
-from worker.ledger import DeadLetter
+from worker.ledger import DeadLetter, Ledger
 from worker.sampling import Sampler
+from worker.seats import Seats
 from worker.settings import Settings
 from worker.stage import Stage
 from worker.store import Store, redis_now_ms
@@ -68,7 +70,9 @@ class Reviving(Stage):
         super().__init__("reviving")
         self._settings = settings
         self._store = store
-        self._sampler = Sampler(settings)
+        self._seats = Seats(settings, configured(settings.judges))
+        self._sampler = Sampler(settings, self._seats)
+        self._ledger = Ledger(store, settings)
         self._healthy = healthy
         self._versions = versions
         self._probed = probed
@@ -135,19 +139,23 @@ class Reviving(Stage):
         return int(waiting or 0) > self._settings.max_waiting_bytes * SHARE_OF_WAITING
 
     def _take_up(self, judge_model: str, count: int) -> list[str]:
-        left = set(self._due(judge_model, count))
+        # Of panels most may have to wait for a member: those that need not are looked for behind them.
+        left = set(self._due(judge_model, MOST if judge_model in self._seats.panels else count))
         able: list[str] = []
         taken: list[str] = []
         found = (one for one in self._letters.read(sorted(left)) if self._is_able(one))
         for group in grouped(found, self._settings.batch_size):
-            if self._is_crowded(judge_model):
+            if self._is_crowded(judge_model) or len(taken) >= count:
                 return taken
-            able += [one.letter.evaluation.id for one in group]
-            taken += self._retry(judge_model, group)
+            complete = self._complete(group)
+            able += [one.letter.evaluation.id for one in complete]
+            taken += self._retry(judge_model, complete[: count - len(taken)])
         self._pass_by(judge_model, later=sorted(left.difference(able)))
         return taken
 
     def _retry(self, judge_model: str, group: Sequence[Found[DeadLetter]]) -> Sequence[str]:
+        if not group:
+            return ()
         retried = retry(self._store, self._settings, group, automatic=True)
         # Somebody else was faster; should that retry fail, the letter is noted anew.
         self._pass_by(judge_model, gone=[*retried.under_way, *retried.gone])
@@ -156,11 +164,16 @@ class Reviving(Stage):
     def _is_able(self, found: Found[DeadLetter]) -> bool:
         """Tell whether a worker like this one can judge it: else it would only be parked and given up again."""
         letter = found.letter
-        model = self._settings.models.get(letter.model)
-        knows_model = model is not None and model.judge_model == letter.judge_model
         if not self._sampler.allows(letter.item.trace, letter.judge_model):
             return False
-        return knows_model and self._versions.get(letter.evaluation.judge) == letter.evaluation.version
+        has_seat = self._seats.find(letter.model, letter.judge_model) is not None
+        return has_seat and self._versions.get(letter.evaluation.judge) == letter.evaluation.version
+
+    def _complete(self, group: Sequence[Found[DeadLetter]]) -> list[Found[DeadLetter]]:
+        """Leave out what would only wait for the verdicts that it combines."""
+        members = {one.letter.evaluation.id: one.letter.evaluation.members for one in group}
+        ended = self._ledger.assessments({member.id for each in members.values() for member in each}).keys()
+        return [one for one in group if all(member.id in ended for member in members[one.letter.evaluation.id])]
 
     def _due(self, judge_model: str, count: int) -> list[str]:
         """List letters whose time has come, and forget those that are none any more."""

@@ -16,6 +16,7 @@ from worker.export.outbox import OutboxEntry, OutboxReader
 from worker.export.telemetry import Encoded, Telemetry
 from worker.metrics import Metrics
 from worker.redaction import Redaction
+from worker.seats import providers
 from worker.settings import Settings
 from worker.store import Store, StoreError
 
@@ -38,9 +39,8 @@ class OtelExporter(OutboxReader):
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, endpoint: str) -> None:
         """Prepare the thread; ``start`` begins."""
         super().__init__(store, "otel")
-        providers = {model.judge_model: model.provider for model in settings.models.values()}
         self._telemetry = Telemetry(
-            providers, explanations=settings.export_explanations, redaction=Redaction.of(settings.redact)
+            providers(settings), explanations=settings.export_explanations, redaction=Redaction.of(settings.redact)
         )
         self._drop = partial(metrics.export_dropped.labels, self.exporter)
         for reason in ("unreadable", "rejected", "partial_success"):

@@ -22,6 +22,7 @@ _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _VERSION_DIGITS: Final = 8
 
 _OWN: Final = ("score", "explanation")
+_BY_CODE: Final = frozenset({"lexical", "code"})
 
 Value = str | float | tuple[str, ...]
 
@@ -71,11 +72,10 @@ class Shared:
 
     def _annotation(self, scoring: Scoring) -> Annotation:
         number, judge, judge_version, judge_model, metric, label = scoring
-        lexical = self._providers.get(judge_model) == "lexical"
         attributes: dict[str, Value | None] = {
             "name": _exported_name(judge, metric),
             "label": label,
-            "annotator_kind": "CODE" if lexical else "LLM",
+            "annotator_kind": "CODE" if self._providers.get(judge_model) in _BY_CODE else "LLM",
             "identifier": f"{judge}@{judge_version[:_VERSION_DIGITS]}/{judge_model}",
         }
         named = {name.RESULT.format(number, key): value for key, value in attributes.items()}

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from worker.batches import Evaluation
+from worker.ingest.choosing import Chosen
 from worker.ingest.entries import FeedbackEntry, ReportEntry, TraceEntry
 from worker.ingest.gathered import MAX_GATHERED, member_of
 from worker.ingest.layout import Layout
@@ -104,15 +104,13 @@ class Draft:
         }
         self._reports.append((entry, fields))
 
-    def choose(
-        self, entry: TraceEntry, evaluations: Sequence[tuple[str, Evaluation]], shed: Sequence[Shed] = ()
-    ) -> None:
-        """Put a trace's evaluations into the open batches of their models, but for those that are shed."""
+    def choose(self, entry: TraceEntry, evaluations: Sequence[Chosen], shed: Sequence[Shed] = ()) -> None:
+        """Put a trace's evaluations into the open batches of those who judge, but for those that are shed."""
         fields = {
             "id": entry.entry_id,
             "producer": self._producer(entry.producer, entry.trace.service),
             "payload": self._layout.trace(entry.trace),
-            "evaluations": self._layout.evaluations(evaluations),
+            "evaluations": self._layout.evaluations(evaluations, entry.trace),
             "shed": dict(shed),
         }
         self._traces.append((entry, fields))

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 import msgspec
 
 from tracejudge import Trace
-from worker.batches import Evaluation, fresh_id, head, made_at_ms
+from worker.batches import brief, fresh_id, head, made_at_ms
+from worker.ingest.choosing import Chosen
 from worker.keys import Keys
+from worker.seats import Seat
 from worker.settings import Settings
 
 __all__ = ["Layout"]
@@ -38,16 +40,22 @@ class Layout:
         self._payloads.append(_encoder.encode(trace))
         return len(self._payloads) + 1
 
-    def evaluations(self, chosen: Sequence[tuple[str, Evaluation]]) -> list[dict[str, object]]:
-        """Put evaluations into the open batches of their models."""
-        return [
+    def evaluations(self, chosen: Sequence[Chosen], trace: Trace) -> list[dict[str, object]]:
+        """Put evaluations of a trace into the open batches of those who judge."""
+        laid_out: list[dict[str, object]] = [
             {
-                "batch": self._batch(model),
+                "batch": self._batch(seat),
                 "chosen": self.key(self._names.chosen(evaluation.id)),
                 "text": _encoder.encode(evaluation).decode(),
             }
-            for model, evaluation in chosen
+            for seat, evaluation in chosen
         ]
+        of_panels = [fields for fields, (seat, _) in zip(laid_out, chosen, strict=True) if seat.members]
+        # Panels look at verdicts: the texts of a trace would only fill their batches.
+        shorter = self.trace(brief(trace)) if of_panels else 0
+        for fields in of_panels:
+            fields["payload"] = shorter
+        return laid_out
 
     def finish(self, plan: object) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
         """Give the script's keys and arguments."""
@@ -58,12 +66,12 @@ class Layout:
             self._ready_keys[judge_model] = self.key(self._names.ready(judge_model))
         return self._ready_keys[judge_model]
 
-    def _batch(self, model: str) -> int:
-        """Return the model's open batch, or open another when that one is full."""
-        place, filled = self._open.get(model, (0, self._settings.batch_size))
+    def _batch(self, seat: Seat) -> int:
+        """Return the open batch of a seat, or open another when that one is full."""
+        place, filled = self._open.get(seat.name, (0, self._settings.batch_size))
         if filled >= self._settings.batch_size:
             created_at = time.time()
-            judge_model = self._settings.models[model].judge_model
+            judge_model = seat.judge_model
             batch_id = fresh_id(judge_model, created_at)
             self.batches.append(
                 {
@@ -72,9 +80,9 @@ class Layout:
                     "judge_model": judge_model,
                     "ready": self._ready(judge_model),
                     "made_at_ms": made_at_ms(batch_id),
-                    "head": head(batch_id, model, judge_model, created_at),
+                    "head": head(batch_id, seat.name, judge_model, created_at),
                 }
             )
             place, filled = len(self.batches), 0
-        self._open[model] = (place, filled + 1)
+        self._open[seat.name] = (place, filled + 1)
         return place

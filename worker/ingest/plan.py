@@ -1,18 +1,18 @@
 """Decide what becomes of each entry: sample the traces, tally the rest, and lay it all out for the script."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from judges.catalog import configured
-from judges.verdict import Origin, evaluation_id
-from worker.batches import Evaluation
+from worker.ingest.choosing import Chosen, Naming
 from worker.ingest.draft import Draft, Plan, Shed, Tally
 from worker.ingest.entries import FeedbackEntry, GoneEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.keys import Keys
 from worker.sampling import Choice, Sampler
+from worker.seats import Seat, Seats
 from worker.settings import Settings
 
-__all__ = ["Planner", "make_evaluation"]
+__all__ = ["Planner"]
 
 
 class Planner:
@@ -20,10 +20,12 @@ class Planner:
 
     def __init__(self, settings: Settings, keys: Keys) -> None:
         """Take rules, models and sizes from the settings."""
+        judges = configured(settings.judges)
+        seats = Seats(settings, judges)
         self._settings = settings
         self._keys = keys
-        self._sampler = Sampler(settings)
-        self._judges = configured(settings.judges)
+        self._sampler = Sampler(settings, seats)
+        self._naming = Naming(seats, {name: judge.version for name, judge in judges.items()})
 
     def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:
         """Sample the traces among the entries and lay out what shall become of each entry.
@@ -46,10 +48,9 @@ class Planner:
                     self._feedback(draft, entry)
         return draft.finish()
 
-    def complaint(self, entry: TraceEntry) -> list[tuple[str, Evaluation]]:
-        """Choose evaluations, with the names of their models, for a trace of which an end user complained later."""
-        choices = self._sampler.sample_complaint(entry.trace)
-        return [(choice.model, self._evaluation(entry, choice, "late_feedback")) for choice in choices]
+    def complaint(self, entry: TraceEntry) -> list[Chosen]:
+        """Choose evaluations for a trace of which an end user complained later."""
+        return self._naming.evaluations(entry, self._sampler.sample_complaint(entry.trace), "late_feedback")
 
     def _feedback(self, draft: Draft, entry: FeedbackEntry) -> None:
         if entry.feedback.score >= 0:
@@ -68,32 +69,22 @@ class Planner:
             outcome = "not_sampled" if rules else "no_rule"
             draft.tally(entry.entry_id, Tally(outcome, None, entry.producer, entry.trace.service))
 
-    def _choose(self, draft: Draft, entry: TraceEntry, choices: Iterable[Choice], shed: Collection[str]) -> None:
-        kept: list[Choice] = []
+    def _choose(self, draft: Draft, entry: TraceEntry, choices: Sequence[Choice], shed: Collection[str]) -> None:
+        kept: list[Chosen] = []
         left: Counter[str] = Counter()
-        for choice in choices:
-            judge_model = self._judge_model(choice)
-            if judge_model in shed:
-                left[judge_model] += 1
+        for chosen in self._naming.evaluations(entry, choices, "live"):
+            away = _away(chosen.seat, shed)
+            if away is None:
+                kept.append(chosen)
             else:
-                kept.append(choice)
+                left[away] += 1
         of_models = tuple(Shed(*each) for each in sorted(left.items()))
         if kept:
-            draft.choose(entry, [(choice.model, self._evaluation(entry, choice)) for choice in kept], of_models)
+            draft.choose(entry, kept, of_models)
         else:
             draft.tally(entry.entry_id, Tally("shed", None, entry.producer, entry.trace.service, of_models))
 
-    def _judge_model(self, choice: Choice) -> str:
-        return self._settings.models[choice.model].judge_model
 
-    def _evaluation(self, entry: TraceEntry, choice: Choice, origin: Origin = "live") -> Evaluation:
-        version = self._judges[choice.judge].version
-        return make_evaluation(entry, choice, version=version, judge_model=self._judge_model(choice), origin=origin)
-
-
-def make_evaluation(entry: TraceEntry, choice: Choice, *, version: str, judge_model: str, origin: Origin) -> Evaluation:
-    """Make a chosen evaluation: whatever its origin, trace, judge, version and judge model make its id."""
-    name = evaluation_id(
-        entry.trace, entry.publication_id, judge=choice.judge, version=version, judge_model=judge_model
-    )
-    return Evaluation(name, choice.judge, version, choice.probability, origin)
+def _away(seat: Seat, shed: Collection[str]) -> str | None:
+    """Name the judge model for which a seat is given nothing now: its own, or that of a member it would wait for."""
+    return next((judge_model for judge_model in (seat.judge_model, *seat.members) if judge_model in shed), None)

@@ -9,7 +9,7 @@ import redis
 from msgspec import Struct
 
 from tracejudge import Feedback, Trace
-from worker.batches import Evaluation
+from worker.ingest.choosing import Chosen
 from worker.ingest.draft import ACCOUNT_TTL_S
 from worker.ingest.entries import TraceEntry, read_entry
 from worker.ingest.gathered import Member
@@ -50,7 +50,7 @@ class _Publication(NamedTuple):
 
     entry_id: str
     trace: Trace
-    evaluations: Sequence[tuple[str, Evaluation]]
+    evaluations: Sequence[Chosen]
 
 
 class Puller:
@@ -76,8 +76,8 @@ class Puller:
         """
         entries = self._read([found.entry_id for sought in part for found in sought.found])
         all_of = [(sought, self._publications(sought, entries)) for sought in part]
-        asked = [(sought, found) for sought, found in all_of if not self._asks(found, shed)]
-        later = [member.raw for sought, found in all_of if self._asks(found, shed) for member in sought.members]
+        asked = [(sought, found) for sought, found in all_of if not _asks(found, shed)]
+        later = [member.raw for sought, found in all_of if _asks(found, shed) for member in sought.members]
         pulled = self._run(asked) if asked else Pulled()
         return msgspec.structs.replace(pulled, later=tuple(later))
 
@@ -109,11 +109,6 @@ class Puller:
             if isinstance(one, TraceEntry)
         ]
 
-    def _asks(self, publications: Sequence[_Publication], judge_models: Collection[str]) -> bool:
-        """Tell whether any evaluation is for one of these judge models."""
-        models = {model for publication in publications for model, _ in publication.evaluations}
-        return any(self._settings.models[model].judge_model in judge_models for model in models)
-
     def _read(self, entry_ids: Sequence[str]) -> dict[str, Entry]:
         """Read entries again; those that were trimmed away since they were found are left out."""
         entries: dict[str, Entry] = {}
@@ -130,6 +125,11 @@ class Puller:
         return {entry_id: found[0] for entry_id, found in replies if found}
 
 
+def _asks(publications: Sequence[_Publication], judge_models: Collection[str]) -> bool:
+    """Tell whether any evaluation is for one of these judge models; a panel comes with its members."""
+    return any(seat.judge_model in judge_models for one in publications for seat, _ in one.evaluations)
+
+
 def _laid_out(layout: Layout, sought: Sought, publications: Sequence[_Publication]) -> dict[str, object]:
     return {
         "members": [member.raw for member in sought.members],
@@ -137,7 +137,7 @@ def _laid_out(layout: Layout, sought: Sought, publications: Sequence[_Publicatio
             {
                 "id": one.entry_id,
                 "payload": layout.trace(one.trace) if one.evaluations else 0,
-                "evaluations": layout.evaluations(one.evaluations),
+                "evaluations": layout.evaluations(one.evaluations, one.trace),
             }
             for one in publications
         ],

@@ -68,7 +68,7 @@ class Ending:
             delay_s = max(delay_s, closed_for_s + _AFTER_OTHERS_S)
         # However long the endpoint asked us to wait: a last try, when it is time to give up.
         delay_s = min(delay_s, max(_MIN_PARKING_S, self._give_up_after_s - age_s))
-        _log(batch, unfinished, delay_s)
+        _log(batch, [one for one in unfinished if not one.waits], delay_s)
         self._leases.put_back(held, delay_s=delay_s, tries=made)
 
     def _bury(self, batch: Batch, unfinished: Sequence[Unfinished]) -> None:
@@ -132,6 +132,8 @@ def handed_back_s(age_s: float) -> float:
 
 
 def _log(batch: Batch, unfinished: Sequence[Unfinished], delay_s: float) -> None:
+    if not unfinished:
+        return
     log.warning(
         "batch parked",
         batch=batch.id,

@@ -4,26 +4,34 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
+from judges.combine import metrics_of
 from judges.evaluate import evaluate
 from judges.judge import Judge
-from judges.models.model import ChatModel
+from judges.models.model import ChatModel, Price
 from judges.verdict import Assessment, Verdict
 from tracejudge import Trace
 from worker.batches import BATCH_VERSION, Batch, Evaluation, Item
+from worker.judging.panels import Heard, Panels
 from worker.judging.recorder import Recorder
-from worker.judging.verdicts import make_verdict
+from worker.judging.verdicts import NO_PRICE, make_verdict
 from worker.ledger import DeadLetter, Finished, Ledger
 from worker.redaction import Redaction
 from worker.sampling import Sampler
+from worker.seats import CODE, Seats
 from worker.settings import Settings
 
-__all__ = ["Evaluations", "Unfinished"]
+__all__ = ["CODE_AT_ONCE", "CODE_IN_HAND", "Evaluations", "Unfinished"]
 
 log = structlog.get_logger("tracejudge.judging")
+
+CODE_AT_ONCE: Final = 32
+"""Evaluations by one judge in code that run at the same time in one process."""
+CODE_IN_HAND: Final = 8 * CODE_AT_ONCE
+"""Evaluations by all judges in code that one process takes: a slow judge shall not fill every place."""
 
 
 class Unfinished(NamedTuple):
@@ -33,6 +41,11 @@ class Unfinished(NamedTuple):
     evaluation: Evaluation
     assessment: Assessment
     verdict: Verdict
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether it only waits for the verdicts that it combines: no try, and nothing has failed."""
+        return bool(self.evaluation.members) and self.assessment.retry_after_s is not None
 
     def letter(self, batch: Batch) -> tuple[DeadLetter, Verdict]:
         """Write the dead letter of this evaluation."""
@@ -51,11 +64,19 @@ class Unfinished(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """One run of a batch: what is left of it, calls of earlier rounds by evaluation id, whom to tell of each end."""
+    """One run of a batch.
+
+    Attributes:
+        batch: What is left of it.
+        tries: Calls of earlier rounds by evaluation id.
+        ended: Whom to tell of each end.
+        heard: What was heard of those whose verdicts are combined.
+    """
 
     batch: Batch
     tries: Mapping[str, int]
     ended: Callable[[], None]
+    heard: Heard
 
 
 class Evaluations:
@@ -70,7 +91,10 @@ class Evaluations:
         self._models = models
         self._recorder = Recorder(ledger)
         self._redaction = Redaction.of(settings.redact)
-        self._sampler = Sampler(settings)
+        self._seats = Seats(settings, judges)
+        self._sampler = Sampler(settings, self._seats)
+        self._panels = Panels(ledger, settings.give_up_after)
+        self._code_places = {name: asyncio.Semaphore(CODE_AT_ONCE) for name in self._seats.code}
 
     async def run(self, batch: Batch, tries: Mapping[str, int], ended: Callable[[], None]) -> list[Unfinished]:
         """Judge a batch; return what could not be judged for a reason that may pass.
@@ -81,7 +105,7 @@ class Evaluations:
             ended: Called as each evaluation ends, whichever way.
         """
         traces = await self._redacted(batch.items)
-        this = _Round(batch, tries, ended)
+        this = _Round(batch, tries, ended, await self._panels.hear(batch))
         wanted = [
             (item, trace, evaluation)
             for item, trace in zip(batch.items, traces, strict=True)
@@ -98,6 +122,9 @@ class Evaluations:
         self._recorder.close()
         for model in self._models.values():
             await model.aclose()
+        for judge in self._judges.values():
+            if judge.close is not None:
+                await judge.close()
 
     async def _redacted(self, items: Sequence[Item]) -> list[Trace | Exception]:
         """Give the traces as judges may see them, or why one could not be redacted."""
@@ -112,16 +139,15 @@ class Evaluations:
     ) -> Unfinished | None:
         started_at, start = time.time(), time.perf_counter()
         batch = this.batch
-        assessment = await self._assess(batch, item, trace, evaluation)
+        assessment = await self._assess(this, item, trace, evaluation)
         this.ended()
-        judge, model = self._judges.get(evaluation.judge), self._model(batch)
         make = partial(
             make_verdict,
             item=item,
             evaluation=evaluation,
-            metrics=judge.metric_names if judge else (evaluation.judge,),
+            metrics=self._metrics(evaluation),
             judge_model=batch.judge_model,
-            price=model.settings.price if model else None,
+            price=self._price(batch),
             user_key=self._settings.sampling_key,
             earlier_calls=this.tries.get(evaluation.id, 0),
             started_at=started_at,
@@ -129,7 +155,7 @@ class Evaluations:
         )
         try:
             verdict = make(assessment)
-            finished = Finished.of(verdict)
+            finished = Finished.of(verdict, keep=evaluation.keep)
             if assessment.is_final:
                 _log(verdict, fresh=await self._recorder.record(finished))
                 return None
@@ -144,21 +170,47 @@ class Evaluations:
         same = (model for model in self._models.values() if model.settings.judge_model == batch.judge_model)
         return named if named and named.settings.judge_model == batch.judge_model else next(same, None)
 
-    async def _assess(self, batch: Batch, item: Item, trace: Trace | Exception, evaluation: Evaluation) -> Assessment:
-        judge, model = self._judges.get(evaluation.judge), self._model(batch)
-        if judge is None or model is None or judge.version != evaluation.version:
+    def _metrics(self, evaluation: Evaluation) -> tuple[str, ...]:
+        judge = self._judges.get(evaluation.judge)
+        if judge is None:
+            return (evaluation.judge,)
+        return tuple(one.name for one in metrics_of(judge.metrics)) if evaluation.members else judge.metric_names
+
+    def _price(self, batch: Batch) -> Price | None:
+        if batch.judge_model in self._seats.panels:
+            return NO_PRICE
+        model = self._model(batch)
+        return model.settings.price if model else None
+
+    async def _assess(self, this: _Round, item: Item, trace: Trace | Exception, evaluation: Evaluation) -> Assessment:
+        judge, judge_model = self._judges.get(evaluation.judge), this.batch.judge_model
+        if judge is None or judge.version != evaluation.version or not self._can_ask(judge, this.batch):
             note = "this worker does not have this version of the judge, or not its model"
             return Assessment("unscored", "unknown_judge_version", note=note)
-        if not self._sampler.allows(item.trace, batch.judge_model):
-            # Chosen before the rule came, or under other rules.
-            note = "a rule keeps this trace to other models (egress)"
-            return Assessment("unscored", "judge_rejected", note=note)
-        if isinstance(trace, Exception):
-            return _faulty(evaluation, trace)
         try:
-            return await evaluate(judge, trace, model, deadline_s=self._settings.evaluation_timeout)
+            if evaluation.members:
+                return this.heard.assess(self._seats.panels[judge_model], judge, evaluation)
+            if not self._sampler.allows(item.trace, judge_model):
+                # Chosen before the rule came, or under other rules.
+                note = "a rule keeps this trace to other models (egress)"
+                return Assessment("unscored", "judge_rejected", note=note)
+            if isinstance(trace, Exception):
+                return _faulty(evaluation, trace)
+            return await self._ask(judge, trace, this.batch)
         except Exception as error:  # noqa: BLE001 - one evaluation must not take its batch along
             return _faulty(evaluation, error)
+
+    def _can_ask(self, judge: Judge, batch: Batch) -> bool:
+        """Tell whether those are here who judge a batch."""
+        if judge.run is not None:
+            return batch.judge_model == CODE.judge_model
+        return batch.judge_model in self._seats.panels or self._model(batch) is not None
+
+    async def _ask(self, judge: Judge, trace: Trace, batch: Batch) -> Assessment:
+        if judge.run is None:
+            return await evaluate(judge, trace, self._model(batch), deadline_s=self._settings.evaluation_timeout)
+        async with self._code_places[judge.name]:
+            return await evaluate(judge, trace, None)
 
 
 def _redact(redaction: Redaction, trace: Trace) -> Trace | Exception:

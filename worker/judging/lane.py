@@ -7,7 +7,7 @@ taken, since another worker may have free hands, and since all of it is in memor
 import threading
 from typing import Final, Protocol
 
-__all__ = ["Lane", "Limits"]
+__all__ = ["Lane", "Limits", "NoEndpoint"]
 
 _MAX_BYTES: Final = 64 * 1024 * 1024
 _READY_BATCHES: Final = 2
@@ -35,6 +35,20 @@ class Limits(Protocol):
     def shut(self) -> None:
         """Let no call begin any more; called in the event loop."""
         ...
+
+
+class NoEndpoint:
+    """The limits of those who ask no endpoint: always open, and never many at a time."""
+
+    closed_for_s = 0.0
+    open_for_s = 0.0
+
+    def __init__(self, limit: int) -> None:
+        """Take how many evaluations may be under way."""
+        self.limit = limit
+
+    def shut(self) -> None:
+        """Nothing to shut."""
 
 
 class Lane:

@@ -1,12 +1,16 @@
 """Join what a judge found with whose trace it was and how it was chosen."""
 
 import hashlib
+from typing import Final
 
 from judges.models.model import Price
 from judges.verdict import Assessment, Verdict
 from worker.batches import Evaluation, Item
 
-__all__ = ["hashed_user", "make_verdict"]
+__all__ = ["NO_PRICE", "hashed_user", "make_verdict"]
+
+NO_PRICE: Final = Price(input=0.0, output=0.0)
+"""What a combined verdict costs: those that it combines bear what was paid."""
 
 
 def make_verdict(

@@ -7,12 +7,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from judges.catalog import configured
 from judges.judge import Judge
 from tracejudge import Trace
-from worker.batches import Evaluation
+from worker.ingest.choosing import Chosen, Naming
 from worker.ingest.entries import TraceEntry
-from worker.ingest.plan import make_evaluation
 from worker.sampling import Choice, Sampler, position
+from worker.seats import Seats
 from worker.settings import Settings
 
 __all__ = ["QUESTION_VERSION", "Chooser", "Question", "ruling"]
@@ -57,19 +58,22 @@ class Chooser:
 
     def __init__(self, settings: Settings, question: Question, judges: Iterable[Judge]) -> None:
         """Take the wanted judges as they are configured."""
+        wanted = {judge.name: judge for judge in judges}
         self._settings = settings
         self._question = question
-        self._versions = {judge.name: judge.version for judge in judges}
+        self._seats = Seats(settings, {**configured(settings.judges), **wanted})
+        self._versions = {name: judge.version for name, judge in wanted.items()}
         self._free = [name for name in self._versions if ruling(settings, name) is None]
-        self._sampler = Sampler(settings)
+        self._sampler = Sampler(settings, self._seats)
+        self._naming = Naming(self._seats, self._versions)
         self._service = re.compile(fnmatch.translate(question.service or "*"))
 
-    def choose(self, entry: TraceEntry) -> list[tuple[str, Evaluation]]:
-        """Choose evaluations for a trace, with the names of their models."""
+    def choose(self, entry: TraceEntry) -> list[Chosen]:
+        """Choose evaluations for a trace."""
         if self._service.match(entry.trace.service) is None:
             return []
         choices = (*self._by_rules(entry.trace), *self._by_question(entry.trace))
-        return [(choice.model, self._evaluation(entry, choice)) for choice in choices]
+        return self._naming.evaluations(entry, choices, "replay")
 
     def _by_rules(self, trace: Trace) -> list[Choice]:
         if len(self._free) == len(self._versions):
@@ -80,10 +84,6 @@ class Chooser:
         model, rate = self._question.model, self._question.rate
         if not self._free or position(trace.trace_id, self._settings.sampling_key) >= rate:
             return []
-        if not self._sampler.allows(trace, self._settings.models[model].judge_model):
-            return []
-        return [Choice(judge, model, rate) for judge in self._free]
-
-    def _evaluation(self, entry: TraceEntry, choice: Choice) -> Evaluation:
-        version, judge_model = self._versions[choice.judge], self._settings.models[choice.model].judge_model
-        return make_evaluation(entry, choice, version=version, judge_model=judge_model, origin="replay")
+        wanted = ((judge, self._seats.for_judge(judge, model)) for judge in self._free)
+        allowed = ((judge, seat) for judge, seat in wanted if self._sampler.allows(trace, seat.judge_model))
+        return [Choice(judge, seat.name, rate) for judge, seat in allowed]

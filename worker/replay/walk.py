@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from worker.batches import Evaluation
+from worker.ingest.choosing import Chosen
 from worker.ingest.draft import ACCOUNT_TTL_S
 from worker.ingest.entries import TraceEntry, read_entry
 from worker.ingest.layout import Layout
@@ -44,9 +44,9 @@ class _Piece(NamedTuple):
     cut_off_ms: int
 
 
-class _Chosen(NamedTuple):
+class _Wanted(NamedTuple):
     entry: TraceEntry
-    evaluations: Sequence[tuple[str, Evaluation]]
+    evaluations: Sequence[Chosen]
 
 
 class Walk:
@@ -86,7 +86,7 @@ class Walk:
             return False
         piece = self._read()
         traces = [read for read in map(self._read_entry, piece.entries) if isinstance(read, TraceEntry)]
-        every = (_Chosen(trace, self._chooser.choose(trace)) for trace in traces)
+        every = (_Wanted(trace, self._chooser.choose(trace)) for trace in traces)
         chosen = [one for one in every if one.evaluations]
         if not self.state.question.dry_run:
             self._give_way(chosen)
@@ -123,9 +123,10 @@ class Walk:
             total += size
         return entries, max(1, total)
 
-    def _give_way(self, chosen: Sequence[_Chosen]) -> None:
+    def _give_way(self, chosen: Sequence[_Wanted]) -> None:
         """Wait while one of the wanted models has enough to do."""
-        names = {self._judge_model(model) for one in chosen for model, _ in one.evaluations}
+        # A panel asks nobody: it is done when its members are.
+        names = {seat.judge_model for one in chosen for seat, _ in one.evaluations if not seat.members}
         while names and (crowd := self._crowd(sorted(names))) is not None:
             self._wait(crowd)
 
@@ -135,10 +136,7 @@ class Walk:
         fullest = max(crowds, key=lambda crowd: crowd.waiting_bytes)
         return fullest if fullest.waiting_bytes > self._settings.max_waiting_bytes * _SHARE_OF_WAITING else None
 
-    def _judge_model(self, model: str) -> str:
-        return self._settings.models[model].judge_model
-
-    def _run(self, piece: _Piece, traces: int, chosen: Sequence[_Chosen]) -> None:
+    def _run(self, piece: _Piece, traces: int, chosen: Sequence[_Wanted]) -> None:
         """Choose, count and go on, in one step; where another process was faster, go on behind it."""
         keys = self._store.keys
         fixed = (keys.traces, keys.leases, keys.waiting, keys.account_now(), keys.books, keys.dead, self._cursor.key)
@@ -163,9 +161,9 @@ class Walk:
         flat = iter(self._store.run("replay", *layout.finish(plan)))
         self.state = self._cursor.state_of(dict(zip(flat, flat, strict=True)))
 
-    def _laid_out(self, layout: Layout, one: _Chosen) -> dict[str, object]:
+    def _laid_out(self, layout: Layout, one: _Wanted) -> dict[str, object]:
         ledger = self._store.keys.ledger
-        laid_out = zip(layout.evaluations(one.evaluations), one.evaluations, strict=True)
+        laid_out = zip(layout.evaluations(one.evaluations, one.entry.trace), one.evaluations, strict=True)
         return {
             "id": one.entry.entry_id,
             "payload": layout.trace(one.entry.trace),

@@ -34,7 +34,7 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("judges",): ("--json", "--config FILE", "show", "test"),
     ("judges", "show"): ("NAME", "--trace FILE", "--config FILE", "--json"),
     ("judges", "test"): (
-        *("NAME TRACES...", "--label TAG", "--by TAG", "--metric METRIC", "--min", "--tries N", "--model NAME"),
+        *("NAME|FILE TRACES...", "--label TAG", "--by TAG", "--metric METRIC", "--min", "--tries N", "--model NAME"),
         *("--config FILE", "--json"),
     ),
     ("tail",): ("--failed", "--json", "--last N", "--count N", "--config FILE", "--redis-url URL"),

@@ -169,6 +169,7 @@ def test_the_summary_is_one_document(run: Run, monkeypatch: pytest.MonkeyPatch) 
             {
                 "judge": "safety",
                 "version": catalogue()["safety"].version,
+                "model": "m",
                 "evaluations": 5,
                 "scored": 3,
                 "abstained": 1,

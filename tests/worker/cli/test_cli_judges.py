@@ -16,7 +16,7 @@ from judges.prompt import render
 from tracejudge import Trace
 from worker.cli.judges.samples import find_sample
 
-KEYS = ["name", "metrics", "needs", "scale", "pass", "version", "asks", "settings"]
+KEYS = ["name", "metrics", "needs", "scale", "pass", "version", "asks", "settings", "origin"]
 
 SERVED = {
     "input": "Is it?",
@@ -41,7 +41,7 @@ def test_the_catalogue_is_one_document_on_one_line(run: Run) -> None:
         assert list(row) == KEYS
         assert row["metrics"] == list(judge.metric_names) == list(row["scale"]) == list(row["pass"])
         assert row["settings"] == as_json(judge.settings)
-        assert (row["asks"], row["version"]) == (judge.asks, judge.version)
+        assert (row["asks"], row["version"], row["origin"]) == (judge.asks, judge.version, "built-in")
         assert re.fullmatch(r"[0-9a-f]{32}", row["version"])
     rows = {row["name"]: row for row in ended.document}
     assert rows["groundedness"]["needs"] == ["input", "output", "context"]
@@ -86,6 +86,7 @@ def test_show_prints_what_is_sent_for_a_trace(run: Run, name: str) -> None:
     assert ended.document == {
         "name": name,
         "version": judge.version,
+        "origin": "built-in",
         "settings": as_json(judge.settings),
         "trace": {"file": "t.jsonl", "line": 2, "trace_id": trace["trace_id"]},
         "requests": requests,
@@ -144,11 +145,11 @@ def test_a_file_without_a_fitting_trace_says_what_is_missing(run: Run, traces: l
 
 
 def test_samples_that_do_not_serve_say_what_to_give() -> None:
-    judge = replace(catalogue()["safety"], needs=("spans",))
+    judge = replace(catalogue()["safety"], needs=("response_id",))
     with pytest.raises(click.ClickException) as caught:
         find_sample(judge, None)
     assert caught.value.message == (
-        "no trace of our samples serves safety: the trace has no spans; give a file with one by --trace FILE"
+        "no trace of our samples serves safety: the trace has no response_id; give a file with one by --trace FILE"
     )
 
 

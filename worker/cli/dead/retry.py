@@ -7,11 +7,13 @@ from typing import Any, Final
 import click
 import msgspec
 
+from judges.catalog import configured
 from worker.cli.dead.selecting import chosen_options, require_choice, selected, selection, warn_of_unreadable
 from worker.cli.options import CONFIG, JSON, NOTES, OUT, REDIS_URL, amount, open_store, settings_from
 from worker.dead.letters import Letters
 from worker.dead.retrying import SHARE_OF_WAITING, Retried, grouped, retry
 from worker.ledger import DeadLetter
+from worker.seats import Seats
 from worker.settings import Settings
 from worker.store import Store, StoreError
 
@@ -64,6 +66,7 @@ class _Run:
     def __init__(self, settings: Settings, store: Store, *, dry_run: bool) -> None:
         self.letters = Letters(store)
         self._settings = settings
+        self._seats = Seats(settings, configured(settings.judges))
         self._store = store
         self._dry_run = dry_run
         self._strangers: set[str] = set()
@@ -100,8 +103,7 @@ class _Run:
 
     def _look_at_model(self, letter: DeadLetter) -> None:
         """Say where nobody may be there to judge: such a batch waits until a worker knows its model."""
-        model = self._settings.models.get(letter.model)
-        is_known = model is not None and model.judge_model == letter.judge_model
+        is_known = self._seats.find(letter.model, letter.judge_model) is not None
         if not is_known and letter.model not in self._strangers:
             self._strangers.add(letter.model)
             said = (

@@ -5,13 +5,15 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, get_args
 
 import click
 import msgspec
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from judges.combine import Combine
 from tracejudge import Trace
 from worker.cli.evaluate.asking import Asker, Waiting
 from worker.cli.evaluate.lines import open_source
@@ -21,7 +23,6 @@ from worker.cli.evaluate.summary import judge_line, judge_row, metric_table, why
 from worker.cli.options import (
     CONFIG,
     JSON,
-    MODEL,
     NOTES,
     OUT,
     PATIENCE_S,
@@ -30,9 +31,12 @@ from worker.cli.options import (
     judges_named,
     open_model,
     settings_from,
+    with_judge_files,
 )
 from worker.limits.model import LimitedModel
 from worker.redaction import Redaction
+from worker.seats import Seat, panel
+from worker.settings import Settings
 from worker.wording import nearest
 
 __all__ = ["command"]
@@ -43,29 +47,47 @@ _MAX_UNKNOWN = 5
 @click.command("evaluate")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option(
-    "--judge", "names", metavar="NAME", multiple=True, required=True, help="A judge of `tracejudge judges`; repeatable."
+    "--judge",
+    "given",
+    metavar="NAME|FILE",
+    multiple=True,
+    required=True,
+    help="A judge of `tracejudge judges`, or the file of one of yours; repeatable.",
 )
 @click.option("--output", metavar="OUT", help="Where verdicts go, a JSON object a line; '-' is standard output.")
 @click.option("--force", is_flag=True, help="Write over OUT where it is there.")
 @TRIES
-@MODEL
+@click.option(
+    "--model",
+    "model_names",
+    default=("default",),
+    show_default=True,
+    multiple=True,
+    metavar="NAME",
+    help="Which [models.NAME] judges; repeatable.",
+)
+@click.option(
+    "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."
+)
 @CONFIG
 @JSON
 def command(
     file: str,
-    names: tuple[str, ...],
+    given: tuple[str, ...],
     output: str | None,
     *,
     force: bool,
     tries: int,
-    model_name: str,
+    model_names: tuple[str, ...],
+    combine: Combine | None,
     config: str | None,
     as_json: bool,
 ) -> None:
     """Judge the traces of FILE, a JSON object a line ('-' is standard input), without Redis.
 
     Verdicts are those of the worker, in the order of the file; their origin is `replay`, their weight 1. Each is
-    written as soon as it is ready, and Ctrl-C keeps what is. A summary comes last.
+    written as soon as it is ready, and Ctrl-C keeps what is. A summary comes last. Several models give a verdict each;
+    --combine adds one of all of them, with their disagreement.
 
     An OUT that is there is not written over without --force, and FILE never.
 
@@ -74,17 +96,17 @@ def command(
     """
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both want standard output; give --output a file")
-    settings = settings_from(config)
+    settings, names = with_judge_files(settings_from(config), *given)
     judges = judges_named(settings, *names)
-    model = open_model(settings, model_name, tries, Waiting(PATIENCE_S, _waits))
+    models, together = _open(settings, model_names, combine, tries)
     with open_source(file) as source, open_output(output, source, force=force) as out, _progress(output) as progress:
-        task = progress.add_task(f"by {model.settings.judge_model}", total=_size(source), said="")
+        task = progress.add_task(f"by {_in_words(models)}", total=_size(source), said="")
         began = time.perf_counter()
         offline = Offline(
             settings,
             judges,
-            model,
-            Asker(model, Redaction.of(settings.redact)),
+            [Asker(model, Redaction.of(settings.redact)) for model in models],
+            together,
             complain=_complain,
             advance=lambda count, end: progress.update(task, completed=end, said=amount(count, "verdict")),
         )
@@ -95,11 +117,29 @@ def command(
             interrupted = True
         except OSError as error:
             raise click.ClickException(f"{file} cannot be read ({error.strerror})") from error
-    _report(offline, model, file, time.perf_counter() - began, as_json=as_json, aside=output == "-")
+    _report(offline, models, file, time.perf_counter() - began, as_json=as_json, aside=output == "-")
     if interrupted:
         NOTES.print("interrupted: not all traces are judged")
         raise KeyboardInterrupt
     sys.exit(_exit_code(offline))
+
+
+def _open(
+    settings: Settings, names: Sequence[str], combine: Combine | None, tries: int
+) -> tuple[list[LimitedModel], Seat | None]:
+    """Make the models, and say how their verdicts are combined."""
+    waiting = Waiting(PATIENCE_S, _waits)
+    models = [open_model(settings, name, tries, waiting) for name in names]
+    judge_models = [model.settings.judge_model for model in models]
+    if len(set(judge_models)) < len(judge_models):
+        raise click.UsageError("--model: names a judge model twice; name each once")
+    if combine is not None and len(models) == 1:
+        raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
+    return models, None if combine is None else panel(combine, judge_models)
+
+
+def _in_words(models: Sequence[LimitedModel]) -> str:
+    return ", ".join(model.settings.judge_model for model in models)
 
 
 def _progress(output: str | None) -> Progress:
@@ -122,12 +162,14 @@ def _waits(note: str, seconds: float) -> None:
     NOTES.print(f"{note}; trying again in {seconds:.0f} s", markup=False, soft_wrap=True)
 
 
-def _report(offline: Offline, model: LimitedModel, file: str, seconds: float, *, as_json: bool, aside: bool) -> None:
+def _report(
+    offline: Offline, models: Sequence[LimitedModel], file: str, seconds: float, *, as_json: bool, aside: bool
+) -> None:
     if as_json:
-        costs = [one.cost_usd for one in offline.sums if one.cost_usd is not None]
+        costs = [one.cost_usd for one in offline.sums if one.cost_usd is not None and not one.is_combined]
         document = {
             "file": Path(file).name,
-            "model": model.settings.judge_model,
+            "model": _in_words(models),
             "traces": offline.traces,
             "lines_skipped": offline.skipped,
             "seconds": seconds,
@@ -138,7 +180,7 @@ def _report(offline: Offline, model: LimitedModel, file: str, seconds: float, *,
         return
     # With verdicts on standard output the summary would be no line of theirs.
     console = NOTES if aside else OUT
-    title = f"{amount(offline.traces, 'trace')} by {model.settings.judge_model} in {seconds:.1f} s"
+    title = f"{amount(offline.traces, 'trace')} by {_in_words(models)} in {seconds:.1f} s"
     console.print(metric_table(offline.sums, title))
     for one in offline.sums:
         console.print(judge_line(one), markup=False)
@@ -158,5 +200,5 @@ def _exit_code(offline: Offline) -> int:
         NOTES.print(f"nothing was scored: {why_nothing(empty)}", markup=False, soft_wrap=True)
         return 1
     for one in empty:
-        NOTES.print(f"{one.judge.name} scored nothing: {why_nothing([one])}", markup=False, soft_wrap=True)
+        NOTES.print(f"{one.name} scored nothing: {why_nothing([one])}", markup=False, soft_wrap=True)
     return 1 if offline.skipped or empty else 0

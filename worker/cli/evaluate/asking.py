@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from judges.evaluate import evaluate
 from judges.judge import Judge
-from judges.models.model import ChatModel, ModelError
+from judges.models.model import ChatModel, ModelError, ModelSettings
 from judges.verdict import Assessment
 from tracejudge import Trace
 from worker.limits.retries import may_pass
@@ -78,6 +78,15 @@ class Asker:
         self._model = model
         self._steady = steady
         self._places = asyncio.Semaphore(_BEGUN * model.settings.max_in_flight)
+
+    @property
+    def settings(self) -> ModelSettings:
+        """The settings of the model."""
+        return self._model.settings
+
+    async def aclose(self) -> None:
+        """Give back the model's connections."""
+        await self._model.aclose()
 
     async def ask(self, judge: Judge, trace: Trace) -> Asked:
         """Judge a trace; whatever happens comes back as an assessment."""

@@ -1,13 +1,16 @@
 """Judge a stream of traces offline: read, ask, write and add up, with a bounded window between."""
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
 
+from judges.combine import combine, metrics_of
 from judges.judge import Judge
+from judges.models.model import Price
 from judges.verdict import Assessment, Verdict, evaluation_id
 from worker.batches import Evaluation, Item
 from worker.cli.evaluate.asking import Asked, Asker
@@ -16,8 +19,8 @@ from worker.cli.evaluate.order import in_order
 from worker.cli.evaluate.output import Output
 from worker.cli.evaluate.summary import JudgeSum
 from worker.ingest.entries import TraceEntry, unknown_fields
-from worker.judging.verdicts import make_verdict
-from worker.limits.model import LimitedModel
+from worker.judging.verdicts import NO_PRICE, make_verdict
+from worker.seats import CODE, Seat
 from worker.settings import Settings
 
 __all__ = ["Offline"]
@@ -31,17 +34,20 @@ _WINDOW_BYTES: Final = 64 * 1024 * 1024
 
 
 class _Job(NamedTuple):
-    """One evaluation to make, and how far into the file its trace reaches."""
+    """One evaluation to make, how far into the file its trace reaches, and whether it is the last of its question."""
 
     entry: TraceEntry
     judge: Judge
+    asker: Asker
     end: int
+    is_last: bool
 
 
 class _Done(NamedTuple):
+    job: _Job
+    asked: Asked
     verdict: Verdict
     line: bytes
-    end: int
 
 
 class Offline:
@@ -51,8 +57,8 @@ class Offline:
         self,
         settings: Settings,
         judges: Sequence[Judge],
-        model: LimitedModel,
-        asker: Asker,
+        askers: Sequence[Asker],
+        together: Seat | None = None,
         *,
         complain: Callable[[int, str], None],
         advance: Callable[[int, int], None],
@@ -60,18 +66,22 @@ class Offline:
         """Prepare.
 
         Args:
+            askers: Who asks each of the models.
+            together: How the verdicts of several models are combined; not at all unless given.
             complain: Called for the first lines that are no trace, with the number and what is wrong.
             advance: Called after each verdict with how many there are, and how far into the file they reach.
         """
-        self.sums = [JudgeSum(judge) for judge in judges]
+        self.sums = [one for judge in judges for one in _sums(judge, askers, together)]
         self.traces = self.skipped = 0
         self.unknown: Counter[str] = Counter()
         self._begun_to = self._kept_to = 0
         self._went_on = asyncio.Event()
-        self._by_name = {one.judge.name: one for one in self.sums}
+        self._by_name = {(one.judge.name, one.judge_model): one for one in self.sums}
         self._settings = settings
-        self._model = model
-        self._asker = asker
+        self._judges = judges
+        self._askers = askers
+        self._together = together
+        self._found: dict[str, Assessment] = {}
         self._complain = complain
         self._advance = advance
 
@@ -81,7 +91,7 @@ class Offline:
         return sum((one.outcomes for one in self.sums), Counter())
 
     async def run(self, source: BinaryIO, output: Output) -> None:
-        """Judge all lines, and write verdicts in the order of the file, judge by judge.
+        """Judge all lines, and write verdicts in the order of the file, judge by judge and model by model.
 
         Raises:
             click.ClickException: A verdict cannot be written.
@@ -89,17 +99,26 @@ class Offline:
         """
 
         def keep(done: _Done) -> None:
-            output.write(done.line)
-            self._kept_to = done.end
-            self._went_on.set()
-            self._by_name[done.verdict.judge].add(done.verdict)
-            self._advance(self.outcomes.total(), done.end)
+            self._write(done.verdict, done.line, done.job.end, output)
+            if (combined := self._combined(done)) is not None:
+                self._write(combined, msgspec.json.encode(combined), done.job.end, output)
 
-        window = _WINDOW * self._model.settings.max_in_flight
+        window = _WINDOW * sum(asker.settings.max_in_flight for asker in self._askers)
         try:
             await in_order(self._jobs(source), self._judge, keep, window=window)
         finally:
-            await self._model.aclose()
+            for asker in self._askers:
+                await asker.aclose()
+            for judge in {one.judge.name: one.judge for one in self.sums}.values():
+                if judge.close is not None:
+                    await judge.close()
+
+    def _write(self, verdict: Verdict, line: bytes, end: int, output: Output) -> None:
+        output.write(line)
+        self._kept_to = end
+        self._went_on.set()
+        self._by_name[verdict.judge, verdict.judge_model].add(verdict)
+        self._advance(self.outcomes.total(), end)
 
     async def _jobs(self, source: BinaryIO) -> AsyncIterator[_Job]:
         max_bytes = self._settings.max_trace_bytes
@@ -113,8 +132,10 @@ class Offline:
             self.traces += 1
             self.unknown.update(unknown_fields(entry))
             await self._room(line.end)
-            for one in self.sums:
-                yield _Job(entry, one.judge, line.end)
+            for judge in self._judges:
+                askers = _askers_of(judge, self._askers)
+                for asker in askers:
+                    yield _Job(entry, judge, asker, line.end, is_last=asker is askers[-1])
 
     async def _room(self, end: int) -> None:
         """Wait until what is under way comes from few enough bytes of the file."""
@@ -124,25 +145,44 @@ class Offline:
         self._begun_to = end
 
     async def _judge(self, job: _Job) -> _Done:
-        asked = await self._asker.ask(job.judge, job.entry.trace)
+        asked = await job.asker.ask(job.judge, job.entry.trace)
         try:
             verdict = self._verdict(job, asked)
             line = msgspec.json.encode(verdict)
         except Exception as error:  # noqa: BLE001 - what cannot be written must not take the others along
             faulty = Assessment("unscored", "internal_error", note=f"unforeseen error {type(error).__name__}")
-            verdict = self._verdict(job, asked._replace(assessment=faulty))
+            asked = asked._replace(assessment=faulty)
+            verdict = self._verdict(job, asked)
             line = msgspec.json.encode(verdict)
-        return _Done(verdict, line, job.end)
+        return _Done(job, asked, verdict, line)
 
     def _verdict(self, job: _Job, asked: Asked) -> Verdict:
+        seat = _seat(job.judge, job.asker)
+        price = None if seat == CODE else job.asker.settings.price
+        return self._made(job, seat, asked, price, job.judge.metric_names)
+
+    def _combined(self, done: _Done) -> Verdict | None:
+        """Combine what all models found on one question, behind the last of them."""
+        job, together = done.job, self._together
+        if together is None or job.judge.run is not None:
+            return None
+        self._found[job.asker.settings.judge_model] = done.asked.assessment
+        if not job.is_last:
+            return None
+        found, self._found = self._found, {}
+        assessment = combine(together.combine, found, job.judge.metrics)
+        asked = Asked(assessment, time.time(), 0.0)
+        return self._made(job, together, asked, NO_PRICE, _names(job.judge))
+
+    def _made(self, job: _Job, seat: Seat, asked: Asked, price: Price | None, metrics: tuple[str, ...]) -> Verdict:
         """Make the worker's verdict; the same trace, judge and model have the same evaluation id as there."""
-        judge, entry, model = job.judge, job.entry, self._model.settings
+        judge, entry = job.judge, job.entry
         name = evaluation_id(
             entry.trace,
             entry.publication_id,
             judge=judge.name,
             version=judge.version,
-            judge_model=model.judge_model,
+            judge_model=seat.judge_model,
         )
         # Judged again at will, each with certainty: no live sample, and of full weight.
         evaluation = Evaluation(name, judge.name, judge.version, probability=1.0, origin="replay")
@@ -150,10 +190,31 @@ class Offline:
             asked.assessment,
             Item(entry.trace, (evaluation,)),
             evaluation,
-            metrics=judge.metric_names,
-            judge_model=model.judge_model,
-            price=model.price,
+            metrics=metrics,
+            judge_model=seat.judge_model,
+            price=price,
             user_key=self._settings.sampling_key,
             started_at=asked.started_at,
             duration_s=asked.duration_s,
         )
+
+
+def _askers_of(judge: Judge, askers: Sequence[Asker]) -> Sequence[Asker]:
+    """List who asks for a judge; code asks nobody, so one is enough."""
+    return askers if judge.run is None else askers[:1]
+
+
+def _seat(judge: Judge, asker: Asker) -> Seat:
+    return CODE if judge.run is not None else Seat("", asker.settings.judge_model)
+
+
+def _names(judge: Judge) -> tuple[str, ...]:
+    return tuple(metric.name for metric in metrics_of(judge.metrics))
+
+
+def _sums(judge: Judge, askers: Sequence[Asker], together: Seat | None) -> Iterator[JudgeSum]:
+    is_named = len(askers) > 1
+    for asker in _askers_of(judge, askers):
+        yield JudgeSum(judge, _seat(judge, asker).judge_model, judge.metric_names, is_named)
+    if together is not None and judge.run is None:
+        yield JudgeSum(judge, together.judge_model, _names(judge), is_named, is_combined=True)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from rich.markup import escape
 from rich.table import Table
 
 from judges.judge import Judge
@@ -42,9 +43,20 @@ class _MetricSum:
 
 @dataclass
 class JudgeSum:
-    """The sums of one judge."""
+    """The sums of one judge by one judge model.
+
+    Attributes:
+        judge_model: Who judged, as verdicts name it.
+        given: The metrics that it gives.
+        is_named: Whether lines tell the judge model, since there are several.
+        is_combined: Whether its verdicts combine those of others, which bear the cost.
+    """
 
     judge: Judge
+    judge_model: str
+    given: Sequence[str]
+    is_named: bool = False
+    is_combined: bool = False
     evaluations: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     unscored: Counter[str] = field(default_factory=Counter)
@@ -55,8 +67,13 @@ class JudgeSum:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        """Begin with the metrics of the judge, so that one without any score is seen."""
-        self.metrics = {name: _MetricSum() for name in self.judge.metric_names}
+        """Begin with all metrics that it gives, so that one without any score is seen."""
+        self.metrics = {name: _MetricSum() for name in self.given}
+
+    @property
+    def name(self) -> str:
+        """How lines name it."""
+        return f"{self.judge.name} by {self.judge_model}" if self.is_named else self.judge.name
 
     def add(self, verdict: Verdict) -> None:
         """Add a verdict of this judge."""
@@ -80,6 +97,7 @@ def judge_row(one: JudgeSum) -> dict[str, object]:
     return {
         "judge": one.judge.name,
         "version": one.judge.version,
+        "model": one.judge_model,
         "evaluations": one.evaluations,
         "scored": one.outcomes["scored"],
         "abstained": one.outcomes["abstained"],
@@ -103,9 +121,10 @@ def metric_table(sums: Sequence[JudgeSum], title: str) -> Table:
     for one in sums:
         for name, found in one.metrics.items():
             label = name if name == one.judge.name else f"{one.judge.name} {name}"
+            label = f"{label} by {one.judge_model}" if one.is_named else label
             mean = "-" if found.mean is None else f"{found.mean:.3f}"
             share = "-" if found.share_passed is None else f"{found.share_passed:.1%}"
-            table.add_row(label, f"{found.scored:,}", mean, share)
+            table.add_row(escape(label), f"{found.scored:,}", mean, share)
     return table
 
 
@@ -114,7 +133,7 @@ def judge_line(one: JudgeSum) -> str:
     cost = "no price set" if one.cost_usd is None else f"{one.cost_usd:.4f} USD"
     mean_s = one.seconds / one.evaluations if one.evaluations else 0.0
     return (
-        f"{one.judge.name}: {one.outcomes['scored']:,} scored, {one.outcomes['abstained']:,} abstained, "
+        f"{one.name}: {one.outcomes['scored']:,} scored, {one.outcomes['abstained']:,} abstained, "
         f"unscored {reasons_in_words(one.unscored)}; {one.input_tokens:,} + {one.output_tokens:,} tokens, {cost}, "
         f"{mean_s:.2f} s each"
     )

@@ -11,6 +11,7 @@ from judges.agreement import Agreement, Judged, Share
 from judges.judge import Judge
 from judges.models.model import ModelSettings
 from worker.cli.options import OUT, reasons_in_words
+from worker.seats import CODE
 
 __all__ = ["Subject", "print_agreement", "print_shares"]
 
@@ -22,6 +23,11 @@ class Subject(NamedTuple):
     metric: str
     model: ModelSettings
     judged: Sequence[Judged]
+
+    @property
+    def judge_model(self) -> str:
+        """Who judged: the model, or the judge's own code."""
+        return self.model.judge_model if self.judge.run is None else CODE.judge_model
 
     @property
     def cost_usd(self) -> float | None:
@@ -41,7 +47,7 @@ class Subject(NamedTuple):
     def title(self) -> str:
         """Name it above a table."""
         metric = "" if self.metric == self.judge.name else f" {self.metric}"
-        return f"{self.judge.name}{metric} by {self.model.judge_model}"
+        return f"{self.judge.name}{metric} by {self.judge_model}"
 
     @property
     def head(self) -> dict[str, object]:
@@ -50,17 +56,22 @@ class Subject(NamedTuple):
             "judge": self.judge.name,
             "metric": self.metric,
             "version": self.judge.version,
-            "model": self.model.judge_model,
+            "model": self.judge_model,
             "traces": len(self.judged),
             "cost_usd": self.cost_usd,
         }
 
 
-def print_agreement(subject: Subject, result: Agreement, *, as_json: bool) -> None:
-    """Print the confusion matrix and what follows from it."""
+def print_agreement(subject: Subject, result: Agreement, *, as_json: bool, same_label: float | None = None) -> None:
+    """Print the confusion matrix and what follows from it.
+
+    Args:
+        same_label: The share with the very label of the tag, where that holds the judge's own labels.
+    """
     accuracy = result.balanced_accuracy
     if as_json:
-        figures = {**subject.head, "balanced_accuracy": accuracy, **result._asdict()}
+        alike = {} if same_label is None else {"same_label": same_label}
+        figures = {**subject.head, "balanced_accuracy": accuracy, **alike, **result._asdict()}
         print(msgspec.json.encode(figures).decode())
         return
     table = Table("label", "judged pass", "judged fail", title=escape(subject.title))
@@ -75,6 +86,8 @@ def print_agreement(subject: Subject, result: Agreement, *, as_json: bool) -> No
     OUT.print(table)
     said = "no figure: a label group is empty" if accuracy is None else f"{accuracy:.3f} (0.5 is chance)"
     OUT.print(f"balanced accuracy: {said}")
+    if same_label is not None:
+        OUT.print(f"the very label of the tag: {same_label:.1%}")
     OUT.print(f"unscored: {reasons_in_words(result.unscored)}; cost: {_cost(subject)}")
 
 

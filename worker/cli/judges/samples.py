@@ -28,7 +28,7 @@ def find_sample(judge: Judge, file: TextIO | None) -> Sample:
         click.ClickException: There is none; the message says what the traces lack.
     """
     lacking: dict[str, None] = {}
-    for found in _of(file) if file is not None else _ours():
+    for found in _of(file) if file is not None else _ours(judge):
         sample = found._replace(trace=judge.prepare(found.trace))
         missing = judge.missing(sample.trace)
         if missing is None:
@@ -47,9 +47,11 @@ def _of(file: IO[str]) -> Iterator[Sample]:
         yield Sample(line.trace, file.name, line.number)
 
 
-def _ours() -> Iterator[Sample]:
+def _ours(judge: Judge) -> Iterator[Sample]:
     folder = files("judges").joinpath("samples")
-    for place in (folder, folder.joinpath("references")):
+    places = (folder, folder.joinpath("references"), folder.joinpath("agents"))
+    # Nearly every trace serves a judge that reads its steps, and few have any.
+    for place in places if judge.exploration is None else reversed(places):
         for path in sorted(place.iterdir(), key=lambda path: path.name):
             if path.name.endswith(".jsonl"):
                 with path.open("r", encoding="utf-8") as file:

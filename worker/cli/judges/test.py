@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple, TextIO
 
 import click
@@ -14,8 +14,20 @@ from judges.judge import Judge
 from judges.verdict import PASSING_REASONS
 from worker.cli.evaluate.asking import Asker, Waiting
 from worker.cli.evaluate.order import in_order
+from worker.cli.judges.own_labels import passing, same_label
 from worker.cli.judges.report import Subject, print_agreement, print_shares
-from worker.cli.options import CONFIG, JSON, MODEL, NOTES, PATIENCE_S, TRIES, judges_named, open_model, settings_from
+from worker.cli.options import (
+    CONFIG,
+    JSON,
+    MODEL,
+    NOTES,
+    PATIENCE_S,
+    TRIES,
+    judges_named,
+    open_model,
+    settings_from,
+    with_judge_files,
+)
 from worker.cli.traces import read_traces
 from worker.limits.model import LimitedModel
 from worker.redaction import Redaction
@@ -31,7 +43,7 @@ class Labelled(NamedTuple):
 
 
 @click.command("test")
-@click.argument("name")
+@click.argument("given", metavar="NAME|FILE")
 @click.argument(
     "traces",
     type=click.File("r", encoding="utf-8", errors="surrogateescape"),
@@ -39,7 +51,11 @@ class Labelled(NamedTuple):
     required=True,
     metavar="TRACES...",
 )
-@click.option("--label", metavar="TAG", help="Tag with the right answer, yes or no: prints the agreement.")
+@click.option(
+    "--label",
+    metavar="TAG",
+    help="Tag with the right answer, yes or no or a label of the judge's own: prints the agreement.",
+)
 @click.option("--by", metavar="TAG", help="Tag that says something else: prints the share of passes per value.")
 @click.option(
     "--metric", metavar="METRIC", help="Which of the judge's metrics; the first with a pass rule unless given."
@@ -50,7 +66,7 @@ class Labelled(NamedTuple):
 @CONFIG
 @JSON
 def test(
-    name: str,
+    given: str,
     traces: tuple[TextIO, ...],
     label: str | None,
     by: str | None,
@@ -62,8 +78,9 @@ def test(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Run the judge NAME over the labelled TRACES, a JSON object a line, and compare.
+    """Run a judge over the labelled TRACES, a JSON object a line, and compare.
 
+    The judge is one of `tracejudge judges` by its name, or one of yours by its file.
     Traces without the tag are left out. Unscored traces are counted by reason and are in no other figure.
     """
     tag = label or by
@@ -73,14 +90,15 @@ def test(
         raise click.UsageError("give --label or --by, not both")
     if by and minimum is not None:
         raise click.UsageError("--min compares an agreement: it goes with --label")
-    settings = settings_from(config)
-    (judge,) = judges_named(settings, name)
+    settings, names = with_judge_files(settings_from(config), given)
+    (judge,) = judges_named(settings, *names)
     chosen = _metric(judge, metric, rated=label is not None)
     labelled = [one for file in traces for one in _labelled(file, tag)]
     if not labelled:
         raise click.ClickException(f"no trace of {', '.join(file.name for file in traces)} has the tag {tag!r}")
-    if label and not all(is_known_label(one.label) for one in labelled):
-        raise click.UsageError(f"the tag {tag!r} holds other values than yes and no; --by {tag} prints shares")
+    own = {} if label is None or all(is_known_label(one.label) for one in labelled) else passing(judge)
+    if label:
+        labelled = [one._replace(label=_yes_or_no(one.label, own, tag)) for one in labelled]
     model = open_model(settings, model_name, tries, Waiting(PATIENCE_S))
     asker = Asker(model, Redaction.of(settings.redact))
     judged = asyncio.run(_judge_all(judge, chosen, model, asker, labelled))
@@ -89,7 +107,7 @@ def test(
         print_shares(subject, shares(judged), tag, as_json=as_json)
         return
     result = agreement(judged)
-    print_agreement(subject, result, as_json=as_json)
+    print_agreement(subject, result, as_json=as_json, same_label=same_label(judged, tag) if own else None)
     sys.exit(_exit_code(judged, result.balanced_accuracy, minimum))
 
 
@@ -109,6 +127,20 @@ def _metric(judge: Judge, name: str | None, *, rated: bool) -> str:
     return name or (passing or judge.metric_names)[0]
 
 
+def _yes_or_no(label: str, own: Mapping[str, bool], tag: str) -> str:
+    """Take a label that says yes or no, or say it of a label of the judge's own by whether that passes.
+
+    Raises:
+        click.UsageError: It is neither.
+    """
+    if own and label.casefold() in own:
+        return "yes" if own[label.casefold()] else "no"
+    if own or not is_known_label(label):
+        wanted = f"those of the judge, {', '.join(own)}" if own else "yes and no"
+        raise click.UsageError(f"the tag {tag!r} holds other values than {wanted}; --by {tag} prints shares")
+    return label
+
+
 def _labelled(file: TextIO, tag: str) -> list[Labelled]:
     found = []
     for line in read_traces(file):
@@ -124,7 +156,7 @@ async def _judge_all(
 ) -> list[Judged]:
     judged: list[Judged] = []
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=NOTES) as progress:
-        task = progress.add_task(f"{judge.name} by {model.settings.judge_model}", total=len(labelled))
+        task = progress.add_task(judge.name, total=len(labelled))
 
         async def each() -> AsyncIterator[Labelled]:
             for one in labelled:
@@ -139,6 +171,8 @@ async def _judge_all(
             await in_order(each(), work, judged.append, window=max(1, len(labelled)))
         finally:
             await model.aclose()
+            if judge.close is not None:
+                await judge.close()
     return judged
 
 

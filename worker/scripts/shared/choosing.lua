@@ -5,7 +5,8 @@
 -- KEYS[3] waiting          hash, judge model -> bytes of unfinished batches; no TTL
 -- KEYS[4] account:<day>    hash of counts; its TTL is for the caller to set
 -- KEYS[5] account:all      hash of counts; no TTL
--- plan.batches, and by their index KEYS batch:<id>, ready:<judge model>, chosen:<id> and ARGV with payloads
+-- plan.batches, and by their index KEYS batch:<id>, ready:<judge model>, chosen:<id> and ARGV with payloads; the trace
+-- of an evaluation has a payload of its own where less of it is needed
 local plan = cmsgpack.unpack(ARGV[1])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -22,7 +23,7 @@ local function choose(payload, evaluations)
   local fresh, amount = {}, 0
   for _, evaluation in ipairs(evaluations) do
     if redis.call('SET', KEYS[evaluation.chosen], '1', 'NX', 'EX', plan.chosen_ttl_s) then
-      local of_batch = fresh[evaluation.batch] or {}
+      local of_batch = fresh[evaluation.batch] or {payload = evaluation.payload or payload}
       of_batch[#of_batch + 1] = evaluation.text
       fresh[evaluation.batch] = of_batch
       amount = amount + 1
@@ -30,7 +31,8 @@ local function choose(payload, evaluations)
   end
   for batch, texts in pairs(fresh) do
     local of_batch = items[batch] or {}
-    of_batch[#of_batch + 1] = '{"trace":' .. ARGV[payload] .. ',"evaluations":[' .. table.concat(texts, ',') .. ']}'
+    local trace = ARGV[texts.payload]
+    of_batch[#of_batch + 1] = '{"trace":' .. trace .. ',"evaluations":[' .. table.concat(texts, ',') .. ']}'
     items[batch] = of_batch
   end
   count('chosen', amount)

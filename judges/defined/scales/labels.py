@@ -1,0 +1,214 @@
+"""A scale of labels from a closed list, each worth a number, or passing by itself."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from msgspec import Struct, field
+
+from judges.answer import choice
+from judges.defined.errors import DefinitionError, listed, nearest, short
+from judges.defined.scales.scale import Rating, Value
+from judges.prompt import INVISIBLE
+
+__all__ = ["LabelList", "Labels", "Places", "labelled"]
+
+_MAX_LABELS: Final = 50
+_MAX_LABEL_CHARS: Final = 100
+_FORBIDDEN: Final = frozenset("[]|\n\r")
+_HALF: Final = 0.5
+
+
+class LabelList(Struct, frozen=True, forbid_unknown_fields=True):
+    """A `result` of labels.
+
+    Attributes:
+        labels: A number for each, or a bare list.
+        passing: Those that pass, in the table `pass`; needed where labels have no numbers.
+    """
+
+    labels: dict[str, float] | tuple[str, ...]
+    passing: tuple[str, ...] | None = field(name="pass", default=None)
+
+
+@dataclass(frozen=True)
+class Places:
+    """The keys of the definition that speak of labels, for what is said about mistakes."""
+
+    labels: str = "result.labels"
+    numbers: str = "result.labels"
+    passing: str = "result.pass"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels as they were declared; ``numbers`` is empty where they have none, ``passing`` where nothing passes."""
+
+    labels: tuple[str, ...]
+    numbers: Mapping[str, float]
+    passing: tuple[str, ...]
+
+    @property
+    def schema(self) -> Mapping[str, object]:
+        """List the labels."""
+        return {"type": "string", "enum": list(self.labels)}
+
+    @property
+    def placeholder(self) -> str:
+        """Show the menu."""
+        return json.dumps("|".join(self.labels), ensure_ascii=False)
+
+    @property
+    def asked(self) -> str:
+        """Ask for one of the menu."""
+        return "write one of these labels as it stands, nothing else"
+
+    @property
+    def type_name(self) -> str:
+        """Name the type."""
+        return "string"
+
+    @property
+    def words(self) -> str:
+        """Show the menu with blanks."""
+        return " | ".join(self.labels)
+
+    @property
+    def pass_rule(self) -> str | None:
+        """Name what passes."""
+        return " or ".join(self.passing) or None
+
+    @property
+    def pass_value(self) -> float | None:
+        """Only the label tells what passes."""
+        return None
+
+    @property
+    def descriptive(self) -> bool:
+        """Labels have a good end, or a set that passes."""
+        return False
+
+    @property
+    def declared(self) -> object:
+        """Write the declaration anew."""
+        labels: object = dict(self.numbers) if self.numbers else list(self.labels)
+        return {"labels": labels, **({"pass": list(self.passing)} if self.passing else {})}
+
+    def read(self, answer: Mapping[str, object], key: str) -> Value:
+        """Take a label, and give it back as it was declared."""
+        return self._by_folded[choice(answer, key, tuple(self._by_folded))]
+
+    def rate(self, value: Value) -> Rating | None:
+        """Give the label's place between the lowest and the highest number; without numbers, 1 where it passes."""
+        label = str(value)
+        passed = label in self.passing if self.passing else None
+        if not self.numbers:
+            return Rating(float(bool(passed)), label, label, passed)
+        lowest, highest = min(self.numbers.values()), max(self.numbers.values())
+        raw = self.numbers[label]
+        return Rating((raw - lowest) / (highest - lowest), raw, label, passed)
+
+    def at(self, share: float) -> object:
+        """Pick the label whose value is nearest, of several the first."""
+        if self.numbers:
+            return min(self.labels, key=lambda label: abs(self._value(label) - share))
+        wanted = share >= _HALF
+        return next(label for label in self.labels if (label in self.passing) == wanted)
+
+    def _value(self, label: str) -> float:
+        found = self.rate(label)
+        return found.value if found else 0.0
+
+    @cached_property
+    def _by_folded(self) -> Mapping[str, str]:
+        return {_folded(label): label for label in self.labels}
+
+
+def labelled(
+    labels: Sequence[str],
+    numbers: Mapping[str, float] | None,
+    passing: Sequence[str] | None,
+    places: Places = Places(),
+) -> Labels:
+    """Check declared labels.
+
+    Args:
+        labels: In the order they are shown.
+        numbers: What each is worth; for all of them or not given.
+        passing: Those that pass.
+        places: What the keys of the definition are called.
+
+    Raises:
+        DefinitionError: There are too few or too many, one cannot be told from another or shown in a menu, numbers
+            are missing, make no range or are no numbers, or what passes is not declared or not needed.
+    """
+    stripped = tuple(dict.fromkeys(label.strip() for label in labels))
+    _check_menu(stripped, places.labels)
+    worth = {label.strip(): number for label, number in (numbers or {}).items()}
+    if len(worth) < len(numbers or {}):
+        raise DefinitionError(places.numbers, "two labels differ in blanks only; rename one")
+    if numbers is not None:
+        _check_numbers(stripped, worth, places)
+    names = tuple(dict.fromkeys(label.strip() for label in passing or ()))
+    if passing is None and numbers is None:
+        raise DefinitionError(places.passing, f'is missing; name the labels that pass, as ["{short(stripped[0])}"]')
+    if passing is not None:
+        _check_passing(names, stripped, places.passing)
+    return Labels(stripped, {label: worth[label] for label in stripped if worth}, names)
+
+
+def _check_menu(labels: Sequence[str], key: str) -> None:
+    for label in labels:
+        _check_label(label, key)
+    if not 1 < len(labels) <= _MAX_LABELS:
+        raise DefinitionError(key, f"must be from 2 to {_MAX_LABELS} different labels")
+    seen: dict[str, str] = {}
+    for label in labels:
+        first = seen.setdefault(_folded(label), label)
+        if first != label:
+            said = f"the labels {short(first)} and {short(label)} overlap"
+            raise DefinitionError(key, f"{said}: an answer in another case or with a full stop fits both; rename one")
+
+
+def _check_label(label: str, key: str) -> None:
+    if not _folded(label):
+        raise DefinitionError(key, "a label is empty; give it a name or take it out")
+    if len(label) > _MAX_LABEL_CHARS:
+        raise DefinitionError(key, f"a label must have at most {_MAX_LABEL_CHARS} signs: {short(label)}")
+    if _FORBIDDEN & set(label) or INVISIBLE.search(label):
+        what = "may hold no bracket, no |, no line break and no sign that cannot be seen"
+        raise DefinitionError(key, f"a label {what}: {short(label)}")
+
+
+def _check_numbers(labels: Sequence[str], numbers: Mapping[str, float], places: Places) -> None:
+    for label in numbers:
+        if label not in labels:
+            raise DefinitionError(places.numbers, f"there is no label {short(label)}{nearest(label, labels)}")
+    without = [label for label in labels if label not in numbers]
+    if without:
+        mend = f"give numbers to all labels or to none; none has {listed(without)}"
+        raise DefinitionError(places.numbers, mend)
+    if not all(map(math.isfinite, numbers.values())):
+        raise DefinitionError(places.numbers, "a label's number must be finite")
+    if len(set(numbers.values())) == 1:
+        raise DefinitionError(places.numbers, "all labels have the same number; give the better ones a higher one")
+    if not math.isfinite(max(numbers.values()) - min(numbers.values())):
+        raise DefinitionError(places.numbers, "the labels' numbers are too far apart")
+
+
+def _check_passing(passing: Sequence[str], labels: Sequence[str], key: str) -> None:
+    for label in passing:
+        if label not in labels:
+            raise DefinitionError(key, f"there is no label {short(label)}{nearest(label, labels)}")
+    if not passing:
+        raise DefinitionError(key, "is empty; name at least one label, or take it out where labels have numbers")
+    if len(passing) == len(labels):
+        raise DefinitionError(key, "names all labels, so that nothing could fail; leave one out")
+
+
+def _folded(label: str) -> str:
+    """Fold a label as an answer is folded before it is compared."""
+    return label.strip().removesuffix(".").rstrip().casefold()

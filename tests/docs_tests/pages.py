@@ -1,0 +1,174 @@
+"""A page of the documentation as a script: the files it shows, the commands it runs, and what they are to print."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+__all__ = ["Command", "File", "matches", "mistakes", "read_page", "run", "table", "write_files"]
+
+_BLOCK: Final = re.compile(
+    r"^(?:`(?P<name>[^`\n]+)`\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_FENCE: Final = re.compile(r"^```", re.MULTILINE)
+_PROMPT: Final = re.compile(r"^\$ ", re.MULTILINE)
+_EXIT: Final = re.compile(r"# exit code (\d+)$")
+_CELL: Final = re.compile(r"(?<!\\)\|")
+_REST: Final = "…"
+_TIMEOUT_S: Final = 60.0
+_INSTALL: Final = "pip install "
+
+
+class File(NamedTuple):
+    """A file that a page shows whole, under its name on a line before it."""
+
+    name: str
+    text: str
+
+
+class Command(NamedTuple):
+    """A command after `$ `, with what stands below it, and how it ends: `# exit code 1` behind it says so."""
+
+    line: str
+    output: str
+    code: int
+
+    @property
+    def installs(self) -> bool:
+        """Whether it installs what lies in a folder of the page."""
+        return self.line.startswith(_INSTALL)
+
+
+class Ended(NamedTuple):
+    """How a command ended; progress on standard error is left out of its output."""
+
+    code: int
+    output: str
+
+
+def read_page(text: str) -> list[File | Command]:
+    """Take the files and commands of a page, in their order."""
+    return [step for block in _BLOCK.finditer(text) for step in _steps(block)]
+
+
+def mistakes(text: str) -> list[str]:
+    """Name what stands in a fence and would be neither written nor run."""
+    blocks = list(_BLOCK.finditer(text))
+    wrong = [] if len(blocks) * 2 == len(_FENCE.findall(text)) else ["a fence is not closed on a line of its own"]
+    for block in blocks:
+        if (block["kind"] == "console") == (block["name"] is not None):
+            wrong.append(f"is neither a file with a name nor a console: {block['text'].splitlines()[0]}")
+        elif block["kind"] == "console" and not block["text"].startswith("$ "):
+            wrong.append(f"begins with no command: {block['text'].splitlines()[0]}")
+    return wrong
+
+
+def write_files(steps: Sequence[File | Command], folder: Path) -> None:
+    """Write the files into a folder."""
+    for step in steps:
+        if isinstance(step, File):
+            path = folder / step.name
+            assert path.resolve().is_relative_to(folder.resolve())
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(step.text, encoding="utf-8")
+
+
+def run(command: str, folder: Path, steps: Sequence[File | Command] = (), timeout_s: float = _TIMEOUT_S) -> Ended:
+    """Run a command in a folder as a shell does, with our commands on the path.
+
+    Args:
+        steps: What came before on the page; what it installed is there.
+
+    Raises:
+        AssertionError: It does not end in time.
+    """
+    installed = [_installed(step.line, folder) for step in steps if isinstance(step, Command) and step.installs]
+    program = subprocess.Popen(
+        ["sh", "-c", command],
+        cwd=folder,
+        env=_environment(installed),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # a group of its own, so that nothing it began is left
+    )
+    try:
+        out, err = program.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        # The shell may have ended, and what it began still hold its output.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.communicate()
+        raise AssertionError(f"did not end within {timeout_s:g} s: {command}") from None
+    told = [line for line in err.decode().splitlines(keepends=True) if "━━" not in line]
+    return Ended(program.returncode, out.decode() + "".join(told))
+
+
+def matches(shown: str, output: str) -> bool:
+    """Compare what a page shows with what came: `…` stands for the rest of a line, on its own for lines."""
+    pattern = "".join(_line_pattern(line) for line in shown.splitlines())
+    return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in output.splitlines())) is not None
+
+
+def table(text: str, first: str) -> list[list[str]]:
+    """Read the rows of the table whose first heading is this one."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith(f"| {first} |"):
+            next(lines)
+            return list(_rows(lines))
+    raise AssertionError(f"there is no table of {first}")
+
+
+def _steps(block: re.Match[str]) -> Iterator[File | Command]:
+    if block["name"] is not None:
+        yield File(block["name"], block["text"])
+    elif block["kind"] == "console":
+        for part in _PROMPT.split(block["text"])[1:]:
+            line, _, output = part.partition("\n")
+            found = _EXIT.search(line)
+            yield Command(line, output, int(found[1]) if found else 0)
+
+
+def _rows(lines: Iterator[str]) -> Iterator[list[str]]:
+    for line in lines:
+        if not line.startswith("|"):
+            return
+        yield [cell.strip() for cell in _CELL.split(line.strip().strip("|"))]
+
+
+def _line_pattern(line: str) -> str:
+    if line.strip() == _REST:
+        return r"(?:[^\n]*\n)*?"
+    return r"[^\n]*?".join(map(re.escape, line.rstrip().split(_REST))) + r"\n"
+
+
+def _environment(installed: Sequence[Path]) -> Mapping[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRACEJUDGE_", "COVERAGE"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
+    ours = {"PATH": path, "COLUMNS": "100", "TERM": "dumb", "PYTHONUTF8": "1"}
+    return {**kept, **ours, "PYTHONPATH": os.pathsep.join(map(str, installed))}
+
+
+def _installed(line: str, folder: Path) -> Path:
+    """Lay out what pip would: modules, and the entry points beside them. Pip itself would need the network."""
+    source, target = folder / line.removeprefix(_INSTALL), folder / ".installed"
+    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    about = target / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    about.mkdir(parents=True, exist_ok=True)
+    for module in source.glob("*.py"):
+        shutil.copy(module, target)
+    (about / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n", encoding="utf-8")
+    groups = project["entry-points"].items()
+    lines = [
+        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items()) for group, entries in groups
+    ]
+    (about / "entry_points.txt").write_text("".join(lines), encoding="utf-8")
+    return target

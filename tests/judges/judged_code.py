@@ -1,0 +1,237 @@
+"""Judges in code that behave, and that misbehave in every way; the tests run them in processes of their own."""
+
+import asyncio
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from judges.code import Metric, Score, judge
+from judges.judge import JudgeFailedError
+from tracejudge import Trace
+
+SECRET = "the text of a trace"  # noqa: S105 - what must never come out
+
+
+def said(trace: Trace, key: str) -> str:
+    """Read what a test tells a judge."""
+    return (trace.tags or {})[key]
+
+
+@judge
+def has_link(trace: Trace) -> bool:
+    """Does the answer hold a link?"""
+    return "https://" in trace.output
+
+
+@judge(pass_at=0.5)
+async def measured(trace: Trace) -> Score | None:
+    """Say what the trace says, after a while."""
+    await asyncio.sleep(0)
+    if "value" not in (trace.tags or {}):
+        return None
+    return Score(float(said(trace, "value")), label="measured", rationale="As it says.")
+
+
+@judge(
+    metrics=(Metric("length", "0..1", None, descriptive=True), Metric("polite", "0 or 1", "true")),
+    needs=("output", ("expected_response", "expected_facts")),
+    version="3",
+    time_limit_s=2.5,
+)
+def several(trace: Trace) -> list[Score]:
+    """Give two metrics."""
+    return [Score(min(1.0, len(trace.output) / 100), metric="length"), Score("please" in trace.output, metric="polite")]
+
+
+@judge
+def same_process(trace: Trace) -> Score:
+    """Tell in which process this runs, and what it was given."""
+    names = ("trace_id", "context", "tool_calls", "tags")
+    return Score(1.0, label=f"{os.getpid()}", rationale=repr([getattr(trace, name) for name in names]))
+
+
+@judge
+def holds(trace: Trace) -> Score:
+    """Wait until two of us are there."""
+    mine = Path(said(trace, "folder"), f"{os.getpid()}")
+    mine.touch()
+    while len([*mine.parent.iterdir()]) < 2:
+        time.sleep(0.01)
+    return Score(1.0, label=f"{os.getpid()}")
+
+
+@judge
+def by_the_trace(trace: Trace) -> bool:
+    """Hang, crash or raise where the trace says so."""
+    match said(trace, "do"):
+        case "hang":
+            time.sleep(600)
+        case "crash":
+            os._exit(3)
+        case "raise":
+            raise ValueError(SECRET)
+    return True
+
+
+@judge
+def loops(_trace: Trace) -> bool:
+    while True:
+        pass
+
+
+@judge
+def sleeps(_trace: Trace) -> bool:
+    time.sleep(600)
+    return True
+
+
+@judge
+async def sleeps_later(_trace: Trace) -> bool:
+    await asyncio.sleep(600)
+    return True
+
+
+@judge
+def holds_the_lock_of_the_interpreter(_trace: Trace) -> bool:
+    return re.match(r"(a+)+$", "a" * 64 + "b") is None
+
+
+@judge
+def waits_for_a_program(trace: Trace) -> bool:
+    program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(said(trace, "file")).write_text(f"{program.pid}")
+    return program.wait() == 0
+
+
+@judge
+def ignores_signals(_trace: Trace) -> bool:
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    time.sleep(600)
+    return True
+
+
+@judge
+def raises(_trace: Trace) -> bool:
+    raise ValueError(SECRET)
+
+
+@judge
+async def raises_later(_trace: Trace) -> bool:
+    raise KeyError(SECRET)
+
+
+@judge
+def raises_ours(_trace: Trace) -> bool:
+    raise JudgeFailedError(SECRET)
+
+
+@judge
+def leaves(_trace: Trace) -> bool:
+    raise SystemExit(SECRET)
+
+
+@judge
+def interrupts(_trace: Trace) -> bool:
+    raise KeyboardInterrupt
+
+
+@judge
+def recurses(trace: Trace) -> bool:
+    return bool(recurses.function(trace))
+
+
+@judge
+def exits(_trace: Trace) -> bool:
+    os._exit(7)
+
+
+@judge
+def is_killed(_trace: Trace) -> bool:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return True
+
+
+@judge
+def crashes(_trace: Trace) -> bool:
+    return bool(ctypes.string_at(0))
+
+
+@judge
+def closes_files(_trace: Trace) -> bool:
+    os.closerange(0, 256)
+    return True
+
+
+@judge
+def writes_everywhere(_trace: Trace) -> bool:
+    for number in range(3, 32):
+        with suppress(OSError):
+            os.write(number, b"\0\0\0\2{}\0\0\0\2{}")
+    return True
+
+
+@judge
+def prints(_trace: Trace) -> bool:
+    for _ in range(1000):
+        print(SECRET * 100)  # noqa: T201 - what judges do
+        print(SECRET * 100, file=sys.stderr)  # noqa: T201 - the same
+    os.write(0, b"to standard input")
+    os.write(1, b"{}" * 10_000)
+    os.write(2, b"{}" * 10_000)
+    return sys.stdin.read() == ""
+
+
+@judge
+def is_told_to_stop(_trace: Trace) -> bool:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(os.getpid(), number)
+    return True
+
+
+@judge
+def forks(_trace: Trace) -> bool:
+    os.fork()
+    return True
+
+
+def given(result: Any) -> Any:
+    """Make a judge that gives a result, whatever that is."""
+
+    def function(_trace: Trace) -> bool:
+        return result() if callable(result) else result
+
+    return judge(version="1")(function)
+
+
+def _numbers() -> Iterator[bool]:
+    yield True
+
+
+async def _later_numbers() -> AsyncIterator[bool]:
+    yield True
+
+
+gives_a_text = given(SECRET)
+gives_a_dictionary = given({"value": 1})
+gives_a_generator = given(_numbers)
+gives_an_asynchronous_generator = given(_later_numbers)
+gives_too_much = given(2)
+gives_too_little = given(-0.001)
+gives_infinity = given(float("inf"))
+gives_no_number = given(float("nan"))
+gives_a_text_as_value = given(Score(SECRET))  # type: ignore[arg-type]
+gives_a_list_of_numbers = given([1, 0])
+gives_another_metric = given(Score(1, metric="other"))
+gives_a_metric_twice = given([Score(1), Score(0)])
+gives_a_number_as_label = given(Score(1, label=3))  # type: ignore[arg-type]
+gives_no_utf8 = given(Score(1, rationale="\ud800"))
+gives_much = given(Score(1, rationale="x" * 300_000))

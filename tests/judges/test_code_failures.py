@@ -1,0 +1,100 @@
+"""Whatever a judge in code does, its trace ends as an assessment, in time, and no process stays behind."""
+
+from pathlib import Path
+
+import pytest
+from code_judges import judged, of_file, told, trace, wait_for_end, written
+from judged_code import SECRET
+
+from judges.verdict import Assessment
+
+FAILURES = {
+    "raises": "raised ValueError",
+    "raises_later": "raised KeyError",
+    "raises_ours": "raised JudgeFailedError",
+    "leaves": "raised SystemExit",
+    "interrupts": "raised KeyboardInterrupt",
+    "recurses": "raised RecursionError",
+    "exits": "ended by itself (exit code 7)",
+    "is_killed": "ended by itself (signal SIGKILL)",
+    "crashes": "ended by itself (signal SIGSEGV)",
+    "writes_everywhere": "gave what is no answer",
+    "gives_a_text": "gave str, where true, false, a number, a Score or None is wanted",
+    "gives_a_dictionary": "gave dict, where true, false, a number, a Score or None is wanted",
+    "gives_a_generator": "gave generator, where true, false, a number, a Score or None is wanted",
+    "gives_an_asynchronous_generator": ("gave async_generator, where true, false, a number, a Score or None is wanted"),
+    "gives_too_much": "gave a value of gives_too_much outside 0..1",
+    "gives_too_little": "gave a value of gives_too_little outside 0..1",
+    "gives_infinity": "gave a value of gives_infinity outside 0..1",
+    "gives_no_number": "gave no number (NaN) as the value of gives_no_number",
+    "gives_a_text_as_value": "gave str as the value of gives_a_text_as_value, where a number is wanted",
+    "gives_a_list_of_numbers": "gave a list that holds int, where each is to be a Score",
+    "gives_another_metric": "gave a score for a metric that it does not declare",
+    "gives_a_metric_twice": "gave two scores for one metric",
+    "gives_a_number_as_label": "gave a score of a wrong type: Expected `str | null`, got `int` - at `$.label`",
+    "gives_no_utf8": "gave a text that is no UTF-8",
+    "gives_much": "gave more than 256 KiB",
+}
+OVERRUNS = (
+    "loops",
+    "sleeps",
+    "sleeps_later",
+    "holds_the_lock_of_the_interpreter",
+    "ignores_signals",
+)
+
+
+@pytest.mark.parametrize(("name", "note"), FAILURES.items(), ids=FAILURES)
+def test_a_failure_is_unscored_with_what_the_judge_did_and_no_text_of_it(name: str, note: str) -> None:
+    (found,) = judged(of_file(name), trace())
+    assert found == Assessment("unscored", "judge_failed", note=note)
+    assert found.is_final
+    assert SECRET not in f"{found}"
+
+
+@pytest.mark.parametrize("name", OVERRUNS)
+def test_a_judge_that_overruns_is_killed(name: str) -> None:
+    (found,) = judged(of_file(name, time_limit_s=0.3), trace())
+    assert found == Assessment("unscored", "judge_failed", note="took longer than 0.3 s")
+
+
+def test_a_judge_that_overruns_takes_along_the_programs_that_it_started(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    (found,) = judged(of_file("waits_for_a_program", time_limit_s=1), told(file=file))
+    assert found.note == "took longer than 1 s"
+    wait_for_end(written(file))
+
+
+def test_a_judge_that_closes_our_files_has_ended() -> None:
+    (found,) = judged(of_file("closes_files"), trace())
+    assert (found.reason, found.note is not None and found.note.startswith("ended by itself")) == ("judge_failed", True)
+
+
+@pytest.mark.parametrize("name", ["prints", "is_told_to_stop", "forks"])
+def test_what_breaks_nothing_is_scored(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    found = judged(of_file(name), trace(), trace(), trace())
+    assert [(one.outcome, one.note) for one in found] == [("scored", None)] * 3
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_trace_that_ends_the_process_costs_no_other() -> None:
+    orders = ["no", "hang", "no", "crash", "crash", "no", "raise", "no"]
+    found = judged(of_file("by_the_trace", time_limit_s=0.5), *(told(do=order) for order in orders))
+    assert [one.note for one in found] == [
+        None,
+        "took longer than 0.5 s",
+        None,
+        "ended by itself (exit code 3)",
+        "ended by itself (exit code 3)",
+        None,
+        "raised ValueError",
+        None,
+    ]
+
+
+def test_an_evaluation_without_what_the_judge_needs_does_not_begin_it() -> None:
+    (found,) = judged(of_file("several"), trace(expected_response="a", expected_facts=["b"]))
+    assert (found.reason, found.note) == (
+        "missing_input",
+        "expected_response and expected_facts exclude each other: give one",
+    )

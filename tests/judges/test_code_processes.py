@@ -1,0 +1,320 @@
+"""The processes of a judge in code: kept, shared, begun anew with pauses, and never left behind."""
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from code_judges import FILE, judged, of_file, processes, running, told, trace, wait_for_end, written
+from support.processes import Program, wait_until
+
+from judges.code.errors import ChangedError, ClosedError
+from judges.code.frames import Start
+from judges.code.loading import load
+from judges.code.pool import Pool
+from judges.code.pool import Program as Run
+from judges.defined.code import make
+from judges.evaluate import evaluate
+from judges.judge import Judge, JudgeFailedError
+from judges.verdict import Assessment
+from tracejudge import Document, Message, Span, ToolCall, Trace, Usage
+
+
+def process_of(found: Assessment) -> int:
+    return int(found.scores[0].label or "")
+
+
+def run(judge: Judge, one: Trace) -> Any:
+    assert judge.run is not None
+    return judge.run(one)
+
+
+def pool(name: str, sleep: Any = asyncio.sleep, *, processes: int = 1, fingerprint: str | None = None) -> Pool:
+    target = f"{FILE}:{name}"
+    program = Run(target, Start(name, sys.path, 5.0), fingerprint or load(target).fingerprint)
+    return Pool(program, processes, sleep)
+
+
+class TestKept:
+    def test_one_process_judges_all_traces(self) -> None:
+        found = judged(of_file("same_process"), *[trace()] * 5)
+        assert len({process_of(one) for one in found}) == 1
+        assert process_of(found[0]) != os.getpid()
+
+    def test_no_process_begins_before_a_trace_comes(self) -> None:
+        judged(of_file("same_process"))
+
+    def test_a_judge_that_was_closed_begins_anew(self) -> None:
+        judge = of_file("same_process")
+        first, second = judged(judge, trace()), judged(judge, trace())
+        assert process_of(first[0]) != process_of(second[0])
+
+    def test_a_process_that_ended_while_it_was_idle_costs_no_trace(self) -> None:
+        judge = of_file("same_process")
+
+        async def look() -> tuple[Assessment, Assessment]:
+            first = await evaluate(judge, trace(), None)
+            os.kill(process_of(first), signal.SIGKILL)
+            wait_for_end(process_of(first))
+            for _ in range(5):
+                await asyncio.sleep(0)  # the loop hears of it
+            return first, await evaluate(judge, trace(), None)
+
+        first, second = running(look, judge)
+        assert second.outcome == "scored"
+        assert process_of(first) != process_of(second)
+
+    def test_a_judge_sees_the_trace_that_was_published(self) -> None:
+        full = trace(
+            context=["Text.", Document("More.", id="d", score=0.5)],
+            tool_calls=[ToolCall("find", {"a": [1, None, "é\0"]}, error="none")],
+            spans=[Span("s", "step", attributes={"x": {"y": 1.5}})],
+            messages=[Message("user", None)],
+            usage=Usage(1, 2),
+            tags={"team": "a"},
+        )
+        (found,) = judged(of_file("same_process"), full)
+        assert found.rationale == repr([full.trace_id, full.context, full.tool_calls, full.tags])
+
+    def test_a_trace_of_megabytes_is_judged(self) -> None:
+        (found,) = judged(of_file("has_link"), trace("word " * 800_000 + "https://example.org"))
+        assert found.scores[0].passed
+
+
+class TestSeveral:
+    def test_so_many_processes_judge_at_the_same_time_and_no_more(self, tmp_path: Path) -> None:
+        judge = of_file("holds", processes=2)
+
+        async def all_of_them() -> list[Assessment]:
+            return await asyncio.gather(*(evaluate(judge, told(folder=tmp_path), None) for _ in range(20)))
+
+        found = running(all_of_them, judge)
+        assert {one.outcome for one in found} == {"scored"}
+        assert len({process_of(one) for one in found}) == 2
+
+    def test_further_processes_begin_only_when_the_first_is_busy(self) -> None:
+        found = judged(of_file("same_process", processes=8), *[trace()] * 5)
+        assert len({process_of(one) for one in found}) == 1
+
+    def test_waiting_for_a_process_is_no_part_of_the_time_limit(self) -> None:
+        judge = of_file("by_the_trace", time_limit_s=0.4)
+        orders = ["hang"] * 3 + ["no"] * 200
+
+        async def all_of_them() -> list[Assessment]:
+            return await asyncio.gather(*(evaluate(judge, told(do=order), None) for order in orders))
+
+        notes = [one.note for one in running(all_of_them, judge)]
+        assert notes == ["took longer than 0.4 s"] * 3 + [None] * 200
+
+    def test_an_answer_counts_that_came_in_time_while_the_loop_was_busy(self) -> None:
+        judge = of_file("has_link", time_limit_s=0.2)
+
+        async def look() -> Assessment:
+            await evaluate(judge, trace(), None)
+            asking = asyncio.ensure_future(evaluate(judge, trace(), None))
+            await asyncio.sleep(0)  # it asks
+            end = asyncio.get_running_loop().time() + 0.4
+            while asyncio.get_running_loop().time() < end:
+                pass
+            return await asking
+
+        assert running(look, judge).outcome == "scored"
+
+
+class TestBegunAnew:
+    def test_the_pauses_grow_while_no_process_answers(self) -> None:
+        pauses: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+
+        async def ask() -> None:
+            tried = pool("exits", sleep)
+            for _ in range(11):
+                with pytest.raises(JudgeFailedError):
+                    await tried.ask(trace())
+            assert tried.pids == []
+
+        running(ask)
+        assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+
+    def test_an_answer_ends_the_pauses(self) -> None:
+        pauses: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+
+        async def ask() -> None:
+            tried = pool("by_the_trace", sleep)
+            for order in ("crash", "crash", "crash", "no", "crash", "crash", "no"):
+                if order == "no":
+                    await tried.ask(told(do=order))
+                else:
+                    with pytest.raises(JudgeFailedError):
+                        await tried.ask(told(do=order))
+            await tried.aclose()
+
+        running(ask)
+        assert pauses == [0.1, 0.2]
+
+    def test_a_judge_that_cannot_be_imported_any_more_says_so(self, tmp_path: Path) -> None:
+        file = tmp_path / "judged.py"
+        file.write_text("from judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
+        judge = make("good", {"code": f"{file}:good"})
+        file.write_text("import nowhere_at_all\n")
+        (found,) = judged(judge, trace())
+        assert found.reason == "judge_failed"
+        assert found.note == (
+            "did not start: cannot be imported (ModuleNotFoundError: No module named 'nowhere_at_all')"
+        )
+
+    def test_a_file_that_changed_is_not_run_under_the_old_version(self, tmp_path: Path) -> None:
+        file = tmp_path / "judged.py"
+        file.write_text("from judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
+        judge = make("good", {"code": f"{file}:good"})
+        file.write_text("from judges.code import judge\n@judge\ndef good(trace) -> bool: return False\n")
+
+        async def ask() -> None:
+            with pytest.raises(ChangedError):
+                await run(judge, trace())
+
+        running(ask, judge)
+
+    def test_a_module_that_ends_its_process_says_so(self, tmp_path: Path) -> None:
+        file = tmp_path / "judged.py"
+        good = (
+            "import os, sys\nfrom judges.code import judge\n@judge(version='1')\ndef good(trace) -> bool: return True\n"
+        )
+        file.write_text(good)
+        judge = make("good", {"code": f"{file}:good"})
+        file.write_text(f"{good}os._exit(9)\n")
+        (found,) = judged(judge, trace())
+        assert found.note == "did not start: ended by itself (exit code 9)"
+
+
+class TestEnded:
+    def test_a_cancelled_evaluation_kills_its_process(self, tmp_path: Path) -> None:
+        judge, file = of_file("waits_for_a_program"), tmp_path / "pid"
+
+        async def cancel() -> None:
+            asking = asyncio.ensure_future(evaluate(judge, told(file=file), None))
+            await asyncio.to_thread(written, file)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            await asyncio.to_thread(wait_for_end, written(file))
+
+        running(cancel, judge)
+
+    def test_closing_ends_what_is_under_way_as_no_failure_of_the_judge(self, tmp_path: Path) -> None:
+        judge, file = of_file("waits_for_a_program"), tmp_path / "pid"
+
+        async def close() -> None:
+            asking = [asyncio.ensure_future(run(judge, told(file=file))) for _ in range(3)]
+            await asyncio.to_thread(written, file)
+            assert judge.close is not None
+            await judge.close()
+            results = await asyncio.gather(*asking, return_exceptions=True)
+            assert [type(result) for result in results] == [ClosedError] * 3
+            wait_for_end(written(file))
+
+        running(close, judge)
+
+    def test_it_runs_in_loops_of_other_threads(self) -> None:
+        found: list[Assessment] = []
+        judge = of_file("has_link")
+        threads = [threading.Thread(target=lambda: found.extend(judged(judge, trace())), daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+            thread.join(30)
+        assert [one.outcome for one in found] == ["scored"] * 2
+
+    def test_it_runs_in_a_loop_of_uvloop(self) -> None:
+        judge = of_file("by_the_trace", time_limit_s=0.5)
+
+        async def look() -> list[str | None]:
+            found = [await evaluate(judge, told(do=order), None) for order in ("no", "crash", "hang", "no")]
+            assert judge.close is not None
+            await judge.close()
+            return [one.note for one in found]
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            assert runner.run(look()) == [None, "ended by itself (exit code 3)", "took longer than 0.5 s", None]
+        assert processes() == []
+
+    def test_a_machine_without_room_for_a_process_is_no_failure_of_the_judge(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        judge = of_file("has_link")
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+
+        async def ask() -> None:
+            with pytest.raises(OSError, match="No such file"):
+                await run(judge, trace())
+
+        running(ask, judge)
+
+    @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_what_a_closed_loop_left_ends_with_the_next(self) -> None:
+        judge = of_file("same_process")
+        asyncio.run(evaluate(judge, trace(), None))
+        (left,) = processes()
+        judged(judge, trace())
+        wait_for_end(left)
+        gc.collect()  # the connection that nobody closed
+
+
+PARENT = """
+import asyncio, sys, threading
+from judges.defined.code import make
+from judges.evaluate import evaluate
+from tracejudge import Trace
+
+trace = Trace(trace_id="1", service="bot", output="Yes.", tags={"file": sys.argv[2]})
+judges = [make(name, {"code": f"{sys.argv[1]}:{name}", "time_limit_s": 1000}) for name in sys.argv[3:]]
+
+async def main():
+    idle, *busy = judges
+    await evaluate(idle, trace, None)
+    asking = [asyncio.ensure_future(evaluate(judge, trace, None)) for judge in busy]
+    print("asked", flush=True)
+    if sys.argv[2]:
+        await asyncio.gather(*asking)
+
+thread = threading.Thread(target=lambda: asyncio.run(main()))
+thread.start()
+thread.join()
+"""
+
+
+class TestParent:
+    def test_no_process_outlives_a_worker_that_is_killed(self, tmp_path: Path) -> None:
+        file = tmp_path / "pid"
+        names = ("has_link", "waits_for_a_program", "loops", "ignores_signals")
+        with Program("-c", PARENT, FILE, file, *names, folder=tmp_path) as parent:
+            parent.wait_for("asked")
+            grandchild = written(file)
+            children = wait_until(lambda: len(processes(parent.pid)) == 4 and processes(parent.pid))
+            parent.kill()
+            for pid in (*children, grandchild):
+                wait_for_end(pid)
+
+    def test_a_process_that_never_lets_go_of_its_lock_ends_soon_after_its_time_limit(self, tmp_path: Path) -> None:
+        names = ("has_link", "holds_the_lock_of_the_interpreter")
+        with Program("-c", PARENT.replace("1000", "1.0"), FILE, "x", *names, folder=tmp_path) as parent:
+            parent.wait_for("asked")
+            children = wait_until(lambda: len(processes(parent.pid)) == 2 and processes(parent.pid))
+            parent.kill()
+            for pid in children:
+                wait_for_end(pid)
+
+    def test_no_process_outlives_a_worker_that_closes_nothing(self, tmp_path: Path) -> None:
+        with Program("-c", PARENT, FILE, "", "has_link", folder=tmp_path) as parent:
+            parent.wait_for("asked")
+            assert parent.wait() == 0

@@ -1,0 +1,265 @@
+"""Several models on one question: what each way of combining makes of their ratings, and how far they disagree."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judges.combine import Combine, combine, metrics_of
+from judges.judge import Metric
+from judges.verdict import Assessment, Reason, Score
+
+YES_NO = Metric("safety", "0 or 1", "yes")
+GRADED = Metric("relevance", "1..5", "4 or more", pass_at=0.75)
+SHARE = Metric("supported_share", "0..1", None)
+MODES: tuple[Combine, ...] = ("majority", "mean", "min", "max", "all")
+GIVEN_UP = Assessment("unscored", "invalid_answer")
+ABSTAINED = Assessment("abstained")
+
+
+def said(results: str) -> dict[str, Assessment]:
+    """Let models answer, each yes (`y`) or no (`n`)."""
+    return {f"m{number}": yes_no(one) for number, one in enumerate(results)}
+
+
+def yes_no(answer: str) -> Assessment:
+    is_yes, label = answer == "y", {"y": "yes", "n": "no"}[answer]
+    score = Score("safety", float(is_yes), label=label, passed=is_yes, rationale="So.")
+    return Assessment("scored", scores=(score,))
+
+
+def graded(*grades: int) -> dict[str, Assessment]:
+    """Let models give grades from 1 to 5, of which 4 passes."""
+    scores = [Score("relevance", (grade - 1) / 4, float(grade), passed=grade >= 4) for grade in grades]
+    return {f"m{number}": Assessment("scored", scores=(score,)) for number, score in enumerate(scores)}
+
+
+def shares(*values: float) -> dict[str, Assessment]:
+    scores = [Score("supported_share", value, value) for value in values]
+    return {f"m{number}": Assessment("scored", scores=(score,)) for number, score in enumerate(scores)}
+
+
+def result(found: Assessment) -> Any:
+    """Give the value, whether it passed, and the disagreement of a judge with one metric."""
+    assert found.outcome == "scored"
+    score, disagreement = found.scores
+    assert (disagreement.metric, disagreement.passed) == ("disagreement", None)
+    return score.value, score.passed, pytest.approx(disagreement.value)
+
+
+# --- yes and no ---
+
+
+@pytest.mark.parametrize(
+    ("mode", "results", "passed", "disagreement"),
+    [
+        ("majority", "yyn", True, 2 / 3),
+        ("majority", "ynn", False, 2 / 3),
+        ("majority", "yn", False, 1),
+        ("majority", "yynn", False, 4 / 6),
+        ("majority", "yy", True, 0),
+        ("min", "yyn", False, 2 / 3),
+        ("min", "yy", True, 0),
+        ("max", "nyn", True, 2 / 3),
+        ("max", "nn", False, 0),
+        ("all", "yyy", True, 0),
+        ("all", "yyn", False, 2 / 3),
+    ],
+)
+def test_yes_and_no(mode: Combine, results: str, *, passed: bool, disagreement: float) -> None:
+    found = combine(mode, said(results), (YES_NO,))
+    assert result(found) == (float(passed), passed, disagreement)
+
+
+def test_a_mean_of_yes_and_no_passes_as_their_majority_does() -> None:
+    assert result(combine("mean", said("yyn"), (YES_NO,))) == (pytest.approx(2 / 3), True, 2 / 3)
+    assert result(combine("mean", said("yn"), (YES_NO,))) == (0.5, False, 1.0), "a tie does not pass"
+
+
+@pytest.mark.parametrize(("mode", "label"), [("majority", "pass"), ("all", "fail"), ("min", "no"), ("max", "yes")])
+def test_the_label_is_that_of_a_model_or_says_what_they_decided(mode: Combine, label: str) -> None:
+    score, _ = combine(mode, said("yyn"), (YES_NO,)).scores
+    assert (score.label, score.rationale) == (label, None)
+
+
+# --- grades ---
+
+
+@pytest.mark.parametrize(
+    ("mode", "grades", "value", "passed"),
+    [
+        ("mean", (5, 3), 0.75, True),
+        ("mean", (5, 4, 2), (1 + 0.75 + 0.25) / 3, False),
+        ("mean", (4, 4, 4), 0.75, True),
+        ("mean", (5, 5, 1), 2 / 3, False),
+        ("majority", (5, 5, 1), 1.0, True),
+        ("min", (5, 4, 2), 0.25, False),
+        ("max", (5, 2, 2), 1.0, True),
+        ("all", (5, 4), 1.0, True),
+        ("all", (5, 3), 0.0, False),
+    ],
+)
+def test_grades(mode: Combine, grades: tuple[int, ...], value: float, *, passed: bool) -> None:
+    found = combine(mode, graded(*grades), (GRADED,))
+    assert result(found)[:2] == (pytest.approx(value), passed)
+
+
+def test_the_lowest_and_the_highest_keep_the_raw_rating() -> None:
+    assert combine("min", graded(5, 2), (GRADED,)).scores[0] == Score("relevance", 0.25, 2.0, passed=False)
+    assert combine("max", graded(5, 2), (GRADED,)).scores[0] == Score("relevance", 1.0, 5.0, passed=True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "value"), [("majority", 0.6), ("mean", 0.6), ("min", 0.3), ("max", 0.9), ("all", 0.3)]
+)
+def test_without_a_pass_rule_nothing_passes_or_fails(mode: Combine, value: float) -> None:
+    found = combine(mode, shares(0.3, 0.6, 0.9), (SHARE,))
+    assert result(found) == (pytest.approx(value), None, pytest.approx(0.4))
+
+
+# --- who did not score ---
+
+
+@pytest.mark.parametrize(
+    ("mode", "results", "others", "value"),
+    [
+        ("majority", "yy", [GIVEN_UP], 1.0),
+        ("majority", "yy", [ABSTAINED], 1.0),
+        ("mean", "yn", [GIVEN_UP], 0.5),
+        ("max", "yn", [GIVEN_UP], 1.0),
+        ("all", "n", [GIVEN_UP, GIVEN_UP], 0.0),
+        ("all", "yn", [ABSTAINED], 0.0),
+    ],
+)
+def test_enough_have_scored(mode: Combine, results: str, others: list[Assessment], value: float) -> None:
+    found = combine(mode, beside(said(results), others), (YES_NO,))
+    assert (found.outcome, found.scores[0].value) == ("scored", value)
+
+
+def test_one_rating_alone_disagrees_with_nobody() -> None:
+    (score,) = combine("all", beside(said("n"), [GIVEN_UP]), (YES_NO,)).scores
+    assert (score.metric, score.passed) == ("safety", False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("others", "outcome", "reason"),
+    [
+        ([GIVEN_UP], "unscored", "invalid_answer"),
+        ([ABSTAINED], "abstained", None),
+        ([ABSTAINED, GIVEN_UP], "abstained", None),
+        ([ABSTAINED, GIVEN_UP, GIVEN_UP], "unscored", "invalid_answer"),
+    ],
+    ids=["one unscored", "one abstained", "as many", "more unscored"],
+)
+def test_too_few_have_scored(mode: Combine, others: list[Assessment], outcome: str, reason: str | None) -> None:
+    found = combine(mode, beside(said("y"), others), (YES_NO,))
+    assert (found.outcome, found.reason, found.scores) == (outcome, reason, ())
+    assert found.note == f"1 of {1 + len(others)} models gave a score, which are too few to combine"
+
+
+@pytest.mark.parametrize("mode", ["min", "all"])
+def test_what_every_model_must_say_is_not_said_while_one_is_silent(mode: Combine) -> None:
+    found = combine(mode, beside(said("yy"), [GIVEN_UP]), (YES_NO,))
+    assert (found.outcome, found.reason) == ("unscored", "invalid_answer")
+
+
+def test_the_reason_is_the_most_frequent_one_and_then_the_first_by_name() -> None:
+    def why(*reasons: Reason) -> str | None:
+        others = [Assessment("unscored", reason) for reason in reasons]
+        return combine("majority", beside({}, others), (YES_NO,)).reason
+
+    assert why("truncated", "refusal", "refusal") == "refusal"
+    assert why("truncated", "refusal", "bad_request") == "bad_request"
+
+
+def beside(found: dict[str, Assessment], others: list[Assessment]) -> dict[str, Assessment]:
+    return found | {f"n{number}": other for number, other in enumerate(others)}
+
+
+# --- several metrics ---
+
+
+def test_each_metric_is_combined_by_itself_and_has_its_own_disagreement() -> None:
+    def both(grounded: str, share: float) -> Assessment:
+        return Assessment("scored", scores=(*yes_no(grounded).scores, Score("supported_share", share)))
+
+    found = combine("majority", {"b": both("y", 1.0), "a": both("n", 0.5), "c": both("y", 0.0)}, (YES_NO, SHARE))
+    assert {score.metric: score.passed for score in found.scores if score.passed is not None} == {"safety": True}
+    assert {score.metric: score.value for score in found.scores} == pytest.approx(
+        {
+            "safety": 1.0,
+            "supported_share": 0.5,
+            "safety_disagreement": 2 / 3,
+            "supported_share_disagreement": 2 / 3,
+        }
+    )
+    assert found.rationale == "safety: 2 of 3 models pass\nsupported_share: 3 models rate"
+    assert [score.metric for score in found.scores] == [metric.name for metric in metrics_of((YES_NO, SHARE))]
+
+
+def test_a_metric_that_too_few_have_rated_is_left_out() -> None:
+    only_one = said("yy") | {"m0": Assessment("scored", scores=(*yes_no("y").scores, Score("supported_share", 1)))}
+    found = combine("majority", only_one, (YES_NO, SHARE))
+    assert [score.metric for score in found.scores] == ["safety", "safety_disagreement"]
+
+
+def test_the_details_tell_what_each_model_said() -> None:
+    found = combine("majority", {"b": yes_no("y"), "a": yes_no("y"), "c": GIVEN_UP}, (YES_NO,))
+    assert found.details == {
+        "models": {
+            "a": {"outcome": "scored", "scores": {"safety": {"value": 1.0, "passed": True}}},
+            "b": {"outcome": "scored", "scores": {"safety": {"value": 1.0, "passed": True}}},
+            "c": {"outcome": "unscored", "reason": "invalid_answer"},
+        }
+    }
+    assert (found.rationale, found.calls) == ("2 of 2 models pass", ())
+
+
+def test_disagreement_is_a_descriptive_metric_of_its_own() -> None:
+    assert metrics_of((YES_NO,)) == (YES_NO, Metric("disagreement", "0..1", None, descriptive=True))
+
+
+# --- whatever the models say ---
+
+VALUES = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+RATED = st.builds(lambda value: Assessment("scored", scores=(Score("relevance", value, passed=value >= 0.75),)), VALUES)
+UNSCORED = [Assessment("unscored", "refusal"), Assessment("unscored", "truncated")]
+ANY = RATED | st.just(ABSTAINED) | st.sampled_from(UNSCORED)
+METRICS = st.sampled_from([(GRADED,), (Metric("relevance", "1..5", "4 or more"),)])
+
+
+@given(st.sampled_from(MODES), st.lists(ANY, min_size=2, max_size=5), METRICS, st.randoms())
+def test_the_order_of_the_models_changes_nothing(mode: Combine, each: list[Assessment], metrics: Any, by: Any) -> None:
+    found = [(f"m{number}", one) for number, one in enumerate(each)]
+    shuffled = by.sample(found, len(found))
+    assert combine(mode, dict(found), metrics) == combine(mode, dict(shuffled), metrics)
+
+
+@given(st.sampled_from(MODES), st.lists(ANY, min_size=2, max_size=9), METRICS)
+def test_values_stay_within_what_the_models_gave(mode: Combine, each: list[Assessment], metrics: Any) -> None:
+    found = combine(mode, {f"m{number}": one for number, one in enumerate(each)}, metrics)
+    values = [score.value for one in each for score in one.scores]
+    for score in found.scores:
+        assert 0 <= score.value <= 1
+        if mode in {"mean", "min", "max"} and score.metric == "relevance":
+            assert min(values) <= score.value <= max(values)
+    assert (found.outcome == "scored") == bool(found.scores)
+    assert (found.outcome == "unscored") == (found.reason is not None)
+
+
+@given(st.lists(VALUES, min_size=2, max_size=9))
+def test_disagreement_is_nothing_exactly_where_all_agree(values: list[float]) -> None:
+    _, disagreement = combine("mean", shares(*values), (SHARE,)).scores
+    assert (disagreement.value == 0) == (len(set(values)) == 1)
+    pairs = list(itertools.combinations(values, 2))
+    assert disagreement.value == pytest.approx(sum(abs(one - other) for one, other in pairs) / len(pairs))
+
+
+@given(st.sampled_from(["majority", "mean", "all"]), st.text("yn", min_size=2, max_size=9))
+def test_who_all_agree_are_agreed_with(mode: Combine, results: str) -> None:
+    found = combine(mode, said(results), (YES_NO,))
+    if len(set(results)) == 1:
+        assert result(found) == (float(results[0] == "y"), results[0] == "y", 0)

@@ -1,0 +1,208 @@
+"""Published template files: what is read, and one line for everything that is not taken."""
+
+from collections.abc import Mapping
+
+import pytest
+from template_parts import FACTS, yaml
+
+from judges.defined.template_file import Part, TemplateError, TemplateFile, parse
+
+
+def test_the_published_form_is_read() -> None:
+    found = parse(FACTS)
+    assert found.variables == ("user_request", "context_document", "response")
+    assert [part.role for part in found.parts] == [None]
+    assert found.parts[0].text.startswith("Your job is to see")
+    assert found.parts[0].text.endswith("The answer: {{response}}")
+    assert found.description == "Does each sentence of the answer stand in its source?"
+
+
+def test_metadata_stays_as_it_is_written_and_nothing_of_it_is_computed() -> None:
+    assert parse(FACTS).metadata == {
+        "description": "Does each sentence of the answer stand in its source?",
+        "evaluation_method": "sentence by sentence",
+        "tags": ["grounding", "2025"],
+        "version": "1.0",
+        "date": "2025-03-01",
+        "author": "the project",
+        "source": "null",
+    }
+
+
+def test_a_template_may_be_a_list_of_messages() -> None:
+    messages = [{"role": "system", "content": " Be strict. "}, {"role": "user", "content": "Look at {{ answer }}."}]
+    assert parse(yaml(messages, ["answer"])) == TemplateFile(
+        (Part("system", "Be strict."), Part("user", "Look at {{ answer }}.")), ("answer",), {}
+    )
+
+
+def test_a_description_is_one_line_that_any_terminal_bears() -> None:
+    found = parse(yaml("{{answer}}", ["answer"], metadata={"description": "Is it\nso?\x9b2J"}))
+    assert found.description == "Is it so?[U+009B]2J"
+
+
+@pytest.mark.parametrize("metadata", ["null", "~", "", None])
+def test_metadata_may_say_nothing(metadata: object) -> None:
+    text = yaml("{{answer}}", ["answer"])
+    assert parse(text).metadata == {}
+    assert (
+        parse(
+            f"prompt:\n  template: '{{{{answer}}}}'\n  template_variables: [answer]\n  metadata: {metadata or ''}\n"
+        ).metadata
+        == {}
+    )
+
+
+def test_a_variable_that_is_declared_and_not_used_is_kept() -> None:
+    assert parse(yaml("Look at {{answer}}.", ["question", "answer"])).variables == ("question", "answer")
+
+
+def test_parts_of_a_file_that_nobody_reads_may_hold_anything() -> None:
+    extra = {"client_parameters": {"model": "m", "stop": ["x"]}, "custom_data": [1], "input_schema": {"a": None}}
+    assert parse(yaml("{{answer}}", ["answer"], **extra)).variables == ("answer",)
+
+
+def test_the_same_text_is_read_once() -> None:
+    assert parse(FACTS) is parse(FACTS)
+
+
+BODY = "prompt: {{template: {}, template_variables: [answer]}}"
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "\n".join(
+    f"{chr(98 + number)}: &{chr(98 + number)} [{','.join([f'*{chr(97 + number)}'] * 9)}]" for number in range(8)
+)
+ALONE = "write {{ name }} alone, nothing in a template is executed"
+YAML = "is not YAML as it is taken here"
+
+MISTAKES: Mapping[str, tuple[str, str]] = {
+    # YAML
+    "no YAML": ("prompt: [", f"line 1: {YAML}: expected the node content, but found '<stream end>'; mend it there"),
+    "a control character": ("a: \x07", f"{YAML}: special characters are not allowed; mend it there"),
+    "two documents": ("a: 1\n---\nb: 2", f"line 2: {YAML}: but found another document; mend it there"),
+    "an alias": ("a: &a x\nb: *a", f"line 2: {YAML}: an alias is not allowed; mend it there"),
+    "a bomb of aliases": (BOMB, f"line 2: {YAML}: an alias is not allowed; mend it there"),
+    "a merge of tables": ("a: &a {x: y}\nb: {<<: *a}", f"line 2: {YAML}: an alias is not allowed; mend it there"),
+    "a tag that would run something": (
+        "prompt: !!python/object/apply:os.system ['false']",
+        f"line 1: {YAML}: a tag is not allowed; mend it there",
+    ),
+    "a tag of one's own": ("prompt: !mine x", f"line 1: {YAML}: a tag is not allowed; mend it there"),
+    "lists without end": ("[" * 200_000, f"line 1: {YAML}: it is nested deeper than 20; mend it there"),
+    "tables without end": ("{a: " * 200_000, f"line 1: {YAML}: it is nested deeper than 20; mend it there"),
+    "a key twice": (
+        "prompt: {template: a, template: b}",
+        f"line 1: {YAML}: a key stands twice in one table; mend it there",
+    ),
+    "a list for a key": ("? [a]\n: b", f"line 1: {YAML}: found unhashable key; mend it there"),
+    "an unknown anchor": ("a: *b", f"line 1: {YAML}: an alias is not allowed; mend it there"),
+    # shape
+    "an empty file": ("", "the file: must be a table, as prompt: {template: ..., template_variables: [...]}"),
+    "a text": ("Say yes.", "the file: must be a table, as prompt: {template: ..., template_variables: [...]}"),
+    "no prompt": ("template: x", "prompt: is missing; the template stands in prompt.template"),
+    "a prompt that is a text": (
+        "prompt: x",
+        "prompt: must be a table, as prompt: {template: ..., template_variables: [...]}",
+    ),
+    "no template": (
+        "prompt: {template_variables: [answer]}",
+        "prompt.template: is empty; write what the judge is to do",
+    ),
+    "a blank template": (BODY.format('" "'), "prompt.template: is empty; write what the judge is to do"),
+    "a table for a template": (
+        BODY.format("{a: b}"),
+        "prompt.template: must be a text, or a list of messages with role and content",
+    ),
+    "a text for a message": (BODY.format("[a]"), "prompt.template[0]: must be a message with role and content"),
+    "a message without content": (
+        BODY.format("[{role: user}]"),
+        "prompt.template[0]: must be a message with role and content",
+    ),
+    "an unknown role": (
+        BODY.format("[{role: user, content: x}, {role: tool, content: y}]"),
+        "prompt.template[1].role: must be one of system, developer, user, assistant",
+    ),
+    "content in parts": (
+        BODY.format("[{role: user, content: [{type: text, text: x}]}]"),
+        "prompt.template[0].content: must be a text; other kinds of content are not sent",
+    ),
+    "no variables": (
+        "prompt: {template: x}",
+        "prompt.template_variables: must be a list of the variables, in the order they are shown",
+    ),
+    "variables that are a text": (
+        "prompt: {template: x, template_variables: answer}",
+        "prompt.template_variables: must be a list of the variables, in the order they are shown",
+    ),
+    "an empty list of variables": (
+        "prompt: {template: x, template_variables: []}",
+        "prompt.template_variables: must be a list of the variables, in the order they are shown",
+    ),
+    "a table for a variable": (
+        "prompt: {template: x, template_variables: [{name: answer}]}",
+        "prompt.template_variables: must be a list of the variables, in the order they are shown",
+    ),
+    "a variable twice": (
+        "prompt: {template: x, template_variables: [answer, answer]}",
+        "prompt.template_variables: holds a variable twice; name each once",
+    ),
+    "metadata that is a list": (
+        "prompt: {template: x, template_variables: [answer], metadata: [a]}",
+        "prompt.metadata: must be a table, as {description: ..., version: ...}",
+    ),
+    # variables
+    "a variable that is not declared": (
+        yaml("{{answer}} {{ rubric }}", ["answer"]),
+        "prompt.template: uses rubric, which is not declared; declare it in prompt.template_variables, or take it out",
+    ),
+    "one in a message": (
+        yaml([{"role": "user", "content": "{{rubric}}"}], ["answer"]),
+        "prompt.template: uses rubric, which is not declared; declare it in prompt.template_variables, or take it out",
+    ),
+    "a filter": (
+        yaml("{{ answer | upper }}", ["answer"]),
+        f"prompt.template: {{{{ answer | upper }}}} is more than a variable; {ALONE}",
+    ),
+    "an attribute": (
+        yaml("{{ answer.__class__ }}", ["answer"]),
+        f"prompt.template: {{{{ answer.__class__ }}}} is more than a variable; {ALONE}",
+    ),
+    "a call": (yaml("{{ f() }}", ["answer"]), f"prompt.template: {{{{ f() }}}} is more than a variable; {ALONE}"),
+    "nothing in braces": (yaml("{{ }}", ["answer"]), f"prompt.template: {{{{ }}}} is more than a variable; {ALONE}"),
+    "over two lines": (
+        yaml("{{ a\nb }}", ["answer"]),
+        f"prompt.template: {{{{ a b }}}} is more than a variable; {ALONE}",
+    ),
+    "a table in braces": (
+        yaml("{{ {answer: 1} }}", ["answer"]),
+        "prompt.template: {{ stands before no name that }} closes; write {{ name }}",
+    ),
+    "thousands of open braces": (
+        yaml("{{" * 400_000, ["answer"]),
+        "prompt.template: {{ stands before no name that }} closes; write {{ name }}",
+    ),
+    "a statement": (
+        yaml("{% if answer %}x{% endif %}", ["answer"]),
+        f"prompt.template: holds a statement or comment ({{%); {ALONE}",
+    ),
+    "a comment": (yaml("{# x #}", ["answer"]), f"prompt.template: holds a statement or comment ({{#); {ALONE}"),
+    "braces that stay open": (
+        yaml("{{answer}} {{ x", ["answer"]),
+        "prompt.template: {{ stands before no name that }} closes; write {{ name }}",
+    ),
+    "single braces": (
+        yaml("Look at {answer}.", ["answer"]),
+        "prompt.template: writes answer in single braces; write {{ answer }}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "line"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line(text: str, line: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        parse(text)
+    assert str(caught.value) == line
+    assert line.isprintable()
+
+
+def test_a_template_may_speak_of_braces_that_are_no_variables() -> None:
+    text = 'Answer {"result": "yes"} about {{{answer}}}, as in {"a": {"b": 1}} or {x}.'
+    assert parse(yaml(text, ["answer"])).parts[0].text == text

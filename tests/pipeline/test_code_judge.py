@@ -1,0 +1,68 @@
+"""A judge in code on live traffic: it scores, what hangs or crashes it is unscored, and the others go on."""
+
+from collections import Counter
+from pathlib import Path
+
+from support.pipeline import Pipeline, make_traces
+from support.processes import wait_until
+
+FILE = Path(__file__).parents[1] / "judges" / "judged_code.py"
+RULES = [{"name": "all", "judges": ["by_the_trace", "has_link"]}]
+TABLES = {
+    "by_the_trace": {"code": f"{FILE}:by_the_trace", "time_limit_s": 1},
+    "has_link": {"code": f"{FILE}:has_link", "processes": 2},
+}
+
+
+def test_traces_that_break_a_judge_in_code_cost_no_other_its_score(pipeline: Pipeline) -> None:
+    orders = {3: "hang", 20: "crash", 21: "raise"}
+    traces = [
+        trace
+        for number in range(60)
+        for trace in make_traces(1, first=number, tags={"do": orders.get(number, "nothing")})
+    ]
+    worker = pipeline.worker(rules=RULES, judges=TABLES)
+    pipeline.publish(traces)
+    account = pipeline.settled(len(traces))
+    assert (account.chosen, account.scored, account.unscored, account.lost) == (120, 117, 3, 0)
+
+    verdicts = [entry.verdict for entry in pipeline.outbox()]
+    assert {verdict.judge_model for verdict in verdicts} == {"code"}
+    unscored = {
+        verdict.trace_id: (verdict.judge, verdict.reason, verdict.note) for verdict in verdicts if verdict.reason
+    }
+    assert unscored == {
+        traces[3].trace_id: ("by_the_trace", "judge_failed", "took longer than 1 s"),
+        traces[20].trace_id: ("by_the_trace", "judge_failed", "ended by itself (exit code 3)"),
+        traces[21].trace_id: ("by_the_trace", "judge_failed", "raised ValueError"),
+    }
+    scores = Counter((score.metric, score.value, score.passed) for verdict in verdicts for score in verdict.scores)
+    assert scores == {("by_the_trace", 1.0, True): 57, ("has_link", 0.0, False): 60}
+
+    page = worker.counted(120)
+    assert page.total("tracejudge_verdicts_total", judge="by_the_trace", outcome="unscored") == 3
+    assert page.total("tracejudge_unscored_total", judge="by_the_trace", reason="judge_failed") == 3
+    assert page.total("tracejudge_verdicts_total", judge="has_link", outcome="fail") == 60
+
+
+def test_no_process_of_a_judge_outlives_its_worker(pipeline: Pipeline) -> None:
+    worker = pipeline.worker(rules=RULES, judges=TABLES)
+    pipeline.publish(make_traces(40, tags={"do": "nothing"}))
+    assert pipeline.settled(40).scored == 80
+    judging = _judging(worker.program.pid)
+    assert len(judging) in {2, 3}
+    assert worker.program.terminate() == 0
+    wait_until(lambda: not any(map(_is_running, judging)), 5, "the processes of its judges to end")
+
+
+def _judging(worker: int) -> list[int]:
+    """Give the processes in which a worker's judges run."""
+    children = [pid for task in Path(f"/proc/{worker}/task").glob("*/children") for pid in task.read_text().split()]
+    return [int(pid) for pid in children if b"judges.code.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,107 @@
+"""Two models that disagree, over real endpoints: a verdict each, one together, and none twice when one is away."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support import replies
+from support.endpoint import ChatEndpoint
+from support.otlp import OtlpReceiver
+from support.pipeline import Pipeline, make_traces
+from support.processes import wait_until
+
+from judges.verdict import Verdict
+from worker.books import Account
+
+PANEL = "majority(judge-1,judge-2)"
+RULES = [{"name": "both", "judges": ["safety"], "model": ["one", "two"], "combine": "majority"}]
+TRACES = 40
+
+
+@pytest.fixture
+def other_endpoint() -> Iterator[ChatEndpoint]:
+    with ChatEndpoint(replies.yes_no("no")) as server:
+        yield server
+
+
+@pytest.fixture
+def setup(endpoint: ChatEndpoint, other_endpoint: ChatEndpoint) -> dict[str, Any]:
+    models = {
+        "one": {"base_url": endpoint.base_url, "model": "judge-1", "price": {"input": 1.0, "output": 1.0}},
+        "two": {"base_url": other_endpoint.base_url, "model": "judge-2"},
+    }
+    return {"models": models, "rules": RULES}
+
+
+def by_model(pipeline: Pipeline) -> dict[str, list[Verdict]]:
+    found: dict[str, list[Verdict]] = {}
+    for entry in pipeline.outbox():
+        if entry.kind == "j":
+            found.setdefault(entry.verdict.judge_model, []).append(entry.verdict)
+    return found
+
+
+def settled(pipeline: Pipeline) -> Account:
+    account = pipeline.settled(TRACES)
+    assert (account.chosen, account.scored, account.lost) == (3 * TRACES, 3 * TRACES, 0)
+    counts = Counter(
+        (verdict.judge_model, verdict.trace_id) for each in by_model(pipeline).values() for verdict in each
+    )
+    assert (len(counts), set(counts.values())) == (3 * TRACES, {1})
+    return account
+
+
+def test_two_models_that_disagree(pipeline: Pipeline, setup: dict[str, Any], otlp: OtlpReceiver) -> None:
+    worker = pipeline.worker(**setup, otlp_endpoint=otlp.root_url)
+    pipeline.publish(make_traces(TRACES))
+    settled(pipeline)
+    combined = by_model(pipeline)[PANEL]
+    assert {verdict.scores[0].passed for verdict in combined} == {False}, "a tie does not pass"
+    assert {(verdict.scores[1].metric, verdict.scores[1].value) for verdict in combined} == {("disagreement", 1.0)}
+
+    page = worker.counted(4 * TRACES)
+    series = {"judge": "safety", "judge_model": PANEL}
+    counted = {
+        (metric, outcome): page.value("tracejudge_verdicts_total", metric=metric, outcome=outcome, **series)
+        for metric, outcome in (("safety", "pass"), ("safety", "fail"), ("disagreement", "unrated"))
+    }
+    assert counted == {("safety", "pass"): 0, ("safety", "fail"): TRACES, ("disagreement", "unrated"): TRACES}
+    assert page.total("tracejudge_score_sum", metric="disagreement", **series) == TRACES
+    assert page.total("tracejudge_judge_circuit_open", judge_model=PANEL) == 0
+
+    def spans() -> Counter[str]:
+        return Counter(span.name for span in otlp.spans)
+
+    wait_until(lambda: spans()["evaluate safety"] == 3 * TRACES, 30, "all spans")
+    assert spans() == {"evaluate safety": 3 * TRACES, "chat judge-1": TRACES, "chat judge-2": TRACES}
+
+
+def test_while_one_endpoint_fails_nothing_is_combined_and_then_all(
+    pipeline: Pipeline, setup: dict[str, Any], other_endpoint: ChatEndpoint
+) -> None:
+    other_endpoint.behaviour = replies.failing(503)
+    worker = pipeline.worker(**setup)
+    pipeline.publish(make_traces(TRACES))
+    wait_until(lambda: pipeline.booked("scored") == TRACES, 30, "the healthy model's verdicts")
+    worker.program.wait_for("batch parked")
+    assert by_model(pipeline).keys() == {"judge-1"}
+    assert pipeline.account().lost == 0
+    wait_until(lambda: worker.scrape().value("tracejudge_batches_parked") > 0, 10, "the gauge")
+    other_endpoint.behaviour = replies.yes_no("yes")
+    settled(pipeline)
+    assert {verdict.scores[0].passed for verdict in by_model(pipeline)[PANEL]} == {True}
+    assert not [line for line in worker.program.output.splitlines() if "parked" in line and PANEL in line]
+
+
+@pytest.mark.faults
+def test_killed_between_members_and_panel_each_is_combined_once(
+    pipeline: Pipeline, setup: dict[str, Any], endpoint: ChatEndpoint
+) -> None:
+    endpoint.behaviour = replies.slow(0.1)
+    worker = pipeline.worker(**setup, batch_size=4)
+    pipeline.publish(make_traces(TRACES))
+    wait_until(lambda: pipeline.booked("scored") > TRACES // 2, 30, "some verdicts")
+    worker.program.kill()
+    pipeline.worker(**setup)
+    settled(pipeline)

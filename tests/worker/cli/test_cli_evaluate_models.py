@@ -1,0 +1,92 @@
+"""`tracejudge evaluate` with several models: a verdict by each, one that combines them, and a summary of all."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from cli_parts import Run, labelled, write_lines
+
+from judges.catalog import catalogue
+from judges.verdict import Verdict, evaluation_id
+from tracejudge import Trace
+
+PANEL = "majority(a,b,c)"
+TOGETHER = ("--model", "two", "--model", "one", "--model", "three", "--combine", "majority")
+
+
+def answering(*results: str) -> list[dict[str, str]]:
+    return [{"text": json.dumps({"rationale": "So.", "result": result})} for result in results]
+
+
+@pytest.fixture
+def _models(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - it makes the place
+    """Let three models say what each is told, in the order in which they are asked."""
+    said = {"one": ("b", ["yes", "yes"]), "two": ("a", ["yes", "no"]), "three": ("c", ["no", "no"])}
+    models: dict[str, Any] = {}
+    for name, (label, results) in said.items():
+        script = write_lines(f"{name}.jsonl", answering(*results))
+        models[name] = {"provider": "scripted", "model": label, "script": script, "max_in_flight": 1}
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps(models | {"default": {"provider": "lexical"}}))
+
+
+def traces() -> str:
+    return write_lines("t.jsonl", [labelled(None, trace_id=f"{number}", id=f"{number}") for number in range(2)])
+
+
+def verdicts() -> list[Verdict]:
+    return [msgspec.json.decode(line, type=Verdict) for line in Path("out.jsonl").read_bytes().splitlines()]
+
+
+@pytest.mark.usefixtures("_models")
+def test_each_model_has_a_verdict_and_one_more_combines_them(run: Run) -> None:
+    ended = run("evaluate", traces(), "--judge", "safety", *TOGETHER, "--output", "out.jsonl", "--json")
+    assert ended.code == 0
+    found = verdicts()
+    assert [(one.trace_id, one.judge_model) for one in found] == [
+        (trace, model) for trace in "01" for model in ("a", "b", "c", PANEL)
+    ]
+    combined = [one for one in found if one.judge_model == PANEL]
+    assert [one.scores[0].passed for one in combined] == [True, False]
+    assert {one.metrics for one in combined} == {("safety", "disagreement")}
+    assert {(one.calls, one.attempts, one.cost_usd) for one in combined} == {((), 0, 0.0)}
+    trace, version = Trace(trace_id="0", service="shop", output="", id="0"), catalogue()["safety"].version
+    assert combined[0].evaluation_id == evaluation_id(trace, "0", judge="safety", version=version, judge_model=PANEL)
+
+    rows = {row["model"]: row["metrics"] for row in ended.document["judges"]}
+    assert rows["a"]["safety"] == {"scored": 2, "mean": 0.5, "share_passed": 0.5}
+    assert rows[PANEL]["safety"] == {"scored": 2, "mean": 0.5, "share_passed": 0.5}
+    assert rows[PANEL]["disagreement"] == {"scored": 2, "mean": pytest.approx(2 / 3), "share_passed": None}
+    assert (ended.document["model"], ended.document["cost_usd"]) == ("a, b, c", None)
+
+
+@pytest.mark.usefixtures("_models")
+def test_the_summary_names_the_model_of_each_line(run: Run) -> None:
+    ended = run("evaluate", traces(), "--judge", "safety", *TOGETHER)
+    assert ended.code == 0
+    for name in ("a", "b", "c", PANEL):
+        assert f"safety by {name}" in ended.out
+
+
+@pytest.mark.usefixtures("_models")
+def test_without_a_way_to_combine_each_model_speaks_for_itself(run: Run) -> None:
+    given = ("--model", "one", "--model", "default", "--output", "out.jsonl")
+    assert run("evaluate", traces(), "--judge", "safety", *given).code == 0
+    assert [one.judge_model for one in verdicts()] == ["b", "lexical"] * 2
+
+
+@pytest.mark.usefixtures("_models")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--model", "one", "--combine", "mean"), "--combine needs several models"),
+        (("--model", "one", "--model", "one"), "names a judge model twice"),
+        (("--model", "one", "--model", "two", "--combine", "median"), "'median' is not one of"),
+        (("--model", "one", "--model", "tow"), "there is no [models.tow]"),
+    ],
+)
+def test_what_cannot_be_combined_is_wrong_usage(run: Run, given: tuple[str, ...], said: str) -> None:
+    ended = run("evaluate", traces(), "--judge", "safety", *given)
+    assert ended.code == 2
+    assert said in ended.err

@@ -1,0 +1,313 @@
+"""Judges of a user's own: from the configuration, from a folder, with templates; and one line for every mistake."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from judges.catalog import catalogue, configured
+from worker import configuration, files
+from worker.configuration import load
+from worker.settings import Settings, SettingsError
+
+FILE = "tracejudge.toml"
+POLITE = 'instructions = "Is {{ outputs }} polite?"\n'
+FACTS = 'template = "facts.yaml"\nanswer = { as = "facts_grounding" }\n'
+TEMPLATE = """\
+prompt:
+  template: "Look for {{response}} in {{context_document}}, for {{user_request}}."
+  template_variables: [user_request, context_document, response]
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name: str, text: str | bytes) -> str:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return name
+
+
+def versions(settings: Settings) -> Mapping[str, str]:
+    return {name: judge.version for name, judge in configured(settings.judges).items()}
+
+
+def said(variables: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(variables or {})
+    line = str(caught.value)
+    assert line.isprintable(), "one line, and nothing a terminal obeys"
+    return line
+
+
+# --- where judges come from ---
+
+
+def test_a_file_of_the_folder_is_the_table_of_its_name() -> None:
+    write(FILE, f"judges_folder = 'mine'\n[judges.polite]\n{POLITE}")
+    write("mine/kind.toml", POLITE)
+    settings = load({})
+    assert settings.judges == {"polite": {"instructions": "Is {{ outputs }} polite?"}} | {
+        "kind": {"instructions": "Is {{ outputs }} polite?"}
+    }
+    judges = configured(settings.judges)
+    assert list(judges) == [*catalogue(), "polite", "kind"]
+    assert judges["kind"].metric_names == ("kind",)
+
+
+def test_rules_may_name_judges_of_the_folder() -> None:
+    write(FILE, "judges_folder = 'mine'\n[[rules]]\nname = 'all'\njudges = ['kind', 'safety']\n")
+    write("mine/kind.toml", POLITE)
+    assert load({}).rules[0].judges == ("kind", "safety")
+    write(FILE, "judges_folder = 'mine'\n[[rules]]\nname = 'all'\njudges = ['knid']\n")
+    assert said() == f"{FILE}: rules[0].judges: there is no judge 'knid'; did you mean kind?"
+
+
+def test_other_files_of_the_folder_are_let_be() -> None:
+    write(FILE, "judges_folder = 'mine'")
+    write("mine/kind.toml", POLITE)
+    for name in ("mine/README.md", "mine/facts.yaml", "mine/.kind.toml", "mine/kind.toml~", "mine/deeper/x.toml"):
+        write(name, b"\xff")
+    Path("mine/folder.toml").mkdir()
+    assert list(load({}).judges) == ["kind"]
+
+
+def test_the_folder_is_relative_to_the_file_that_names_it() -> None:
+    write("conf/one.toml", "judges_folder = 'mine'")
+    write("conf/mine/kind.toml", POLITE)
+    settings = load({}, "conf/one.toml")
+    assert (list(settings.judges), settings.judges_folder) == (["kind"], "conf/mine")
+
+
+def test_the_folder_of_a_variable_is_relative_to_the_working_directory() -> None:
+    write("conf/one.toml", "judges_folder = 'mine'")
+    write("conf/mine/kind.toml", POLITE)
+    write("other/polite.toml", POLITE)
+    variables = {"TRACEJUDGE_JUDGES_FOLDER": "other"}
+    assert list(load(variables, "conf/one.toml").judges) == ["polite"]
+    assert list(load({}, "conf/one.toml", {"judges_folder": "other"}).judges) == ["polite"]
+
+
+def test_settings_of_built_in_judges_stand_beside_judges_of_ones_own() -> None:
+    write(FILE, f"[judges.faithfulness]\npass_at = 5\n[judges.polite]\n{POLITE}")
+    judges = configured(load({}).judges)
+    assert judges["faithfulness"].version != catalogue()["faithfulness"].version
+    assert judges["polite"].name == "polite"
+
+
+def test_a_judge_may_stand_in_a_variable() -> None:
+    tables = {"polite": {"instructions": "Is {{ outputs }} polite?"}}
+    assert load({"TRACEJUDGE_JUDGES": json.dumps(tables)}).judges == tables
+
+
+# --- templates ---
+
+
+def test_a_template_is_read_at_the_start_and_never_again() -> None:
+    write(FILE, "judges_folder = 'mine'")
+    write("mine/grounded.toml", FACTS)
+    write("mine/facts.yaml", TEMPLATE)
+    settings = load({})
+    assert settings.judges["grounded"]["template"] == {"file": "facts.yaml", "text": TEMPLATE}
+    Path("mine/facts.yaml").unlink()
+    (fixed,) = configured(settings.judges)["grounded"].fixed_parts
+    assert "Look for {{response}} in {{context_document}}" in fixed
+
+
+def test_a_template_is_relative_to_the_file_that_names_it() -> None:
+    write("conf/one.toml", "judges_folder = 'mine'\n[judges.above]\ntemplate = 'facts.yaml'\n")
+    write("conf/facts.yaml", TEMPLATE)
+    write("conf/mine/beside.toml", "template = '../facts.yaml'")
+    judges = load({}, "conf/one.toml").judges
+    assert {name: table["template"] for name, table in judges.items()} == {
+        "above": {"file": "facts.yaml", "text": TEMPLATE},
+        "beside": {"file": "../facts.yaml", "text": TEMPLATE},
+    }
+
+
+def test_the_same_template_is_the_same_version_wherever_it_lies() -> None:
+    write(FILE, "[judges.grounded]\ntemplate = 'facts.yaml'\n")
+    write("facts.yaml", TEMPLATE)
+    write("mine/other.yaml", TEMPLATE)
+    write("mine/grounded.toml", "template = 'other.yaml'\n")
+    here, there = versions(load({})), versions(load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}, os.devnull))
+    assert here["grounded"] == there["grounded"]
+    write("facts.yaml", TEMPLATE.replace("Look for", "Seek"))
+    assert versions(load({}))["grounded"] != here["grounded"]
+
+
+def test_a_judge_in_a_file_of_python_is_relative_to_the_file_that_names_it() -> None:
+    write("mine/length.toml", 'code = "judging.py:short"')
+    write(
+        "mine/judging.py",
+        (
+            "from judges.code import judge\n"
+            "@judge(needs=['output'], version='1')\n"
+            "def short(trace):\n    '''Is it short?'''\n    return len(trace.output) < 9\n"
+        ),
+    )
+    table = load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}).judges["length"]
+    assert table["code"] == "mine/judging.py:short"
+
+
+# --- mistakes ---
+
+NAMING = "a judge's name is of at most 64 small letters, digits and '_', a letter first"
+BUILT_IN = "bears the name of a built-in judge; rename it; settings of that one stand in tracejudge.toml under"
+KINDS = "a judge of your own has one of instructions, custom_prompt, template, code"
+MAKE = "make that folder, or take the key out"
+LONG = "#" * (files.MAX_BYTES + 1)
+
+MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
+    # the folder
+    "no such folder": (
+        {FILE: "judges_folder = 'mine'"},
+        f"{FILE}: judges_folder: mine cannot be read (No such file or directory); {MAKE}",
+    ),
+    "a file for a folder": (
+        {FILE: "judges_folder = 'facts.yaml'", "facts.yaml": TEMPLATE},
+        f"{FILE}: judges_folder: facts.yaml cannot be read (Not a directory); {MAKE}",
+    ),
+    "blank folder": ({FILE: "judges_folder = ' '"}, f"{FILE}: judges_folder: must be a string that is not blank"),
+    # the files in it
+    "not TOML": (
+        {"mine/kind.toml": "a = = b"},
+        "mine/kind.toml: is not TOML: Invalid value (at line 1, column 5); mend it there",
+    ),
+    "nested without end": (
+        {"mine/kind.toml": f"a = {'[' * 100_000}"},
+        "mine/kind.toml: is not TOML: it is nested too deep; mend it there",
+    ),
+    "not UTF-8": ({"mine/kind.toml": b'asks = "\xff"'}, "mine/kind.toml: is not UTF-8; save it as UTF-8"),
+    "too long": (
+        {"mine/kind.toml": LONG},
+        "mine/kind.toml: is longer than 1 MiB; name the file of a judge, NAME.toml",
+    ),
+    "name of a file": (
+        {"mine/Be-Kind.toml": POLITE},
+        f"mine/Be-Kind.toml: bears no name of a judge; {NAMING}: rename it",
+    ),
+    "name of a table": (
+        {FILE: f'[judges."Be kind"]\n{POLITE}'},
+        f"{FILE}: judges.Be kind: {NAMING}; rename it",
+    ),
+    "name of a built-in judge": (
+        {"mine/safety.toml": POLITE},
+        f"mine/safety.toml: {BUILT_IN} [judges.safety]",
+    ),
+    "settings of a built-in judge": (
+        {"mine/faithfulness.toml": "pass_at = 3"},
+        f"mine/faithfulness.toml: {BUILT_IN} [judges.faithfulness]",
+    ),
+    "name of a built-in judge in a table": (
+        {FILE: f"[judges.safety]\n{POLITE}"},
+        f"{FILE}: judges.safety: {BUILT_IN} [judges.safety]",
+    ),
+    "a name twice": (
+        {FILE: f"judges_folder = 'mine'\n[judges.kind]\n{POLITE}", "mine/kind.toml": POLITE},
+        (
+            f"mine/kind.toml: the judge kind is there twice: {FILE}: judges.kind bears that name too; "
+            "rename one of them, or take it out"
+        ),
+    ),
+    # what they hold
+    "nothing": (
+        {"mine/kind.toml": ""},
+        f"mine/kind.toml: does not say what the judge asks; {KINDS}",
+    ),
+    "nothing in a table": (
+        {FILE: "[judges.refunds]\nasks = 'Is it?'"},
+        f"{FILE}: judges.refunds: there is no such judge; {KINDS}",
+    ),
+    "nearly a built-in judge": (
+        {FILE: "[judges.safty]"},
+        f"{FILE}: judges.safty: there is no such judge; did you mean safety?",
+    ),
+    "a key of a file": (
+        {"mine/refunds.toml": f"{POLITE}result = {{ integer = [1, 5], pass_at = 9 }}"},
+        "mine/refunds.toml: result.pass_at: must be within the range, from 1 to 5",
+    ),
+    "a key of a table": (
+        {FILE: f"[judges.refunds]\n{POLITE}result = {{ integer = [1, 5], pass_at = 9 }}"},
+        f"{FILE}: judges.refunds.result.pass_at: must be within the range, from 1 to 5",
+    ),
+    # templates
+    "no such template": (
+        {"mine/grounded.toml": FACTS},
+        (
+            "mine/grounded.toml: template: mine/facts.yaml: cannot be read (No such file or directory); "
+            "name a template file"
+        ),
+    ),
+    "no such template of a table": (
+        {FILE: "[judges.grounded]\ntemplate = 'facts.yaml'"},
+        (
+            f"{FILE}: judges.grounded.template: facts.yaml: cannot be read (No such file or directory); "
+            "name a template file"
+        ),
+    ),
+    "a folder for a template": (
+        {"mine/grounded.toml": "template = '.'"},
+        "mine/grounded.toml: template: mine: cannot be read (Is a directory); name a template file",
+    ),
+    "a template in place": (
+        {"mine/grounded.toml": "template = { file = 'x', text = 'y' }"},
+        'mine/grounded.toml: template: must be the name of a file, as "facts.yaml"',
+    ),
+    "a zero in the name of a template": (
+        {"mine/grounded.toml": 'template = "a\\u0000b"'},
+        "mine/grounded.toml: template: mine/a?b: is no name of a file; name a template file",
+    ),
+    "a template that is too long": (
+        {"mine/grounded.toml": FACTS, "mine/facts.yaml": LONG},
+        "mine/grounded.toml: template: mine/facts.yaml: is longer than 1 MiB; name a template file",
+    ),
+    "a template that is not UTF-8": (
+        {"mine/grounded.toml": FACTS, "mine/facts.yaml": b"\xff"},
+        "mine/grounded.toml: template: mine/facts.yaml: is not UTF-8; save it as UTF-8",
+    ),
+    "a template that is none": (
+        {"mine/grounded.toml": FACTS, "mine/facts.yaml": TEMPLATE.replace("response]", "answer]")},
+        (
+            "mine/grounded.toml: template: facts.yaml: prompt.template: uses response, which is not declared; "
+            "declare it in prompt.template_variables, or take it out"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "line"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line_with_file_key_and_mend(given: Mapping[str, str | bytes], line: str) -> None:
+    for name, text in given.items():
+        write(name, text)
+    assert said({} if FILE in given else {"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == line
+
+
+def test_a_link_to_a_file_that_is_gone_is_no_judge_less() -> None:
+    Path("mine").mkdir()
+    Path("mine/kind.toml").symlink_to("gone.toml")
+    line = said({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
+    assert line.startswith("mine/kind.toml: cannot be read (No such file or directory)")
+
+
+def test_a_judge_that_no_rule_names_is_checked_all_the_same() -> None:
+    write(FILE, f"[[rules]]\nname = 'all'\njudges = ['safety']\n[judges.polite]\n{POLITE}result = 'maybe'\n")
+    assert said().startswith(f"{FILE}: judges.polite.result: ")
+
+
+def test_the_settings_hold_all_that_a_worker_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("conf/one.toml", f"judges_folder = 'mine'\n[judges.polite]\n{POLITE}")
+    write("conf/mine/grounded.toml", FACTS)
+    write("conf/mine/facts.yaml", TEMPLATE)
+    settings = load({}, "conf/one.toml")
+    before = versions(settings)
+    monkeypatch.chdir("/")
+    assert versions(settings) == before
+    assert configuration.CONFIG_NAME == FILE

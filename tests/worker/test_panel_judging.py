@@ -1,0 +1,318 @@
+"""Several models on one question: a verdict each, and one that combines them, whatever dies in between."""
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from judging_parts import HOUR_S, Desks, assert_settled, holders, letters, soon
+from panel_parts import NO, PANEL, TOGETHER, balanced, chosen, finish, panel_desk, verdicts
+from stage_parts import Ground, make_trace
+from structlog.testing import capture_logs
+
+from judges.models.model import ModelUnavailableError
+from judges.models.scripted import Step
+from judges.verdict import Score, evaluation_id
+from worker.batches import fresh_id, head
+from worker.books import read_account
+from worker.leases import Leases
+from worker.ledger import Ledger
+from worker.store import StoreError
+
+DISAGREEMENT = pytest.approx(2 / 3)
+
+
+def test_each_model_has_a_verdict_and_one_combines_them(ground: Ground, desk: Desks) -> None:
+    worker = panel_desk(desk)
+    chosen(ground, 1)
+    finish(ground, worker)
+    assert_settled(ground, scored=4)
+    found = verdicts(ground)
+    assert {name: found[name].scores[0].passed for name in found} == {"a": True, "b": True, "c": False, PANEL: True}
+    combined, trace = found[PANEL], make_trace(0)
+    assert combined.evaluation_id == evaluation_id(
+        trace, str(trace.id), judge="safety", version=combined.judge_version, judge_model=PANEL
+    )
+    majority, disagreement = combined.scores
+    assert majority == Score("safety", 1.0, label="pass", passed=True)
+    assert (disagreement.metric, disagreement.value, disagreement.passed) == ("disagreement", DISAGREEMENT, None)
+    assert combined.metrics == ("safety", "disagreement")
+    assert combined.rationale == "2 of 3 models pass"
+    assert (combined.trace_id, combined.span_id, combined.service) == (trace.trace_id, trace.span_id, trace.service)
+
+
+def test_the_members_verdicts_bear_what_was_paid(ground: Ground, desk: Desks) -> None:
+    worker = panel_desk(desk)
+    chosen(ground, 1)
+    finish(ground, worker)
+    found = verdicts(ground)
+    combined = found.pop(PANEL)
+    assert (combined.calls, combined.attempts, combined.input_tokens, combined.output_tokens) == ((), 0, 0, 0)
+    assert combined.cost_usd == 0
+    assert all(one.attempts == 1 and (one.cost_usd or 0) > 0 for one in found.values())
+
+
+def test_a_panel_s_batch_holds_no_texts(ground: Ground) -> None:
+    of = chosen(ground, 3, batch_size=2)
+    batches = [batch for batch in ground.batches().values() if batch.judge_model == PANEL]
+    assert of.keys() == {"a", "b", "c", PANEL}
+    assert {(item.trace.output, item.trace.input) for batch in batches for item in batch.items} == {("", None)}
+    members = {batch.judge_model: batch for batch in ground.batches().values() if batch.judge_model != PANEL}
+    assert all(item.trace.output for batch in members.values() for item in batch.items)
+    assert all(one.keep for batch in members.values() for item in batch.items for one in item.evaluations)
+    assert ground.waiting().keys() == {"a", "b", "c", PANEL}
+
+
+def test_before_its_members_it_waits_quietly_and_tries_nothing(ground: Ground, desk: Desks) -> None:
+    worker = panel_desk(desk)
+    of = chosen(ground, 1)
+    with capture_logs() as lines:
+        worker.run(of[PANEL])
+    assert holders(ground) == {of[PANEL]: "parked"}
+    assert ground.leases()[of[PANEL]] == soon(1.0)
+    assert [line for line in lines if line["log_level"] != "info"] == []
+    assert (ground.outbox("j"), letters(ground)) == ([], {})
+    assert ground.client.exists(ground.keys.tries(of[PANEL])) == 0
+    finish(ground, worker)
+    assert_settled(ground, scored=4)
+
+
+@pytest.mark.parametrize(("age_s", "wait_s"), [(0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)])
+def test_it_looks_again_sooner_while_it_is_young(ground: Ground, desk: Desks, age_s: float, wait_s: float) -> None:
+    worker = panel_desk(desk, a=Step(failure="timeout"))
+    chosen(ground, 1, age_s=age_s)
+    worker.sweep()
+    (batch_id,) = [name for name, batch in ground.batches().items() if batch.judge_model == PANEL]
+    assert ground.leases()[batch_id] == pytest.approx(wait_s - 1, abs=2.5)
+
+
+def test_as_long_as_one_member_is_missing_it_is_not_combined(ground: Ground, desk: Desks) -> None:
+    worker = panel_desk(desk, c=Step(failure="timeout"))
+    chosen(ground, 1)
+    finish(ground, worker)
+    assert verdicts(ground).keys() == {"a", "b"}
+    assert (balanced(ground).scored, balanced(ground).waiting) == (2, 2)
+    finish(ground, panel_desk(desk))
+    assert verdicts(ground)[PANEL].scores[0].passed
+    assert_settled(ground, scored=4)
+
+
+def test_what_members_could_not_say_is_an_answer_too(ground: Ground, desk: Desks) -> None:
+    broken = Step(text="no JSON", refusal=True)
+    worker = panel_desk(desk, a=broken, b=broken)
+    chosen(ground, 1)
+    finish(ground, worker)
+    combined = verdicts(ground)[PANEL]
+    assert (combined.outcome, combined.reason) == ("unscored", "refusal")
+    assert combined.note == "1 of 3 models gave a score, which are too few to combine"
+    account = balanced(ground)
+    assert (account.scored, account.unscored, account.waiting) == (1, 3, 0)
+
+
+# --- whatever dies in between ---
+
+
+def test_a_worker_that_dies_between_members_and_panel_leaves_it_to_another(ground: Ground, desk: Desks) -> None:
+    of = chosen(ground, 1)
+    for name in ("a", "b", "c"):
+        panel_desk(desk).run(of[name])
+    assert Leases(ground.store, tries_ttl_s=60).take(PANEL, "dead", 1), "held by one that never comes back"
+    ground.make_due(of[PANEL])
+    panel_desk(desk).sweep()
+    assert_settled(ground, scored=4)
+    assert verdicts(ground)[PANEL].scores[0].passed
+
+
+def test_a_batch_that_is_there_twice_combines_once(ground: Ground, desk: Desks) -> None:
+    of = chosen(ground, 2)
+    twice(ground, of[PANEL])
+    for worker in (panel_desk(desk), panel_desk(desk, a=NO, b=NO)):
+        finish(ground, worker)
+    combined = [verdict for verdict in ground.outbox("j") if verdict["judge_model"] == PANEL]
+    assert len({one["evaluation_id"] for one in combined}) == len(combined) == 2
+    assert balanced(ground).scored == 8
+
+
+def twice(ground: Ground, batch_id: str) -> None:
+    """Write a batch a second time under another id."""
+    batch = ground.batches()[batch_id]
+    other = fresh_id(batch.judge_model, batch.created_at)
+    items = b",".join(msgspec.json.encode(item) for item in batch.items)
+    payload = head(other, batch.model, batch.judge_model, batch.created_at).encode() + items + b"]}"
+    ground.client.set(ground.keys.batch(other), payload)
+    ground.client.hincrby(ground.keys.waiting, batch.judge_model, len(payload))
+    ground.client.zadd(ground.keys.leases, {other: 1})
+
+
+def balanced_but_doubled(ground: Ground) -> bool:
+    """Tell whether nothing is lost; what stands in two batches is seen waiting twice."""
+    ids = [one.id for batch in ground.batches().values() for item in batch.items for one in item.evaluations]
+    doubled = len(ids) - len(set(ids))
+    return -doubled <= read_account(ground.store).lost <= 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_in_whatever_order_and_whoever_is_lost_each_ends_once(ground: Ground, desk: Desks, seed: int) -> None:
+    by = random.Random(seed)
+    of = chosen(ground, 3)
+    workers = [panel_desk(desk), panel_desk(desk)]
+    leases = Leases(ground.store, tries_ttl_s=60)
+    for _ in range(12):
+        name = by.choice(list(of))
+        if not ground.batches():
+            break
+        ground.make_due()
+        match by.choice(["judge", "judge", "lose", "sweep", "double"]):
+            case "judge":
+                by.choice(workers).run(of[name])
+            case "lose":
+                leases.take(name, "lost", 1)
+            case "sweep":
+                by.choice(workers).sweep()
+            case "double" if of[name] in ground.batches():
+                twice(ground, of[name])
+        assert balanced_but_doubled(ground)
+    finish(ground, workers[0])
+    assert_settled(ground, scored=12)
+    ended = [one["evaluation_id"] for one in ground.outbox("j")]
+    assert len(set(ended)) == len(ended) == 12
+
+
+def test_an_answer_of_redis_that_is_lost_combines_nothing_twice(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = panel_desk(desk)
+    chosen(ground, 1)
+    record, lost = worker.ledger.record, iter([True] * 3)
+
+    def lossy(finished: Any) -> list[bool]:
+        answer = record(finished)
+        if next(lost, False):
+            raise StoreError("Redis does not answer (TimeoutError)")
+        return answer
+
+    monkeypatch.setattr(worker.ledger, "record", lossy)
+    finish(ground, worker)
+    assert_settled(ground, scored=4)
+    assert verdicts(ground).keys() == {"a", "b", "c", PANEL}
+
+
+def test_while_redis_is_away_it_goes_on_waiting(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = panel_desk(desk)
+    of = chosen(ground, 1)
+
+    def away(*_: object) -> None:
+        raise StoreError("Redis does not answer (TimeoutError)")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Ledger, "assessments", away)
+        finish(ground, worker)
+    assert ground.batches().keys() == {of[PANEL]}
+    finish(ground, worker)
+    assert_settled(ground, scored=4)
+
+
+# --- what the ledger does not tell ---
+
+
+def test_scores_that_were_not_kept_are_missing(ground: Ground, desk: Desks) -> None:
+    """An older worker, or one without the panel, has judged a member."""
+    of = chosen(ground, 1)
+    for name in ("a", "b"):
+        (item,) = ground.batches()[of[name]].items
+        ground.client.set(ground.keys.ledger(item.evaluations[0].id), "scored", ex=60)
+    finish(ground, panel_desk(desk))
+    combined = verdicts(ground)[PANEL]
+    assert (combined.outcome, combined.reason) == ("unscored", "missing_input")
+
+
+def test_what_a_member_was_removed_for_does_not_hold_the_panel_up(ground: Ground, desk: Desks) -> None:
+    of = chosen(ground, 1)
+    (item,) = ground.batches()[of["c"]].items
+    ground.client.set(ground.keys.ledger(item.evaluations[0].id), "removed", ex=60)
+    finish(ground, panel_desk(desk))
+    assert verdicts(ground)[PANEL].scores[0].passed
+
+
+def test_the_ledger_keeps_scores_only_where_they_are_combined(ground: Ground, desk: Desks) -> None:
+    worker = panel_desk(desk)
+    chosen(ground, 1)
+    finish(ground, worker)
+    kept = {
+        name: ground.client.get(ground.keys.ledger(one.evaluation_id)).decode()
+        for name, one in verdicts(ground).items()
+    }
+    assert kept.pop(PANEL) == "scored"
+    assert kept["a"] == (
+        '{"outcome":"scored","scores":[{"metric":"safety","value":1.0,"raw":1.0,"label":"yes","passed":true}]}'
+    )
+    alone = panel_desk(desk, rules=(msgspec.structs.replace(TOGETHER, model="default", combine=None),))
+    chosen(ground, 1, first=1, rules=alone.settings.rules)
+    finish(ground, alone)
+    assert sum(ground.client.get(key) == b"scored" for key in ground.client.scan_iter(ground.keys.ledger("*"))) == 2
+
+
+# --- given up ---
+
+
+def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(ground: Ground, desk: Desks) -> None:
+    of = chosen(ground, 1)
+    others = (msgspec.structs.replace(TOGETHER, combine="all"),)
+    stranger = panel_desk(desk, rules=others, asked=lambda: frozenset(of))
+    finish(ground, stranger)
+    assert ground.batches().keys() == {of[PANEL]}
+    finish(ground, panel_desk(desk))
+    assert_settled(ground, scored=4)
+
+
+def test_without_any_worker_that_knows_it_a_panel_is_given_up(ground: Ground, desk: Desks) -> None:
+    chosen(ground, 1, age_s=7 * HOUR_S)
+    others = (msgspec.structs.replace(TOGETHER, combine="all"),)
+    finish(ground, panel_desk(desk, rules=others, asked=lambda: frozenset("abc")))
+    assert balanced(ground).reasons == {"dead:unknown_judge_version": 1}
+
+
+def test_a_panel_is_given_up_for_the_reason_of_its_member(ground: Ground, desk: Desks) -> None:
+    away = Step(failure="judge_unavailable")
+    chosen(ground, 1, age_s=7 * HOUR_S)
+    worker = panel_desk(desk, c=away)
+    by_model = {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
+    for name in ("a", "b", "c", PANEL):
+        worker.run(by_model[name])
+    account = balanced(ground)
+    assert (account.scored, account.reasons) == (2, {"dead:judge_unavailable": 2})
+    assert {letter.judge_model for letter in letters(ground).values()} == {"c", PANEL}
+
+
+def test_a_member_that_is_only_late_is_a_timeout(ground: Ground, desk: Desks) -> None:
+    chosen(ground, 1, age_s=7 * HOUR_S)
+    by_model = {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
+    panel_desk(desk).run(by_model[PANEL])
+    assert balanced(ground).reasons == {"dead:timeout": 1}
+    finish(ground, panel_desk(desk))
+    assert (balanced(ground).scored, balanced(ground).dead) == (3, 1)
+
+
+def test_an_unforeseen_error_is_a_fault_of_ours(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("a text")
+
+    worker = panel_desk(desk)
+    of = chosen(ground, 1)
+    monkeypatch.setattr("worker.judging.panels.combine", broken)
+    with capture_logs() as lines:
+        for name in ("a", "b", "c", PANEL):
+            worker.run(of[name])
+    assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
+    assert ground.leases()[of[PANEL]] > 50
+    assert "a text" not in str(lines)
+
+
+def test_other_members_are_asked_while_one_is_away(ground: Ground, desk: Desks) -> None:
+    def away(_: object) -> str:
+        raise ModelUnavailableError("away")
+
+    worker = panel_desk(desk, a=away)
+    chosen(ground, 5)
+    finish(ground, worker)
+    assert balanced(ground).scored == 10

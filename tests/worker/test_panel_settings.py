@@ -1,0 +1,145 @@
+"""Rules that name several models: what they may say, and the one line that says what is wrong."""
+
+import json
+
+import pytest
+
+from judges.catalog import catalogue
+from worker.configuration import load
+from worker.seats import Seats, providers
+from worker.settings import Rule, Settings, SettingsError
+
+NAMES = ("default", "one", "two")
+BASE = {"name": "all", "judges": ["safety"]}
+
+
+def loaded(rule: dict[str, object], models: dict[str, dict[str, object]] | None = None) -> Settings:
+    given = models or {name: {"provider": "lexical", "label": f"judge-{name}"} for name in NAMES}
+    return load({"TRACEJUDGE_MODELS": json.dumps(given), "TRACEJUDGE_RULES": json.dumps([BASE | rule])})
+
+
+def test_a_rule_may_name_several_models() -> None:
+    (rule,) = loaded({"model": ["two", "one"], "combine": "all"}).rules
+    assert (rule.models, rule.combine) == (("two", "one"), "all")
+
+
+@pytest.mark.parametrize("model", ["one", ["one"]])
+def test_one_model_may_stand_in_a_list(model: object) -> None:
+    settings = loaded({"model": model})
+    assert settings.rules[0].models == ("one",)
+    assert Seats(settings, catalogue()).panels == {}
+
+
+@pytest.mark.parametrize("combine", ["majority", "mean", "min", "max", "all"])
+def test_a_panel_s_name_tells_how_it_combines_and_whom(combine: str) -> None:
+    seats = Seats(loaded({"model": ["two", "one"], "combine": combine}), catalogue())
+    assert list(seats.panels) == [f"{combine}(judge-one,judge-two)"]
+
+
+MISTAKES = {
+    "no way to combine": (
+        {"model": ["one", "two"]},
+        ".combine: is missing; say how verdicts of several models combine: one of majority, mean, min, max, all",
+    ),
+    "nothing to combine": (
+        {"model": "one", "combine": "mean"},
+        ".combine: needs several models; name them as model, or take combine out",
+    ),
+    "nothing to combine in a list": (
+        {"model": ["one"], "combine": "mean"},
+        ".combine: needs several models; name them as model, or take combine out",
+    ),
+    "an unknown way": (
+        {"model": ["one", "two"], "combine": "median"},
+        ".combine: must be one of all, majority, max, mean, min",
+    ),
+    "no model": ({"model": []}, ".model: is empty; name at least one model, or take the key out"),
+    "an unknown model": (
+        {"model": ["one", "tow"], "combine": "all"},
+        ".model: there is no [models.tow]; did you mean two?",
+    ),
+    "a model twice": (
+        {"model": ["one", "two", "one"], "combine": "all"},
+        ".model: 'judge-one' is there twice; name each judge model once",
+    ),
+    "neither name nor list": ({"model": 3}, '.model: must be a string or a list, as ["…"]'),
+    "an egress without one of them": (
+        {"model": ["one", "two"], "combine": "all", "egress": ["one"]},
+        ".egress: keeps the rule's own model 'two' out; add it, or take egress out",
+    ),
+}
+
+
+@pytest.mark.parametrize(("rule", "said"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line(rule: dict[str, object], said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        loaded(rule)
+    assert str(caught.value) == f"TRACEJUDGE_RULES: rules[0]{said}"
+
+
+def test_a_limit_in_usd_needs_a_price() -> None:
+    judge = {"paths": {"instructions": "Is {{ trace }} sound?", "max_usd": 0.5}}
+    environment = {"TRACEJUDGE_JUDGES": json.dumps(judge), "TRACEJUDGE_RULES": '[{"name": "a", "judges": ["paths"]}]'}
+    with pytest.raises(SettingsError) as caught:
+        load(environment)
+    assert str(caught.value) == (
+        "TRACEJUDGE_RULES: rules[0].model: [models.default] has no price to keep max_usd by; give it a price, or take"
+        " max_usd out of the judge 'paths'"
+    )
+
+
+def test_so_many_models_are_enough() -> None:
+    names = [f"m{number}" for number in range(10)]
+    models: dict[str, dict[str, object]] = {name: {"provider": "lexical", "label": name} for name in names}
+    with pytest.raises(SettingsError, match=r"rules\[0\]\.model: names 10 models; name at most 9"):
+        loaded({"model": names, "combine": "all"}, models)
+    assert len(loaded({"model": names[:9], "combine": "all"}, models).rules[0].models) == 9
+
+
+def test_two_settings_of_one_judge_model_are_no_two_opinions() -> None:
+    same = {name: {"provider": "lexical"} for name in NAMES}
+    with pytest.raises(SettingsError, match=r"'lexical' is there twice; name each judge model once"):
+        loaded({"model": ["one", "two"], "combine": "all"}, same)
+
+
+def test_a_comma_would_make_two_members_of_one() -> None:
+    models: dict[str, dict[str, object]] = {
+        "one": {"provider": "lexical", "label": "a,b"},
+        "two": {"provider": "lexical", "label": "c"},
+    }
+    with pytest.raises(SettingsError, match=r"'a,b' holds a comma; give \[models.one\] a label without"):
+        loaded({"model": ["one", "two"], "combine": "all"}, models)
+    assert loaded({"model": "one"}, models).rules, "alone it may be named as it likes"
+
+
+@pytest.mark.parametrize("label", ["code", "majority(a,b)", "all()", "code()", "min(a\nb)"])
+def test_no_model_is_named_as_what_is_none(label: str) -> None:
+    with pytest.raises(SettingsError, match=r"models\.default\.label: .* is how we name what is no model"):
+        loaded({}, {"default": {"provider": "lexical", "label": label}})
+
+
+@pytest.mark.parametrize("name", ["code()", "mean(a,b)"])
+def test_nor_its_table(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"is how we name what is no model; rename the table"):
+        loaded({"model": name}, {name: {"provider": "lexical"}})
+
+
+@pytest.mark.parametrize("label", ["codestral", "code-llama", "majority", "max (large)", "mini"])
+def test_other_names_are_free(label: str) -> None:
+    assert loaded({}, {"default": {"provider": "lexical", "label": label}}).models["default"].judge_model == label
+
+
+def test_a_table_may_be_named_code() -> None:
+    settings = loaded({"model": "code"}, {"code": {"provider": "lexical"}})
+    assert Seats(settings, catalogue()).named("code").judge_model == "lexical"
+
+
+def test_a_panel_of_heuristics_is_one() -> None:
+    settings = loaded({"model": ["one", "two"], "combine": "min"})
+    assert providers(settings)["min(judge-one,judge-two)"] == "lexical"
+    other: dict[str, dict[str, object]] = {
+        **{name: {"label": name, "provider": "lexical"} for name in NAMES},
+        "two": {"model": "m", "base_url": "http://127.0.0.1/v1"},
+    }
+    assert "min(m,one)" not in providers(loaded({"model": ["one", "two"], "combine": "min"}, other))
+    assert Rule(name="r", judges=()).models == ("default",)

@@ -1,0 +1,31 @@
+"""Where a judge comes from, and what the template says about itself that it asks with."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from judges.catalog import catalogue
+from judges.defined.installed import installed
+from judges.defined.template import metadata_of
+from worker.settings import Settings
+
+__all__ = ["BUILT_IN", "CONFIGURATION", "INSTALLED", "origin", "template"]
+
+BUILT_IN: Final = "built-in"
+INSTALLED: Final = "installed distribution"
+CONFIGURATION: Final = "configuration"
+
+
+def origin(name: str, settings: Settings) -> str:
+    """Say where a judge is defined: here, in a file of the folder, or in the configuration."""
+    if name in catalogue():
+        return BUILT_IN
+    if name in installed(frozenset(catalogue())):
+        return INSTALLED
+    file = Path(settings.judges_folder or "", f"{name}.toml")
+    return str(file) if settings.judges_folder and file.is_file() else CONFIGURATION
+
+
+def template(name: str, settings: Settings) -> Mapping[str, object] | None:
+    """Give the file and the metadata of a judge's template; nothing for a judge without one."""
+    return metadata_of(settings.judges.get(name, {}))

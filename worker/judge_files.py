@@ -1,0 +1,188 @@
+"""The tables that define judges: those of the configuration, and one file each in a folder.
+
+They are read whole at the start, with the templates they name: the settings then hold everything, and nothing is read
+again while workers judge.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from judges.catalog import catalogue
+from judges.defined import KINDS, DefinitionError, define, is_definition
+from judges.defined.installed import installed
+from judges.judge import Judge
+from worker.files import read_text, read_toml
+from worker.settings import SettingsError
+from worker.wording import complaint, nearest
+
+__all__ = ["JudgeTable", "Place", "check", "checked", "of_folder", "of_tables", "read_judge"]
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_NAMING: Final = "a judge's name is of at most 64 small letters, digits and '_', a letter first"
+_KINDS: Final = ", ".join(KINDS)
+_ENDING: Final = ".toml"
+
+
+class Place(NamedTuple):
+    """Where the table of a judge stands.
+
+    Attributes:
+        file: A file, or a variable.
+        table: The name of the table in it; nothing where the file is the table.
+    """
+
+    file: str
+    table: str = ""
+
+    def at(self, key: str = "") -> str:
+        """Name a key of the table, as errors begin."""
+        return ": ".join(filter(None, (self.file, ".".join(filter(None, (self.table, key))))))
+
+
+class JudgeTable(NamedTuple):
+    """What defines or configures one judge, with the text of a template that it names."""
+
+    name: str
+    place: Place
+    values: Mapping[str, object]
+
+
+def of_tables(tables: Mapping[str, Mapping[str, object]], origin: str, base: Path) -> Iterator[JudgeTable]:
+    """Take what stands under `[judges.*]`.
+
+    Args:
+        origin: The file or variable it stands in.
+        base: What names of files in there are relative to.
+
+    Raises:
+        SettingsError: A template cannot be read.
+    """
+    for name, values in tables.items():
+        yield _completed(JudgeTable(name, Place(origin, f"judges.{name}"), values), base)
+
+
+def of_folder(folder: Path, place: str) -> Iterator[JudgeTable]:
+    """Read each `NAME.toml` of a folder; other files in it are let be.
+
+    Args:
+        place: Where the folder is named, as errors begin.
+
+    Raises:
+        SettingsError: The folder or a file cannot be read.
+    """
+    try:
+        found = sorted(path for path in folder.iterdir() if path.suffix == _ENDING and not path.is_dir())
+    except OSError as error:
+        mend = "make that folder, or take the key out"
+        raise SettingsError(f"{place}: {folder} cannot be read ({error.strerror}); {mend}") from error
+    for path in found:
+        if not path.name.startswith("."):
+            yield read_judge(path)
+
+
+def checked(tables: Iterable[JudgeTable]) -> Mapping[str, Mapping[str, object]]:
+    """Check every table, and give what they hold by the name of the judge.
+
+    Raises:
+        SettingsError: Two tables bear one name, or no judge can be made from one.
+    """
+    found: dict[str, JudgeTable] = {}
+    for table in tables:
+        if table.name in found:
+            taken = found[table.name].place.at()
+            mend = f"{taken} bears that name too; rename one of them, or take it out"
+            raise SettingsError(f"{table.place.at()}: the judge {table.name} is there twice: {mend}")
+        check(table)
+        found[table.name] = table
+    return {name: table.values for name, table in found.items()}
+
+
+def read_judge(path: Path) -> JudgeTable:
+    """Read a file that defines one judge, which bears the file's name.
+
+    Raises:
+        SettingsError: It cannot be read, or its name is none for a judge.
+    """
+    values = read_toml(path, "name the file of a judge, NAME.toml")
+    name = path.name.removesuffix(_ENDING)
+    if _NAME.fullmatch(name) is None:
+        raise SettingsError(f"{path}: bears no name of a judge; {_NAMING}: rename it")
+    return _completed(JudgeTable(name, Place(f"{path}"), values), path.parent)
+
+
+def check(table: JudgeTable) -> None:
+    """Check one table by making its judge.
+
+    Raises:
+        SettingsError: No judge can be made from it.
+    """
+    name, place, values = table
+    is_own = is_definition(values)
+    if name in installed(frozenset(catalogue())):
+        mend = "rename it, or uninstall the distribution"
+        raise SettingsError(f"{place.at()}: bears the name of a judge that an installed distribution brings; {mend}")
+    if name in catalogue():
+        if is_own or not place.table:
+            mend = f"rename it; settings of that one stand in tracejudge.toml under [judges.{name}]"
+            raise SettingsError(f"{place.at()}: bears the name of a built-in judge; {mend}")
+        _check_settings(place, catalogue()[name], values)
+    elif not is_own:
+        raise SettingsError(f"{place.at()}: {_no_kind(name, place)}")
+    else:
+        _check_definition(table)
+
+
+def _completed(table: JudgeTable, base: Path) -> JudgeTable:
+    """Take in what a table names: the text of a template, the place of a file of Python."""
+    return _with_code(_with_template(table, base), base)
+
+
+def _with_code(table: JudgeTable, base: Path) -> JudgeTable:
+    code = table.values.get("code")
+    place, colon, name = code.rpartition(":") if isinstance(code, str) else ("", "", "")
+    if not place.endswith(".py"):
+        return table
+    return table._replace(values={**table.values, "code": f"{base / place}{colon}{name}"})
+
+
+def _with_template(table: JudgeTable, base: Path) -> JudgeTable:
+    if "template" not in table.values:
+        return table
+    file, here = table.values["template"], table.place.at("template")
+    if not isinstance(file, str) or not file.strip():
+        raise SettingsError(f'{here}: must be the name of a file, as "facts.yaml"')
+    text = read_text(base / file, f"{here}: {base / file}", "name a template file")
+    return table._replace(values={**table.values, "template": {"file": file, "text": text}})
+
+
+def _no_kind(name: str, place: Place) -> str:
+    mend = f"a judge of your own has one of {_KINDS}"
+    if not place.table:
+        return f"does not say what the judge asks; {mend}"
+    close = nearest(name, catalogue())
+    return f"there is no such judge{close if 'did you mean' in close else f'; {mend}'}"
+
+
+def _check_settings(place: Place, judge: Judge, values: Mapping[str, object]) -> None:
+    kind = type(judge.settings)
+    if values and not kind.__struct_fields__:
+        mend = "unknown key; this judge has no settings, take it out"
+        raise SettingsError(f"{place.at(next(iter(values)))}: {mend}")
+    try:
+        judge.configured(values)
+    except msgspec.ValidationError as error:
+        raise SettingsError(complaint(place.at(), kind, error)) from error
+
+
+def _check_definition(table: JudgeTable) -> None:
+    name, place, values = table
+    if _NAME.fullmatch(name) is None:
+        raise SettingsError(f"{place.at()}: {_NAMING}; rename it")
+    try:
+        define(name, values)
+    except DefinitionError as error:
+        raise SettingsError(f"{place.at(error.key)}: {error.mend}") from error

@@ -1,0 +1,88 @@
+"""What several models found on one question, combined once the ledger holds the verdicts of them all.
+
+A panel asks nobody. Until its members have ended it waits, and looks again; that is no try, and nothing that failed.
+When it is given up, it is for the reason a member was given up for.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple, cast
+
+import structlog
+
+from judges.combine import combine
+from judges.judge import Judge
+from judges.verdict import Assessment, Reason
+from worker.batches import Batch, Evaluation
+from worker.dead.letters import Letters
+from worker.ledger import Ledger
+from worker.seats import Seat
+from worker.store import StoreError
+
+__all__ = ["Heard", "Panels"]
+
+log = structlog.get_logger("tracejudge.judging")
+
+_MIN_WAIT_S: Final = 1.0
+_MAX_WAIT_S: Final = 30.0
+_WAIT_SHARE: Final = 0.25
+"""Of its age: who has waited for a minute may wait for some seconds more, and costs less by it."""
+_UNKNOWN: Final[Reason] = "timeout"
+
+
+class Heard(NamedTuple):
+    """What was heard of the members of a batch's panels, by evaluation id.
+
+    Attributes:
+        found: What those found that have ended.
+        given_up: Why others were given up, as far as it was looked for.
+        wait_s: How long to wait for the rest before looking again.
+    """
+
+    found: Mapping[str, Assessment] = {}
+    given_up: Mapping[str, Reason] = {}
+    wait_s: float = _MIN_WAIT_S
+
+    def assess(self, seat: Seat, judge: Judge, evaluation: Evaluation) -> Assessment:
+        """Combine what the members found; a passing reason while one of them has not ended."""
+        missing = [member for member in evaluation.members if member.id not in self.found]
+        if missing:
+            reason = next((self.given_up[member.id] for member in missing if member.id in self.given_up), _UNKNOWN)
+            note = f"there is no verdict by {', '.join(member.judge_model for member in missing)} yet"
+            return Assessment("unscored", reason, note=note, retry_after_s=self.wait_s)
+        found = {member.judge_model: self.found[member.id] for member in evaluation.members}
+        return combine(seat.combine, found, judge.metrics)
+
+
+class Panels:
+    """Listens for the members of panels in one process."""
+
+    def __init__(self, ledger: Ledger, give_up_after_s: float) -> None:
+        """Take after how long a panel is given up."""
+        self._ledger = ledger
+        self._letters = Letters(ledger.store)
+        self._give_up_after_s = give_up_after_s
+
+    async def hear(self, batch: Batch) -> Heard:
+        """Ask at once for all that the panels of a batch are waiting for."""
+        members = {
+            member.id for item in batch.items for evaluation in item.evaluations for member in evaluation.members
+        }
+        if not members:
+            return Heard()
+        age_s = time.time() - batch.created_at
+        wait_s = min(_MAX_WAIT_S, max(_MIN_WAIT_S, age_s * _WAIT_SHARE))
+        try:
+            return await asyncio.to_thread(self._hear, members, wait_s, look_for_dead=age_s > self._give_up_after_s)
+        except StoreError as error:
+            log.warning("verdicts to be combined cannot be read", batch=batch.id, error=str(error))
+            return Heard(wait_s=wait_s)
+
+    def _hear(self, members: AbstractSet[str], wait_s: float, *, look_for_dead: bool) -> Heard:
+        found = self._ledger.assessments(sorted(members))
+        missing = sorted(members - found.keys()) if look_for_dead else ()
+        dead = (one.letter for one in self._letters.heads(missing))
+        given_up = {letter.evaluation.id: cast("Reason", letter.reason) for letter in dead}
+        return Heard(found, given_up, wait_s)
