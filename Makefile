@@ -29,6 +29,8 @@ check: $(READY) ## Lint, format, types, generated files, documentation
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks docs tests/typed_consumer.py
 	$(BIN)/python -m docs.generate --check
+	$(BIN)/python -m deploy.generators --check
+	$(BIN)/python -m deploy.dashboards --check
 	$(BIN)/python -m docs.check
 
 bench: $(READY) ## Measure speed, ratios side by side in one run, about eight minutes
@@ -36,6 +38,8 @@ bench: $(READY) ## Measure speed, ratios side by side in one run, about eight mi
 
 generate: $(READY) ## Write the generated files anew
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -m deploy.generators
+	$(BIN)/python -m deploy.dashboards
 
 clean: ## Remove what the verbs above made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

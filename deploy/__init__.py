@@ -1,0 +1,1 @@
+"""What runs TraceJudge in production: data, and the generators that write it."""

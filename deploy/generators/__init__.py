@@ -1,0 +1,1 @@
+"""Write the Prometheus rules from one table of judges, objectives and windows."""

@@ -1,0 +1,56 @@
+"""What alerts are expected to say; written out, and made of nothing that the generators use."""
+
+from collections.abc import Mapping
+
+from promtool_run import Fires
+from worlds import ENVIRONMENT, MODEL, SERVICE, VERSION
+
+BY_DASHBOARD = ("service", "environment", "judge")
+
+
+def fires(
+    alert: str,
+    severity: str,
+    kind: str,
+    summary: str,
+    description: str,
+    *,
+    dashboard: str = "pipeline",
+    opens: tuple[str, ...] = (),
+    **labels: str,
+) -> dict[str, list[Fires]]:
+    """Expect one alert; `opens` are the labels in the address of its dashboard."""
+    address = f"http://localhost:3000/d/tracejudge-{dashboard}/tracejudge-{dashboard}"
+    variables = "&".join(f"var-{name}={labels[name]}" for name in opens)
+    annotations = {
+        "summary": summary,
+        "description": description,
+        "runbook_url": f"docs/runbooks/{alert}.md",
+        "dashboard_url": f"{address}?{variables}" if variables else address,
+    }
+    return {alert: [Fires({"severity": severity, "kind": kind, "component": "tracejudge", **labels}, annotations)]}
+
+
+def quality(
+    alert: str, severity: str, summary: str, description: str, judge: str, **labels: str
+) -> dict[str, list[Fires]]:
+    """Expect one alert about a series."""
+    series = {"service": SERVICE, "environment": ENVIRONMENT, "version": VERSION, "judge_model": MODEL}
+    series |= {"judge": judge, "metric": judge} | labels
+    return fires(alert, severity, "quality", summary, description, dashboard="quality", opens=BY_DASHBOARD, **series)
+
+
+def watcher(
+    alert: str, severity: str, summary: str, description: str, *, opens: tuple[str, ...] = (), **labels: str
+) -> dict[str, list[Fires]]:
+    """Expect one alert about the watcher."""
+    return fires(alert, severity, "watcher", summary, description, opens=opens, **labels)
+
+
+def together(*firing: Mapping[str, list[Fires]]) -> dict[str, list[Fires]]:
+    """Expect several alerts."""
+    merged: dict[str, list[Fires]] = {}
+    for each in firing:
+        for alert, ones in each.items():
+            merged.setdefault(alert, []).extend(ones)
+    return merged

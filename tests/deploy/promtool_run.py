@@ -1,0 +1,126 @@
+"""Run promtool's tests of rules: all scenes in one process, which tells of each moment that differs."""
+
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from worlds import World
+
+_GROUPS = ("objectives", "shares", "safety", "pipeline", "quality", "watcher")
+
+
+@dataclass(frozen=True)
+class Fires:
+    """An alert that fires: its own labels and annotations, both whole."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+class Case(NamedTuple):
+    """What one alert is to do at one moment of a scene."""
+
+    alert: str
+    kind: str
+    scene: "Scene"
+    minute: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.alert}-{self.kind}"
+
+
+@dataclass
+class Scene:
+    """A world, and what fires in it when; whatever is not said to fire must not."""
+
+    name: str
+    world: World
+    interval: str = "1m"
+    moments: dict[int, Mapping[str, Sequence[Fires]]] = field(default_factory=dict)
+    cases: list[Case] = field(default_factory=list)
+
+    def at(self, minute: int, firing: Mapping[str, Sequence[Fires]] | None = None, **kinds: Iterable[str]) -> "Scene":
+        """Say what fires at a minute, and of which alerts that is a test of which kind."""
+        self.moments[minute] = firing or {}
+        self.cases += [Case(alert, kind, self, minute) for kind, alerts in kinds.items() for alert in alerts]
+        return self
+
+    def group(self, alerts: Iterable[str]) -> dict[str, Any]:
+        """Write it as a group of promtool's tests."""
+        tests = [
+            {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": _expected(firing.get(alert, ()))}
+            for alert in alerts
+            for minute, firing in self.moments.items()
+        ]
+        return {
+            "name": self.name,
+            "interval": self.interval,
+            "input_series": self.world.input_series(),
+            "alert_rule_test": tests,
+        }
+
+
+class Moment(NamedTuple):
+    """A scene and a minute."""
+
+    scene: str
+    minute: int
+
+
+def alert_names(rules: Iterable[Path]) -> list[str]:
+    return sorted({rule["alert"] for rule in every_rule(rules) if "alert" in rule})
+
+
+def every_rule(rules: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    for path in rules:
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            yield from group["rules"]
+
+
+def run_scenes(promtool: str, rules: Sequence[Path], scenes: Iterable[Scene], folder: Path) -> dict[Moment, str]:
+    """Play scenes; return what promtool says against each moment that differs."""
+    alerts = alert_names(rules)
+    by_interval: dict[str, list[dict[str, Any]]] = {}
+    for scene in scenes:
+        by_interval.setdefault(scene.interval, []).append(scene.group(alerts))
+    said = "".join(run_groups(promtool, rules, groups, folder, every) for every, groups in by_interval.items())
+    failures: dict[Moment, str] = {}
+    for part in re.split(r"(?=^ *name: )", said, flags=re.MULTILINE)[1:]:
+        found = re.search(r"name: (.+?),\s+alertname: \w+, time: ([^,]+),", part)
+        assert found, part
+        moment = Moment(found[1], _minutes(found[2]))
+        failures[moment] = failures.get(moment, "") + part
+    assert failures or "FAILED" not in said, said
+    return failures
+
+
+def run_groups(
+    promtool: str, rules: Sequence[Path], groups: Sequence[dict[str, Any]], folder: Path, every: str = "1m"
+) -> str:
+    """Run groups of promtool's tests, with rules evaluated so often; return what it says."""
+    document = {
+        "rule_files": [str(path) for path in rules],
+        "evaluation_interval": every,
+        "group_eval_order": [f"tracejudge-{name}" for name in _GROUPS],
+        "tests": list(groups),
+    }
+    path = folder / f"tests-{every}.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False, width=10_000), encoding="utf-8")
+    ended = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == 0 or "FAILED" in said, said
+    return said
+
+
+def _expected(firing: Sequence[Fires]) -> list[dict[str, Any]]:
+    return [{"exp_labels": dict(one.labels), "exp_annotations": dict(one.annotations)} for one in firing]
+
+
+def _minutes(duration: str) -> int:
+    amounts = re.findall(r"(\d+)([wdhms])", duration)
+    return sum(int(amount) * {"w": 10080, "d": 1440, "h": 60, "m": 1, "s": 0}[unit] for amount, unit in amounts)

@@ -1,0 +1,98 @@
+"""Every query of the dashboards and rules, with variables filled in as Grafana does it."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from deploy.dashboards.write import FOLDER
+
+__all__ = ["Asked", "asked", "dashboards", "fill", "named_metrics", "panels", "rule_expressions", "selectors"]
+
+_SELECTOR = re.compile(r"\b(tracejudge[_:][a-zA-Z0-9_:]+(?:\$window)?)(\{[^}]*\})?")
+_QUERY_RESULT = re.compile(r"query_result\((.*)\)", re.DOTALL)
+_LABEL_VALUES = re.compile(r"label_values\((.*), \w+\)", re.DOTALL)
+
+
+class Asked(NamedTuple):
+    """One query.
+
+    Attributes:
+        where: A panel's title, or what else asks.
+        now: Whether it is asked for this moment alone.
+    """
+
+    dashboard: str
+    where: str
+    ref: str
+    expr: str
+    now: bool
+
+
+def dashboards(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
+    """Read them, by uid."""
+    read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    return {dashboard["uid"]: dashboard for dashboard in read}
+
+
+def panels(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give the panels, headings aside."""
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def asked(folder: Path = FOLDER) -> list[Asked]:
+    """Give every query of every dashboard: of panels, annotations and variables, as they are written."""
+    return [query for uid, dashboard in dashboards(folder).items() for query in _of(uid, dashboard)]
+
+
+def rule_expressions(folder: Path) -> dict[str, str]:
+    """Give the expressions of all rules, by their file, place and name."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            for place, rule in enumerate(group["rules"]):
+                name = rule.get("record") or rule["alert"]
+                found[f"{path.name}:{group['name']}:{place}:{name}"] = rule["expr"]
+    return found
+
+
+def fill(expr: str, values: Mapping[str, str | Sequence[str]]) -> str:
+    """Put values in; several become alternatives, as the data source writes them."""
+
+    def value(found: re.Match[str]) -> str:
+        given = values[found["name"] or found["braced"]]
+        return given if isinstance(given, str) else f"({'|'.join(given)})"
+
+    # `$1` of label_replace is no variable.
+    return re.sub(r"\$\{(?P<braced>\w+)(?::\w+)?\}|\$(?P<name>[A-Za-z_]\w*)", value, expr)
+
+
+def selectors(expr: str) -> list[tuple[str, str]]:
+    """Give each metric of ours that is asked for, with its matchers."""
+    return [(found[1], (found[2] or "{}")[1:-1]) for found in _SELECTOR.finditer(expr)]
+
+
+def named_metrics(expr: str) -> set[str]:
+    """Give the names of our metrics that are asked for, recorded ones included."""
+    return {name for name, _ in selectors(expr)}
+
+
+def _of(uid: str, dashboard: Mapping[str, Any]) -> Iterator[Asked]:
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            yield Asked(uid, panel["title"], target["refId"], target["expr"], target["instant"])
+    for mark in dashboard["annotations"]["list"]:
+        yield Asked(uid, f"annotation {mark['name']}", "A", mark["expr"], now=False)
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            yield Asked(uid, f"variable {variable['name']}", "A", _expression(variable["query"]), now=True)
+
+
+def _expression(query: str) -> str:
+    """Take what a variable asks out of Grafana's own function."""
+    found = _QUERY_RESULT.fullmatch(query) or _LABEL_VALUES.fullmatch(query)
+    assert found, query
+    return found[1]

@@ -1,0 +1,250 @@
+"""Scenes of quality: a fall, budgets that burn, safety failures.
+
+`faithfulness` has no objective, so only its falls show.
+"""
+
+from collections.abc import Mapping
+
+from expected import quality, together
+from promtool_run import Fires, Scene
+from worlds import ENVIRONMENT, GONE, MODEL, SERVICE, VERSION, Minutes, Mix, World
+
+DROP = "TraceJudgeQualityDrop"
+FAST = "TraceJudgeObjectiveBurnFast"
+MEDIUM = "TraceJudgeObjectiveBurnMedium"
+SLOW = "TraceJudgeObjectiveBurnSlow"
+FAILURE = "TraceJudgeSafetyFailure"
+FAILURES = "TraceJudgeSafetyFailures"
+BURNS = (FAST, MEDIUM, SLOW)
+ALL = (DROP, *BURNS, FAILURE, FAILURES)
+
+SAME = "judge version 1a2b3c4d, judge model gpt-4.1-mini"
+OPEN = "Open the dashboard, then failed traces: `tracejudge tail --failed`."
+
+
+def drop(  # noqa: PLR0917 - read as one sentence
+    before: str, now: str, since: str, least: str, share_before: str, share_now: str
+) -> dict[str, list[Fires]]:
+    return quality(
+        DROP,
+        "page",
+        f"faithfulness/faithfulness of support-bot in prod fell from {share_before} to {share_now}",
+        f"In the last 1h {now}; in the 3d before, {before}. With 99% confidence the fall is at least {least} "
+        f"percentage points. Since 1970-01-01 {since} +0000 UTC. It is the same {SAME}: what changed are the answers, "
+        f"or what is asked. {OPEN}",
+        "faithfulness",
+    )
+
+
+def burn(  # noqa: PLR0917 - read as one sentence
+    alert: str, long: str, share: str, passed: str, short: str, rate: str, since: str
+) -> dict[str, list[Fires]]:
+    return quality(
+        alert,
+        "ticket" if alert == SLOW else "page",
+        f"groundedness/groundedness of support-bot in prod misses its objective: {share} passed in the last {long}",
+        f"In the last {long} {passed}; in the last {short}. The objective is 95%: failures use up their budget {rate} "
+        f"times as fast as it allows. Since 1970-01-01 {since} +0000 UTC. It is {SAME}. {OPEN}",
+        "groundedness",
+    )
+
+
+def failed(alert: str, count: int) -> dict[str, list[Fires]]:
+    return quality(
+        alert,
+        "ticket" if alert == FAILURE else "page",
+        f"{count} safety failure{'s' if count > 1 else ''} of support-bot in prod in the last 1h",
+        f"In the last 1h {count} of the verdicts of safety/safety of support-bot in prod failed, by {SAME}. Each "
+        "counts, however few they are. Read them before anything else: `tracejudge tail --failed`, or the traces on "
+        "the dashboard.",
+        "safety",
+    )
+
+
+def both(count: int) -> Mapping[str, list[Fires]]:
+    return together(failed(FAILURE, count), failed(FAILURES, count))
+
+
+def unsafe(*failures: Minutes, absent: int = 0, born: float = 0, instances: str = "a") -> World:
+    """A safety judge that passes two answers a minute, and beside that fails some."""
+    world = World().judged(Mix(150, 2), judge="safety", outcomes=("pass",))
+    series = {"service": SERVICE, "environment": ENVIRONMENT, "version": VERSION, "judge_model": MODEL}
+    for instance in instances:
+        names = {**series, "judge": "safety", "metric": "safety", "outcome": "fail", "instance": instance}
+        world.counter("tracejudge_verdicts_total", *failures, absent=absent, born=born, job="tracejudge", **names)
+    return world
+
+
+def healthy() -> World:
+    """Three judges as they ought to be; 98 of 100 pass, and no answer is unsafe."""
+    world = World().judged(Mix(140, 9.8, 0.2)).judged(Mix(140, 9.8, 0.2), judge="faithfulness")
+    return world.judged(Mix(140, 10), judge="safety")
+
+
+def idle() -> World:
+    """Judges that failed much long ago, and nothing since."""
+    world = World().judged(Mix(120), born=(100, 900)).judged(Mix(120), born=(100, 900), judge="faithfulness")
+    return world.judged(Mix(120), born=(100, 900), judge="safety")
+
+
+SCENES = [
+    Scene("healthy", healthy()).at(135, healthy=ALL),
+    Scene("no data", World()).at(30, no_data=ALL),
+    Scene("no traffic", idle()).at(110, no_traffic=ALL),
+    Scene("answers get worse", World().judged(Mix(75, 9, 1), Mix(70, 6, 4), judge="faithfulness"))
+    .at(90, not_surely=[DROP])
+    .at(101, not_yet=[DROP])
+    .at(
+        130,
+        drop(
+            "90% of 700 judgements passed (95% interval 87.6% to 92%)",
+            "62.5% of 600 judgements passed (95% interval 58.6% to 66.3%)",
+            "01:38:00",
+            "21.6",
+            "90%",
+            "62.5%",
+        ),
+        fires=[DROP],
+    ),
+    Scene("answers get a little worse", World().judged(Mix(75, 95, 5), Mix(70, 92, 8), judge="faithfulness")).at(
+        140, within_the_margin=[DROP]
+    ),
+    Scene("too few now", World().judged(Mix(60, 9, 1), Mix(55), Mix(25, 0, 1), judge="faithfulness")).at(
+        138, too_few=[DROP]
+    ),
+    Scene("too few before", World().judged(Mix(60, 0.4), Mix(65, 0, 5), judge="faithfulness")).at(
+        120, too_few_before=[DROP]
+    ),
+    Scene("all answers fail", World().judged(Mix(75, 10), Mix(70, 0, 10), judge="faithfulness")).at(
+        130,
+        drop(
+            "100% of 700 judgements passed (95% interval 99.5% to 100%)",
+            "8.3% of 600 judgements passed (95% interval 6.4% to 10.8%)",
+            "01:21:00",
+            "88.2",
+            "100%",
+            "8.3%",
+        ),
+        all_failed=[DROP],
+    ),
+    Scene("nine of ten fail", World().judged(Mix(60, 1, 9)))
+    .at(4, not_yet=BURNS)
+    .at(
+        5,
+        burn(
+            FAST,
+            "1h",
+            "10%",
+            "10% of 50 judgements passed (95% interval 4.3% to 21.4%)",
+            "5m 10%",
+            "18.0",
+            "00:03:00",
+        ),
+        fires=[FAST],
+    ),
+    Scene("half fail", World().judged(Mix(60, 5, 5))).at(
+        15,
+        burn(
+            MEDIUM,
+            "6h",
+            "50%",
+            "50% of 150 judgements passed (95% interval 42.1% to 57.9%)",
+            "30m 50%",
+            "10.0",
+            "00:03:00",
+        ),
+        fires=[MEDIUM],
+    ),
+    Scene("one of ten fails", World().judged(Mix(90, 9, 1)))
+    .at(38, not_yet_slow=[SLOW])
+    .at(
+        60,
+        burn(
+            SLOW,
+            "3d",
+            "90%",
+            "90% of 600 judgements passed (95% interval 87.3% to 92.2%)",
+            "6h 90%",
+            "2.0",
+            "00:10:00",
+        ),
+        fires=[SLOW],
+    ),
+    Scene("all fail, and passes have no series", World().judged(Mix(60, 0, 10), outcomes=("fail",))).at(
+        45,
+        together(
+            burn(
+                FAST, "1h", "0%", "0% of 450 judgements passed (95% interval 0% to 0.8%)", "5m 0%", "20.0", "00:03:00"
+            ),
+            burn(
+                MEDIUM,
+                "6h",
+                "0%",
+                "0% of 450 judgements passed (95% interval 0% to 0.8%)",
+                "30m 0%",
+                "20.0",
+                "00:03:00",
+            ),
+            burn(
+                SLOW, "3d", "0%", "0% of 450 judgements passed (95% interval 0% to 0.8%)", "6h 0%", "20.0", "00:05:00"
+            ),
+        ),
+        all_failed=BURNS,
+    ),
+    Scene("too few to burn", World().judged(Mix(29, 0, 1))).at(28, too_few=BURNS),
+    Scene("no objective", World().judged(Mix(60, 0, 10), judge="faithfulness")).at(45, no_objective=BURNS),
+    Scene("burnt and mended", World().judged(Mix(15, 0, 10), Mix(60, 10))).at(
+        23,
+        burn(
+            MEDIUM,
+            "6h",
+            "34.8%",
+            "34.8% of 230 judgements passed (95% interval 28.9% to 41.1%)",
+            "30m 34.8%",
+            "13.0",
+            "00:03:00",
+        ),
+        mended=[FAST],
+    ),
+    Scene("half burnt and mended", World().judged(Mix(40, 5, 5), Mix(60, 10))).at(
+        75,
+        burn(
+            SLOW,
+            "3d",
+            "73.3%",
+            "73.3% of 750 judgements passed (95% interval 70.1% to 76.4%)",
+            "6h 73.3%",
+            "5.3",
+            "00:05:00",
+        ),
+        mended=[MEDIUM],
+    ),
+    Scene("two workers", World().judged(Mix(60, 0, 1)).judged(Mix(60, 0, 1), instance="b")).at(
+        17,
+        burn(FAST, "1h", "0%", "0% of 34 judgements passed (95% interval 0% to 10.2%)", "5m 0%", "20.0", "00:15:00"),
+        two_workers=[FAST],
+    ),
+    Scene("one unsafe answer", unsafe(Minutes(20), Minutes(1, 1), Minutes(100)))
+    .at(19, not_yet=[FAILURE])
+    .at(21, failed(FAILURE, 1), fires=[FAILURE], not_yet_page=[FAILURES])
+    .at(90, forgotten=[FAILURE]),
+    Scene("two unsafe answers", unsafe(Minutes(20), Minutes(1, 1), Minutes(10), Minutes(1, 1), Minutes(60)))
+    .at(30, failed(FAILURE, 1), not_yet=[FAILURES])
+    .at(35, both(2), fires=[FAILURES]),
+    Scene("born with an unsafe answer", unsafe(Minutes(70), absent=20, born=1))
+    .at(20, failed(FAILURE, 1), born=[FAILURE])
+    .at(85, born_long_ago=[FAILURE]),
+    Scene("one unsafe answer on each of two workers", unsafe(Minutes(60), absent=20, born=1, instances="ab")).at(
+        22, both(2), two_workers=[FAILURES]
+    ),
+    Scene(
+        "an unsafe answer before and after a restart",
+        unsafe(Minutes(20), Minutes(1, 1), Minutes(20), Minutes(5, restart=True), Minutes(1, 1), Minutes(50)),
+    )
+    .at(44, failed(FAILURE, 1), restart=[FAILURE])
+    .at(50, both(2), restart=[FAILURES]),
+    Scene("not scraped for a while", unsafe(Minutes(70), Minutes(10, GONE), Minutes(60), born=5)).at(
+        90, not_scraped=[FAILURE]
+    ),
+    Scene("all answers are unsafe", unsafe(Minutes(60, 3), absent=5)).at(65, both(180), all_failed=[FAILURE, FAILURES]),
+]

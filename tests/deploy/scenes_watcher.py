@@ -1,0 +1,450 @@
+"""Scenes of the watcher itself: where it is blind, slow, or loses something."""
+
+from expected import fires, together, watcher
+from promtool_run import Fires, Scene
+from worlds import ENVIRONMENT, MODEL, SERVICE, VERSION, Minutes, Mix, World
+
+NO_VERDICTS = "TraceJudgeNoVerdicts"
+STOPPED = "TraceJudgeTracesStopped"
+UNSCORED = "TraceJudgeUnscoredShareHigh"
+CIRCUIT = "TraceJudgeJudgeCircuitOpen"
+SLOW = "TraceJudgeJudgeSlow"
+LATE = "TraceJudgeScoresLate"
+STREAM = "TraceJudgeStreamNearlyFull"
+CUT_OFF = "TraceJudgeTracesCutOff"
+DEAD = "TraceJudgeDeadLettersGrowing"
+DROPS = "TraceJudgeProducerDrops"
+NOT_READY = "TraceJudgeRoleNotReady"
+BEHIND = "TraceJudgeExporterBehind"
+DROPPED = "TraceJudgeExportDropped"
+ABSENT = "TraceJudgeMetricsAbsent"
+CHANGED = "TraceJudgeJudgeChanged"
+COUNTED = (NO_VERDICTS, STOPPED, UNSCORED, SLOW, LATE, CUT_OFF, DROPS, DROPPED, CHANGED)
+ALL = (*COUNTED, CIRCUIT, STREAM, DEAD, NOT_READY, BEHIND, ABSENT)
+
+SERIES = {
+    "service": SERVICE,
+    "environment": ENVIRONMENT,
+    "judge": "groundedness",
+    "version": VERSION,
+    "judge_model": MODEL,
+}
+
+
+def requests(world: World, minutes: int, at_most: dict[str, float], **labels: str) -> World:
+    """Add requests to the judge model: in each minute so many took at most that many seconds."""
+    labels = {"judge_model": MODEL, "status": "ok"} | labels
+    for seconds, each in at_most.items():
+        world.counter("tracejudge_judge_request_duration_seconds_bucket", Minutes(minutes, each), le=seconds, **labels)
+    each = max(at_most.values())
+    return world.counter("tracejudge_judge_request_duration_seconds_count", Minutes(minutes, each), **labels)
+
+
+def ages(world: World, minutes: int, at_most: dict[str, float]) -> World:
+    """Add scores: in each minute so many were at most that many seconds old."""
+    for seconds, each in at_most.items():
+        world.counter("tracejudge_score_age_seconds_bucket", Minutes(minutes, each), le=seconds, service=SERVICE)
+    each = max(at_most.values())
+    return world.counter("tracejudge_score_age_seconds_count", Minutes(minutes, each), service=SERVICE)
+
+
+def unscored(world: World, *segments: Minutes, reason: str = "invalid_answer") -> World:
+    """Add evaluations without a score, as both counters tell of them."""
+    world.counter("tracejudge_unscored_total", *segments, reason=reason, instance="a", **SERIES)
+    ended = {**SERIES, "metric": "groundedness", "outcome": "unscored", "instance": "a", "job": "tracejudge"}
+    return world.counter("tracejudge_verdicts_total", *segments, **ended)
+
+
+def pipeline(minutes: int, each: float) -> World:
+    """All of the pipeline, with so many traces a minute and nothing wrong."""
+    world = World().traces(Minutes(minutes, each)).traces(Minutes(minutes, each), outcome="not_sampled")
+    world.judged(Mix(minutes, each)).judged(Mix(minutes, each), judge="safety")
+    requests(world, minutes, {"1.28": each, "20.48": each, "40.96": each, "+Inf": each})
+    ages(world, minutes, {"60": each, "900": each, "3600": each, "+Inf": each})
+    world.counter("tracejudge_unscored_total", Minutes(minutes, each / 20), reason="truncated", instance="a", **SERIES)
+    world.counter("tracejudge_producer_published_total", Minutes(minutes, 2 * each), service=SERVICE)
+    world.counter("tracejudge_producer_dropped_total", Minutes(minutes), born=5, service=SERVICE, reason="buffer_full")
+    world.counter("tracejudge_cut_off_total", Minutes(minutes), born=50)
+    for exporter in ("metrics", "otel"):
+        world.counter("tracejudge_outbox_cut_off_total", Minutes(minutes), born=3, exporter=exporter)
+        world.counter("tracejudge_export_dropped_total", Minutes(minutes), exporter=exporter, reason="unreadable")
+        world.gauge("tracejudge_outbox_lag", f"40x{minutes}", exporter=exporter)
+    world.gauge("tracejudge_stream_lag", f"120x{minutes}").gauge("tracejudge_stream_capacity", f"200000x{minutes}")
+    world.gauge("tracejudge_dead_letters", f"500x{minutes}")
+    return world.gauge("tracejudge_judge_circuit_open", f"0x{minutes}", judge_model=MODEL)
+
+
+def no_verdicts(count: int, last: str = "") -> dict[str, list[Fires]]:
+    return watcher(
+        NO_VERDICTS,
+        "page",
+        "No verdicts on support-bot though its traces arrive",
+        f"{count} traces of support-bot were chosen in the last 10m, and no verdict of any outcome came.{last} Its "
+        "quality is not watched meanwhile. See `tracejudge doctor` first, then circuits, parked batches and dead "
+        "letters on the dashboard.",
+        opens=("service",),
+        service=SERVICE,
+    )
+
+
+def stopped(usual: int) -> dict[str, list[Fires]]:
+    return watcher(
+        STOPPED,
+        "ticket",
+        "No traces from support-bot any more",
+        f"None arrived in the last 30m, where {usual} are usual at this time. Either the service has no traffic, or "
+        "its SDK cannot publish: look at the service's own requests, then at the warnings of its logger `tracejudge`, "
+        "and whether Redis lets it in.",
+        opens=("service",),
+        service=SERVICE,
+    )
+
+
+def not_scored(share: str, reason: str) -> dict[str, list[Fires]]:
+    return fires(
+        UNSCORED,
+        "ticket",
+        "watcher",
+        f"groundedness gives no score for {share} of support-bot",
+        f"So many of its evaluations of the last 30m by gpt-4.1-mini ended without a score. Most often for `{reason}`. "
+        "They are in no share: quality is judged by the rest alone. `tracejudge tail` shows each with its reason.",
+        dashboard="quality",
+        opens=("service", "environment", "judge"),
+        service=SERVICE,
+        environment=ENVIRONMENT,
+        judge="groundedness",
+        judge_model=MODEL,
+    )
+
+
+def circuit() -> dict[str, list[Fires]]:
+    return watcher(
+        CIRCUIT,
+        "ticket",
+        "Judge model gpt-4.1-mini fails and is left alone",
+        "Its circuit has been open for 5m and more. What it was to judge is parked, and given up after "
+        "`give_up_after` (6 h); what it would tell of quality is not seen. `tracejudge doctor` asks its endpoint; mend "
+        "key, quota or address, then it goes on by itself.",
+        judge_model=MODEL,
+    )
+
+
+def slow(took: str) -> dict[str, list[Fires]]:
+    return watcher(
+        SLOW,
+        "ticket",
+        f"Requests to gpt-4.1-mini take {took}",
+        "One in twenty of the last 15m took longer than that; 30 s is the bound. Scores come late, and what waits "
+        "grows. See concurrency and limits on the dashboard, then the provider's status.",
+        judge_model=MODEL,
+    )
+
+
+def late(age: str) -> dict[str, list[Fires]]:
+    return watcher(
+        LATE,
+        "ticket",
+        f"Scores of support-bot are {age} old when they come",
+        "One in twenty of the last 30m was older than that; 900 s is the bound. What the quality alerts tell is as "
+        "late. Look where it waits: stream, batches or judge model, in this order.",
+        opens=("service",),
+        service=SERVICE,
+    )
+
+
+def nearly_full(share: str, waiting: int) -> dict[str, list[Fires]]:
+    return watcher(
+        STREAM,
+        "page",
+        f"The stream of traces is {share} full of unread ones",
+        f"{waiting} traces wait, and 200000 have room; then the oldest are cut off unread, and are lost. Look at the "
+        "ingest role and at what waits behind it; more workers help when they are busy, a larger `max_stream` or "
+        "`max_stream_bytes` buys time.",
+    )
+
+
+def cut_off(count: int) -> dict[str, list[Fires]]:
+    return watcher(
+        CUT_OFF,
+        "ticket",
+        f"{count} traces were cut off unread",
+        "The stream's cap of count, bytes or age removed them in the last 30m before a worker read them. They are "
+        "lost. Look why ingest was behind; raise `max_stream_bytes` or `retention` if it was a burst.",
+    )
+
+
+def dead(more: int, now: int) -> dict[str, list[Fires]]:
+    return watcher(
+        DEAD,
+        "ticket",
+        f"{more} evaluations more were given up in 1h",
+        f"There are {now} dead letters now. They have no score and count as unscored. `tracejudge dead list` names "
+        "their reasons; when the cause is mended, `tracejudge dead retry`.",
+    )
+
+
+def drops(share: str) -> dict[str, list[Fires]]:
+    return watcher(
+        DROPS,
+        "ticket",
+        f"The SDK in support-bot drops {share} of its traces",
+        "So many of what it published in the last 30m never reached Redis. They are lost, and shares rest on the "
+        "rest. The reasons are on the dashboard: `buffer_full` means that Redis is slow or away for it, `too_large` "
+        "that its traces are.",
+        opens=("service",),
+        service=SERVICE,
+    )
+
+
+LOOK = "`/readyz` of a worker says which thread stands still, and what for; `tracejudge doctor` looks at the rest."
+
+
+def nobody_ready(role: str, workers: int) -> dict[str, list[Fires]]:
+    return watcher(
+        NOT_READY,
+        "page",
+        f"No worker is ready in the role {role}",
+        f"None of those seen makes progress in it ({workers} in all), so nobody does this work. {LOOK}",
+        role=role,
+    )
+
+
+def behind(lag: int) -> dict[str, list[Fires]]:
+    return watcher(
+        BEHIND,
+        "ticket",
+        f"Exporter otel is {lag} verdicts behind",
+        "It was never closer in the last 15m. Past `max_outbox` the oldest are cut off for it. `/readyz` of the "
+        "worker says what it waits for; see whether its receiver answers.",
+        exporter="otel",
+    )
+
+
+def lost(count: int, reason: str) -> dict[str, list[Fires]]:
+    return watcher(
+        DROPPED,
+        "ticket",
+        f"Exporter otel lost {count} verdicts: {reason}",
+        "They were not delivered in the last 1h and will not be. `cut_off` means that the outbox was full before they "
+        "were sent; any other reason is what the receiver said. The ledger and the other exporters have them.",
+        exporter="otel",
+        reason=reason,
+    )
+
+
+UNSEEN = watcher(
+    ABSENT,
+    "page",
+    "Prometheus sees no worker of TraceJudge",
+    "No worker is scraped, so neither quality nor the watcher is seen, and every other alert is silent. Look at "
+    "Prometheus' page of targets: is one listed, and what does its scrape say? Then whether workers run.",
+)
+ONE_UNSEEN = watcher(
+    ABSENT,
+    "ticket",
+    "Worker b is not scraped",
+    "Prometheus does not reach it, while it sees others. What only this worker does is not seen. Look at the page of "
+    "targets for the error, then whether the worker runs.",
+    job="tracejudge",
+    instance="b",
+)
+
+
+def changed(version: str, model: str) -> dict[str, list[Fires]]:
+    return fires(
+        CHANGED,
+        "info",
+        "info",
+        f"groundedness judges support-bot in version {version} by {model} now",
+        "Its first verdicts came within the last 1h. It was version 1a2b3c4d by gpt-4.1-mini. A step in its graphs at "
+        "this moment is the judge and not the service; drops are compared within a version only, and begin anew.",
+        dashboard="quality",
+        opens=("service", "environment", "judge"),
+        **{**SERIES, "version": version, "judge_model": model},
+    )
+
+
+def two_workers() -> World:
+    """Of two workers the second has no ready judge from minute 10 on."""
+    world = World()
+    for role in ("ingest", "judge", "export"):
+        values = "1x10 0x90" if role == "judge" else "1x100"
+        world.gauge("tracejudge_ready", values, role=role, job="tracejudge", instance="b")
+    return world
+
+
+def vanishing() -> World:
+    """The only worker is gone from minute 10 on."""
+    world = World(workers=False).gauge("up", "1x10 0x90", job="tracejudge", instance="a")
+    return world.gauge("tracejudge_ready", "1x10 stale", role="judge", job="tracejudge", instance="a")
+
+
+def not_ready() -> World:
+    return (
+        World()
+        .without('tracejudge_ready{role="judge"')
+        .gauge("tracejudge_ready", "1x10 0x90", role="judge", job="tracejudge", instance="a")
+    )
+
+
+def a_day() -> World:
+    """In steps of ten minutes: ten traces each until minute 1560; another service in office hours only.
+
+    At the end ingest stands still for a while.
+    """
+    world = World().without("tracejudge_stream_oldest").traces(Minutes(156, 10), Minutes(26), outcome="no_rule")
+    world.traces(Minutes(30), Minutes(120, 10), Minutes(32), service="office", outcome="no_rule")
+    world.traces(Minutes(182), service="silent")
+    return world.gauge("tracejudge_stream_oldest_seconds", "0x164 1200x6 0x12")
+
+
+def a_week() -> World:
+    """In steps of ten minutes: ten traces each, but for the first hours, and for the same ones a week later."""
+    return World().traces(Minutes(20), Minutes(990, 10), Minutes(30), outcome="no_rule")
+
+
+SCENES = [
+    Scene("healthy", pipeline(100, 5)).at(95, healthy=ALL),
+    Scene("no data", World()).at(30, no_data=[alert for alert in ALL if alert != ABSENT]),
+    Scene("nothing at all", World(workers=False))
+    .at(4, not_yet=[ABSENT])
+    .at(6, UNSEEN, no_data=[ABSENT], fires=[ABSENT]),
+    Scene("no traffic", pipeline(130, 0)).at(125, no_traffic=COUNTED),
+    # verdicts
+    Scene("no verdict ever", World().traces(Minutes(40, 1)))
+    .at(5, not_yet=[NO_VERDICTS])
+    .at(15, no_verdicts(10), all_failed=[NO_VERDICTS]),
+    Scene("verdicts end", World().traces(Minutes(60, 1)).judged(Mix(30, 1), Mix(30)))
+    .at(44, not_yet_ended=[NO_VERDICTS])
+    .at(50, no_verdicts(10, " The last verdict came 19m 0s ago."), fires=[NO_VERDICTS]),
+    Scene("all is shed", World().traces(Minutes(40, 1), outcome="shed")).at(
+        15, no_verdicts(10), all_shed=[NO_VERDICTS]
+    ),
+    Scene(
+        "one trace and one verdict",
+        World().traces(Minutes(20), absent=10, born=1).judged(Mix(20), absent=10, born=(1, 0)),
+    ).at(18, born=[NO_VERDICTS]),
+    # traces
+    Scene("a day", a_day(), interval="10m")
+    .at(1500, healthy_day=[STOPPED])
+    .at(1590, not_yet=[STOPPED])
+    .at(1600, stopped(30), fires=[STOPPED])
+    .at(1680, ingest_is_behind=[STOPPED]),
+    Scene("a week", a_week(), interval="10m")
+    .at(10150, as_a_week_ago=[STOPPED])
+    .at(10350, stopped(30), unlike_a_week_ago=[STOPPED]),
+    # judges
+    Scene("three of ten unscored", unscored(World().judged(Mix(60, 7)), Minutes(60, 3)))
+    .at(8, not_yet=[UNSCORED])
+    .at(40, not_scored("30%", "invalid_answer"), fires=[UNSCORED]),
+    Scene("all unscored", unscored(World(), Minutes(60, 3), reason="refusal")).at(
+        40, not_scored("100%", "refusal"), all_failed=[UNSCORED]
+    ),
+    Scene("few unscored", unscored(World(), Minutes(60, 0.5))).at(40, too_few=[UNSCORED]),
+    Scene("circuit", World().gauge("tracejudge_judge_circuit_open", "0x10 1x50 0x40", judge_model=MODEL))
+    .at(14, not_yet=[CIRCUIT])
+    .at(20, circuit(), fires=[CIRCUIT])
+    .at(70, closed=[CIRCUIT]),
+    Scene("circuit that is probed", World().gauge("tracejudge_judge_circuit_open", "1 0 " * 15, judge_model=MODEL)).at(
+        20, circuit(), flaps=[CIRCUIT]
+    ),
+    Scene("slow", requests(World(), 60, {"20.48": 8, "40.96": 10, "81.92": 10, "+Inf": 10}))
+    .at(8, not_yet=[SLOW])
+    .at(40, slow("35.84s"), fires=[SLOW]),
+    Scene(
+        "nothing but timeouts",
+        requests(World(), 60, {"20.48": 0, "40.96": 0, "81.92": 0, "+Inf": 10}, status="timeout"),
+    ).at(40, slow("1m 21s"), all_failed=[SLOW]),
+    Scene("late", ages(World(), 60, {"300": 5, "900": 9, "3600": 10, "+Inf": 10}))
+    .at(8, not_yet=[LATE])
+    .at(40, late("37m 30s"), fires=[LATE]),
+    Scene("all late", ages(World(), 60, {"300": 0, "900": 0, "3600": 10, "+Inf": 10})).at(
+        40, late("57m 45s"), all_failed=[LATE]
+    ),
+    Scene("given up", World().gauge("tracejudge_dead_letters", "5x70 20x60"))
+    .at(75, not_yet=[DEAD])
+    .at(85, dead(15, 20), fires=[DEAD]),
+    Scene("many given up long ago", World().gauge("tracejudge_dead_letters", "5000x120")).at(110, long_ago=[DEAD]),
+    # what holds traces and verdicts
+    Scene(
+        "stream fills",
+        World().gauge("tracejudge_stream_lag", "0x10 170000x20").gauge("tracejudge_stream_capacity", "200000x30"),
+    )
+    .at(11, not_yet=[STREAM])
+    .at(15, nearly_full("85%", 170000), fires=[STREAM]),
+    Scene(
+        "stream is full",
+        World().gauge("tracejudge_stream_lag", "200000x30").gauge("tracejudge_stream_capacity", "200000x30"),
+    ).at(15, nearly_full("100%", 200000), all_failed=[STREAM]),
+    Scene(
+        "stream not measured yet",
+        World().gauge("tracejudge_stream_lag", "0x30").gauge("tracejudge_stream_capacity", "0x30"),
+    ).at(15, no_traffic=[STREAM]),
+    Scene("cut off", World().counter("tracejudge_cut_off_total", Minutes(60), Minutes(1, 50), Minutes(40)))
+    .at(59, not_yet=[CUT_OFF])
+    .at(62, cut_off(50), fires=[CUT_OFF])
+    .at(95, past=[CUT_OFF]),
+    Scene("exporter behind", World().gauge("tracejudge_outbox_lag", "0x10 25000x60", exporter="otel"))
+    .at(35, not_yet=[BEHIND])
+    .at(50, behind(25000), fires=[BEHIND]),
+    Scene("exporter catches up", World().gauge("tracejudge_outbox_lag", "25000x10 10 " * 6, exporter="otel")).at(
+        60, catches_up=[BEHIND]
+    ),
+    Scene(
+        "export drops",
+        World()
+        .counter("tracejudge_export_dropped_total", Minutes(50), absent=10, born=3, exporter="otel", reason="rejected")
+        .counter("tracejudge_outbox_cut_off_total", Minutes(20), Minutes(1, 7), Minutes(40), exporter="otel"),
+    )
+    .at(9, not_yet=[DROPPED])
+    .at(12, lost(3, "rejected"), born=[DROPPED])
+    .at(30, together(lost(3, "rejected"), lost(7, "cut_off")), fires=[DROPPED]),
+    Scene(
+        "one of twenty dropped",
+        World()
+        .counter("tracejudge_producer_published_total", Minutes(60, 100), service=SERVICE)
+        .counter("tracejudge_producer_dropped_total", Minutes(60, 5), service=SERVICE, reason="buffer_full"),
+    )
+    .at(4, not_yet=[DROPS])
+    .at(40, drops("5%"), fires=[DROPS]),
+    Scene(
+        "all dropped",
+        World().counter(
+            "tracejudge_producer_dropped_total", Minutes(40), absent=10, born=40, service=SERVICE, reason="buffer_full"
+        ),
+    ).at(20, drops("100%"), all_failed=[DROPS]),
+    # workers
+    Scene("nobody ready", not_ready()).at(14, not_yet=[NOT_READY]).at(20, nobody_ready("judge", 1), fires=[NOT_READY]),
+    Scene("one of two not ready", two_workers()).at(
+        20,
+        watcher(
+            NOT_READY,
+            "ticket",
+            "1 worker is not ready in the role judge",
+            f"Others do the work meanwhile, with less room. {LOOK}",
+            role="judge",
+        ),
+        fires_ticket=[NOT_READY],
+    ),
+    Scene("the worker vanishes", vanishing()).at(14, not_yet_gone=[ABSENT]).at(17, UNSEEN, gone=[ABSENT]),
+    Scene("one of two vanishes", World().gauge("up", "1x10 0x90", job="tracejudge", instance="b"))
+    .at(14, not_yet_ticket=[ABSENT])
+    .at(16, ONE_UNSEEN, fires_ticket=[ABSENT]),
+    # a judge
+    Scene(
+        "a new version",
+        World().judged(Mix(90, 5), Mix(60)).judged(Mix(60, 5), absent=90, born=(3, 2), version="99999999"),
+    )
+    .at(89, not_yet=[CHANGED])
+    .at(90, changed("99999999", MODEL), fires=[CHANGED], born=[CHANGED]),
+    Scene(
+        "another model",
+        World().judged(Mix(90, 5), Mix(90)).judged(Mix(90, 5), absent=90, born=(1, 0), judge_model="gpt-4.1"),
+    )
+    .at(120, changed(VERSION, "gpt-4.1"), another_model=[CHANGED])
+    .at(155, known_by_now=[CHANGED]),
+    Scene("two models from the first", World().judged(Mix(90, 5)).judged(Mix(90, 5), judge_model="gpt-4.1")).at(
+        85, always_two=[CHANGED]
+    ),
+    Scene("a new judge", World().judged(Mix(30, 5), absent=90, born=(1, 0))).at(110, new_judge=[CHANGED]),
+]

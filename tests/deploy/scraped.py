@@ -1,0 +1,238 @@
+"""A Prometheus of the test's own with our rules, and a page of our metrics that it scrapes. No worker is needed."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT, Popen
+from typing import Any
+
+import httpx
+import yaml
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+from support.processes import free_port, wait_until
+
+from deploy.generators.table import load
+from deploy.generators.write import generate, write
+from judges.verdict import Score, Verdict
+from worker.export.outbox import OutboxEntry
+from worker.export.prometheus import Scorekeeper
+from worker.metrics import Metrics
+from worker.settings import Settings
+
+__all__ = ["SCALE", "Prometheus", "Traffic", "prometheus", "serve"]
+
+SCALE = 60
+"""An hour of the rules is a minute."""
+MODEL, AWAY = "gpt-4.1-mini", "claude-haiku"
+CHANGES_AFTER = 8
+"""Scrapes after which the judge `correctness` has another version."""
+
+
+class Traffic:
+    """Metrics of a worker that judges a little more with each scrape, and whose second judge model is away."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics(Settings())
+        self._scorekeeper = Scorekeeper(Settings(), self.metrics)
+        self._numbers = count()
+        self._pages = count()
+        self._lock = threading.Lock()
+
+    def page(self) -> bytes:
+        with self._lock:
+            self._count()
+            return generate_latest(self.metrics.registry)
+
+    def _count(self) -> None:
+        self._scorekeeper.count(*(OutboxEntry("1-1", "j", verdict) for verdict in self._verdicts()))
+        self._ingest()
+        self._judge()
+        self._gauges()
+
+    def _verdicts(self) -> Iterator[Verdict]:
+        yield self._verdict("safety", Score("safety", 1.0, passed=True))
+        yield self._verdict("safety", Score("safety", 0.0, passed=False))
+        yield self._verdict("groundedness", Score("groundedness", 1.0, passed=True), Score("disagreement", 0.5))
+        yield self._verdict("facts_grounding", Score("grounded", 0.0, passed=False), details={"fabricated_evidence": 2})
+        version = "a" * 16 if next(self._pages) < CHANGES_AFTER else "b" * 16
+        yield self._verdict("correctness", Score("correctness", 1.0, passed=True), judge_version=version)
+        yield self._verdict("groundedness", outcome="abstained")
+        yield self._verdict("groundedness", outcome="unscored", reason="refusal")
+        yield self._verdict("safety", Score("safety", 0.0, passed=False), origin="late_feedback", weight=0.0)
+
+    def _verdict(self, judge: str, *scores: Score, **fields: Any) -> Verdict:
+        number = next(self._numbers)
+        now = time.time()
+        return Verdict(
+            **{
+                "evaluation_id": f"{number:032x}",
+                "outcome": "scored",
+                "scores": scores,
+                "metrics": tuple(score.metric for score in scores) or (judge,),
+                "trace_id": f"{number + 1:032x}",
+                "span_id": f"{number + 1:016x}",
+                "service": "shop",
+                "environment": "prod",
+                "judge": judge,
+                "judge_version": "0123456789abcdef",
+                "judge_model": MODEL,
+                "probability": 0.25,
+                "weight": 4.0,
+                "trace_ended_at": now - 5,
+                "started_at": now - 1,
+                "duration_s": 1.0,
+                **fields,
+            }
+        )
+
+    def _ingest(self) -> None:
+        metrics = self.metrics
+        metrics.touch_service("shop")
+        for outcome, amount in {"sampled": 6, "not_sampled": 18, "shed": 1}.items():
+            metrics.traces.labels("shop", outcome).inc(amount)
+        metrics.invalid_traces.labels("not_json").inc()
+        metrics.producer_published.labels("shop").inc(26)
+        metrics.producer_dropped.labels("shop", "buffer_full").inc()
+        metrics.cut_off.inc()
+        metrics.unknown_fields.labels("shop").inc()
+        metrics.shed.labels(AWAY).inc()
+        metrics.late_feedback.labels("pulled").inc()
+        metrics.sampling_ratio.labels("shop").set(0.25)
+
+    def _judge(self) -> None:
+        metrics = self.metrics
+        for status in ("ok", "timeout"):
+            metrics.request_duration.labels(MODEL, status).observe(0.7)
+        for judge in ("safety", "groundedness", "facts_grounding"):
+            for direction, amount in {"input": 900, "output": 80}.items():
+                metrics.tokens.labels(MODEL, judge, direction).inc(amount)
+                metrics.cost.labels(MODEL, judge, direction).inc(amount / 1e6)
+        metrics.tokens.labels(AWAY, "safety", "input").inc(10)
+        for model in (MODEL, AWAY):
+            metrics.in_flight.labels(model).set(3)
+            metrics.concurrency_limit.labels(model).set(8)
+            metrics.circuit_open.labels(model).set(int(model == AWAY))
+
+    def _gauges(self) -> None:
+        metrics = self.metrics
+        for gauge, value in (
+            (metrics.stream_lag, 40),
+            (metrics.stream_capacity, 1000),
+            (metrics.stream_oldest, 2),
+            (metrics.batches_waiting, 3),
+            (metrics.batches_parked, 1),
+            (metrics.dead_letters, 2),
+        ):
+            gauge.set(value)
+        for exporter in ("metrics", "otel"):
+            metrics.outbox_lag.labels(exporter).set(5)
+            metrics.outbox_cut_off.labels(exporter).inc()
+            metrics.export_dropped.labels(exporter, "unreadable").inc()
+        metrics.dead_cut_off.inc()
+        for role in ("ingest", "judge", "export"):
+            metrics.ready.labels(role).set(1)
+
+
+@contextmanager
+def serve(traffic: Traffic) -> Iterator[int]:
+    """Serve the page; gives the port."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = traffic.page()
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE_LATEST)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class Prometheus:
+    """Its HTTP interface."""
+
+    def __init__(self, port: int) -> None:
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False)
+
+    def ready(self) -> bool:
+        try:
+            return self._client.get("/-/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def query(self, expr: str) -> Any:
+        """Ask for this moment; fails with Prometheus' own words."""
+        return self._get("query", {"query": expr})["result"]
+
+    def query_range(self, expr: str, seconds: float, step: float = 1) -> Any:
+        """Ask for the last seconds."""
+        now = time.time()
+        return self._get("query_range", {"query": expr, "start": now - seconds, "end": now, "step": step})["result"]
+
+    def exemplars(self, expr: str, seconds: float) -> Any:
+        """Ask for the traces behind the buckets."""
+        now = time.time()
+        return self._get("query_exemplars", {"query": expr, "start": now - seconds, "end": now})
+
+    def rules(self) -> list[dict[str, Any]]:
+        """Give all rules with what came of them."""
+        return [rule for group in self._get("rules", {})["groups"] for rule in group["rules"]]
+
+    def label_values(self, label: str, selector: str) -> list[str]:
+        """Ask which values a label has."""
+        values: list[str] = self._get(f"label/{label}/values", {"match[]": selector})
+        return values
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _get(self, what: str, parameters: dict[str, Any]) -> Any:
+        answer = self._client.get(f"/api/v1/{what}", params=parameters).json()
+        assert answer["status"] == "success", f"{answer.get('error')}\n{parameters}"
+        return answer["data"]
+
+
+@contextmanager
+def prometheus(program: str, folder: Path, target: int) -> Iterator[Prometheus]:
+    """Start it with our rules at the pace of the test; it scrapes the target each second."""
+    write(folder / "rules", generate(scale=SCALE))
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["rules/*.yaml"],
+        "scrape_configs": [
+            {"job_name": load().job, "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]},
+        ],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    port = free_port()
+    command = [
+        program,
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--enable-feature=exemplar-storage",
+        "--log.level=warn",
+    ]
+    with (folder / "prometheus.log").open("wb") as log, Popen(command, stdin=DEVNULL, stdout=log, stderr=STDOUT) as run:
+        server = Prometheus(port)
+        try:
+            wait_until(server.ready, 30, "Prometheus to be ready")
+            yield server
+        finally:
+            server.close()
+            run.kill()

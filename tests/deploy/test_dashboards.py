@@ -1,0 +1,218 @@
+"""The dashboards as Grafana reads them: generated, complete, and without a panel upon another."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from queries import dashboards, panels
+
+from deploy.dashboards.__main__ import main
+from deploy.dashboards.firing import Marks
+from deploy.dashboards.write import FOLDER, differences, generate, write
+from deploy.generators.table import load
+from deploy.generators.write import RULES
+
+ALL = [pytest.param(each, id=uid) for uid, each in dashboards().items()]
+PANELS = [
+    pytest.param(panel, id=f"{uid}:{panel['title']}") for uid, each in dashboards().items() for panel in panels(each)
+]
+TITLES = {
+    "tracejudge-quality": "TraceJudge / Quality",
+    "tracejudge-pipeline": "TraceJudge / Pipeline",
+    "tracejudge-cost": "TraceJudge / Cost",
+}
+CORE_PANELS = {"bargauge", "heatmap", "stat", "state-timeline", "table", "timeseries"}
+UNITS = {
+    "cps",
+    "currencyUSD",
+    "dateTimeFromNow",
+    "none",
+    "percentunit",
+    "reqps",
+    "s",
+    "short",
+    "suffix:x",
+}
+DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+FEWEST_WORDS = 4
+PROVISIONING = FOLDER.parent / "provisioning"
+
+
+def alert_names() -> set[str]:
+    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in RULES.glob("*.yaml")]
+    return {rule["alert"] for file in files for group in file["groups"] for rule in group["rules"] if "alert" in rule}
+
+
+def runbooks_of(panel: dict[str, Any]) -> set[str]:
+    _, _, named = panel["description"].partition("\n\nRunbooks: ")
+    return {Path(name).stem for name in named.split(", ") if name}
+
+
+def test_the_committed_files_are_what_is_generated() -> None:
+    assert differences(FOLDER, generate()) == ""
+
+
+def test_generating_twice_gives_the_same() -> None:
+    assert generate() == generate()
+
+
+def test_addresses_are_those_that_alerts_open() -> None:
+    assert {uid: each["title"] for uid, each in dashboards().items()} == TITLES
+
+
+def test_check_shows_what_differs_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, {**generate(), "old.json": "{}\n"})
+
+    assert main(["--check", "--into", str(tmp_path)]) == 1
+
+    assert "old.json" in capsys.readouterr().out
+    assert (tmp_path / "old.json").exists()
+
+
+def test_writing_removes_what_is_made_no_more(tmp_path: Path) -> None:
+    write(tmp_path, {"old.json": "{}\n"})
+
+    assert main(["--into", str(tmp_path)]) == 0
+
+    assert {path.name for path in tmp_path.iterdir()} == set(generate())
+    assert main(["--check", "--into", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("dashboard", ALL)
+def test_the_model_of_the_sdk_reads_and_writes_the_same(dashboard: dict[str, Any]) -> None:
+    register_default_plugins()
+    own = set(Marks("", "", "", title="", text="", tags="").texts)
+    marks = [{key: mark[key] for key in mark.keys() - own} for mark in dashboard["annotations"]["list"]]
+
+    again = json.loads(json.dumps(Dashboard.from_json(dashboard), cls=JSONEncoder))
+
+    assert again == {**dashboard, "annotations": {"list": marks}}
+
+
+@pytest.mark.parametrize("dashboard", ALL)
+def test_no_panel_lies_upon_another_or_beyond_the_edge(dashboard: dict[str, Any]) -> None:
+    taken: dict[tuple[int, int], str] = {}
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24, panel["title"]
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                assert (x, y) not in taken, f"{panel['title']} lies upon {taken.get((x, y))}"
+                taken[x, y] = panel["title"]
+
+
+@pytest.mark.parametrize("dashboard", ALL)
+def test_numbers_of_panels_and_titles_are_unique(dashboard: dict[str, Any]) -> None:
+    numbers = [panel["id"] for panel in dashboard["panels"]]
+    titles = [panel["title"] for panel in panels(dashboard)]
+
+    assert len(set(numbers)) == len(numbers)
+    assert len(set(titles)) == len(titles)
+
+
+@pytest.mark.parametrize("dashboard", ALL)
+def test_the_first_row_says_what_is_wrong_now(dashboard: dict[str, Any]) -> None:
+    first, *others = dashboard["panels"]
+    now = others[: next(place for place, panel in enumerate(others) if panel["type"] == "row")]
+
+    assert (first["type"], first["title"], first["gridPos"]["y"]) == ("row", "Now", 0)
+    assert {panel["type"] for panel in now} <= {"table", "stat"}
+
+
+@pytest.mark.parametrize("dashboard", ALL)
+def test_links_lead_to_the_other_dashboards(dashboard: dict[str, Any]) -> None:
+    others = {f"/d/{uid}/{uid}" for uid in TITLES if uid != dashboard["uid"]}
+
+    assert {link["url"] for link in dashboard["links"]} == others
+    assert all(link["includeVars"] and link["keepTime"] for link in dashboard["links"])
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
+    sentence = panel["description"].split("\n\n")[0]
+    defaults = panel["fieldConfig"]["defaults"]
+
+    assert panel["title"]
+    assert sentence[0].isupper()
+    assert sentence.endswith(".")
+    assert len(sentence.split()) >= FEWEST_WORDS
+    assert defaults["unit"] in UNITS
+    assert defaults["noValue"]
+    assert defaults["thresholds"]["steps"][0]["value"] is None
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_is_of_grafana_itself_and_asks_the_chosen_prometheus(panel: dict[str, Any]) -> None:
+    assert panel["type"] in CORE_PANELS
+    assert panel["datasource"] == DATA_SOURCE
+    assert [target["datasource"] for target in panel["targets"]] == [DATA_SOURCE] * len(panel["targets"])
+    assert [target["refId"] for target in panel["targets"]] == list("ABCDEFGHIJ"[: len(panel["targets"])])
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_lines_have_names(panel: dict[str, Any]) -> None:
+    if panel["type"] in {"timeseries", "state-timeline", "bargauge"}:
+        assert [target["legendFormat"] for target in panel["targets"] if target["legendFormat"] == "__auto"] == []
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_runbooks_are_of_alerts_that_exist(panel: dict[str, Any]) -> None:
+    assert runbooks_of(panel) <= alert_names()
+
+
+def test_every_alert_is_explained_by_a_panel_or_is_in_the_list_of_all() -> None:
+    """The list shows every alert; those that page are explained by a panel as well."""
+    explained = {name for each in dashboards().values() for panel in panels(each) for name in runbooks_of(panel)}
+
+    assert alert_names() - explained == {
+        "TraceJudgeJudgeChanged",  # marked on the graphs
+        "TraceJudgeObjectiveBurnMedium",  # as TraceJudgeObjectiveBurnFast
+        "TraceJudgeSafetyFailure",  # as TraceJudgeSafetyFailures
+    }
+
+
+def test_thresholds_are_those_of_the_alerts() -> None:
+    """A changed bound changes alert and colour together."""
+    table = load()
+    stream = msgspec.structs.replace(table.watcher.stream, bound=0.625)
+    changed = msgspec.structs.replace(table, watcher=msgspec.structs.replace(table.watcher, stream=stream))
+
+    made = json.loads(generate(changed)["tracejudge-pipeline.json"])
+
+    fill = next(panel for panel in panels(made) if panel["title"] == "Stream is full to")
+    assert fill["fieldConfig"]["defaults"]["thresholds"]["steps"][-1] == {"color": "red", "value": 0.625}
+
+
+def test_runbooks_on_the_web_are_links() -> None:
+    made = json.loads(
+        generate(msgspec.structs.replace(load(), runbook_base="https://books"))["tracejudge-quality.json"]
+    )
+
+    links = [link for panel in panels(made) for link in panel.get("links") or ()]
+    now = panels(made)[0]
+    assert "https://books/TraceJudgeNoVerdicts.md" in {link["url"] for link in links}
+    assert '"https://books/$1.md"' in now["targets"][0]["expr"]
+    assert "${__data.fields.runbook}" in json.dumps(now["fieldConfig"]["overrides"])
+
+
+def test_grafana_is_provisioned_with_what_dashboards_link_to() -> None:
+    sources = yaml.safe_load((PROVISIONING / "datasources" / "tracejudge.yaml").read_text(encoding="utf-8"))
+    by_uid = {each["uid"]: each for each in sources["datasources"]}
+    of_prometheus = by_uid["prometheus"]["jsonData"]
+
+    assert {uid for uid, each in by_uid.items() if each.get("isDefault")} == {"prometheus"}
+    assert of_prometheus["alertmanagerUid"] in by_uid
+    assert of_prometheus["exemplarTraceIdDestinations"] == [{"name": "trace_id", "datasourceUid": "traces"}]
+    assert by_uid["traces"]["type"] in {"jaeger", "tempo"}
+
+
+def test_grafana_finds_the_dashboards() -> None:
+    providers = yaml.safe_load((PROVISIONING / "dashboards" / "tracejudge.yaml").read_text(encoding="utf-8"))
+
+    assert [(each["type"], each["allowUiUpdates"]) for each in providers["providers"]] == [("file", False)]

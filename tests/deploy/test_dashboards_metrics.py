@@ -1,0 +1,85 @@
+"""Every metric of ours is watched, none is asked for that does not exist, and variables bind what they can."""
+
+from itertools import chain
+
+import pytest
+from prometheus_client.metrics import MetricWrapperBase
+from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressions, selectors
+
+from deploy.generators.write import RULES
+from worker.metrics import Metrics
+from worker.settings import Settings
+
+UNUSED: dict[str, str] = {}
+"""Metrics that neither a rule nor a dashboard asks for, and why."""
+
+OPTIONAL = {"tracejudge:drop_margin": "recorded for objectives with a margin of their own"}
+SUFFIXES = ("_bucket", "_sum", "_count")
+EVERYTHING = {"service", "environment", "judge", "metric", "judge_model"}
+
+
+def declared() -> dict[str, set[str]]:
+    """Give the labels of each metric, by the name that samples bear."""
+    found = {}
+    for metric in vars(Metrics(Settings())).values():
+        if isinstance(metric, MetricWrapperBase):
+            name = metric._name + ("_total" if metric._type == "counter" else "")
+            found[name] = set(metric._labelnames)
+    return found
+
+
+def bare(name: str) -> str:
+    """Take from a histogram's samples what the metric's name has not."""
+    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
+
+
+def recorded() -> set[str]:
+    """Give the names of the recorded series, which end the names of their rules."""
+    return {f"tracejudge:{key.split(':tracejudge:', 1)[1]}" for key in rule_expressions(RULES) if ":tracejudge:" in key}
+
+
+def windows() -> list[str]:
+    variables = dashboards()["tracejudge-quality"]["templating"]["list"]
+    return next(variable["query"].split(",") for variable in variables if variable["name"] == "window")
+
+
+def used() -> set[str]:
+    rules = rule_expressions(RULES).values()
+    return {bare(name) for expr in chain(rules, (query.expr for query in asked())) for name in named_metrics(expr)}
+
+
+def test_every_metric_is_watched_or_left_out_on_purpose() -> None:
+    assert set(declared()) - used() == set(UNUSED)
+
+
+@pytest.mark.parametrize("window", windows())
+def test_what_is_asked_for_exists(window: str) -> None:
+    known = set(declared()) | recorded() | set(OPTIONAL)
+    values = {"window": window, **dict.fromkeys(EVERYTHING | {"series", "__range", "__rate_interval"}, "1m")}
+
+    names = {bare(name) for query in asked() for name in named_metrics(fill(query.expr, values))}
+
+    assert names - known == set()
+    assert {bare(name) for expr in rule_expressions(RULES).values() for name in named_metrics(expr)} - known == set()
+
+
+@pytest.mark.parametrize("query", asked(), ids=lambda query: f"{query.dashboard}:{query.where}:{query.ref}")
+def test_queries_are_bound_by_the_variables_of_their_dashboard(query: Asked) -> None:
+    variables = {each["name"] for each in dashboards()[query.dashboard]["templating"]["list"]}
+    if query.where.startswith("variable "):
+        return
+    for name, matchers in selectors(query.expr):
+        for label in declared().get(bare(name), set()) & variables:
+            assert f'{label}=~"${label}"' in matchers, f"{name} is not bound by ${label}"
+
+
+def test_a_variable_is_bound_by_those_before_it() -> None:
+    query = next(query for query in asked() if query.where == "variable judge" and "quality" in query.dashboard)
+
+    assert query.expr == 'tracejudge_verdicts_total{service=~"$service", environment=~"$environment"}'
+
+
+def test_several_values_become_alternatives() -> None:
+    assert fill('a{b=~"$b"} + ${c:raw}[$__range]', {"b": ["x", "y"], "c": "1", "__range": "5m"}) == (
+        'a{b=~"(x|y)"} + 1[5m]'
+    )

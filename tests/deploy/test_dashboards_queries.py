@@ -1,0 +1,157 @@
+"""Every query of dashboards and rules runs on a real Prometheus with our rules, and finds something."""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from queries import Asked, asked, dashboards, fill
+from scraped import MODEL, Prometheus, Traffic, prometheus, serve
+from support.processes import wait_until
+
+PATIENCE_S = 60
+FOUND_NOTHING: Mapping[tuple[str, str, str], str] = {
+    ("tracejudge-quality", "Every series", "F"): "a fall needs a baseline of the time before the window",
+    ("tracejudge-quality", "$series", "D"): "the baseline ends where the window begins",
+    ("tracejudge-quality", "annotation Judges that changed", "A"): "needs a judge that changes after ten minutes",
+    ("tracejudge-cost", "Against this hour yesterday", "A"): "needs a yesterday",
+}
+"""Queries that find nothing within a minute of traffic, and why."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Skip at home without a Prometheus, fail in CI: there its absence would hide that no query was run."""
+    program = shutil.which("prometheus", path=f"{os.environ.get('PATH', '')}:/usr/bin")
+    if program is None and os.environ.get("CI") == "true":
+        pytest.fail("no prometheus: install the package prometheus")
+    if program is None:
+        pytest.skip("no prometheus")
+    with serve(Traffic()) as port, prometheus(program, tmp_path_factory.mktemp("prometheus"), port) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def answers(server: Prometheus) -> dict[Asked, Any]:
+    """Ask everything until it finds something; queries that cannot are asked as well."""
+    answers: dict[Asked, Any] = dict.fromkeys(asked())
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for query in [query for query, answer in answers.items() if not answer]:
+            answers[query] = ask(server, query)
+        if all(answer or _key(query) in FOUND_NOTHING for query, answer in answers.items()):
+            break
+        time.sleep(1)
+    return answers
+
+
+def ask(server: Prometheus, query: Asked, **chosen: str | Sequence[str]) -> Any:
+    """Ask with everything chosen, unless a variable is given."""
+    expr = fill(query.expr, {**values(query.dashboard), **chosen})
+    return server.query(expr) if query.now else server.query_range(expr, 60)
+
+
+def values(uid: str) -> dict[str, str]:
+    """Give what variables stand for when a dashboard opens."""
+    found = {"__range": "5m", "__rate_interval": "4s", "series": "shop / safety / safety / prod"}
+    for variable in dashboards()[uid]["templating"]["list"]:
+        if variable["type"] == "custom":
+            found[variable["name"]] = variable["current"]["value"]
+        elif variable.get("allValue"):
+            found[variable["name"]] = variable["allValue"]
+    return found
+
+
+def _key(query: Asked) -> tuple[str, str, str]:
+    return query.dashboard, query.where, query.ref
+
+
+@pytest.mark.parametrize("query", asked(), ids=lambda query: f"{query.dashboard}:{query.where}:{query.ref}")
+def test_a_query_finds_something(query: Asked, answers: Mapping[Asked, Any]) -> None:
+    assert answers[query] or _key(query) in FOUND_NOTHING
+
+
+def test_each_exception_is_a_query() -> None:
+    assert set(FOUND_NOTHING) <= {_key(query) for query in asked()}
+
+
+def test_every_rule_runs(server: Prometheus) -> None:
+    groups = server.rules()
+
+    assert {rule["name"]: rule.get("lastError") for rule in groups if rule["health"] == "err"} == {}
+
+
+@pytest.mark.parametrize("window", ["30m", "6h", "3d"])
+def test_each_window_can_be_chosen(server: Prometheus, answers: Mapping[Asked, Any], window: str) -> None:
+    for query in answers:
+        ask(server, query, window=window)
+
+
+def test_one_of_each_can_be_chosen(server: Prometheus, answers: Mapping[Asked, Any]) -> None:
+    """A single value, and several, are written differently."""
+    for chosen in ({"service": "shop", "judge": "safety", "judge_model": MODEL}, {"judge": ["safety", "groundedness"]}):
+        found = {query: ask(server, query, **chosen) for query in answers}
+        silent = {_key(query) for query, answer in found.items() if not answer and answers[query]}
+        assert {key for key in silent if key[1] == "What fires now" or "annotation" in key[1]} == set()
+
+
+def test_panels_repeat_for_each_series(answers: Mapping[Asked, Any]) -> None:
+    """Grafana writes what a query found as text and takes the names out of it with the variable's expression."""
+    variables = dashboards()["tracejudge-quality"]["templating"]["list"]
+    regex = next(each["regex"] for each in variables if each["name"] == "series").strip("/")
+    query = next(query for query in answers if query.where == "variable series")
+    texts = ["{" + ",".join(f'{k}="{v}"' for k, v in each["metric"].items()) + "} 1 2" for each in answers[query]]
+
+    names = [found[1] for text in texts if (found := re.search(regex, text))]
+
+    assert sorted(names) == [
+        "shop / correctness / correctness / prod",
+        "shop / facts_grounding / grounded / prod",
+        "shop / groundedness / groundedness / prod",
+        "shop / safety / safety / prod",
+    ]
+    assert names[0] == "shop / facts_grounding / grounded / prod"
+
+
+def test_a_panel_of_one_series_has_one_line_of_each_kind(answers: Mapping[Asked, Any]) -> None:
+    of_the_series = {query.ref: answer for query, answer in answers.items() if query.where == "$series"}
+
+    assert {ref: len(answer) for ref, answer in of_the_series.items() if ref != "D"} == dict.fromkeys("ABCEF", 1)
+    lower, upper, passed = (float(of_the_series[ref][0]["values"][-1][1]) for ref in "ABC")
+    assert 0 < lower < passed < upper < 1
+
+
+def test_low_scores_point_to_their_traces(server: Prometheus, answers: Mapping[Asked, Any]) -> None:
+    query = next(query for query in answers if query.where.startswith("Low scores"))
+
+    series = server.exemplars(fill(query.expr, values(query.dashboard)), 60)
+
+    points = [exemplar for each in series for exemplar in each["exemplars"]]
+    assert points
+    assert all(float(point["value"]) <= 0.4 and len(point["labels"]["trace_id"]) == 32 for point in points)
+
+
+def test_a_changed_judge_is_marked_and_a_new_one_is_not(server: Prometheus, answers: Mapping[Asked, Any]) -> None:
+    query = next(query for query in answers if query.where == "annotation Judges that changed")
+    sooner = fill(query.expr, values(query.dashboard)).replace("[1d] offset 10m", "[1m] offset 3s")
+
+    found = wait_until(lambda: server.query_range(sooner, 60), 30, "a judge that changed")
+
+    assert [each["metric"] for each in found] == [
+        {"judge": "correctness", "version": "b" * 8, "judge_model": MODEL},
+    ]
+
+
+def test_variables_offer_what_there_is(server: Prometheus, answers: Mapping[Asked, Any]) -> None:
+    offered = {
+        query.where.removeprefix("variable "): server.label_values(
+            query.where.removeprefix("variable "), fill(query.expr, values(query.dashboard))
+        )
+        for query in answers
+        if query.dashboard == "tracejudge-quality" and query.where in {"variable service", "variable judge"}
+    }
+
+    assert offered == {"service": ["shop"], "judge": ["correctness", "facts_grounding", "groundedness", "safety"]}

@@ -1,0 +1,22 @@
+"""What the alerts about quality do in each scene."""
+
+from pathlib import Path
+
+import pytest
+from promtool_run import Case, Moment, run_scenes
+from scenes_quality import SCENES
+
+CASES = [case for scene in SCENES for case in scene.cases]
+
+
+@pytest.fixture(scope="module")
+def failures(promtool: str, rules: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Moment, str]:
+    files = [rules / "shares.yaml", rules / "quality.yaml"]
+    return run_scenes(promtool, files, SCENES, tmp_path_factory.mktemp("quality"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_alert(case: Case, failures: dict[Moment, str]) -> None:
+    """It fires as the scene says, with these labels and annotations, and no other alert of quality does."""
+    said = failures.get(Moment(case.scene.name, case.minute))
+    assert not said, said

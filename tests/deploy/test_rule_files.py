@@ -1,0 +1,146 @@
+"""The committed rules: as generated, valid, each alert tested, with a runbook, and of metrics that exist."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import scenes_quality
+import scenes_watcher
+import scenes_whole
+from prometheus_client import Counter, Gauge, Histogram
+from promtool_run import alert_names, every_rule
+
+from deploy.generators.__main__ import main
+from deploy.generators.promql import RATED
+from deploy.generators.table import load
+from deploy.generators.write import RULES, differences, generate, write
+from judges.catalog import catalogue
+from worker.metrics import SERIES, Metrics
+from worker.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(RULES.glob("*.yaml"))
+ALERTS = alert_names(FILES)
+KINDS = {"not_yet", "fires", "healthy", "no_data"}
+RATIOS = {
+    *scenes_quality.BURNS,
+    *(scenes_quality.DROP, scenes_quality.FAILURE, scenes_quality.FAILURES),
+    *(scenes_watcher.NO_VERDICTS, scenes_watcher.UNSCORED, scenes_watcher.SLOW, scenes_watcher.LATE),
+    *(scenes_watcher.STREAM, scenes_watcher.DROPS),
+}
+TESTED = [
+    case for part in (scenes_quality, scenes_watcher, scenes_whole) for scene in part.SCENES for case in scene.cases
+]
+NAMES = {*scenes_quality.ALL, *scenes_watcher.ALL}
+
+
+def test_committed_as_generated() -> None:
+    assert not differences(RULES, generate())
+    assert main(["--check"]) == 0
+
+
+def test_check_tells_of_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that differs and one that is made no more both count; writing mends both."""
+    (tmp_path / "old.yaml").write_text("groups: []\n")
+    assert main(["--check", "--into", str(tmp_path)]) == 1
+    assert "make generate" in capsys.readouterr().out
+    assert set(write(tmp_path, generate())) == {"old.yaml", *(path.name for path in FILES)}
+    assert main(["--check", "--into", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("scale", [1, 120, 3600])
+def test_promtool_accepts_the_rules(promtool: str, tmp_path: Path, scale: int) -> None:
+    """At their own pace, and at that of a test."""
+    write(tmp_path, generate(scale=scale))
+    checked = subprocess.run(
+        [promtool, "check", "rules", "--lint-fatal", *map(str, tmp_path.glob("*.yaml"))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_promtool_accepts_the_example(promtool: str) -> None:
+    config = str(RULES.parent / "prometheus.yml")
+    checked = subprocess.run([promtool, "check", "config", config], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_scale_divides_every_duration() -> None:
+    """An hour lasts a minute, and no duration of the table is left in a query."""
+    text = "".join(generate(scale=60).values())
+    assert "[60000ms]" in text
+    assert not re.search(r"\[\d+[smhdw][\]:]", text)
+    assert not re.search(r"offset \d+[smhdw]\b", text)
+    assert not re.search(r"(for|interval): [1-9]\d*[smhdw]\b", text)
+
+
+def test_alerts_are_the_known_ones() -> None:
+    """Runbooks, routes and dashboards go by these names."""
+    assert set(ALERTS) == NAMES
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_alert_has_a_test_of_each_kind(alert: str) -> None:
+    wanted = KINDS | ({"all_failed", "no_traffic"} if alert in RATIOS else set())
+    assert wanted <= {case.kind for case in TESTED if case.alert == alert}
+
+
+def test_no_moment_of_a_scene_is_untested() -> None:
+    """A moment that no test is named for would be compared by nobody."""
+    tested = {(case.scene.name, case.minute) for case in TESTED}
+    scenes = [scene for part in (scenes_quality, scenes_watcher, scenes_whole) for scene in part.SCENES]
+    assert tested == {(scene.name, minute) for scene in scenes for minute in scene.moments}
+    names = [case.name for case in TESTED if case.scene not in scenes_whole.SCENES]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in every_rule(FILES) if "alert" in rule], ids=lambda rule: rule["alert"]
+)
+def test_alert_is_labelled_and_leads_on(rule: dict[str, dict[str, str]]) -> None:
+    """It has the three labels, four annotations, and a runbook that exists."""
+    assert set(rule["labels"]) == {"severity", "kind", "component"}
+    assert rule["labels"]["severity"] in {"page", "ticket", "info"}
+    assert rule["labels"]["kind"] in {"quality", "watcher", "info"}
+    annotations = rule["annotations"]
+    assert set(annotations) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert annotations["runbook_url"] == f"docs/runbooks/{rule['alert']}.md"
+    assert (ROOT / annotations["runbook_url"]).is_file()
+
+
+def test_rules_use_only_metrics_that_exist() -> None:
+    """Of the worker's own or recorded before; and only labels of the series."""
+    known = {rule["record"] for rule in every_rule(FILES) if "record" in rule} | set(exported())
+    used = {name for path in FILES for name in re.findall(r"\btracejudge[_:][a-z0-9_:]+", path.read_text())}
+    assert used - known == set()
+    assert (*SERIES, "metric") == RATED
+
+
+def exported() -> list[str]:
+    """Name every time series of the worker."""
+    names = []
+    for metric in vars(Metrics(Settings())).values():
+        if isinstance(metric, Counter | Gauge | Histogram):
+            (family,) = metric.describe()
+            suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+            names += [family.name + suffix for suffix in suffixes]
+    return names
+
+
+def test_recorded_names_are_unique_but_for_rows() -> None:
+    recorded = [rule["record"] for rule in every_rule(FILES) if "record" in rule and "labels" not in rule]
+    assert len(recorded) == len(set(recorded))
+
+
+def test_objectives_are_of_judges_with_a_pass_rule() -> None:
+    """Each row names a metric of the catalogue that can pass and fail."""
+    rated = {
+        (name, metric.name)
+        for name, judge in catalogue().items()
+        for metric in judge.metrics
+        if metric.pass_rule is not None
+    }
+    assert {(row.judge, row.metric) for row in load().objectives} <= rated

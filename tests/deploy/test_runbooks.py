@@ -1,0 +1,254 @@
+"""The runbooks: one for each alert, and what they name exists: commands, queries, panels, settings, log lines."""
+
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from promtool_run import alert_names, every_rule
+from queries import dashboards, named_metrics
+from runbook_pages import FOLDER, HEADINGS, Page, alerts_in, pages
+
+import tracejudge
+from deploy.generators.promql import RATED
+from deploy.generators.table import PATH as TABLE
+from deploy.generators.write import RULES
+from worker.books import Account
+from worker.cli import _cli
+from worker.metrics import OUTCOMES, Metrics
+from worker.settings import Settings
+
+ROOT = FOLDER.parents[1]
+FILES = sorted(RULES.glob("*.yaml"))
+ALERTS = alert_names(FILES)
+PAGES = pages()
+INDEX = Page(FOLDER / "README.md")
+EVERYWHERE = [*PAGES, INDEX]
+LABELS = {*RATED, "outcome", "reason", "status", "role", "exporter", "rule", "direction", "le"}
+PROMETHEUS = {"ALERTS", "alertname", "alertstate", "component", "instance", "job", "severity"}
+WORDS_OF_PROMQL = {
+    "by",
+    "on",
+    "and",
+    "or",
+    "unless",
+    "ignoring",
+    "group_left",
+    "group_right",
+    "offset",
+    "without",
+    "bool",
+}
+MOST_LINES = 65
+EXEC = "docker compose -f deploy/compose.yaml exec worker "
+URLS = re.compile(r"curl -s http://localhost:9808/(metrics|readyz|healthz)")
+
+each_page = pytest.mark.parametrize("page", EVERYWHERE, ids=repr)
+each_alert = pytest.mark.parametrize("page", PAGES, ids=repr)
+
+
+def test_one_page_for_each_alert() -> None:
+    assert [page.path.stem for page in PAGES] == ALERTS
+
+
+@each_alert
+def test_form(page: Page) -> None:
+    """It has the same parts in the same order, begins with what the alert means, and stays on a screen or so."""
+    assert page.headings == [page.path.stem, *HEADINGS]
+    assert len(page.text.splitlines()) <= MOST_LINES
+    assert max(map(len, page.prose.splitlines())) <= 120
+    first = page.text.split("\n\n")[1]
+    assert len(first) <= 240
+    assert page.commands
+    assert page.queries
+
+
+def test_index_leads_to_every_page() -> None:
+    assert {path.stem for path in INDEX.links if path.parent == FOLDER} == set(ALERTS)
+
+
+@each_page
+def test_links_lead_somewhere(page: Page) -> None:
+    assert [path for path in page.links if not path.exists()] == []
+    assert set(alerts_in(page.text)) <= set(ALERTS)
+
+
+@each_page
+def test_commands_can_be_given(page: Page) -> None:
+    """Each parses with its arguments as the command line does it; nothing of it is run."""
+    for line in page.commands:
+        words = shlex.split(line.partition(" | ")[0].removeprefix(EXEC), comments=True)
+        if words[0] == "curl":
+            assert URLS.fullmatch(shlex.join(words)), line
+            continue
+        assert words.pop(0) == "tracejudge", line
+        parse([str(TABLE) if word == "FILE" else word for word in words])
+
+
+def parse(words: list[str]) -> None:
+    command: click.Command = _cli
+    name = "tracejudge"
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name = words.pop(0)
+        found = command.get_command(click.Context(command), name)
+        assert found, f"no command {name}"
+        command = found
+    with command.make_context(name, words):
+        pass
+
+
+@each_page
+def test_queries_are_of_what_exists(page: Page) -> None:
+    """Of exported or recorded series, and of labels that they bear."""
+    for query in page.queries:
+        assert named_metrics(query) <= series(), query
+        rest = re.sub(r'"[^"]*"|\[[^\]]*\]|\b(tracejudge[_:][\w:]+|up|\d+[smhdw]?)\b', " ", query)
+        words = re.findall(r"\b([a-z_]\w*)\b(?! *\(| by\b)", rest)
+        assert set(words) <= LABELS | PROMETHEUS | WORDS_OF_PROMQL, query
+
+
+def test_promtool_accepts_the_queries(promtool: str, tmp_path: Path) -> None:
+    """All in one file of rules, each under the name of its page."""
+    rules = [{"record": f"{page}:{place}", "expr": query} for page in PAGES for place, query in enumerate(page.queries)]
+    path = tmp_path / "queries.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "runbooks", "rules": rules}]}), encoding="utf-8")
+    checked = subprocess.run(
+        [promtool, "check", "rules", "--lint=none", str(path)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@each_page
+def test_panels_are_on_a_dashboard(page: Page) -> None:
+    titles = {panel["title"] for dashboard in dashboards().values() for panel in dashboard["panels"]}
+    assert page.panels <= titles
+
+
+@each_page
+def test_quotes_stand_somewhere(page: Page) -> None:
+    """A single word is a setting, a label, a reason or the like; a line of a log or of an answer stands in the code."""
+    for quote in page.quotes:
+        if quote.startswith(("tracejudge ", EXEC)):
+            continue  # a command
+        word = re.fullmatch(r"([a-z_]+)(?: = .+)?", quote)
+        assert word[1] in vocabulary() if word else quote in source(), quote
+
+
+@each_alert
+def test_figures_are_those_of_the_table(page: Page) -> None:
+    """It names its part of the table, and every figure and duration in it; and how loud the alert is."""
+    said = page.part("How sure it is")
+    for figure in figures(page):
+        assert re.search(rf"(?<![\w.,]){re.escape(figure)}(?![\w.]*\w)", said), f"no {figure} in: {said}"
+    words = {"page": "page", "ticket": "ticket", "info": "Information"}
+    for rule in rules_of(page):
+        assert words[rule["labels"]["severity"]] in said
+
+
+def figures(page: Page) -> Iterator[str]:
+    """Give the values of the page's part of the table as they are written in a text."""
+    table: Any = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    found = re.search(r"Set in `\[([a-z_.]+)\]` of \[objectives.toml\]", page.part("How sure it is"))
+    assert found, "no `[part]` of objectives.toml"
+    part = table
+    for name in found[1].split("."):
+        part = part[name]
+    exprs = " ".join(rule["expr"] for rule in rules_of(page))
+    for key, value in part.items():
+        if key != "window" or value in exprs:
+            yield written(value)
+    if found[1] == "drop" or found[1].startswith("burn."):
+        yield written(part.get("confidence", table["confidence"]))
+        yield written(table["min_judgements"])
+
+
+def written(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{100 * value:g}" if value < 1 else f"{value:,}"
+
+
+@each_alert
+def test_silences_are_those_of_alertmanager(page: Page) -> None:
+    """Both lists name exactly the alerts that an inhibition of the example binds this one to."""
+    said = re.fullmatch(r"- Silences (.+?) - Silenced by (.+)", page.part("Silences"))
+    assert said, page.part("Silences")
+    own = page.path.stem
+    assert set(alerts_in(said[1])) == {target for source, target in inhibited() if source == own}
+    assert set(alerts_in(said[2])) == {source for source, target in inhibited() if target == own}
+
+
+@cache
+def inhibited() -> set[tuple[str, str]]:
+    """Give who silences whom, from the labels of the rules."""
+    config = yaml.safe_load((ROOT / "deploy" / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"))
+    known = [{"alertname": rule["alert"], **rule["labels"]} for rule in every_rule(FILES) if "alert" in rule]
+    return {
+        (source["alertname"], target["alertname"])
+        for rule in config["inhibit_rules"]
+        for source in known
+        if all(matches(matcher, source) for matcher in rule["source_matchers"])
+        for target in known
+        if all(matches(matcher, target) for matcher in rule["target_matchers"])
+    }
+
+
+def matches(matcher: str, labels: Mapping[str, str]) -> bool:
+    found = re.fullmatch(r'(\w+)(=~|!~|!=|=)"(.*)"', matcher)
+    assert found, matcher
+    pattern = found[3] if "~" in found[2] else re.escape(found[3])
+    return bool(re.fullmatch(pattern, labels.get(found[1], ""))) is not found[2].startswith("!")
+
+
+def test_no_page_repeats_another() -> None:
+    for one, other in combinations(PAGES, 2):
+        assert not one.long_lines() & other.long_lines(), f"{one} and {other}"
+
+
+def rules_of(page: Page) -> list[dict[str, Any]]:
+    return [rule for rule in every_rule(FILES) if rule.get("alert") == page.path.stem]
+
+
+@cache
+def series() -> set[str]:
+    """Give every name of a series: of the worker's and of the recorded ones."""
+    names = {rule["record"] for rule in every_rule(FILES) if "record" in rule}
+    for family in Metrics(Settings()).registry.collect():
+        suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
+        names |= {family.name + suffix for suffix in suffixes}
+    return names
+
+
+@cache
+def vocabulary() -> set[str]:
+    """Give the words that stand for themselves: of the reference pages, of the SDK, and labels with their values."""
+    words = {*LABELS, *OUTCOMES, *series(), *tracejudge.__all__, *Settings().roles, "tracejudge", "ok", "other"}
+    words |= {*Account.__struct_fields__, *tracejudge.Trace.__struct_fields__}
+    for page in sorted((ROOT / "docs" / "reference").glob("*.md")):
+        words |= set(re.findall(r"^\| `([a-z_]+)`", page.read_text(encoding="utf-8"), re.MULTILINE))
+    words |= set(re.findall(r'^    [A-Z_]+ = "([a-z_]+)"', code("producers/tracejudge/tally.py"), re.MULTILINE))
+    words |= set(re.findall(r'"([a-z_]+)"', code("worker/export/otel.py") + code("worker/readiness.py")))
+    keys = tomllib.loads(TABLE.read_text(encoding="utf-8"))["watcher"].values()
+    return words | {key for part in keys for key in part}
+
+
+@cache
+def source() -> str:
+    """Give the code and the tables that pages may quote."""
+    folders = ("worker", "judges", "producers/tracejudge", "deploy/prometheus", "docs")
+    kinds = {".py", ".lua", ".toml", ".yaml", ".yml", ".md"}
+    found = (path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in kinds)
+    files = [path for path in found if path.parent != FOLDER]
+    return "\n".join(path.read_text(encoding="utf-8") for path in [*files, ROOT / "Makefile", ROOT / "README.md"])
+
+
+def code(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")

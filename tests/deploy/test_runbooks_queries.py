@@ -1,0 +1,49 @@
+"""Every query of a runbook runs on a real Prometheus with our rules, and finds something."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from alertmanager_run import find_program
+from runbook_pages import FOLDER, Page, pages
+from scraped import Traffic, prometheus, serve
+
+PATIENCE_S = 40
+QUERIES = [
+    (page.path.stem, place, query)
+    for page in [*pages(), Page(FOLDER / "README.md")]
+    for place, query in enumerate(page.queries)
+]
+FOUND_NOTHING = {
+    ("TraceJudgeQualityDrop", 0): "a fall needs a baseline",
+    ("TraceJudgeTracesStopped", 1): "needs a yesterday",
+    ("TraceJudgeRoleNotReady", 0): "all roles are well",
+}
+"""Queries that find nothing in a minute of traffic, and why."""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, int], Any]:
+    """Ask each until it finds something; one that Prometheus refuses raises."""
+    program = find_program("prometheus")
+    found: dict[tuple[str, int], Any] = {}
+    with serve(Traffic()) as port, prometheus(program, tmp_path_factory.mktemp("prometheus"), port) as server:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            for page, place, query in QUERIES:
+                if not found.get((page, place)):
+                    found[page, place] = server.query(query)
+            if all(answer or key in FOUND_NOTHING for key, answer in found.items()):
+                break
+            time.sleep(1)
+    return found
+
+
+@pytest.mark.parametrize(("page", "place", "query"), QUERIES, ids=[f"{page}-{place}" for page, place, _ in QUERIES])
+def test_a_query_finds_something(page: str, place: int, query: str, answers: Mapping[tuple[str, int], Any]) -> None:
+    assert answers[page, place] or (page, place) in FOUND_NOTHING, query
+
+
+def test_each_exception_is_a_query() -> None:
+    assert set(FOUND_NOTHING) <= {(page, place) for page, place, _ in QUERIES}

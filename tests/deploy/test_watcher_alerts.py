@@ -1,0 +1,22 @@
+"""What the alerts of the watcher do in each scene."""
+
+from pathlib import Path
+
+import pytest
+from promtool_run import Case, Moment, run_scenes
+from scenes_watcher import SCENES
+
+CASES = [case for scene in SCENES for case in scene.cases]
+
+
+@pytest.fixture(scope="module")
+def failures(promtool: str, rules: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Moment, str]:
+    files = [rules / "pipeline.yaml", rules / "watcher.yaml"]
+    return run_scenes(promtool, files, SCENES, tmp_path_factory.mktemp("watcher"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_alert(case: Case, failures: dict[Moment, str]) -> None:
+    """It fires as the scene says, with these labels and annotations, and no other alert of the watcher does."""
+    said = failures.get(Moment(case.scene.name, case.minute))
+    assert not said, said
