@@ -1,6 +1,8 @@
 """`tracejudge tail`: verdicts as they come."""
 
+import fnmatch
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -28,17 +30,27 @@ _SOUGHT = 10_000
 @REDIS_URL
 @JSON
 @click.option("--failed", is_flag=True, help="Only what did not pass or has no score, abstained included.")
+@click.option("--service", metavar="PATTERN", help="Only these services, with *, ? and [...] as in rules.")
+@click.option("--judge", metavar="PATTERN", help="Only these judges.")
 @click.option("--last", type=click.IntRange(min=0), default=0, metavar="N", help="Begin with the last N verdicts.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N verdicts.")
 def command(
-    config: str | None, redis_url: str | None, *, as_json: bool, failed: bool, last: int, count: int | None
+    config: str | None,
+    redis_url: str | None,
+    *,
+    as_json: bool,
+    failed: bool,
+    service: str | None,
+    judge: str | None,
+    last: int,
+    count: int | None,
 ) -> None:
     """Follow verdicts until Ctrl-C.
 
     With --json each line is a verdict; its `dead` tells what was given up from what is unscored for good.
     """
     store = open_store(settings_from(config, {"redis_url": redis_url}))
-    entries = follow(store, last, _is_failed if failed else None)
+    entries = follow(store, last, _wanted(service, judge, failed=failed))
     for entry in itertools.islice(entries, count):
         if as_json:
             print(_json(entry), flush=True)
@@ -77,6 +89,18 @@ def _readable(entries: Iterable[Entry], wanted: Callable[[Verdict], bool] | None
 def _read(stream: str, position: bytes, client: "redis.Redis") -> list[tuple[bytes, list[Entry]]]:
     reply: Any = client.xread({stream: position}, count=_READ_COUNT, block=_BLOCK_MS)
     return list(reply or [])
+
+
+def _wanted(service: str | None, judge: str | None, *, failed: bool) -> Callable[[Verdict], bool] | None:
+    if service is None and judge is None and not failed:
+        return None
+    of_service, of_judge = (re.compile(fnmatch.translate(pattern or "*")) for pattern in (service, judge))
+
+    def wanted(verdict: Verdict) -> bool:
+        is_named = of_service.match(verdict.service) and of_judge.match(verdict.judge)
+        return is_named is not None and (not failed or _is_failed(verdict))
+
+    return wanted
 
 
 def _is_failed(verdict: Verdict) -> bool:

@@ -84,6 +84,17 @@ def test_tail_begins_with_the_last_few_in_order_and_ends_after_a_count(served: R
     assert [line["evaluation_id"] for line in lines] == ids[5:8]
 
 
+def test_tail_may_show_only_some_services_and_judges(served: Run, outbox: Outbox) -> None:
+    *_, wanted = outbox.add(
+        verdict(**FAILED, judge="equivalence"),
+        verdict(**FAILED, service="bot"),
+        verdict(service="shop-2"),
+        verdict(**FAILED, service="shop-2"),
+    )
+    ended = served("tail", "--json", "--failed", "--service", "shop*", "--judge", "saf*", "--last", "4", "--count", "1")
+    assert [line["evaluation_id"] for line in ended.lines] == [wanted]
+
+
 def test_tail_may_show_only_what_did_not_pass(served: Run, outbox: Outbox) -> None:
     _, failed, abstained, unscored, _, dead = (
         *outbox.add(verdict(), verdict(**FAILED), verdict(**ABSTAINED), verdict(**UNSCORED), verdict(**UNRATED)),
