@@ -1,0 +1,167 @@
+"""A real Alertmanager with the committed configuration, whose messages come to us at once instead of after minutes."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from aiohttp import web
+from support.loopback import LoopbackServer
+from support.processes import free_port, wait_until
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "alertmanager"
+CONFIG = FOLDER / "alertmanager.yml"
+INBOX = "http://inbox:8080"
+DAY = "2026-01-21"
+BOT = {
+    "service": "support-bot",
+    "environment": "prod",
+    "judge": "groundedness",
+    "version": "0a1b2c3d",
+    "judge_model": "gpt-4.1-mini",
+    "metric": "groundedness",
+}
+
+
+def find_program(*names: str) -> str:
+    """Skip at home without it, fail in CI: there its absence would hide that nothing was tested."""
+    folders = f"{os.environ.get('PATH', '')}:/usr/bin:/usr/local/bin"
+    found = next((path for name in names if (path := shutil.which(name, path=folders))), None)
+    if found:
+        return found
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"no {names[0]}: install the package prometheus-alertmanager")
+    pytest.skip(f"no {names[0]}")
+
+
+class Message(NamedTuple):
+    """What a receiver got."""
+
+    receiver: str
+    body: Mapping[str, Any]
+
+    @property
+    def attachment(self) -> Mapping[str, Any]:
+        (only,) = self.body["attachments"]
+        return only
+
+    @property
+    def alerts(self) -> list[tuple[str, str]]:
+        """Names and states of the alerts in a message of the webhook's form."""
+        return [(alert["labels"]["alertname"], alert["status"]) for alert in self.body["alerts"]]
+
+
+class Inbox(LoopbackServer):
+    """Takes messages in place of the inbox of compose.yaml."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._messages: list[Message] = []
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/{receiver}", self._take)]
+
+    def messages(self, receiver: str) -> list[Message]:
+        with self._lock:
+            return [message for message in self._messages if message.receiver == receiver]
+
+    def wait_for(self, receiver: str, count: int = 1) -> list[Message]:
+        wait_until(lambda: len(self.messages(receiver)) >= count, 20, f"{count} messages for {receiver}")
+        return self.messages(receiver)
+
+    def wait_for_titled(self, receiver: str, part: str) -> Message:
+        """Wait for a message by a part of its title: alerts that come together may miss the group's first message."""
+
+        def found() -> list[Message]:
+            return [message for message in self.messages(receiver) if part in message.attachment["title"]]
+
+        wait_until(lambda: bool(found()), 20, f"{part} for {receiver}")
+        return found()[0]
+
+    async def _take(self, request: web.Request) -> web.Response:
+        message = Message(request.match_info["receiver"], json.loads(await request.read()))
+        with self._lock:
+            self._messages.append(message)
+        return web.Response(text="ok")
+
+
+class Alertmanager:
+    """A running one, and the inbox it writes to."""
+
+    def __init__(self, url: str, inbox: Inbox, client: httpx.Client) -> None:
+        self.url, self.inbox, self._client = url, inbox, client
+
+    def post(self, *alerts: Mapping[str, Any]) -> None:
+        self._client.post(f"{self.url}/api/v2/alerts", json=alerts).raise_for_status()
+
+    def states(self) -> dict[str, str]:
+        """Tell each alert's state by its `case`: active or suppressed."""
+        found = self._client.get(f"{self.url}/api/v2/alerts").raise_for_status().json()
+        return {alert["labels"]["case"]: alert["status"]["state"] for alert in found}
+
+    def is_ready(self) -> bool:
+        try:
+            return self._client.get(f"{self.url}/-/ready").is_success
+        except httpx.TransportError:
+            return False
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Alertmanager]:
+    """Run one with the committed files, its inbox ours, and its waits a moment each."""
+    program = find_program("prometheus-alertmanager", "alertmanager")
+    with Inbox() as inbox, httpx.Client(timeout=10, trust_env=False) as client, (folder / "log").open("wb") as log:
+        shutil.copytree(FOLDER, folder / "etc")
+        (folder / "etc" / CONFIG.name).write_text(_hurried(CONFIG.read_text(encoding="utf-8"), inbox.root_url))
+        url = f"http://127.0.0.1:{free_port()}"
+        command = [program, *_flags(folder, url)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            alertmanager = Alertmanager(url, inbox, client)
+            wait_until(alertmanager.is_ready, 20, "Alertmanager to start")
+            yield alertmanager
+        finally:
+            process.kill()
+            process.wait()
+
+
+def alert(name: str, severity: str, kind: str, /, *, over: bool = False, **labels: str) -> dict[str, Any]:
+    """Make an alert as Prometheus sends it, with what rules write on it; without labels that are empty."""
+    own = {"alertname": name, "severity": severity, "kind": kind, "component": "tracejudge"}
+    made = {
+        "labels": {**own, **{label: value for label, value in labels.items() if value}},
+        "annotations": {
+            "summary": f"{name} happened",
+            "description": "In the last 1h 61% of 120 judgements passed.",
+            "runbook_url": f"docs/runbooks/{name}.md",
+            "dashboard_url": "http://localhost:3000/d/tracejudge-quality",
+        },
+        "startsAt": f"{DAY}T03:05:00Z",
+        "generatorURL": "http://localhost:9090/graph",
+    }
+    return made | ({"endsAt": f"{DAY}T04:20:00Z"} if over else {})
+
+
+def _hurried(config: str, inbox: str) -> str:
+    assert INBOX in config
+    config = re.sub(r"group_wait: \w+", "group_wait: 300ms", config)
+    return re.sub(r"group_interval: \w+", "group_interval: 500ms", config).replace(INBOX, inbox)
+
+
+def _flags(folder: Path, url: str) -> Sequence[str]:
+    return (
+        f"--config.file={folder / 'etc' / CONFIG.name}",
+        f"--storage.path={folder / 'data'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+        "--web.external-url=http://localhost:9093",
+        "--cluster.listen-address=",
+    )

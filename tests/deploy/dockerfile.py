@@ -1,0 +1,166 @@
+"""A Dockerfile without an engine: read into instructions, and played in an empty folder.
+
+Absolute paths of the image lie below that folder; all stages share them, so that what one copies from another must be
+there and is left where it is. What the engine does else (layers, users, namespaces) is not played.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import venv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Image", "Instruction", "build", "is_ignored", "read"]
+
+_WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+class Instruction(NamedTuple):
+    """One instruction, its lines joined."""
+
+    name: str
+    rest: str
+
+    @property
+    def words(self) -> list[str]:
+        """Its arguments, of the exec form or of the shell's; without flags."""
+        if self.rest.startswith("["):
+            return list(json.loads(self.rest))
+        return [word for word in shlex.split(self.rest) if not word.startswith("--")]
+
+    @property
+    def flags(self) -> dict[str, str]:
+        return dict(word[2:].split("=", 1) for word in self.rest.split() if re.match(r"--[a-z-]+=", word))
+
+    @property
+    def pairs(self) -> dict[str, str]:
+        return dict(word.split("=", 1) for word in shlex.split(self.rest))
+
+
+@dataclass
+class Image:
+    """The last stage, as it would be started."""
+
+    root: Path
+    env: dict[str, str] = field(default_factory=dict)
+    folder: str = "/"
+    last: dict[str, Instruction] = field(default_factory=dict)
+
+    def path(self, name: str) -> Path:
+        """Find a path of the image in our folder."""
+        return self.root / name.lstrip("/")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Its variables, with paths of ours; `$PATH` is what the base image has."""
+        paths = f"{self.root / 'base' / 'bin'}:{os.environ['PATH']}"
+        given = {"PATH": "$PATH", **self.env}
+        return {name: _mapped(value, self.root).replace("$PATH", paths) for name, value in given.items()}
+
+
+def read(path: Path) -> list[Instruction]:
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [Instruction(*line.split(maxsplit=1)) for line in joined.splitlines() if line.strip()]
+
+
+def is_ignored(name: str, patterns: list[str]) -> bool:
+    """Tell whether a path of the context stays out: the last pattern that fits it, or a folder above it, decides."""
+    ignored = False
+    for pattern in patterns:
+        bare = pattern.lstrip("!").strip("/")
+        if any(_fits(part, bare) for part in _folders(name)):
+            ignored = not pattern.startswith("!")
+    return ignored
+
+
+def build(file: Path, context: Path, root: Path) -> Image:
+    """Play all of it below `root`, with a fresh Python as the base image's."""
+    venv.create(root / "base", with_pip=True)
+    ignored = [line for line in _lines(file.with_name(f"{file.name}.dockerignore")) if not line.startswith("#")]
+    image = Image(root)
+    for instruction in read(file):
+        match instruction.name:
+            case "FROM":
+                image = Image(root)
+            case "ENV":
+                image.env |= {name: _filled(value, image.env) for name, value in instruction.pairs.items()}
+            case "WORKDIR":
+                image.folder = instruction.rest
+                image.path(image.folder).mkdir(parents=True, exist_ok=True)
+            case "COPY":
+                _copy(instruction, image, context, ignored)
+            case "RUN":
+                _run(instruction, image)
+            case name:
+                image.last[name] = instruction
+    return image
+
+
+def _copy(instruction: Instruction, image: Image, context: Path, ignored: list[str]) -> None:
+    *sources, target = instruction.words
+    if "from" in instruction.flags:
+        assert sources == [target], "stages share their paths here"
+        assert image.path(target).exists(), target
+        return
+    place = image.path(target if target.startswith("/") else f"{image.folder}/{target}")
+    for source in sources:
+        for name in _sent(context, source, ignored):
+            inner = name.removeprefix(source).lstrip("/")
+            to = place / inner if inner else (place / name if target.endswith("/") else place)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(context / name, to)
+
+
+def _sent(context: Path, source: str, ignored: list[str]) -> Iterator[str]:
+    """Name the files of the context that a source stands for."""
+    place = context / source
+    assert place.exists(), source
+    for path in [place] if place.is_file() else sorted(place.rglob("*")):
+        name = str(path.relative_to(context))
+        if path.is_file() and not is_ignored(name, ignored):
+            yield name
+
+
+def _run(instruction: Instruction, image: Image) -> None:
+    # The cache of this machine is used: that nothing is left of one in the image is the base image's affair.
+    own = {name: value for name, value in image.environment.items() if name != "PIP_NO_CACHE_DIR"}
+    command = _mapped(instruction.rest, image.root)
+    ended = subprocess.run(
+        ["sh", "-ec", command],
+        cwd=image.path(image.folder),
+        env=os.environ | own,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
+
+
+def _mapped(text: str, root: Path) -> str:
+    return re.sub(r"(?<![\w.])/(?=(?:src|opt|etc|tmp)(?:/|$))", f"{root}/", text)
+
+
+def _filled(value: str, known: Mapping[str, str]) -> str:
+    return re.sub(r"\$\{?(\w+)\}?", lambda found: known.get(found[1], found[0]), value)
+
+
+def _folders(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _fits(name: str, pattern: str) -> bool:
+    parts = (_WILD.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern))
+    return re.fullmatch("".join(parts), name) is not None
+
+
+def _lines(path: Path) -> list[str]:
+    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -1,0 +1,102 @@
+"""How Alertmanager's messages read, as the committed templates write them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alertmanager_run import BOT, Alertmanager, alert, running
+
+
+@pytest.fixture
+def alertmanager(tmp_path: Path) -> Iterator[Alertmanager]:
+    with running(tmp_path) as started:
+        yield started
+
+
+def test_a_page_says_what_where_since_when_and_what_to_open(alertmanager: Alertmanager) -> None:
+    alertmanager.post(alert("TraceJudgeQualityDrop", "page", "quality", **BOT))
+    (message,) = alertmanager.inbox.wait_for("page")
+    assert shown(message.attachment) == {
+        "title": "[PAGE] TraceJudgeQualityDrop happened",
+        "fallback": "[PAGE] TraceJudgeQualityDrop happened",
+        "title_link": "http://localhost:3000/d/tracejudge-quality",
+        "color": "danger",
+        "text": "In the last 1h 61% of 120 judgements passed.\n"
+        "Firing since 03:05 UTC, 21 January.\n"
+        "Dashboard: http://localhost:3000/d/tracejudge-quality\n"
+        "Runbook: docs/runbooks/TraceJudgeQualityDrop.md",
+    }
+
+
+def test_programs_get_labels_and_annotations_whole(alertmanager: Alertmanager) -> None:
+    sent = alert("TraceJudgeQualityDrop", "page", "quality", **BOT)
+    alertmanager.post(sent)
+    (message,) = alertmanager.inbox.wait_for("webhook")
+    (got,) = message.body["alerts"]
+    assert (got["labels"], got["annotations"], got["status"]) == (sent["labels"], sent["annotations"], "firing")
+
+
+def test_what_befalls_a_service_is_one_message_of_five_alerts_at_most(alertmanager: Alertmanager) -> None:
+    judges = [f"judge-{number}" for number in range(7)]
+    drops = [alert("TraceJudgeQualityDrop", "page", "quality", **(BOT | {"judge": judge})) for judge in judges]
+    alertmanager.post(*drops)
+    message = alertmanager.inbox.wait_for_titled("page", "7 alerts")
+    said = shown(message.attachment)
+    assert said["title"] == "[PAGE] 7 alerts on support-bot, prod: TraceJudgeQualityDrop happened, and more"
+    assert said["text"].count("\n\n* TraceJudgeQualityDrop happened\nIn the last") == 4
+    assert said["text"].startswith("* TraceJudgeQualityDrop happened\n")
+    assert said["text"].endswith("\n\n5 of 7 are shown; all of them: http://localhost:9093/#/alerts?receiver=page")
+
+
+def test_the_pipeline_is_named_where_no_service_is(alertmanager: Alertmanager) -> None:
+    alertmanager.post(
+        alert("TraceJudgeExporterBehind", "ticket", "watcher", exporter="otel"),
+        alert("TraceJudgeTracesCutOff", "ticket", "watcher"),
+    )
+    message = alertmanager.inbox.wait_for_titled("ticket", "2 alerts")
+    assert shown(message.attachment)["title"].startswith("[TICKET] 2 alerts on the pipeline: TraceJudge")
+    assert message.attachment["color"] == "warning"
+
+
+def test_what_is_over_is_said_with_its_times(alertmanager: Alertmanager) -> None:
+    alertmanager.post(alert("TraceJudgeQualityDrop", "page", "quality", **BOT))
+    alertmanager.inbox.wait_for("page")
+    alertmanager.post(alert("TraceJudgeQualityDrop", "page", "quality", over=True, **BOT))
+    message = alertmanager.inbox.wait_for("page", 2)[-1]
+    assert shown(message.attachment) == {
+        "title": "[RESOLVED] TraceJudgeQualityDrop happened",
+        "fallback": "[RESOLVED] TraceJudgeQualityDrop happened",
+        "title_link": "http://localhost:3000/d/tracejudge-quality",
+        "color": "good",
+        "text": "Over: TraceJudgeQualityDrop happened (from 03:05 to 04:20 UTC, 21 January)",
+    }
+
+
+def test_what_goes_on_stands_before_what_is_over(alertmanager: Alertmanager) -> None:
+    other = BOT | {"judge": "correctness"}
+    alertmanager.post(
+        alert("TraceJudgeQualityDrop", "page", "quality", **BOT),
+        alert("TraceJudgeQualityDrop", "page", "quality", **other),
+    )
+    alertmanager.inbox.wait_for("page")
+    alertmanager.post(alert("TraceJudgeQualityDrop", "page", "quality", over=True, **other))
+    text = alertmanager.inbox.wait_for("page", 2)[-1].attachment["text"]
+    assert text.startswith("* TraceJudgeQualityDrop happened\nIn the last")
+    assert text.endswith("\n\nOver: TraceJudgeQualityDrop happened (from 03:05 to 04:20 UTC, 21 January)")
+
+
+def test_an_alert_of_others_without_annotations_reads_as_well(alertmanager: Alertmanager) -> None:
+    alertmanager.post({"labels": {"alertname": "DiskFull", "severity": "page"}, "startsAt": "2026-01-21T03:05:00Z"})
+    (message,) = alertmanager.inbox.wait_for("page")
+    assert shown(message.attachment) == {
+        "title": "[PAGE] DiskFull",
+        "fallback": "[PAGE] DiskFull",
+        "title_link": "http://localhost:9093",
+        "color": "danger",
+        "text": "Firing since 03:05 UTC, 21 January.",
+    }
+
+
+def shown(attachment: dict[str, Any]) -> dict[str, str]:
+    return {name: attachment[name] for name in ("title", "fallback", "title_link", "color", "text")}

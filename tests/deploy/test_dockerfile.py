@@ -1,0 +1,238 @@
+"""The Dockerfile, against the code, and played without an engine as far as that goes."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from dockerfile import Image, Instruction, build, is_ignored, read
+from support.processes import free_port, wait_until
+from support.scrape import scrape
+
+from worker.cli import verbs
+from worker.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "deploy" / "Dockerfile"
+IGNORE = ROOT / "deploy" / "Dockerfile.dockerignore"
+INSTRUCTIONS = read(FILE)
+BUILD_TIMEOUT_S = 300
+
+
+def all_of(name: str) -> list[Instruction]:
+    return [instruction for instruction in INSTRUCTIONS if instruction.name == name]
+
+
+def last(name: str) -> Instruction:
+    return all_of(name)[-1]
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def pinned() -> set[str]:
+    """Name what constraints.txt and the instructions fix, as `name==version`."""
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
+    instructed = (word for run in all_of("RUN") for word in run.words)
+    return {plain(word) for word in (*constraints, *instructed) if "==" in word}
+
+
+def plain(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def variables() -> dict[str, str]:
+    return {name: value for env in all_of("ENV") for name, value in env.pairs.items()}
+
+
+def test_both_stages_begin_with_the_same_pinned_python() -> None:
+    bases = {instruction.words[0] for instruction in all_of("FROM")}
+    (base,) = bases
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm", base)
+    assert len(all_of("FROM")) == 2
+
+
+def test_what_is_installed_is_pinned() -> None:
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    for run in all_of("RUN"):
+        if "install" in run.words:
+            assert run.words[run.words.index("install") + 1 :][:2] == ["-c", "constraints.txt"]
+            named = run.words[run.words.index("install") + 3 :]
+            assert all(f"\n{word}==" in pinned or word.startswith("/src/wheels/") for word in named)
+
+
+def test_it_runs_as_a_number_that_is_not_root() -> None:
+    assert re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", last("USER").rest)
+    assert INSTRUCTIONS.index(last("USER")) > INSTRUCTIONS.index(last("COPY"))
+
+
+def test_it_starts_the_worker_without_a_shell() -> None:
+    assert last("ENTRYPOINT").rest.startswith("[")
+    assert last("ENTRYPOINT").words[0] in project()["scripts"]
+    assert last("CMD").words == ["worker"]
+    assert last("CMD").words[0] in verbs()
+
+
+def test_ports_and_variables_are_those_of_the_settings() -> None:
+    assert last("EXPOSE").rest == str(Settings().metrics_port) == variables()["TRACEJUDGE_METRICS_PORT"]
+    assert variables()["TRACEJUDGE_METRICS_HOST"] == "0.0.0.0"  # noqa: S104 - reached from outside the container
+    ours = {name.removeprefix("TRACEJUDGE_").lower() for name in variables() if name.startswith("TRACEJUDGE_")}
+    assert ours <= set(msgspec.structs.asdict(Settings()))
+
+
+def test_labels_are_those_of_the_distribution() -> None:
+    labels = last("LABEL").pairs
+    assert labels["org.opencontainers.image.version"] == project()["version"]
+    assert labels["org.opencontainers.image.description"] == project()["description"]
+
+
+def test_no_secret_and_no_file_from_elsewhere_comes_in() -> None:
+    assert not all_of("ARG")
+    assert not all_of("ADD")
+    assert not [name for name in variables() if re.search("KEY|TOKEN|SECRET|PASSWORD", name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "ignored"),
+    [
+        ("worker/settings.py", False),
+        ("worker/scripts/shared/batches.lua", False),
+        ("producers/tracejudge/py.typed", False),
+        ("judges/samples/agents/trip-agent.jsonl", False),
+        ("constraints.txt", False),
+        ("tracejudge.toml", True),
+        ("worker/tracejudge.toml", True),
+        ("worker/__pycache__/keys.cpython-311.pyc", True),
+        ("producers/tracejudge.egg-info/PKG-INFO", True),
+        (".git/config", True),
+        (".env", True),
+        ("tests/conftest.py", True),
+        ("deploy/compose.yaml", True),
+    ],
+)
+def test_nothing_but_what_is_needed_is_sent_to_the_engine(name: str, ignored: bool) -> None:  # noqa: FBT001 - a column
+    patterns = [line for line in IGNORE.read_text().splitlines() if line and not line.startswith("#")]
+    assert is_ignored(name, patterns) is ignored
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[Image]:
+    """Play the whole file; installing takes half a minute. Other users of the machine may read what comes of it."""
+    root = Path(tempfile.mkdtemp(prefix="tracejudge-image-"))
+    root.chmod(0o755)
+    try:
+        made = build(FILE, ROOT, root)
+        shutil.rmtree(root / "src")  # the second stage has nothing of it
+        (root / "tmp").mkdir(mode=0o1777)
+        (root / "tmp").chmod(0o1777)
+        shutil.copyfile(ROOT / "deploy" / "tracejudge.toml", made.path(f"{made.folder}/tracejudge.toml"))
+        yield made
+    finally:
+        shutil.rmtree(root)
+
+
+def as_the_user_of(image: Image) -> list[str]:
+    """Switch to the image's user, where we may; it keeps the right to read, for this machine's Python may be ours."""
+    uid, gid = image.last["USER"].rest.split(":")
+    readers = [f"--{kind}=-all,+dac_read_search" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
+    switch = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--no-new-privs", *readers]
+    may = os.geteuid() == 0 and shutil.which("setpriv")
+    return switch if may and subprocess.run([*switch, "true"], check=False).returncode == 0 else []
+
+
+def started(image: Image, words: list[str], variables: Mapping[str, str], **how: Any) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*as_the_user_of(image), *words],
+        cwd=image.path(image.folder),
+        env=image.environment | {"TMPDIR": image.environment["HOME"]} | variables,
+        stdin=how.pop("stdin", subprocess.DEVNULL),
+        text=True,
+        **how,
+    )
+
+
+def ended(image: Image, words: list[str], variables: Mapping[str, str] | None = None, **how: Any) -> tuple[int, str]:
+    process = started(image, words, variables or {}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **how)
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+@contextmanager
+def running(image: Image, variables: Mapping[str, str], log: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Run the image's own command for as long as the block lasts."""
+    with log.open("w") as output:
+        words = [*image.last["ENTRYPOINT"].words, *image.last["CMD"].words]
+        process = started(image, words, variables, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_healthy(image: Image, variables: Mapping[str, str]) -> bool:
+    words = image.last["HEALTHCHECK"].rest.partition(" CMD ")[2]
+    return ended(image, msgspec.json.decode(words), variables)[0] == 0
+
+
+def written(image: Image) -> dict[str, float]:
+    """Tell when each file outside of /tmp was changed last."""
+    outside = (path for path in image.root.rglob("*") if (image.root / "tmp") not in path.parents)
+    return {str(path): path.lstat().st_mtime for path in outside if path != image.root / "tmp"}
+
+
+@pytest.mark.timeout(BUILD_TIMEOUT_S)
+def test_the_image_holds_the_application_and_no_tools(image: Image) -> None:
+    script = (
+        "import importlib.metadata as m; print(*sorted(f'{d.name.lower()}=={d.version}' for d in m.distributions()))"
+    )
+    status, said = ended(image, ["python", "-c", script])
+    installed = set(said.split())
+    own = {f"{name}=={project()['version']}" for name in ("tracejudge", "tracejudge-worker")}
+    assert status == 0
+    assert own <= installed
+    assert {plain(name) for name in installed - own} <= pinned()
+    assert not {name.split("==")[0] for name in installed} & {"pip", "hatchling", "pytest", "mypy"}
+
+
+@pytest.mark.timeout(BUILD_TIMEOUT_S)
+def test_the_entrypoint_is_the_command_line(image: Image) -> None:
+    entrypoint = image.last["ENTRYPOINT"].words
+    assert ended(image, [*entrypoint, "--help"])[0] == 0
+    status, said = ended(image, [*entrypoint, *image.last["CMD"].words, "--help"])
+    assert (status, "--roles" in said) == (0, True)
+
+
+@pytest.mark.timeout(BUILD_TIMEOUT_S)
+def test_the_worker_judges_and_writes_nothing_outside_tmp(
+    image: Image, redis_url: str, prefix: str, tmp_path: Path
+) -> None:
+    """With compose's configuration, as the image's user, who may write nowhere else; the health check follows it."""
+    port = free_port()
+    variables = {
+        "TRACEJUDGE_REDIS_URL": redis_url,
+        "TRACEJUDGE_PREFIX": prefix,
+        "TRACEJUDGE_METRICS_PORT": str(port),
+        "HTTP_PROXY": "http://127.0.0.1:9",  # the health check asks no proxy
+    }
+    before = written(image)
+    assert not is_healthy(image, variables)
+    with running(image, variables, tmp_path / "log") as worker:
+        wait_until(lambda: is_healthy(image, variables), 30, "the worker to be healthy")
+        samples = ROOT / "judges" / "samples" / "support-bot.jsonl"
+        with samples.open() as traces:
+            assert ended(image, ["tracejudge", "publish", "-"], variables, stdin=traces)[0] == 0
+        wait_until(lambda: scrape(port).total("tracejudge_verdicts_total") > 0, 30, "a verdict")
+        worker.terminate()
+        assert worker.wait(30) == 0
+    assert not is_healthy(image, variables)
+    assert written(image) == before
