@@ -3,6 +3,7 @@
 import fnmatch
 import itertools
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -118,18 +119,20 @@ def _line(entry: OutboxEntry) -> str:
     elif verdict.outcome != "scored":
         result = f"[yellow]{verdict.outcome}[/yellow] {verdict.reason or ''}"
     else:
-        result = " ".join(map(_score, verdict.scores))
+        result = " ".join(_score(score, verdict.judge) for score in verdict.scores)
     why = _plain(verdict.rationale or verdict.note or "")
-    whose = f"{_plain(verdict.service)} [dim]{_plain(verdict.trace_id[:8])}[/dim]"
-    return f"{whose} {verdict.judge}: {result} [dim]{why}[/dim]"
+    when = time.strftime("%H:%M:%S", time.localtime(verdict.started_at + verdict.duration_s))
+    whose = f"[dim]{when}[/dim] {_plain(verdict.service)} [dim]{_plain(verdict.trace_id[:8])}[/dim]"
+    return f"{whose} {verdict.judge} [dim]by {_plain(verdict.judge_model)}[/dim]: {result} [dim]{why}[/dim]"
 
 
-def _score(score: Score) -> str:
+def _score(score: Score, judge: str) -> str:
     style = {True: "green", False: "red", None: "cyan"}[score.passed]
     said = score.label or f"{score.value:.2f}"
-    if score.passed is not None and score.label not in {"yes", "no"}:
+    if score.passed is not None and score.label not in {"yes", "no", "pass", "fail"}:
         said += " pass" if score.passed else " fail"
-    return f"[{style}]{score.metric} {_plain(said)}[/{style}]"
+    named = "" if score.metric == judge else f"{score.metric} "
+    return f"[{style}]{named}{_plain(said)}[/{style}]"
 
 
 def _plain(text: str) -> str:

@@ -1,6 +1,7 @@
 """`tracejudge tail`: verdicts as they come, as JSON and for people."""
 
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +40,11 @@ def verdict(**fields: Any) -> Verdict:
 FAILED = {"scores": (Score("safety", 0.0, 0.0, "no", passed=False),)}
 UNSCORED = {"outcome": "unscored", "reason": "refusal", "note": "the model declined to answer", "scores": ()}
 ABSTAINED = {"outcome": "abstained", "scores": ()}
+COMBINED = {
+    "scores": (Score("safety", 0.0, label="fail", passed=False), Score("disagreement", 1.0)),
+    "judge_model": "majority(a,b)",
+    "rationale": "1 of 2 models pass",
+}
 UNRATED = {"scores": (Score("length", 0.5),)}
 
 
@@ -123,14 +129,17 @@ def test_tail_for_people_is_a_line_each(served: Run, outbox: Outbox) -> None:
         verdict(**UNSCORED),
     )
     outbox.add(verdict(**{**UNSCORED, "reason": "timeout", "note": None}), kind="d")
-    ended = served("tail", "--last", "6", "--count", "6")
+    outbox.add(verdict(**COMBINED))
+    ended = served("tail", "--last", "7", "--count", "7")
+    at = time.strftime("%H:%M:%S", time.localtime(1002))
     assert [line.rstrip() for line in ended.out.splitlines()] == [
-        "shop 4bf92f35 safety: safety yes So it is.",
-        "shop 4bf92f35 safety: safety no",
-        "shop 4bf92f35 safety: length 0.50",
-        "shop 4bf92f35 safety: abstained",
-        "shop 4bf92f35 safety: unscored refusal the model declined to answer",
-        "shop 4bf92f35 safety: dead timeout",
+        f"{at} shop 4bf92f35 safety by lexical: yes So it is.",
+        f"{at} shop 4bf92f35 safety by lexical: no",
+        f"{at} shop 4bf92f35 safety by lexical: length 0.50",
+        f"{at} shop 4bf92f35 safety by lexical: abstained",
+        f"{at} shop 4bf92f35 safety by lexical: unscored refusal the model declined to answer",
+        f"{at} shop 4bf92f35 safety by lexical: dead timeout",
+        f"{at} shop 4bf92f35 safety by majority(a,b): fail disagreement 1.00 1 of 2 models pass",
     ]
 
 
