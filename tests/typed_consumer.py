@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, assert_type
 
 import tracejudge
-from judges.code import CodeJudge, Metric, Score, judge
+from judges.code import CodeJudge, Metric, Score, judge, texts_of
 
 
 def configure() -> None:
@@ -130,6 +130,7 @@ async def judges_keep_their_types(trace: tracejudge.Trace) -> None:
     assert_type(several(trace), Sequence[Score])
     assert_type(asked_later, CodeJudge[Coroutine[Any, Any, Score | bool | None]])
     assert_type(await asked_later(trace), Score | bool | None)
+    assert_type(texts_of(trace.context), list[str])
     has_link("text")  # type: ignore[arg-type]
     judge(pass_at=("high",))  # type: ignore[call-overload]
     judge(passes=0.5)  # type: ignore[call-overload]

@@ -4,6 +4,7 @@ They are read whole at the start, with the templates they name: the settings the
 again while workers judge.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,19 +13,21 @@ from typing import Final, NamedTuple
 import msgspec
 
 from judges.catalog import catalogue
-from judges.defined import KINDS, DefinitionError, define, is_definition
-from judges.defined.installed import installed
+from judges.defined import KINDS, DefinitionError, define, is_definition, nearly_kind
+from judges.defined.installed import distribution_of, installed
 from judges.judge import Judge
 from worker.files import read_text, read_toml
 from worker.settings import SettingsError
 from worker.wording import complaint, nearest
 
-__all__ = ["JudgeTable", "Place", "check", "checked", "of_folder", "of_tables", "read_judge"]
+__all__ = ["JudgeTable", "Place", "check", "checked", "of_folder", "of_tables", "read_judge", "shown"]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _NAMING: Final = "a judge's name is of at most 64 small letters, digits and '_', a letter first"
 _KINDS: Final = ", ".join(KINDS)
 _ENDING: Final = ".toml"
+_MAX_FILE_CHARS: Final = 1000
+"""A longer name of a file is a text that was put in its place, and no line of a terminal should hold it."""
 
 
 class Place(NamedTuple):
@@ -49,6 +52,18 @@ class JudgeTable(NamedTuple):
     name: str
     place: Place
     values: Mapping[str, object]
+
+
+def shown(path: Path) -> Path:
+    """Write a path as it is told: short where it lies below the working directory, else whole."""
+    # Links keep their names, but for those that a `..` leads out of.
+    follow = os.path.realpath if ".." in path.parts else os.path.abspath
+    try:
+        here, whole = Path.cwd(), Path(follow(path.parent), path.name)
+    except (OSError, ValueError):
+        return path  # The working directory is gone, or this is no path at all.
+    # Below the root everything would be short, and nobody would know from where.
+    return whole.relative_to(here) if whole.is_relative_to(here) and here != Path(here.anchor) else whole
 
 
 def of_tables(tables: Mapping[str, Mapping[str, object]], origin: str, base: Path) -> Iterator[JudgeTable]:
@@ -78,7 +93,7 @@ def of_folder(folder: Path, place: str) -> Iterator[JudgeTable]:
         found = sorted(path for path in folder.iterdir() if path.suffix == _ENDING and not path.is_dir())
     except OSError as error:
         mend = "make that folder, or take the key out"
-        raise SettingsError(f"{place}: {folder} cannot be read ({error.strerror}); {mend}") from error
+        raise SettingsError(f"{place}: {shown(folder)} cannot be read ({error.strerror}); {mend}") from error
     for path in found:
         if not path.name.startswith("."):
             yield read_judge(path)
@@ -107,7 +122,9 @@ def read_judge(path: Path) -> JudgeTable:
     Raises:
         SettingsError: It cannot be read, or its name is none for a judge.
     """
-    values = read_toml(path, "name the file of a judge, NAME.toml")
+    path, advice = shown(path), "name the file of a judge, NAME.toml"
+    _check_readable(path, f"{path}", advice)
+    values = read_toml(path, advice)
     name = path.name.removesuffix(_ENDING)
     if _NAME.fullmatch(name) is None:
         raise SettingsError(f"{path}: bears no name of a judge; {_NAMING}: rename it")
@@ -123,14 +140,14 @@ def check(table: JudgeTable) -> None:
     name, place, values = table
     is_own = is_definition(values)
     if name in installed(frozenset(catalogue())):
-        mend = "rename it, or uninstall the distribution"
+        mend = f"rename it, or uninstall {distribution_of(name)}"
         raise SettingsError(f"{place.at()}: bears the name of a judge that an installed distribution brings; {mend}")
     if name in catalogue():
         if is_own or not place.table:
             mend = f"rename it; settings of that one stand in tracejudge.toml under [judges.{name}]"
             raise SettingsError(f"{place.at()}: bears the name of a built-in judge; {mend}")
         _check_settings(place, catalogue()[name], values)
-    elif not is_own:
+    elif not is_own and nearly_kind(values) is None:
         raise SettingsError(f"{place.at()}: {_no_kind(name, place)}")
     else:
         _check_definition(table)
@@ -146,6 +163,8 @@ def _with_code(table: JudgeTable, base: Path) -> JudgeTable:
     place, colon, name = code.rpartition(":") if isinstance(code, str) else ("", "", "")
     if not place.endswith(".py"):
         return table
+    path = shown(base / place)
+    _check_readable(path, f"{table.place.at('code')}: {path}", "name a file of Python")
     return table._replace(values={**table.values, "code": f"{base / place}{colon}{name}"})
 
 
@@ -153,10 +172,23 @@ def _with_template(table: JudgeTable, base: Path) -> JudgeTable:
     if "template" not in table.values:
         return table
     file, here = table.values["template"], table.place.at("template")
-    if not isinstance(file, str) or not file.strip():
+    if not isinstance(file, str) or not file.strip() or len(file) > _MAX_FILE_CHARS:
         raise SettingsError(f'{here}: must be the name of a file, as "facts.yaml"')
-    text = read_text(base / file, f"{here}: {base / file}", "name a template file")
+    path, advice = shown(base / file), "name a template file"
+    place = f"{here}: {path}"
+    _check_readable(path, place, advice)
+    text = read_text(path, place, advice)
     return table._replace(values={**table.values, "template": {"file": file, "text": text}})
+
+
+def _check_readable(path: Path, place: str, advice: str) -> None:
+    """Refuse what would be waited for: nobody may ever write into a pipe."""
+    try:
+        is_pipe = path.is_fifo()
+    except (OSError, ValueError):
+        return  # Reading says what is wrong.
+    if is_pipe:
+        raise SettingsError(f"{place}: is a pipe and no file; {advice}")
 
 
 def _no_kind(name: str, place: Place) -> str:

@@ -30,7 +30,7 @@ def load(target: str) -> CodeJudge[Any]:
         CodeError: There is none; the message says what to mend.
     """
     found = _TARGET.fullmatch(target)
-    if found is None or not (found["place"].endswith(_ENDING) or _MODULE.fullmatch(found["place"])):
+    if found is None or "\0" in target or not (found["place"].endswith(_ENDING) or _MODULE.fullmatch(found["place"])):
         raise CodeError('must be "package.module:name" or "file.py:name"')
     module = _module(found["place"])
     judge = getattr(module, found["name"], None)
@@ -77,6 +77,8 @@ def _said(error: BaseException) -> str:
         return " ".join(f"{kind}: {error}".split())
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder"
     return f"raised {kind}; import it in Python to see where"
 
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from msgspec import Struct
+
 from judges.code.api import CodeJudge
 from judges.code.frames import Start
 from judges.code.pool import Pool, Program
@@ -17,7 +19,21 @@ from judges.judge import Answered, Judge, JudgeFailedError, Reading
 from judges.prompt import Prompt
 from tracejudge import Trace
 
-__all__ = ["make"]
+__all__ = ["Settings", "make", "settings_of"]
+
+
+class Settings(Struct, frozen=True):
+    """What is in force for a judge in code, for display; none of it makes another version."""
+
+    kind: str
+    code: str
+    time_limit_s: float
+    processes: int
+
+
+def settings_of(judge: Judge) -> Settings | None:
+    """Say what is in force for a judge in code; nothing for another judge."""
+    return judge.run.settings if isinstance(judge.run, _Runner) else None
 
 
 def make(
@@ -56,7 +72,7 @@ def make(
         score=_unasked,
         heuristic=_unasked,
         scoring=f"code {written.fingerprint}",
-        run=runner.run,
+        run=runner,
         close=runner.aclose,
     )
 
@@ -69,7 +85,12 @@ class _Runner:
         self._processes = processes
         self._pools: dict[asyncio.AbstractEventLoop, Pool] = {}
 
-    async def run(self, trace: Trace) -> Reading:
+    @property
+    def settings(self) -> Settings:
+        """What was declared, by the table or else by the judge itself."""
+        return Settings("code", self._program.target, self._program.start.time_limit_s, self._processes)
+
+    async def __call__(self, trace: Trace) -> Reading:
         """Judge one trace.
 
         Raises:

@@ -7,11 +7,11 @@ A definition holds exactly one of the keys in ``KINDS``; each kind is a module o
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-from judges.defined.definition import KINDS, check_name, is_definition, kind_of
+from judges.defined.definition import KINDS, check_name, is_definition, kind_of, nearly_kind
 from judges.defined.errors import DefinitionError
 from judges.judge import Judge
 
-__all__ = ["KINDS", "DefinitionError", "define", "is_definition", "kind_of"]
+__all__ = ["KINDS", "DefinitionError", "define", "is_definition", "kind_of", "nearly_kind"]
 
 
 def define(name: str, table: Mapping[str, object]) -> Judge:

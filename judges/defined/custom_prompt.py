@@ -73,6 +73,9 @@ def _check_choices(choices: tuple[str, ...], text: str) -> None:
         raise DefinitionError(_KEY, "the brackets of a choice do not close on one label; write it as [[label]]")
     if not choices:
         raise DefinitionError(_KEY, "offers no choice; write each label that may be answered as [[label]]")
+    labels = {choice.strip() for choice in choices}
+    if len(labels) == 1 and all(labels):
+        raise DefinitionError(_KEY, "offers one choice; write at least two as [[label]]")
 
 
 def _fixed_part(text: str, variables: tuple[str, ...], result: Result) -> str:

@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct, inspect
 
-from judges.defined.errors import DefinitionError, nearest, short
+from judges.defined import misplaced
+from judges.defined.errors import DefinitionError, close, nearest, short
 from judges.judge import has_text
 from judges.prompt import INVISIBLE, neutralise
 
-__all__ = ["KINDS", "asked", "check_name", "convert", "is_definition", "kind_of", "text_of"]
+__all__ = ["KINDS", "Nearly", "asked", "check_name", "convert", "is_definition", "kind_of", "nearly_kind", "text_of"]
 
 KINDS: Final = ("instructions", "custom_prompt", "template", "code")
 """The keys of which a definition holds exactly one."""
@@ -22,6 +23,8 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _MAX_TEXT_CHARS: Final = 100_000
 _MAX_ASKS_CHARS: Final = 300
 _MAX_SHOWN_CHARS: Final = 100
+_MEANT_AS_KIND: Final = 0.75
+"""How like a kind a key must be, since any key may stand there: `model` is no `code`."""
 _UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
 _MISSING: Final = re.compile(r"missing required field `([^`]*)`")
 _PATH: Final = re.compile(r" - at `\$\.?([^`]*)`")
@@ -41,10 +44,25 @@ def kind_of(table: Mapping[str, object]) -> str:
     """
     found = [kind for kind in KINDS if kind in table]
     if not found:
+        if meant := nearly_kind(table):
+            raise DefinitionError(short(meant.key), f"unknown key; did you mean {meant.kind}?")
         raise DefinitionError(KINDS[0], f"is missing; a judge is defined by one of {', '.join(KINDS)}")
     if len(found) > 1:
         raise DefinitionError(found[1], f"stands beside {found[0]}; a judge is defined by one of them, take one out")
     return found[0]
+
+
+class Nearly(NamedTuple):
+    """A key of a table, and the kind it may have been meant to be."""
+
+    key: str
+    kind: str
+
+
+def nearly_kind(table: Mapping[str, object]) -> Nearly | None:
+    """Find a key that was perhaps meant to define a judge; nothing where there is none."""
+    meant = ((key, close(key, KINDS, _MEANT_AS_KIND)) for key in table)
+    return next((Nearly(key, kind) for key, kind in meant if kind is not None), None)
 
 
 def check_name(name: str, key: str) -> None:
@@ -107,10 +125,16 @@ def _complaint(text: str, kind: type[Struct], path: str) -> DefinitionError:
     here = ".".join(filter(None, (path, *steps)))
     wanted = _at(inspect.type_info(kind), steps)
     if name := _UNKNOWN.search(text):
-        return DefinitionError(_below(here, short(name[1])), f"unknown key{nearest(name[1], _fields(wanted))}")
+        return DefinitionError(_below(here, short(name[1])), _unknown(here, name[1], _fields(wanted)))
     if name := _MISSING.search(text):
         return DefinitionError(_below(here, name[1]), f"is missing; it must be {_expected(_fields(wanted)[name[1]])}")
     return DefinitionError(here or "the table", f"must be {_expected(wanted)}")
+
+
+def _unknown(here: str, name: str, fields: Mapping[str, object]) -> str:
+    """Say where a key belongs, or what it may have been meant to be."""
+    place = here or next((kind for kind in KINDS if kind in fields), "")
+    return misplaced.mend(place, name) or f"unknown key{nearest(name, fields)}"
 
 
 def _below(path: str, name: str) -> str:
@@ -139,7 +163,10 @@ def _expected(wanted: inspect.Type) -> str:
     match wanted:
         case inspect.UnionType():
             kinds = [kind for kind in wanted.types if not isinstance(kind, inspect.NoneType)]
-            words = " or ".join(map(_expected, kinds))
+            said = [*map(_expected, kinds)]
+            words = (", or " if any("," in one for one in said) else " or ").join(said)
+        case inspect.StrType(min_length=int(least), max_length=int(most)):
+            words = f"a string of {least} to {most} signs"
         case inspect.LiteralType():
             words = f"one of {', '.join(map(str, wanted.values))}"
         case inspect.BoolType():

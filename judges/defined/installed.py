@@ -17,7 +17,7 @@ from judges.defined.definition import asked, check_name
 from judges.defined.errors import DefinitionError, short
 from judges.judge import Judge
 
-__all__ = ["GROUP", "installed"]
+__all__ = ["GROUP", "distribution_of", "installed"]
 
 GROUP: Final = "tracejudge.judges"
 
@@ -33,7 +33,7 @@ def installed(taken: frozenset[str] = frozenset()) -> Mapping[str, Judge]:
         DefinitionError: One is no judge, or its name is taken; the key names the distribution and the entry point.
     """
     judges: dict[str, Judge] = {}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    for entry in _entries():
         here = f"{_distribution(entry)}: {GROUP}.{short(entry.name)}"
         if entry.name in taken:
             raise DefinitionError(here, "that is the name of a built-in judge; uninstall the distribution")
@@ -42,6 +42,15 @@ def installed(taken: frozenset[str] = frozenset()) -> Mapping[str, Judge]:
         check_name(entry.name, here)
         judges[entry.name] = _judge(entry, here)
     return MappingProxyType(judges)
+
+
+def distribution_of(name: str) -> str:
+    """Name the distribution that brings an installed judge."""
+    return next(_distribution(entry) for entry in _entries() if entry.name == name)
+
+
+def _entries() -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
 
 
 def _judge(entry: EntryPoint, here: str) -> Judge:

@@ -42,7 +42,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     asks: str | None = None
     result: object = "yes/no"
     max_rounds: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
-    max_tokens: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    max_tokens: Annotated[int, Meta(ge=1, le=10**12)] | UnsetType = UNSET
     max_usd: Annotated[float, Meta(gt=0)] | UnsetType = UNSET
 
 

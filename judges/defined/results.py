@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from judges.answer import read_object, text_field
+from judges.defined import misplaced
 from judges.defined.definition import convert
 from judges.defined.errors import DefinitionError, nearest, short
 from judges.defined.scales.labels import LabelList, labelled
@@ -153,6 +154,8 @@ def _from_table(table: Mapping[str, object]) -> Scale:
         unknown = next(iter(table), None)
         if unknown is None:
             raise DefinitionError("result", f"must be {_MAY_BE}")
+        if whole := misplaced.example(unknown):
+            raise DefinitionError(f"result.{unknown}", f"stands there without a scale; write it as {whole}")
         raise DefinitionError(f"result.{short(unknown)}", f"unknown key{nearest(unknown, _TABLES)}")
     match found[0]:
         case "integer":

@@ -15,7 +15,7 @@ from judges.defined.errors import DefinitionError, nearest
 from judges.defined.results import SCORING, Keys, Result, declared
 from judges.defined.scales.ranges import Range
 from judges.forms import graded, sentence_labels, yes_no
-from judges.judge import Answer, Answered, Judge, Metric, Reading
+from judges.judge import Answer, Answered, Judge, Metric, Reading, has_text
 from judges.models.lexical import content_words, coverage
 from judges.prompt import Prompt
 from tracejudge import Trace
@@ -103,6 +103,8 @@ def answer_form(name: str, table: AnswerTable, result: object | UnsetType) -> An
     for key in ("result_key", "rationale_key"):
         if getattr(table, key) is not None and table.form == "ours":
             raise DefinitionError(f"answer.{key}", 'names a key of the template\'s form; add form = "template"')
+        if not has_text(getattr(table, key) or key):
+            raise DefinitionError(f"answer.{key}", "is blank; write the key that the template asks for, or take it out")
     return _FORMS[table.form_of](name, table, result)
 
 

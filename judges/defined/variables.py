@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from judges.defined.errors import DefinitionError, listed, short
+from judges.defined.errors import DefinitionError, close, listed, short
 from judges.judge import AnyOf, Needs, has_text
 from judges.prompt import Block
 from tracejudge import Trace
@@ -23,7 +23,17 @@ TRACE: Final = "trace"
 
 _PLACEHOLDER: Final = re.compile(r"\{\{([^{}\n]*)\}\}")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_SINGLE: Final = re.compile(r"\{\s*([a-z]+)\s*\}")
 _OTHER_SYNTAX: Final = re.compile(r"\{%|%\}|\{#|#\}")
+_MEANT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("question", "query", "request", "user_request"), "inputs"),
+    **dict.fromkeys(("answer", "response", "completion"), "outputs"),
+    **dict.fromkeys(("expected", "expected_response", "expected_facts", "guidelines", "reference"), "expectations"),
+    **dict.fromkeys(("messages", "history", "chat"), "conversation"),
+    **dict.fromkeys(("spans", "tool_calls", "steps"), "trace"),
+}
+"""What others call our variables."""
+_DOCUMENTS: Final = frozenset({"context", "contexts", "document", "documents", "context_document", "retrieved"})
 _REFERENCES: Final = ("expected_response", "expected_facts", "guidelines")
 
 
@@ -82,8 +92,13 @@ def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
         mend = "blocks and comments of a template language, as {% if %}, do nothing here; take them out"
         raise DefinitionError(key, f"{mend}, and name variables as {{{{ {known[1]} }}}}")
     found = tuple(dict.fromkeys(_checked(match[1], key, known) for match in _PLACEHOLDER.finditer(text)))
-    if "{{" in _PLACEHOLDER.sub("", text):
+    rest = _PLACEHOLDER.sub("", text)
+    if "{{" in rest:
         raise DefinitionError(key, "a {{ is not closed on its line; write a variable as {{ outputs }}")
+    # The model would see `{outputs}`, and nothing would say what it stands for.
+    if single := next((match for match in _SINGLE.finditer(rest) if match[1] in known), None):
+        mend = f"stands in single braces; write it as {{{{ {single[1]} }}}}"
+        raise DefinitionError(key, f"the variable {{{single[1]}}} {mend}")
     if not found:
         shown = ", ".join(f"{{{{ {name} }}}}" for name in known)
         raise DefinitionError(key, f"names no variable, so that the model would see nothing; use one of {shown}")
@@ -136,4 +151,9 @@ def _checked(written: str, key: str, known: Sequence[str]) -> str:
         mend = "only a plain name may stand in the braces, without paths, filters or calls"
         raise DefinitionError(key, f"{{{{ {short(name)} }}}} is no variable: {mend}")
     shown = f"the variable {{{{ {short(name)} }}}}" if name else "the variable {{ }}"
-    raise DefinitionError(key, f"{shown} is unknown; use {listed(known)}")
+    if name in _DOCUMENTS:
+        mend = "retrieved documents are in no variable of this kind; take a template"
+        raise DefinitionError(key, f"{shown} is unknown: {mend}")
+    meant = _MEANT.get(name) or close(name.lower(), known)
+    mend = f"did you mean {{{{ {meant} }}}}?" if meant in known else f"use {listed(known)}"
+    raise DefinitionError(key, f"{shown} is unknown; {mend}")

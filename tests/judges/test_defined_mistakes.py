@@ -18,13 +18,21 @@ INSTRUCTIONS: Mapping[str, str] = {
         "names no variable, so that the model would see nothing; use one of {{ inputs }}, {{ outputs }}, "
         "{{ expectations }}, {{ conversation }}, {{ trace }}"
     ),
-    "{outputs} ${inputs} %(trace)s": (
+    "<outputs> %(trace)s $inputs": (
         "names no variable, so that the model would see nothing; use one of {{ inputs }}, {{ outputs }}, "
         "{{ expectations }}, {{ conversation }}, {{ trace }}"
     ),
+    "{outputs}": "the variable {outputs} stands in single braces; write it as {{ outputs }}",
+    "{{ inputs }} ${outputs}": "the variable {outputs} stands in single braces; write it as {{ outputs }}",
+    "{{ inputs }} { trace }": "the variable {trace} stands in single braces; write it as {{ trace }}",
+    "{{ question }}": "the variable {{ question }} is unknown; did you mean {{ inputs }}?",
+    "{{ ground_truth }}": f"the variable {{{{ ground_truth }}}} is unknown; {KNOWN}",
+    "{{ context }}": (
+        "the variable {{ context }} is unknown: retrieved documents are in no variable of this kind; take a template"
+    ),
     "{{ foo }}": f"the variable {{{{ foo }}}} is unknown; {KNOWN}",
-    "{{ outputs }} {{ output }}": f"the variable {{{{ output }}}} is unknown; {KNOWN}",
-    "{{ OUTPUTS }}": f"the variable {{{{ OUTPUTS }}}} is unknown; {KNOWN}",
+    "{{ outputs }} {{ output }}": "the variable {{ output }} is unknown; did you mean {{ outputs }}?",
+    "{{ OUTPUTS }}": "the variable {{ OUTPUTS }} is unknown; did you mean {{ outputs }}?",
     "{{}}": f"the variable {{{{ }}}} is unknown; {KNOWN}",
     "{{ out\u200bputs }}": f"{{{{ out[U+200B]puts }}}} is no variable: {PLAIN}",
     "{{ trace.spans }}": f"{{{{ trace.spans }}}} is no variable: {PLAIN}",
@@ -54,7 +62,22 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
     "a list": (["a", "b"], "result", RESULT),
     "an empty table": ({}, "result", RESULT),
     "a slip": ({"integr": [1, 5]}, "result.integr", "unknown key; did you mean integer?"),
-    "a mark alone": ({"pass_at": 1}, "result.pass_at", "unknown key; known are integer, number, labels"),
+    "a mark alone": (
+        {"pass_at": 1},
+        "result.pass_at",
+        "stands there without a scale; write it as result = { integer = [1, 5], pass_at = 4 }",
+    ),
+    "a key without a name": ({"": 1}, 'result.""', "unknown key; known are integer, number, labels"),
+    "a pass set beside a range": (
+        {"integer": [1, 5], "pass": ["a"]},
+        "result.pass",
+        "goes with labels; with integer or number it is pass_at",
+    ),
+    "a mark beside labels": (
+        {"labels": {"a": 1, "b": 0}, "pass_at": 1},
+        "result.pass_at",
+        "goes with integer or number; with labels it is pass",
+    ),
     "a slip beside": ({"number": [0, 1], "pas_at": 1}, "result.pas_at", "unknown key; did you mean pass_at?"),
     "two kinds": (
         {"integer": [1, 5], "number": [0, 1]},
@@ -123,7 +146,22 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
     "labels that differ in blanks": (
         {"labels": {"a": 1, " a": 0, "b": 2}},
         "result.labels",
-        "two labels differ in blanks only; rename one",
+        "two labels differ in blanks only, or look the same; rename one",
+    ),
+    "labels in two alphabets": (
+        {"labels": ["good", "g\u043eod", "bad"], "pass": ["good"]},
+        "result.labels",
+        "the labels good and g\u043eod look alike; rename one",
+    ),
+    "labels in two widths": (
+        {"labels": ["A 1", "\uff21\u3000\uff11", "b"], "pass": ["b"]},
+        "result.labels",
+        "the labels A 1 and \uff21 \uff11 look alike; rename one",
+    ),
+    "labels with two kinds of accent": (
+        {"labels": {"caf\u00e9": 1, "cafe\u0301": 0, "b": 2}},
+        "result.labels",
+        "two labels differ in blanks only, or look the same; rename one",
     ),
     "an empty label": ({"labels": ["a", " . "]}, "result.labels", "a label is empty; give it a name or take it out"),
     "a long label": (
@@ -138,12 +176,12 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
     "numbers as labels": (
         {"labels": [1, 2]},
         "result.labels",
-        "must be a table, each value a number or a list, each a string",
+        "must be a table, each value a number, or a list, each a string",
     ),
     "texts as numbers": (
         {"labels": {"a": "1", "b": "0"}},
         "result.labels",
-        "must be a table, each value a number or a list, each a string",
+        "must be a table, each value a number, or a list, each a string",
     ),
     "equal numbers": (
         {"labels": {"a": 1, "b": 1}},
@@ -187,6 +225,18 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     ),
     "no text": ({"instructions": 3}, "instructions", "must be a string"),
     "an unknown key": ({"instructions": "{{ outputs }}", "reslt": 1}, "reslt", "unknown key; did you mean result?"),
+    "a slip in the kind": ({"instruction": "{{ outputs }}"}, "instruction", "unknown key; did you mean instructions?"),
+    "half a kind": ({"asks": "Is it?", "prompt": "[[a]]"}, "prompt", "unknown key; did you mean custom_prompt?"),
+    "another's key": (
+        {"model": "m"},
+        "instructions",
+        "is missing; a judge is defined by one of instructions, custom_prompt, template, code",
+    ),
+    "a key without a name": (
+        {"instructions": "{{ outputs }}", "": 1},
+        '""',
+        "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd",
+    ),
     "a key over lines": (
         {"instructions": "{{ outputs }}", "a\nb": 1},
         "a b",
@@ -215,7 +265,7 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "no token": (
         {"instructions": "{{ trace }}", "max_tokens": 0},
         "max_tokens",
-        "must be a whole number of at least 1",
+        "must be a whole number of at least 1 and of at most 1000000000000",
     ),
     "no money": ({"instructions": "{{ trace }}", "max_usd": 0}, "max_usd", "must be a number above 0"),
     "endless money": (
@@ -231,7 +281,7 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "one choice": (
         {"custom_prompt": "[[a]] [[a]] {{ outputs }}"},
         "custom_prompt",
-        "must be from 2 to 50 different labels",
+        "offers one choice; write at least two as [[label]]",
     ),
     "an empty choice": (
         {"custom_prompt": "[[a]] [[ ]] {{ outputs }}"},
@@ -272,13 +322,70 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "a result beside choices": (
         {"custom_prompt": "[[a]] [[b]] {{ outputs }}", "result": "yes/no"},
         "result",
-        "unknown key; known are custom_prompt, asks, values, pass",
+        "goes with instructions; choices are [[label]] in the prompt, their numbers values = { good = 1 }",
+    ),
+    "a choice alone": (
+        {"custom_prompt": "[[a]] {{ outputs }}"},
+        "custom_prompt",
+        "offers one choice; write at least two as [[label]]",
+    ),
+    "a variable of a prompt in single braces": (
+        {"custom_prompt": "[[a]] [[b]] {outputs}", "pass": ["a"]},
+        "custom_prompt",
+        "the variable {outputs} stands in single braces; write it as {{ outputs }}",
     ),
     "a trace in a prompt": (
         {"custom_prompt": "[[a]] [[b]] {{ trace }}", "pass": ["a"]},
         "custom_prompt",
         "the variable {{ trace }} is unknown; use inputs, outputs, expectations, conversation",
     ),
+}
+TEMPLATE = {"file": "f", "text": "prompt: {template: 'Is {{response}} so?', template_variables: [response]}"}
+KINDS: Mapping[str, Mapping[str, object]] = {
+    "instructions": {"instructions": "Is {{ outputs }} so?"},
+    "custom_prompt": {"custom_prompt": "Is {{ outputs }} [[so]] or [[not]]?", "pass": ["so"]},
+    "template": {"template": TEMPLATE},
+    "code": {"code": "module:name"},
+    "answer": {"template": TEMPLATE, "answer": {}},
+}
+MISPLACED: Mapping[tuple[str, str], str] = {
+    ("instructions", "integer"): "belongs into result, as result = { integer = [1, 5] }",
+    ("instructions", "number"): "belongs into result, as result = { number = [0, 1] }",
+    ("instructions", "labels"): "belongs into result, as result = { labels = { good = 1, poor = 0 } }",
+    ("instructions", "pass"): ('belongs into result, as result = { labels = ["good", "poor"], pass = ["good"] }'),
+    ("instructions", "pass_at"): "belongs into result, as result = { integer = [1, 5], pass_at = 4 }",
+    ("instructions", "direction"): 'belongs into result, as result = { integer = [1, 5], direction = "lower" }',
+    ("instructions", "values"): (
+        "goes with custom_prompt; numbers of labels stand in result, as result = { labels = { good = 1, poor = 0 } }"
+    ),
+    ("instructions", "answer"): "goes with template; take it out",
+    ("instructions", "processes"): "goes with code; take it out",
+    ("instructions", "model"): "stands in a rule or behind --model, not with a judge; take it out",
+    ("custom_prompt", "labels"): (
+        "goes with result; choices are [[label]] in the prompt, their numbers values = { good = 1 }"
+    ),
+    ("custom_prompt", "pass_at"): 'goes with numbers; name the choices that pass, as pass = ["good"]',
+    ("custom_prompt", "max_rounds"): "goes with instructions that name {{ trace }}; take it out",
+    ("template", "values"): (
+        "goes with custom_prompt; numbers of labels stand in result, as result = { labels = { good = 1, poor = 0 } }"
+    ),
+    ("template", "pass_at"): "belongs into result, as result = { integer = [1, 5], pass_at = 4 }",
+    ("template", "as"): 'belongs into answer, as answer = { as = "graded", pass_at = 4 }',
+    ("code", "result"): "does not go with code, which gives scores itself",
+    ("code", "pass_at"): "stands in the Python, as @judge(pass_at=0.5)",
+    ("code", "answer"): "goes with template; take it out",
+    ("answer", "result"): "stands beside answer, not in it; write it above [answer]",
+    ("answer", "asks"): "stands beside answer, not in it; write it above [answer]",
+}
+ANSWERS: Mapping[str, tuple[Mapping[str, object], str, str]] = {
+    "half a form": ({"as": "facts"}, "answer.as", "there is no such form; did you mean facts_grounding?"),
+    "a slip": ({"as": "yesno"}, "answer.as", "there is no such form; did you mean yes_no?"),
+    "a blank key": (
+        {"form": "template", "result_key": " "},
+        "answer.result_key",
+        "is blank; write the key that the template asks for, or take it out",
+    ),
+    "an empty key": ({"form": "template", "result_key": ""}, "answer.result_key", "must be a string of 1 to 64 signs"),
 }
 NAMING = "rename it: small letters, digits and _, a letter first, at most 64 signs"
 
@@ -306,6 +413,35 @@ def test_results_that_make_no_scale_are_refused(result: object, key: str, mend: 
 @pytest.mark.parametrize(("table", "key", "mend"), TABLES.values(), ids=TABLES)
 def test_tables_that_define_no_judge_are_refused(table: Mapping[str, object], key: str, mend: str) -> None:
     assert refused(table) == (key, mend)
+
+
+@pytest.mark.parametrize(("where", "mend"), MISPLACED.items(), ids=[".".join(where) for where in MISPLACED])
+def test_a_key_in_a_wrong_place_is_told_the_right_one(where: tuple[str, str], mend: str) -> None:
+    kind, key = where
+    table = {**KINDS[kind], **({"answer": {key: 1}} if kind == "answer" else {key: 1})}
+    assert refused(table) == (f"answer.{key}" if kind == "answer" else key, mend)
+
+
+@pytest.mark.parametrize(("answer", "key", "mend"), ANSWERS.values(), ids=ANSWERS)
+def test_answers_that_no_template_has_are_refused(answer: Mapping[str, object], key: str, mend: str) -> None:
+    assert refused({"template": TEMPLATE, "answer": answer}) == (key, mend)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Is {{ outputs }} of the form {"outputs": "text", "inputs": {}}?',
+        "Is {{ outputs }} a set as {a, b}, or {output}, or {outputs.text}, or {Outputs}?",
+    ],
+)
+def test_other_things_in_braces_may_stand_there(text: str) -> None:
+    (fixed,) = define("mine", {"instructions": text}).fixed_parts
+    assert text in fixed
+
+
+def test_labels_of_one_alphabet_are_not_taken_for_each_other() -> None:
+    labels = ["\u0434\u0430", "\u043d\u0435\u0442", "\u03bd\u03b1\u03b9", "yes", "no"]
+    assert define("mine", {"instructions": "{{ outputs }}", "result": {"labels": labels, "pass": ["yes"]}}).schema
 
 
 @pytest.mark.parametrize("name", ["", "Mine", "1st", "my-judge", "a b", "a" * 65, "größe", "a\nb"])

@@ -10,6 +10,7 @@ import pytest
 from judges.catalog import catalogue, configured
 from worker import configuration, files
 from worker.configuration import load
+from worker.judge_files import read_judge
 from worker.settings import Settings, SettingsError
 
 FILE = "tracejudge.toml"
@@ -295,6 +296,119 @@ def test_a_link_to_a_file_that_is_gone_is_no_judge_less() -> None:
     Path("mine/kind.toml").symlink_to("gone.toml")
     line = said({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
     assert line.startswith("mine/kind.toml: cannot be read (No such file or directory)")
+
+
+PIPE = "is a pipe and no file"
+
+
+@pytest.mark.parametrize("name", ["mine/kind.toml", "mine/facts.yaml"])
+def test_nobody_waits_for_what_a_pipe_never_gives(name: str) -> None:
+    write("mine/kind.toml", FACTS)
+    Path(name).unlink(missing_ok=True)
+    os.mkfifo(name)
+    assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == (
+        f"{name}: {PIPE}; name the file of a judge, NAME.toml"
+        if name.endswith(".toml")
+        else f"mine/kind.toml: template: {name}: {PIPE}; name a template file"
+    )
+
+
+def test_a_pipe_is_no_file_of_python() -> None:
+    write("mine/kind.toml", 'code = "judging.py:short"')
+    os.mkfifo("mine/judging.py")
+    line = f"mine/kind.toml: code: mine/judging.py: {PIPE}; name a file of Python"
+    assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == line
+
+
+@pytest.mark.parametrize(
+    ("code", "mend"),
+    [
+        ("folder.py:x", "cannot be imported (it is a folder)"),
+        ("a\\u0000.py:x", 'must be "package.module:name" or "file.py:name"'),
+    ],
+)
+def test_a_path_that_is_no_file_of_python_is_told(code: str, mend: str) -> None:
+    write("mine/kind.toml", f'code = "{code}"')
+    Path("mine/folder.py").mkdir()
+    assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}).endswith(f": {mend}")
+
+
+@pytest.mark.parametrize("name", ["mine", "mine/kind.toml", "mine/facts.yaml"])
+def test_a_link_to_itself_is_told(name: str) -> None:
+    write("other/kind.toml", FACTS)
+    if name != "mine":
+        write("mine/kind.toml", FACTS)
+    Path(name).unlink(missing_ok=True)
+    Path(name).symlink_to(Path(name).name)
+    line = said({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
+    assert name in line
+    assert "cannot be read (Too many levels of symbolic links)" in line
+
+
+def test_a_link_to_a_folder_above_is_no_judge_and_no_loop() -> None:
+    write("mine/kind.toml", POLITE)
+    Path("mine/up.toml").symlink_to("..")
+    assert list(load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}).judges) == ["kind"]
+
+
+def test_a_judge_under_two_names_is_two_judges() -> None:
+    write("mine/kind.toml", POLITE)
+    Path("mine/gentle.toml").symlink_to("kind.toml")
+    found = versions(load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}))
+    assert found["kind"] != found["gentle"]
+
+
+@pytest.mark.parametrize(("key", "kind"), [("instruction", "instructions"), ("prompt", "custom_prompt")])
+def test_a_slip_in_the_kind_is_told(key: str, kind: str) -> None:
+    write("mine/kind.toml", f"{key} = 'Is {{{{ outputs }}}} kind?'\n")
+    assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == f"mine/kind.toml: {key}: unknown key; did you mean {kind}?"
+    write(FILE, f"[judges.kind]\n{key} = 'Is {{{{ outputs }}}} kind?'\n")
+    assert said() == f"{FILE}: judges.kind.{key}: unknown key; did you mean {kind}?"
+
+
+# --- how files are named ---
+
+
+def test_a_file_below_the_working_directory_is_named_from_there(tmp_path: Path) -> None:
+    write("mine/kind.toml", "asks = 'Is it?'")
+    for folder in ("mine", f"{tmp_path}/mine", "mine/../mine", f"../{tmp_path.name}/mine"):
+        assert said({"TRACEJUDGE_JUDGES_FOLDER": folder}).startswith("mine/kind.toml: does not say")
+
+
+def test_a_file_elsewhere_is_named_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("mine/kind.toml", "asks = 'Is it?'")
+    Path("here").mkdir()
+    for here, folder in (("here", "../mine"), ("here", f"{tmp_path}/mine"), ("/", f"{tmp_path}/mine")):
+        monkeypatch.chdir(tmp_path / here)
+        assert said({"TRACEJUDGE_JUDGES_FOLDER": folder}).startswith(f"{tmp_path}/mine/kind.toml: does not say")
+
+
+def test_a_template_elsewhere_is_named_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("mine/deeper/kind.toml", 'template = "../facts.yaml"')
+    assert "deeper/kind.toml: template: mine/facts.yaml: cannot" in said({"TRACEJUDGE_JUDGES_FOLDER": "mine/deeper"})
+    monkeypatch.chdir("mine/deeper")
+    assert said({"TRACEJUDGE_JUDGES_FOLDER": "."}).startswith(
+        f"kind.toml: template: {tmp_path}/mine/facts.yaml: cannot"
+    )
+
+
+def test_a_template_above_a_folder_that_is_a_link_is_found(tmp_path: Path) -> None:
+    write("far/off/mine/kind.toml", 'template = "../facts.yaml"')
+    write("far/off/facts.yaml", TEMPLATE)
+    Path("mine").symlink_to("far/off/mine")
+    judges = load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}).judges
+    assert judges["kind"]["template"] == {"file": "../facts.yaml", "text": TEMPLATE}
+    (tmp_path / "far/off/facts.yaml").unlink()
+    line = said({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
+    assert line.startswith("mine/kind.toml: template: far/off/facts.yaml: cannot")
+
+
+def test_a_working_directory_that_is_gone_changes_nothing(tmp_path: Path) -> None:
+    write("gone/kind.toml", POLITE)
+    os.chdir("gone")
+    Path("kind.toml").rename("../kind.toml")
+    Path("../gone").rmdir()
+    assert read_judge(tmp_path / "kind.toml").place.file == f"{tmp_path}/kind.toml"
 
 
 def test_a_judge_that_no_rule_names_is_checked_all_the_same() -> None:

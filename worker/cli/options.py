@@ -4,13 +4,14 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import click
 import msgspec
 from rich.console import Console
 
 from judges.catalog import configured
+from judges.combine import Combine
 from judges.judge import Judge
 from judges.models.build import ModelSettingsError, build
 from worker.configuration import load
@@ -26,9 +27,10 @@ from worker.store import Store, StoreError, address
 from worker.wording import nearest
 
 __all__ = [
+    "COMBINE",
     "CONFIG",
     "JSON",
-    "MODEL",
+    "MODELS",
     "NOTES",
     "OUT",
     "PATIENCE_S",
@@ -55,8 +57,17 @@ PATIENCE_S: Final = 600.0
 CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else tracejudge.toml where there is one.")
 REDIS_URL = click.option("--redis-url", metavar="URL", help="Where TraceJudge's Redis is; else from the configuration.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else.")
-MODEL = click.option(
-    "--model", "model_name", default="default", show_default=True, metavar="NAME", help="Which [models.NAME] judges."
+MODELS = click.option(
+    "--model",
+    "model_names",
+    default=("default",),
+    show_default=True,
+    multiple=True,
+    metavar="NAME",
+    help="Which [models.NAME] judges; repeatable.",
+)
+COMBINE = click.option(
+    "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."
 )
 TRIES = click.option(
     "--tries",
@@ -115,7 +126,15 @@ def with_judge_files(settings: Settings, *given: str) -> tuple[Settings, tuple[s
 
 def is_judge_file(given: str, settings: Settings) -> bool:
     """Tell whether a judge is given by its file and not by a name that is known."""
-    return given.endswith(".toml") or (given not in configured(settings.judges) and Path(given).is_file())
+    return given.endswith(".toml") or (given not in configured(settings.judges) and _is_file(given))
+
+
+def _is_file(given: str) -> bool:
+    try:
+        return Path(given).is_file()
+    except (OSError, ValueError):
+        # A name that no file could have, or in a folder that is not ours to look into.
+        return False
 
 
 def open_model(settings: Settings, name: str, tries: int, witness: Witness) -> LimitedModel:

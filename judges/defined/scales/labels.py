@@ -2,6 +2,7 @@
 
 import json
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ __all__ = ["LabelList", "Labels", "Places", "labelled"]
 
 _MAX_LABELS: Final = 50
 _MAX_LABEL_CHARS: Final = 100
+_LATIN: Final = str.maketrans("авеікмнорстухјѕԁһӏαβεικνορτυχ", "abeikmhopctyxjsdhlabeikvoptux")
+"""Letters of other alphabets, small, that look as Latin ones do, or whose capitals do."""
 _FORBIDDEN: Final = frozenset("[]|\n\r")
 _HALF: Final = 0.5
 
@@ -145,14 +148,14 @@ def labelled(
         DefinitionError: There are too few or too many, one cannot be told from another or shown in a menu, numbers
             are missing, make no range or are no numbers, or what passes is not declared or not needed.
     """
-    stripped = tuple(dict.fromkeys(label.strip() for label in labels))
+    stripped = tuple(dict.fromkeys(map(_plain, labels)))
     _check_menu(stripped, places.labels)
-    worth = {label.strip(): number for label, number in (numbers or {}).items()}
+    worth = {_plain(label): number for label, number in (numbers or {}).items()}
     if len(worth) < len(numbers or {}):
-        raise DefinitionError(places.numbers, "two labels differ in blanks only; rename one")
+        raise DefinitionError(places.numbers, "two labels differ in blanks only, or look the same; rename one")
     if numbers is not None:
         _check_numbers(stripped, worth, places)
-    names = tuple(dict.fromkeys(label.strip() for label in passing or ()))
+    names = tuple(dict.fromkeys(map(_plain, passing or ())))
     if passing is None and numbers is None:
         raise DefinitionError(places.passing, f'is missing; name the labels that pass, as ["{short(stripped[0])}"]')
     if passing is not None:
@@ -171,6 +174,15 @@ def _check_menu(labels: Sequence[str], key: str) -> None:
         if first != label:
             said = f"the labels {short(first)} and {short(label)} overlap"
             raise DefinitionError(key, f"{said}: an answer in another case or with a full stop fits both; rename one")
+    _check_looks(labels, key)
+
+
+def _check_looks(labels: Sequence[str], key: str) -> None:
+    seen: dict[str, str] = {}
+    for label in labels:
+        first = seen.setdefault(_look(label), label)
+        if first != label:
+            raise DefinitionError(key, f"the labels {short(first)} and {short(label)} look alike; rename one")
 
 
 def _check_label(label: str, key: str) -> None:
@@ -207,6 +219,16 @@ def _check_passing(passing: Sequence[str], labels: Sequence[str], key: str) -> N
         raise DefinitionError(key, "is empty; name at least one label, or take it out where labels have numbers")
     if len(passing) == len(labels):
         raise DefinitionError(key, "names all labels, so that nothing could fail; leave one out")
+
+
+def _plain(label: str) -> str:
+    """Take the blanks off; one way to write a letter with an accent is enough."""
+    return unicodedata.normalize("NFC", label).strip()
+
+
+def _look(label: str) -> str:
+    """Fold whatever a reader would not tell apart."""
+    return " ".join(unicodedata.normalize("NFKC", _folded(label)).casefold().translate(_LATIN).split())
 
 
 def _folded(label: str) -> str:

@@ -45,6 +45,13 @@ class Ended(NamedTuple):
 
 Run = Callable[..., Ended]
 
+IN_CODE = (
+    "from judges.code import judge\n"
+    "@judge(needs=['output'], version='1')\n"
+    "def short(trace):\n    '''Is it short?'''\n    return len(trace.output) < 9\n"
+)
+"""A judge in code, of the name `short`."""
+
 
 def words(text: str) -> str:
     return " ".join(text.split())

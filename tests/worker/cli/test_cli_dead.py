@@ -203,7 +203,7 @@ def test_ctrl_c_ends_a_retry_that_waits(served: Run, ground: Ground, monkeypatch
 
 def test_letters_of_another_version_are_told_of(served: Run, ground: Ground) -> None:
     name = bury(ground, 1)
-    letter = json.loads(ground.client.hget(ground.keys.dead, name)) | {"v": 2}
+    letter = json.loads(ground.client.hget(ground.keys.dead, name)) | {"v": 3}
     ground.client.hset(ground.keys.dead, name, json.dumps(letter))
     for verb in (("retry", "--all"), ("drop", "--all", "--yes")):
         ended = served("dead", *verb)

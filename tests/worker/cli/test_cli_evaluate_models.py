@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from cli_parts import Run, labelled, write_lines
+from cli_parts import Run, labelled, words, write_lines
 
 from judges.catalog import catalogue
 from judges.verdict import Verdict, evaluation_id
@@ -59,6 +59,7 @@ def test_each_model_has_a_verdict_and_one_more_combines_them(run: Run) -> None:
     assert rows[PANEL]["safety"] == {"scored": 2, "mean": 0.5, "share_passed": 0.5}
     assert rows[PANEL]["disagreement"] == {"scored": 2, "mean": pytest.approx(2 / 3), "share_passed": None}
     assert (ended.document["model"], ended.document["cost_usd"]) == ("a, b, c", None)
+    assert {row["cost_usd"] for row in ended.document["judges"]} == {None}
 
 
 @pytest.mark.usefixtures("_models")
@@ -67,6 +68,9 @@ def test_the_summary_names_the_model_of_each_line(run: Run) -> None:
     assert ended.code == 0
     for name in ("a", "b", "c", PANEL):
         assert f"safety by {name}" in ended.out
+    told = words(ended.out)
+    assert told.count(" tokens, no price set, ") == 3
+    assert told.endswith(f"safety by {PANEL}: 2 scored, 0 abstained, unscored none"), "the models bear the cost"
 
 
 @pytest.mark.usefixtures("_models")

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from cli_parts import Run, labelled, scripted, words, write_lines
+from cli_parts import IN_CODE, Run, labelled, scripted, words, write_lines
 
 from judges.catalog import catalogue, configured
 from judges.defined import define
+from judges.defined.installed import installed
 
 POLITE = 'asks = "Is it polite?"\ninstructions = "Is {{ outputs }} polite?"\n'
 GRADED = 'instructions = "How good is {{ outputs }}?"\nresult = { integer = [1, 5], pass_at = 4 }\n'
@@ -58,6 +59,51 @@ def test_a_judge_of_the_configuration_says_so(run: Run, monkeypatch: pytest.Monk
     assert row["origin"] == "configuration"
 
 
+def test_a_judge_of_a_distribution_names_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    info = tmp_path / "our_judges-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: our-judges\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[tracejudge.judges]\nshort = judges_of_ours:short\n", encoding="utf-8")
+    (tmp_path / "judges_of_ours.py").write_text(IN_CODE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    request.addfinalizer(installed.cache_clear)
+    installed.cache_clear()
+    (row,) = (row for row in run("judges", "--json").document if row["name"] == "short")
+    assert row["origin"] == "distribution our-judges"
+    assert run("judges", "show", "short", "--json").document["origin"] == "distribution our-judges"
+    Path("mine/short.toml").write_text(POLITE, encoding="utf-8")
+    assert run("judges").complaint == (
+        "tracejudge: mine/short.toml: bears the name of a judge that an installed distribution brings; rename it, or "
+        "uninstall our-judges"
+    )
+
+
+def test_a_file_is_named_from_the_working_directory_or_whole(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def origins() -> list[str]:
+        shown = [run("judges", "show", given, "--json") for given in ("polite", f"{tmp_path}/mine/polite.toml")]
+        return [ended.document["origin"] for ended in shown]
+
+    monkeypatch.setenv("TRACEJUDGE_CONFIG", f"{tmp_path}/tracejudge.toml")
+    assert origins() == ["mine/polite.toml"] * 2
+    (tmp_path / "deeper").mkdir()
+    monkeypatch.chdir(tmp_path / "deeper")
+    monkeypatch.setenv("TRACEJUDGE_CONFIG", "../tracejudge.toml")
+    assert origins() == [f"{tmp_path}/mine/polite.toml"] * 2
+    (tmp_path / "mine/polite.toml").write_text("asks = 3", encoding="utf-8")
+    assert run("judges").complaint.startswith(f"tracejudge: {tmp_path}/mine/polite.toml: does not say what")
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "/root/\0"])
+def test_a_name_that_no_file_could_have_is_no_judge(run: Run, name: str) -> None:
+    ended = run("judges", "show", name)
+    assert ended.code == 2
+    assert "there is no judge" in words(ended.err)
+
+
 def test_the_list_for_people_names_file_and_template(run: Run) -> None:
     ended = run("judges")
     assert ended.code == 0
@@ -105,19 +151,6 @@ def test_a_template_is_shown_with_its_metadata(run: Run) -> None:
     told = run("judges", "show", "facts").out
     assert '"version": "1.0"' in told
     assert "Look for {{response}} in {{context_document}}" in told
-
-
-def test_a_judge_in_code_asks_no_model(run: Run) -> None:
-    Path("short.py").write_text(
-        "from judges.code import judge\n"
-        "@judge(needs=['output'], version='1')\n"
-        "def short(trace):\n    '''Is it short?'''\n    return len(trace.output) < 9\n",
-        encoding="utf-8",
-    )
-    Path("short.toml").write_text('code = "short.py:short"', encoding="utf-8")
-    ended = run("judges", "show", "short.toml")
-    assert (ended.code, ended.err) == (0, "")
-    assert "It is code, and asks no judge model." in ended.out
 
 
 # --- tested ---

@@ -37,6 +37,7 @@ def test_agreement_with_labels_is_measured(run: Run, monkeypatch: pytest.MonkeyP
         "version": catalogue()["safety"].version,
         "model": "m",
         "traces": 8,
+        "notes": {"scripted: timeout": 1},
         "balanced_accuracy": pytest.approx((2 / 3 + 2 / 3) / 2),
         "true_pass": 2,
         "false_pass": 1,
@@ -73,6 +74,35 @@ def test_a_minimum_is_not_reached_without_a_figure(run: Run, monkeypatch: pytest
     assert "unscored: 2 timeout; cost: no price set" in ended.out
 
 
+def test_the_commonest_reasons_without_a_score_are_told(run: Run) -> None:
+    lacking = [labelled(label) for label in ("yes", "no", "yes")]
+    file = write_lines("t.jsonl", [*lacking, labelled("yes", input="Is it?", context=["It is."])])
+    for wanted, out in (("--label", "unscored: 3 missing_input; cost: no price set\n"), ("--by", "no price set\n")):
+        ended = run("judges", "test", "groundedness", file, wanted, "safe")
+        assert ended.code == 0
+        assert ended.out.endswith(f"{out}  3 x the trace has no input\n")
+        document = run("judges", "test", "groundedness", file, wanted, "safe", "--json").document
+        assert document["notes"] == {"the trace has no input": 3}
+
+
+def test_no_more_than_three_reasons_are_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = ("bad_request", "content_filter", "bad_request", "timeout", "judge_rejected")
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", *reasons, max_in_flight=1))
+    file = write_lines("t.jsonl", [labelled("yes", output=f"{number}") for number in range(6)])
+    notes = run("judges", "test", "safety", file, "--label", "safe", "--tries", "1", "--json").document["notes"]
+    assert len(notes) == 3
+    assert next(iter(notes.items())) == ("scripted: bad_request", 2)
+
+
+@pytest.mark.parametrize("wanted", ["--label", "--by"])
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
+def test_nothing_scored_is_no_success(run: Run, wanted: str, form: list[str]) -> None:
+    file = write_lines("t.jsonl", [labelled("yes"), labelled("no")])
+    ended = run("judges", "test", "groundedness", file, wanted, "safe", *form)
+    assert ended.code == 1
+    assert ended.err.endswith("nothing was scored\n")
+
+
 def test_another_tag_gives_shares_and_no_agreement(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no", "yes", "bad_request"))
     file = write_lines("t.jsonl", [*map(labelled, ("en", "en", "de", "fr", None))])
@@ -85,6 +115,7 @@ def test_another_tag_gives_shares_and_no_agreement(run: Run, monkeypatch: pytest
         "model": "m",
         "traces": 4,
         "cost_usd": None,
+        "notes": {"scripted: bad_request": 1},
         "by": "safe",
         "groups": {
             "de": {"passed": 1, "scored": 1, "rated": 1, "mean": 1.0, "unscored": {}, "share": 1.0},

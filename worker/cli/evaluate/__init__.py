@@ -5,9 +5,8 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, get_args
+from typing import BinaryIO
 
 import click
 import msgspec
@@ -15,28 +14,26 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from judges.combine import Combine
 from tracejudge import Trace
-from worker.cli.evaluate.asking import Asker, Waiting
+from worker.cli.evaluate.askers import Wanted, open_askers
+from worker.cli.evaluate.asking import Waiting
 from worker.cli.evaluate.lines import open_source
 from worker.cli.evaluate.offline import Offline
 from worker.cli.evaluate.output import open_output
 from worker.cli.evaluate.summary import judge_line, judge_row, metric_table, why_nothing
 from worker.cli.options import (
+    COMBINE,
     CONFIG,
     JSON,
+    MODELS,
     NOTES,
     OUT,
     PATIENCE_S,
     TRIES,
     amount,
     judges_named,
-    open_model,
     settings_from,
     with_judge_files,
 )
-from worker.limits.model import LimitedModel
-from worker.redaction import Redaction
-from worker.seats import Seat, panel
-from worker.settings import Settings
 from worker.wording import nearest
 
 __all__ = ["command"]
@@ -57,18 +54,8 @@ _MAX_UNKNOWN = 5
 @click.option("--output", metavar="OUT", help="Where verdicts go, a JSON object a line; '-' is standard output.")
 @click.option("--force", is_flag=True, help="Write over OUT where it is there.")
 @TRIES
-@click.option(
-    "--model",
-    "model_names",
-    default=("default",),
-    show_default=True,
-    multiple=True,
-    metavar="NAME",
-    help="Which [models.NAME] judges; repeatable.",
-)
-@click.option(
-    "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."
-)
+@MODELS
+@COMBINE
 @CONFIG
 @JSON
 def command(
@@ -98,15 +85,14 @@ def command(
         raise click.UsageError("--json and --output - both want standard output; give --output a file")
     settings, names = with_judge_files(settings_from(config), *given)
     judges = judges_named(settings, *names)
-    models, together = _open(settings, model_names, combine, tries)
+    askers = open_askers(settings, judges, Wanted(model_names, combine, tries), Waiting(PATIENCE_S, _waits))
     with open_source(file) as source, open_output(output, source, force=force) as out, _progress(output) as progress:
-        task = progress.add_task(f"by {_in_words(models)}", total=_size(source), said="")
+        task = progress.add_task(f"by {askers.in_words}", total=_size(source), said="")
         began = time.perf_counter()
         offline = Offline(
             settings,
             judges,
-            [Asker(model, Redaction.of(settings.redact)) for model in models],
-            together,
+            askers,
             complain=_complain,
             advance=lambda count, end: progress.update(task, completed=end, said=amount(count, "verdict")),
         )
@@ -117,29 +103,11 @@ def command(
             interrupted = True
         except OSError as error:
             raise click.ClickException(f"{file} cannot be read ({error.strerror})") from error
-    _report(offline, models, file, time.perf_counter() - began, as_json=as_json, aside=output == "-")
+    _report(offline, askers.in_words, file, time.perf_counter() - began, as_json=as_json, aside=output == "-")
     if interrupted:
         NOTES.print("interrupted: not all traces are judged")
         raise KeyboardInterrupt
     sys.exit(_exit_code(offline))
-
-
-def _open(
-    settings: Settings, names: Sequence[str], combine: Combine | None, tries: int
-) -> tuple[list[LimitedModel], Seat | None]:
-    """Make the models, and say how their verdicts are combined."""
-    waiting = Waiting(PATIENCE_S, _waits)
-    models = [open_model(settings, name, tries, waiting) for name in names]
-    judge_models = [model.settings.judge_model for model in models]
-    if len(set(judge_models)) < len(judge_models):
-        raise click.UsageError("--model: names a judge model twice; name each once")
-    if combine is not None and len(models) == 1:
-        raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
-    return models, None if combine is None else panel(combine, judge_models)
-
-
-def _in_words(models: Sequence[LimitedModel]) -> str:
-    return ", ".join(model.settings.judge_model for model in models)
 
 
 def _progress(output: str | None) -> Progress:
@@ -162,14 +130,12 @@ def _waits(note: str, seconds: float) -> None:
     NOTES.print(f"{note}; trying again in {seconds:.0f} s", markup=False, soft_wrap=True)
 
 
-def _report(
-    offline: Offline, models: Sequence[LimitedModel], file: str, seconds: float, *, as_json: bool, aside: bool
-) -> None:
+def _report(offline: Offline, judge_models: str, file: str, seconds: float, *, as_json: bool, aside: bool) -> None:
     if as_json:
-        costs = [one.cost_usd for one in offline.sums if one.cost_usd is not None and not one.is_combined]
+        costs = [one.cost_usd for one in offline.sums if one.cost_usd is not None]
         document = {
             "file": Path(file).name,
-            "model": _in_words(models),
+            "model": judge_models,
             "traces": offline.traces,
             "lines_skipped": offline.skipped,
             "seconds": seconds,
@@ -180,7 +146,7 @@ def _report(
         return
     # With verdicts on standard output the summary would be no line of theirs.
     console = NOTES if aside else OUT
-    title = f"{amount(offline.traces, 'trace')} by {_in_words(models)} in {seconds:.1f} s"
+    title = f"{amount(offline.traces, 'trace')} by {judge_models} in {seconds:.1f} s"
     console.print(metric_table(offline.sums, title))
     for one in offline.sums:
         console.print(judge_line(one), markup=False)

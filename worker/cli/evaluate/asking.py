@@ -7,16 +7,19 @@ from typing import Final, NamedTuple
 
 from judges.evaluate import evaluate
 from judges.judge import Judge
-from judges.models.model import ChatModel, ModelError, ModelSettings
+from judges.models.model import ChatModel, ModelError, Price
 from judges.verdict import Assessment
 from tracejudge import Trace
 from worker.limits.retries import may_pass
 from worker.redaction import Redaction
+from worker.seats import CODE, Seat
 
 __all__ = ["Asked", "Asker", "Waiting"]
 
 _BEGUN: Final = 2
 """Evaluations begun, per call in flight."""
+_CODE_IN_FLIGHT: Final = 64
+"""Traces that judges in code have together: none runs in more processes."""
 
 
 class Asked(NamedTuple):
@@ -57,36 +60,49 @@ class Waiting:
 
 
 class Asker:
-    """Asks one model on behalf of any judge. Use it from one event loop.
+    """Asks one model on behalf of any judge, or lets judges in code judge. Use it from one event loop.
 
     Only so many evaluations are begun as may soon be asked: each that waits holds its whole prompt.
     """
 
     def __init__(
         self,
-        model: ChatModel,
+        model: ChatModel | None,
         redaction: Redaction | None = None,
         steady: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Take a model that keeps to its limits and tries again by itself.
 
         Args:
+            model: Absent for judges in code, which ask nobody.
             redaction: What is done to every trace before any model sees it.
             steady: A steady count of seconds.
         """
         self._redaction = redaction
         self._model = model
         self._steady = steady
-        self._places = asyncio.Semaphore(_BEGUN * model.settings.max_in_flight)
+        self.max_in_flight = _CODE_IN_FLIGHT if model is None else model.settings.max_in_flight
+        self._places = asyncio.Semaphore(_BEGUN * self.max_in_flight)
 
     @property
-    def settings(self) -> ModelSettings:
-        """The settings of the model."""
-        return self._model.settings
+    def seat(self) -> Seat:
+        """Who judges, as verdicts name it."""
+        return CODE if self._model is None else Seat("", self._model.settings.judge_model)
+
+    @property
+    def judge_model(self) -> str:
+        """The judge model of its verdicts."""
+        return self.seat.judge_model
+
+    @property
+    def price(self) -> Price | None:
+        """What tokens cost; None where nobody says it, or nothing is asked."""
+        return None if self._model is None else self._model.settings.price
 
     async def aclose(self) -> None:
         """Give back the model's connections."""
-        await self._model.aclose()
+        if self._model is not None:
+            await self._model.aclose()
 
     async def ask(self, judge: Judge, trace: Trace) -> Asked:
         """Judge a trace; whatever happens comes back as an assessment."""

@@ -13,6 +13,7 @@ from judges.judge import Judge
 from judges.models.model import Price
 from judges.verdict import Assessment, Verdict, evaluation_id
 from worker.batches import Evaluation, Item
+from worker.cli.evaluate.askers import Askers
 from worker.cli.evaluate.asking import Asked, Asker
 from worker.cli.evaluate.lines import lines, trace_of
 from worker.cli.evaluate.order import in_order
@@ -20,7 +21,7 @@ from worker.cli.evaluate.output import Output
 from worker.cli.evaluate.summary import JudgeSum
 from worker.ingest.entries import TraceEntry, unknown_fields
 from worker.judging.verdicts import NO_PRICE, make_verdict
-from worker.seats import CODE, Seat
+from worker.seats import Seat
 from worker.settings import Settings
 
 __all__ = ["Offline"]
@@ -57,8 +58,7 @@ class Offline:
         self,
         settings: Settings,
         judges: Sequence[Judge],
-        askers: Sequence[Asker],
-        together: Seat | None = None,
+        askers: Askers,
         *,
         complain: Callable[[int, str], None],
         advance: Callable[[int, int], None],
@@ -66,12 +66,11 @@ class Offline:
         """Prepare.
 
         Args:
-            askers: Who asks each of the models.
-            together: How the verdicts of several models are combined; not at all unless given.
+            askers: Who asks for them.
             complain: Called for the first lines that are no trace, with the number and what is wrong.
             advance: Called after each verdict with how many there are, and how far into the file they reach.
         """
-        self.sums = [one for judge in judges for one in _sums(judge, askers, together)]
+        self.sums = [one for judge in judges for one in _sums(judge, askers)]
         self.traces = self.skipped = 0
         self.unknown: Counter[str] = Counter()
         self._begun_to = self._kept_to = 0
@@ -80,7 +79,6 @@ class Offline:
         self._settings = settings
         self._judges = judges
         self._askers = askers
-        self._together = together
         self._found: dict[str, Assessment] = {}
         self._complain = complain
         self._advance = advance
@@ -103,15 +101,10 @@ class Offline:
             if (combined := self._combined(done)) is not None:
                 self._write(combined, msgspec.json.encode(combined), done.job.end, output)
 
-        window = _WINDOW * sum(asker.settings.max_in_flight for asker in self._askers)
         try:
-            await in_order(self._jobs(source), self._judge, keep, window=window)
+            await in_order(self._jobs(source), self._judge, keep, window=_WINDOW * self._askers.in_flight)
         finally:
-            for asker in self._askers:
-                await asker.aclose()
-            for judge in {one.judge.name: one.judge for one in self.sums}.values():
-                if judge.close is not None:
-                    await judge.close()
+            await self._askers.aclose(self._judges)
 
     def _write(self, verdict: Verdict, line: bytes, end: int, output: Output) -> None:
         output.write(line)
@@ -133,7 +126,7 @@ class Offline:
             self.unknown.update(unknown_fields(entry))
             await self._room(line.end)
             for judge in self._judges:
-                askers = _askers_of(judge, self._askers)
+                askers = self._askers.of(judge)
                 for asker in askers:
                     yield _Job(entry, judge, asker, line.end, is_last=asker is askers[-1])
 
@@ -157,16 +150,14 @@ class Offline:
         return _Done(job, asked, verdict, line)
 
     def _verdict(self, job: _Job, asked: Asked) -> Verdict:
-        seat = _seat(job.judge, job.asker)
-        price = None if seat == CODE else job.asker.settings.price
-        return self._made(job, seat, asked, price, job.judge.metric_names)
+        return self._made(job, job.asker.seat, asked, job.asker.price, job.judge.metric_names)
 
     def _combined(self, done: _Done) -> Verdict | None:
         """Combine what all models found on one question, behind the last of them."""
-        job, together = done.job, self._together
-        if together is None or job.judge.run is not None:
+        job, together = done.job, self._askers.combining(done.job.judge)
+        if together is None:
             return None
-        self._found[job.asker.settings.judge_model] = done.asked.assessment
+        self._found[job.asker.judge_model] = done.asked.assessment
         if not job.is_last:
             return None
         found, self._found = self._found, {}
@@ -199,22 +190,13 @@ class Offline:
         )
 
 
-def _askers_of(judge: Judge, askers: Sequence[Asker]) -> Sequence[Asker]:
-    """List who asks for a judge; code asks nobody, so one is enough."""
-    return askers if judge.run is None else askers[:1]
-
-
-def _seat(judge: Judge, asker: Asker) -> Seat:
-    return CODE if judge.run is not None else Seat("", asker.settings.judge_model)
-
-
 def _names(judge: Judge) -> tuple[str, ...]:
     return tuple(metric.name for metric in metrics_of(judge.metrics))
 
 
-def _sums(judge: Judge, askers: Sequence[Asker], together: Seat | None) -> Iterator[JudgeSum]:
-    is_named = len(askers) > 1
-    for asker in _askers_of(judge, askers):
-        yield JudgeSum(judge, _seat(judge, asker).judge_model, judge.metric_names, is_named)
-    if together is not None and judge.run is None:
+def _sums(judge: Judge, askers: Askers) -> Iterator[JudgeSum]:
+    is_named = len(askers.models) > 1
+    for asker in askers.of(judge):
+        yield JudgeSum(judge, asker.judge_model, judge.metric_names, is_named)
+    if (together := askers.combining(judge)) is not None:
         yield JudgeSum(judge, together.judge_model, _names(judge), is_named, is_combined=True)

@@ -82,7 +82,8 @@ class JudgeSum:
         self.input_tokens += verdict.input_tokens
         self.output_tokens += verdict.output_tokens
         self.seconds += verdict.duration_s
-        if verdict.cost_usd is not None:
+        # A combined verdict costs nothing by itself; a zero would be taken for the price of all.
+        if verdict.cost_usd is not None and not self.is_combined:
             self.cost_usd = (self.cost_usd or 0.0) + verdict.cost_usd
         for score in verdict.scores:
             self.metrics.setdefault(score.metric, _MetricSum()).add(score)
@@ -130,13 +131,22 @@ def metric_table(sums: Sequence[JudgeSum], title: str) -> Table:
 
 def judge_line(one: JudgeSum) -> str:
     """Say in one line how a judge fared."""
-    cost = "no price set" if one.cost_usd is None else f"{one.cost_usd:.4f} USD"
-    mean_s = one.seconds / one.evaluations if one.evaluations else 0.0
-    return (
+    fared = (
         f"{one.name}: {one.outcomes['scored']:,} scored, {one.outcomes['abstained']:,} abstained, "
-        f"unscored {reasons_in_words(one.unscored)}; {one.input_tokens:,} + {one.output_tokens:,} tokens, {cost}, "
-        f"{mean_s:.2f} s each"
+        f"unscored {reasons_in_words(one.unscored)}"
     )
+    return "; ".join(filter(None, (fared, _spent(one))))
+
+
+def _spent(one: JudgeSum) -> str:
+    """Say what the calls took; nothing of verdicts that combine others."""
+    if one.is_combined:
+        return ""
+    each = f"{one.seconds / one.evaluations if one.evaluations else 0.0:.2f} s each"
+    if one.judge.run is not None:
+        return each
+    cost = "no price set" if one.cost_usd is None else f"{one.cost_usd:.4f} USD"
+    return f"{one.input_tokens:,} + {one.output_tokens:,} tokens, {cost}, {each}"
 
 
 def why_nothing(sums: Sequence[JudgeSum]) -> str:

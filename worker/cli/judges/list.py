@@ -5,6 +5,7 @@ import textwrap
 import msgspec
 
 from judges.catalog import configured
+from judges.code import making
 from judges.judge import Judge, Metric
 from judges.prompt import neutralise
 from worker.cli.judges.origin import BUILT_IN, origin, template
@@ -28,7 +29,8 @@ def print_list(settings: Settings, *, as_json: bool) -> None:
 
 def settings_of(judge: Judge) -> dict[str, object]:
     """Take the settings in force, by name."""
-    return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(judge.settings).items()}
+    in_force = making.settings_of(judge) or judge.settings
+    return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(in_force).items()}
 
 
 def _row(judge: Judge, settings: Settings) -> dict[str, object]:

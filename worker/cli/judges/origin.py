@@ -5,25 +5,25 @@ from pathlib import Path
 from typing import Final
 
 from judges.catalog import catalogue
-from judges.defined.installed import installed
+from judges.defined.installed import distribution_of, installed
 from judges.defined.template import metadata_of
+from worker.judge_files import shown
 from worker.settings import Settings
 
-__all__ = ["BUILT_IN", "CONFIGURATION", "INSTALLED", "origin", "template"]
+__all__ = ["BUILT_IN", "CONFIGURATION", "origin", "template"]
 
 BUILT_IN: Final = "built-in"
-INSTALLED: Final = "installed distribution"
 CONFIGURATION: Final = "configuration"
 
 
 def origin(name: str, settings: Settings) -> str:
-    """Say where a judge is defined: here, in a file of the folder, or in the configuration."""
+    """Say where a judge is defined: here, by a distribution, in a file of the folder, or in the configuration."""
     if name in catalogue():
         return BUILT_IN
     if name in installed(frozenset(catalogue())):
-        return INSTALLED
+        return f"distribution {distribution_of(name)}"
     file = Path(settings.judges_folder or "", f"{name}.toml")
-    return str(file) if settings.judges_folder and file.is_file() else CONFIGURATION
+    return str(shown(file)) if settings.judges_folder and file.is_file() else CONFIGURATION
 
 
 def template(name: str, settings: Settings) -> Mapping[str, object] | None:

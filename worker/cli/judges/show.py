@@ -1,6 +1,7 @@
 """`tracejudge judges show`: what a judge sends to its model, word for word."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import click
@@ -9,6 +10,7 @@ import msgspec
 from judges.judge import Judge
 from judges.models.model import Tool
 from judges.prompt import Message, neutralise, render
+from worker import judge_files
 from worker.cli.judges.list import settings_of
 from worker.cli.judges.origin import BUILT_IN, origin, template
 from worker.cli.judges.samples import Sample, find_sample
@@ -51,7 +53,7 @@ def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) 
     sample = find_sample(judge, file)
     shown = _Shown(
         judge,
-        origin(judge.name, settings) if given == judge.name else given,
+        origin(judge.name, settings) if given == judge.name else str(judge_files.shown(Path(given))),
         template(judge.name, settings),
         sample,
         [render(prompt) for prompt in judge.prompts(sample.trace)],

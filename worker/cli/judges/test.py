@@ -2,44 +2,35 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import NamedTuple, TextIO
+from collections.abc import Mapping
+from typing import TextIO
 
 import click
-from rich.progress import MofNCompleteColumn, Progress
 
-import tracejudge
-from judges.agreement import Judged, agreement, is_known_label, shares
+from judges.agreement import agreement, is_known_label
+from judges.combine import Combine
 from judges.judge import Judge
 from judges.verdict import PASSING_REASONS
-from worker.cli.evaluate.asking import Asker, Waiting
-from worker.cli.evaluate.order import in_order
-from worker.cli.judges.own_labels import passing, same_label
-from worker.cli.judges.report import Subject, print_agreement, print_shares
+from worker.cli.evaluate.askers import Wanted, open_askers
+from worker.cli.evaluate.asking import Waiting
+from worker.cli.judges.measuring import Labelled, Measured, Subject, measure
+from worker.cli.judges.own_labels import passing
+from worker.cli.judges.report import print_agreement, print_shares
 from worker.cli.options import (
+    COMBINE,
     CONFIG,
     JSON,
-    MODEL,
+    MODELS,
     NOTES,
     PATIENCE_S,
     TRIES,
     judges_named,
-    open_model,
     settings_from,
     with_judge_files,
 )
 from worker.cli.traces import read_traces
-from worker.limits.model import LimitedModel
-from worker.redaction import Redaction
 
 __all__ = ["test"]
-
-
-class Labelled(NamedTuple):
-    """A trace and the value of its tag."""
-
-    trace: tracejudge.Trace
-    label: str
 
 
 @click.command("test")
@@ -62,7 +53,8 @@ class Labelled(NamedTuple):
 )
 @click.option("--min", "minimum", type=click.FloatRange(0, 1), help="Exit code 1 below this balanced accuracy.")
 @TRIES
-@MODEL
+@MODELS
+@COMBINE
 @CONFIG
 @JSON
 def test(
@@ -74,7 +66,8 @@ def test(
     metric: str | None,
     minimum: float | None,
     tries: int,
-    model_name: str,
+    model_names: tuple[str, ...],
+    combine: Combine | None,
     config: str | None,
     as_json: bool,
 ) -> None:
@@ -82,6 +75,9 @@ def test(
 
     The judge is one of `tracejudge judges` by its name, or one of yours by its file.
     Traces without the tag are left out. Unscored traces are counted by reason and are in no other figure.
+
+    Several models are measured side by side; --combine measures what their verdicts come to together, and --min is for
+    that, else for each.
     """
     tag = label or by
     if tag is None:
@@ -99,16 +95,13 @@ def test(
     own = {} if label is None or all(is_known_label(one.label) for one in labelled) else passing(judge)
     if label:
         labelled = [one._replace(label=_yes_or_no(one.label, own, tag)) for one in labelled]
-    model = open_model(settings, model_name, tries, Waiting(PATIENCE_S))
-    asker = Asker(model, Redaction.of(settings.redact))
-    judged = asyncio.run(_judge_all(judge, chosen, model, asker, labelled))
-    subject = Subject(judge, chosen, model.settings, judged)
+    askers = open_askers(settings, (judge,), Wanted(model_names, combine, tries), Waiting(PATIENCE_S))
+    measured = asyncio.run(measure(judge, chosen, askers, labelled))
     if by:
-        print_shares(subject, shares(judged), tag, as_json=as_json)
-        return
-    result = agreement(judged)
-    print_agreement(subject, result, as_json=as_json, same_label=same_label(judged, tag) if own else None)
-    sys.exit(_exit_code(judged, result.balanced_accuracy, minimum))
+        print_shares(measured, by, as_json=as_json)
+    else:
+        print_agreement(measured, tag, as_json=as_json, own_labels=bool(own))
+    sys.exit(_exit_code(measured, minimum, rated=label is not None))
 
 
 def _metric(judge: Judge, name: str | None, *, rated: bool) -> str:
@@ -151,41 +144,26 @@ def _labelled(file: TextIO, tag: str) -> list[Labelled]:
     return found
 
 
-async def _judge_all(
-    judge: Judge, metric: str, model: LimitedModel, asker: Asker, labelled: Sequence[Labelled]
-) -> list[Judged]:
-    judged: list[Judged] = []
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=NOTES) as progress:
-        task = progress.add_task(judge.name, total=len(labelled))
-
-        async def each() -> AsyncIterator[Labelled]:
-            for one in labelled:
-                yield one
-
-        async def work(one: Labelled) -> Judged:
-            asked = await asker.ask(judge, one.trace)
-            progress.advance(task)
-            return Judged(one.trace, one.label, asked.assessment, metric)
-
-        try:
-            await in_order(each(), work, judged.append, window=max(1, len(labelled)))
-        finally:
-            await model.aclose()
-            if judge.close is not None:
-                await judge.close()
-    return judged
+def _exit_code(measured: Measured, minimum: float | None, *, rated: bool) -> int:
+    """Say what is no success, of several models with the name of each."""
+    found = [(one, _complaint(one, minimum, rated=rated)) for one in measured.checked]
+    for one, said in found:
+        if said is not None:
+            here = f"{one.judge_model}: " if len(measured.members) > 1 else ""
+            NOTES.print(f"{here}{said}", markup=False, soft_wrap=True)
+    return int(any(said is not None for _, said in found))
 
 
-def _exit_code(judged: Sequence[Judged], accuracy: float | None, minimum: float | None) -> int:
-    if all(one.passed is None for one in judged):
-        notes = sorted({one.assessment.note for one in judged if one.assessment.note})
-        NOTES.print(f"nothing was scored: {'; '.join(notes)}", markup=False, soft_wrap=True)
-        return 1
-    away = sorted({one.left_out for one in judged} & PASSING_REASONS)
-    if minimum is not None and away:
-        NOTES.print(f"some traces are not judged ({', '.join(away)}): no check without them")
-        return 1
-    if minimum is not None and (accuracy is None or accuracy < minimum):
-        NOTES.print(f"balanced accuracy is below {minimum}")
-        return 1
-    return 0
+def _complaint(subject: Subject, minimum: float | None, *, rated: bool) -> str | None:
+    """Say why this is no success; nothing where it is one."""
+    if all((one.passed if rated else one.score) is None for one in subject.judged):
+        return "nothing was scored"
+    if minimum is None:
+        return None
+    away = sorted({one.left_out for one in subject.judged} & PASSING_REASONS)
+    if away:
+        return f"some traces are not judged ({', '.join(away)}): no check without them"
+    accuracy = agreement(subject.judged).balanced_accuracy
+    if accuracy is None or accuracy < minimum:
+        return f"balanced accuracy is below {minimum}"
+    return None

@@ -1,0 +1,152 @@
+"""Whatever stands behind a key of a judge: the start works, or is refused with one line, and never with a traceback."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from judges.catalog import configured
+from judges.defined import code, custom_prompt, instructions, template
+from judges.defined.template_answer import AnswerTable
+from worker.configuration import load
+from worker.settings import SettingsError
+
+PYTHON = "from judges.code import judge\n@judge(version='1')\ndef good(trace) -> bool:\n    return True\n"
+TEMPLATE = """\
+prompt:
+  template: "Is {{response}} in {{%s}}?"
+  template_variables: [response, %s]
+"""
+FOLDER = {"PATH": "", "TRACEJUDGE_JUDGES_FOLDER": "mine"}
+
+VALUES = (
+    *('"text"', '""', '" "', '"\\u0000"', '"\\u200b"', '"a\\nb"', '"../x"', '"kind.toml:x"', '"mine/:x"', '"/:a.py"'),
+    *("true", "false", "0", "1", "-1", "3", "1.5", "0.5", "-0.0", "nan", "inf", "-inf", "1e400"),
+    *(f"1{'0' * 30}", f"1{'0' * 400}", "9223372036854775808", "-9223372036854775809"),
+    *("[]", "[1, 2]", "[2, 1]", '["a", "b"]', '["a"]', "[true, false]", "[[1], [2]]", "[nan, inf]", "[{ a = 1 }]"),
+    *("{}", "{ a = 1 }", "{ a = 1, b = 2 }", "{ a = true, b = false }", "{ a = { b = 1 } }", '{ "" = 1, " " = 2 }'),
+    *("1979-05-27", "07:32:00", "1979-05-27T07:32:00Z", "[1979-05-27]", "{ a = 1979-05-27, b = 07:32:00 }"),
+    f'"{"x" * 200_000}"',
+    f"[{', '.join(['1'] * 1000)}]",
+    "[" * 60 + "]" * 60,
+)
+NEVER = ("nan", "inf", "-inf", "1e400", "1979-05-27", "07:32:00", "1979-05-27T07:32:00Z", "[true, false]", "[nan, inf]")
+"""What belongs behind no key at all."""
+
+
+class Base(NamedTuple):
+    """A table that defines a judge, by keys and what stands behind each, and further keys to try."""
+
+    table: Mapping[str, str]
+    keys: Sequence[str]
+
+
+def keys(kind: type[msgspec.Struct], path: str = "") -> list[str]:
+    return [f"{path}{field.encode_name}" for field in msgspec.structs.fields(kind)]
+
+
+RESULTS = [f"result.{key}" for key in ("integer", "number", "labels", "pass", "pass_at", "direction", "x")]
+FACTS = {"template": '"facts.yaml"'}
+BASES: Mapping[str, Base] = {
+    "instructions": Base({"instructions": '"{{ outputs }}"'}, [*keys(instructions.Definition), *RESULTS, "x", '""']),
+    "whole traces": Base({"instructions": '"{{ trace }}"'}, keys(instructions.Definition)),
+    "a range": Base({"instructions": '"{{ outputs }}"', "result.integer": "[1, 5]"}, RESULTS),
+    "numbers": Base({"instructions": '"{{ outputs }}"', "result.number": "[0, 1]"}, RESULTS),
+    "labels": Base({"instructions": '"{{ outputs }}"', "result.labels": '["a", "b"]', "result.pass": '["a"]'}, RESULTS),
+    "numbered labels": Base(
+        {"instructions": '"{{ outputs }}"', "result.labels.a": "1", "result.labels.b": "0"},
+        ["result.labels.a", "result.pass"],
+    ),
+    "custom_prompt": Base(
+        {"custom_prompt": '"[[a]] [[b]] {{ outputs }}"', "pass": '["a"]', "values.a": "1", "values.b": "0"},
+        [*keys(custom_prompt.Definition), "values.a", "result", "x"],
+    ),
+    "template": Base(FACTS, [*keys(template.Definition), *RESULTS, *keys(AnswerTable, "answer."), "answer.x", "x"]),
+    "a template's own form": Base({**FACTS, "answer.form": '"template"'}, keys(AnswerTable, "answer.")),
+    "a graded template": Base({**FACTS, "answer.as": '"graded"'}, keys(AnswerTable, "answer.")),
+    "a template for sentences": Base({**FACTS, "answer.as": '"facts_grounding"'}, keys(AnswerTable, "answer.")),
+    "three grades": Base({**FACTS, "answer.as": '"relevance_truth_completeness"'}, keys(AnswerTable, "answer.")),
+    "a template for a document": Base({"template": '"doc.yaml"'}, ["answer.pass_share", "result"]),
+    "code": Base({"code": '"good.py:good"'}, [*keys(code.Definition), "result", "x"]),
+}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand above a folder of judges, with templates and a module."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    Path("mine/facts.yaml").write_text(TEMPLATE % (("context_document",) * 2), encoding="utf-8")
+    Path("mine/doc.yaml").write_text(TEMPLATE % (("doc",) * 2), encoding="utf-8")
+    Path("mine/good.py").write_text(PYTHON, encoding="utf-8")
+
+
+def started(text: str) -> bool:
+    """Start with a judge file; if that is refused, see that the line is one a person can use."""
+    Path("mine/kind.toml").write_text(text, encoding="utf-8")
+    try:
+        judge = configured(load(FOLDER).judges)["kind"]
+    except SettingsError as error:
+        line = str(error)
+        assert line.startswith("mine/kind.toml: ")
+        assert line.isprintable()
+        assert len(line) < 400
+        return False
+    assert len(judge.version) == 32
+    return True
+
+
+def written(table: Mapping[str, str]) -> str:
+    return "".join(f"{key} = {value}\n" for key, value in table.items())
+
+
+def with_value(base: Base, key: str, value: str) -> str:
+    """Put a value behind a key, in place of what stands there or below."""
+    others = {
+        name: other for name, other in base.table.items() if not (f"{name}.").startswith(f"{key}.") and name != key
+    }
+    return written({**others, key: value})
+
+
+@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
+def test_what_the_values_are_tried_on_is_a_judge(base: Base) -> None:
+    assert started(written(base.table))
+
+
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name, base in BASES.items() for key in base.keys])
+def test_a_value_of_any_type_starts_or_is_refused_in_one_line(name: str, key: str) -> None:
+    fitting = [value for value in VALUES if started(with_value(BASES[name], key, value))]
+    assert not set(fitting) & set(NEVER)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+JSON = st.recursive(
+    st.booleans() | st.integers() | st.floats() | TEXTS | st.dates() | st.times() | st.datetimes(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def toml(value: object) -> str:
+    match value:
+        case bool() | int() | float():
+            return repr(value).lower()
+        case str():
+            return '"' + "".join(f"\\U{ord(sign):08X}" for sign in value) + '"'
+        case list():
+            return f"[{', '.join(map(toml, value))}]"
+        case dict():
+            return f"{{ {', '.join(f'{toml(key)} = {toml(one)}' for key, one in value.items())} }}"
+    return value.isoformat()  # type: ignore[attr-defined, no-any-return] # a date or a time
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([*BASES]), st.data())
+def test_no_value_breaks_the_start(name: str, data: st.DataObject) -> None:
+    base = BASES[name]
+    key = data.draw(st.sampled_from(base.keys) | TEXTS.map(toml))
+    started(with_value(base, key, toml(data.draw(JSON))))
