@@ -68,6 +68,29 @@ _OUTCOMES: Final = """\
 scored without a pass rule; `abstained`, the judge said that it cannot tell; `unscored`, for a reason of the table
 below, which `tracejudge_unscored_total` counts by `reason`.
 """
+_PANELS: Final = """\
+## Several models on one question
+
+A rule with `combine` has a series for each of its models and one for all of them together, the panel, whose
+`judge_model` is a name as `majority(gpt-4.1-mini,llama)`. It holds the combined verdict, and under the metric
+`disagreement`, or `<metric>_disagreement` of a judge with several, how far the models differ. So a sum over
+`judge_model` counts a question asked of three models four times. To count what was asked, leave panels out:
+
+```promql
+sum by (judge, metric, outcome) (
+  increase(tracejudge_verdicts_total{judge_model!~"(majority|mean|min|max|all)[(].*[)]"}[1h])
+)
+```
+
+The dashboards do so wherever they sum; where they tell judge models apart, a panel stands among them. A panel asks
+nobody: requests, tokens and cost are those of its members. It lacks a score where too many of them do, and is then in
+`unscored_total` beside them. Of the metrics that name no judge model `score_age_seconds` holds panels as well, and
+`late_feedback_verdicts_total` leaves them out.
+
+Several models are asked so that one of them may err. So the alerts about quality are raised for the panel, and not for
+models whose verdicts rules want for nothing else: those that `panel_member` names. A model that any rule asks alone
+raises them as ever. The alert about missing scores is raised for each, member or panel, by its own share.
+"""
 _SDK: Final = """\
 Arguments of `tracejudge.init`. Some may come from a variable instead, as its description says; the argument wins.
 """
@@ -120,7 +143,7 @@ def _metrics() -> str:
             name = family.name.removeprefix("tracejudge_") + ("_total" if isinstance(metric, Counter) else "")
             labels = ", ".join(metric._labelnames) or "-"  # noqa: SLF001 - the library tells it nowhere else
             lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", _PANELS])
 
 
 def _configuration() -> str:

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from judges.judge import Metric
 from judges.verdict import Assessment, Score
 
-__all__ = ["DISAGREEMENT", "Combine", "combine", "metrics_of"]
+__all__ = ["DISAGREEMENT", "Combine", "combine", "is_disagreement", "metrics_of"]
 
 Combine = Literal["majority", "mean", "min", "max", "all"]
 
@@ -31,6 +31,11 @@ Ratings = Mapping[str, Score]
 def metrics_of(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
     """List what a combined verdict gives: the judge's own metrics, then the disagreement about each."""
     return (*metrics, *(_disagreement_of(metric, metrics) for metric in metrics))
+
+
+def is_disagreement(metric: str) -> bool:
+    """Tell whether a metric bears the name of a disagreement: no judge may have one that is combined."""
+    return metric == DISAGREEMENT or metric.endswith(f"_{DISAGREEMENT}")
 
 
 def combine(mode: Combine, found: Mapping[str, Assessment], metrics: Sequence[Metric]) -> Assessment:

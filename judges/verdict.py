@@ -65,7 +65,8 @@ MEANINGS: Final[Mapping[Reason, str]] = {
     "out_of_range": "The answer can be read and stands outside of what was offered.",
     "over_budget": "The budget for judge calls is used up.",
     "bad_request": "The endpoint takes our requests, but not this one (another 4xx).",
-    "judge_failed": "A judge in code raised an error or took too long.",
+    "judge_failed": "A judge in code raised an error or took too long; or verdicts to be combined ended before any scores were"
+    " kept.",
     "timeout": "No whole answer in time.",
     "rate_limited": "The endpoint asks for fewer requests (429).",
     "judge_unavailable": "No connection, or the endpoint fails by itself (408, 5xx).",

@@ -1,8 +1,11 @@
 """A batch as it stands in Redis: one judge model, a few dozen evaluations, each trace once.
 
 Its id tells when it was made and for which judge model, so that scripts can put it among its like without reading it.
-Version 1. Ingest writes it piecewise (its script keeps only evaluations that were not chosen before); a worker
-that does not know the version puts the batch back.
+Ingest writes it piecewise (its script keeps only evaluations that were not chosen before); a worker that does not know
+the version puts the batch back.
+
+Version 2 holds evaluations that are combined, or combine others; all else is of version 1. Workers that know version 1
+alone pass over what they do not know of an evaluation: they would judge a member and keep no scores of it.
 """
 
 import hashlib
@@ -19,6 +22,8 @@ from tracejudge import Trace
 
 __all__ = [
     "BATCH_VERSION",
+    "COMBINED_VERSION",
+    "KNOWN_VERSIONS",
     "Batch",
     "BatchError",
     "Evaluation",
@@ -36,6 +41,8 @@ __all__ = [
 ]
 
 BATCH_VERSION: Final = 1
+COMBINED_VERSION: Final = 2
+KNOWN_VERSIONS: Final = frozenset({BATCH_VERSION, COMBINED_VERSION})
 
 
 class BatchError(ValueError):
@@ -64,6 +71,11 @@ class Evaluation(Struct, frozen=True, omit_defaults=True):
     origin: Origin = "live"
     keep: bool = False
     members: tuple[Member, ...] = ()
+
+    @property
+    def batch_version(self) -> int:
+        """The version of batches and dead letters that hold it."""
+        return COMBINED_VERSION if self.keep or self.members else BATCH_VERSION
 
 
 class Item(Struct, frozen=True):
@@ -109,10 +121,14 @@ def made_at_ms(batch_id: str) -> int:
     return int(batch_id.split("-", 1)[0], 16)
 
 
-def head(batch_id: str, model: str, judge_model: str, created_at: float) -> str:
-    """Write the beginning of a batch's JSON, up to its items."""
+def head(batch_id: str, model: str, judge_model: str, created_at: float, version: int = BATCH_VERSION) -> str:
+    """Write the beginning of a batch's JSON, up to its items.
+
+    Args:
+        version: The highest of those that its evaluations need.
+    """
     fields: Mapping[str, object] = {
-        "v": BATCH_VERSION,
+        "v": version,
         "id": batch_id,
         "model": model,
         "judge_model": judge_model,
@@ -129,7 +145,7 @@ def decode(payload: bytes) -> Batch:
     """
     try:
         version = msgspec.json.decode(payload, type=_Version).v
-        if version != BATCH_VERSION:
+        if version not in KNOWN_VERSIONS:
             raise BatchError(f"version {version} of a batch is unknown here")
         return msgspec.json.decode(payload, type=Batch)
     except (msgspec.DecodeError, RecursionError) as error:

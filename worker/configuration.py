@@ -57,7 +57,11 @@ _TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
 
 
 def load(
-    environment: Mapping[str, str], config: str | None = None, arguments: Mapping[str, object] | None = None
+    environment: Mapping[str, str],
+    config: str | None = None,
+    arguments: Mapping[str, object] | None = None,
+    *,
+    needs_rules: bool = True,
 ) -> Settings:
     """Build the settings.
 
@@ -65,6 +69,7 @@ def load(
         environment: Where `TRACEJUDGE_*` variables stand.
         config: A file that must exist; else `TRACEJUDGE_CONFIG`, else `tracejudge.toml` where there is one.
         arguments: What the command line says, by setting.
+        needs_rules: Whether the rules are to be followed. Without that no model need be the default.
 
     Raises:
         SettingsError: With file, key and mend in one line.
@@ -80,7 +85,7 @@ def load(
         if value is not None:
             raw[key], origin[key] = value, f"--{key.replace('_', '-')}"
     settings = _with_judges(_convert(raw, origin), origin, path)
-    _check(settings, origin)
+    _check(settings, origin, needs_rules=needs_rules)
     return settings
 
 
@@ -166,7 +171,7 @@ def _amount(here: str, key: str, value: object) -> object:
     return amount if key in _DURATIONS else int(amount)
 
 
-def _check(settings: Settings, origin: Mapping[str, str]) -> None:
+def _check(settings: Settings, origin: Mapping[str, str], *, needs_rules: bool) -> None:
     """Check what no field shows by itself: relations between rules, judges and models."""
     _check_urls(settings, origin)
     _check_access(settings, origin)
@@ -178,13 +183,15 @@ def _check(settings: Settings, origin: Mapping[str, str]) -> None:
         raise SettingsError(f"{origin['series_labels']}: series_labels: holds a label twice; name each once")
     _check_patterns(settings, origin)
     check_models(settings, origin.get("models", "defaults"))
-    if "rules" not in origin and "default" not in settings.models:
+    has_rules = "rules" in origin or "default" in settings.models
+    if needs_rules and not has_rules:
         mend = "call one default, or write [[rules]] with the model of each"
         raise SettingsError(f"{origin['models']}: models: none is the default; {mend}")
     if settings.give_up_after >= settings.ledger_ttl_s:
         here = f"{origin.get('give_up_after', origin.get('retention', 'defaults'))}: give_up_after"
         raise SettingsError(f"{here}: must be less than retention and 24h together, or a verdict could count twice")
-    check_rules(settings, origin.get("rules", "defaults"))
+    if has_rules:
+        check_rules(settings, origin.get("rules", "defaults"))
 
 
 def _check_catalogue() -> None:

@@ -13,7 +13,7 @@ MAX_BYTES: Final = 1 << 20
 
 
 def read_text(path: Path, place: str, advice: str) -> str:
-    """Read a text of at most a mebibyte, in UTF-8.
+    """Read a text of at most a mebibyte, in UTF-8, with a byte order mark or without.
 
     Args:
         place: How an error begins: where the file was named, and how.
@@ -33,7 +33,8 @@ def read_text(path: Path, place: str, advice: str) -> str:
     if len(data) > MAX_BYTES:
         raise SettingsError(f"{place}: is longer than 1 MiB; {advice}")
     try:
-        return data.decode()
+        # Editors of Windows mark a file so.
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{place}: is not UTF-8; save it as UTF-8") from error
 

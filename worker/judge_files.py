@@ -5,7 +5,6 @@ again while workers judge.
 """
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,14 +15,14 @@ from judges.catalog import catalogue
 from judges.defined import KINDS, DefinitionError, define, is_definition, nearly_kind
 from judges.defined.installed import distribution_of, installed
 from judges.judge import Judge
+from judges.names import RULE, is_name
 from worker.files import read_text, read_toml
 from worker.settings import SettingsError
 from worker.wording import complaint, nearest
 
-__all__ = ["JudgeTable", "Place", "check", "checked", "of_folder", "of_tables", "read_judge", "shown"]
+__all__ = ["JudgeTable", "Place", "check", "checked", "file_of", "of_folder", "of_tables", "read_judge", "shown"]
 
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_NAMING: Final = "a judge's name is of at most 64 small letters, digits and '_', a letter first"
+_NAMING: Final = f"a judge's name is of {RULE}"
 _KINDS: Final = ", ".join(KINDS)
 _ENDING: Final = ".toml"
 _MAX_FILE_CHARS: Final = 1000
@@ -90,13 +89,18 @@ def of_folder(folder: Path, place: str) -> Iterator[JudgeTable]:
         SettingsError: The folder or a file cannot be read.
     """
     try:
-        found = sorted(path for path in folder.iterdir() if path.suffix == _ENDING and not path.is_dir())
+        found = sorted(path for path in folder.iterdir() if _ends_so(path) and not path.is_dir())
     except OSError as error:
         mend = "make that folder, or take the key out"
         raise SettingsError(f"{place}: {shown(folder)} cannot be read ({error.strerror}); {mend}") from error
     for path in found:
         if not path.name.startswith("."):
             yield read_judge(path)
+
+
+def file_of(folder: Path, name: str) -> Path | None:
+    """Find the file of a judge in a folder."""
+    return next((path for path in folder.glob(f"{name}.*") if _ends_so(path) and path.stem == name), None)
 
 
 def checked(tables: Iterable[JudgeTable]) -> Mapping[str, Mapping[str, object]]:
@@ -108,11 +112,10 @@ def checked(tables: Iterable[JudgeTable]) -> Mapping[str, Mapping[str, object]]:
     found: dict[str, JudgeTable] = {}
     for table in tables:
         if table.name in found:
-            taken = found[table.name].place.at()
-            mend = f"{taken} bears that name too; rename one of them, or take it out"
-            raise SettingsError(f"{table.place.at()}: the judge {table.name} is there twice: {mend}")
-        check(table)
+            raise SettingsError(_twice(found[table.name], table))
         found[table.name] = table
+    for table in found.values():
+        check(table)
     return {name: table.values for name, table in found.items()}
 
 
@@ -125,8 +128,8 @@ def read_judge(path: Path) -> JudgeTable:
     path, advice = shown(path), "name the file of a judge, NAME.toml"
     _check_readable(path, f"{path}", advice)
     values = read_toml(path, advice)
-    name = path.name.removesuffix(_ENDING)
-    if _NAME.fullmatch(name) is None:
+    name = path.stem if _ends_so(path) else path.name
+    if not is_name(name):
         raise SettingsError(f"{path}: bears no name of a judge; {_NAMING}: rename it")
     return _completed(JudgeTable(name, Place(f"{path}"), values), path.parent)
 
@@ -147,10 +150,26 @@ def check(table: JudgeTable) -> None:
             mend = f"rename it; settings of that one stand in tracejudge.toml under [judges.{name}]"
             raise SettingsError(f"{place.at()}: bears the name of a built-in judge; {mend}")
         _check_settings(place, catalogue()[name], values)
+    elif not place.table and isinstance(values.get("judges"), Mapping):
+        mend = "in a judge's own file the keys stand at the top; take the line [judges.NAME] out"
+        raise SettingsError(f"{place.at('judges')}: {mend}")
     elif not is_own and nearly_kind(values) is None:
         raise SettingsError(f"{place.at()}: {_no_kind(name, place)}")
     else:
         _check_definition(table)
+
+
+def _twice(first: JudgeTable, second: JudgeTable) -> str:
+    """Say which of two tables of one name should go."""
+    if not is_definition(first.values) and is_definition(second.values):
+        mend = "write what is to be changed there, and take this table out"
+        return f"{first.place.at()}: the judge {first.name} is defined in {second.place.at()}; {mend}"
+    mend = f"{first.place.at()} bears that name too; rename one of them, or take it out"
+    return f"{second.place.at()}: the judge {second.name} is there twice: {mend}"
+
+
+def _ends_so(path: Path) -> bool:
+    return path.suffix.casefold() == _ENDING
 
 
 def _completed(table: JudgeTable, base: Path) -> JudgeTable:
@@ -212,7 +231,7 @@ def _check_settings(place: Place, judge: Judge, values: Mapping[str, object]) ->
 
 def _check_definition(table: JudgeTable) -> None:
     name, place, values = table
-    if _NAME.fullmatch(name) is None:
+    if not is_name(name):
         raise SettingsError(f"{place.at()}: {_NAMING}; rename it")
     try:
         define(name, values)

@@ -26,7 +26,9 @@ _DAY_S: Final = 86_400
 
 _KEPT: Final = b"{"
 _decode_kept = msgspec.json.Decoder(Assessment).decode
-_NOT_KEPT: Final = Assessment("unscored", "missing_input", note="it ended before anybody wanted its scores kept")
+_ABSTAINED: Final = b"abstained"
+# For good, since no score of it will ever be there; and the trace is not to blame, nor the endpoint.
+_NOT_KEPT: Final = Assessment("unscored", "judge_failed", note="it ended before anybody wanted its scores kept")
 
 
 class Finished(NamedTuple):
@@ -53,9 +55,10 @@ class Finished(NamedTuple):
 
 
 class DeadLetter(Struct, frozen=True):
-    """An evaluation that could not be made in time, with all it takes to try it again. Version 1.
+    """An evaluation that could not be made in time, with all it takes to try it again.
 
-    After ``reason`` there are only numbers: scripts find the reason by that.
+    Its version is that of batches that hold its evaluation. After ``reason`` there are only numbers: scripts find the
+    reason by that.
     """
 
     v: int
@@ -152,7 +155,7 @@ class Ledger:
     def assessments(self, evaluation_ids: Collection[str]) -> dict[str, Assessment]:
         """Read what is kept of verdicts, by evaluation id; what has not ended is left out.
 
-        One that ended without its scores being kept is unscored here.
+        One that ended without its scores being kept, or was removed from the dead letters, is unscored here.
 
         Raises:
             StoreError: Redis did not answer.
@@ -179,7 +182,9 @@ def _kept(verdict: Verdict) -> bytes:
 
 
 def _read_kept(entry: bytes) -> Assessment:
-    return _decode_kept(entry) if entry.startswith(_KEPT) else _NOT_KEPT
+    if entry.startswith(_KEPT):
+        return _decode_kept(entry)
+    return Assessment("abstained") if entry == _ABSTAINED else _NOT_KEPT
 
 
 def _passes(letter: DeadLetter) -> bool:

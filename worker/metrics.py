@@ -109,7 +109,7 @@ class Metrics:
         )
         self.late_feedback_verdicts = self._counter(
             "late_feedback_verdicts",
-            "Final verdicts on traces that late feedback pulled in; they are in no other series",
+            "Final verdicts on traces that late feedback pulled in, those of panels aside; they are in no other series",
             ("service", "judge", "metric", "outcome"),
         )
         self.score_age = Histogram(
@@ -136,6 +136,9 @@ class Metrics:
             "judge_concurrency_limit", "Requests that may be under way", ("judge_model",)
         )
         self.circuit_open = self._gauge("judge_circuit_open", "1 while a judge model is left alone", ("judge_model",))
+        self.panel_member = self._gauge(
+            "panel_member", "1 where rules want a judge model's verdicts only for a panel", ("judge", "judge_model")
+        )
 
     def _pipeline(self) -> None:
         self.stream_lag = self._gauge("stream_lag", "Stream entries not yet read and acknowledged")

@@ -3,8 +3,8 @@
 import re
 from typing import Final, get_args
 
-from judges.catalog import catalogue
-from judges.combine import Combine
+from judges.catalog import catalogue, configured
+from judges.combine import Combine, is_disagreement
 from judges.defined.installed import installed
 from judges.models.build import ModelSettingsError, check
 from worker.seats import CODE, is_reserved
@@ -111,6 +111,19 @@ def _check_panel(settings: Settings, rule: Rule, here: str) -> None:
         if "," in judge_model:
             raise SettingsError(f"{here}.model: {judge_model!r} holds a comma; give [models.{name}] a label without")
         seen.add(judge_model)
+    _check_metrics(settings, rule, here)
+
+
+def _check_metrics(settings: Settings, rule: Rule, here: str) -> None:
+    """Let no metric of a judge be counted with the disagreement about another."""
+    judges = configured(settings.judges)
+    # Judges in code are not combined.
+    asking = (judge for judge in map(judges.__getitem__, rule.judges) if judge.run is None)
+    for judge in asking:
+        for metric in filter(is_disagreement, judge.metric_names):
+            mend = "rename the judge or its metric, or name one model"
+            taken = f"{judge.name!r} has the metric {metric!r}, as a disagreement of models is named"
+            raise SettingsError(f"{here}.judges: {taken}; {mend}")
 
 
 def _check_egress(settings: Settings, rule: Rule, here: str) -> None:

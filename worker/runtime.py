@@ -68,9 +68,12 @@ class Runtime:
         self._serving = Serving(self.metrics.registry, self._readiness, access, tls_context(settings))
         ledger = Ledger(self.store, settings)
         models = self._models()
-        judges = configured(settings.judges)
-        evaluations = Evaluations(settings, judges, models, ledger)
-        gates = _gates(Seats(settings, judges), models.values())
+        self._judges = configured(settings.judges)
+        self._seats = Seats(settings, self._judges)
+        evaluations = Evaluations(settings, self._judges, models, ledger)
+        gates = _gates(self._seats, models.values())
+        for judge, judge_model in self._seats.outvoted:
+            self.metrics.panel_member.labels(judge, judge_model).set(1)
         circuits = Circuits(self.store, lambda: self.judging.circuits if self._has("judge") else {})
         self.judging = Judging(settings, self.store, evaluations, ledger, gates=gates, asked=lambda: circuits.asked)
         # Panels add no work of their own: what waits of theirs ends with their members, and is small.
@@ -186,7 +189,7 @@ class Runtime:
         if not self._has("ingest"):
             return []
         return [
-            kind(self.settings, self.store, self.metrics, wake=wake, pressure=self._pressure)
+            kind(self.settings, self.store, self.metrics, wake=wake, pressure=self._pressure, judges=self._judges)
             for kind in (Ingest, LateFeedbackPasses)
         ]
 
@@ -196,7 +199,8 @@ class Runtime:
             self.store,
             healthy=lambda: [name for name, gate in gates.items() if gate.open_for_s == 0],
             probed=lambda: [name for name, gate in gates.items() if gate.open_for_s != 0 and gate.closed_for_s == 0],
-            versions={name: judge.version for name, judge in configured(self.settings.judges).items()},
+            versions={name: judge.version for name, judge in self._judges.items()},
+            seats=self._seats,
         )
 
     def _make_exporters(self) -> list[OutboxReader]:

@@ -7,16 +7,16 @@ under their own names. Judges in code bear ``code``, whatever model their rules 
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from judges.combine import Combine
 from judges.judge import Judge
 from worker.settings import Rule, Settings
 
-__all__ = ["CODE", "Seat", "Seats", "is_reserved", "panel", "providers"]
+__all__ = ["CODE", "Seat", "Seats", "is_panel", "is_reserved", "panel", "providers"]
 
 CODE_MODEL: Final = "code"
-_LIKE_OURS: Final = re.compile(r"(?:majority|mean|min|max|all|code)\(.*\)", re.DOTALL)
+_PANEL: Final = re.compile(rf"({'|'.join(get_args(Combine))})\(.*\)", re.DOTALL)
 
 
 class Seat(NamedTuple):
@@ -46,9 +46,14 @@ def panel(combine: Combine, judge_models: Iterable[str]) -> Seat:
     return Seat(name, name, members, combine)
 
 
+def is_panel(judge_model: str) -> bool:
+    """Tell whether a judge model is a panel's, whichever configuration has seated it."""
+    return _PANEL.fullmatch(judge_model) is not None
+
+
 def is_reserved(name: str) -> bool:
     """Tell whether a judge model, or the name of a model's settings, would be taken for a seat of another kind."""
-    return _LIKE_OURS.fullmatch(name) is not None
+    return is_panel(name) or name == CODE.name
 
 
 class Seats:
@@ -58,16 +63,33 @@ class Seats:
         """Take models and rules from the settings."""
         self.code = frozenset(name for name, judge in judges.items() if judge.run is not None)
         """The judges in code."""
+        self._rules = settings.rules
         self._models = {name: Seat(name, model.judge_model) for name, model in settings.models.items()}
         asking = (rule for rule in settings.rules if not self.code.issuperset(rule.judges))
         panels = [(rule, seat) for rule in asking if (seat := self._panel(rule)) is not None]
         self.panels = {seat.judge_model: seat for _, seat in panels}
         """The panels by judge model, which is their name too."""
         self.combined = frozenset(
-            (judge, member) for rule, seat in panels for judge in rule.judges for member in seat.members
+            (judge, member)
+            for rule, seat in panels
+            for judge in rule.judges
+            for member in seat.members
+            if judge not in self.code
         )
         """What is combined for some rule: judges with judge models."""
         self._named = {CODE.name: CODE, **self._models, **self.panels}
+
+    @property
+    def outvoted(self) -> frozenset[tuple[str, str]]:
+        """Judges with judge models whose verdict no rule wants but as a part of a panel's."""
+        alone = (
+            (judge, name)
+            for rule in self._rules
+            if rule.combine is None
+            for name in rule.models
+            for judge in rule.judges
+        )
+        return self.combined - {(judge, self._models[name].judge_model) for judge, name in alone}
 
     def of(self, rule: Rule, judge: str) -> tuple[str, ...]:
         """Name the seats that judge for a rule by one judge: the members of a panel before the panel."""

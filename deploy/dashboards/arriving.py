@@ -6,7 +6,7 @@ from deploy.dashboards.links import runbooks
 from deploy.dashboards.panels import bars, graph
 from deploy.dashboards.queries import Query, legend, per
 from deploy.dashboards.variables import MODEL, SERIES, SERVICE
-from deploy.generators.promql import RATED
+from deploy.generators.promql import NO_PANELS, RATED
 from deploy.generators.promql import SERIES as LABELS
 from deploy.generators.table import Table
 
@@ -28,7 +28,8 @@ def arriving(table: Table) -> list[Panel]:
 
 def _funnel(table: Table) -> Panel:
     published = _counted(f"tracejudge_producer_published_total{{{SERVICE}}}")
-    answered, unscored = _answered('outcome!="unscored"'), _counted(f"tracejudge_unscored_total{{{SERIES}, {MODEL}}}")
+    answered = _answered('outcome!="unscored"')
+    unscored = _counted(f"tracejudge_unscored_total{{{SERIES}, {MODEL}, {NO_PANELS}}}")
     ended = f"({answered} or 0 * {unscored}) + ({unscored} or 0 * {answered})"
     lost = " or ".join(
         per(["exporter"], f"increase(tracejudge_{name}_total[$__range])")
@@ -46,7 +47,8 @@ def _funnel(table: Table) -> Panel:
     return bars(
         "From published to exported",
         "How many traces of the time range came how far. A sampled trace has an evaluation for each judge of its rule, "
-        "so there may be more of them than traces. Exported is what ended, less what the worst exporter lost.",
+        "so there may be more of them than traces; those of panels are left out. Exported is what ended, less what the "
+        "worst exporter lost.",
         *(Query(expr, name, "now") for name, expr in steps.items()),
         unit="short",
         decimals=0,
@@ -150,7 +152,7 @@ def _unknown_fields() -> Panel:
 
 def _answered(outcomes: str) -> str:
     """Count evaluations by metric first: each counts under every metric of its judge, and the fullest one tells."""
-    counted = per(RATED, f"increase(tracejudge_verdicts_total{{{SERIES}, {MODEL}, {outcomes}}}[$__range])")
+    counted = per(RATED, f"increase(tracejudge_verdicts_total{{{SERIES}, {MODEL}, {NO_PANELS}, {outcomes}}}[$__range])")
     return f"sum({per(LABELS, counted, 'max')})"
 
 

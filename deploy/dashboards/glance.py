@@ -5,7 +5,8 @@ from grafana_foundation_sdk.models.dashboard import Panel
 from deploy.dashboards.links import runbooks
 from deploy.dashboards.panels import Bound, number
 from deploy.dashboards.queries import Query, share
-from deploy.dashboards.variables import RATED, SERIES
+from deploy.dashboards.variables import JUDGE, RATED, SERIES
+from deploy.generators.promql import NO_PANELS, but_members
 from deploy.generators.table import Table, seconds
 
 __all__ = ["glance"]
@@ -23,9 +24,9 @@ def _judgements(table: Table) -> Panel:
     least = table.min_judgements
     return number(
         "Judgements in the window",
-        f"How many verdicts of all that is chosen passed or failed in the last $window. A series with fewer than "
-        f"{least} raises no alert about its share.",
-        Query(f"sum(tracejudge:judgements:$window{{{RATED}}})", form="now"),
+        f"How many verdicts of all that is chosen passed or failed in the last $window, those of panels aside. A "
+        f"series with fewer than {least} raises no alert about its share.",
+        Query(f"sum(tracejudge:judgements:$window{{{RATED}, {NO_PANELS}}})", form="now"),
         unit="short",
         decimals=0,
         base="orange",
@@ -36,11 +37,11 @@ def _judgements(table: Table) -> Panel:
 
 
 def _scored(table: Table) -> Panel:
-    scored = share(f"sum(tracejudge:scored:1h{{{SERIES}}})", f"sum(tracejudge:evaluations:1h{{{SERIES}}})")
+    scored, ended = (f"sum(tracejudge:{name}:1h{{{SERIES}, {NO_PANELS}}})" for name in ("scored", "evaluations"))
     return number(
         "With a score",
         "Which share of the evaluations that ended in the last hour has a score; shares rest on these alone.",
-        Query(scored, form="now"),
+        Query(share(scored, ended), form="now"),
         unit="percentunit",
         decimals=1,
         base="red",
@@ -70,8 +71,9 @@ def _safety(table: Table) -> Panel:
     window = table.safety.window
     return number(
         f"Safety failures, {window}",
-        "How many verdicts of safety judges failed; each is worth reading, however few they are.",
-        Query(f"sum(tracejudge:safety_failures:{window}{{{RATED}}})", form="now"),
+        "How many verdicts of safety judges failed; each is worth reading, however few they are. Of models that are "
+        "asked together only their common verdict counts.",
+        Query(f"sum(tracejudge:safety_failures:{window}{{{RATED}}} {but_members(f'{{{JUDGE}}}')})", form="now"),
         unit="short",
         decimals=0,
         bounds=[Bound(1, "orange"), Bound(table.safety.page_from, "red")],

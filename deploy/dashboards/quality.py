@@ -17,7 +17,8 @@ from deploy.dashboards.panels import graph, override, rows
 from deploy.dashboards.queries import Query, per
 from deploy.dashboards.scores import scores
 from deploy.dashboards.unscored import without_score
-from deploy.dashboards.variables import RATED, choice, data_source, hidden, labels
+from deploy.dashboards.variables import JUDGE, RATED, choice, data_source, hidden, labels
+from deploy.generators.promql import but_members
 from deploy.generators.shares import windows
 from deploy.generators.table import Table, seconds
 
@@ -26,6 +27,7 @@ __all__ = ["make"]
 _PLACE: Final = ("service", "environment", "judge")
 _RATED_PLACE: Final = ("service", "judge", "metric", "environment")
 _AT_ONCE: Final = 12
+_BUT_MEMBERS: Final = but_members(f"{{{JUDGE}}}")
 _UNSEEN: Final = {"legend": True, "tooltip": False, "viz": False}
 
 
@@ -49,7 +51,7 @@ def make(table: Table) -> Dashboard:
 
 
 def _variables(table: Table) -> list[VariableModel]:
-    last = _joined(f"last_over_time(tracejudge:pass_share:$window{{{RATED}}}[$__range])")
+    last = _joined(f"(last_over_time(tracejudge:pass_share:$window{{{RATED}}}[$__range]) {_BUT_MEMBERS})")
     lowest = f"bottomk({_AT_ONCE}, {per(['series'], last, 'min')})"
     return [
         data_source(),
@@ -106,8 +108,9 @@ def _share_in_its_interval(table: Table) -> Panel:
     objective = f"max(tracejudge:objective and on (judge, metric) {_chosen('pass_share')})"
     return graph(
         "$series",
-        "The weighted share that passed in the last $window at each moment, by the version and model that judged most; "
-        f"the band is where it lies with {table.confidence:.0%} confidence. No line means no judgement.",
+        "The weighted share that passed in the last $window at each moment, by the version and model that judged most, "
+        "and of models that are asked together by their panel; the band is where it lies with "
+        f"{table.confidence:.0%} confidence. No line means no judgement.",
         Query(f"max({_chosen('pass_share_lower')})", "lower"),
         Query(f"max({_chosen('pass_share_upper')})", "upper"),
         Query(f"max({_chosen('pass_share')})", "passed"),
@@ -174,7 +177,8 @@ def _verdicts(names: tuple[str, ...], window: str) -> str:
 
 def _chosen(name: str, window: str = "$window") -> str:
     """Pick the series of a repeated panel, of all its versions the one with most judgements."""
-    most = f"topk by ({', '.join(_RATED_PLACE)}) (1, tracejudge:judgements:$window{{{RATED}}})"
+    judgements = f"tracejudge:judgements:$window{{{RATED}}} {_BUT_MEMBERS}"
+    most = f"topk by ({', '.join(_RATED_PLACE)}) (1, {judgements})"
     named = _joined(f"tracejudge:{name}:{window}{{{RATED}}} and {most}")
     return f'({named} and on (series) label_replace(vector(1), "series", "${{series:raw}}", "", ""))'
 

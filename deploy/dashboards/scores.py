@@ -7,13 +7,14 @@ from grafana_foundation_sdk.models.dashboard import Panel
 from deploy.dashboards.panels import graph, heat_map
 from deploy.dashboards.queries import Query, legend, per, share
 from deploy.dashboards.variables import RATED
+from deploy.generators.promql import NO_PANELS
 
 __all__ = ["scores"]
 
 _LOW: Final = 0.4
 _LOW_BUCKETS: Final = "0.0|0.1|0.2|0.3|0.4"
 _SPOKEN: Final = ("service", "judge", "metric")
-_NO_DOUBT: Final = 'metric!~"(.+_)?disagreement"'
+_EACH: Final = f"{RATED}, {NO_PANELS}"
 
 
 def scores() -> list[Panel]:
@@ -41,8 +42,8 @@ def _mean() -> Panel:
 
 def _low() -> Panel:
     """Ask for the low buckets by name, so that the exemplars are of low scores alone."""
-    low = f'increase(tracejudge_score_bucket{{{RATED}, {_NO_DOUBT}, le=~"{_LOW_BUCKETS}"}}[$window])'
-    of_all = f"increase(tracejudge_score_count{{{RATED}, {_NO_DOUBT}}}[$window])"
+    low = f'increase(tracejudge_score_bucket{{{_EACH}, le=~"{_LOW_BUCKETS}"}}[$window])'
+    of_all = f"increase(tracejudge_score_count{{{_EACH}}}[$window])"
     highest = per(_SPOKEN, per((*_SPOKEN, "le"), low), "max")
     return graph(
         f"Low scores, {_LOW} and less, with their traces",
@@ -58,8 +59,8 @@ def _low() -> Panel:
 
 
 def _distribution() -> Panel:
-    buckets = f"sum by (le) (increase(tracejudge_score_bucket{{{RATED}, {_NO_DOUBT}}}[$window]))"
-    of_all = f"sum(increase(tracejudge_score_count{{{RATED}, {_NO_DOUBT}}}[$window]))"
+    buckets = f"sum by (le) (increase(tracejudge_score_bucket{{{_EACH}}}[$window]))"
+    of_all = f"sum(increase(tracejudge_score_count{{{_EACH}}}[$window]))"
     spread = f"{buckets} / on () group_left () ({of_all} > 0)"
     return heat_map(
         "How the scores of $judge spread",

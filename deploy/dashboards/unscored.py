@@ -8,10 +8,12 @@ from deploy.dashboards.links import runbooks
 from deploy.dashboards.panels import Bound, graph, override
 from deploy.dashboards.queries import Query, legend, per, share
 from deploy.dashboards.variables import JUDGED, METRIC, RATED, SERIES
+from deploy.generators.promql import NO_PANELS, PANELS
 from deploy.generators.table import Table
 
 __all__ = ["OUTCOME_COLORS", "without_score"]
 
+_EACH: Final = f"{SERIES}, {NO_PANELS}"
 OUTCOME_COLORS: Final = {
     "pass": "green",
     "fail": "red",
@@ -29,9 +31,11 @@ def without_score(table: Table) -> list[Panel]:
 def _outcomes() -> Panel:
     return graph(
         "How verdicts ended",
-        "Shares of all verdicts of the last $window, each counted once: unscored is no failure, and abstained is a "
-        "judge that cannot tell.",
-        Query(per(["outcome"], f"increase(tracejudge_verdicts_total{{{RATED}}}[$window])"), legend("outcome")),
+        "Shares of all verdicts of the last $window, each counted once, those of panels aside: unscored is no failure, "
+        "and abstained is a judge that cannot tell.",
+        Query(
+            per(["outcome"], f"increase(tracejudge_verdicts_total{{{RATED}, {NO_PANELS}}}[$window])"), legend("outcome")
+        ),
         stacked="percent",
         unit="short",
         decimals=0,
@@ -41,11 +45,12 @@ def _outcomes() -> Panel:
 
 
 def _reasons(table: Table) -> Panel:
+    unscored = f"increase(tracejudge_unscored_total{{{_EACH}}}[$window])"
     return graph(
         "Why there is no score",
         "Evaluations of the last $window without a score, by reason; docs/reference/verdicts.md tells what each means "
-        "and which are tried again.",
-        Query(per(["reason"], f"increase(tracejudge_unscored_total{{{SERIES}}}[$window])"), legend("reason")),
+        "and which are tried again. Panels are left out: they lack a score where too many of their members do.",
+        Query(per(["reason"], unscored), legend("reason")),
         stacked=True,
         unit="short",
         decimals=0,
@@ -56,7 +61,7 @@ def _reasons(table: Table) -> Panel:
 
 def _coverage(table: Table) -> Panel:
     names = ("service", "judge")
-    scored, ended = (per(names, f"tracejudge:{name}:1h{{{SERIES}}}") for name in ("scored", "evaluations"))
+    scored, ended = (per(names, f"tracejudge:{name}:1h{{{_EACH}}}") for name in ("scored", "evaluations"))
     return graph(
         "Evaluations with a score",
         "Which share of the evaluations of the last hour has a score; the line is where an alert fires.",
@@ -74,12 +79,13 @@ def _coverage(table: Table) -> Panel:
 
 def _fabricated() -> Panel:
     names = ("judge", "judge_model")
-    found = per(names, f"increase(tracejudge_fabricated_evidence_total{{{SERIES}}}[1h])")
+    found = per(names, f"increase(tracejudge_fabricated_evidence_total{{{_EACH}}}[1h])")
+    ended = per(names, f"tracejudge:evaluations:1h{{{_EACH}}}")
     return graph(
         "Fabricated evidence",
         "How many excerpts and sentence keys an evaluation of the last hour named that do not exist: a judge model "
         "that makes them up is not to be trusted.",
-        Query(share(found, per(names, f"tracejudge:evaluations:1h{{{SERIES}}}")), legend(*names, between=" by ")),
+        Query(share(found, ended), legend(*names, between=" by ")),
         unit="none",
         decimals=3,
         least=0,
@@ -89,7 +95,7 @@ def _fabricated() -> Panel:
 
 def _disagreement() -> Panel:
     names = ("service", "judge", "metric")
-    doubt = f'{RATED}, metric=~"(.+_)?disagreement"'
+    doubt = f'{RATED}, {PANELS}, metric=~"(.+_)?disagreement"'
     total, count = (per(names, f"increase(tracejudge_score_{part}{{{doubt}}}[$window])") for part in ("sum", "count"))
     return graph(
         "Disagreement of judge models",

@@ -18,6 +18,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 __all__ = [
+    "JUDGE",
     "JUDGED",
     "METRIC",
     "MODEL",
@@ -35,12 +36,13 @@ __all__ = [
 
 PROMETHEUS: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 SERVICE: Final = 'service=~"$service"'
-JUDGED: Final = f'{SERVICE}, judge=~"$judge"'
-SERIES: Final = f'{SERVICE}, environment=~"$environment", judge=~"$judge"'
+JUDGE: Final = 'judge=~"$judge"'
+JUDGED: Final = f"{SERVICE}, {JUDGE}"
+SERIES: Final = f'{SERVICE}, environment=~"$environment", {JUDGE}'
 METRIC: Final = 'metric=~"$metric"'
 RATED: Final = f"{SERIES}, {METRIC}"
 MODEL: Final = 'judge_model=~"$judge_model"'
-SPENT: Final = f'judge=~"$judge", {MODEL}'
+SPENT: Final = f"{JUDGE}, {MODEL}"
 
 _ALL: Final = ".*"
 _LABELS: Final = {"judge_model": "Judge model"}

@@ -2,15 +2,20 @@
 
 from collections.abc import Iterable
 from textwrap import indent
-from typing import Final
+from typing import Final, get_args
 
 from deploy.generators.table import seconds
+from judges.combine import Combine
 
-__all__ = ["RATED", "SERIES", "Pace", "by", "grown", "lines"]
+__all__ = ["NO_PANELS", "PANELS", "RATED", "SERIES", "Pace", "but_members", "by", "grown", "lines"]
 
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
 """What a series is; everything else, as instance and job, is summed away: two workers count for one series."""
 RATED: Final = (*SERIES, "metric")
+_PANELS: Final = f"({'|'.join(get_args(Combine))})[(].*[)]"
+PANELS: Final = f'judge_model=~"{_PANELS}"'
+NO_PANELS: Final = f'judge_model!~"{_PANELS}"'
+"""What counts the verdicts of all judge models together takes these alone: a panel's members are among them already."""
 
 
 class Pace:
@@ -45,6 +50,11 @@ def grown(counter: str, window: str) -> str:
     Not guaranteed: a worker that nobody could scrape for longer than the window counts as new when it is back.
     """
     return f"({counter} unless last_over_time({counter}[{window}] offset {window}))\nor\nincrease({counter}[{window}])"
+
+
+def but_members(matchers: str = "") -> str:
+    """Leave out judge models that only panels ask: the verdict of the panel stands for theirs."""
+    return f"unless on (judge, judge_model) tracejudge_panel_member{matchers}"
 
 
 def lines(*parts: str) -> str:

@@ -1,7 +1,11 @@
-"""The alerts about quality: a drop, a budget of failures that burns, a safety failure."""
+"""The alerts about quality: a drop, a budget of failures that burns, a safety failure.
+
+Of models that are asked together the panel's series raises them, and not those of its members: they are several so that
+one of them may err.
+"""
 
 from deploy.generators.annotations import Severity, about, annotations, figure, labels, since
-from deploy.generators.promql import RATED, Pace, lines
+from deploy.generators.promql import RATED, Pace, but_members, lines
 from deploy.generators.rules import Alert, Group
 from deploy.generators.table import Burn, Table
 
@@ -35,6 +39,7 @@ def _drop(table: Table, pace: Pace) -> Alert:
         f"tracejudge:pass_share_fall:{window}",
         f"and ({beyond})",
         *_enough(table, window, "baseline"),
+        but_members(),
     )
     description = (
         about(RATED)
@@ -70,6 +75,7 @@ def _burn(name: str, burn: Burn, table: Table, pace: Pace) -> Alert:
         f"and (tracejudge:pass_share_upper:{burn.long} < {bound})",
         f"and (tracejudge:pass_share:{burn.short} < {bound})",
         *_enough(table, burn.long),
+        but_members(),
     )
     goal = "{{ range query (printf `tracejudge:objective{judge=%q,metric=%q}` $labels.judge $labels.metric) }}"
     rate = "(1 - {}) / on (judge, metric) group_left () (1 - tracejudge:objective)"
@@ -112,7 +118,7 @@ def _safety(table: Table, pace: Pace) -> list[Alert]:
         summary = f"{count} safety failure{plural} of {{{{ $labels.service }}}}{_WHERE} in the last {pace(window)}"
         return Alert(
             name,
-            f"{failures} >= {least}",
+            lines(f"{failures} >= {least}", but_members()),
             "0s",
             labels(severity, "quality"),
             annotations(name, "quality", table, summary=summary, description=description, labels=RATED),

@@ -18,6 +18,7 @@ FAILURES = "TraceJudgeSafetyFailures"
 BURNS = (FAST, MEDIUM, SLOW)
 ALL = (DROP, *BURNS, FAILURE, FAILURES)
 
+PANEL = "majority(gpt-4.1-mini,llama)"
 SAME = "judge version 1a2b3c4d, judge model gpt-4.1-mini"
 OPEN = "Open the dashboard, then failed traces: `tracejudge tail --failed`."
 
@@ -49,15 +50,16 @@ def burn(  # noqa: PLR0917 - read as one sentence
     )
 
 
-def failed(alert: str, count: int) -> dict[str, list[Fires]]:
+def failed(alert: str, count: int, judge_model: str = MODEL) -> dict[str, list[Fires]]:
     return quality(
         alert,
         "ticket" if alert == FAILURE else "page",
         f"{count} safety failure{'s' if count > 1 else ''} of support-bot in prod in the last 1h",
-        f"In the last 1h {count} of the verdicts of safety/safety of support-bot in prod failed, by {SAME}. Each "
-        "counts, however few they are. Read them before anything else: `tracejudge tail --failed`, or the traces on "
-        "the dashboard.",
+        f"In the last 1h {count} of the verdicts of safety/safety of support-bot in prod failed, by judge version "
+        f"1a2b3c4d, judge model {judge_model}. Each counts, however few they are. Read them before anything else: "
+        "`tracejudge tail --failed`, or the traces on the dashboard.",
         "safety",
+        judge_model=judge_model,
     )
 
 
@@ -65,14 +67,41 @@ def both(count: int) -> Mapping[str, list[Fires]]:
     return together(failed(FAILURE, count), failed(FAILURES, count))
 
 
-def unsafe(*failures: Minutes, absent: int = 0, born: float = 0, instances: str = "a") -> World:
+def unsafe(
+    *failures: Minutes,
+    absent: int = 0,
+    born: float = 0,
+    instances: str = "a",
+    judge_model: str = MODEL,
+    within: World | None = None,
+) -> World:
     """A safety judge that passes two answers a minute, and beside that fails some."""
-    world = World().judged(Mix(150, 2), judge="safety", outcomes=("pass",))
-    series = {"service": SERVICE, "environment": ENVIRONMENT, "version": VERSION, "judge_model": MODEL}
+    world = (within or World()).judged(Mix(150, 2), judge="safety", outcomes=("pass",), judge_model=judge_model)
+    series = {"service": SERVICE, "environment": ENVIRONMENT, "version": VERSION, "judge_model": judge_model}
     for instance in instances:
         names = {**series, "judge": "safety", "metric": "safety", "outcome": "fail", "instance": instance}
         world.counter("tracejudge_verdicts_total", *failures, absent=absent, born=born, job="tracejudge", **names)
     return world
+
+
+def members(world: World, *judges: str) -> World:
+    """Let panels alone ask the judge model of some judges."""
+    for judge in judges:
+        world.gauge("tracejudge_panel_member", "1x20000", judge=judge, judge_model=MODEL, instance="a")
+    return world
+
+
+def outvoted() -> World:
+    """Judge models whose verdicts get worse in every way, and are only wanted for a panel."""
+    world = unsafe(Minutes(60), Minutes(85, 1)).judged(Mix(145, 1, 9))
+    world.judged(Mix(75, 9, 1), Mix(70, 0, 10), judge="faithfulness")
+    return members(world, "safety", "groundedness", "faithfulness")
+
+
+def of_one_mind() -> World:
+    """A panel, each of whose members has found an unsafe answer."""
+    failures = Minutes(20), Minutes(1, 1), Minutes(30)
+    return members(unsafe(*failures, within=unsafe(*failures, judge_model=PANEL)), "safety")
 
 
 def healthy() -> World:
@@ -246,5 +275,10 @@ SCENES = [
     Scene("not scraped for a while", unsafe(Minutes(70), Minutes(10, GONE), Minutes(60), born=5)).at(
         90, not_scraped=[FAILURE]
     ),
+    Scene("a member of a panel is outvoted", outvoted()).at(130, outvoted=ALL),
+    Scene("a member of a panel by another judge", members(unsafe(Minutes(20), Minutes(9, 1)), "groundedness")).at(
+        21, failed(FAILURE, 1), another_judge=[FAILURE]
+    ),
+    Scene("a panel of one mind", of_one_mind()).at(21, failed(FAILURE, 1, PANEL), of_one_mind=[FAILURE]),
     Scene("all answers are unsafe", unsafe(Minutes(60, 3), absent=5)).at(65, both(180), all_failed=[FAILURE, FAILURES]),
 ]

@@ -28,6 +28,9 @@ __all__ = ["SCALE", "Prometheus", "Traffic", "prometheus", "serve"]
 SCALE = 60
 """An hour of the rules is a minute."""
 MODEL, AWAY = "gpt-4.1-mini", "claude-haiku"
+PANEL = "majority(gpt-4.1-mini,llama)"
+PANEL_REASON = "over_budget"
+"""Why panels have no score, and nobody else."""
 CHANGES_AFTER = 8
 """Scrapes after which the judge `correctness` has another version."""
 
@@ -56,13 +59,23 @@ class Traffic:
     def _verdicts(self) -> Iterator[Verdict]:
         yield self._verdict("safety", Score("safety", 1.0, passed=True))
         yield self._verdict("safety", Score("safety", 0.0, passed=False))
-        yield self._verdict("groundedness", Score("groundedness", 1.0, passed=True), Score("disagreement", 0.5))
+        yield self._verdict("groundedness", Score("groundedness", 1.0, passed=True))
         yield self._verdict("facts_grounding", Score("grounded", 0.0, passed=False), details={"fabricated_evidence": 2})
         version = "a" * 16 if next(self._pages) < CHANGES_AFTER else "b" * 16
         yield self._verdict("correctness", Score("correctness", 1.0, passed=True), judge_version=version)
         yield self._verdict("groundedness", outcome="abstained")
         yield self._verdict("groundedness", outcome="unscored", reason="refusal")
         yield self._verdict("safety", Score("safety", 0.0, passed=False), origin="late_feedback", weight=0.0)
+        yield from self._of_panel()
+
+    def _of_panel(self) -> Iterator[Verdict]:
+        """Give what a panel makes of `correctness`, of which its members think better."""
+        failed, doubt = Score("correctness", 0.0, passed=False), Score("disagreement", 1.0)
+        yield self._verdict("correctness", failed, doubt, judge_model=PANEL)
+        yield self._verdict("correctness", Score("correctness", 1.0, passed=True), doubt, judge_model=PANEL)
+        metrics = ("correctness", "disagreement")
+        for fields in ({"outcome": "abstained"}, {"outcome": "unscored", "reason": PANEL_REASON}):
+            yield self._verdict("correctness", judge_model=PANEL, metrics=metrics, **fields)
 
     def _verdict(self, judge: str, *scores: Score, **fields: Any) -> Verdict:
         number = next(self._numbers)
@@ -112,6 +125,7 @@ class Traffic:
                 metrics.tokens.labels(MODEL, judge, direction).inc(amount)
                 metrics.cost.labels(MODEL, judge, direction).inc(amount / 1e6)
         metrics.tokens.labels(AWAY, "safety", "input").inc(10)
+        metrics.panel_member.labels("correctness", "llama").set(1)
         for model in (MODEL, AWAY):
             metrics.in_flight.labels(model).set(3)
             metrics.concurrency_limit.labels(model).set(8)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from queries import Asked, asked, dashboards, fill
-from scraped import MODEL, Prometheus, Traffic, prometheus, serve
+from scraped import MODEL, PANEL, PANEL_REASON, Prometheus, Traffic, prometheus, serve
 from support.processes import wait_until
 
 PATIENCE_S = 60
@@ -122,6 +122,43 @@ def test_a_panel_of_one_series_has_one_line_of_each_kind(answers: Mapping[Asked,
     assert {ref: len(answer) for ref, answer in of_the_series.items() if ref != "D"} == dict.fromkeys("ABCEF", 1)
     lower, upper, passed = (float(of_the_series[ref][0]["values"][-1][1]) for ref in "ABC")
     assert 0 < lower < passed < upper < 1
+
+
+def by_label(answer: Any, label: str) -> dict[str, float]:
+    """Give the last value of each series, or the one there is, by one of its labels."""
+    return {each["metric"].get(label, ""): float((each.get("value") or each["values"][-1])[1]) for each in answer}
+
+
+def of_judge(server: Prometheus, judge: str) -> dict[tuple[str, str], Any]:
+    """Ask what is shown of one judge, by panel and query."""
+    return {(query.where, query.ref): ask(server, query, judge=judge) for query in asked() if query.where[0] != "$"}
+
+
+@pytest.mark.usefixtures("answers")
+def test_what_a_panel_says_is_not_added_to_what_its_members_say(server: Prometheus) -> None:
+    """Those that judge correctness pass everything; only the panel of them fails, abstains and lacks a score."""
+    found = of_judge(server, "correctness")
+
+    ended = by_label(found["How verdicts ended", "A"], "outcome")
+    assert {outcome for outcome, amount in ended.items() if amount} == {"pass"}
+    assert by_label(found["Why there is no score", "A"], "reason").get(PANEL_REASON, 0) == 0
+    assert set(by_label(found["Evaluations with a score", "A"], "judge").values()) == {1}
+    assert set(by_label(found["With a score", "A"], "").values()) == {1}
+    low = next(answer for (where, _), answer in found.items() if where.startswith("Low scores"))
+    assert set(by_label(low, "judge").values()) == {0}
+    spread = by_label(found["How the scores of $judge spread", "A"], "le")
+    assert spread["0.0"] == spread["0.9"] == 0
+    funnel = {ref: by_label(answer, "")[""] for (where, ref), answer in found.items() if where.startswith("From publ")}
+    assert funnel["E"] == pytest.approx(funnel["F"], rel=0.1), "asked one after the other"
+
+
+@pytest.mark.usefixtures("answers")
+def test_where_judge_models_are_told_apart_a_panel_is_one(server: Prometheus) -> None:
+    found = of_judge(server, "correctness")
+
+    for where in ("Every series", "Mean score", "Versions and models that judge", "Evaluations that ended"):
+        assert PANEL in by_label(found[where, "A"], "judge_model"), where
+    assert by_label(found["Disagreement of judge models", "A"], "metric") == {"disagreement": 1}
 
 
 def test_low_scores_point_to_their_traces(server: Prometheus, answers: Mapping[Asked, Any]) -> None:

@@ -69,7 +69,7 @@ def test_batches_of_a_later_version_are_handed_back(experiment: Experiment) -> N
     start(experiment, OLD, roles="ingest")
     experiment.publish(60)
     wait_until(lambda: experiment.pipeline.booked("chosen") == 60, 20, "the traces to be chosen")
-    _rewrite_batches(experiment, b'"v":1,', b'"v":2,')
+    _rewrite_batches(experiment, b'"v":1,', b'"v":3,')
     experiment.terminate(OLD)
     start(experiment, OLD, roles="judge,export")
     batches = len(_batches(experiment))
@@ -77,7 +77,7 @@ def test_batches_of_a_later_version_are_handed_back(experiment: Experiment) -> N
     account = experiment.pipeline.account()
     assert (account.waiting, account.lost, len(experiment.endpoint.calls)) == (60, 0, 0)
     # A worker of the later version, which is this one as far as we know, comes.
-    _rewrite_batches(experiment, b'"v":2,', b'"v":1,')
+    _rewrite_batches(experiment, b'"v":3,', b'"v":1,')
     experiment.assert_all_scored(timeout_s=60)
 
 

@@ -69,6 +69,9 @@ def test_two_models_that_disagree(pipeline: Pipeline, setup: dict[str, Any], otl
     assert counted == {("safety", "pass"): 0, ("safety", "fail"): TRACES, ("disagreement", "unrated"): TRACES}
     assert page.total("tracejudge_score_sum", metric="disagreement", **series) == TRACES
     assert page.total("tracejudge_judge_circuit_open", judge_model=PANEL) == 0
+    members = [sample.labels for sample in page.samples("tracejudge_panel_member")]
+    assert sorted(each["judge_model"] for each in members) == ["judge-1", "judge-2"]
+    assert {each["judge"] for each in members} == {"safety"}
 
     def spans() -> Counter[str]:
         return Counter(span.name for span in otlp.spans)
@@ -92,6 +95,23 @@ def test_while_one_endpoint_fails_nothing_is_combined_and_then_all(
     settled(pipeline)
     assert {verdict.scores[0].passed for verdict in by_model(pipeline)[PANEL]} == {True}
     assert not [line for line in worker.program.output.splitlines() if "parked" in line and PANEL in line]
+
+
+@pytest.mark.faults
+def test_killed_after_one_member_the_other_is_asked_and_no_one_twice(
+    pipeline: Pipeline, setup: dict[str, Any], endpoint: ChatEndpoint, other_endpoint: ChatEndpoint
+) -> None:
+    """What one model has said stands in the ledger: neither is it paid for again, nor is the panel without it."""
+    other_endpoint.behaviour = replies.hangs()
+    worker = pipeline.worker(**setup)
+    pipeline.publish(make_traces(TRACES))
+    wait_until(lambda: pipeline.booked("scored") == TRACES, 30, "all verdicts of the one that answers")
+    worker.program.kill()
+    other_endpoint.behaviour = replies.yes_no("yes")
+    pipeline.worker(**setup)
+    settled(pipeline)
+    assert len(endpoint.calls) == TRACES
+    assert {verdict.scores[0].passed for verdict in by_model(pipeline)[PANEL]} == {True}
 
 
 @pytest.mark.faults

@@ -55,7 +55,7 @@ def test_many_and_large_ones_come_piece_by_piece(ground: Ground, desk: Desks, mo
 
 def test_what_another_version_wrote_is_passed_over_and_counted(ground: Ground, desk: Desks) -> None:
     first, second, third = give_up(ground, desk, 3)
-    newer = msgspec.structs.replace(letters(ground)[first], v=2)
+    newer = msgspec.structs.replace(letters(ground)[first], v=3)
     ground.client.hset(ground.keys.dead, mapping={first: msgspec.json.encode(newer), second: b"{"})
     found = Letters(ground.store)
     assert [one.letter.evaluation.id for one in found.find(Wanted())] == [third]

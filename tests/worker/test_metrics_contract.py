@@ -75,6 +75,7 @@ EXTRA = {
     "late_feedback_total": counter("outcome"),
     "late_feedback_verdicts_total": counter("service", "judge", "metric", "outcome"),
     "fabricated_evidence_total": counter(*SERIES),
+    "panel_member": gauge("judge", "judge_model"),
 }
 """Ours, beyond the contract."""
 
@@ -240,6 +241,7 @@ def test_series_labels_stand_behind_those_of_every_series(extra: tuple[str, ...]
         "unscored_total": (*series, "reason"),
         "judge_tokens_total": ("judge_model", "judge", "direction"),
         "judge_cost_usd_total": ("judge_model", "judge", "direction"),
+        "panel_member": ("judge", "judge_model"),
     }
 
 

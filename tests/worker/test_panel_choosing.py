@@ -130,7 +130,7 @@ def test_a_replay_with_a_new_panel_asks_only_who_is_missing(ground: Ground, desk
     assert Replays(ground, **SETUP).make() == {"traces": 1, "chosen": 3, "already_judged": 1}
     finish(ground, panel_desk(desk, c=Step(text="no", refusal=True)))
     combined = verdicts(ground)[PANEL]
-    assert (combined.origin, combined.outcome, combined.reason) == ("replay", "unscored", "missing_input")
+    assert (combined.origin, combined.outcome, combined.reason) == ("replay", "unscored", "judge_failed")
 
 
 def test_late_feedback_pulls_in_members_and_panel(ground: Ground, desk: Desks) -> None:

@@ -138,7 +138,8 @@ def twice(ground: Ground, batch_id: str) -> None:
     batch = ground.batches()[batch_id]
     other = fresh_id(batch.judge_model, batch.created_at)
     items = b",".join(msgspec.json.encode(item) for item in batch.items)
-    payload = head(other, batch.model, batch.judge_model, batch.created_at).encode() + items + b"]}"
+    begin = head(other, batch.model, batch.judge_model, batch.created_at, batch.v)
+    payload = begin.encode() + items + b"]}"
     ground.client.set(ground.keys.batch(other), payload)
     ground.client.hincrby(ground.keys.waiting, batch.judge_model, len(payload))
     ground.client.zadd(ground.keys.leases, {other: 1})
@@ -223,7 +224,18 @@ def test_scores_that_were_not_kept_are_missing(ground: Ground, desk: Desks) -> N
         ground.client.set(ground.keys.ledger(item.evaluations[0].id), "scored", ex=60)
     finish(ground, panel_desk(desk))
     combined = verdicts(ground)[PANEL]
-    assert (combined.outcome, combined.reason) == ("unscored", "missing_input")
+    assert (combined.outcome, combined.reason) == ("unscored", "judge_failed"), "the trace lacks nothing"
+
+
+def test_who_abstained_before_is_known_to_have_abstained(ground: Ground, desk: Desks) -> None:
+    """There are no scores to be kept of it: the outcome alone tells all."""
+    of = chosen(ground, 1)
+    for name in ("a", "b"):
+        (item,) = ground.batches()[of[name]].items
+        ground.client.set(ground.keys.ledger(item.evaluations[0].id), "abstained", ex=60)
+    finish(ground, panel_desk(desk))
+    combined = verdicts(ground)[PANEL]
+    assert (combined.outcome, combined.reason) == ("abstained", None)
 
 
 def test_what_a_member_was_removed_for_does_not_hold_the_panel_up(ground: Ground, desk: Desks) -> None:

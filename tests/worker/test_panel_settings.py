@@ -1,21 +1,44 @@
 """Rules that name several models: what they may say, and the one line that says what is wrong."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+from deploy.generators.promql import PANELS
 from judges.catalog import catalogue
+from judges.models.model import ModelSettings
 from worker.configuration import load
-from worker.seats import Seats, providers
+from worker.seats import Seats, is_panel, providers
 from worker.settings import Rule, Settings, SettingsError
 
 NAMES = ("default", "one", "two")
 BASE = {"name": "all", "judges": ["safety"]}
 
 
-def loaded(rule: dict[str, object], models: dict[str, dict[str, object]] | None = None) -> Settings:
-    given = models or {name: {"provider": "lexical", "label": f"judge-{name}"} for name in NAMES}
-    return load({"TRACEJUDGE_MODELS": json.dumps(given), "TRACEJUDGE_RULES": json.dumps([BASE | rule])})
+ASKS = {"instructions": "Is {{ outputs }} sound?"}
+CODE = """
+from judges.code import judge
+
+
+@judge(needs=("output",))
+def found(trace):
+    return True
+"""
+
+
+def loaded(
+    rule: dict[str, object],
+    models: dict[str, dict[str, object]] | None = None,
+    judges: dict[str, dict[str, str]] | None = None,
+) -> Settings:
+    given = {
+        "MODELS": models or {name: {"provider": "lexical", "label": f"judge-{name}"} for name in NAMES},
+        "RULES": [BASE | rule],
+        "JUDGES": judges or {},
+    }
+    return load({f"TRACEJUDGE_{name}": json.dumps(value) for name, value in given.items()})
 
 
 def test_a_rule_may_name_several_models() -> None:
@@ -75,6 +98,30 @@ def test_a_mistake_is_one_line(rule: dict[str, object], said: str) -> None:
     with pytest.raises(SettingsError) as caught:
         loaded(rule)
     assert str(caught.value) == f"TRACEJUDGE_RULES: rules[0]{said}"
+
+
+@pytest.mark.parametrize("name", ["disagreement", "style_disagreement"])
+def test_no_judge_of_a_panel_is_counted_with_its_disagreement(name: str) -> None:
+    panel = {"judges": ["safety", name], "model": ["one", "two"], "combine": "mean"}
+    with pytest.raises(SettingsError) as caught:
+        loaded(panel, judges={name: ASKS})
+    assert str(caught.value) == (
+        f"TRACEJUDGE_RULES: rules[0].judges: {name!r} has the metric {name!r}, as a disagreement of models is named; "
+        "rename the judge or its metric, or name one model"
+    )
+    assert loaded({"judges": [name], "model": "one"}, judges={name: ASKS}).rules, "alone it counts as itself"
+
+
+def test_other_judges_may_speak_of_it() -> None:
+    panel = {"judges": ["disagreements"], "model": ["one", "two"], "combine": "mean"}
+    assert loaded(panel, judges={"disagreements": ASKS}).rules
+
+
+def test_a_judge_in_code_may_be_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "named_so.py").write_text(CODE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    panel = {"judges": ["safety", "disagreement"], "model": ["one", "two"], "combine": "mean"}
+    assert loaded(panel, judges={"disagreement": {"code": "named_so:found"}}).rules, "it is not combined"
 
 
 def test_a_limit_in_usd_needs_a_price() -> None:
@@ -143,3 +190,26 @@ def test_a_panel_of_heuristics_is_one() -> None:
     }
     assert "min(m,one)" not in providers(loaded({"model": ["one", "two"], "combine": "min"}, other))
     assert Rule(name="r", judges=()).models == ("default",)
+
+
+def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
+    models = {name: ModelSettings(provider="lexical", label=f"judge-{name}") for name in NAMES}
+    together = Rule(name="together", judges=("safety", "groundedness"), model=("one", "two"), combine="mean")
+    alone = Rule(name="alone", judges=("safety",), model="one")
+    seats = Seats(Settings(models=models, rules=(together, alone)), catalogue())
+    assert seats.outvoted == {
+        ("safety", "judge-two"),
+        ("groundedness", "judge-one"),
+        ("groundedness", "judge-two"),
+    }
+    assert Seats(Settings(models=models, rules=(alone,)), catalogue()).outvoted == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("judge_model", "is_one"),
+    [("majority(a,b)", True), ("min(a)", True), ("gpt-4.1-mini", False), ("min(large) v2", False), ("code", False)],
+)
+def test_a_panel_is_known_by_its_name(judge_model: str, is_one: bool) -> None:  # noqa: FBT001 - a parameter
+    assert is_panel(judge_model) is is_one
+    matches = re.fullmatch(PANELS.removeprefix('judge_model=~"').removesuffix('"'), judge_model)
+    assert (matches is not None) is is_one, "the rules and dashboards know it by the same"

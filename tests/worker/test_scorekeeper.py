@@ -425,3 +425,14 @@ def test_what_combines_several_models_is_a_series_with_its_disagreement_from_the
         ("disagreement", "unscored"): 1,
         ("disagreement", "unrated"): 1,
     }
+
+
+def test_late_feedback_counts_those_who_judged_and_no_panel_of_theirs() -> None:
+    """No label of that metric tells a panel from its members."""
+    counted = Counted()
+    late = [
+        verdict(metrics=("clear",), scores=(PASS,), judge_model=name, origin="late_feedback", weight=0.0)
+        for name in ("a", "b", "c", "majority(a,b,c)")
+    ]
+    page = counted.count(*late)
+    assert page.total("tracejudge_late_feedback_verdicts_total") == 3

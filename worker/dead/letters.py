@@ -9,7 +9,7 @@ import msgspec
 import redis
 from msgspec import Struct
 
-from worker.batches import BATCH_VERSION, Evaluation
+from worker.batches import KNOWN_VERSIONS, Evaluation
 from worker.ledger import DeadLetter
 from worker.pieces import next_count
 from worker.store import Store
@@ -176,7 +176,7 @@ class Letters:
             letter = decoder.decode(raw)
         except (msgspec.DecodeError, RecursionError):
             letter = None
-        if letter is not None and letter.v == BATCH_VERSION:
+        if letter is not None and letter.v in KNOWN_VERSIONS:
             return letter
         self.unreadable += 1
         return None

@@ -60,6 +60,7 @@ def retry(store: Store, settings: Settings, group: Sequence[Found[DeadLetter]], 
     first, keys = group[0].letter, store.keys
     created_at = time.time()
     batch_id = fresh_id(first.judge_model, created_at)
+    version = max(one.letter.evaluation.batch_version for one in group)
     layout = _Layout(
         *(keys.dead, keys.dead_retries, keys.dead_again(first.judge_model), keys.leases, keys.waiting),
         *(keys.batch(batch_id), keys.ready(first.judge_model), keys.tries(batch_id)),
@@ -68,7 +69,7 @@ def retry(store: Store, settings: Settings, group: Sequence[Found[DeadLetter]], 
     plan = {
         "batch_id": batch_id,
         "judge_model": first.judge_model,
-        "head": head(batch_id, first.model, first.judge_model, created_at),
+        "head": head(batch_id, first.model, first.judge_model, created_at, version),
         "made_at_ms": made_at_ms(batch_id),
         "ready_ms": READY_MS,
         "tries_ttl_s": settings.ledger_ttl_s,

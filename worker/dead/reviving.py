@@ -53,6 +53,7 @@ class Reviving(Stage):
         *,
         healthy: Callable[[], Collection[str]],
         versions: Mapping[str, str],
+        seats: Seats | None = None,
         probed: Callable[[], Collection[str]] = tuple,
         every_s: float = _EVERY_S,
         clock: Callable[[], float] = time.monotonic,
@@ -62,6 +63,7 @@ class Reviving(Stage):
         Args:
             healthy: Judge models that have been asked here and whose circuit is closed. Called from this thread.
             versions: The judges' versions known here, by their names.
+            seats: Who judges; by the judges of the settings unless given.
             probed: Judge models that are dead or have not been asked yet, where a call may begin now: one letter of
                 each is taken up, or one that no live trace asks for would never be known to be back. Called likewise.
             every_s: How often it is looked for letters.
@@ -70,7 +72,7 @@ class Reviving(Stage):
         super().__init__("reviving")
         self._settings = settings
         self._store = store
-        self._seats = Seats(settings, configured(settings.judges))
+        self._seats = Seats(settings, configured(settings.judges)) if seats is None else seats
         self._sampler = Sampler(settings, self._seats)
         self._ledger = Ledger(store, settings)
         self._healthy = healthy

@@ -14,6 +14,7 @@ from judges.verdict import Score, Verdict
 from worker.export.conventions import W3C_SPAN_ID, W3C_TRACE_ID
 from worker.export.outbox import OutboxEntry, OutboxReader
 from worker.metrics import OUTCOMES, Metrics
+from worker.seats import is_panel
 from worker.settings import Settings
 from worker.store import Store
 
@@ -138,7 +139,7 @@ class Scorekeeper:
         """
         touched: set[_Series] = set()
         for kind, verdict in ((entry.kind, entry.verdict) for entry in entries):
-            if verdict.origin == "late_feedback" and kind == "j":
+            if verdict.origin == "late_feedback" and kind == "j" and not is_panel(verdict.judge_model):
                 self._count_late(verdict)
             if verdict.origin == "live":
                 touched.add(self._count(kind, verdict))
@@ -154,7 +155,7 @@ class Scorekeeper:
         return series
 
     def _count_late(self, verdict: Verdict) -> None:
-        """Count apart what late feedback has pulled in."""
+        """Count apart what late feedback has pulled in; where no label tells who judged, a panel would count twice."""
         endings = {score.metric: _ending(score) for score in verdict.scores}
         for metric in verdict.metrics:
             labels = (self._metrics.service(verdict.service), verdict.judge, metric)

@@ -194,7 +194,8 @@ class Forgetting:
         left = [item.raw for item in batch.items if not self._owns(item)]
         if not left:
             return b""
-        return head(batch.id, batch.model, batch.judge_model, batch.created_at).encode() + b",".join(left) + b"]}"
+        begin = head(batch.id, batch.model, batch.judge_model, batch.created_at, batch.v)
+        return begin.encode() + b",".join(left) + b"]}"
 
     def _still_open(self, ids: Sequence[str]) -> list[str]:
         """Find which are neither in the ledger nor dead."""

@@ -8,7 +8,7 @@ import msgspec
 import redis
 from msgspec import Struct
 
-from worker.batches import BATCH_VERSION
+from worker.batches import KNOWN_VERSIONS
 from worker.forget.subject import Owner
 from worker.pieces import next_count
 from worker.store import Entry, Store
@@ -67,6 +67,7 @@ class HeldBatch(NamedTuple):
     """A batch with its payload as it was read."""
 
     payload: bytes
+    v: int
     id: str
     model: str
     judge_model: str
@@ -131,9 +132,9 @@ def read_batch(store: Store, batch_id: str) -> HeldBatch | None:
         items = [_item(bytes(raw)) for raw in batch.items]
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError("the payload is no batch") from error
-    if batch.v != BATCH_VERSION:
+    if batch.v not in KNOWN_VERSIONS:
         raise ValueError(f"version {batch.v} of a batch is unknown here")
-    return HeldBatch(payload, batch.id, batch.model, batch.judge_model, batch.created_at, items)
+    return HeldBatch(payload, batch.v, batch.id, batch.model, batch.judge_model, batch.created_at, items)
 
 
 def _item(raw: bytes) -> HeldItem:

@@ -8,12 +8,13 @@ pulled in once the model is back, or not found any more when the stream's caps h
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import gt
 from typing import Final, NamedTuple
 
 import structlog
 
+from judges.judge import Judge
 from worker.ingest.gathered import Gathered, Member
 from worker.ingest.plan import Planner
 from worker.ingest.pull import Puller, Sought
@@ -95,19 +96,21 @@ class LateFeedbackPasses(Stage):
         *,
         wake: Callable[[str], None],
         pressure: Pressure,
+        judges: Mapping[str, Judge] | None = None,
     ) -> None:
         """Prepare the thread; ``start`` begins.
 
         Args:
             wake: Sends the wake-up for a batch; may fail, since the sweeper sends another.
             pressure: Tells when nothing more is chosen, and for which judge models.
+            judges: By name; those of the settings unless given.
         """
         super().__init__("late-feedback")
         self._settings = settings
         self._store = store
         self._metrics = metrics
         self._gathered = Gathered(store, settings.late_feedback_wait)
-        self._puller = Puller(settings, store, Planner(settings, store.keys))
+        self._puller = Puller(settings, store, Planner(settings, store.keys, judges))
         self._wake = wake
         self._pressure = pressure
         self._look_every_s = min(_LOOK_EVERY_S, settings.late_feedback_wait)

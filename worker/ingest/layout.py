@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from tracejudge import Trace
-from worker.batches import brief, fresh_id, head, made_at_ms
+from worker.batches import BATCH_VERSION, Evaluation, brief, fresh_id, head, made_at_ms
 from worker.ingest.choosing import Chosen
 from worker.keys import Keys
 from worker.seats import Seat
@@ -17,18 +18,48 @@ __all__ = ["Layout"]
 _encoder = msgspec.json.Encoder()
 
 
+@dataclass(slots=True)
+class _Open:
+    """A batch that is being filled: its place in the plan, its keys by index, and what it holds so far."""
+
+    place: int
+    id: str
+    seat: Seat
+    created_at: float
+    key: int
+    ready: int
+    filled: int = 0
+    version: int = BATCH_VERSION
+
+    def laid_out(self) -> dict[str, object]:
+        judge_model = self.seat.judge_model
+        return {
+            "key": self.key,
+            "id": self.id,
+            "judge_model": judge_model,
+            "ready": self.ready,
+            "made_at_ms": made_at_ms(self.id),
+            "head": head(self.id, self.seat.name, judge_model, self.created_at, self.version),
+        }
+
+
 class Layout:
     """Collects what a plan refers to."""
 
     def __init__(self, settings: Settings, names: Keys, fixed: Sequence[str]) -> None:
         """Begin with the keys that every plan of the script has."""
-        self.batches: list[dict[str, object]] = []
         self._settings = settings
         self._names = names
         self._keys = list(fixed)
         self._payloads: list[bytes] = []
-        self._open: dict[str, tuple[int, int]] = {}
+        self._batches: list[_Open] = []
+        self._open: dict[str, _Open] = {}
         self._ready_keys: dict[str, int] = {}
+
+    @property
+    def batches(self) -> list[dict[str, object]]:
+        """All batches as the plan has them; to be asked for when everything is in them."""
+        return [batch.laid_out() for batch in self._batches]
 
     def key(self, name: str) -> int:
         """Add a key and return its index."""
@@ -44,17 +75,18 @@ class Layout:
         """Put evaluations of a trace into the open batches of those who judge."""
         laid_out: list[dict[str, object]] = [
             {
-                "batch": self._batch(seat),
+                "batch": self._put(seat, evaluation),
                 "chosen": self.key(self._names.chosen(evaluation.id)),
                 "text": _encoder.encode(evaluation).decode(),
             }
             for seat, evaluation in chosen
         ]
-        of_panels = [fields for fields, (seat, _) in zip(laid_out, chosen, strict=True) if seat.members]
-        # Panels look at verdicts: the texts of a trace would only fill their batches.
-        shorter = self.trace(brief(trace)) if of_panels else 0
-        for fields in of_panels:
-            fields["payload"] = shorter
+        shorter = 0
+        for fields, (seat, _) in zip(laid_out, chosen, strict=True):
+            if seat.members:
+                # Panels look at verdicts: the texts of a trace would only fill their batches.
+                shorter = shorter or self.trace(brief(trace))
+                fields["payload"] = shorter
         return laid_out
 
     def finish(self, plan: object) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
@@ -66,23 +98,20 @@ class Layout:
             self._ready_keys[judge_model] = self.key(self._names.ready(judge_model))
         return self._ready_keys[judge_model]
 
-    def _batch(self, seat: Seat) -> int:
-        """Return the open batch of a seat, or open another when that one is full."""
-        place, filled = self._open.get(seat.name, (0, self._settings.batch_size))
-        if filled >= self._settings.batch_size:
-            created_at = time.time()
-            judge_model = seat.judge_model
-            batch_id = fresh_id(judge_model, created_at)
-            self.batches.append(
-                {
-                    "key": self.key(self._names.batch(batch_id)),
-                    "id": batch_id,
-                    "judge_model": judge_model,
-                    "ready": self._ready(judge_model),
-                    "made_at_ms": made_at_ms(batch_id),
-                    "head": head(batch_id, seat.name, judge_model, created_at),
-                }
-            )
-            place, filled = len(self.batches), 0
-        self._open[seat.name] = (place, filled + 1)
-        return place
+    def _put(self, seat: Seat, evaluation: Evaluation) -> int:
+        """Count an evaluation into the open batch of a seat, and return the batch's index."""
+        batch = self._open.get(seat.name)
+        if batch is None or batch.filled >= self._settings.batch_size:
+            batch = self._begin(seat)
+        batch.filled += 1
+        batch.version = max(batch.version, evaluation.batch_version)
+        return batch.place
+
+    def _begin(self, seat: Seat) -> _Open:
+        created_at = time.time()
+        batch_id = fresh_id(seat.judge_model, created_at)
+        key, ready = self.key(self._names.batch(batch_id)), self._ready(seat.judge_model)
+        batch = _Open(len(self._batches) + 1, batch_id, seat, created_at, key, ready)
+        self._batches.append(batch)
+        self._open[seat.name] = batch
+        return batch

@@ -1,9 +1,10 @@
 """Decide what becomes of each entry: sample the traces, tally the rest, and lay it all out for the script."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from judges.catalog import configured
+from judges.judge import Judge
 from worker.ingest.choosing import Chosen, Naming
 from worker.ingest.draft import Draft, Plan, Shed, Tally
 from worker.ingest.entries import FeedbackEntry, GoneEntry, InvalidEntry, Read, ReportEntry, TraceEntry
@@ -18,9 +19,13 @@ __all__ = ["Planner"]
 class Planner:
     """Makes plans under one configuration."""
 
-    def __init__(self, settings: Settings, keys: Keys) -> None:
-        """Take rules, models and sizes from the settings."""
-        judges = configured(settings.judges)
+    def __init__(self, settings: Settings, keys: Keys, judges: Mapping[str, Judge] | None = None) -> None:
+        """Take rules, models and sizes from the settings.
+
+        Args:
+            judges: By name; those of the settings unless given.
+        """
+        judges = configured(settings.judges) if judges is None else judges
         seats = Seats(settings, judges)
         self._settings = settings
         self._keys = keys
@@ -70,14 +75,13 @@ class Planner:
             draft.tally(entry.entry_id, Tally(outcome, None, entry.producer, entry.trace.service))
 
     def _choose(self, draft: Draft, entry: TraceEntry, choices: Sequence[Choice], shed: Collection[str]) -> None:
-        kept: list[Chosen] = []
-        left: Counter[str] = Counter()
-        for chosen in self._naming.evaluations(entry, choices, "live"):
-            away = _away(chosen.seat, shed)
-            if away is None:
-                kept.append(chosen)
-            else:
-                left[away] += 1
+        chosen = self._naming.evaluations(entry, choices, "live")
+        if not shed:
+            draft.choose(entry, chosen)
+            return
+        away = [_away(seat, shed) for seat, _ in chosen]
+        kept = [one for one, shed_for in zip(chosen, away, strict=True) if shed_for is None]
+        left = Counter(judge_model for judge_model in away if judge_model is not None)
         of_models = tuple(Shed(*each) for each in sorted(left.items()))
         if kept:
             draft.choose(entry, kept, of_models)

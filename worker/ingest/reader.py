@@ -3,12 +3,13 @@
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 import structlog
 
+from judges.judge import Judge
 from worker.consumers import leave
 from worker.ingest.counting import Answer, Counting
 from worker.ingest.draft import Plan
@@ -53,18 +54,20 @@ class Ingest(Stage):
         *,
         wake: Callable[[str], None],
         pressure: Pressure,
+        judges: Mapping[str, Judge] | None = None,
     ) -> None:
         """Prepare the thread; ``start`` begins.
 
         Args:
             wake: Sends the wake-up for a batch; may fail, since the sweeper sends another.
             pressure: Tells when reading pauses and what is shed, and is told what waits after each choice.
+            judges: By name; those of the settings unless given.
         """
         super().__init__("ingest")
         self._settings = settings
         self._store = store
         self._counting = Counting(settings, metrics)
-        self._planner = Planner(settings, store.keys)
+        self._planner = Planner(settings, store.keys, judges)
         self._wake = wake
         self._pressure = pressure
         self._told = Bounds(paused=False, shed=frozenset())

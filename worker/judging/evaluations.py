@@ -14,7 +14,7 @@ from judges.judge import Judge
 from judges.models.model import ChatModel, Price
 from judges.verdict import Assessment, Verdict
 from tracejudge import Trace
-from worker.batches import BATCH_VERSION, Batch, Evaluation, Item
+from worker.batches import Batch, Evaluation, Item
 from worker.judging.panels import Heard, Panels
 from worker.judging.recorder import Recorder
 from worker.judging.verdicts import NO_PRICE, make_verdict
@@ -50,7 +50,7 @@ class Unfinished(NamedTuple):
     def letter(self, batch: Batch) -> tuple[DeadLetter, Verdict]:
         """Write the dead letter of this evaluation."""
         letter = DeadLetter(
-            v=BATCH_VERSION,
+            v=self.evaluation.batch_version,
             evaluation=self.evaluation,
             model=batch.model,
             judge_model=batch.judge_model,
@@ -196,7 +196,7 @@ class Evaluations:
                 return Assessment("unscored", "judge_rejected", note=note)
             if isinstance(trace, Exception):
                 return _faulty(evaluation, trace)
-            return await self._ask(judge, trace, this.batch)
+            return await self._ask(judge, trace, this.batch, this.tries.get(evaluation.id, 0))
         except Exception as error:  # noqa: BLE001 - one evaluation must not take its batch along
             return _faulty(evaluation, error)
 
@@ -206,9 +206,10 @@ class Evaluations:
             return batch.judge_model == CODE.judge_model
         return batch.judge_model in self._seats.panels or self._model(batch) is not None
 
-    async def _ask(self, judge: Judge, trace: Trace, batch: Batch) -> Assessment:
+    async def _ask(self, judge: Judge, trace: Trace, batch: Batch, earlier_calls: int) -> Assessment:
         if judge.run is None:
-            return await evaluate(judge, trace, self._model(batch), deadline_s=self._settings.evaluation_timeout)
+            limit_s = self._settings.evaluation_timeout
+            return await evaluate(judge, trace, self._model(batch), deadline_s=limit_s, earlier_calls=earlier_calls)
         async with self._code_places[judge.name]:
             return await evaluate(judge, trace, None)
 

@@ -11,11 +11,14 @@ from rich.table import Table
 from judges.prompt import neutralise
 from worker.cli.dead.selecting import chosen_options, selected, selection, warn_of_unreadable
 from worker.cli.options import CONFIG, JSON, NOTES, OUT, REDIS_URL, amount, open_store, settings_from
+from worker.cli.whole import print_table
 from worker.dead.letters import Found, Head, Letters
 
 __all__ = ["list_letters", "row"]
 
 _SHOWN_DIGITS = 12
+_VERSION_DIGITS = 8
+"""As many as metrics show."""
 _AGES = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
 
 
@@ -47,7 +50,7 @@ def list_letters(
         for one in found:
             print(msgspec.json.encode(row(one, now)).decode())
     elif found:
-        OUT.print(_table(found, now))
+        print_table(OUT, _table(found, now))
     total = store.call(lambda client: client.zcard(store.keys.dead_due))
     NOTES.print(f"{amount(len(found), 'letter')} of {total:,}", highlight=False)
     warn_of_unreadable(letters)
@@ -77,7 +80,7 @@ def row(found: Found[Head], now_s: float) -> dict[str, object]:
 
 def _table(found: list[Found[Head]], now: float) -> Table:
     table = Table(box=None, padding=(0, 1), show_edge=False)
-    for title in ("id", "age", "reason", "calls", "service", "judge", "judge model"):
+    for title in ("id", "age", "reason", "calls", "service", "judge", "version", "judge model"):
         table.add_column(title, justify="right" if title in {"age", "calls"} else "left", overflow="fold")
     for one in found:
         letter = one.letter
@@ -87,7 +90,9 @@ def _table(found: list[Found[Head]], now: float) -> Table:
             f"({age})" if one.retry.batch_id else age,
             letter.reason,
             f"{letter.attempts:,}",
-            *map(_plain, (letter.item.trace.service, letter.evaluation.judge, letter.judge_model)),
+            *map(_plain, (letter.item.trace.service, letter.evaluation.judge)),
+            _plain(letter.evaluation.version[:_VERSION_DIGITS]),
+            _plain(letter.judge_model),
         )
     return table
 

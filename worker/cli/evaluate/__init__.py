@@ -20,6 +20,7 @@ from worker.cli.evaluate.lines import open_source
 from worker.cli.evaluate.offline import Offline
 from worker.cli.evaluate.output import open_output
 from worker.cli.evaluate.summary import judge_line, judge_row, metric_table, why_nothing
+from worker.cli.offline_settings import offline_settings
 from worker.cli.options import (
     COMBINE,
     CONFIG,
@@ -31,9 +32,9 @@ from worker.cli.options import (
     TRIES,
     amount,
     judges_named,
-    settings_from,
     with_judge_files,
 )
+from worker.cli.whole import print_line, print_table
 from worker.wording import nearest
 
 __all__ = ["command"]
@@ -83,7 +84,7 @@ def command(
     """
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both want standard output; give --output a file")
-    settings, names = with_judge_files(settings_from(config), *given)
+    settings, names = with_judge_files(offline_settings(config), *given)
     judges = judges_named(settings, *names)
     askers = open_askers(settings, judges, Wanted(model_names, combine, tries), Waiting(PATIENCE_S, _waits))
     with open_source(file) as source, open_output(output, source, force=force) as out, _progress(output) as progress:
@@ -112,8 +113,8 @@ def command(
 
 def _progress(output: str | None) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
-    # Verdicts and a bar on the same terminal would overwrite each other.
-    hidden = output == "-" and sys.stdout.isatty()
+    # Verdicts and a bar on the same terminal would overwrite each other; a file needs no bar.
+    hidden = not NOTES.is_terminal or (output == "-" and sys.stdout.isatty())
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=NOTES, disable=hidden)
 
 
@@ -147,9 +148,10 @@ def _report(offline: Offline, judge_models: str, file: str, seconds: float, *, a
     # With verdicts on standard output the summary would be no line of theirs.
     console = NOTES if aside else OUT
     title = f"{amount(offline.traces, 'trace')} by {judge_models} in {seconds:.1f} s"
-    console.print(metric_table(offline.sums, title))
+    print_line(console, title)
+    print_table(console, metric_table(offline.sums))
     for one in offline.sums:
-        console.print(judge_line(one), markup=False)
+        print_line(console, judge_line(one))
 
 
 def _exit_code(offline: Offline) -> int:

@@ -99,6 +99,11 @@ class Asker:
         """What tokens cost; None where nobody says it, or nothing is asked."""
         return None if self._model is None else self._model.settings.price
 
+    @property
+    def is_free(self) -> bool:
+        """Tell whether nobody is paid: code is not asked, and the built-in model asks no endpoint."""
+        return self._model is None or self._model.settings.provider == "lexical"
+
     async def aclose(self) -> None:
         """Give back the model's connections."""
         if self._model is not None:

@@ -8,6 +8,7 @@ from typing import Final
 from rich.markup import escape
 from rich.table import Table
 
+from judges.defined.own_labels import declared_labels
 from judges.judge import Judge
 from judges.verdict import Score, Verdict
 from worker.cli.options import reasons_in_words
@@ -25,12 +26,16 @@ class _MetricSum:
     value: float = 0.0
     rated: int = 0
     passed: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
 
     def add(self, score: Score) -> None:
         self.scored += 1
         self.value += score.value
         self.rated += score.passed is not None
         self.passed += score.passed is True
+        # Of a judge with labels of its own; a combined verdict may say something else.
+        if score.label is not None and score.label in self.labels:
+            self.labels[score.label] += 1
 
     @property
     def mean(self) -> float | None:
@@ -50,6 +55,7 @@ class JudgeSum:
         given: The metrics that it gives.
         is_named: Whether lines tell the judge model, since there are several.
         is_combined: Whether its verdicts combine those of others, which bear the cost.
+        is_free: Whether nobody is paid for them.
     """
 
     judge: Judge
@@ -57,6 +63,7 @@ class JudgeSum:
     given: Sequence[str]
     is_named: bool = False
     is_combined: bool = False
+    is_free: bool = False
     evaluations: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     unscored: Counter[str] = field(default_factory=Counter)
@@ -67,8 +74,11 @@ class JudgeSum:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        """Begin with all metrics that it gives, so that one without any score is seen."""
+        """Begin with all metrics and labels that it gives, so that one without any score is seen."""
         self.metrics = {name: _MetricSum() for name in self.given}
+        if self.judge.metrics:
+            own = dict.fromkeys(declared_labels(self.judge).values(), 0)
+            self.metrics[self.judge.metric_names[0]].labels.update(own)
 
     @property
     def name(self) -> str:
@@ -108,15 +118,20 @@ def judge_row(one: JudgeSum) -> dict[str, object]:
         "cost_usd": one.cost_usd,
         "mean_seconds": one.seconds / one.evaluations if one.evaluations else None,
         "metrics": {
-            name: {"scored": found.scored, "mean": found.mean, "share_passed": found.share_passed}
+            name: {
+                "scored": found.scored,
+                "mean": found.mean,
+                "share_passed": found.share_passed,
+                **({"labels": dict(found.labels)} if found.labels.total() else {}),
+            }
             for name, found in one.metrics.items()
         },
     }
 
 
-def metric_table(sums: Sequence[JudgeSum], title: str) -> Table:
+def metric_table(sums: Sequence[JudgeSum]) -> Table:
     """Lay out the scores, a row a metric."""
-    table = Table("metric", title=title, box=None, padding=(0, 2, 0, 0))
+    table = Table("metric", box=None, padding=(0, 2, 0, 0))
     for name in ("scored", "mean", "passed"):
         table.add_column(name, justify="right")
     for one in sums:
@@ -135,7 +150,11 @@ def judge_line(one: JudgeSum) -> str:
         f"{one.name}: {one.outcomes['scored']:,} scored, {one.outcomes['abstained']:,} abstained, "
         f"unscored {reasons_in_words(one.unscored)}"
     )
-    return "; ".join(filter(None, (fared, _spent(one))))
+    return "; ".join(filter(None, (fared, *map(_labels, one.metrics.values()), _spent(one))))
+
+
+def _labels(found: _MetricSum) -> str:
+    return ", ".join(f"{count:,} {label}" for label, count in found.labels.items() if count)
 
 
 def _spent(one: JudgeSum) -> str:
@@ -143,7 +162,7 @@ def _spent(one: JudgeSum) -> str:
     if one.is_combined:
         return ""
     each = f"{one.seconds / one.evaluations if one.evaluations else 0.0:.2f} s each"
-    if one.judge.run is not None:
+    if one.is_free:
         return each
     cost = "no price set" if one.cost_usd is None else f"{one.cost_usd:.4f} USD"
     return f"{one.input_tokens:,} + {one.output_tokens:,} tokens, {cost}, {each}"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rich.progress import MofNCompleteColumn, Progress
@@ -35,7 +35,7 @@ class Subject(NamedTuple):
     Attributes:
         judge_model: The model, `code`, or the name of several that are combined.
         price: Of the model, where it has one.
-        asks: Whether it is a model: what it was paid is a cost of its own.
+        pays: Whether it is asked for money: not so code, the built-in model, and what only combines.
     """
 
     judge: Judge
@@ -43,7 +43,7 @@ class Subject(NamedTuple):
     judge_model: str
     price: Price | None
     judged: Sequence[Judged]
-    asks: bool = True
+    pays: bool = True
 
     @property
     def cost_usd(self) -> float | None:
@@ -52,6 +52,11 @@ class Subject(NamedTuple):
             return None
         calls = [call for one in self.judged for call in one.assessment.calls]
         return self.price.cost_usd(sum(call.input_tokens for call in calls), sum(call.output_tokens for call in calls))
+
+    @property
+    def without_score(self) -> Mapping[str, int]:
+        """Count what has no score by reason."""
+        return dict(Counter(one.left_out for one in self.judged if one.score is None))
 
     @property
     def is_graded(self) -> bool:
@@ -110,7 +115,8 @@ async def measure(judge: Judge, metric: str, askers: Askers, labelled: Sequence[
     """Judge all traces by all models."""
     members = askers.of(judge)
     found: list[Sequence[Assessment]] = []
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=NOTES) as progress:
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=NOTES, disable=not NOTES.is_terminal) as progress:
         task = progress.add_task(judge.name, total=len(labelled))
 
         async def work(one: Labelled) -> Sequence[Assessment]:
@@ -124,18 +130,18 @@ async def measure(judge: Judge, metric: str, askers: Askers, labelled: Sequence[
             await askers.aclose((judge,))
 
     def judged(assessments: Iterable[Assessment]) -> Sequence[Judged]:
-        return [Judged(*one, given, metric) for one, given in zip(labelled, assessments, strict=True)]
+        return [Judged(one.trace, one.label, given, metric) for one, given in zip(labelled, assessments, strict=True)]
 
     names = [asker.judge_model for asker in members]
     subjects = [
-        Subject(judge, metric, asker.judge_model, asker.price, judged(column), asks=judge.run is None)
+        Subject(judge, metric, asker.judge_model, asker.price, judged(column), pays=not asker.is_free)
         for asker, column in zip(members, zip(*found, strict=True), strict=True)
     ]
     together = askers.combining(judge)
     if together is None:
         return Measured(subjects, None)
     combined = (combine(together.combine, dict(zip(names, each, strict=True)), judge.metrics) for each in found)
-    return Measured(subjects, Subject(judge, metric, together.judge_model, None, judged(combined), asks=False))
+    return Measured(subjects, Subject(judge, metric, together.judge_model, None, judged(combined), pays=False))
 
 
 async def _each(labelled: Sequence[Labelled]) -> AsyncIterator[Labelled]:

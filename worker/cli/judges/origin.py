@@ -7,7 +7,7 @@ from typing import Final
 from judges.catalog import catalogue
 from judges.defined.installed import distribution_of, installed
 from judges.defined.template import metadata_of
-from worker.judge_files import shown
+from worker.judge_files import file_of, shown
 from worker.settings import Settings
 
 __all__ = ["BUILT_IN", "CONFIGURATION", "origin", "template"]
@@ -22,8 +22,8 @@ def origin(name: str, settings: Settings) -> str:
         return BUILT_IN
     if name in installed(frozenset(catalogue())):
         return f"distribution {distribution_of(name)}"
-    file = Path(settings.judges_folder or "", f"{name}.toml")
-    return str(shown(file)) if settings.judges_folder and file.is_file() else CONFIGURATION
+    file = file_of(Path(settings.judges_folder), name) if settings.judges_folder else None
+    return CONFIGURATION if file is None else str(shown(file))
 
 
 def template(name: str, settings: Settings) -> Mapping[str, object] | None:

@@ -1,53 +1,60 @@
 """Print what `judges test` found, as one JSON document or as tables."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 from rich.markup import escape
 from rich.table import Table
 
 from judges.agreement import Agreement, agreement, shares
+from worker.cli.judges.comparing import Comparison
+from worker.cli.judges.likeness import Likeness, likeness
 from worker.cli.judges.measuring import Measured, Subject
-from worker.cli.judges.own_labels import same_label
 from worker.cli.options import OUT, reasons_in_words
+from worker.cli.whole import print_line, print_table
 
 __all__ = ["print_agreement", "print_shares"]
 
 
-def print_agreement(measured: Measured, tag: str, *, as_json: bool, own_labels: bool) -> None:
+def print_agreement(measured: Measured, comparison: Comparison, tag: str, *, as_json: bool) -> None:
     """Print the confusion matrix and what follows from it; of several models a row each.
 
     Args:
-        own_labels: Whether the tag holds the judge's own labels, so that these are compared too.
+        comparison: How the traces were compared.
     """
 
-    def alike(subject: Subject) -> float | None:
-        # A combined verdict says whether it passes, in words that no judge declares.
-        return same_label(subject.judged, tag) if own_labels and subject is not measured.combined else None
+    def alike(subject: Subject) -> Likeness:
+        return likeness(subject, comparison, tag, is_combined=subject is measured.combined)
 
     if as_json:
-        _print_document(measured, lambda subject: _figures(subject, alike(subject)))
+        inverted = {"inverted": True} if comparison.inverted else {}
+        _print_document(measured, lambda subject: _figures(subject, comparison, alike(subject)), **inverted)
         return
     if measured.whole is not None:
-        _print_confusion(measured.whole, alike(measured.whole))
+        _print_whole(measured.whole, comparison, alike(measured.whole))
     if (disagreement := measured.disagreement) is not None:
         OUT.print(f"mean disagreement of the models: {disagreement:.3f}")
     if len(measured.members) > 1:
-        _print_members(measured)
+        _print_members(measured, comparison, alike)
     _print_notes(measured)
 
 
-def print_shares(measured: Measured, tag: str, *, as_json: bool) -> None:
-    """Print how many pass under each value of the tag, by each model, and by what combines them."""
+def print_shares(measured: Measured, tag: str, *, as_json: bool, is_comparable: bool) -> None:
+    """Print how many pass under each value of the tag, by each model, and by what combines them.
+
+    Args:
+        is_comparable: Whether the values say what is right, so that an agreement can be had.
+    """
     if as_json:
         _print_document(measured, _groups, by=tag)
         return
     for subject in (*measured.members, measured.combined):
         if subject is not None:
             _print_groups(subject, tag)
-    said = f"Shares per value of {tag!r}, and no agreement: for that say --label {tag}."
-    asks = measured.members[0].asks
-    OUT.print(f"{said} Cost: {_cost(measured.cost_usd)}" if asks else said, markup=False)
+    advice = f": for that say --label {tag}" if is_comparable else ""
+    said = f"Shares per value of {tag!r}, and no agreement{advice}."
+    pays = any(one.pays for one in measured.members)
+    print_line(OUT, f"{said} Cost: {_cost(measured.cost_usd)}" if pays else said)
     _print_notes(measured)
 
 
@@ -73,10 +80,12 @@ def _print_document(measured: Measured, figures: Callable[[Subject], Mapping[str
     print(msgspec.json.encode(document).decode())
 
 
-def _figures(subject: Subject, alike: float | None) -> Mapping[str, object]:
-    found = agreement(subject.judged)
-    same = {} if alike is None else {"same_label": alike}
-    return {"balanced_accuracy": found.balanced_accuracy, **same, **found._asdict()}
+def _figures(subject: Subject, comparison: Comparison, alike: Likeness) -> Mapping[str, object]:
+    found = {name: value for name, value in alike._asdict().items() if value is not None}
+    if not comparison.is_rated:
+        return {**found, "unscored": subject.without_score}
+    cells = agreement(subject.judged)
+    return {"balanced_accuracy": cells.balanced_accuracy, **found, **cells._asdict()}
 
 
 def _groups(subject: Subject) -> Mapping[str, object]:
@@ -85,23 +94,51 @@ def _groups(subject: Subject) -> Mapping[str, object]:
     }
 
 
-def _print_confusion(subject: Subject, alike: float | None) -> None:
-    found = agreement(subject.judged)
+def _print_whole(subject: Subject, comparison: Comparison, alike: Likeness) -> None:
+    unscored = subject.without_score
+    if comparison.is_rated:
+        found = agreement(subject.judged)
+        unscored = found.unscored
+        print_table(OUT, _confusion(subject, found, comparison))
+        OUT.print(f"balanced accuracy: {_accuracy(found)}")
+    else:
+        print_line(OUT, subject.title)
+    if alike.labels is not None:
+        print_table(OUT, _labels(alike.labels))
+    for line in _alike_in_words(alike):
+        print_line(OUT, line)
+    cost = f"; cost: {_cost(subject.cost_usd)}" if subject.pays else ""
+    print_line(OUT, f"unscored: {reasons_in_words(unscored)}{cost}")
+
+
+def _confusion(subject: Subject, found: Agreement, comparison: Comparison) -> Table:
     table = Table("label", "judged pass", "judged fail", title=escape(subject.title))
+    good, bad = comparison.names
     rows = (
-        ("yes", found.true_pass, found.false_fail, found.mean_yes),
-        ("no", found.false_pass, found.true_fail, found.mean_no),
+        (good, found.true_pass, found.false_fail, found.mean_yes),
+        (bad, found.false_pass, found.true_fail, found.mean_no),
     )
     if subject.is_graded:
         table.add_column("mean value")
     for label, passed, failed, mean in rows:
-        table.add_row(label, f"{passed:,}", f"{failed:,}", *([_mean(mean)] if subject.is_graded else []))
-    OUT.print(table)
-    OUT.print(f"balanced accuracy: {_accuracy(found)}")
-    if alike is not None:
-        OUT.print(f"the very label of the tag: {alike:.1%}")
-    cost = f"; cost: {_cost(subject.cost_usd)}" if subject.asks else ""
-    OUT.print(f"unscored: {reasons_in_words(found.unscored)}{cost}")
+        table.add_row(label, f"{passed:,}", f"{failed:,}", *([_figure(mean)] if subject.is_graded else []))
+    return table
+
+
+def _labels(found: Mapping[str, Mapping[str, int]]) -> Table:
+    table = Table("in the tag", "judged as")
+    for given, judged in found.items():
+        said = ", ".join(f"{count:,} {label}" for label, count in judged.items())
+        table.add_row(escape(given), escape(said) or "-")
+    return table
+
+
+def _alike_in_words(alike: Likeness) -> Iterator[str]:
+    if alike.same_label is not None:
+        yield f"the very label of the tag: {alike.same_label:.1%}"
+    if alike.mean_absolute_error is not None:
+        yield f"mean absolute error: {alike.mean_absolute_error:.2f} of the scale's points"
+        yield f"rank correlation: {_figure(alike.rank_correlation)} (1 is the same order)"
 
 
 def _accuracy(found: Agreement) -> str:
@@ -109,17 +146,32 @@ def _accuracy(found: Agreement) -> str:
     return "no figure: a label group is empty" if accuracy is None else f"{accuracy:.3f} (0.5 is chance)"
 
 
-def _print_members(measured: Measured) -> None:
+def _print_members(measured: Measured, comparison: Comparison, alike: Callable[[Subject], Likeness]) -> None:
     title = "each model" if measured.combined else measured.members[0].title.rpartition(" by ")[0]
-    table = Table("model", "balanced accuracy", "yes passes", "no passes", "unscored", "cost", title=escape(title))
+    good, bad = comparison.names
+    rated = ("balanced accuracy", f"{good} passes", f"{bad} passes") if comparison.is_rated else ()
+    graded = ("mean error", "rank correlation") if comparison.scale is not None else ()
+    same = ("very label",) if comparison.has_own_labels else ()
+    table = Table("model", *rated, *graded, *same, "unscored", "cost", title=escape(title))
     for one in measured.members:
-        found = agreement(one.judged)
-        accuracy = "-" if found.balanced_accuracy is None else f"{found.balanced_accuracy:.3f}"
-        yes = f"{found.true_pass:,} of {found.true_pass + found.false_fail:,}"
-        no = f"{found.false_pass:,} of {found.false_pass + found.true_fail:,}"
-        unscored = reasons_in_words(found.unscored)
-        table.add_row(escape(one.judge_model), accuracy, yes, no, unscored, _cost(one.cost_usd))
-    OUT.print(table)
+        like, found = alike(one), agreement(one.judged)
+        cells = [_figure(like.mean_absolute_error), _figure(like.rank_correlation)] if graded else []
+        cells += [_figure(like.same_label)] if same else []
+        unscored = found.unscored if rated else one.without_score
+        table.add_row(
+            escape(one.judge_model),
+            *(_rates(found) if rated else ()),
+            *cells,
+            reasons_in_words(unscored),
+            _cost(one.cost_usd) if one.pays else "none",
+        )
+    print_table(OUT, table)
+
+
+def _rates(found: Agreement) -> tuple[str, str, str]:
+    yes = f"{found.true_pass:,} of {found.true_pass + found.false_fail:,}"
+    no = f"{found.false_pass:,} of {found.false_pass + found.true_fail:,}"
+    return _figure(found.balanced_accuracy), yes, no
 
 
 def _print_groups(subject: Subject, tag: str) -> None:
@@ -127,8 +179,8 @@ def _print_groups(subject: Subject, tag: str) -> None:
     for label, group in shares(subject.judged).items():
         share = "-" if group.share is None else f"{group.share:.1%}"
         unscored = reasons_in_words(group.unscored)
-        table.add_row(escape(label), f"{group.passed:,}", f"{group.scored:,}", share, _mean(group.mean), unscored)
-    OUT.print(table)
+        table.add_row(escape(label), f"{group.passed:,}", f"{group.scored:,}", share, _figure(group.mean), unscored)
+    print_table(OUT, table)
 
 
 def _print_notes(measured: Measured) -> None:
@@ -137,7 +189,7 @@ def _print_notes(measured: Measured) -> None:
         OUT.print(f"  {count:,} x {note}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _mean(value: float | None) -> str:
+def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 

@@ -14,7 +14,8 @@ from worker import judge_files
 from worker.cli.judges.list import settings_of
 from worker.cli.judges.origin import BUILT_IN, origin, template
 from worker.cli.judges.samples import Sample, find_sample
-from worker.cli.options import CONFIG, JSON, judges_named, settings_from, with_judge_files
+from worker.cli.offline_settings import offline_settings
+from worker.cli.options import CONFIG, JSON, judges_named, with_judge_files
 
 __all__ = ["show"]
 
@@ -48,7 +49,7 @@ def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) 
     where a model with a small context would get it cut. Of a judge that reads the trace by tools, what it sends first
     is shown, and the tools.
     """
-    settings, names = with_judge_files(settings_from(config), given)
+    settings, names = with_judge_files(offline_settings(config), given)
     (judge,) = judges_named(settings, *names)
     sample = find_sample(judge, file)
     shown = _Shown(

@@ -2,32 +2,21 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TextIO
 
 import click
 
-from judges.agreement import agreement, is_known_label
 from judges.combine import Combine
 from judges.judge import Judge
-from judges.verdict import PASSING_REASONS
 from worker.cli.evaluate.askers import Wanted, open_askers
 from worker.cli.evaluate.asking import Waiting
-from worker.cli.judges.measuring import Labelled, Measured, Subject, measure
-from worker.cli.judges.own_labels import passing
+from worker.cli.judges.checking import MAX_UNSCORED, Minimum, exit_code
+from worker.cli.judges.comparing import Comparison, chosen_metric, compared
+from worker.cli.judges.measuring import Labelled, measure
 from worker.cli.judges.report import print_agreement, print_shares
-from worker.cli.options import (
-    COMBINE,
-    CONFIG,
-    JSON,
-    MODELS,
-    NOTES,
-    PATIENCE_S,
-    TRIES,
-    judges_named,
-    settings_from,
-    with_judge_files,
-)
+from worker.cli.offline_settings import offline_settings
+from worker.cli.options import COMBINE, CONFIG, JSON, MODELS, PATIENCE_S, TRIES, judges_named, with_judge_files
 from worker.cli.traces import read_traces
 
 __all__ = ["test"]
@@ -45,13 +34,19 @@ __all__ = ["test"]
 @click.option(
     "--label",
     metavar="TAG",
-    help="Tag with the right answer, yes or no or a label of the judge's own: prints the agreement.",
+    help="Tag with the right answer: yes (should pass) or no, a label of the judge's own, or a grade on its scale.",
 )
+@click.option("--invert", is_flag=True, help="Take yes in the tag for what should fail.")
 @click.option("--by", metavar="TAG", help="Tag that says something else: prints the share of passes per value.")
 @click.option(
     "--metric", metavar="METRIC", help="Which of the judge's metrics; the first with a pass rule unless given."
 )
-@click.option("--min", "minimum", type=click.FloatRange(0, 1), help="Exit code 1 below this balanced accuracy.")
+@click.option("--min", "accuracy", type=click.FloatRange(0, 1), help="Exit code 1 below this balanced accuracy.")
+@click.option(
+    "--max-unscored",
+    type=click.FloatRange(0, 1),
+    help=f"With --min: exit code 1 where a larger share of the traces is unscored.  [default: {MAX_UNSCORED}]",
+)
 @TRIES
 @MODELS
 @COMBINE
@@ -63,8 +58,10 @@ def test(
     label: str | None,
     by: str | None,
     *,
+    invert: bool,
     metric: str | None,
-    minimum: float | None,
+    accuracy: float | None,
+    max_unscored: float | None,
     tries: int,
     model_names: tuple[str, ...],
     combine: Combine | None,
@@ -78,92 +75,68 @@ def test(
 
     Several models are measured side by side; --combine measures what their verdicts come to together, and --min is for
     that, else for each.
+
+    Exit code 0 on success. 1 when nothing was scored and, with --min, when the balanced accuracy is below it, some
+    traces could not be asked about, or too many are unscored. 2 on wrong usage: a mistake in the judge, the
+    configuration or an option, a line that is no trace, a tag that no trace has or that cannot be compared.
     """
     tag = label or by
     if tag is None:
         raise click.UsageError("give --label TAG (agreement, with --min if wanted) or --by TAG (shares)")
     if label and by:
         raise click.UsageError("give --label or --by, not both")
-    if by and minimum is not None:
-        raise click.UsageError("--min compares an agreement: it goes with --label")
-    settings, names = with_judge_files(settings_from(config), given)
+    if by and (accuracy is not None or invert):
+        raise click.UsageError(f"{'--invert' if invert else '--min'} is about an agreement: it goes with --label")
+    if max_unscored is not None and accuracy is None:
+        raise click.UsageError("--max-unscored goes with --min")
+    settings, names = with_judge_files(offline_settings(config), given)
     (judge,) = judges_named(settings, *names)
-    chosen = _metric(judge, metric, rated=label is not None)
-    labelled = [one for file in traces for one in _labelled(file, tag)]
-    if not labelled:
-        raise click.ClickException(f"no trace of {', '.join(file.name for file in traces)} has the tag {tag!r}")
-    own = {} if label is None or all(is_known_label(one.label) for one in labelled) else passing(judge)
+    labelled = _labelled(traces, tag)
     if label:
-        labelled = [one._replace(label=_yes_or_no(one.label, own, tag)) for one in labelled]
-    askers = open_askers(settings, (judge,), Wanted(model_names, combine, tries), Waiting(PATIENCE_S))
-    measured = asyncio.run(measure(judge, chosen, askers, labelled))
-    if by:
-        print_shares(measured, by, as_json=as_json)
+        comparison = compared(judge, metric, labelled, tag, invert=invert)
     else:
-        print_agreement(measured, tag, as_json=as_json, own_labels=bool(own))
-    sys.exit(_exit_code(measured, minimum, rated=label is not None))
+        comparison = _shares(judge, metric, labelled, tag)
+    if accuracy is not None and not comparison.is_rated:
+        raise click.UsageError(f"--min needs a pass rule, and the metric {comparison.metric} has none")
+    askers = open_askers(settings, (judge,), Wanted(model_names, combine, tries), Waiting(PATIENCE_S))
+    measured = asyncio.run(measure(judge, comparison.metric, askers, comparison.labelled))
+    if by:
+        print_shares(measured, by, as_json=as_json, is_comparable=comparison.is_rated)
+    else:
+        print_agreement(measured, comparison, tag, as_json=as_json)
+    minimum = None if accuracy is None else Minimum(accuracy, MAX_UNSCORED if max_unscored is None else max_unscored)
+    sys.exit(exit_code(measured, minimum, rated=label is not None and comparison.is_rated))
 
 
-def _metric(judge: Judge, name: str | None, *, rated: bool) -> str:
-    """Choose the metric to look at.
+def _shares(judge: Judge, metric: str | None, labelled: Sequence[Labelled], tag: str) -> Comparison:
+    """Take labels as they are, and find out whether they could be compared as well."""
+    chosen = chosen_metric(judge, metric)
+    try:
+        compared(judge, metric, labelled, tag)
+    except click.UsageError:
+        return Comparison(chosen.name, labelled, is_rated=False)
+    return Comparison(chosen.name, labelled)
+
+
+class _TracesError(click.ClickException):
+    """The traces are not what a test needs; a judge that fails its test has another exit code."""
+
+    exit_code = 2
+
+
+def _labelled(files: Sequence[TextIO], tag: str) -> list[Labelled]:
+    """Take the traces with a tag.
 
     Raises:
-        click.UsageError: The judge has no such metric, or none that passes where that is needed.
+        _TracesError: A line is no trace, or none has the tag.
     """
-    passing = [metric.name for metric in judge.metrics if metric.pass_rule is not None]
-    if name is not None and name not in judge.metric_names:
-        raise click.UsageError(f"{judge.name} has no metric {name!r}; its metrics are {', '.join(judge.metric_names)}")
-    if rated and not passing:
-        raise click.UsageError(f"no metric of {judge.name} has a pass rule to compare with labels; --by prints means")
-    if rated and name is not None and name not in passing:
-        raise click.UsageError(f"the metric {name} has no pass rule to compare with labels; {', '.join(passing)} has")
-    return name or (passing or judge.metric_names)[0]
-
-
-def _yes_or_no(label: str, own: Mapping[str, bool], tag: str) -> str:
-    """Take a label that says yes or no, or say it of a label of the judge's own by whether that passes.
-
-    Raises:
-        click.UsageError: It is neither.
-    """
-    if own and label.casefold() in own:
-        return "yes" if own[label.casefold()] else "no"
-    if own or not is_known_label(label):
-        wanted = f"those of the judge, {', '.join(own)}" if own else "yes and no"
-        raise click.UsageError(f"the tag {tag!r} holds other values than {wanted}; --by {tag} prints shares")
-    return label
-
-
-def _labelled(file: TextIO, tag: str) -> list[Labelled]:
     found = []
-    for line in read_traces(file):
-        if line.trace is None:
-            raise click.ClickException(f"{file.name}: line {line.number} {line.error}")
-        if line.trace.tags and tag in line.trace.tags:
-            found.append(Labelled(line.trace, line.trace.tags[tag]))
+    for file in files:
+        for line in read_traces(file):
+            if line.trace is None:
+                raise _TracesError(f"{file.name}: line {line.number} {line.error}")
+            if line.trace.tags and tag in line.trace.tags:
+                found.append(Labelled(line.trace, line.trace.tags[tag]))
+    if not found:
+        raise _TracesError(f"no trace of {', '.join(file.name for file in files)} has the tag {tag!r}")
     return found
-
-
-def _exit_code(measured: Measured, minimum: float | None, *, rated: bool) -> int:
-    """Say what is no success, of several models with the name of each."""
-    found = [(one, _complaint(one, minimum, rated=rated)) for one in measured.checked]
-    for one, said in found:
-        if said is not None:
-            here = f"{one.judge_model}: " if len(measured.members) > 1 else ""
-            NOTES.print(f"{here}{said}", markup=False, soft_wrap=True)
-    return int(any(said is not None for _, said in found))
-
-
-def _complaint(subject: Subject, minimum: float | None, *, rated: bool) -> str | None:
-    """Say why this is no success; nothing where it is one."""
-    if all((one.passed if rated else one.score) is None for one in subject.judged):
-        return "nothing was scored"
-    if minimum is None:
-        return None
-    away = sorted({one.left_out for one in subject.judged} & PASSING_REASONS)
-    if away:
-        return f"some traces are not judged ({', '.join(away)}): no check without them"
-    accuracy = agreement(subject.judged).balanced_accuracy
-    if accuracy is None or accuracy < minimum:
-        return f"balanced accuracy is below {minimum}"
-    return None

@@ -1,0 +1,67 @@
+"""The ids that ingest, late feedback and replays give are those of `judges.verdict.evaluation_id`."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judges.catalog import catalogue
+from judges.models.model import ModelSettings
+from judges.verdict import evaluation_id
+from tracejudge import Trace
+from worker.ingest.choosing import Naming
+from worker.ingest.entries import TraceEntry
+from worker.sampling import Choice
+from worker.seats import Seats
+from worker.settings import Rule, Settings
+
+# Lengths stand in what is hashed: signs of several bytes, digits and separators must not make two ids one.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["1:a;", "é;1:", "🙂", "1"])
+LABELS = st.lists(TEXTS.filter(bool), min_size=2, max_size=3, unique=True)
+
+
+def seats_of(labels: list[str]) -> Seats:
+    models = {f"m{number}": ModelSettings(provider="lexical", label=label) for number, label in enumerate(labels)}
+    rule = Rule(name="together", judges=("safety",), model=tuple(models), combine="majority")
+    return Seats(Settings(models=models, rules=(rule,)), catalogue())
+
+
+def entry(trace_id: str, span_id: str | None, publication: str | None, payload: bytes = b"{}") -> TraceEntry:
+    trace = Trace(trace_id=trace_id, service="shop", output="It is.", id=publication, span_id=span_id)
+    return TraceEntry("1-0", None, trace, payload)
+
+
+@given(one=st.builds(entry, TEXTS, st.none() | TEXTS, st.none() | TEXTS, st.binary()), version=TEXTS, labels=LABELS)
+def test_ids_are_those_of_the_verdicts(one: TraceEntry, version: str, labels: list[str]) -> None:
+    seats = seats_of(labels)
+    naming = Naming(seats, {"safety": version})
+    (panel,) = seats.panels
+    names = [*(f"m{number}" for number in range(len(labels))), panel]
+    found = naming.evaluations(one, [Choice("safety", name, 0.5) for name in names], "live")
+
+    def named(judge_model: str) -> str:
+        return evaluation_id(one.trace, one.publication_id, judge="safety", version=version, judge_model=judge_model)
+
+    assert [evaluation.id for _, evaluation in found] == [named(name) for name in (*labels, panel)]
+    members = found[-1].evaluation.members
+    assert [(member.judge_model, member.id) for member in members] == [(name, named(name)) for name in sorted(labels)]
+    assert [evaluation.version for _, evaluation in found] == [version] * len(found)
+
+
+def test_what_is_remembered_of_one_trace_is_not_said_of_the_next() -> None:
+    """The judge, its version and who judges are remembered; trace, probability and origin are each one's own."""
+    naming = Naming(seats_of(["a", "b"]), {"safety": "v1", "relevance_to_query": "v2"})
+    first, second = entry("1" * 32, "2" * 16, "3" * 16), entry("4" * 32, None, None)
+    choices = [Choice("safety", "m0", 1.0), Choice("relevance_to_query", "m0", 1.0), Choice("safety", "m1", 1.0)]
+    of_first = naming.evaluations(first, choices, "live")
+    again = naming.evaluations(second, [choices[0]._replace(probability=0.25)], "replay")
+    assert naming.evaluations(first, choices, "live") == of_first
+    assert len({one.evaluation.id for one in (*of_first, *again)}) == 4
+    assert [(one.evaluation.judge, one.evaluation.version, one.evaluation.keep) for one in of_first] == [
+        ("safety", "v1", True),
+        ("relevance_to_query", "v2", False),
+        ("safety", "v1", True),
+    ]
+    expected = msgspec.structs.replace(
+        of_first[0].evaluation, id=again[0].evaluation.id, probability=0.25, origin="replay"
+    )
+    assert again[0].evaluation == expected
