@@ -2,18 +2,26 @@
 
 import json
 import re
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct, UnsetType
 
 from judges.trace_tools.errors import ToolError
 
-__all__ = ["offset_of", "page_token", "read"]
+__all__ = ["Position", "offset_of", "page_token", "position_of", "read", "search_token"]
 
 _MAX_TOLD: Final = 200
 _TOKEN: Final = re.compile(r"([0-9]{1,12})-([0-9]{1,12})")
+_SEARCH_TOKEN: Final = re.compile(r"([0-9]{1,12})-([0-9]{1,12})-([0-9]{1,12})")
 _Arguments = TypeVar("_Arguments", bound=Struct)
+
+
+class Position(NamedTuple):
+    """Where a search goes on: in which step, and at which offset of its content in bytes."""
+
+    step: int
+    offset: int
 
 
 def read(arguments: str, form: type[_Arguments]) -> _Arguments:
@@ -56,6 +64,28 @@ def offset_of(token: str | UnsetType, size: int) -> int:
             "the same span and the same attributes_to_fetch; or leave it out to begin at the start."
         )
     return int(found[1])
+
+
+def search_token(position: Position, steps: int) -> str:
+    """Name the place where a search through so many steps goes on."""
+    return f"{position.step}-{position.offset}-{steps}"
+
+
+def position_of(token: str | UnsetType, steps: int) -> Position:
+    """Read where a search through so many steps goes on.
+
+    Raises:
+        ToolError: The token is none of a search.
+    """
+    if isinstance(token, UnsetType) or not token:
+        return Position(0, 0)
+    found = _SEARCH_TOKEN.fullmatch(token)
+    if found is None or int(found[3]) != steps or int(found[1]) >= steps:
+        raise ToolError(
+            "The page_token is none of a search. Send the page_token that stands beside `matches` in the result of an "
+            "earlier search unchanged; or leave it out to begin at the start."
+        )
+    return Position(int(found[1]), int(found[2]))
 
 
 def _wanted(form: type[Struct]) -> str:

@@ -69,6 +69,7 @@ class SearchTrace(Struct, frozen=True, forbid_unknown_fields=True):
     surrounding_content_length: Annotated[
         int, Meta(ge=0, le=1000, description="How many bytes of text to give before and behind each match.")
     ] = 100
+    page_token: _PageToken = UNSET
 
 
 ARGUMENTS: Final[Mapping[str, type[Struct]]] = {
@@ -104,8 +105,9 @@ _DESCRIPTIONS: Final[Mapping[str, str]] = {
     "search_trace_regex": (
         "Finds text anywhere in the trace by a regular expression. Each match comes with the text around it, the id of "
         "its span, and a page_token by which get_span goes on reading at the match. The span is written as JSON with "
-        "line breaks and quotation marks as they are; a match longer than 2000 characters may be missed. Words such "
-        "as error|exception|timeout|failed find what went wrong."
+        "line breaks and quotation marks as they are; a match longer than 4000 bytes may be missed. Words such as "
+        "error|exception|timeout|failed find what went wrong. Where more is to be searched, as there are more matches "
+        "or time ran out (`stopped`), a page_token stands beside `matches`: call again with the same pattern and it."
     ),
     "get_span_performance_and_timing_report": (
         "Tells where the time went, in seconds: the slowest spans, those that took longest by themselves (self_s is "

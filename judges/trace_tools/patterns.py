@@ -1,13 +1,11 @@
-"""Regular expressions that a model wrote, bounded in what they may cost.
+"""Regular expressions that a model wrote, bounded in what they may cost to be made and in the memory they take.
 
-The time of a search is bounded by the library, looked at now and then; the memory and the time of making a pattern
-are not. Measured with regex 2026.11: `(?:a{1000}){1000}` takes 260 MB, twenty groups 500 times over take 2 s, a
+The library bounds the time of a search, looked at now and then, but neither the memory nor the time of making a
+pattern. Measured with regex 2026.11: `(?:a{1000}){1000}` takes 260 MB, twenty groups 500 times over take 2 s, a
 recursive pattern 900 MB within its first second of search, and a hundred groups 10 kB for each character searched.
 """
 
 import re
-import time
-from collections.abc import Iterator
 from math import prod
 from typing import Final, NamedTuple
 
@@ -15,17 +13,12 @@ import regex
 
 from judges.trace_tools.errors import ToolError
 
-__all__ = ["Place", "Search"]
+__all__ = ["Pattern", "Place"]
 
 _MAX_CHARS: Final = 500
 _MAX_TOLD: Final = 200
 _MAX_GROUPS: Final = 20
 _MAX_WEIGHT: Final = 5000
-_SEARCH_S: Final = 0.6
-"""For all texts of one search; making the pattern and giving the matches come on top."""
-_TEXT_S: Final = 0.2
-"""For one short text. The library counts CPU time of the process: where that is scarce, a longer one would take us far
-beyond the bound of the search."""
 
 _COUNTED: Final = re.compile(r"(\))?\{([0-9]+)")
 _RECURSIVE: Final = re.compile(r"\(\?(?:R|[0-9]|[+-][0-9]|&|P>)")
@@ -40,11 +33,11 @@ class Place(NamedTuple):
     end: int
 
 
-class Search:
-    """One search through many texts, within one bound of time.
+class Pattern:
+    """A regular expression that is safe to be made.
 
     Raises:
-        ToolError: The pattern is none, or asks for too much.
+        ToolError: It is none, or asks for too much.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -53,27 +46,23 @@ class Search:
             self._pattern = regex.compile(pattern, regex.IGNORECASE, cache_pattern=False)
         except (regex.error, ValueError, OverflowError, RecursionError) as error:
             raise ToolError(f"The pattern is no regular expression: {str(error)[:_MAX_TOLD]}. Mend it.") from None
-        self._ends_at = time.monotonic() + _SEARCH_S
 
-    def places(self, text: str) -> Iterator[Place]:
-        """Yield where matches stand in a short text, in order; empty ones are left out.
+    def places(self, text: str, within: Place, timeout_s: float) -> list[Place]:
+        """Find where matches stand in a part of a short text, in order; empty ones are left out.
+
+        Other threads run meanwhile, and the time that they compute counts: the library reads the CPU of the process.
+
+        Args:
+            text: What a match may look back on from where it begins.
+            within: Where matches begin and end.
+            timeout_s: CPU of the process.
 
         Raises:
-            ToolError: The time is over.
+            TimeoutError: The time is over.
+            MemoryError: It took too much.
         """
-        try:
-            for match in self._pattern.finditer(text, concurrent=True, timeout=min(_TEXT_S, self._left_s())):
-                self._left_s()
-                if match.start() < match.end():
-                    yield Place(*match.span())
-        except (TimeoutError, MemoryError):
-            raise _too_slow() from None
-
-    def _left_s(self) -> float:
-        left = self._ends_at - time.monotonic()
-        if left <= 0:
-            raise _too_slow()
-        return left
+        found = self._pattern.finditer(text, *within, concurrent=True, timeout=timeout_s)
+        return [Place(*match.span()) for match in found if match.start() < match.end()]
 
 
 def _check(pattern: str) -> None:
@@ -97,10 +86,3 @@ def _weight(pattern: str) -> int:
     counts = [(bool(group), int(digits)) for group, digits in _COUNTED.findall(pattern)]
     alone = sum(least for is_group, least in counts if not is_group)
     return (len(pattern) + alone) * prod(max(1, least) for is_group, least in counts if is_group)
-
-
-def _too_slow() -> ToolError:
-    return ToolError(
-        "The search took too long and was stopped. Send a simpler pattern: plain words, no repeats inside of repeats, "
-        "nothing that matches an empty text."
-    )

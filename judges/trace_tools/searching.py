@@ -1,107 +1,124 @@
-"""Find text in the steps of a trace, and show it with what stands around it."""
+"""Find text in the steps of a trace, as far as time allows, and say how to go on."""
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from judges.prompt import neutralise
-from judges.trace_tools.arguments import page_token
-from judges.trace_tools.content import Contents
-from judges.trace_tools.escapes import View, views
-from judges.trace_tools.patterns import Place, Search
+from judges.trace_tools.arguments import Position, search_token
+from judges.trace_tools.budget import Budget, OutOfTimeError
+from judges.trace_tools.errors import ToolError
+from judges.trace_tools.hits import hits, shown
+from judges.trace_tools.matching import Matching, SlowPatternError
+from judges.trace_tools.patterns import Pattern
+from judges.trace_tools.pieces import Pieces
 from judges.trace_tools.spans import Step
 
-__all__ = ["search"]
+__all__ = ["Wanted", "search"]
 
-_PIECE_CHARS: Final = 18_000
-_AHEAD_CHARS: Final = 2_000
-_BEHIND_CHARS: Final = 200
-"""Texts are searched piece by piece: the memory of a search grows with what it searches, and so does the time between
-the library's looks at the clock. A match begins in its piece, and may see and reach so far beyond it. Where a piece is
-cut within an escape, what is misread is behind the margin, or seen again in the next piece."""
-_MAX_MATCH_BYTES: Final = 1000
-
-
-class _Hit(NamedTuple):
-    """A match in one view of a piece, and its place in the whole text."""
-
-    place: Place
-    view: View
-    in_view: Place
+_OUT_OF_TIME: Final = (
+    "Time ran out in span `{span_id}`. All before it is searched. To search the rest, call again with the same "
+    "pattern and this page_token."
+)
+_TOO_SLOW: Final = (
+    "The search took too long and was stopped. Send a simpler pattern: plain words, no repeats inside of repeats, "
+    "nothing that matches an empty text."
+)
+_SLOW_PIECE_S: Final = 0.05
+"""CPU of this thread for a piece that was not finished; words take a fiftieth of it."""
 
 
-def search(
-    steps: Iterable[Step], contents: Contents, pattern: str, max_matches: int, surrounding_bytes: int
-) -> dict[str, object]:
-    """Look for a pattern in steps, in their order.
+class Wanted(NamedTuple):
+    """What a model asked for."""
+
+    pattern: str
+    start: Position
+    max_matches: int
+    surrounding_bytes: int
+
+
+def search(steps: Sequence[Step], pieces: Pieces, wanted: Wanted, budget: Budget) -> dict[str, object]:
+    """Look for a pattern in steps, in their order. What was found is given even where the search is stopped.
 
     Raises:
-        ToolError: The pattern is none, asks for too much, or takes too long.
+        ToolError: The pattern is none, asks for too much, or takes too long before anything is found.
     """
-    # Written before the search begins: the time that this takes, once, is not the pattern's fault.
-    written = [(step, contents.whole(step)) for step in steps]
-    looking, most = Search(pattern), max_matches + 1
-    shown = (match for step, content in written for match in _matches(step, content, looking, most, surrounding_bytes))
-    matches = list(islice(shown, most))
-    return {"matches": matches[:max_matches], "there_are_more": len(matches) > max_matches}
+    looking = _Search(steps, pieces, wanted, budget)
+    try:
+        looking.run()
+    except SlowPatternError:
+        return _too_slow(looking)
+    except OutOfTimeError:
+        # One that does not get through its first piece would be called again and again, and never come further.
+        is_slow = looking.position == wanted.start and budget.matching.spent_s >= _SLOW_PIECE_S
+        return _too_slow(looking) if is_slow else _stopped(looking, _OUT_OF_TIME.format(span_id=looking.step.id))
+    return _result(looking) | {"there_are_more": looking.there_are_more}
 
 
-def _matches(
-    step: Step, content: bytes, looking: Search, most: int, surrounding_bytes: int
-) -> Iterator[dict[str, object]]:
-    text = content.decode()
-    for hit in _hits(text, looking, most):
-        token = page_token(len(text[: hit.place.start].encode()), len(content))
-        yield _shown(step, hit, surrounding_bytes) | {"page_token": token}
+class _Search:
+    """One search on its way through the steps.
+
+    Attributes:
+        matches: What is found, as it is shown.
+        there_are_more: Whether more is known to match than was wanted.
+        position: Where to go on; all before it is searched.
+    """
+
+    def __init__(self, steps: Sequence[Step], pieces: Pieces, wanted: Wanted, budget: Budget) -> None:
+        self.steps: Final = steps
+        self._pieces = pieces
+        self._wanted = wanted
+        self._matching = Matching(Pattern(wanted.pattern), budget)
+        self._budget = budget
+        self.matches: list[dict[str, object]] = []
+        self.there_are_more = False
+        self.position = wanted.start
+
+    @property
+    def is_done(self) -> bool:
+        return self.position.step >= len(self.steps)
+
+    @property
+    def step(self) -> Step:
+        return self.steps[self.position.step]
+
+    def run(self) -> None:
+        """Go on until all is searched, or more is known than is wanted.
+
+        Raises:
+            OutOfTimeError: The budget is spent.
+            SlowPatternError: The pattern takes too long for a short text.
+        """
+        while not (self.is_done or self.there_are_more):
+            self._budget.check()
+            self._search_piece()
+
+    def _search_piece(self) -> None:
+        with self._budget.preparing:
+            piece = self._pieces.at(self.step, self.position.offset)
+        wanted = self._wanted.max_matches - len(self.matches)
+        found = hits(piece, self._matching, wanted + 1)
+        self.there_are_more = len(found) > wanted
+        given = found[:wanted]
+        self.matches += [shown(self.step, piece, hit, self._wanted.surrounding_bytes) for hit in given]
+        ends = [piece.offset(given[-1].place.end)] if given else []
+        if not self.there_are_more:
+            ends.append(piece.stop_offset)
+        self._go_on(max(ends, default=self.position.offset), piece.size)
+
+    def _go_on(self, offset: int, size: int) -> None:
+        step = self.position.step
+        self.position = Position(step, offset) if offset < size else Position(step + 1, 0)
 
 
-def _shown(step: Step, hit: _Hit, surrounding_bytes: int) -> dict[str, object]:
-    start, end = hit.in_view
-    match = neutralise(hit.view.text[start:end])
-    return {
-        "span_id": step.id,
-        "span_name": step.name,
-        "before": _last(hit.view.text[max(0, start - surrounding_bytes) : start], surrounding_bytes),
-        "match": _first(match, _MAX_MATCH_BYTES),
-        "match_size_bytes": len(match.encode()),
-        "after": _first(hit.view.text[end : end + surrounding_bytes], surrounding_bytes),
-    }
+def _result(looking: _Search) -> dict[str, object]:
+    token = None if looking.is_done else search_token(looking.position, len(looking.steps))
+    return {"matches": looking.matches, "there_are_more": None, "page_token": token}
 
 
-def _hits(text: str, looking: Search, most: int) -> Iterator[_Hit]:
-    """Yield the matches in a text, in order and apart from each other."""
-    reached = 0
-    for start in range(0, len(text), _PIECE_CHARS):
-        for hit in _hits_in(text, range(max(start, reached), start + _PIECE_CHARS), looking, most):
-            reached = hit.place.end
-            yield hit
+def _stopped(looking: _Search, note: str) -> dict[str, object]:
+    return _result(looking) | {"stopped": True, "note": note}
 
 
-def _hits_in(text: str, beginning: range, looking: Search, most: int) -> list[_Hit]:
-    """Find the matches that begin in one piece: those of its first view, and those of further ones at other places."""
-    first = max(0, beginning.start - _BEHIND_CHARS)
-    hits: list[_Hit] = []
-    for view in views(text[first : beginning.stop + _AHEAD_CHARS]):
-        found = (_hit(view, first, place) for place in looking.places(view.text))
-        earlier = tuple(hits)
-        new = (hit for hit in found if hit.place.start in beginning and not _overlaps(hit, earlier))
-        hits += islice(new, most)
-    return sorted(hits, key=lambda hit: hit.place)
-
-
-def _hit(view: View, first: int, in_view: Place) -> _Hit:
-    place = Place(first + view.place(in_view.start), first + view.place(in_view.end - 1) + 1)
-    return _Hit(place, view, in_view)
-
-
-def _overlaps(hit: _Hit, others: Iterable[_Hit]) -> bool:
-    return any(hit.place.start < other.place.end and other.place.start < hit.place.end for other in others)
-
-
-def _first(text: str, max_bytes: int) -> str:
-    return neutralise(text).encode()[:max_bytes].decode(errors="ignore")
-
-
-def _last(text: str, max_bytes: int) -> str:
-    encoded = neutralise(text).encode()
-    return encoded[max(0, len(encoded) - max_bytes) :].decode(errors="ignore")
+def _too_slow(looking: _Search) -> dict[str, object]:
+    if not looking.matches:
+        raise ToolError(_TOO_SLOW)
+    return _stopped(looking, _TOO_SLOW)

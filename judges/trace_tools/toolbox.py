@@ -7,9 +7,12 @@ from msgspec import UNSET, Struct, UnsetType
 
 from judges.models.model import Tool
 from judges.trace_tools import arguments, overview, searching, timing
+from judges.trace_tools.budget import CLOCKS, Budget, Clocks
 from judges.trace_tools.content import Contents, as_json, page
 from judges.trace_tools.definitions import TOOLS, ListSpans, NoArguments, ReadRootSpan, ReadSpan, SearchTrace
 from judges.trace_tools.errors import ToolError
+from judges.trace_tools.pieces import Pieces
+from judges.trace_tools.searching import Wanted
 from judges.trace_tools.spans import Step, Steps
 from judges.trace_tools.texts import short
 from tracejudge import Trace
@@ -20,12 +23,17 @@ _FAILED: Final = "This tool cannot read this trace. Use another one, or answer w
 
 
 class TraceToolbox:
-    """The six tools over one trace; used by one thread at a time. What was once written for a span is kept."""
+    """The six tools over one trace; used by one thread at a time.
 
-    def __init__(self, trace: Trace) -> None:
+    What was once written for a span is kept, and so is what searches read of it: about twice the trace, see `Pieces`.
+    """
+
+    def __init__(self, trace: Trace, clocks: Clocks = CLOCKS) -> None:
         self._trace = trace
         self._steps = Steps(trace)
         self._contents = Contents()
+        self._pieces = Pieces(self._contents)
+        self._clocks = clocks
         self._calls: Mapping[str, Callable[[str], dict[str, object]]] = {
             "get_trace_info": _taking(NoArguments, lambda _: overview.info(trace, self._steps)),
             "get_root_span": _taking(ReadRootSpan, self._read_root),
@@ -87,9 +95,9 @@ class TraceToolbox:
 
     def _search(self, given: SearchTrace) -> dict[str, object]:
         steps = (*self._steps, *((self._steps.record,) if self._steps.are_recorded else ()))
-        return searching.search(
-            steps, self._contents, given.pattern, given.max_matches, given.surrounding_content_length
-        )
+        start = arguments.position_of(given.page_token, len(steps))
+        wanted = Wanted(given.pattern, start, given.max_matches, given.surrounding_content_length)
+        return searching.search(steps, self._pieces, wanted, Budget(self._clocks))
 
 
 def _taking(form: type[Struct], tool: Callable[..., dict[str, object]]) -> Callable[[str], dict[str, object]]:

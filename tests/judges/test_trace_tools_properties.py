@@ -3,13 +3,15 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_spans import step, trace
 
 from judges.prompt import neutralise
-from judges.trace_tools import TraceToolbox
-from judges.trace_tools.escapes import views
+from judges.trace_tools import TraceToolbox, content
+from judges.trace_tools.content import as_json
+from judges.trace_tools.escapes import _ESCAPE, _meant, views
 from tracejudge import Span, Trace
 
 SMALL = settings(max_examples=60, deadline=None)
@@ -138,3 +140,17 @@ def test_a_text_within_a_text_is_seen_as_it_was_written_first(text: str) -> None
     assert text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") in whole.text.encode(
         "utf-16", "surrogatepass"
     ).decode("utf-16", "replace")
+
+
+@SMALL
+@given(st.text(st.sampled_from('\\\\\\u005c6enr"/\0\né'), max_size=40))
+def test_escapes_are_read_the_same_in_both_ways(text: str) -> None:
+    assert next(views(text)).text == _ESCAPE.sub(_meant, text)
+
+
+@SMALL
+@given(values, st.integers(1, 9))
+def test_a_content_written_in_slices_is_the_same(value: object, slice_chars: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(content, "_AT_ONCE_CHARS", slice_chars)
+        assert as_json(value) == neutralise(json.dumps(value, ensure_ascii=False))

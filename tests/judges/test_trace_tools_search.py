@@ -1,6 +1,7 @@
 """Searching: what is found, how it is shown, and that no pattern runs for long."""
 
 import json
+import re
 import time
 from typing import Any
 
@@ -30,6 +31,23 @@ def matches(said: object, pattern: str, **more: Any) -> list[str]:
 class TestMatches:
     def test_case_does_not_count(self) -> None:
         assert matches("A TIMEOUT.", "timeout") == ["TIMEOUT"]
+
+    def test_have_as_much_before_them_wherever_a_piece_begins(self) -> None:
+        found = search("x" * 50_000 + "needle", "needle", surrounding_content_length=1000)["matches"]
+        assert found[0]["before"] == "x" * 1000
+        for place in range(17_500, 20_300, 97):
+            (match,) = search("x" * place + "needle", "needle", surrounding_content_length=1000)["matches"]
+            assert match["before"] == "x" * 1000
+
+    def test_are_those_of_one_look_through_all(self) -> None:
+        """A piece that began within a quotation would take what stands between two for one."""
+        said = "".join(f"'{'q' * (number % 90)}' {'-' * (number % 70)} " for number in range(900))
+        found = search(said, "'[^']*'", max_matches=200)
+        while found["there_are_more"]:
+            found |= (more := search(said, "'[^']*'", page_token=found["page_token"])) | {
+                "matches": found["matches"] + more["matches"]
+            }
+        assert [match["match"] for match in found["matches"]] == re.findall("'[^']*'", said)
 
     def test_have_so_many_bytes_around_them_in_whole_characters(self) -> None:
         (match,) = search("日本語 here 日本語", "here", surrounding_content_length=8)["matches"]
@@ -75,7 +93,7 @@ class TestMatches:
 
     def test_as_many_as_there_are(self) -> None:
         found = search("n" * 200, "z|x|q", max_matches=3)
-        assert found == {"matches": [], "there_are_more": False}
+        assert found == {"matches": [], "there_are_more": False, "page_token": None}
         text = " ".join(["zz"] * 199)
         assert len(search(text, "zz", max_matches=200)["matches"]) == 199
 

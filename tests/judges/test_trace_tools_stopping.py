@@ -1,0 +1,195 @@
+"""Searches that end before all is searched: what they give, how they go on, and what no pattern is blamed for."""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import count
+from threading import Thread
+from typing import Any
+
+import pytest
+from trace_spans import step, trace
+
+from judges.trace_tools import TraceToolbox, content, pieces
+from judges.trace_tools.budget import Budget, Clocks
+from judges.trace_tools.content import Contents
+from judges.trace_tools.matching import Matching, SlowPatternError
+from judges.trace_tools.patterns import Place
+from judges.trace_tools.pieces import Pieces
+from judges.trace_tools.spans import Steps
+from tracejudge import Trace
+
+WORDS = "error|exception|timeout|failed"
+HANGING = r"(a|a)*[~^]"
+
+
+def ticking(tick_s: float) -> Clocks:
+    """Give clocks by which any two looks at the CPU are so far apart, and no time goes by on the wall."""
+    looks = count()
+    return Clocks(cpu=lambda: next(looks) * tick_s, wall=lambda: 0.0)
+
+
+def ask(toolbox: TraceToolbox, pattern: str, **more: Any) -> dict[str, Any]:
+    return dict(json.loads(toolbox.call("search_trace_regex", json.dumps({"pattern": pattern, **more}))))
+
+
+def to_the_end(toolbox: TraceToolbox, pattern: str, **more: Any) -> list[dict[str, Any]]:
+    """Search as a model does that always goes on."""
+    answers = [ask(toolbox, pattern, **more)]
+    while "error" not in answers[-1] and answers[-1]["page_token"]:
+        answers.append(ask(toolbox, pattern, page_token=answers[-1]["page_token"], **more))
+    return answers
+
+
+def matches(answers: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(match["span_id"], match["match"]) for answer in answers for match in answer["matches"]]
+
+
+def rows_in_rows(size: int) -> str:
+    """Give JSON in JSON, as tools return it."""
+    row = {"name": "row", "text": 'said "hello"\nand left', "status": "ok"}
+    return json.dumps({"rows": json.dumps([row] * (size // 95) + [row | {"text": "it\nfailed"}])})
+
+
+class TestWords:
+    def test_are_found_in_large_json_in_json(self) -> None:
+        toolbox = TraceToolbox(trace(step("a", outputs=rows_in_rows(3_000_000))))
+        answers = to_the_end(toolbox, WORDS)
+        assert [answer for answer in answers if "error" in answer] == []
+        assert matches(answers) == [("a", "failed")]
+
+    def test_are_found_by_many_searches_at_once(self) -> None:
+        """The library counts the CPU of all threads as if it were the one of each."""
+        given = trace(step("a", outputs="the quick brown fox " * 25_000 + "failed"))
+        answers: list[list[dict[str, Any]]] = []
+        threads = [Thread(target=lambda: answers.append(to_the_end(TraceToolbox(given), WORDS))) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [matches(found) for found in answers] == [[("a", "failed")]] * 16
+
+
+class TestOutOfTime:
+    GIVEN = trace(*(step(f"{number:03d}", outputs=f"needle {number}") for number in range(500)))
+
+    @pytest.mark.parametrize("max_matches", [50, 7, 200])
+    def test_what_is_found_is_given_and_the_rest_found_by_going_on(self, max_matches: int) -> None:
+        toolbox = TraceToolbox(self.GIVEN, ticking(0.003))
+        answers = to_the_end(toolbox, r"needle \d+", max_matches=max_matches)
+        assert matches(answers) == [(f"{number:03d}", f"needle {number}") for number in range(500)]
+        assert all(len(answer["matches"]) <= max_matches for answer in answers)
+        assert answers[-1]["there_are_more"] is False
+
+    def test_it_is_said_where_it_stopped(self) -> None:
+        answer = ask(TraceToolbox(self.GIVEN, ticking(0.02)), "zzz")
+        assert answer == {
+            "matches": [],
+            "there_are_more": None,
+            "page_token": "20-0-501",
+            "stopped": True,
+            "note": "Time ran out in span `020`. All before it is searched. To search the rest, call again with the "
+            "same pattern and this page_token.",
+        }
+
+    def test_within_a_long_span_it_goes_on_at_a_piece(self) -> None:
+        given = trace(step("a", outputs="".join(f"\n{number:06d} x" for number in range(20_000))))
+        answers = to_the_end(TraceToolbox(given, ticking(0.2)), r"\d{6}(?= x)", max_matches=200)
+        assert matches(answers) == [("a", f"{number:06d}") for number in range(20_000)]
+
+    def test_a_machine_that_gives_no_time_is_no_fault_of_the_pattern(self) -> None:
+        wall = iter([0.0, 100.0])
+        toolbox = TraceToolbox(self.GIVEN, Clocks(cpu=lambda: 0.0, wall=lambda: next(wall)))
+        answer = ask(toolbox, "needle")
+        assert (answer["matches"], answer["stopped"], answer["page_token"]) == ([], True, "0-0-501")
+
+    @pytest.mark.parametrize("token", ["0-0", "100-501", "0-0-500", "501-0-501", "a", "-1-0-501"])
+    def test_a_page_token_that_is_none_of_this_search_is_refused(self, token: str) -> None:
+        assert "none of a search" in ask(TraceToolbox(self.GIVEN), "needle", page_token=token)["error"]
+
+    def test_more_than_was_wanted_can_be_asked_for(self) -> None:
+        first = ask(TraceToolbox(self.GIVEN), "needle", max_matches=2)
+        assert (first["there_are_more"], "stopped" in first) == (True, False)
+        second = ask(TraceToolbox(self.GIVEN), "needle", max_matches=2, page_token=first["page_token"])
+        assert matches([first, second]) == [(f"{number:03d}", "needle") for number in range(4)]
+
+
+class TestSlowPatterns:
+    def test_keep_what_was_found_before(self) -> None:
+        toolbox = TraceToolbox(trace(step("a", outputs="needle"), step("b", outputs="a" * 5_000 + "!~")))
+        answer = ask(toolbox, f"needle|{HANGING}")
+        assert (matches([answer]), answer["stopped"]) == ([("a", "needle")], True)
+        assert "Send a simpler pattern" in answer["note"]
+
+    def test_are_told_so_even_behind_much_that_was_searched(self) -> None:
+        short = [step(str(number), outputs="all well") for number in range(50)]
+        toolbox = TraceToolbox(trace(*short, step("long", outputs="a" * 20_000 + "!~")))
+        assert "took too long" in ask(toolbox, HANGING)["error"]
+
+
+class Scripted:
+    """A pattern that runs out of time so many times, each at a cost in CPU of this thread."""
+
+    def __init__(self, fails: int, cost_s: float) -> None:
+        self.fails = fails
+        self.cost_s = cost_s
+        self.cpu_s = 0.0
+        self.tried: list[tuple[Place, float]] = []
+
+    def places(self, text: str, within: Place, timeout_s: float) -> list[Place]:
+        assert text
+        self.tried.append((within, timeout_s))
+        self.cpu_s += self.cost_s
+        if len(self.tried) <= self.fails:
+            raise TimeoutError
+        return [Place(within.start, within.start + 1)]
+
+    def found(self, text: str) -> Sequence[Place]:
+        return Matching(self, Budget(Clocks(lambda: self.cpu_s, lambda: 0.0))).places(text, 0)
+
+
+class TestMatching:
+    def test_time_that_others_took_is_not_counted(self) -> None:
+        pattern = Scripted(fails=4, cost_s=0.003)
+        assert pattern.found("x" * 3_000) == [Place(0, 1), Place(2_000, 2_001)]
+        assert pattern.tried == [
+            (Place(0, 3_000), 0.1),
+            *((Place(0, 3_000), timeout_s) for timeout_s in (0.1, 0.2, 0.4, 0.8)),
+            (Place(2_000, 3_000), 0.1),
+        ]
+
+    def test_time_of_its_own_for_a_short_text_makes_a_pattern_slow(self) -> None:
+        with pytest.raises(SlowPatternError):
+            Scripted(fails=9, cost_s=0.1).found("x" * 3_000)
+
+    def test_one_that_is_slow_for_a_long_text_only_is_matched_part_by_part(self) -> None:
+        pattern = Scripted(fails=1, cost_s=0.02)
+        assert len(pattern.found("x" * 20_000)) == 10
+        assert max(within.end - within.start for within, _ in pattern.tried[1:]) == 6_000
+
+
+class TestKept:
+    OUTPUTS = rows_in_rows(50_000)
+
+    def texts(self, kept: Pieces, of: Trace) -> list[str]:
+        (only,) = Steps(of)
+        return [view.text for offset in (0, 20_000, 40_000) for view in kept.at(only, offset).views]
+
+    def test_what_was_read_of_escapes_is_read_once(self) -> None:
+        given, kept = trace(step("a", outputs=self.OUTPUTS)), Pieces(Contents())
+        for first, again in zip(self.texts(kept, given), self.texts(kept, given), strict=True):
+            assert first is again
+
+    def test_no_more_than_a_bound_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pieces, "_MAX_KEPT_BYTES", 70_000)
+        given, kept = trace(step("a", outputs=self.OUTPUTS)), Pieces(Contents())
+        first, again = self.texts(kept, given), self.texts(kept, given)
+        assert first == again
+        assert [one is other for one, other in zip(first, again, strict=True)] == [True] * 3 + [False] * 6
+
+
+def test_other_threads_need_not_wait_until_a_long_text_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    neutralise = content.neutralise
+    monkeypatch.setattr(content, "neutralise", lambda text: lengths.append(len(text)) or neutralise(text))
+    TraceToolbox(trace(step("a", outputs="日本語\u200b" * 250_000))).call("get_root_span", "{}")
+    assert max(lengths) <= 200_000
