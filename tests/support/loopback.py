@@ -83,7 +83,13 @@ class LoopbackServer:
             started.set_result(runner.addresses[0][1])
             await self._closing.wait()
         finally:
+            server = runner.server
             await runner.cleanup()
+            # What was accepted in that very moment has its connection by now, which cleanup did not see.
+            for _ in range(3):
+                await asyncio.sleep(0)
+            if server is not None:
+                await server.shutdown(0)
 
     def _keep_failures(self) -> Middleware:
         @web.middleware
