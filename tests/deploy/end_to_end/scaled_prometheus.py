@@ -1,0 +1,99 @@
+"""A Prometheus with our rules at the pace of the test, whose targets come and go, and which tells an Alertmanager."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT, Popen
+from typing import Any, Final
+
+import yaml
+from alertmanager_run import Alertmanager, find_program
+from scraped import Prometheus
+from support.pipeline import Worker
+from support.processes import free_port, wait_until
+
+from deploy.generators.promql import Pace
+from deploy.generators.table import load
+from deploy.generators.write import generate, write
+
+__all__ = ["PACE", "SCALE", "SCRAPE_S", "ScaledPrometheus", "running_prometheus"]
+
+SCALE: Final = 150
+"""An hour of the rules is 24 seconds."""
+SCRAPE_S: Final = 0.2
+PACE: Final = Pace(SCALE)
+_TARGETS: Final = "targets.json"
+_ALERTMANAGERS: Final = "alertmanagers.json"
+_CONFIG: Final = "prometheus.yml"
+
+
+class ScaledPrometheus(Prometheus):
+    """Its HTTP interface, and its targets."""
+
+    def __init__(self, port: int, folder: Path) -> None:
+        super().__init__(port)
+        self._folder = folder
+
+    def watch(self, *workers: Worker) -> None:
+        """Scrape these workers and no others from now on; returns when that is so."""
+        names = {f"127.0.0.1:{worker.port}" for worker in workers}
+        self._list(_TARGETS, *names)
+        wait_until(lambda: self.seen() == names, 30, f"{names} to be scraped, now {self.seen()}")
+
+    def tell(self, alertmanager: Alertmanager) -> None:
+        """Send alerts to it. Before the first scrape they would say that no worker is there."""
+        self._list(_ALERTMANAGERS, alertmanager.url.removeprefix("http://"))
+
+    def seen(self) -> set[str]:
+        """Name the targets that were scraped well a moment ago."""
+        return {each["metric"]["instance"] for each in self.query("up == 1")}
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Give what fires or is about to."""
+        alerts: list[dict[str, Any]] = self._get("alerts", {})["alerts"]
+        return alerts
+
+    def _list(self, name: str, *addresses: str) -> None:
+        """Write a file that Prometheus watches, whole at once."""
+        written = self._folder / f"{name}.new"
+        written.write_text(json.dumps([{"targets": sorted(addresses)}]), encoding="utf-8")
+        written.rename(self._folder / name)
+
+
+@contextmanager
+def running_prometheus(folder: Path) -> Iterator[ScaledPrometheus]:
+    """Start it with the rules, and without anything to scrape or anybody to tell."""
+    write(folder / "rules", generate(scale=SCALE))
+    (folder / _CONFIG).write_text(yaml.safe_dump(_config()), encoding="utf-8")
+    port = free_port()
+    command = [find_program("prometheus"), *_flags(folder, port)]
+    with (folder / "prometheus.log").open("wb") as log, Popen(command, stdin=DEVNULL, stdout=log, stderr=STDOUT) as run:
+        server = ScaledPrometheus(port, folder)
+        try:
+            wait_until(server.ready, 30, "Prometheus to be ready")
+            yield server
+        finally:
+            server.close()
+            run.kill()
+
+
+def _flags(folder: Path, port: int) -> Sequence[str]:
+    return (
+        f"--config.file={folder / _CONFIG}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        # What fired before Alertmanager was known reaches it soon after, not a minute later.
+        "--rules.alert.resend-delay=5s",
+        "--enable-feature=exemplar-storage",
+        "--log.level=warn",
+    )
+
+
+def _config() -> dict[str, Any]:
+    return {
+        "global": {"scrape_interval": f"{SCRAPE_S * 1000:.0f}ms", "evaluation_interval": PACE("1m")},
+        "rule_files": ["rules/*.yaml"],
+        "alerting": {"alertmanagers": [{"file_sd_configs": [{"files": [_ALERTMANAGERS]}]}]},
+        "scrape_configs": [{"job_name": load().job, "file_sd_configs": [{"files": [_TARGETS]}]}],
+    }

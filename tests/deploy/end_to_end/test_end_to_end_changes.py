@@ -1,0 +1,64 @@
+"""A judge changes and its scores with it: that is told as what it is, and no fall of the service."""
+
+from collections.abc import Mapping
+
+import pytest
+from busy_services import ENVIRONMENT, BusyServices
+from scaled_prometheus import PACE
+from whole_picture import JUDGE_MODEL, Picture
+
+from judges.catalog import catalogue
+
+pytestmark = pytest.mark.timeout(300)
+SERVICE, JUDGE = "support-bot", "faithfulness"
+CHANGED = "TraceJudgeJudgeChanged"
+STRICTER = {"pass_at": 5}
+
+
+def test_a_judge_that_gets_stricter_is_told_and_no_fall(picture: Picture) -> None:
+    """The pass mark is raised by a rolling restart; the answers are what they were, and now all of them fail."""
+    before, after = (version(settings) for settings in ({}, STRICTER))
+    former = picture.watch(JUDGE)
+    with BusyServices(picture.pipeline, SERVICE):
+        picture.wait_for(f'tracejudge:evaluations:1h{{version="{before}"}} offset {PACE("1h")} > 30')
+        latter = picture.worker(JUDGE, judges={JUDGE: STRICTER})
+        picture.prometheus.watch(former, latter)
+        picture.prometheus.watch(latter)
+        assert former.program.terminate() == 0
+        told = picture.hear(CHANGED, "firing", SERVICE)
+        picture.wait_for(f'tracejudge:judgements:1h{{version="{after}"}} >= 200')
+        picture.wait_for(f'tracejudge:judgements:baseline{{version="{before}"}} >= 30')
+        found = picture.prometheus.query("tracejudge:pass_share:1h")
+
+    shares = {each["metric"]["version"]: float(each["value"][1]) for each in found}
+    assert shares == {before: 1, after: 0}
+    assert picture.fired(SERVICE) == {CHANGED}
+    assert [alert.about for alert in picture.heard()] == [(CHANGED, "firing", SERVICE)]
+    assert told.labels == {
+        "alertname": CHANGED,
+        "severity": "info",
+        "kind": "info",
+        "component": "tracejudge",
+        "service": SERVICE,
+        "environment": ENVIRONMENT,
+        "judge": JUDGE,
+        "version": after,
+        "judge_model": JUDGE_MODEL,
+    }
+    variables = f"var-service={SERVICE}&var-environment={ENVIRONMENT}&var-judge={JUDGE}"
+    assert told.annotations == {
+        "summary": f"{JUDGE} judges {SERVICE} in version {after} by {JUDGE_MODEL} now",
+        "description": f"Its first verdicts came within the last {PACE('1h')}. It was version {before} by "
+        f"{JUDGE_MODEL}. A step in its graphs at this moment is the judge and not the service; drops are compared "
+        "within a version only, and begin anew.",
+        "runbook_url": f"docs/runbooks/{CHANGED}.md",
+        "dashboard_url": f"http://localhost:3000/d/tracejudge-quality/tracejudge-quality?{variables}",
+    }
+    (info,) = picture.read("info", 1)
+    assert info["title"] == f"[INFO] {told.annotations['summary']}"
+    assert picture.read("page", 0) == picture.read("ticket", 0) == []
+
+
+def version(settings: Mapping[str, object]) -> str:
+    """Give a judge's version as labels bear it."""
+    return catalogue()[JUDGE].configured(settings).version[:8]

@@ -1,0 +1,127 @@
+"""On motley traffic through a real worker every query of rules and dashboards runs, and finds something."""
+
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any, Final, NamedTuple
+
+import pytest
+from motley_traffic import SERVICE, motley
+from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressions
+from scaled_prometheus import SCALE, SCRAPE_S
+from support.pipeline import Pipeline
+from support.scrape import Scrape
+from whole_picture import PATIENCE_S, Picture, assembled
+
+from deploy.generators.write import RULES, generate
+from worker.embedded import EmbeddedRedis
+from worker.metrics import Metrics
+from worker.settings import Settings
+
+pytestmark = pytest.mark.timeout(300)
+SILENT_QUERIES: Final[Mapping[tuple[str, str, str], str]] = {
+    ("tracejudge-cost", "Against this hour yesterday", "A"): "needs a yesterday, which is a day on a dashboard",
+    ("tracejudge-quality", "annotation Judges that changed", "A"): "needs a judge that changes after ten minutes",
+}
+"""Queries that find nothing, and why."""
+ABSENT: Final = dict.fromkeys(
+    ("tracejudge_explorations", "tracejudge_exploration_rounds", "tracejudge_exploration_tool_errors"),
+    "no judge of this traffic reads by tools",
+)
+"""Metrics without a sample on the page of the worker, and why."""
+
+
+class Asking(NamedTuple):
+    """What was found on motley traffic: by each query of the dashboards, and on the worker's own page."""
+
+    picture: Picture
+    answers: Mapping[Asked, Any]
+    page: Scrape
+
+
+@pytest.fixture(scope="module")
+def found(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
+    folder = tmp_path_factory.mktemp("motley")
+    with ExitStack() as stack:
+        pipeline = Pipeline(redis_server.url, f"motley-{uuid.uuid4().hex[:12]}", folder, stack)
+        picture = stack.enter_context(assembled(pipeline, folder))
+        worker = stack.enter_context(motley(picture))
+        answers = ask_patiently(picture)
+        yield Asking(picture, answers, worker.scrape())
+
+
+def ask_patiently(picture: Picture) -> dict[Asked, Any]:
+    """Ask everything until it finds something; what cannot is asked as well."""
+    answers: dict[Asked, Any] = dict.fromkeys(asked())
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for query in [query for query, answer in answers.items() if not answer]:
+            answers[query] = ask(picture, query)
+        if silent(answers) <= set(SILENT_QUERIES):
+            break
+        time.sleep(1)
+    return answers
+
+
+def ask(picture: Picture, query: Asked) -> Any:
+    expr = fill(query.expr, when_opened(query.dashboard))
+    return picture.prometheus.query(expr) if query.now else picture.prometheus.query_range(expr, 60)
+
+
+def when_opened(uid: str) -> dict[str, str]:
+    """Give what variables stand for when a dashboard opens, and when its first panel repeats."""
+    values = {"__range": "5m", "__rate_interval": "2s", "series": f"{SERVICE} / safety / safety / prod"}
+    for variable in dashboards()[uid]["templating"]["list"]:
+        if variable["type"] == "custom":
+            values[variable["name"]] = variable["current"]["value"]
+        elif variable.get("allValue"):
+            values[variable["name"]] = variable["allValue"]
+    return values
+
+
+def silent(answers: Mapping[Asked, Any]) -> set[tuple[str, str, str]]:
+    return {(query.dashboard, query.where, query.ref) for query, answer in answers.items() if not answer}
+
+
+def recorded() -> set[str]:
+    """Name the recorded series."""
+    return {f"tracejudge:{key.split(':tracejudge:', 1)[1]}" for key in rule_expressions(RULES) if ":tracejudge:" in key}
+
+
+def test_the_shortest_window_at_this_pace_holds_four_scrapes() -> None:
+    windows = re.findall(r"\[([0-9]+)ms[\]:]", "".join(generate(scale=SCALE).values()))
+
+    assert min(map(int, windows)) >= 4 * SCRAPE_S * 1000
+
+
+def test_every_query_of_every_dashboard_finds_something(found: Asking) -> None:
+    assert silent(found.answers) == set(SILENT_QUERIES)
+
+
+def test_every_rule_is_evaluated_without_an_error(found: Asking) -> None:
+    rules = found.picture.prometheus.rules()
+
+    assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
+    assert len(rules) == len(rule_expressions(RULES))
+
+
+def test_every_rule_that_records_has_recorded(found: Asking) -> None:
+    names = {name for name in recorded() if found.picture.prometheus.query(f"last_over_time({name}[10m])")}
+
+    assert names == recorded()
+
+
+def test_every_metric_is_on_the_page_of_the_worker(found: Asking) -> None:
+    """All that are declared; that those of the contract are among them is tested where they are declared."""
+    declared = {family.name for family in Metrics(Settings()).registry.collect()}
+
+    assert {name for name in declared if not found.page.samples(name)} <= set(ABSENT)
+
+
+def test_everything_that_is_asked_for_is_on_the_page_or_recorded(found: Asking) -> None:
+    panels = [fill(query.expr, when_opened(query.dashboard)) for query in found.answers]
+    names = {name for expr in (*panels, *rule_expressions(RULES).values()) for name in named_metrics(expr)}
+
+    assert {name for name in names - recorded() if not found.page.samples(name)} == set()

@@ -1,0 +1,70 @@
+"""The watcher is blind, and says so in place of what it no longer sees; and few judgements raise little."""
+
+import pytest
+from busy_services import BusyServices, Flaws, call
+from scaled_prometheus import PACE
+from whole_picture import JUDGE_MODEL, Picture
+
+pytestmark = pytest.mark.timeout(300)
+FALLING, HEALTHY = "support-bot", "summariser"
+CIRCUIT, NO_VERDICTS = "TraceJudgeJudgeCircuitOpen", "TraceJudgeNoVerdicts"
+DROP = "TraceJudgeQualityDrop"
+FAILURE = "TraceJudgeSafetyFailure"
+JUDGES = ("safety", "groundedness", "relevance_to_query")
+ALL_BAD: Flaws = {(judge, "bad"): 1.0 for judge in JUDGES}
+
+
+def test_an_endpoint_that_dies_is_told_and_the_quality_before_it_is_not(picture: Picture) -> None:
+    """Answers get worse, and before anybody could be sure the endpoint is gone: the fall is of the past then."""
+    picture.watch("faithfulness")
+    with BusyServices(picture.pipeline, FALLING, HEALTHY) as services:
+        picture.wait_for(f'tracejudge:judgements:1h{{service="{FALLING}"}} >= 200')
+        services.turn(FALLING, {("faithfulness", "bad"): 1.0})
+        picture.wait_for(f'tracejudge:pass_share:1h{{service="{FALLING}"}} < 0.55')
+        picture.endpoint.close()
+        told = picture.hear(CIRCUIT, "firing")
+        picture.hear(NO_VERDICTS, "firing", FALLING)
+        picture.hear(NO_VERDICTS, "firing", HEALTHY)
+        picture.wait_silenced(DROP, FALLING, by={CIRCUIT, NO_VERDICTS})
+
+    assert sorted(alert.about for alert in picture.heard()) == [
+        (CIRCUIT, "firing", ""),
+        (NO_VERDICTS, "firing", HEALTHY),
+        (NO_VERDICTS, "firing", FALLING),
+    ]
+    assert told.labels == {
+        "alertname": CIRCUIT,
+        "severity": "ticket",
+        "kind": "watcher",
+        "component": "tracejudge",
+        "judge_model": JUDGE_MODEL,
+    }
+    assert told.annotations["summary"] == f"Judge model {JUDGE_MODEL} fails and is left alone"
+    (ticket,) = picture.read("ticket", 1)
+    assert ticket["title"] == f"[TICKET] {told.annotations['summary']}"
+    assert {page["title"] for page in picture.read("page", 2)} == {
+        f"[PAGE] No verdicts on {service} though its traces arrive" for service in (HEALTHY, FALLING)
+    }
+
+
+def test_three_judgements_that_all_fail_raise_the_safety_ticket_alone(picture: Picture) -> None:
+    """Of a service that was judged once before, and of one whose first judgements these are."""
+    picture.watch(*JUDGES)
+    picture.pipeline.publish([call(0, "quiet", {})])
+    picture.wait_for('count(tracejudge_verdicts_total{service="quiet", outcome="pass"} == 1) == 3')
+    picture.pipeline.publish([call(1, "quiet", ALL_BAD), call(0, "new", ALL_BAD)])
+    for service in ("quiet", "new"):
+        picture.hear(FAILURE, "firing", service)
+    for window in ("1h", "6h"):
+        picture.wait_for(f'count(tracejudge:fail_weight:{window}{{service="quiet"}} > 0.9) == 3')
+
+    raised = {(each["labels"]["alertname"], each["labels"].get("service")) for each in picture.prometheus.alerts()}
+    assert raised == {(FAILURE, "quiet"), (FAILURE, "new")}, "neither firing nor about to"
+    assert sorted(alert.about for alert in picture.heard()) == [
+        (FAILURE, "firing", "new"),
+        (FAILURE, "firing", "quiet"),
+    ]
+    assert sorted(ticket["title"] for ticket in picture.read("ticket", 2)) == [
+        f"[TICKET] 1 safety failure of {service} in prod in the last {PACE('1h')}" for service in ("new", "quiet")
+    ]
+    assert picture.read("page", 0) == []
