@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from judges.verdict import Assessment, Score
 from tracejudge import Trace
 
-__all__ = ["Agreement", "Judged", "Share", "agreement", "is_known_label", "shares"]
+__all__ = ["Agreement", "Judged", "Share", "agreement", "is_known_label", "says_yes", "shares"]
 
 _TRUE: Final = frozenset({"yes", "true", "1", "pass"})
 _FALSE: Final = frozenset({"no", "false", "0", "fail"})
@@ -77,6 +77,11 @@ def is_known_label(label: str) -> bool:
     return label.casefold() in _TRUE | _FALSE
 
 
+def says_yes(label: str) -> bool:
+    """Tell whether a known label says yes."""
+    return label.casefold() in _TRUE
+
+
 def agreement(judged: Iterable[Judged]) -> Agreement:
     """Compare passes with labels that say yes (`yes`, `true`, `1`, `pass`) or no."""
     cells: Counter[tuple[bool, bool]] = Counter()
@@ -86,9 +91,9 @@ def agreement(judged: Iterable[Judged]) -> Agreement:
         if one.score is None or one.score.passed is None:
             unscored[one.left_out] += 1
             continue
-        says_yes = one.label.casefold() in _TRUE
-        cells[says_yes, one.score.passed] += 1
-        values[says_yes].append(one.score.value)
+        is_yes = says_yes(one.label)
+        cells[is_yes, one.score.passed] += 1
+        values[is_yes].append(one.score.value)
     return Agreement(
         true_pass=cells[True, True],
         false_pass=cells[False, True],

@@ -7,6 +7,7 @@ but off the scale is ``OutOfRangeError``, and is not asked again: a second askin
 
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -23,6 +24,7 @@ __all__ = [
     "OutOfRangeError",
     "choice",
     "encodable",
+    "folded",
     "rating",
     "read_object",
     "refuse_echo",
@@ -119,22 +121,31 @@ def text_field(answer: Mapping[str, object], key: str) -> str:
     return encodable(value)
 
 
-def choice(answer: Mapping[str, object], key: str, menu: Sequence[str]) -> str:
+def choice(answer: Mapping[str, object], key: str, menu: Sequence[str], separator: str = "|") -> str:
     """Take a label from an answer: in any case, with blanks around it or a final full stop.
 
+    Args:
+        menu: What is offered, each ``folded``.
+        separator: What stands between labels where the menu is shown.
+
     Raises:
-        InvalidAnswerError: The value is no string, or empty.
+        InvalidAnswerError: The value is no string, empty, or the menu itself.
         OutOfRangeError: The label is not on the menu.
     """
-    label = text_field(answer, key).strip().removesuffix(".").rstrip().casefold()
+    label = folded(text_field(answer, key))
     if not label:
         # What a repair makes of an answer that breaks off; no choice of the model.
         raise InvalidAnswerError(f"`{key}` is empty")
-    if "|" in label:
+    if label in menu:
+        return label
+    if separator in label:
         raise InvalidAnswerError(f"`{key}` is the menu, not a choice")
-    if label not in menu:
-        raise OutOfRangeError(f"`{key}` is none of {', '.join(menu)}")
-    return label
+    raise OutOfRangeError(f"`{key}` is none of {', '.join(menu)}")
+
+
+def folded(label: str) -> str:
+    """Fold a label so that two ways to write it compare as equal."""
+    return unicodedata.normalize("NFC", label).strip().removesuffix(".").rstrip().casefold()
 
 
 def rating(answer: Mapping[str, object], key: str, lowest: int, highest: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from judges.answer import InvalidAnswerError
+from judges.deadline import Deadline
 from judges.judge import Judge
 from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError, Tool
 from judges.prompt import Message, Prompt
@@ -78,7 +79,7 @@ class _UnderWay:
 class Asking(NamedTuple):
     """The asking of one judge about one trace; every call to the model is noted in ``calls``.
 
-    ``begins`` is called when a request no longer waits; nothing where the evaluation has no deadline.
+    ``deadline`` runs from when a request no longer waits; nothing where the evaluation has none.
     """
 
     judge: Judge
@@ -86,7 +87,7 @@ class Asking(NamedTuple):
     model: ChatModel
     clock: Clock
     calls: list[Call]
-    begins: Callable[[], None] | None = None
+    deadline: Deadline | None = None
 
     async def ask(
         self, prompt: Prompt, messages: tuple[Message, ...], tools: tuple[Tool, ...] = (), *, may_call: bool = True
@@ -110,7 +111,7 @@ class Asking(NamedTuple):
     ) -> ChatResponse:
         judge = self.judge
         heuristic = lambda: judge.heuristic(self.trace, prompt)  # noqa: E731 - a name for one expression
-        under_way = None if self.begins is None else _UnderWay(self.clock, self.begins)
+        under_way = None if self.deadline is None else _UnderWay(self.clock, self.deadline.begin)
         begins = None if under_way is None else under_way.begin
         request = ChatRequest(messages, judge.name, judge.schema, heuristic, begins, tools, may_call)
         started_at, start = self.clock.now(), self.clock.steady()

@@ -35,6 +35,11 @@ class Toolbox(Protocol):
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """When a model is asked for its verdict at the latest.
 
+    They hold for one try. An exploration that ran out of time is not tried again. One that broke off after it was
+    answered at least once, as when the endpoint fails, begins anew only until ``2 * max_rounds + 10`` calls were made
+    for it in all tries: then it is unscored, ``over_budget``. So it costs about three times the limits at the most.
+    What was never answered is tried again as any other evaluation.
+
     Attributes:
         max_rounds: Answers with calls of tools; the one after the last is to be the verdict.
         max_tokens: Tokens of all requests and answers about one trace together.
@@ -47,7 +52,14 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Exploration(Struct, frozen=True):
-    """What a judge lets its model call for a trace, and within which limits."""
+    """What a judge lets its model call for a trace, and within which limits.
+
+    Attributes:
+        open: Opens the tools over a trace.
+        limits: Those of one try.
+        tools: The tools of every toolbox it opens, as they go into the judge's version.
+    """
 
     open: Callable[[Trace], Toolbox]
     limits: Limits = Limits()
+    tools: tuple[Tool, ...] = ()

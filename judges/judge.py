@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from judges.exploration import Exploration
+from judges.exploring.texts import TEXTS
 from judges.prompt import LAYOUT, VISIBLE, Prompt
 from judges.verdict import Score
 from tracejudge import Document, Trace
@@ -139,8 +140,8 @@ class Judge:
 
     @cached_property
     def version(self) -> str:
-        """32 hex digits over the prompt, the schema, the scoring and the settings."""
-        identity = {
+        """32 hex digits over the prompt, the schema, the scoring and the settings, and what an exploration says."""
+        identity: dict[str, object] = {
             "name": self.name,
             "fixed": self.fixed_parts,
             "layout": LAYOUT,
@@ -148,6 +149,8 @@ class Judge:
             "scoring": self.scoring,
             "settings": self.settings,
         }
+        if self.exploration is not None:
+            identity["exploration"] = {"tools": self.exploration.tools, "texts": TEXTS}
         encoded = msgspec.json.encode(identity, order="deterministic")
         return hashlib.blake2b(encoded, digest_size=16).hexdigest()
 

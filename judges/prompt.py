@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from msgspec import Raw
+
 from tracejudge import Document, Trace
 
 __all__ = [
@@ -80,24 +82,30 @@ class Prompt(NamedTuple):
 
 
 class ToolCall(NamedTuple):
-    """One call of a tool that a model asks for; ``arguments`` is JSON as the model wrote it, and may be broken."""
+    """One call of a tool that a model asks for; ``arguments`` is JSON as the model wrote it, and may be broken.
+
+    ``opaque`` is JSON that the endpoint put beside the call and wants back unchanged.
+    """
 
     id: str
     name: str
     arguments: str
+    opaque: Raw | None = None
 
 
 class Message(NamedTuple):
     """One message of the chat form.
 
     ``tool_calls`` are those that an assistant's message asks for; ``tool_call_id`` says which of them a message of the
-    role ``tool`` answers.
+    role ``tool`` answers. ``opaque`` is what the endpoint put beside an answer and wants back with it: JSON that only
+    the model that gave it reads.
     """
 
     role: str
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    opaque: Raw | None = None
 
 
 def neutralise(text: str) -> str:

@@ -26,6 +26,9 @@ _CARRIERS: Final = frozenset({"amqp", "asyncio", "billiard", "celery", "kombu", 
 """Top names of the loggers whose lines quote messages, their heads, calls, or errors of any text; `py` is warnings."""
 _KNOWN_WORDS: Final = ("consumer: Connection to broker lost.",)
 """What Celery gives as an argument and is a text of its own."""
+_AS_ROOT: Final = "superuser privileges"
+_OWN_WORDS_AS_ROOT: Final = "the worker runs as root; run it as a user of its own, who may only read its files"
+"""In place of Celery's warning, of which nothing is left without what it quotes."""
 _WITH_ADDRESSES: Final = ("Connected to %s", "consumer: Cannot connect to %s: %s.")
 _FIXED_WORDS: Final = re.compile(r"""(?:consumer: )?(?:[^\n'"({\[<:]|(?<=n)'(?=t )|:(?! ))*""")
 """The beginning of a line up to the first sign of a quotation."""
@@ -71,6 +74,8 @@ def _said(record: logging.LogRecord) -> str:
     template = record.msg
     if not isinstance(template, str):
         return type(template).__name__
+    if record.name == "py.warnings" and _AS_ROOT in record.getMessage():
+        return _OWN_WORDS_AS_ROOT
     if not record.args or record.name == "py.warnings":
         found = _FIXED_WORDS.match(record.getMessage())
         return found[0].rstrip() if found else ""

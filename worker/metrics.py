@@ -4,21 +4,24 @@ Labels come from the configuration or from closed sets; what is not bounded by n
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from judges.exploring.course import End
 from worker.settings import Settings
 
-__all__ = ["OUTCOMES", "SERIES", "BoundedLabel", "Metrics"]
+__all__ = ["EXPLORATION_ENDS", "OUTCOMES", "SERIES", "BoundedLabel", "Metrics"]
 
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
 OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
 TRACE_OUTCOMES: Final = ("sampled", "not_sampled", "shed", "no_rule", "invalid", "duplicate")
 INVALID_REASONS: Final = ("no_payload", "not_json", "wrong_type", "unknown_version", "too_large")
 LATE_FEEDBACK_OUTCOMES: Final = ("pulled", "already_judged", "not_found", "no_rule", "not_negative", "overflow")
+EXPLORATION_ENDS: Final = (*get_args(End), "nothing")
 _SCORE_BUCKETS: Final = tuple(step / 10 for step in range(11))
 _REQUEST_BUCKETS: Final = tuple(0.01 * 2**step for step in range(14))
+_ROUND_BUCKETS: Final = (0, 1, 2, 3, 5, 8, 13, 20, 30, 50, 100)
 _AGE_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600, 21600)
 _MAX_EXTRA_VALUES: Final = 50
 _MAX_LABEL_CHARS: Final = 200
@@ -56,6 +59,7 @@ class Metrics:
         self._ingest()
         self._quality((*SERIES, *settings.series_labels))
         self._judging()
+        self._exploring()
         self._pipeline()
         for service in self.known_services:
             self.touch_service(service)
@@ -123,7 +127,7 @@ class Metrics:
     def _judging(self) -> None:
         self.request_duration = Histogram(
             "tracejudge_judge_request_duration_seconds",
-            "Requests to judge models",
+            "Requests to judge models, and traces with judges in code (`code`)",
             ("judge_model", "status"),
             registry=self.registry,
             buckets=_REQUEST_BUCKETS,
@@ -138,6 +142,23 @@ class Metrics:
         self.circuit_open = self._gauge("judge_circuit_open", "1 while a judge model is left alone", ("judge_model",))
         self.panel_member = self._gauge(
             "panel_member", "1 where rules want a judge model's verdicts only for a panel", ("judge", "judge_model")
+        )
+
+    def _exploring(self) -> None:
+        self.explorations = self._counter(
+            "explorations",
+            f"Final verdicts of judges that read by tools, by what asked for them: {', '.join(EXPLORATION_ENDS)}",
+            ("judge", "ended_by"),
+        )
+        self.exploration_rounds = Histogram(
+            "tracejudge_exploration_rounds",
+            "Answers that asked for tools, in one exploration",
+            ("judge",),
+            registry=self.registry,
+            buckets=_ROUND_BUCKETS,
+        )
+        self.exploration_tool_errors = self._counter(
+            "exploration_tool_errors", "Calls of tools that gave nothing, in explorations", ("judge",)
         )
 
     def _pipeline(self) -> None:

@@ -25,6 +25,7 @@ from worker.judging.lane import Limits, NoEndpoint
 from worker.judging.sweeper import Sweeper
 from worker.keys import Keys, outbox_groups
 from worker.ledger import Ledger
+from worker.limits.code import keep_secrets, measure
 from worker.limits.gate import Gate
 from worker.limits.model import LimitedModel
 from worker.limits.retries import Retries
@@ -69,6 +70,8 @@ class Runtime:
         ledger = Ledger(self.store, settings)
         models = self._models()
         self._judges = configured(settings.judges)
+        keep_secrets(settings)
+        measure(self._judges.values(), self.metrics)
         self._seats = Seats(settings, self._judges)
         evaluations = Evaluations(settings, self._judges, models, ledger)
         gates = _gates(self._seats, models.values())
@@ -121,7 +124,10 @@ class Runtime:
             roles=settings.roles,
             redis=address(settings.redis_url),
             metrics=page,
-            judge_models=sorted({model.judge_model for model in settings.models.values()}),
+            judge_models=sorted(
+                {model.judge_model for model in settings.models.values()}
+                | ({CODE.judge_model} if self._seats.code else set())
+            ),
             pid=os.getpid(),
         )
 

@@ -6,6 +6,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard, Panel
 
 from deploy.dashboards.arriving import arriving
 from deploy.dashboards.endpoints import endpoints
+from deploy.dashboards.exploring import exploring
 from deploy.dashboards.exporting import exporting
 from deploy.dashboards.firing import alerts_now
 from deploy.dashboards.layout import Row, lay_out
@@ -31,6 +32,7 @@ def make(table: Table) -> Dashboard:
             Row("From published to exported", arriving(table)),
             Row("Stream and batches", waiting(table)),
             Row("Judge models", endpoints(table)),
+            Row("Judges that read whole traces", exploring()),
             Row("Verdicts on their way out", exporting(table)),
         ],
         variables=[

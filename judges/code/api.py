@@ -26,20 +26,20 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
 
+from judges.code.declared import check_function, check_metrics, check_needs, check_rest
 from judges.code.errors import CodeError
+from judges.code.source import text_of
 from judges.judge import Metric, Needs
 from tracejudge import Trace
 
 __all__ = ["CodeJudge", "Result", "Score", "judge"]
 
 _TIME_LIMIT_S: Final = 10.0
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SAYS_BOOL: Final = re.compile(r"\bbool\b")
 
 
@@ -107,7 +107,7 @@ class CodeJudge(Generic[R]):
 
     def _source(self) -> str:
         try:
-            source = Path(sys.modules[self.function.__module__].__file__ or "").read_bytes()
+            source = text_of(sys.modules[self.function.__module__])
         except (AttributeError, KeyError, OSError) as error:
             raise CodeError('has no file to tell versions by; write @judge(version="1")') from error
         return hashlib.blake2b(source, digest_size=16).hexdigest()
@@ -164,42 +164,11 @@ def judge(
     """
 
     def make(function: Callable[[Trace], R]) -> CodeJudge[R]:
-        if not callable(function):
-            raise CodeError("@judge stands above a function of a trace")
+        check_function(function)
         said = asks or (inspect.getdoc(function) or "A judge in Python.").partition("\n")[0]
         return CodeJudge(function, needs, tuple(metrics), pass_at, version, said, time_limit_s)
 
-    _check_needs(needs)
-    _check_metrics(metrics, pass_at)
-    if not time_limit_s > 0:
-        raise CodeError("time_limit_s must be above 0")
+    check_needs(needs)
+    check_metrics(metrics, pass_at)
+    check_rest(version, asks, time_limit_s)
     return make if function is None else make(function)
-
-
-def _check_needs(needs: Needs) -> None:
-    if isinstance(needs, str):
-        raise CodeError(f'needs must be a tuple, as ("{needs}",)')
-    for need in needs:
-        for name in (need,) if isinstance(need, str) else need:
-            if name not in Trace.__struct_fields__:
-                raise CodeError(f"needs: a trace has no field {name!r}; it has {', '.join(Trace.__struct_fields__)}")
-
-
-def _check_metrics(metrics: Sequence[Metric], pass_at: float | None) -> None:
-    if metrics and pass_at is not None:
-        raise CodeError("pass_at is for the one metric of a judge that declares none; give each Metric its own")
-    for metric in metrics:
-        if _NAME.fullmatch(metric.name) is None:
-            mend = "write at most 64 small letters, digits and '_', a letter first"
-            raise CodeError(f"the metric {metric.name!r} bears no name for one; {mend}")
-        if metric.pass_at is not None and metric.pass_rule is None:
-            raise CodeError(f"the metric {metric.name} has pass_at and no pass_rule; say in words when it passes")
-        _check_mark(metric.pass_at)
-    if len({metric.name for metric in metrics}) < len(metrics):
-        raise CodeError("two metrics bear one name; give each its own")
-    _check_mark(pass_at)
-
-
-def _check_mark(pass_at: float | None) -> None:
-    if pass_at is not None and not 0 < pass_at <= 1:
-        raise CodeError("pass_at must be above 0 and at most 1; without it numbers neither pass nor fail")

@@ -1,18 +1,22 @@
-"""The process in which a judge in code runs: `python -P -m judges.code.child package.module:name`.
+"""The process in which a judge in code runs: `python -P -m judges.code.child package.module:name LIFELINE`.
 
 It reads traces from the socket that it finds as its standard input, one at a time, and answers each. What the judge
 prints goes nowhere: it may hold texts of traces.
 """
 
 import asyncio
+import fcntl
 import inspect
 import os
+import resource
 import select
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -20,6 +24,7 @@ import msgspec
 
 from judges.code.api import CodeJudge
 from judges.code.errors import CodeError
+from judges.code.faults import where
 from judges.code.frames import MAX_ANSWER_BYTES, Answer, Start, Started, framed, read_frame
 from judges.code.loading import load
 from judges.code.reading import reading_of
@@ -32,8 +37,15 @@ _ALONE_S: Final = 2.0
 """How much longer than the time limit a trace may take where no worker is left to kill this process."""
 
 
-def main(target: str) -> None:
-    """Serve until the worker is gone."""
+def main(target: str, lifeline: int) -> None:
+    """Serve until the worker is gone.
+
+    Args:
+        target: Which judge.
+        lifeline: A pipe whose other end only the worker has.
+    """
+    _be_killed_with(lifeline)
+    _go_first()
     connection = _connection()
     _stay()
     _follow(connection)
@@ -43,8 +55,9 @@ def main(target: str) -> None:
         return
     start = msgspec.json.decode(first, type=Start)
     sys.path[:] = start.path
+    _bound(start.memory_bytes)
     try:
-        judge = load(target)
+        judge = load(target, start.text).judge
         started = Started(fingerprint=judge.fingerprint)
     except CodeError as error:
         connection.sendall(framed(msgspec.json.encode(Started(failed=f"{error}"))))
@@ -62,6 +75,7 @@ class _Served:
         self._judge = judge
         self._metrics = metrics
         self._time_limit_s = time_limit_s
+        self._file = getattr(sys.modules.get(judge.function.__module__), "__file__", None) or ""
         self._decoder = msgspec.json.Decoder(Trace)
         self._runner = asyncio.Runner()
         self._pid = os.getpid()
@@ -74,7 +88,7 @@ class _Served:
         except JudgeFailedError as error:
             answer = _failed(f"{error}")
         except BaseException as error:  # noqa: BLE001 - also SystemExit: the judge has no say in whether we go on
-            answer = _failed(f"raised {type(error).__name__}")
+            answer = _failed(self._raised(error))
         if os.getpid() != self._pid:
             # The judge forked, and this is the copy: only one of the two may answer.
             os._exit(0)
@@ -89,9 +103,14 @@ class _Served:
                 result = self._runner.run(_awaited(result))
         except JudgeFailedError as error:
             # Its text is not ours: the judge raised it.
-            raise JudgeFailedError(f"raised {type(error).__name__}") from error
+            raise JudgeFailedError(self._raised(error)) from error
         reading = reading_of(result, self._metrics)
         return Answer(reading.scores, reading.rationale)
+
+    def _raised(self, error: BaseException) -> str:
+        """Name the error and the line of the judge's own file; its text may be the trace's."""
+        place = where(error, self._file)
+        return f"raised {type(error).__name__}{f' in {place}' if place else ''}"
 
 
 async def _awaited(result: Any) -> object:
@@ -110,6 +129,35 @@ def _encoded(answer: Answer) -> bytes:
 
 def _failed(note: str) -> bytes:
     return msgspec.json.encode(Answer(failed=note))
+
+
+def _be_killed_with(lifeline: int) -> None:
+    """Let the kernel kill the whole group as soon as the worker's end of a pipe is closed, by whatever death.
+
+    No thread of ours need run for that: code may hold the interpreter's lock for as long as it likes.
+    """
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    watched = select.poll()
+    watched.register(lifeline, 0)
+    if watched.poll(0):
+        # It closed before we asked.
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _go_first() -> None:
+    """Be what the kernel takes when memory runs out: a process that is begun anew, and not the worker."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def _bound(memory_bytes: int | None) -> None:
+    """Bound the memory of this process, and of each that it begins."""
+    if memory_bytes is not None:
+        with suppress(ValueError):  # an operator's own bound is lower
+            resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
 
 def _connection() -> socket.socket:
@@ -135,7 +183,10 @@ def _stay() -> None:
 
 
 def _follow(connection: socket.socket) -> None:
-    """End with the worker, also while the judge is busy, and take along what it started."""
+    """End with the worker, also while the judge is busy and where the kernel has no lifelines.
+
+    Take along what it started.
+    """
     watched = select.poll()
     watched.register(connection, 0)  # no event but the other end's closing, which is always told
 
@@ -147,4 +198,4 @@ def _follow(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

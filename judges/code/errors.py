@@ -6,11 +6,14 @@ What it does wrong with a trace is a ``JudgeFailedError``, which is a verdict.
     ├── ValueError
     │   └── CodeError         no judge can be made of it: the start stops
     └── PassingError          nothing is wrong with judge and trace: the evaluation is tried again
-        ├── ChangedError      the file holds another judge than when the worker began
-        └── ClosedError       the worker ends
+        ├── ChangedError      its module is another than when the worker began
+        ├── ClosedError       the worker ends
+        └── NotStartedError   no process of the judge came up, though the worker itself could import it
+
+All messages are ours, and none holds a text of a trace.
 """
 
-__all__ = ["ChangedError", "ClosedError", "CodeError", "PassingError"]
+__all__ = ["ChangedError", "ClosedError", "CodeError", "NotStartedError", "PassingError"]
 
 
 class CodeError(ValueError):
@@ -27,3 +30,7 @@ class ChangedError(PassingError):
 
 class ClosedError(PassingError):
     """The judge was closed while it had this trace."""
+
+
+class NotStartedError(PassingError):
+    """Its process could not be begun, or did not import it: a disk is full, a mount gone, the machine too busy."""

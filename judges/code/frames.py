@@ -29,13 +29,17 @@ class Start(Struct, frozen=True):
 
     Attributes:
         name: The judge's name, which its only metric bears.
-        path: Where modules are sought: as the worker seeks them.
+        path: Where modules are sought: as the worker seeks them, and in the folder of a judge's file.
         time_limit_s: How long one trace may take.
+        text: What the judge's file held when the worker began; nothing where it is named by its module.
+        memory_bytes: How much address space the process may take; as much as it likes unless given.
     """
 
     name: str
     path: list[str]
     time_limit_s: float
+    text: bytes | None = None
+    memory_bytes: int | None = None
 
 
 class Started(Struct, frozen=True):

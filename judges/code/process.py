@@ -10,9 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from contextlib import suppress
-from typing import Final, Self, cast
+from typing import Final, NamedTuple, Self, cast
 
+from judges.code.environment import passed_on
 from judges.code.frames import HEAD, MAX_ANSWER_BYTES, framed
 
 __all__ = ["EndedError", "GarbledError", "OverranError", "Process"]
@@ -36,18 +38,23 @@ class OverranError(Exception):
 class Process(asyncio.Protocol):
     """A process that answers one message at a time. Use it from one event loop."""
 
-    def __init__(self, program: "subprocess.Popen[bytes]") -> None:
-        """Take a program that runs; ``begin`` makes one."""
+    def __init__(self, program: "subprocess.Popen[bytes]", lifeline: int) -> None:
+        """Take a program that runs, and our end of its lifeline; ``begin`` makes both."""
         self._loop = asyncio.get_running_loop()
         self._program = program
+        self._lifeline: int | None = lifeline
         self._received = bytearray()
         self._answer: asyncio.Future[bytes] | None = None
         self._transport: asyncio.Transport | None = None
         self._reaping: asyncio.Future[int] | None = None
 
     @classmethod
-    async def begin(cls, target: str) -> Self:
+    async def begin(cls, target: str, environment: Collection[str] = ()) -> Self:
         """Start the process; it waits for its first message.
+
+        Args:
+            target: Which judge.
+            environment: Variables that it finds besides those that any judge may know.
 
         Raises:
             OSError: The machine has no room for it.
@@ -56,7 +63,7 @@ class Process(asyncio.Protocol):
         process = None
         try:
             with theirs:
-                process = cls(_program(target, theirs))
+                process = cls(*_program(target, theirs, environment))
             await process._loop.create_unix_connection(lambda: process, sock=ours)
         except BaseException:
             ours.close()
@@ -97,11 +104,13 @@ class Process(asyncio.Protocol):
 
     def kill(self) -> None:
         """Kill it and all processes of its group; at once, and as often as one likes."""
-        if self._reaping is not None:
+        if self._lifeline is None:
             return
         # Before anybody waits for it: until then the number is certainly still its own.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._program.pid, signal.SIGKILL)
+        os.close(self._lifeline)
+        self._lifeline = None
         if self._loop.is_closed():
             self._program.wait()
             return
@@ -144,14 +153,29 @@ class Process(asyncio.Protocol):
             self._answer.set_exception(error)
 
 
-def _program(target: str, connection: socket.socket) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-P", "-m", "judges.code.child", target],
-        stdin=connection.fileno(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # a group of its own, to be killed with what it starts
-    )
+class _Begun(NamedTuple):
+    program: "subprocess.Popen[bytes]"
+    lifeline: int
+
+
+def _program(target: str, connection: socket.socket, environment: Collection[str]) -> _Begun:
+    theirs, ours = os.pipe()
+    try:
+        program = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-P", "-m", "judges.code.child", target, f"{theirs}"],
+            stdin=connection.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a group of its own, to be killed with what it starts
+            pass_fds=(theirs,),
+            env=passed_on(os.environ, environment),
+        )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    return _Begun(program, ours)
 
 
 def _name(number: int) -> str:

@@ -10,7 +10,7 @@ from judges.defined.definition import asked, convert, text_of
 from judges.defined.errors import DefinitionError
 from judges.defined.in_words import make_judge
 from judges.defined.results import Result
-from judges.defined.scales.labels import Places, labelled
+from judges.defined.scales.labels import Places, labelled, plain
 from judges.defined.variables import TRACE, find, meanings
 from judges.judge import Judge
 from judges.prompt import MATERIAL_RULES
@@ -53,7 +53,8 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     """
     definition = convert(table, Definition)
     written = text_of(definition.custom_prompt, _KEY)
-    choices = tuple(match[1] for match in _CHOICE.finditer(written))
+    # A prompt may name a choice more than once.
+    choices = tuple(dict.fromkeys(plain(match[1]) for match in _CHOICE.finditer(written)))
     text = _CHOICE.sub(r"\1", written)
     _check_choices(choices, text)
     result = Result(labelled(choices, definition.values, definition.passing, _PLACES))
@@ -73,8 +74,7 @@ def _check_choices(choices: tuple[str, ...], text: str) -> None:
         raise DefinitionError(_KEY, "the brackets of a choice do not close on one label; write it as [[label]]")
     if not choices:
         raise DefinitionError(_KEY, "offers no choice; write each label that may be answered as [[label]]")
-    labels = {choice.strip() for choice in choices}
-    if len(labels) == 1 and all(labels):
+    if len(choices) == 1 and all(choices):
         raise DefinitionError(_KEY, "offers one choice; write at least two as [[label]]")
 
 

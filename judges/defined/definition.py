@@ -10,6 +10,7 @@ from msgspec import Struct, inspect
 from judges.defined import misplaced
 from judges.defined.errors import DefinitionError, close, nearest, short
 from judges.judge import has_text
+from judges.names import RULE, is_name
 from judges.prompt import INVISIBLE, neutralise
 
 __all__ = ["KINDS", "Nearly", "asked", "check_name", "convert", "is_definition", "kind_of", "nearly_kind", "text_of"]
@@ -19,7 +20,6 @@ KINDS: Final = ("instructions", "custom_prompt", "template", "code")
 
 S = TypeVar("S", bound=Struct)
 
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _MAX_TEXT_CHARS: Final = 100_000
 _MAX_ASKS_CHARS: Final = 300
 _MAX_SHOWN_CHARS: Final = 100
@@ -71,9 +71,8 @@ def check_name(name: str, key: str) -> None:
     Raises:
         DefinitionError: It would not do as the name of a metric or a series; it is told under ``key``.
     """
-    if _NAME.fullmatch(name) is None:
-        mend = "rename it: small letters, digits and _, a letter first, at most 64 signs"
-        raise DefinitionError(key, f"a judge cannot be called {short(name)}; {mend}")
+    if not is_name(name):
+        raise DefinitionError(key, f"a judge cannot be called {short(name)}; rename it: {RULE}")
 
 
 def text_of(text: str, key: str) -> str:

@@ -33,8 +33,23 @@ def _overlap(what: str, text: str, output: str) -> Guess:
 
 
 def _steps(trace: Trace) -> Guess:
-    failed = sum("error" in (span.status or "").casefold() for span in trace.spans or ())
-    failed += sum(call.error is not None for call in trace.tool_calls or ())
-    failed += trace.error is not None
+    failed = _failures(trace)
     said = f"{failed} steps of the trace ended in an error." if failed else "No step of the trace ended in an error."
     return Guess(0.0 if failed else 1.0, f"Nothing but statuses was looked at: {said}")
+
+
+def _failures(trace: Trace) -> int:
+    """Count what failed, once each: a call of a tool often stands as a span too, and the whole trace as its root."""
+    spans = [span for span in trace.spans or () if "error" in (span.status or "").casefold()]
+    failed = len(spans)
+    names = [span.name for span in spans]
+    for call in trace.tool_calls or ():
+        if call.error is None:
+            continue
+        # Exporters put the operation before the name: `execute_tool search`.
+        span = next((name for name in names if name == call.name or name.endswith(f" {call.name}")), None)
+        if span is None:
+            failed += 1
+        else:
+            names.remove(span)
+    return failed + (trace.error is not None and not any(span.parent_id is None for span in spans))

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Final
 
 from judges.code.errors import CodeError
-from judges.code.loading import load
 from judges.code.making import make
+from judges.code.starting import load_at_start
 from judges.defined.definition import asked, check_name
 from judges.defined.errors import DefinitionError, short
 from judges.judge import Judge
@@ -55,8 +55,8 @@ def _entries() -> list[EntryPoint]:
 
 def _judge(entry: EntryPoint, here: str) -> Judge:
     try:
-        written = load(entry.value)
-        return make(entry.name, entry.value, written, asks=asked(None, written.asks))
+        loaded = load_at_start(entry.value)
+        return make(entry.name, entry.value, loaded, asks=asked(None, loaded.judge.asks))
     except CodeError as error:
         raise DefinitionError(here, f"{short(entry.value)}: {error}") from error
 

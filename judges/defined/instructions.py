@@ -1,6 +1,5 @@
 """A judge by instructions: what the user wants judged, in words, with variables that stand for parts of the trace."""
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Final
 
@@ -8,9 +7,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from judges.defined import trace_mode
 from judges.defined.definition import asked, convert, text_of
-from judges.defined.errors import DefinitionError
 from judges.defined.in_words import make_judge
 from judges.defined.results import Result, declared
+from judges.defined.trace_limits import check_served, limits_of
 from judges.defined.variables import TRACE, find, meanings
 from judges.exploration import Limits
 from judges.judge import Judge
@@ -71,12 +70,14 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     text = text_of(definition.instructions, _KEY)
     variables = find(text, _KEY)
     result = declared(definition.result)
-    limits = _limits(definition, reads_trace=TRACE in variables)
+    given = {key: value for key in _LIMITS if (value := getattr(definition, key)) is not UNSET}
+    limits = limits_of(given, reads_trace=TRACE in variables)
     settings: Settings
     if limits is None:
         fixed, settings, exploration = fixed_part(text, variables, result), Settings(_KEY, result.declared), None
     else:
         fixed = trace_mode.fixed_part(text, variables, result)
+        check_served(limits, fixed)
         settings = TraceSettings(_KEY, result.declared, *structs.astuple(limits))
         exploration = trace_mode.exploration(limits)
     return make_judge(
@@ -97,15 +98,3 @@ def fixed_part(text: str, variables: tuple[str, ...], result: Result) -> str:
         f"The variables\nThey stand in the task as names; their values stand in the material.\n{meanings(variables)}"
     )
     return f"{ROLE}\n\n{task}\n\n{means}\n\n{MATERIAL_RULES}\n\n{result.form}"
-
-
-def _limits(definition: Definition, *, reads_trace: bool) -> Limits | None:
-    given = {key: value for key in _LIMITS if (value := getattr(definition, key)) is not UNSET}
-    if given.get("max_usd") == math.inf:
-        raise DefinitionError("max_usd", "must be a finite number; take it out for no limit")
-    if reads_trace:
-        return structs.replace(Limits(), **given)
-    if given:
-        mend = "is for judges that read the trace by tools; name {{ trace }} in the instructions, or take it out"
-        raise DefinitionError(next(iter(given)), mend)
-    return None

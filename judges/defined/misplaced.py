@@ -24,7 +24,9 @@ _NO_ANSWER: Final = dict.fromkeys(("answer", *_ANSWER), "goes with template; tak
 _LIMITS: Final = dict.fromkeys(
     ("max_rounds", "max_tokens", "max_usd"), "goes with instructions that name {{ trace }}; take it out"
 )
-_PROCESS: Final = dict.fromkeys(("time_limit_s", "processes"), "goes with code; take it out")
+_PROCESS: Final = dict.fromkeys(
+    ("time_limit_s", "processes", "memory_mib", "environment"), "goes with code; take it out"
+)
 _MODEL: Final = dict.fromkeys(("model", "combine"), "stands in a rule or behind --model, not with a judge; take it out")
 _NUMBERS: Final = "a prompt has choices; write the criterion as instructions"
 _ABOVE: Final = "stands beside answer, not in it; write it above [answer]"

@@ -6,7 +6,7 @@ from typing import Literal
 
 __all__ = ["Course", "End"]
 
-End = Literal["answer", "max_rounds", "max_tokens", "max_usd"]
+End = Literal["answer", "max_rounds", "max_time", "max_tokens", "max_usd"]
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Course:
         tool_calls: Calls by the tool's name; names that no tool bears count as ``unknown``.
         tool_errors: Calls that gave nothing: wrong names or arguments, too many at once, overruns, faults.
         exchanges_dropped: Rounds that were left out of later requests, because the context or the budget was full.
-        results_withheld: Results that did not even fit by themselves.
+        results_withheld: Results that did not even fit by themselves, and were cut or left out.
         ended_by: The limit that asked for the verdict, ``answer`` where the model gave it by itself, nothing where
             there is none.
         is_unpriced: There is a limit in USD that could not be kept, because the model has no price.

@@ -1,7 +1,8 @@
 """Anthropic's Messages API, or a gateway that speaks it.
 
 Structured output, temperature 0 and the mark by which the fixed part is cached are asked for until the endpoint
-says that it does not take them; that is found out once and remembered. `max_tokens` must be sent; an answer
+says that it does not take them; that is found out once and remembered. So are the newest results of tools, as long as
+the model may ask for more: each round sends again all that was read before. `max_tokens` must be sent; an answer
 that it cuts off is asked for once more with twice as many. Messages that speak of tools need the tools beside them
 in every request, also where none may be called.
 """
@@ -11,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Raw, Struct, structs
 
-from judges.models.blocks import as_messages, marked, text_blocks
+from judges.models.blocks import THOUGHTS, as_messages, marked, placed_thoughts, text_blocks, with_cached_results
 from judges.models.function_calls import calls_so_far, read_call
 from judges.models.http import HttpEndpoint, Reply, below
 from judges.models.model import (
@@ -56,7 +57,7 @@ _FINISH: Final[Mapping[str | None, FinishReason]] = {
 
 
 class _Block(Struct):
-    """A part of the answer, a text or a call of a tool; what the model thought, and whatever else, is left alone."""
+    """A part of the answer, a text or a call of a tool; whatever else is left alone."""
 
     type: str
     text: str | None = None
@@ -82,8 +83,15 @@ class _Message(Struct):
     usage: _Usage | None = None
 
 
+class _Content(Struct):
+    """The parts as they were written."""
+
+    content: Raw
+
+
 class _Asked(NamedTuple):
     message: _Message
+    body: bytes
     quota: Quota | None
     request: ChatRequest
 
@@ -131,10 +139,11 @@ class AnthropicModel:
 
     async def _ask(self, request: ChatRequest, max_tokens: int) -> _Asked:
         fixed = [message.content for message in request.messages if message.role == "system"]
+        messages = as_messages(request.messages)
         body: dict[str, object] = {
             "model": self.settings.model,
             "max_tokens": max_tokens,
-            "messages": as_messages(request.messages),
+            "messages": messages,
         }
         options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
         if request.tools:
@@ -146,8 +155,10 @@ class AnthropicModel:
         if fixed:
             body["system"] = text_blocks(fixed)
             options["cache_control"] = {"system": marked(text_blocks(fixed))}
+        if request.offers_tools:
+            options.setdefault("cache_control", {})["messages"] = with_cached_results(messages)
         reply = await self._options.post(self._endpoint, body, options, with_tools=bool(request.tools))
-        return _Asked(_read(reply), anthropic_quota(reply.headers), request)
+        return _Asked(_read(reply), reply.body, anthropic_quota(reply.headers), request)
 
 
 def _messages_url(base_url: str) -> str:
@@ -183,7 +194,14 @@ def _response(asked: _Asked) -> ChatResponse:
         model=message.model,
         quota=asked.quota,
         tool_calls=_calls(calls, asked.request) if calls else (),
+        opaque=_thoughts(asked) if asked.request.tools else None,
     )
+
+
+def _thoughts(asked: _Asked) -> Raw | None:
+    if not any(block.type in THOUGHTS for block in asked.message.content):
+        return None
+    return placed_thoughts(msgspec.json.decode(asked.body, type=_Content).content)
 
 
 def _calls(blocks: list[_Block], request: ChatRequest) -> tuple[ToolCall, ...]:

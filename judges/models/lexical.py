@@ -17,6 +17,7 @@ import msgspec
 from msgspec import structs
 
 from judges.models.model import ChatRequest, ChatResponse, ModelSettings
+from judges.prompt import ToolCall
 
 __all__ = ["LexicalModel", "content_words", "coverage", "numbers"]
 
@@ -44,7 +45,10 @@ class LexicalModel:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracejudge-lexical")
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        """Answer at once, in the form the judge asked for."""
+        """Answer at once, in the form the judge asked for; where there are tools, the first is called before that."""
+        if request.offers_tools and not any(message.role == "tool" for message in request.messages):
+            # Its answer rests on no tool, but so a rehearsal goes the way of a model that reads.
+            return ChatResponse("", model="lexical", tool_calls=(ToolCall("look", request.tools[0].name, "{}"),))
         answer = request.heuristic
         if sum(len(message.content) for message in request.messages) > _LARGE_CHARS:
             # Seconds of counting words must not keep the event loop from renewing leases.

@@ -14,7 +14,7 @@ ModelError                       root; ``reason`` is the verdict's reason
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, Literal, Protocol, runtime_checkable
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from judges.models.quota import Quota
 from judges.prompt import Message, ToolCall
@@ -143,6 +143,7 @@ class ChatResponse(Struct, frozen=True):
             requests wait.
         failed: The requests for the same answer that failed before.
         tool_calls: What the model wants called before it answers.
+        opaque: What the endpoint wants back beside this answer (``Message.opaque``).
     """
 
     text: str
@@ -156,6 +157,7 @@ class ChatResponse(Struct, frozen=True):
     took_s: float | None = None
     failed: tuple[Call, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
+    opaque: Raw | None = None
 
 
 @runtime_checkable

@@ -3,13 +3,15 @@
 Structured output and temperature 0 are asked for until the endpoint says that it does not know them; that is
 found out once and remembered. No `max_tokens` is sent: a model that reasons first would exhaust it.
 Where a tool may be called, structured output is not asked for: many servers take only one of the two.
+What some servers put beside an answer and want back with it is sent back as it came: DeepSeek's `reasoning_content`,
+OpenRouter's `reasoning_details`, and the `extra_content` of a call, in which Gemini's signature stands.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from judges.models.function_calls import calls_so_far, has_object, read_call, sendable_name, sendable_object
 from judges.models.http import HttpEndpoint, Reply, below
@@ -22,6 +24,7 @@ from judges.models.model import (
     Tool,
     ToolsRefusedError,
 )
+from judges.models.opaque import NOTHING, kept, parts_of, together
 from judges.models.options import Options
 from judges.models.quota import openai_quota
 from judges.prompt import Message, ToolCall
@@ -31,6 +34,7 @@ __all__ = ["OpenAIModel"]
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "response_format": ("response_format", "json_schema", "structured output"),
     "temperature": ("temperature",),
+    "opaque": ("reasoning_content", "reasoning_details", "extra_content"),
 }
 _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "stop": "stop",
@@ -58,12 +62,15 @@ _NO_FUNCTION: Final = _Function()
 class _ToolCall(Struct):
     id: str | int | None = None
     function: _Function | None = None
+    extra_content: Raw = NOTHING
 
 
 class _Message(Struct):
     content: str | None = None
     refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
+    reasoning_content: Raw = NOTHING
+    reasoning_details: Raw = NOTHING
 
 
 class _Choice(Struct):
@@ -114,8 +121,9 @@ class OpenAIModel:
             if names_tools:
                 raise
         # LiteLLM before Anthropic's models wants them named wherever messages speak of them. Others would call them.
+        response = await self._ask(request, names_tools=True)
         self._always_names_tools = True
-        return await self._ask(request, names_tools=True)
+        return response
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -127,6 +135,8 @@ class OpenAIModel:
             "messages": [_shown(message) for message in request.messages],
         }
         options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
+        if any(map(_has_opaque, request.messages)):
+            options["opaque"] = {"messages": [_shown_whole(message) for message in request.messages]}
         if names_tools:
             body["tools"] = [_offered(tool) for tool in request.tools]
         if names_tools and not request.may_call:
@@ -145,6 +155,21 @@ def _shown(message: Message) -> dict[str, object]:
     if message.tool_call_id is not None:
         shown["tool_call_id"] = message.tool_call_id
     return shown
+
+
+def _shown_whole(message: Message) -> dict[str, object]:
+    """Show a message with what the endpoint put beside it."""
+    shown = _shown(message)
+    if message.tool_calls:
+        shown["tool_calls"] = [
+            _called(call) if call.opaque is None else {**_called(call), "extra_content": call.opaque}
+            for call in message.tool_calls
+        ]
+    return shown if message.opaque is None else {**shown, **parts_of(message.opaque)}
+
+
+def _has_opaque(message: Message) -> bool:
+    return message.opaque is not None or any(call.opaque is not None for call in message.tool_calls)
 
 
 def _called(call: ToolCall) -> dict[str, object]:
@@ -183,10 +208,19 @@ def _response(reply: Reply, request: ChatRequest) -> ChatResponse:
         model=completion.model,
         quota=openai_quota(reply.headers),
         tool_calls=_calls(first.message.tool_calls, request) if first.message.tool_calls else (),
+        opaque=_opaque(first.message) if request.tools else None,
     )
+
+
+def _opaque(message: _Message) -> Raw | None:
+    return together(reasoning_content=message.reasoning_content, reasoning_details=message.reasoning_details)
 
 
 def _calls(calls: list[_ToolCall], request: ChatRequest) -> tuple[ToolCall, ...]:
     numbered = enumerate(calls, calls_so_far(request))
-    functions = ((number, call.id, call.function or _NO_FUNCTION) for number, call in numbered)
-    return tuple(read_call(call_id, found.name, found.arguments, number) for number, call_id, found in functions)
+    return tuple(_call(call, call.function or _NO_FUNCTION, number) for number, call in numbered)
+
+
+def _call(call: _ToolCall, function: _Function, number: int) -> ToolCall:
+    read = read_call(call.id, function.name, function.arguments, number)
+    return read._replace(opaque=kept(call.extra_content))

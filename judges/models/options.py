@@ -16,6 +16,8 @@ _COMPLAINT: Final = re.compile(
     r"support|unknown|unrecogni[sz]ed|unexpected|not allowed|not permitted|invalid|extra|needs|requires|must"
     r"|deprecated|may only"
 )
+_WANTED: Final = re.compile(r"missing|passed back")
+"""DeepSeek names what it misses by the same words as others what they do not take."""
 _MAX_COMPLAINT_CHARS: Final = 500
 
 
@@ -61,6 +63,8 @@ class Options:
         if status not in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY):
             return frozenset()
         param, message = (fault.param or "").lower(), fault.message.lower()
+        if _WANTED.search(message[:_MAX_COMPLAINT_CHARS]):
+            return frozenset()
         if param in {"", "none", "null"} and len(message) <= _MAX_COMPLAINT_CHARS:
             # Some servers name the option only in words. Longer texts may quote the prompt, which proves nothing.
             complains = _COMPLAINT.search(message) is not None

@@ -125,6 +125,9 @@ class Traffic:
                 metrics.tokens.labels(MODEL, judge, direction).inc(amount)
                 metrics.cost.labels(MODEL, judge, direction).inc(amount / 1e6)
         metrics.tokens.labels(AWAY, "safety", "input").inc(10)
+        metrics.explorations.labels("safety", "answer").inc()
+        metrics.exploration_rounds.labels("safety").observe(3)
+        metrics.exploration_tool_errors.labels("safety").inc()
         metrics.panel_member.labels("correctness", "llama").set(1)
         for model in (MODEL, AWAY):
             metrics.in_flight.labels(model).set(3)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,8 +60,11 @@ def running(function: Callable[[], Awaitable[T]], *judges: Judge) -> T:
 
 def processes(parent: int | str = "self") -> list[int]:
     """Give the numbers of all child processes, also those that serve other tests of the session."""
-    tasks = Path(f"/proc/{parent}/task").glob("*/children")
-    return sorted(int(pid) for task in tasks for pid in task.read_text().split())
+    found: list[int] = []
+    for task in Path(f"/proc/{parent}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found += map(int, task.read_text().split())
+    return sorted(found)
 
 
 def is_running(pid: int) -> bool:

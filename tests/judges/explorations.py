@@ -57,6 +57,20 @@ def calling(*calls: ToolCall, text: str = "") -> Step:
     return Step(text, tool_calls=calls or (call(),))
 
 
+class Looking(ScriptedModel):
+    """Reads something before it follows its steps, where there are tools: else no answer counts."""
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        if request.offers_tools and not contents(request):
+            return ChatResponse("", tool_calls=(call("get_trace_info", call_id="look"),))
+        return await super().complete(request)
+
+
+def looks(judge: Judge) -> int:
+    """Say how many calls of a model are the look."""
+    return int(judge.exploration is not None)
+
+
 class Counting(ScriptedModel):
     """Counts tokens as an endpoint does: so many bytes each, those of tools and earlier rounds included."""
 

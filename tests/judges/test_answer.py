@@ -16,6 +16,7 @@ from judges.answer import (
     InvalidAnswerError,
     OutOfRangeError,
     choice,
+    folded,
     read_object,
     text_field,
 )
@@ -315,3 +316,12 @@ class TestFields:
 
     def test_a_label_is_given_back_as_the_menu_writes_it(self) -> None:
         assert choice({"key": "\t Not Supported. "}, "key", ("supported", "not supported")) == "not supported"
+
+    def test_one_way_to_write_an_accent_is_as_good_as_the_other(self) -> None:
+        assert choice({"key": "Cafe\u0301"}, "key", (folded("Caf\u00e9"),)) == "caf\u00e9"
+
+    @pytest.mark.parametrize(("menu", "separator"), [(("yes", "no"), "|"), (("a|b", "c"), " / ")])
+    def test_the_menu_is_no_choice(self, menu: tuple[str, ...], separator: str) -> None:
+        with pytest.raises(InvalidAnswerError, match="is the menu"):
+            choice({"key": separator.join(menu)}, "key", menu, separator)
+        assert choice({"key": menu[0]}, "key", menu, separator) == menu[0]

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 import json_repair
 import pytest
 from broken_answers import CASES, Case, Outcome
+from explorations import Looking, looks
 from families import FAMILIES, TRACE, Family, members
 from family_answers import SPECIFIC, Specific
+from msgspec import structs
 from user_judges import JUDGES
 
 from judges.evaluate import evaluate
-from judges.models.scripted import ScriptedModel, Step
+from judges.models.scripted import Step
 from judges.verdict import Assessment
 
 ALL = {what: case for table in CASES.values() for what, case in table.items()}
@@ -26,8 +28,10 @@ UNSCORED = {
 
 
 def evaluated(family: Family, answer: str | Step | tuple[str | Step, str | Step]) -> Assessment:
+    """Evaluate an answer; the call by which a judge looks at the trace first is left out."""
     steps = answer if isinstance(answer, tuple) else (answer, answer)
-    return asyncio.run(evaluate(family.judge, TRACE, ScriptedModel(steps)))
+    found = asyncio.run(evaluate(family.judge, TRACE, Looking(steps)))
+    return structs.replace(found, calls=found.calls[looks(family.judge) :])
 
 
 def scores(assessment: Assessment) -> Mapping[str, float]:

@@ -3,18 +3,19 @@
 from pathlib import Path
 
 import pytest
-from code_judges import judged, of_file, told, trace, wait_for_end, written
+from code_judges import FILE, judged, of_file, told, trace, wait_for_end, written
 from judged_code import SECRET
 
+from judges.defined.code import make
 from judges.verdict import Assessment
 
 FAILURES = {
-    "raises": "raised ValueError",
-    "raises_later": "raised KeyError",
-    "raises_ours": "raised JudgeFailedError",
-    "leaves": "raised SystemExit",
-    "interrupts": "raised KeyboardInterrupt",
-    "recurses": "raised RecursionError",
+    "raises": "raised ValueError in judged_code.py:",
+    "raises_later": "raised KeyError in judged_code.py:",
+    "raises_ours": "raised JudgeFailedError in judged_code.py:",
+    "leaves": "raised SystemExit in judged_code.py:",
+    "interrupts": "raised KeyboardInterrupt in judged_code.py:",
+    "recurses": "raised RecursionError in judged_code.py:",
     "exits": "ended by itself (exit code 7)",
     "is_killed": "ended by itself (signal SIGKILL)",
     "crashes": "ended by itself (signal SIGSEGV)",
@@ -44,10 +45,17 @@ OVERRUNS = (
 )
 
 
+def line(name: str) -> int:
+    """Find the line that a judge fails in: its last."""
+    lines = FILE.read_text(encoding="utf-8").splitlines()
+    first = next(number for number, text in enumerate(lines) if f"def {name}(" in text)
+    return next(number for number in range(first, len(lines)) if not lines[number + 1].strip()) + 1
+
+
 @pytest.mark.parametrize(("name", "note"), FAILURES.items(), ids=FAILURES)
 def test_a_failure_is_unscored_with_what_the_judge_did_and_no_text_of_it(name: str, note: str) -> None:
     (found,) = judged(of_file(name), trace())
-    assert found == Assessment("unscored", "judge_failed", note=note)
+    assert found == Assessment("unscored", "judge_failed", note=f"{note}{line(name)}" if note[-1] == ":" else note)
     assert found.is_final
     assert SECRET not in f"{found}"
 
@@ -77,6 +85,13 @@ def test_what_breaks_nothing_is_scored(name: str, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_judge_that_takes_more_memory_than_it_may_has_failed(tmp_path: Path) -> None:
+    file = tmp_path / "judged.py"
+    file.write_text("from judges.code import judge\n@judge\ndef large(trace) -> bool: return bool(bytes(1 << 30))\n")
+    (found,) = judged(make("large", {"code": f"{file}:large", "memory_mib": 512}), trace())
+    assert found == Assessment("unscored", "judge_failed", note="raised MemoryError in judged.py:3")
+
+
 def test_a_trace_that_ends_the_process_costs_no_other() -> None:
     orders = ["no", "hang", "no", "crash", "crash", "no", "raise", "no"]
     found = judged(of_file("by_the_trace", time_limit_s=0.5), *(told(do=order) for order in orders))
@@ -87,7 +102,7 @@ def test_a_trace_that_ends_the_process_costs_no_other() -> None:
         "ended by itself (exit code 3)",
         "ended by itself (exit code 3)",
         None,
-        "raised ValueError",
+        f"raised ValueError in judged_code.py:{line('by_the_trace') - 1}",
         None,
     ]
 

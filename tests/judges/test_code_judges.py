@@ -128,12 +128,42 @@ class TestDeclared:
             ({"metrics": (Metric("A b", "0..1", None),)}, "the metric 'A b' bears no name for one; write at most 64"),
             ({"metrics": (Metric("m", "0..1", None, pass_at=1),)}, "the metric m has pass_at and no pass_rule"),
             ({"metrics": (Metric("m", "0..1", "2", pass_at=2),)}, "pass_at must be above 0 and at most 1"),
+            ({"metrics": ("a", "b")}, 'metrics must be a tuple of Metric, as (Metric("polite", "0 or 1", "true"),)'),
+            ({"metrics": "a"}, "metrics must be a tuple of Metric"),
+            ({"metrics": ONE[0]}, "metrics must be a tuple of Metric"),
+            ({"metrics": (Metric("m", "0..1", 1),)}, "the metric m: scale and pass_rule are texts for people"),  # type: ignore[arg-type]
+            ({"metrics": (Metric(1, "0..1", None),)}, "the metric 1 bears no name for one"),  # type: ignore[arg-type]
+            ({"needs": None}, "needs must be a tuple of fields of a trace"),
+            ({"needs": (3,)}, "needs: a trace has no field 3"),
+            ({"pass_at": "0.5"}, "pass_at must be above 0 and at most 1"),
+            ({"version": 2}, 'version must be a text, as version="2"'),
+            ({"asks": 2}, "asks must be a text"),
+            ({"time_limit_s": "1"}, "time_limit_s must be above 0"),
         ],
     )
     def test_a_mistake_in_the_declaration_is_told(self, arguments: dict[str, Any], mend: str) -> None:
         with pytest.raises(CodeError) as wrong:
             judge(**arguments)(function)
         assert str(wrong.value).startswith(mend)
+
+    @pytest.mark.parametrize(
+        ("wrong", "mend"),
+        [
+            (lambda a, b: a is b, "<lambda>(a, b) must take one argument, the trace; give the others defaults"),
+            (lambda: True, "<lambda>() must take one argument, the trace"),
+            (lambda *, a: a, "<lambda>(*, a) must take one argument, the trace"),
+            (Trace, "@judge stands above a function of a trace"),
+            (3, "@judge stands above a function of a trace"),
+        ],
+    )
+    def test_what_cannot_be_called_with_a_trace_alone_is_told(self, wrong: Any, mend: str) -> None:
+        with pytest.raises(CodeError) as told_so:
+            judge(wrong)
+        assert str(told_so.value).startswith(mend)
+
+    @pytest.mark.parametrize("right", [lambda a, b=1: a is b, lambda *a: a, max])
+    def test_what_can_be_called_with_a_trace_alone_will_do(self, right: Any) -> None:
+        assert judge(right).needs == ("output",)
 
     def test_public_names_are_these(self) -> None:
         assert judges.code.__all__ == sorted(judges.code.__all__)
@@ -242,7 +272,7 @@ class TestFound:
             ({"code": "good"}, 'code: good: must be "package.module:name" or "file.py:name"'),
             ({"code": "a b:good"}, 'code: a b:good: must be "package.module:name" or "file.py:name"'),
             ({"code": "nowhere.at_all:good"}, "code: nowhere.at_all:good: cannot be imported (ModuleNotFoundError: "),
-            ({"code": "nowhere.py:good"}, "code: nowhere.py:good: cannot be imported (there is no such file)"),
+            ({"code": "nowhere.py:good"}, "code: nowhere.py:good: cannot be read (there is no such file)"),
             ({"code": "json:dumps"}, "code: json:dumps: dumps is no judge; write @judge, of judges.code, above the"),
             ({"code": "json:dump_it"}, "code: json:dump_it: json defines no dump_it; known are none: write @judge"),
             ({"code": 3}, "code: must be a string"),
@@ -261,9 +291,13 @@ class TestFound:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("raise ValueError('redis://:secret@host')", "(raised ValueError; import it in Python to see where)"),
-            ("raise SystemExit('secret')", "(raised SystemExit; import it in Python to see where)"),
-            ("secret = = 1", "(SyntaxError in line 1)"),
+            ("raise ValueError('redis://:secret@host')", "imported (ValueError: redis://…@host (judged.py:1))"),
+            ("\nraise SystemExit('one\\ntwo')", "imported (SystemExit: one two (judged.py:2))"),
+            ("import re\n\nre.compile('(')", "(error: missing ), unterminated subpattern at position 0 (judged.py:3))"),
+            ("raise ValueError('x' * 1000)", f"(ValueError: {'x' * 199}… (judged.py:1))"),
+            ("raise KeyError", "(KeyError (judged.py:1))"),
+            ("a = 1\nsecret = = 1", "(SyntaxError: invalid syntax (judged.py:2))"),
+            ("import os\nos.environ['SHOP_TOKEN']", "(KeyError: 'SHOP_TOKEN' (judged.py:2))"),
             ("import secrets.nowhere", "(ModuleNotFoundError: No module named 'secrets.nowhere'; 'secrets' is not"),
             ("from judges.code import judge\njudge(pass_at=2)", "pass_at must be above 0 and at most 1"),
         ],

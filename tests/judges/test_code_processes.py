@@ -14,9 +14,10 @@ import uvloop
 from code_judges import FILE, judged, of_file, processes, running, told, trace, wait_for_end, written
 from support.processes import Program, wait_until
 
-from judges.code.errors import ChangedError, ClosedError
+from judges.code.errors import ChangedError, ClosedError, NotStartedError
 from judges.code.frames import Start
 from judges.code.loading import load
+from judges.code.making import observe
 from judges.code.pool import Pool
 from judges.code.pool import Program as Run
 from judges.defined.code import make
@@ -37,7 +38,7 @@ def run(judge: Judge, one: Trace) -> Any:
 
 def pool(name: str, sleep: Any = asyncio.sleep, *, processes: int = 1, fingerprint: str | None = None) -> Pool:
     target = f"{FILE}:{name}"
-    program = Run(target, Start(name, sys.path, 5.0), fingerprint or load(target).fingerprint)
+    program = Run(target, Start(name, sys.path, 5.0), fingerprint or load(target).judge.fingerprint)
     return Pool(program, processes, sleep)
 
 
@@ -163,39 +164,98 @@ class TestBegunAnew:
         running(ask)
         assert pauses == [0.1, 0.2]
 
-    def test_a_judge_that_cannot_be_imported_any_more_says_so(self, tmp_path: Path) -> None:
-        file = tmp_path / "judged.py"
-        file.write_text("from judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
-        judge = make("good", {"code": f"{file}:good"})
-        file.write_text("import nowhere_at_all\n")
-        (found,) = judged(judge, trace())
-        assert found.reason == "judge_failed"
-        assert found.note == (
-            "did not start: cannot be imported (ModuleNotFoundError: No module named 'nowhere_at_all')"
-        )
+    GOOD = "from judges.code import judge\n@judge\ndef good(trace) -> bool: return {}\n"
 
-    def test_a_file_that_changed_is_not_run_under_the_old_version(self, tmp_path: Path) -> None:
+    def failing(self, judge: Judge, error: type[Exception], times: int = 1) -> str:
+        """Ask a judge whose processes do not come up; give what it says."""
+
+        async def ask() -> str:
+            for _ in range(times):
+                with pytest.raises(error) as failed:
+                    await run(judge, trace())
+            return str(failed.value)
+
+        return running(ask, judge)
+
+    def test_what_cannot_be_imported_any_more_is_no_failure_of_the_judge(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tmp_path / "beside.py").touch()
+        (tmp_path / "judged.py").write_text(f"import beside\n{self.GOOD.format('True')}")
+        judge = make("good", {"code": f"{tmp_path / 'judged.py'}:good"})
+        (tmp_path / "beside.py").unlink()
+        said = "did not start: cannot be imported (ModuleNotFoundError: No module named 'beside' (judged.py:1))"
+        assert self.failing(judge, NotStartedError, times=2) == said
+        assert caplog.messages == [f"the judge good cannot judge: {said}"], "once, and not for each trace"
+        (tmp_path / "beside.py").touch()
+        assert judged(judge, trace())[0].outcome == "scored"
+
+    def test_a_module_that_ends_its_process_says_so(self, tmp_path: Path) -> None:
+        (tmp_path / "beside.py").touch()
+        (tmp_path / "judged.py").write_text(f"import beside\n{self.GOOD.format('True')}")
+        judge = make("good", {"code": f"{tmp_path / 'judged.py'}:good"})
+        (tmp_path / "beside.py").write_text("import os\nos._exit(9)\n")
+        assert self.failing(judge, NotStartedError) == "did not start: ended by itself (exit code 9)"
+
+    def test_a_file_that_changes_is_run_as_it_was_read(self, tmp_path: Path) -> None:
         file = tmp_path / "judged.py"
-        file.write_text("from judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
+        file.write_text(self.GOOD.format("True"))
         judge = make("good", {"code": f"{file}:good"})
-        file.write_text("from judges.code import judge\n@judge\ndef good(trace) -> bool: return False\n")
+        file.write_text(self.GOOD.format("False"))
+        assert judged(judge, trace())[0].scores[0].passed is True
+        file.unlink()
+        assert judged(judge, trace())[0].scores[0].passed is True
+
+    def test_a_module_that_changed_is_not_run_under_the_old_version(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.syspath_prepend(tmp_path)
+        file = tmp_path / "changing_judges.py"
+        file.write_text(self.GOOD.format("True"))
+        judge = make("good", {"code": "changing_judges:good"})
+        file.write_text(self.GOOD.format("False"))
+        said = "its module has changed since the worker began: start the worker anew"
+        assert self.failing(judge, ChangedError, times=3) == said
+        assert caplog.messages == [f"the judge good cannot judge: {said}"]
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.ended: list[str] = []
+
+    def begins(self) -> None:
+        self.under_way += 1
+
+    def ends(self, status: str, took_s: float) -> None:
+        assert took_s > 0
+        self.under_way -= 1
+        self.ended.append(status)
+
+
+class TestWatched:
+    def test_an_observer_is_told_how_traces_fare(self) -> None:
+        judge, watching = of_file("by_the_trace", time_limit_s=5), Watching()
+        observe(judge, watching)
+        judged(judge, *(told(do=order) for order in ("no", "raise", "crash", "no")))
+        assert watching.ended == ["ok", "judge_failed", "judge_failed", "ok"]
+        assert watching.under_way == 0
+
+    def test_it_is_told_of_those_that_had_no_chance(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        judge, watching = of_file("waits_for_a_program"), Watching()
+        observe(judge, watching)
 
         async def ask() -> None:
-            with pytest.raises(ChangedError):
+            asking = asyncio.ensure_future(run(judge, told(file=tmp_path / "pid")))
+            await asyncio.to_thread(written, tmp_path / "pid")
+            asking.cancel()
+            await asyncio.wait([asking])
+            monkeypatch.setattr(sys, "executable", "/nowhere/python")
+            with pytest.raises(NotStartedError):
                 await run(judge, trace())
 
         running(ask, judge)
-
-    def test_a_module_that_ends_its_process_says_so(self, tmp_path: Path) -> None:
-        file = tmp_path / "judged.py"
-        good = (
-            "import os, sys\nfrom judges.code import judge\n@judge(version='1')\ndef good(trace) -> bool: return True\n"
-        )
-        file.write_text(good)
-        judge = make("good", {"code": f"{file}:good"})
-        file.write_text(f"{good}os._exit(9)\n")
-        (found,) = judged(judge, trace())
-        assert found.note == "did not start: ended by itself (exit code 9)"
+        assert (watching.ended, watching.under_way) == (["cancelled", "internal_error"], 0)
 
 
 class TestEnded:
@@ -255,7 +315,7 @@ class TestEnded:
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
         async def ask() -> None:
-            with pytest.raises(OSError, match="No such file"):
+            with pytest.raises(NotStartedError, match="did not start: No such file or directory"):
                 await run(judge, trace())
 
         running(ask, judge)
@@ -268,6 +328,12 @@ class TestEnded:
         judged(judge, trace())
         wait_for_end(left)
         gc.collect()  # the connection that nobody closed
+
+
+def cpu_s(pid: int) -> float:
+    """Read how much CPU time a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 PARENT = """
@@ -305,14 +371,37 @@ class TestParent:
             for pid in (*children, grandchild):
                 wait_for_end(pid)
 
-    def test_a_process_that_never_lets_go_of_its_lock_ends_soon_after_its_time_limit(self, tmp_path: Path) -> None:
+    def test_a_process_that_never_lets_go_of_its_lock_ends_with_the_worker(self, tmp_path: Path) -> None:
         names = ("has_link", "holds_the_lock_of_the_interpreter")
-        with Program("-c", PARENT.replace("1000", "1.0"), FILE, "x", *names, folder=tmp_path) as parent:
+        with Program("-c", PARENT, FILE, "x", *names, folder=tmp_path) as parent:
             parent.wait_for("asked")
             children = wait_until(lambda: len(processes(parent.pid)) == 2 and processes(parent.pid))
+            wait_until(lambda: max(map(cpu_s, children)) > 1, 30, "a process to hold its lock")
             parent.kill()
             for pid in children:
-                wait_for_end(pid)
+                wait_for_end(pid, 3)
+
+    def test_one_that_holds_its_lock_while_it_is_imported_ends_too(self, tmp_path: Path) -> None:
+        (tmp_path / "beside.py").touch()
+        (tmp_path / "judged.py").write_text(f"import beside\n{TestBegunAnew.GOOD.format('True')}")
+        spin = "import re\nre.match('(a+)+$', 'a' * 64 + 'b')\n"
+        change = f"open('beside.py', 'w').write({spin!r})\n\nasync def main():"
+        parent_text = PARENT.replace("async def main():", change).replace("await evaluate(idle, trace, None)", "")
+        names = ("good", "good")
+        with Program("-c", parent_text, tmp_path / "judged.py", "x", *names, folder=tmp_path) as parent:
+            parent.wait_for("asked")
+            (child,) = wait_until(lambda: len(processes(parent.pid)) == 1 and processes(parent.pid))
+            wait_until(lambda: cpu_s(child) > 1, 30, "a process to hold its lock")
+            parent.kill()
+            wait_for_end(child, 3)
+
+    def test_memory_that_runs_out_takes_a_judge_first(self, tmp_path: Path) -> None:
+        (tmp_path / "judged.py").write_text(
+            "from judges.code import Score, judge\n@judge\ndef marked(trace) -> Score:\n"
+            "    return Score(1, label=open('/proc/self/oom_score_adj').read().strip())\n"
+        )
+        (found,) = judged(make("marked", {"code": f"{tmp_path / 'judged.py'}:marked"}), trace())
+        assert found.scores[0].label == "1000"
 
     def test_no_process_outlives_a_worker_that_closes_nothing(self, tmp_path: Path) -> None:
         with Program("-c", PARENT, FILE, "", "has_link", folder=tmp_path) as parent:

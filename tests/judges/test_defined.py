@@ -173,6 +173,12 @@ RESULTS: Mapping[str, tuple[object, object, Score]] = {
         "bug",
         scored(0.0, "bug", "bug", passed=False),
     ),
+    "a label with a stroke": ({"labels": {"yes|no": 1, "b": 0}}, "Yes|No.", scored(1.0, 1.0, "yes|no")),
+    "a label with an accent of its own": (
+        {"labels": ["gut", "mäßig"], "pass": ["gut"]},
+        "ma\u0308ßig",
+        scored(0.0, "mäßig", "mäßig", passed=False),
+    ),
     "a label with an umlaut": (
         {"labels": ["gut", "MÄSSIG"], "pass": ["gut"]},
         "mässig",
@@ -203,6 +209,30 @@ class TestResults:
     @pytest.mark.parametrize(("result", "metric"), METRICS.values(), ids=METRICS)
     def test_are_described(self, result: object, metric: Metric) -> None:
         assert judge(result=result).metrics == (metric,)
+
+    @pytest.mark.parametrize(
+        ("labels", "menu", "words"),
+        [
+            (["a", "b", "c"], "a|b|c", "a | b | c"),
+            (["a|b", "c"], "a|b / c", "a|b / c"),
+            (["a|b", "c / d", "e"], "a|b // c / d // e", "a|b // c / d // e"),
+        ],
+    )
+    def test_a_menu_is_divided_by_what_no_label_holds_and_is_no_choice(
+        self, labels: list[str], menu: str, words: str
+    ) -> None:
+        made = judge(result={"labels": labels, "pass": labels[:1]})
+        assert f'"result": "{menu}"' in made.fixed_parts[0]
+        assert made.metrics[0].scale == words
+        assert assessed(made, BARE, menu).reason == "invalid_answer"
+        assert assessed(made, BARE, labels[-1]).outcome == "scored"
+
+    def test_the_order_of_what_passes_makes_no_other_judge(self) -> None:
+        def of(*passing: str) -> Judge:
+            return judge(result={"labels": ["a", "b", "c"], "pass": list(passing)})
+
+        assert (of("b", "a").version, of("b", "a").metrics) == (of("a", "b").version, of("a", "b").metrics)
+        assert of("c", "a").version != of("a", "b").version
 
     def test_unknown_abstains_only_for_yes_and_no(self) -> None:
         assert assessed(judge(), BARE, "unknown").outcome == "abstained"

@@ -1,5 +1,6 @@
 """Every mistake in a definition is told in one line: the key in the table, and the mend."""
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -9,7 +10,7 @@ from judges.defined import DefinitionError, define
 KNOWN = "use inputs, outputs, expectations, conversation, trace"
 PLAIN = "only a plain name may stand in the braces, without paths, filters or calls"
 RESULT = 'must be "yes/no", "boolean", or a table with one of integer, number, labels'
-LABEL = "a label may hold no bracket, no |, no line break and no sign that cannot be seen"
+LABEL = "a label may hold no bracket, no line break and no sign that cannot be seen"
 
 INSTRUCTIONS: Mapping[str, str] = {
     "": "is empty; say what the model is to judge",
@@ -119,6 +120,16 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
         "result.pass_at",
         "must be within the range, from 0 to 0.5",
     ),
+    "a mark that nothing fails": (
+        {"integer": [1, 5], "pass_at": 1},
+        "result.pass_at",
+        "is the bad end of the range, so that nothing could fail; move the mark, or take it out",
+    ),
+    "a mark that nothing fails where low is good": (
+        {"number": [0, 1], "pass_at": 1, "direction": "lower"},
+        "result.pass_at",
+        "is the bad end of the range, so that nothing could fail; move the mark, or take it out",
+    ),
     "a mark with a fraction": ({"integer": [1, 5], "pass_at": 4.5}, "result.pass_at", "must be a whole number"),
     "a direction that is none": (
         {"integer": [1, 5], "direction": "up"},
@@ -132,9 +143,9 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
     ),
     "one label": ({"labels": ["a"], "pass": ["a"]}, "result.labels", "must be from 2 to 50 different labels"),
     "one label twice": (
-        {"labels": ["a", " a "], "pass": ["a"]},
+        {"labels": ["a", "b", " a "], "pass": ["a"]},
         "result.labels",
-        "must be from 2 to 50 different labels",
+        "the label a is there twice; write each once",
     ),
     "no label": ({"labels": []}, "result.labels", "must be from 2 to 50 different labels"),
     "many labels": ({"labels": list(map(str, range(51)))}, "result.labels", "must be from 2 to 50 different labels"),
@@ -169,7 +180,6 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
         "result.labels",
         f"a label must have at most 100 signs: {'b' * 39}…",
     ),
-    "a menu as a label": ({"labels": ["a|b", "c"]}, "result.labels", f"{LABEL}: a|b"),
     "a bracket in a label": ({"labels": ["[a]", "c"]}, "result.labels", f"{LABEL}: [a]"),
     "a line break in a label": ({"labels": ["a\nb", "c"]}, "result.labels", f"{LABEL}: a b"),
     "a sign nobody sees in a label": ({"labels": ["a\u200b", "c"]}, "result.labels", f"{LABEL}: a[U+200B]"),
@@ -205,6 +215,11 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
         {"labels": {"a": 1, "b": 0}, "pass": ["a", "b"]},
         "result.pass",
         "names all labels, so that nothing could fail; leave one out",
+    ),
+    "a pass set worth less": (
+        {"labels": {"good": 2, "fair": 1, "poor": 0}, "pass": ["good", "poor"]},
+        "result.pass",
+        "poor passes and is worth less than fair, which fails; give the better labels the higher numbers",
     ),
     "a pass set of others": (
         {"labels": ["fine", "bad"], "pass": ["fin"]},
@@ -298,7 +313,6 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
         "custom_prompt",
         "the labels a and A overlap: an answer in another case or with a full stop fits both; rename one",
     ),
-    "a choice that is a menu": ({"custom_prompt": "[[a|b]] [[c]] {{ outputs }}"}, "custom_prompt", f"{LABEL}: a|b"),
     "a choice without a number": (
         {"custom_prompt": "[[a]] [[b]] {{ outputs }}", "values": {"a": 1}},
         "values",
@@ -387,7 +401,7 @@ ANSWERS: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     ),
     "an empty key": ({"form": "template", "result_key": ""}, "answer.result_key", "must be a string of 1 to 64 signs"),
 }
-NAMING = "rename it: small letters, digits and _, a letter first, at most 64 signs"
+NAMING = "rename it: at most 64 small letters, digits and '_', a letter first"
 
 
 def refused(table: Mapping[str, object], name: str = "mine") -> tuple[str, str]:
@@ -454,3 +468,17 @@ def test_names_that_make_no_metric_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["a", "a" * 64, "a_1"])
 def test_other_names_will_do(name: str) -> None:
     assert define(name, {"instructions": "{{ outputs }}"}).metric_names == (name,)
+
+
+def test_tokens_that_hold_no_round_are_refused_with_the_least_that_do() -> None:
+    def reading(max_tokens: int, text: str = "Is {{ trace }} so?") -> Mapping[str, object]:
+        return {"instructions": text, "max_tokens": max_tokens}
+
+    key, mend = refused(reading(3_000))
+    found = re.fullmatch(r"does not hold the first round, whatever the trace; at least (\d+) do, and a few .*", mend)
+    assert key == "max_tokens"
+    assert found is not None
+    least = int(found[1])
+    assert define("mine", reading(least)).exploration is not None
+    assert refused(reading(least - 1000)) == (key, mend)
+    assert refused(reading(least, "Is {{ trace }} so? " * 1000))[0] == key

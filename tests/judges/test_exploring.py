@@ -1,6 +1,5 @@
 """A judge model reads a trace by tools: what it is told, what tools that fail do, and how the loop ends."""
 
-import asyncio
 import json
 import re
 import threading
@@ -11,7 +10,6 @@ import pytest
 from explorations import (
     TRACE,
     UNKNOWN,
-    Counting,
     call,
     calling,
     check_structure,
@@ -22,14 +20,12 @@ from explorations import (
     run_ticking,
 )
 from judge_traces import yes_no_text
-from msgspec import structs
 
-from judges.evaluate import Clock, evaluate
+from judges.evaluate import evaluate
+from judges.exploration import Limits
 from judges.models.lexical import LexicalModel
-from judges.models.model import ChatRequest, ChatResponse
 from judges.models.scripted import ScriptedModel, Step
 from judges.prompt import Block, Message, Prompt, marked
-from judges.verdict import Assessment, Call
 
 YES = yes_no_text("yes", "Let's think step by step. It is so.")
 NO = yes_no_text("no", "Let's think step by step. It is not.")
@@ -37,6 +33,10 @@ NO_CALL = "Not carried out: no tool can be called any more."
 LAST = (
     "You can call no further tool: the limit is reached. Give your answer now, from what you have read, in exactly the"
     " form that was asked and with nothing around it."
+)
+READ_FIRST = (
+    "You have not read anything of the trace yet, so this cannot be your answer. Read the trace first, by calling the"
+    " tools. Answer then."
 )
 
 
@@ -82,13 +82,10 @@ class TestReading:
         assert contents(model.requests[1]) == [material("0"), material("1"), material("2")]
         assert threading.get_ident() not in threads
 
-    def test_a_verdict_without_a_look_counts(self) -> None:
-        assessment = judged(exploring(), ScriptedModel([YES]))
-        assert (assessment.outcome, course(assessment)["rounds"]) == ("scored", 0)
-
-    def test_the_built_in_model_answers_at_once(self) -> None:
+    def test_the_built_in_model_calls_the_first_tool_and_answers(self) -> None:
         assessment = judged(exploring(), LexicalModel())
-        assert (assessment.outcome, len(assessment.calls), course(assessment)["tool_calls"]) == ("scored", 1, {})
+        assert (assessment.outcome, len(assessment.calls)) == ("scored", 2)
+        assert course(assessment)["tool_calls"] == {"read": 1}
 
     def test_what_a_model_thinks_aloud_before_a_call_stays_in_the_history(self) -> None:
         aloud = "<think>Where to look?</think>"
@@ -107,9 +104,56 @@ class TestReading:
         assert found[1] not in planted
 
 
+class TestNothingRead:
+    """A verdict on a trace of which nothing was read is a guess, however well it is put."""
+
+    NOTE = "the model answers without reading anything of the trace"
+
+    def test_an_answer_without_a_look_is_sent_back(self) -> None:
+        model = ScriptedModel([YES, calling(), NO])
+        assessment = judged(exploring(), model)
+        assert (assessment.outcome, course(assessment)["rounds"]) == ("scored", 1)
+        assert [score.label for score in assessment.scores] == ["no"]
+        first, second, third = model.requests
+        assert second.messages == (*first.messages, Message("assistant", YES), Message("user", READ_FIRST))
+        assert (second.may_call, second.tools) == (True, first.tools)
+        check_structure(third)
+
+    @pytest.mark.parametrize(
+        "steps",
+        [[YES], [calling(call("erase")), YES, YES], [YES, calling(call("erase")), YES]],
+        ids=["twice", "after a call that gave nothing", "before and after it"],
+    )
+    def test_only_once(self, steps: list[Step | str]) -> None:
+        assessment = judged(exploring(), ScriptedModel(steps))
+        assert (assessment.outcome, assessment.reason, assessment.note) == ("unscored", "invalid_answer", self.NOTE)
+        assert len(assessment.calls) == max(2, len(steps))
+
+    def test_an_empty_one_is_no_answer(self) -> None:
+        assessment = judged(exploring(), ScriptedModel([" "]))
+        assert (assessment.reason, assessment.note, len(assessment.calls)) == (
+            "invalid_answer",
+            "the answer is empty",
+            1,
+        )
+
+    def test_the_rounds_end_without_a_verdict(self) -> None:
+        model = ScriptedModel([calling(call("erase"))])
+        assessment = judged(exploring(Limits(max_rounds=3)), model)
+        assert (assessment.reason, assessment.note) == (
+            "over_budget",
+            "nothing of the trace was read before max_rounds",
+        )
+        assert [request.may_call for request in model.requests] == [True] * 3
+
+    def test_beside_other_variables_too(self) -> None:
+        judge = replace(exploring(), prompts=lambda _: (Prompt("Read the trace.", (Block("outputs", "Done."),)),))
+        assert judged(judge, ScriptedModel([YES])).note == self.NOTE
+
+
 class TestTools:
     def told(self, step: Step, tool: Callable[[str], str] = str) -> tuple[list[str], object]:
-        model = ScriptedModel([step, YES])
+        model = ScriptedModel([step, calling(call(call_id="then")), YES])
         assessment = judged(exploring(tool=tool), model)
         assert assessment.outcome == "scored"
         check_structure(model.requests[1])
@@ -120,8 +164,8 @@ class TestTools:
 
     def test_names_of_unknown_ones_stay_out_of_the_verdict(self) -> None:
         """They are the model's words, or those of a trace that speaks through it."""
-        assessment = judged(exploring(), ScriptedModel([calling(call("My name is Ann.")), YES]))
-        assert course(assessment)["tool_calls"] == {"unknown": 1}
+        assessment = judged(exploring(), ScriptedModel([calling(call("My name is Ann.")), calling(), YES]))
+        assert course(assessment)["tool_calls"] == {"read": 1, "unknown": 1}
 
     def test_one_that_breaks_is_told_of_by_the_kind_of_error_alone(self) -> None:
         def breaking(_: str) -> str:
@@ -152,13 +196,13 @@ class TestTools:
     def test_one_that_overruns_is_left_alone(self) -> None:
         over = threading.Event()
         try:
-            model = ScriptedModel([calling(call("hang"), call()), YES])
+            model = ScriptedModel([calling(), calling(call("hang"), call()), YES])
             judge = exploring(hang=lambda _: str(over.wait(60)))
             assessment = run_ticking(evaluate(judge, TRACE, model))
         finally:
             over.set()
         assert (assessment.outcome, course(assessment)["tool_errors"]) == ("scored", 2)
-        assert contents(model.requests[1]) == [
+        assert contents(model.requests[2])[1:] == [
             "The tool did not end within 5 s. Ask for less, or in another way.",
             "Not carried out: the tools are still at work on a call that did not end. Answer with what you have read.",
         ]
@@ -249,9 +293,10 @@ class TestEnds:
         assert (assessment.outcome, len(assessment.calls)) == ("scored", 32)
         last, after = model.requests[-2:]
         assert (last.may_call, after.may_call) == (False, False)
-        assert last.messages[-1] == Message("user", LAST)
+        said = f"{material('read {}')}\n\n{LAST}"
+        assert last.messages[-1] == Message("tool", said, tool_call_id=last.messages[-1].tool_call_id)
         check_structure(after)
-        assert [message.content for message in after.messages[-3:]] == ["", NO_CALL, LAST]
+        assert [message.content for message in after.messages[-3:]] == [said, "", f"{NO_CALL}\n\n{LAST}"]
         assert (course(assessment)["rounds"], course(assessment)["tool_errors"]) == (30, 1)
 
     def test_calls_without_a_text_twice_are_no_answer(self) -> None:
@@ -262,39 +307,3 @@ class TestEnds:
         assessment = judged(exploring(), ScriptedModel([calling(text=YES)]))
         assert (assessment.outcome, len(assessment.calls)) == ("scored", 31)
         assert course(assessment)["ended_by"] == "max_rounds"
-
-
-class TestDeadline:
-    class Waiting(Counting):
-        """Says when a request no longer waits, as a worker's models do; the third is never answered."""
-
-        async def complete(self, request: ChatRequest) -> ChatResponse:
-            assert request.begins is not None
-            earlier = (Call(1.0, 1.0, "rate_limited"),)
-            request.begins(earlier)
-            if len(self.requests) == 2:
-                await asyncio.Event().wait()
-            return structs.replace(await super().complete(request), failed=earlier)
-
-    def test_covers_the_whole_loop_and_keeps_the_calls_before(self) -> None:
-        assessment = self.judged(self.Waiting([calling()]), 100)
-        assert (assessment.reason, assessment.note) == ("timeout", "no verdict within 100 s")
-        assert [one.status for one in assessment.calls] == [*["rate_limited", "ok"] * 2, "rate_limited", "timeout"]
-        assert assessment.calls[-1].duration_s > 80
-        assert course(assessment)["rounds"] == 2
-
-    def test_covers_the_tools_too(self) -> None:
-        over = threading.Event()
-        try:
-            assessment = self.judged(self.Waiting([calling(call("hang"))]), 3, lambda _: str(over.wait(60)))
-        finally:
-            over.set()
-        assert (assessment.reason, [one.status for one in assessment.calls]) == ("timeout", ["rate_limited", "ok"])
-
-    @staticmethod
-    def judged(model: Counting, deadline_s: float, hang: Callable[[str], str] = str) -> Assessment:
-        async def judged() -> Assessment:
-            time = asyncio.get_running_loop().time
-            return await evaluate(exploring(hang=hang), TRACE, model, Clock(time, time), deadline_s)
-
-        return run_ticking(judged())

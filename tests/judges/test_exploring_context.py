@@ -1,18 +1,32 @@
 """A context that is full: the oldest exchange goes first, and what goes is counted."""
 
+import re
+from dataclasses import replace
+
 import pytest
-from explorations import SETTINGS, Counting, call, calling, check_structure, contents, course, exploring, judged
+from explorations import SETTINGS, TRACE, Counting, call, calling, check_structure, contents, course, exploring, judged
 from judge_traces import yes_no_text
 from msgspec import structs
 
-from judges.exploration import Limits
-from judges.exploring.conversation import WITHHELD, Conversation
+from judges.exploration import Exploration, Limits
+from judges.exploring.conversation import Conversation
 from judges.exploring.course import Course
+from judges.exploring.results import returned
 from judges.models.model import ChatRequest, ChatResponse, InputTooLongError
 from judges.models.scripted import ScriptedModel, Step
 from judges.prompt import Message, ToolCall
+from judges.trace_tools import TraceToolbox
+from tracejudge import Span
 
 YES = yes_no_text("yes")
+CUT = (
+    r"Of the 100000 bytes of this result only the first (\d+) are shown, for no more fit\. Ask for the rest in parts:"
+    r" by a max_content_length of (\d+) at most, by fewer results, or by a search\."
+)
+WITHHELD = (
+    r"This result of 100000 bytes is longer than what is left of your context or of the budget, and was left out\. Ask"
+    r" for less: by a max_content_length of (\d+) at most, by fewer results, or by a search\."
+)
 SMALL = structs.replace(SETTINGS, max_input_tokens=2_000)
 
 
@@ -54,14 +68,51 @@ class TestKnown:
         assessment = judged(exploring(long=lambda _: "x" * 100_000), model)
         assert assessment.outcome == "scored"
         first, second, third = contents(model.requests[1])
-        assert (second, WITHHELD in first + third) == (WITHHELD, False)
+        assert first.count("\n") == third.count("\n") == 2
+        found = re.fullmatch(rf"<<(.*)>>\n(x+)\n<<end \1>>\n{CUT}", second)
+        assert found is not None
+        assert int(found[3]) == len(found[2]) > 500
+        assert int(found[4]) < 1_000
         assert course(assessment)["results_withheld"] == 1
+        assert course(assessment)["exchanges_dropped"] == 0
+
+    def test_one_of_which_not_even_the_beginning_fits_is_left_out(self) -> None:
+        model = ScriptedModel(
+            [calling(), calling(call("long")), YES], structs.replace(SETTINGS, max_input_tokens=1_000)
+        )
+        assessment = judged(exploring(long=lambda _: "x" * 100_000), model)
+        assert assessment.outcome == "scored"
+        found = re.fullmatch(WITHHELD, contents(model.requests[2])[1])
+        assert found is not None
+        assert 100 <= int(found[1]) < 500
+        assert course(assessment)["results_withheld"] == 1
+
+    def test_calls_as_a_model_makes_them_first_get_on_in_a_small_context(self) -> None:
+        """Tools give 100 kB unless asked for less; a context of 20,000 tokens holds less than that."""
+        trace = structs.replace(TRACE, spans=[Span("a", "run", outputs={"text": "word " * 200_000})])
+        judge = replace(exploring(), exploration=Exploration(TraceToolbox))
+        parts = range(5)
+
+        def step(request: ChatRequest) -> Step:
+            told = contents(request)
+            if len(told) == len(parts):
+                return Step(YES)
+            size = re.search("max_content_length of ([0-9]+)", told[0]) if told else None
+            arguments = '{"span_id": "a"}' if size is None else f'{{"span_id": "a", "max_content_length": {size[1]}}}'
+            return calling(call("get_span", arguments, f"c{len(told)}"))
+
+        model = Counting([step], structs.replace(SETTINGS, max_input_tokens=20_000))
+        assessment = judged(judge, model, trace)
+        first, *others = contents(model.requests[-1])
+        assert (assessment.outcome, course(assessment)["results_withheld"]) == ("scored", 1)
+        assert len(first) > 8_000
+        assert all(re.fullmatch(r"<<.*\n.*\n<<end.*>>", other) and len(other) > 4_000 for other in others)
         assert course(assessment)["exchanges_dropped"] == 0
 
     def test_one_too_long_by_itself_takes_no_older_one_along(self) -> None:
         model = ScriptedModel([calling(), calling(call("long")), YES], SMALL)
         assessment = judged(exploring(long=lambda _: "x" * 100_000), model)
-        assert [told == WITHHELD for told in contents(model.requests[2])] == [False, True]
+        assert [bool(re.search(CUT, told)) for told in contents(model.requests[2])] == [False, True]
         assert course(assessment)["exchanges_dropped"] == 0
 
     def test_an_answer_that_is_itself_too_long_is_forgotten(self) -> None:
@@ -96,9 +147,13 @@ class TestSaidByTheEndpoint:
         assert model.refused == 1
 
     def test_the_newest_alone_is_withheld_at_last(self) -> None:
-        model = Full([calling(call("long")), YES], 5_000)
+        model = Full([calling(call("long")), YES, YES], 1_000)
         assessment = judged(exploring(long=lambda _: "x" * 100_000), model)
-        assert (assessment.outcome, contents(model.requests[-1])) == ("scored", [WITHHELD])
+        assert re.fullmatch(WITHHELD, contents(model.requests[-1])[0])
+        assert (assessment.reason, assessment.note) == (
+            "invalid_answer",
+            "the model answers without reading anything of the trace",
+        )
 
     @pytest.mark.parametrize("steps", [[YES], [calling(), YES]], ids=["at once", "after a round"])
     def test_when_nothing_is_left_to_leave_out_it_is_too_long(self, steps: list[Step | str]) -> None:
@@ -123,7 +178,7 @@ class TestConversation:
         empty = Conversation(head, (), Course()).size.total
         conversation = Conversation(head, (), Course())
         for text in ("é" * 1_000, "long " * 1_000, ""):
-            conversation.add(asked, [Message("tool", text, tool_call_id="1")])
+            conversation.add(asked, [returned("1", text)])
         assert conversation.size.total > 7_000
         assert not conversation.shorten(lambda _: False)
         assert (conversation.size.total, list(conversation.messages)) == (empty, head)

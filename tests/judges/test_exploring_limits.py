@@ -1,12 +1,13 @@
 """Rounds, tokens and USD of an exploration: at a limit the verdict is asked for while it can still be paid."""
 
+import re
+
 import pytest
 from explorations import PRICED, SETTINGS, Counting, call, calling, check_structure, contents, course, exploring, judged
 from judge_traces import yes_no_text
 from msgspec import structs
 
 from judges.exploration import Limits
-from judges.exploring.conversation import WITHHELD
 from judges.judge import Judge
 from judges.models.model import ChatRequest, ChatResponse, ModelSettings, Price
 from judges.models.scripted import Step
@@ -49,10 +50,10 @@ class TestRounds:
         assert all(request.tools == model.requests[0].tools for request in model.requests)
         check_structure(model.requests[-1])
 
-    def test_with_none_the_verdict_is_asked_for_at_once(self) -> None:
+    def test_with_none_there_is_no_verdict(self) -> None:
         model = Reader()
-        assert judged(exploring(Limits(max_rounds=0)), model).outcome == "scored"
-        assert [request.may_call for request in model.requests] == [False]
+        assessment = judged(exploring(Limits(max_rounds=0)), model)
+        assert (assessment.reason, model.requests) == ("over_budget", [])
 
 
 class TestTokens:
@@ -73,11 +74,20 @@ class TestTokens:
         assert course(assessment)["ended_by"] == "max_tokens"
         assert spent(assessment) > 80_000
 
-    def test_a_result_that_the_budget_does_not_hold_is_withheld_and_may_be_asked_for_in_parts(self) -> None:
+    def test_a_result_that_the_budget_does_not_hold_is_begun_and_may_be_asked_for_in_parts(self) -> None:
         model = Reader()
         assessment = judged(paging(300_000, max_tokens=30_000), model)
         assert assessment.outcome == "scored"
-        assert (contents(model.requests[1]), model.requests[1].may_call) == ([WITHHELD], True)
+        (told,) = contents(model.requests[1])
+        found = re.fullmatch(r"<<(.*)>>\n(.*)\n<<end \1>>\n(.*)", told)
+        assert found is not None
+        shown = len(found[2])
+        assert 10_000 < shown < 20_000
+        assert found[3] == (
+            f"Of the 300000 bytes of this result only the first {shown} are shown, for no more fit. Ask for the rest in"
+            f" parts: by a max_content_length of {(shown + 500) // 2} at most, by fewer results, or by a search."
+        )
+        assert model.requests[1].may_call
 
     def test_that_do_not_hold_the_first_requests_are_over_budget(self) -> None:
         model = Reader()

@@ -23,7 +23,7 @@ def breaking(_: str) -> str:
 
 
 NAMES = st.sampled_from(["read", "long", "longer", "breaking", "silent", "no such tool", ""])
-CALLS = st.builds(ToolCall, st.sampled_from(["", "a", "b", "call00001"]), NAMES, st.text(max_size=10))
+CALLS = st.builds(ToolCall, st.sampled_from(["", "a", "b", "call00001"]), NAMES, st.text(max_size=10), st.none())
 ANSWERS = st.sampled_from([yes_no_text("yes"), yes_no_text("perhaps"), "Well.", "", " \n", "<think>" + "so " * 400])
 TEXTS = st.one_of(ANSWERS, st.text(max_size=100))
 ROUNDS = st.builds(lambda calls, text: calling(*calls, text=text), st.lists(CALLS, min_size=1, max_size=18), TEXTS)

@@ -163,7 +163,7 @@ def test_a_limit_in_the_middle_of_the_pages_asks_for_the_verdict(limits: Limits,
 )
 def test_what_is_wrong_with_a_call_is_said_and_the_loop_goes_on(wrong: Step) -> None:
     def task(seen: list[Any]) -> Step:
-        return answer(str(sorted(seen[0]))) if seen else wrong
+        return (wrong, ask("get_trace_info"), answer(str(sorted(seen[0]) if seen else None)))[len(seen)]
 
     assessment = judged(reading(), Worker(task), BIG)
     assert (assessment.outcome, assessment.rationale) == ("scored", "['error']")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from model_client import PROMPT, REQUEST, asks, result, with_tools
 from model_client import anthropic as client
+from msgspec import Raw
 from support.messages import MessagesEndpoint, limited, says
 from support.replies import Behaviour, Reply, calls_tools, failing, rejects, sequence, yes_no
 from support.replies import ToolCall as Wanted
@@ -16,7 +17,8 @@ from support.replies import ToolCall as Wanted
 from judges.models.model import ChatRequest, ChatResponse
 from judges.prompt import Message, ToolCall
 
-SYSTEM = [{"type": "text", "text": "Judge.", "cache_control": {"type": "ephemeral"}}]
+CACHED: dict[str, object] = {"cache_control": {"type": "ephemeral"}}
+SYSTEM = [{"type": "text", "text": "Judge.", **CACHED}]
 BEGINNING = {"role": "user", "content": PROMPT}
 TOOLS = [
     {
@@ -62,7 +64,7 @@ class TestRequest:
                 with_tools(asks(ToolCall("t1", "search", '{"text": "x"}')), result("t1", "Found: x")),
                 [
                     {"role": "assistant", "content": [use("t1", "search", text="x")]},
-                    {"role": "user", "content": [given("t1", "Found: x")]},
+                    {"role": "user", "content": [{**given("t1", "Found: x"), **CACHED}]},
                 ],
                 {"tools": TOOLS},
             ),
@@ -79,7 +81,7 @@ class TestRequest:
                     {"role": "assistant", "content": [word("I look."), use("t1", "search"), use("t2", "root")]},
                     {"role": "user", "content": [given("t1", "nothing"), given("t2", ""), word("Go on.")]},
                     {"role": "assistant", "content": [use("t3", "root")]},
-                    {"role": "user", "content": [given("t3", "A")]},
+                    {"role": "user", "content": [{**given("t3", "A"), **CACHED}]},
                 ],
                 {"tools": TOOLS},
             ),
@@ -142,7 +144,10 @@ class TestResponse:
             (
                 says({"type": "thinking", "thinking": "?"}, TEXT, USE, stop_reason="tool_use"),
                 ChatResponse(
-                    "I look.", response_id="msg_0", tool_calls=(ToolCall("toolu_9", "search", '{"text":"x"}'),)
+                    "I look.",
+                    response_id="msg_0",
+                    tool_calls=(ToolCall("toolu_9", "search", '{"text":"x"}'),),
+                    opaque=Raw(b'[["thinking",{"type": "thinking", "thinking": "?"}],["text",null],["tool_use",null]]'),
                 ),
             ),
             (

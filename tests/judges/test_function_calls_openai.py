@@ -220,6 +220,16 @@ class TestEndpointThatWantsToolsNamed:
         one.ask()
         assert not {"tools", "tool_choice"} & endpoint.calls[-1].body.keys()
 
+    def test_is_known_only_once_it_answered(self, endpoint: ChatEndpoint) -> None:
+        """One that refuses both ways would be sent the tools for nothing, and may call them."""
+        endpoint.behaviour = failing(400, WANTED)
+        one = client(endpoint.base_url)
+        one.fails(self.LAST)
+        endpoint.forget()
+        endpoint.behaviour = yes_no()
+        one.ask(self.LAST)
+        assert "tools" not in endpoint.calls[0].body
+
     def test_keeps_what_it_is_asked_for_otherwise(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = needs_tools(rejects("response_format", yes_no()))
         client(endpoint.base_url).ask(self.LAST)

@@ -1,8 +1,11 @@
 """A judge in code on live traffic: it scores, what hangs or crashes it is unscored, and the others go on."""
 
+import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
+import redis
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 
@@ -34,7 +37,7 @@ def test_traces_that_break_a_judge_in_code_cost_no_other_its_score(pipeline: Pip
     assert unscored == {
         traces[3].trace_id: ("by_the_trace", "judge_failed", "took longer than 1 s"),
         traces[20].trace_id: ("by_the_trace", "judge_failed", "ended by itself (exit code 3)"),
-        traces[21].trace_id: ("by_the_trace", "judge_failed", "raised ValueError"),
+        traces[21].trace_id: ("by_the_trace", "judge_failed", f"raised ValueError in {FILE.name}:{_raising_line()}"),
     }
     scores = Counter((score.metric, score.value, score.passed) for verdict in verdicts for score in verdict.scores)
     assert scores == {("by_the_trace", 1.0, True): 57, ("has_link", 0.0, False): 60}
@@ -45,6 +48,35 @@ def test_traces_that_break_a_judge_in_code_cost_no_other_its_score(pipeline: Pip
     assert page.total("tracejudge_verdicts_total", judge="has_link", outcome="fail") == 60
 
 
+def test_a_judge_that_cannot_be_imported_for_a_while_costs_no_score(pipeline: Pipeline, tmp_path: Path) -> None:
+    beside, file = tmp_path / "beside.py", tmp_path / "judged.py"
+    beside.touch()
+    file.write_text("import beside\nfrom judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
+    rules = [{"name": "all", "judges": ["good"]}]
+    worker = pipeline.worker(rules=rules, judges={"good": {"code": f"{file}:good"}})
+    beside.unlink()
+    pipeline.publish(make_traces(5))
+    said = "the judge good cannot judge: did not start: cannot be imported (ModuleNotFoundError: "
+    worker.program.wait_for(re.escape(said))
+    wait_until(lambda: worker.program.stderr.count('"batch parked"') == len(_waiting(pipeline)), 20, "all to be parked")
+    beside.touch()
+    for name in (pipeline.keys.leases, pipeline.keys.ready("code")):
+        pipeline.store.call(partial(_make_due, name, _waiting(pipeline)))
+    account = pipeline.settled(5)
+    assert (account.chosen, account.scored, account.unscored, account.dead, account.lost) == (5, 5, 0, 0, 0)
+    assert worker.program.output.count(said) == 1, "once, and not for each trace"
+
+
+def test_a_judge_goes_on_as_it_was_read(pipeline: Pipeline, tmp_path: Path) -> None:
+    file = tmp_path / "judged.py"
+    file.write_text("from judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
+    rules = [{"name": "all", "judges": ["good"]}]
+    pipeline.worker(rules=rules, judges={"good": {"code": f"{file}:good"}})
+    file.write_text("while writing it, an editor leaves what is no Python")
+    pipeline.publish(make_traces(5))
+    assert pipeline.settled(5).scored == 5
+
+
 def test_no_process_of_a_judge_outlives_its_worker(pipeline: Pipeline) -> None:
     worker = pipeline.worker(rules=RULES, judges=TABLES)
     pipeline.publish(make_traces(40, tags={"do": "nothing"}))
@@ -53,6 +85,19 @@ def test_no_process_of_a_judge_outlives_its_worker(pipeline: Pipeline) -> None:
     assert len(judging) in {2, 3}
     assert worker.program.terminate() == 0
     wait_until(lambda: not any(map(_is_running, judging)), 5, "the processes of its judges to end")
+
+
+def _waiting(pipeline: Pipeline) -> list[bytes]:
+    return pipeline.store.call(lambda client: client.zrange(pipeline.keys.leases, 0, -1))
+
+
+def _make_due(name: str, batches: list[bytes], client: redis.Redis) -> None:
+    """Let the time of parked batches have come: it is a minute."""
+    client.zadd(name, dict.fromkeys(batches, 1), xx=True)
+
+
+def _raising_line() -> int:
+    return FILE.read_text(encoding="utf-8").splitlines().index("            raise ValueError(SECRET)") + 1
 
 
 def _judging(worker: int) -> list[int]:

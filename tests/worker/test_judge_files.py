@@ -10,7 +10,7 @@ import pytest
 from judges.catalog import catalogue, configured
 from worker import configuration, files
 from worker.configuration import load
-from worker.judge_files import read_judge
+from worker.judge_files import check, read_judge
 from worker.settings import Settings, SettingsError
 
 FILE = "tracejudge.toml"
@@ -78,6 +78,48 @@ def test_other_files_of_the_folder_are_let_be() -> None:
         write(name, b"\xff")
     Path("mine/folder.toml").mkdir()
     assert list(load({}).judges) == ["kind"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file() -> None:
+    write(FILE, b"\xef\xbb\xbfjudges_folder = 'mine'\n")
+    write("mine/kind.toml", b"\xef\xbb\xbf" + POLITE.encode())
+    write("mine/facts.toml", FACTS)
+    write("mine/facts.yaml", b"\xef\xbb\xbf" + TEMPLATE.encode())
+    found = versions(load({}))
+    write("mine/kind.toml", POLITE)
+    write("mine/facts.yaml", TEMPLATE)
+    assert versions(load({})) == found
+
+
+def test_a_file_may_end_in_capitals() -> None:
+    write(FILE, "judges_folder = 'mine'")
+    write("mine/kind.TOML", POLITE)
+    assert list(load({}).judges) == ["kind"]
+    assert read_judge(Path("mine/kind.TOML")).name == "kind"
+    write("mine/kind.toml", POLITE)
+    assert said() == (
+        "mine/kind.toml: the judge kind is there twice: mine/kind.TOML bears that name too; rename one of them, or "
+        "take it out"
+    )
+
+
+def test_a_table_beside_the_file_that_defines_its_judge_is_told_of_the_file() -> None:
+    write(FILE, "judges_folder = 'mine'\n[judges.kind]\nresult = 'boolean'\n")
+    write("mine/kind.toml", POLITE)
+    assert said() == (
+        f"{FILE}: judges.kind: the judge kind is defined in mine/kind.toml; write what is to be changed there, and "
+        "take this table out"
+    )
+
+
+@pytest.mark.parametrize("above", ["", POLITE])
+def test_a_file_with_the_heading_of_a_configuration_is_told_where_its_keys_stand(above: str) -> None:
+    write("kind.toml", f"{above}[judges.kind]\n{POLITE}")
+    with pytest.raises(SettingsError) as caught:
+        check(read_judge(Path("kind.toml")))
+    assert str(caught.value) == (
+        "kind.toml: judges: in a judge's own file the keys stand at the top; take the line [judges.NAME] out"
+    )
 
 
 def test_the_folder_is_relative_to_the_file_that_names_it() -> None:
@@ -323,14 +365,14 @@ def test_a_pipe_is_no_file_of_python() -> None:
 @pytest.mark.parametrize(
     ("code", "mend"),
     [
-        ("folder.py:x", "cannot be imported (it is a folder)"),
+        ("folder.py:x", "(it is a folder)"),
         ("a\\u0000.py:x", 'must be "package.module:name" or "file.py:name"'),
     ],
 )
 def test_a_path_that_is_no_file_of_python_is_told(code: str, mend: str) -> None:
     write("mine/kind.toml", f'code = "{code}"')
     Path("mine/folder.py").mkdir()
-    assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}).endswith(f": {mend}")
+    assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}).endswith(mend)
 
 
 @pytest.mark.parametrize("name", ["mine", "mine/kind.toml", "mine/facts.yaml"])

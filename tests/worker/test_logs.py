@@ -5,12 +5,14 @@ import json
 import logging
 import math
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import structlog
+from celery import platforms
 from celery.worker.consumer import consumer as celery_consumer
 
 from worker import logs
@@ -290,3 +292,11 @@ def test_where_a_broker_is_and_why_it_is_not_there_stays_readable(written: Writt
         f"consumer: Cannot connect to {shown};{shown}: ConnectionError from ConnectionRefusedError.\n...",
         "consumer: Connection to broker lost. (ConnectionError from ConnectionRefusedError)",
     ]
+
+
+def test_who_runs_as_root_is_told_so_in_words_of_ours(written: Written) -> None:
+    text = platforms.ROOT_DISCOURAGED.format(uid=0, euid=0, gid=0, egid=0)
+    logging.getLogger("py.warnings").warning(
+        "%s", warnings.formatwarning(text, RuntimeWarning, "celery/platforms.py", 841)
+    )
+    assert written.line["event"] == "the worker runs as root; run it as a user of its own, who may only read its files"

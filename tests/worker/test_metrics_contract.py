@@ -76,6 +76,9 @@ EXTRA = {
     "late_feedback_verdicts_total": counter("service", "judge", "metric", "outcome"),
     "fabricated_evidence_total": counter(*SERIES),
     "panel_member": gauge("judge", "judge_model"),
+    "explorations_total": counter("judge", "ended_by"),
+    "exploration_rounds": histogram("judge"),
+    "exploration_tool_errors_total": counter("judge"),
 }
 """Ours, beyond the contract."""
 
@@ -242,6 +245,9 @@ def test_series_labels_stand_behind_those_of_every_series(extra: tuple[str, ...]
         "judge_tokens_total": ("judge_model", "judge", "direction"),
         "judge_cost_usd_total": ("judge_model", "judge", "direction"),
         "panel_member": ("judge", "judge_model"),
+        "explorations_total": ("judge", "ended_by"),
+        "exploration_rounds": ("judge",),
+        "exploration_tool_errors_total": ("judge",),
     }
 
 

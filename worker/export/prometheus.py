@@ -12,6 +12,7 @@ from prometheus_client import Counter, Histogram
 
 from judges.verdict import Score, Verdict
 from worker.export.conventions import W3C_SPAN_ID, W3C_TRACE_ID
+from worker.export.explorations import Explorations
 from worker.export.outbox import OutboxEntry, OutboxReader
 from worker.metrics import OUTCOMES, Metrics
 from worker.seats import is_panel
@@ -131,6 +132,7 @@ class Scorekeeper:
         self._metrics = metrics
         self._extra = settings.series_labels
         self._known: dict[tuple[str, ...], _Series] = {}
+        self._explorations = Explorations(metrics)
 
     def count(self, *entries: OutboxEntry) -> None:
         """Count entries: sums first, which are then added once to each counter.
@@ -141,6 +143,8 @@ class Scorekeeper:
         for kind, verdict in ((entry.kind, entry.verdict) for entry in entries):
             if verdict.origin == "late_feedback" and kind == "j" and not is_panel(verdict.judge_model):
                 self._count_late(verdict)
+            if kind == "j":
+                self._explorations.count(verdict)
             if verdict.origin == "live":
                 touched.add(self._count(kind, verdict))
         for series in touched:

@@ -1,10 +1,11 @@
 """Join what a judge found with whose trace it was and how it was chosen."""
 
 import hashlib
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from judges.models.model import Price
-from judges.verdict import Assessment, Verdict
+from judges.verdict import Assessment, Call, Verdict
 from worker.batches import Evaluation, Item
 
 __all__ = ["NO_PRICE", "hashed_user", "make_verdict"]
@@ -33,7 +34,7 @@ def make_verdict(
         earlier_calls: How often the judge model was asked for this evaluation in earlier rounds.
     """
     trace, calls = item.trace, assessment.calls
-    input_tokens, output_tokens = (sum(call.input_tokens for call in calls), sum(call.output_tokens for call in calls))
+    usage = _usage(calls)
     return Verdict(
         evaluation_id=evaluation.id,
         origin=evaluation.origin,
@@ -60,15 +61,28 @@ def make_verdict(
         probability=evaluation.probability,
         # Who complains later is no sample of anything; all other origins were chosen by a known probability.
         weight=0.0 if evaluation.origin == "late_feedback" else 1 / evaluation.probability,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        cost_usd=None if price is None else price.cost_usd(input_tokens, output_tokens),
+        # Absent, as nothing else is known to be the whole.
+        input_tokens=usage.input_tokens if usage else 0,
+        output_tokens=usage.output_tokens if usage else 0,
+        cost_usd=price.cost_usd(*usage) if price and usage else None,
         attempts=earlier_calls + len(calls),
         calls=calls,
         trace_ended_at=trace.ended_at,
         started_at=started_at,
         duration_s=duration_s,
     )
+
+
+class _Usage(NamedTuple):
+    input_tokens: int
+    output_tokens: int
+
+
+def _usage(calls: Sequence[Call]) -> _Usage | None:
+    """Add up what calls took; nothing where one was answered and its endpoint says no tokens: unknown is not free."""
+    if any(call.status == "ok" and not call.input_tokens and not call.output_tokens for call in calls):
+        return None
+    return _Usage(sum(call.input_tokens for call in calls), sum(call.output_tokens for call in calls))
 
 
 def hashed_user(user_id: str | None, key: str) -> str | None:

@@ -6,22 +6,24 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, count
 from typing import Final
 
 from msgspec import Struct, field
 
-from judges.answer import choice
+from judges.answer import choice, folded
 from judges.defined.errors import DefinitionError, listed, nearest, short
 from judges.defined.scales.scale import Rating, Value
 from judges.prompt import INVISIBLE
 
-__all__ = ["LabelList", "Labels", "Places", "labelled"]
+__all__ = ["LabelList", "Labels", "Places", "labelled", "plain"]
 
 _MAX_LABELS: Final = 50
 _MAX_LABEL_CHARS: Final = 100
 _LATIN: Final = str.maketrans("авеікмнорстухјѕԁһӏαβεικνορτυχ", "abeikmhopctyxjsdhlabeikvoptux")
 """Letters of other alphabets, small, that look as Latin ones do, or whose capitals do."""
-_FORBIDDEN: Final = frozenset("[]|\n\r")
+_FORBIDDEN: Final = frozenset("[]\n\r")
+_BETWEEN: Final = "|"
 _HALF: Final = 0.5
 
 
@@ -62,7 +64,7 @@ class Labels:
     @property
     def placeholder(self) -> str:
         """Show the menu."""
-        return json.dumps("|".join(self.labels), ensure_ascii=False)
+        return json.dumps(self._between.join(self.labels), ensure_ascii=False)
 
     @property
     def asked(self) -> str:
@@ -77,7 +79,7 @@ class Labels:
     @property
     def words(self) -> str:
         """Show the menu with blanks."""
-        return " | ".join(self.labels)
+        return f" {self._between.strip()} ".join(self.labels)
 
     @property
     def pass_rule(self) -> str | None:
@@ -102,7 +104,7 @@ class Labels:
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Take a label, and give it back as it was declared."""
-        return self._by_folded[choice(answer, key, tuple(self._by_folded))]
+        return self._by_folded[choice(answer, key, tuple(self._by_folded), self._between)]
 
     def rate(self, value: Value) -> Rating | None:
         """Give the label's place between the lowest and the highest number; without numbers, 1 where it passes."""
@@ -127,7 +129,13 @@ class Labels:
 
     @cached_property
     def _by_folded(self) -> Mapping[str, str]:
-        return {_folded(label): label for label in self.labels}
+        return {folded(label): label for label in self.labels}
+
+    @cached_property
+    def _between(self) -> str:
+        """Choose what stands between labels in a menu: nothing that any of them holds."""
+        longer = (f" {'/' * times} " for times in count(1))
+        return next(sign for sign in chain((_BETWEEN,), longer) if not any(sign in label for label in self.labels))
 
 
 def labelled(
@@ -145,32 +153,38 @@ def labelled(
         places: What the keys of the definition are called.
 
     Raises:
-        DefinitionError: There are too few or too many, one cannot be told from another or shown in a menu, numbers
-            are missing, make no range or are no numbers, or what passes is not declared or not needed.
+        DefinitionError: There are too few or too many, one is there twice, cannot be told from another or shown in a
+            menu, numbers are missing, make no range or are no numbers, or what passes is not declared, not needed, or
+            worth less than what fails.
     """
-    stripped = tuple(dict.fromkeys(map(_plain, labels)))
-    _check_menu(stripped, places.labels)
-    worth = {_plain(label): number for label, number in (numbers or {}).items()}
+    stripped = tuple(map(plain, labels))
+    worth = {plain(label): number for label, number in (numbers or {}).items()}
     if len(worth) < len(numbers or {}):
         raise DefinitionError(places.numbers, "two labels differ in blanks only, or look the same; rename one")
+    _check_menu(stripped, places.labels)
     if numbers is not None:
         _check_numbers(stripped, worth, places)
-    names = tuple(dict.fromkeys(map(_plain, passing or ())))
+    names = tuple(dict.fromkeys(map(plain, passing or ())))
     if passing is None and numbers is None:
         raise DefinitionError(places.passing, f'is missing; name the labels that pass, as ["{short(stripped[0])}"]')
     if passing is not None:
         _check_passing(names, stripped, places.passing)
-    return Labels(stripped, {label: worth[label] for label in stripped if worth}, names)
+        _check_worth(names, worth, places.passing)
+    # In the order of the labels: another order of what passes is no other judge.
+    passes = tuple(label for label in stripped if label in names)
+    return Labels(stripped, {label: worth[label] for label in stripped if worth}, passes)
 
 
 def _check_menu(labels: Sequence[str], key: str) -> None:
     for label in labels:
         _check_label(label, key)
+        if labels.count(label) > 1:
+            raise DefinitionError(key, f"the label {short(label)} is there twice; write each once")
     if not 1 < len(labels) <= _MAX_LABELS:
         raise DefinitionError(key, f"must be from 2 to {_MAX_LABELS} different labels")
     seen: dict[str, str] = {}
     for label in labels:
-        first = seen.setdefault(_folded(label), label)
+        first = seen.setdefault(folded(label), label)
         if first != label:
             said = f"the labels {short(first)} and {short(label)} overlap"
             raise DefinitionError(key, f"{said}: an answer in another case or with a full stop fits both; rename one")
@@ -186,12 +200,12 @@ def _check_looks(labels: Sequence[str], key: str) -> None:
 
 
 def _check_label(label: str, key: str) -> None:
-    if not _folded(label):
+    if not folded(label):
         raise DefinitionError(key, "a label is empty; give it a name or take it out")
     if len(label) > _MAX_LABEL_CHARS:
         raise DefinitionError(key, f"a label must have at most {_MAX_LABEL_CHARS} signs: {short(label)}")
     if _FORBIDDEN & set(label) or INVISIBLE.search(label):
-        what = "may hold no bracket, no |, no line break and no sign that cannot be seen"
+        what = "may hold no bracket, no line break and no sign that cannot be seen"
         raise DefinitionError(key, f"a label {what}: {short(label)}")
 
 
@@ -221,16 +235,21 @@ def _check_passing(passing: Sequence[str], labels: Sequence[str], key: str) -> N
         raise DefinitionError(key, "names all labels, so that nothing could fail; leave one out")
 
 
-def _plain(label: str) -> str:
+def _check_worth(passing: Sequence[str], numbers: Mapping[str, float], key: str) -> None:
+    failing = [label for label in numbers if label not in passing]
+    if not numbers or not failing:
+        return
+    worst, best = min(passing, key=numbers.__getitem__), max(failing, key=numbers.__getitem__)
+    if numbers[worst] < numbers[best]:
+        mend = "give the better labels the higher numbers"
+        raise DefinitionError(key, f"{short(worst)} passes and is worth less than {short(best)}, which fails; {mend}")
+
+
+def plain(label: str) -> str:
     """Take the blanks off; one way to write a letter with an accent is enough."""
     return unicodedata.normalize("NFC", label).strip()
 
 
 def _look(label: str) -> str:
     """Fold whatever a reader would not tell apart."""
-    return " ".join(unicodedata.normalize("NFKC", _folded(label)).casefold().translate(_LATIN).split())
-
-
-def _folded(label: str) -> str:
-    """Fold a label as an answer is folded before it is compared."""
-    return label.strip().removesuffix(".").rstrip().casefold()
+    return " ".join(unicodedata.normalize("NFKC", folded(label)).casefold().translate(_LATIN).split())

@@ -148,7 +148,7 @@ def ranged(declared: IntegerRange | NumberRange) -> Range:
     """Check a declared range.
 
     Raises:
-        DefinitionError: Its bounds are no range, or its pass mark is outside or has no side to pass on.
+        DefinitionError: Its bounds are no range, or its pass mark is outside, fails nothing or has no side to pass on.
     """
     whole = isinstance(declared, IntegerRange)
     lowest, highest = declared.integer if isinstance(declared, IntegerRange) else declared.number
@@ -163,6 +163,9 @@ def ranged(declared: IntegerRange | NumberRange) -> Range:
     if pass_at is not None and not lowest <= pass_at <= highest:
         bounds = f"from {_plain(lowest)} to {_plain(highest)}"
         raise DefinitionError("result.pass_at", f"must be within the range, {bounds}")
+    if pass_at is not None and pass_at == (highest if direction == "lower" else lowest):
+        mend = "move the mark, or take it out"
+        raise DefinitionError("result.pass_at", f"is the bad end of the range, so that nothing could fail; {mend}")
     return Range(lowest, highest, whole, pass_at, direction)
 
 

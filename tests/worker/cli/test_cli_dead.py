@@ -45,12 +45,19 @@ def test_a_table_of_the_newest_for_people(served: Run, ground: Ground) -> None:
     ended = served("dead", "list")
     assert ended.code == 0
     head, first, second = ended.out.splitlines()
-    assert head.split() == ["id", "age", "reason", "calls", "service", "judge", "judge", "model"]
+    assert head.split() == ["id", "age", "reason", "calls", "service", "judge", "version", "judge", "model"]
     assert (first.split()[0], first.split()[2:4]) == ("000000000000", ["rate_limited", "2"])
-    assert second.split()[2:] == ["timeout", "1", "shop-a", "safety", "gpt-4.1-mini"]
+    version = make_verdict(1, judge="safety").judge_version[:8]
+    assert second.split()[2:] == ["timeout", "1", "shop-a", "safety", version, "gpt-4.1-mini"]
     assert "\x1b" not in ended.out
     assert SECRET not in ended.out
     assert "2 letters of 2" in ended.err
+
+
+def test_a_table_is_not_wrapped_where_nobody_looks(served: Run, ground: Ground) -> None:
+    bury(ground, 1, reason="unknown_judge_version", service="a-service-with-a-long-name-" * 5)
+    _, letter = served("dead", "list").out.splitlines()
+    assert "unknown_judge_version" in letter
 
 
 def test_with_json_one_line_a_letter(served: Run, ground: Ground) -> None:

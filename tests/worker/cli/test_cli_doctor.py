@@ -16,7 +16,7 @@ from worker.embedded import ServerBinary, find_servers
 
 ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis persistence", "redis memory"} | {
     *("configuration", "redis permissions", "broker", "broker permissions", "clock", "circuits", "books"),
-    *("role ingest", "role judge", "role export", "dead letters", "model default", "metrics page"),
+    *("role ingest", "role judge", "role export", "dead letters", "model default", "metrics page", "judge versions"),
 }
 
 

@@ -218,6 +218,15 @@ def test_a_real_question_is_asked_only_when_it_is_wanted(
     assert len(endpoint.calls) == 1
 
 
+def test_a_model_that_does_not_say_what_it_took_is_not_called_free(
+    run: Run, monkeypatch: pytest.MonkeyPatch, endpoint: ChatEndpoint
+) -> None:
+    endpoint.behaviour = replies.yes_no(usage=None)
+    configure(monkeypatch, endpoint.base_url, price={"input": 1.0, "output": 2.0})
+    found = part(run, "answer of default", "--ask")
+    assert found.what == "answers; it does not say how many tokens that took, so that no cost can be known"
+
+
 def test_a_model_that_does_not_answer_a_real_question_is_broken(
     run: Run, monkeypatch: pytest.MonkeyPatch, endpoint: ChatEndpoint
 ) -> None:

@@ -199,10 +199,21 @@ def test_the_summary_for_people_stands_on_standard_output(run: Run) -> None:
     assert "21 traces by lexical in" in told
     assert "metric scored mean passed groundedness 2 " in told
     assert "ragbench relevance 2 " in told
-    line = "2 scored, 0 abstained, unscored 19 missing_input; 0 + 0 tokens, no price set,"
+    line = "2 scored, 0 abstained, unscored 19 missing_input; 0."
     assert f"groundedness: {line}" in told
     assert f"ragbench: {line}" in told
-    assert "42 verdicts" in ended.err
+    assert ended.err == "", "no bar where nobody looks"
+
+
+def test_a_line_is_not_wrapped_where_nobody_looks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "a-model-with-a-name-that-is-longer-than-any-terminal-is-wide-" * 2
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", model=name))
+    ended = run("evaluate", write_lines("t.jsonl", outputs("a")), "--judge", "safety")
+    title, head, _, line = ended.out.splitlines()
+    assert title.startswith(f"1 trace by {name} in ")
+    assert head.split() == ["metric", "scored", "mean", "passed"]
+    assert line.startswith("safety: 1 scored, 0 abstained, unscored none; ")
+    assert line.endswith(" s each")
 
 
 def test_nothing_scored_is_exit_code_one_and_says_why(run: Run) -> None:

@@ -62,6 +62,19 @@ def test_each_model_has_a_verdict_and_one_more_combines_them(run: Run) -> None:
     assert {row["cost_usd"] for row in ended.document["judges"]} == {None}
 
 
+def test_a_model_that_is_named_needs_no_default_beside_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = {"provider": "scripted", "model": "m", "script": write_lines("one.jsonl", answering("yes"))}
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"other": model}))
+    file = write_lines("t.jsonl", [labelled("yes")])
+    assert run("evaluate", file, "--judge", "safety", "--model", "other").code == 0
+    assert run("judges", "test", "safety", file, "--label", "safe", "--model", "other").code == 0
+    assert run("judges", "show", "safety").code == 0
+    assert run("evaluate", file, "--judge", "safety").complaint == (
+        "tracejudge: there is no [models.default]; known are other"
+    )
+    assert "models: none is the default" in run("replay", "--since", "1h", "--judge", "safety").complaint
+
+
 @pytest.mark.usefixtures("_models")
 def test_the_summary_names_the_model_of_each_line(run: Run) -> None:
     ended = run("evaluate", traces(), "--judge", "safety", *TOGETHER)

@@ -1,6 +1,7 @@
 """Judges of a user's own on the command line: listed, shown, tested and run, by name and by file."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -196,14 +197,118 @@ def test_a_tag_may_hold_the_labels_of_the_judge(run: Run, monkeypatch: pytest.Mo
     document = run("judges", "test", "labels", file, "--label", "safe", "--json").document
     cells = [document[cell] for cell in ("true_pass", "false_fail", "true_fail", "false_pass", "same_label")]
     assert cells == [1, 0, 2, 1, 0.5]
-    assert "the very label of the tag: 50.0%" in run("judges", "test", "labels", file, "--label", "safe").out
+    assert document["labels"] == {
+        "Question": {"question": 1},
+        "bug": {"praise": 1, "bug": 1},
+        "praise": {"question": 1},
+    }
+    told = run("judges", "test", "labels", file, "--label", "safe").out
+    assert "the very label of the tag: 50.0%" in told
+    assert re.search(r"bug\W+1 praise, 1 bug\W+praise\W+1 question\W", told)
+
+
+def test_labels_with_numbers_alone_are_compared_without_passes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine/labels.toml").write_text(
+        'instructions = "How is {{ outputs }}?"\nresult = { labels = { poor = 0, fair = 1, good = 2 } }\n', "utf-8"
+    )
+    monkeypatch.setenv("TRACEJUDGE_MODELS", answering("good", "fair", "poor"))
+    file = write_lines("t.jsonl", [labelled(label) for label in ("good", "good", "poor")])
+    given = ("judges", "test", "labels", file, "--label", "safe")
+    document = run(*given, "--json").document
+    assert "balanced_accuracy" not in document
+    assert (document["same_label"], document["labels"], document["unscored"]) == (
+        pytest.approx(2 / 3),
+        {"good": {"good": 1, "fair": 1}, "poor": {"poor": 1}},
+        {},
+    )
+    assert run(*given).code == 0
+    ended = run(*given, "--min", "0.5")
+    assert (ended.code, words(ended.err).endswith("--min needs a pass rule, and the metric labels has none")) == (
+        2,
+        True,
+    )
+
+
+def test_the_labels_of_a_judge_are_counted_by_evaluate(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", answering("question", "question", "bug"))
+    file = write_lines("t.jsonl", TRACES[:3])
+    (row,) = run("evaluate", file, "--judge", "labels", "--json").document["judges"]
+    assert row["metrics"]["labels"]["labels"] == {"bug": 1, "question": 2}
+    assert "unscored none; 1 bug, 2 question; " in run("evaluate", file, "--judge", "labels").out
+
+
+# --- compared with grades ---
+
+
+def graded(*grades: str) -> list[dict[str, object]]:
+    return [labelled(grade) for grade in grades]
+
+
+def test_grades_in_the_tag_are_compared_by_the_pass_mark_and_by_distance(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", answering(5, 3, 2, 4))
+    file = write_lines("t.jsonl", graded("5", "4", "1", "2"))
+    given = ("judges", "test", "grade", file, "--label", "safe")
+    document = run(*given, "--json").document
+    cells = [document[cell] for cell in ("true_pass", "false_fail", "true_fail", "false_pass")]
+    assert (cells, document["mean_absolute_error"]) == ([1, 1, 1, 1], 1.0)
+    assert document["rank_correlation"] == pytest.approx(0.8)
+    told = run(*given)
+    assert (told.code, "mean absolute error: 1.00 of the scale's points\nrank correlation: 0.800" in told.out) == (
+        0,
+        True,
+    )
+    assert "for that say --label safe" in run("judges", "test", "grade", file, "--by", "safe").out
+    assert run(*given, "--min", "0.6").code == 1
+    assert run(*given, "--invert").code == 2
+
+
+@pytest.mark.parametrize(
+    ("result", "answers", "figures"),
+    [
+        ('{ integer = [1, 7], direction = "none" }', (7, 2, 4), [1.0, 1.0]),
+        ('{ number = [0, 10], direction = "lower" }', (7, 2, 4), [1.0, 1.0]),
+        ("{ integer = [1, 7] }", (3, 3, 3), [5 / 3, None]),
+    ],
+    ids=["describes", "lower is good", "always the same"],
+)
+def test_a_scale_without_a_pass_mark_is_compared_with_grades(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    result: str,
+    answers: tuple[int, ...],
+    figures: list[float | None],
+) -> None:
+    Path("mine/grade.toml").write_text(f'instructions = "How is {{{{ outputs }}}}?"\nresult = {result}\n', "utf-8")
+    monkeypatch.setenv("TRACEJUDGE_MODELS", answering(*answers))
+    file = write_lines("t.jsonl", graded("6", "1", "3"))
+    given = ("judges", "test", "grade", file, "--label", "safe")
+    document = run(*given, "--json").document
+    found = [document.get(name) for name in ("mean_absolute_error", "rank_correlation")]
+    assert found == [None if figure is None else pytest.approx(figure) for figure in figures]
+    assert "true_pass" not in document
+    assert run(*given).code == 0
+
+
+def test_a_grade_off_the_scale_is_told_with_the_scale(run: Run) -> None:
+    ended = run("judges", "test", "grade", write_lines("t.jsonl", graded("5", "6")), "--label", "safe")
+    assert ended.code == 2
+    assert (
+        "the tag 'safe' holds other values than yes and no, or numbers from 1 to 5; --by safe prints shares"
+        in words(ended.err)
+    )
+    told = run("judges", "test", "grade", "t.jsonl", "--by", "safe").out
+    assert "say --label" not in told
 
 
 def test_a_tag_with_labels_that_the_judge_does_not_know_is_refused(run: Run) -> None:
     file = write_lines("t.jsonl", [labelled("question"), labelled("insult")])
     ended = run("judges", "test", "labels", file, "--label", "safe")
     assert ended.code == 2
-    assert "the tag 'safe' holds other values than those of the judge, bug, question;" in words(ended.err)
+    assert "the tag 'safe' holds other values than yes and no, or those of the judge, bug, question;" in words(
+        ended.err
+    )
 
 
 def test_a_judge_without_a_pass_rule_has_nothing_to_compare(run: Run) -> None:
@@ -211,7 +316,10 @@ def test_a_judge_without_a_pass_rule_has_nothing_to_compare(run: Run) -> None:
     file = write_lines("t.jsonl", TRACES)
     ended = run("judges", "test", "length.toml", file, "--label", "safe")
     assert ended.code == 2
-    assert "no metric of length has a pass rule to compare with labels; --by prints means" in words(ended.err)
+    assert (
+        "the metric length has no pass rule to compare yes and no with; numbers from 1 to 5 in the tag can be "
+        "compared, and --by safe prints means"
+    ) in words(ended.err)
     assert run("judges", "test", "length.toml", file, "--by", "safe").code == 0
 
 

@@ -77,7 +77,7 @@ def test_a_minimum_is_not_reached_without_a_figure(run: Run, monkeypatch: pytest
 def test_the_commonest_reasons_without_a_score_are_told(run: Run) -> None:
     lacking = [labelled(label) for label in ("yes", "no", "yes")]
     file = write_lines("t.jsonl", [*lacking, labelled("yes", input="Is it?", context=["It is."])])
-    for wanted, out in (("--label", "unscored: 3 missing_input; cost: no price set\n"), ("--by", "no price set\n")):
+    for wanted, out in (("--label", "unscored: 3 missing_input\n"), ("--by", "say --label safe.\n")):
         ended = run("judges", "test", "groundedness", file, wanted, "safe")
         assert ended.code == 0
         assert ended.out.endswith(f"{out}  3 x the trace has no input\n")
@@ -131,7 +131,7 @@ def test_another_tag_gives_shares_and_no_agreement(run: Run, monkeypatch: pytest
         },
     }
     table = run("judges", "test", "safety", file, "--by", "safe").out
-    assert "and no agreement: for that say --label" in table
+    assert "and no agreement. Cost: no price set" in table, "this tag has nothing to agree with"
     assert re.search(r"en\W+1\W+2\W+50.0%\W+0.500\W+none", table)
 
 
@@ -171,11 +171,16 @@ MISUSE = {
     ),
     "descriptive metric": (
         ["ragbench", "t.jsonl", "--label", "safe", "--metric", "relevance"],
-        "the metric relevance has no pass rule to compare with labels; adherence has",
+        "the metric relevance has no pass rule to compare yes and no with; adherence has",
     ),
     "no tag": (["safety", "t.jsonl"], "give --label TAG"),
     "both tags": (["safety", "t.jsonl", "--label", "safe", "--by", "safe"], "not both"),
-    "minimum of shares": (["safety", "t.jsonl", "--by", "safe", "--min", "0.5"], "--min compares an agreement"),
+    "minimum of shares": (["safety", "t.jsonl", "--by", "safe", "--min", "0.5"], "--min is about an agreement"),
+    "inverted shares": (["safety", "t.jsonl", "--by", "safe", "--invert"], "--invert is about an agreement"),
+    "unscored without a minimum": (
+        ["safety", "t.jsonl", "--label", "safe", "--max-unscored", "0.5"],
+        "--max-unscored goes with --min",
+    ),
     "minimum above one": (["safety", "t.jsonl", "--label", "safe", "--min", "2"], "not in the range"),
     "label that is none": (
         ["safety", "t.jsonl", "--label", "other"],
@@ -209,7 +214,7 @@ def test_a_key_that_is_not_set_is_told_by_its_variable(run: Run, monkeypatch: py
 @pytest.mark.parametrize("line", [b"{", b"\xff", b'{"trace_id": 7}'], ids=["no JSON", "no UTF-8", "no trace"])
 def test_a_labelled_file_with_a_bad_line_is_not_measured(run: Run, line: bytes) -> None:
     ended = run("judges", "test", "safety", write_lines("t.jsonl", [labelled("yes"), line]), "--label", "safe")
-    assert (ended.code, ended.out) == (1, "")
+    assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("Error: t.jsonl: line 2 is ")
 
 
@@ -280,10 +285,10 @@ def test_no_tag_commands_the_screen(run: Run) -> None:
     assert "[/dim]" in ended.out
 
 
-def test_a_tag_that_no_trace_has_is_exit_code_one(run: Run) -> None:
+def test_a_tag_that_no_trace_has_is_exit_code_two(run: Run) -> None:
     file = write_lines("t.jsonl", [labelled("yes", output="a")])
     ended = run("judges", "test", "safety", file, "--label", "zzz")
-    assert (ended.code, ended.out) == (1, "")
+    assert (ended.code, ended.out) == (2, "")
     assert "no trace of t.jsonl has the tag 'zzz'" in ended.err
 
 
@@ -294,3 +299,64 @@ def test_a_check_without_some_of_the_traces_fails(run: Run, monkeypatch: pytest.
     ended = run("judges", "test", "safety", write_lines("t.jsonl", lines), "--label", "safe", "--min", "0.5")
     assert ended.code == 1
     assert "some traces are not judged (judge_rejected): no check without them" in words(ended.err)
+
+
+@pytest.mark.parametrize("reason", ["bad_request", "content_filter"])
+def test_a_check_fails_where_too_many_traces_are_unscored(
+    run: Run, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    other = "content_filter" if reason == "bad_request" else "bad_request"
+    answers = ("yes", "no", reason, other, reason, *["yes"] * 5)
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted(*answers, max_in_flight=1))
+    lines = [labelled("no" if answer == "no" else "yes", output=f"{n}") for n, answer in enumerate(answers)]
+    given = ("judges", "test", "safety", write_lines("t.jsonl", lines), "--label", "safe")
+    ended = run(*given, "--min", "0.9")
+    said = f"30.0% of the traces are unscored, most of them {reason}; --max-unscored allows 10.0%"
+    assert (ended.code, ended.err.splitlines()) == (1, [said])
+    assert run(*given, "--min", "0.9", "--max-unscored", "0.3").code == 0
+    assert run(*given).code == 0
+
+
+def test_traces_that_lack_what_is_needed_hide_as_much(run: Run) -> None:
+    whole = {"input": "Is it?", "context": ["It is."]}
+    lines = [labelled("yes", **whole), labelled("no", **whole, output="Never."), *[labelled("yes")] * 2]
+    ended = run(
+        "judges", "test", "groundedness", write_lines("t.jsonl", lines), "--label", "safe", "--min", "0", "--json"
+    )
+    assert ended.code == 1
+    assert "50.0% of the traces are unscored, most of them missing_input" in ended.err
+
+
+def test_to_abstain_is_an_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no", "unknown", "unknown"))
+    file = write_lines("t.jsonl", [*map(labelled, ("yes", "no", "no", "yes"))])
+    assert run("judges", "test", "safety", file, "--label", "safe", "--min", "1").code == 0
+
+
+@pytest.mark.parametrize(("label", "group"), [("yes", "fail"), ("no", "pass")])
+def test_a_minimum_without_one_of_the_groups_says_so(run: Run, label: str, group: str) -> None:
+    file = write_lines("t.jsonl", [labelled(label)])
+    ended = run("judges", "test", "safety", file, "--label", "safe", "--min", "0.5")
+    assert (ended.code, ended.err) == (
+        1,
+        f"there is no balanced accuracy: no trace with a score should {group}; --min needs both groups\n",
+    )
+
+
+def test_yes_may_mean_that_a_trace_should_fail(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("no", "no", "yes", "no"))
+    file = write_lines("t.jsonl", [*map(labelled, ("yes", "yes", "no", "no"))])
+    given = ("judges", "test", "safety", file, "--label", "safe", "--invert")
+    document = run(*given, "--json").document
+    cells = [document[key] for key in ("inverted", "true_pass", "false_fail", "true_fail", "false_pass")]
+    assert (cells, document["balanced_accuracy"]) == ([True, 1, 1, 2, 0], 0.75)
+    assert re.search(r"no\W+1\W+1\W+yes\W+0\W+2\W", run(*given).out)
+
+
+def test_no_bar_and_no_wrapped_line_where_nobody_looks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "a-model-with-a-name-that-is-longer-than-any-terminal-is-wide-" * 2
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no", model=name))
+    file = write_lines("t.jsonl", [labelled("yes"), labelled("no")])
+    ended = run("judges", "test", "safety", file, "--label", "safe")
+    assert ended.err == ""
+    assert f"safety by {name}" in ended.out

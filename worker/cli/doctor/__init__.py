@@ -17,6 +17,7 @@ from worker.cli.doctor.broker import broker
 from worker.cli.doctor.endpoints import endpoint
 from worker.cli.doctor.examining import Look, examine
 from worker.cli.doctor.finding import Finding, broken, ok
+from worker.cli.doctor.judge_versions import judge_versions
 from worker.cli.doctor.page import page
 from worker.cli.doctor.permissions import permissions, worker_commands
 from worker.cli.doctor.receiver import receiver
@@ -96,6 +97,7 @@ def _inside(settings: Settings, store: Store) -> Sequence[Look]:
         Look("circuits", partial(circuits, store)),
         Look("books", partial(books, store)),
         Look("dead letters", partial(dead_letters, store)),
+        Look("judge versions", partial(judge_versions, settings, store)),
     ]
 
 

@@ -49,6 +49,8 @@ async def _answer(model: ChatModel) -> ChatResponse:
 
 
 def _cost(settings: ModelSettings, response: ChatResponse) -> str:
+    if not response.input_tokens and not response.output_tokens:
+        return "it does not say how many tokens that took, so that no cost can be known"
     tokens = f"{response.input_tokens} tokens in, {response.output_tokens} out"
     if settings.price is None:
         return f"{tokens}, no price configured"

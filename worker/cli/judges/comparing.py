@@ -104,7 +104,9 @@ def _by_grades(metric: Metric, labelled: Sequence[Labelled], scale: Scale) -> Co
 def _nothing_to_compare(judge: Judge, metric: Metric, tag: str) -> str:
     """Say that yes and no are no measure for a metric without a pass rule, and what is one."""
     others = [other.name for other in judge.metrics if other.pass_rule is not None]
-    mend = f"{', '.join(others)} has" if others else f"--by {tag} prints means"
+    scale = scale_of(judge, metric)
+    graded = "" if scale is None else f"{scale.in_words} in the tag can be compared, and "
+    mend = f"{', '.join(others)} has" if others else f"{graded}--by {tag} prints means"
     return f"the metric {metric.name} has no pass rule to compare yes and no with; {mend}"
 
 
@@ -115,5 +117,5 @@ def _others(judge: Judge, metric: Metric, tag: str) -> str:
         wanted.append(f"those of the judge, {', '.join(own[:_MAX_LISTED])}{more}")
     if (scale := scale_of(judge, metric)) is not None:
         wanted.append(scale.in_words)
-    known = " or ".join(wanted) or "the metric could be compared with"
+    known = ", or ".join(wanted) or "the metric could be compared with"
     return f"the tag {tag!r} holds other values than {known}; --by {tag} prints shares"

@@ -1,0 +1,111 @@
+"""How a judge in code is imported: what it prints, how long it takes, what it finds beside it, and which variables."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from code_judges import judged, trace
+
+from judges.code import environment
+from judges.code.starting import announced
+from judges.defined import DefinitionError, define
+
+
+class TestImported:
+    """How the worker imports a judge for its description."""
+
+    GOOD = "from judges.code import judge\n@judge\ndef good(trace) -> bool: return {}\n"
+
+    def test_what_it_prints_goes_to_standard_error(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        noise = "import os\nprint('to sys.stdout')\nos.write(1, b'to the file')\n"
+        (tmp_path / "judged.py").write_text(noise + self.GOOD.format("True"))
+        define("good", {"code": f"{tmp_path / 'judged.py'}:good"})
+        print("a document")  # noqa: T201 - what a command prints
+        said = capfd.readouterr()
+        assert said.out == "a document\n"
+        assert ("to sys.stdout" in said.err, "to the file" in said.err) == (True, True)
+
+    def test_it_is_imported_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = tmp_path / "judged.py"
+        file.write_text(self.GOOD.format("True") + "also_good = good\n")
+        first = define("good", {"code": f"{file}:good"})
+        file.unlink()
+        # Nothing else is changed, for threads may run by now.
+        monkeypatch.setattr("judges.code.starting.as_judges_find_it", pytest.fail)
+        assert define("good", {"code": f"{file}:good"}).version == first.version
+        assert define("good", {"code": f"{file}:also_good"}).version == first.version
+
+    def test_one_that_takes_long_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        told_so = threading.Event()
+        caplog.handler.addFilter(lambda _: told_so.set() is None)
+        with announced("judges.d/slow.py:good", after_s=0):
+            assert told_so.wait(10)
+        assert caplog.messages == ["importing judges.d/slow.py:good takes long: it runs until this ends"]
+
+    def test_it_may_import_what_lies_beside_it(self, tmp_path: Path) -> None:
+        (tmp_path / "beside.py").write_text("RESULT = True\n")
+        late = "def good(trace) -> bool:\n    import beside_late\n    return RESULT is beside_late.RESULT\n"
+        (tmp_path / "beside_late.py").write_text("RESULT = True\n")
+        (tmp_path / "judged.py").write_text(f"from judges.code import judge\nfrom beside import RESULT\n@judge\n{late}")
+        before = list(sys.path)
+        (found,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good"}), trace())
+        assert found.scores[0].passed
+        assert (sys.path, "beside" in sys.modules) == (before, False)
+
+    def test_what_lies_beside_it_belongs_to_it_alone(self, tmp_path: Path) -> None:
+        made = {}
+        for result in (True, False):
+            folder = tmp_path / f"{result}"
+            (folder / "shared").mkdir(parents=True)
+            (folder / "shared" / "beside.py").write_text(f"RESULT = {result}\n")
+            (folder / "judged.py").write_text(f"from shared.beside import RESULT\n{self.GOOD.format('RESULT')}")
+            made[result] = define("good", {"code": f"{folder / 'judged.py'}:good"})
+        assert {result: judged(one, trace())[0].scores[0].passed for result, one in made.items()} == {
+            True: True,
+            False: False,
+        }
+
+    def test_what_lies_beside_it_hides_nothing_that_is_installed(self, tmp_path: Path) -> None:
+        (tmp_path / "wave.py").write_text("raise ValueError\n")
+        (tmp_path / "judged.py").write_text(f"import wave\n{self.GOOD.format('bool(wave.open)')}")
+        (found,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good"}), trace())
+        assert found.scores[0].passed
+
+
+class TestVariables:
+    def seen(self, folder: Path, **table: Any) -> set[str]:
+        """Let a judge tell which variables it finds."""
+        text = "import os\nfrom judges.code import Score, judge\n@judge\ndef seen(trace) -> Score:\n"
+        (folder / "judged.py").write_text(f"{text}    return Score(1, rationale=' '.join(os.environ))\n")
+        (found,) = judged(define("seen", {"code": f"{folder / 'judged.py'}:seen", **table}), trace())
+        return set((found.rationale or "").split())
+
+    @pytest.fixture(autouse=True)
+    def _variables(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        secrets = ("OPENAI_API_KEY", "shop_token", "DB_PASSWORD", "TRACEJUDGE_REDIS_URL", "GCP_CREDENTIALS", "PGPASS")
+        for name in (*secrets, "NAMED_IN_THE_FILE"):
+            monkeypatch.setenv(name, "x")
+        monkeypatch.setenv("CACHE", "redis://:word@host/0")
+        monkeypatch.setenv("SHOP_REGION", "eu")
+        monkeypatch.setattr(environment, "_withheld", {"NAMED_IN_THE_FILE"})
+
+    def test_a_judge_finds_those_that_are_no_secrets(self, tmp_path: Path) -> None:
+        seen = self.seen(tmp_path)
+        assert {"SHOP_REGION", "PATH"} <= seen
+        kept = {"OPENAI_API_KEY", "shop_token", "DB_PASSWORD", "TRACEJUDGE_REDIS_URL", "GCP_CREDENTIALS", "CACHE"}
+        assert seen & {*kept, "NAMED_IN_THE_FILE"} == set()
+
+    def test_a_table_passes_others_on(self, tmp_path: Path) -> None:
+        assert {"shop_token", "CACHE"} <= self.seen(tmp_path, environment=["shop_token", "CACHE"])
+
+    def test_importing_it_finds_the_same_ones(self, tmp_path: Path) -> None:
+        before = dict(os.environ)
+        (tmp_path / "judged.py").write_text(f"import os\nos.environ['DB_PASSWORD']\n{TestImported.GOOD}")
+        table = {"code": f"{tmp_path / 'judged.py'}:good"}
+        with pytest.raises(DefinitionError, match=r"KeyError: 'DB_PASSWORD' \(judged.py:2\)"):
+            define("good", table)
+        assert define("good", {**table, "environment": ["DB_PASSWORD"]}).name == "good"
+        assert dict(os.environ) == before

@@ -1,0 +1,34 @@
+"""What the lexical model says of a whole trace: what failed counts once, however often the trace tells it."""
+
+from typing import Any
+
+import pytest
+
+from judges.defined.guessing import guess
+from tracejudge import Span, ToolCall, Trace
+
+ROOT = Span("r", "agent", status="error")
+STEP = Span("s", "hold_seat", parent_id="r", status="ERROR")
+CALL = ToolCall("hold_seat", {}, error="no seat")
+
+
+@pytest.mark.parametrize(
+    ("fields", "failed"),
+    [
+        ({}, 0),
+        ({"spans": [STEP]}, 1),
+        ({"tool_calls": [CALL]}, 1),
+        ({"spans": [STEP], "tool_calls": [CALL]}, 1),
+        ({"spans": [Span("s", "execute_tool hold_seat", status="error")], "tool_calls": [CALL]}, 1),
+        ({"spans": [STEP], "tool_calls": [CALL, CALL]}, 2),
+        ({"spans": [STEP], "tool_calls": [ToolCall("seat", {}, error="x")]}, 2),
+        ({"spans": [Span("s", "hold_seat", status="ok")], "tool_calls": [CALL]}, 1),
+        ({"error": "it failed"}, 1),
+        ({"error": "it failed", "spans": [ROOT]}, 1),
+        ({"error": "it failed", "spans": [STEP]}, 2),
+    ],
+)
+def test_what_failed_counts_once(fields: dict[str, Any], failed: int) -> None:
+    found = guess(["trace"], Trace(trace_id="1", service="bot", output="Done.", **fields))
+    assert found.share == (0.0 if failed else 1.0)
+    assert f"{failed or 'No'} step" in found.reason
