@@ -65,8 +65,7 @@ MEANINGS: Final[Mapping[Reason, str]] = {
     "out_of_range": "The answer can be read and stands outside of what was offered.",
     "over_budget": "The budget for judge calls is used up.",
     "bad_request": "The endpoint takes our requests, but not this one (another 4xx).",
-    "judge_failed": "A judge in code raised an error or took too long; or verdicts to be combined ended before any scores were"
-    " kept.",
+    "judge_failed": "A judge in code raised an error or took too long; or a panel found verdicts without kept scores.",
     "timeout": "No whole answer in time.",
     "rate_limited": "The endpoint asks for fewer requests (429).",
     "judge_unavailable": "No connection, or the endpoint fails by itself (408, 5xx).",
@@ -158,7 +157,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
         weight: 1 / probability for live traffic, 0 for late feedback.
         input_tokens: Of all calls together.
         output_tokens: Of all calls together.
-        cost_usd: Absent where no price is configured: unknown is not free.
+        cost_usd: Absent where no price is configured, or an endpoint does not report its tokens: unknown is not free.
         attempts: Requests sent to the judge model, the failed ones included.
         calls: Each of them with its status, times and tokens.
         trace_ended_at: When the judged call ended; seconds since the epoch.
