@@ -43,6 +43,7 @@ def worker_commands(keys: Keys) -> list[Command]:
             ("ZINCRBY", key, "1", "a"),
             ("ZCOUNT", key, "0", "1"),
             ("ZRANGE", key, "0", "0"),
+            ("ZREVRANGE", key, "0", "0"),
             ("ZRANGEBYSCORE", key, "0", "1"),
             ("ZSCORE", key, "a"),
             ("ZMSCORE", key, "a"),

@@ -197,6 +197,9 @@ def _names(judge: Judge) -> tuple[str, ...]:
 def _sums(judge: Judge, askers: Askers) -> Iterator[JudgeSum]:
     is_named = len(askers.models) > 1
     for asker in askers.of(judge):
-        yield JudgeSum(judge, asker.judge_model, judge.metric_names, is_named, is_free=asker.is_free)
+        has_price = asker.price is not None
+        yield JudgeSum(
+            judge, asker.judge_model, judge.metric_names, is_named, is_free=asker.is_free, has_price=has_price
+        )
     if (together := askers.combining(judge)) is not None:
         yield JudgeSum(judge, together.judge_model, _names(judge), is_named, is_combined=True)

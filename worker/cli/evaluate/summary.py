@@ -13,7 +13,7 @@ from judges.judge import Judge
 from judges.verdict import Score, Verdict
 from worker.cli.options import reasons_in_words
 
-__all__ = ["JudgeSum", "judge_line", "judge_row", "metric_table", "why_nothing"]
+__all__ = ["JudgeSum", "cost_in_words", "judge_line", "judge_row", "metric_table", "why_nothing"]
 
 _MAX_NOTES: Final = 20
 """Notes are sentences of ours, but some hold a number; only so many different ones are kept."""
@@ -56,6 +56,9 @@ class JudgeSum:
         is_named: Whether lines tell the judge model, since there are several.
         is_combined: Whether its verdicts combine those of others, which bear the cost.
         is_free: Whether nobody is paid for them.
+        has_price: Whether the judge model has a price.
+        costless: Verdicts that were asked for and do not say what they cost: no price is set, or the endpoint did not
+            report its tokens.
     """
 
     judge: Judge
@@ -64,6 +67,7 @@ class JudgeSum:
     is_named: bool = False
     is_combined: bool = False
     is_free: bool = False
+    has_price: bool = False
     evaluations: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     unscored: Counter[str] = field(default_factory=Counter)
@@ -71,6 +75,7 @@ class JudgeSum:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
+    costless: int = 0
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -95,6 +100,7 @@ class JudgeSum:
         # A combined verdict costs nothing by itself; a zero would be taken for the price of all.
         if verdict.cost_usd is not None and not self.is_combined:
             self.cost_usd = (self.cost_usd or 0.0) + verdict.cost_usd
+        self.costless += verdict.cost_usd is None and bool(verdict.calls)
         for score in verdict.scores:
             self.metrics.setdefault(score.metric, _MetricSum()).add(score)
         if verdict.outcome == "unscored":
@@ -164,8 +170,17 @@ def _spent(one: JudgeSum) -> str:
     each = f"{one.seconds / one.evaluations if one.evaluations else 0.0:.2f} s each"
     if one.is_free:
         return each
-    cost = "no price set" if one.cost_usd is None else f"{one.cost_usd:.4f} USD"
+    cost = cost_in_words(one.cost_usd, has_price=one.has_price)
+    if one.cost_usd is not None and one.costless:
+        cost += f" and what {one.costless:,} verdicts do not tell"
     return f"{one.input_tokens:,} + {one.output_tokens:,} tokens, {cost}, {each}"
+
+
+def cost_in_words(cost_usd: float | None, *, has_price: bool) -> str:
+    """Write what was paid, or why that is not known."""
+    if cost_usd is not None:
+        return f"{cost_usd:.4f} USD"
+    return "not reported" if has_price else "no price set"
 
 
 def why_nothing(sums: Sequence[JudgeSum]) -> str:

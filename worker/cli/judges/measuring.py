@@ -47,10 +47,11 @@ class Subject(NamedTuple):
 
     @property
     def cost_usd(self) -> float | None:
-        """What all calls cost; None without a price, which is not free."""
-        if self.price is None:
-            return None
+        """What all calls cost; None without a price, or where an answer came without its tokens: unknown, not free."""
         calls = [call for one in self.judged for call in one.assessment.calls]
+        untold = any(call.status == "ok" and not call.input_tokens + call.output_tokens for call in calls)
+        if self.price is None or untold:
+            return None
         return self.price.cost_usd(sum(call.input_tokens for call in calls), sum(call.output_tokens for call in calls))
 
     @property
@@ -91,6 +92,11 @@ class Measured(NamedTuple):
         """What all models cost together; None where none has a price."""
         costs = [cost for one in self.members if (cost := one.cost_usd) is not None]
         return sum(costs) if costs else None
+
+    @property
+    def has_price(self) -> bool:
+        """Tell whether any model has a price."""
+        return any(one.price is not None for one in self.members)
 
     @property
     def notes(self) -> dict[str, int]:

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from judges.agreement import Agreement, agreement, shares
+from worker.cli.evaluate.summary import cost_in_words
 from worker.cli.judges.comparing import Comparison
 from worker.cli.judges.likeness import Likeness, likeness
 from worker.cli.judges.measuring import Measured, Subject
@@ -54,7 +55,7 @@ def print_shares(measured: Measured, tag: str, *, as_json: bool, is_comparable: 
     advice = f": for that say --label {tag}" if is_comparable else ""
     said = f"Shares per value of {tag!r}, and no agreement{advice}."
     pays = any(one.pays for one in measured.members)
-    print_line(OUT, f"{said} Cost: {_cost(measured.cost_usd)}" if pays else said)
+    print_line(OUT, f"{said} Cost: {cost_in_words(measured.cost_usd, has_price=measured.has_price)}" if pays else said)
     _print_notes(measured)
 
 
@@ -107,7 +108,7 @@ def _print_whole(subject: Subject, comparison: Comparison, alike: Likeness) -> N
         print_table(OUT, _labels(alike.labels))
     for line in _alike_in_words(alike):
         print_line(OUT, line)
-    cost = f"; cost: {_cost(subject.cost_usd)}" if subject.pays else ""
+    cost = f"; cost: {cost_in_words(subject.cost_usd, has_price=subject.price is not None)}" if subject.pays else ""
     print_line(OUT, f"unscored: {reasons_in_words(unscored)}{cost}")
 
 
@@ -138,7 +139,9 @@ def _alike_in_words(alike: Likeness) -> Iterator[str]:
         yield f"the very label of the tag: {alike.same_label:.1%}"
     if alike.mean_absolute_error is not None:
         yield f"mean absolute error: {alike.mean_absolute_error:.2f} of the scale's points"
-        yield f"rank correlation: {_figure(alike.rank_correlation)} (1 is the same order)"
+        order = alike.rank_correlation
+        none = "no figure: all grades or all ratings are the same"
+        yield f"rank correlation: {none if order is None else f'{order:.3f} (1 is the same order)'}"
 
 
 def _accuracy(found: Agreement) -> str:
@@ -163,7 +166,7 @@ def _print_members(measured: Measured, comparison: Comparison, alike: Callable[[
             *(_rates(found) if rated else ()),
             *cells,
             reasons_in_words(unscored),
-            _cost(one.cost_usd) if one.pays else "none",
+            cost_in_words(one.cost_usd, has_price=one.price is not None) if one.pays else "none",
         )
     print_table(OUT, table)
 
@@ -191,7 +194,3 @@ def _print_notes(measured: Measured) -> None:
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def _cost(cost_usd: float | None) -> str:
-    return "no price set" if cost_usd is None else f"{cost_usd:.4f} USD"

@@ -1,0 +1,31 @@
+"""What the summary of `tracejudge evaluate` says of costs: unknown is not free."""
+
+import pytest
+from test_cli_tail import verdict
+
+from judges.catalog import catalogue
+from judges.verdict import Call
+from worker.cli.evaluate.summary import JudgeSum, judge_line
+
+ASKED = (Call(1000.0, 1.0, "ok"),)
+
+
+@pytest.mark.parametrize(
+    ("costs", "has_price", "said"),
+    [
+        ([None, None], False, "no price set"),
+        ([None, None], True, "not reported"),
+        ([0.25, 0.5], True, "0.7500 USD, "),
+        ([0.25, None], True, "0.2500 USD and what 1 verdicts do not tell"),
+    ],
+    ids=["no price", "no tokens", "all tell", "one does not"],
+)
+def test_a_cost_that_is_not_known_is_not_taken_for_none(
+    costs: list[float | None],
+    has_price: bool,  # noqa: FBT001 - a parameter of the test
+    said: str,
+) -> None:
+    found = JudgeSum(catalogue()["safety"], "gpt", ("safety",), has_price=has_price)
+    for cost in costs:
+        found.add(verdict(calls=ASKED, cost_usd=cost))
+    assert said in judge_line(found)
