@@ -16,7 +16,7 @@ ASKED = (Call(1000.0, 1.0, "ok"),)
         ([None, None], False, "no price set"),
         ([None, None], True, "not reported"),
         ([0.25, 0.5], True, "0.7500 USD, "),
-        ([0.25, None], True, "0.2500 USD and what 1 verdicts do not tell"),
+        ([0.25, None], True, "0.2500 USD (1 not reported)"),
     ],
     ids=["no price", "no tokens", "all tell", "one does not"],
 )

@@ -172,7 +172,7 @@ def _spent(one: JudgeSum) -> str:
         return each
     cost = cost_in_words(one.cost_usd, has_price=one.has_price)
     if one.cost_usd is not None and one.costless:
-        cost += f" and what {one.costless:,} verdicts do not tell"
+        cost += f" ({one.costless:,} not reported)"
     return f"{one.input_tokens:,} + {one.output_tokens:,} tokens, {cost}, {each}"
 
 
