@@ -69,6 +69,7 @@ def test_what_was_taken_again_before_it_began_is_judged_once(ground: Ground, des
     ground.client.hdel(ground.keys.holders, batch_id)
     ground.client.zadd(ground.keys.ready("scripted"), {batch_id: 1})
     worker.judging.run(batch_id)
+    worker.rest()
     busy.set()
     worker.settle()
     assert len(worker.model.reached) == 3
