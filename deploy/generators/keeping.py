@@ -3,7 +3,7 @@
 from typing import Final
 
 from deploy.generators.annotations import total
-from deploy.generators.promql import by, grown
+from deploy.generators.promql import by, grown, lines
 from deploy.generators.rules import Alert
 from deploy.generators.watching import Watching
 
@@ -94,8 +94,12 @@ def _export_dropped(watching: Watching) -> Alert:
 
 
 def _not_ready(watching: Watching) -> list[Alert]:
-    """Page where nobody does the work; where some do it is a ticket."""
+    """Page where nobody does the work; where some do it is a ticket.
+
+    Roles may run in workers of their own: when the last of one is gone, no gauge of it is left that could be 0.
+    """
     name, watch = "TraceJudgeRoleNotReady", watching.watcher.not_ready
+    lately = watching.pace(watch.baseline)
     asleep = "sum by (role) (tracejudge_ready == bool 0)"
     look = "`/readyz` of a worker says which thread stands still, and what for; `tracejudge doctor` looks at the rest."
     awake = "max by (role) (tracejudge_ready)"
@@ -104,10 +108,19 @@ def _not_ready(watching: Watching) -> list[Alert]:
             name,
             watch,
             "page",
-            f"{asleep} and {awake} == 0",
+            lines(
+                f"{asleep} and {awake} == 0",
+                "or",
+                "# A role that is gone, and not even asleep; where no worker is seen, TraceJudgeMetricsAbsent fires.",
+                f"0 * max by (role) (last_over_time(tracejudge_ready[{lately}]))",
+                f"unless {awake}",
+                "and on () (count(tracejudge_ready) > 0)",
+            ),
             summary="No worker is ready in the role {{ $labels.role }}",
             description=(
-                f"None of those seen makes progress in it ({_VALUE} in all), so nobody does this work. {look}"
+                f"{{{{ if $value }}}}None of those seen makes progress in it ({_VALUE} in all){{{{ else }}}}One had it "
+                f"within the last {lately}, and those that are seen now have other roles{{{{ end }}}}, so nobody does "
+                f"this work. {look}"
             ),
         ),
         watching.alert(

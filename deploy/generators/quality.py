@@ -67,7 +67,8 @@ def _drop(table: Table, pace: Pace) -> Alert:
 def _burn(name: str, burn: Burn, table: Table, pace: Pace) -> Alert:
     """Join the objectives, so that a judge without one raises nothing.
 
-    The short window ends the alert soon after the trouble. It has a share only where it has a judgement.
+    The short window ends the alert soon after the trouble. It has a share only where it has a judgement, and of few: a
+    share near the bound crosses it again and again, so the alert outlives each crossing for a while.
     """
     bound = f"on (judge, metric) group_left () (1 - {burn.factor:g} * (1 - tracejudge:objective))"
     expr = lines(
@@ -100,6 +101,7 @@ def _burn(name: str, burn: Burn, table: Table, pace: Pace) -> Alert:
         pace(burn.holds),
         labels(burn.severity, "quality"),
         annotations(name, "quality", table, summary=summary, description=description, labels=RATED),
+        keep_firing_for=pace(burn.keep_firing_for),
     )
 
 

@@ -57,12 +57,13 @@ class Drop(_Part, frozen=True):
 
 
 class Burn(_Part, frozen=True):
-    """How fast the budget of failures may burn, and in which windows that is looked for."""
+    """How fast the budget of failures may burn, in which windows that is looked for, and how long it is told after."""
 
     factor: Positive
     long: Duration
     short: Duration
     holds: Duration = msgspec.field(name="for")
+    keep_firing_for: Duration
     severity: Literal["page", "ticket"]
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from aiohttp import web
+from expected import RUNBOOKS
 from support.loopback import LoopbackServer
 from support.processes import free_port, wait_until
 
@@ -142,7 +143,7 @@ def alert(name: str, severity: str, kind: str, /, *, over: bool = False, **label
         "annotations": {
             "summary": f"{name} happened",
             "description": "In the last 1h 61% of 120 judgements passed.",
-            "runbook_url": f"docs/runbooks/{name}.md",
+            "runbook_url": f"{RUNBOOKS}/{name}.md",
             "dashboard_url": "http://localhost:3000/d/tracejudge-quality",
         },
         "startsAt": f"{DAY}T03:05:00Z",

@@ -6,6 +6,7 @@ from promtool_run import Fires
 from worlds import ENVIRONMENT, MODEL, SERVICE, VERSION
 
 BY_DASHBOARD = ("service", "environment", "judge")
+RUNBOOKS = "http://localhost:3000/public/runbooks"
 
 
 def fires(
@@ -25,7 +26,7 @@ def fires(
     annotations = {
         "summary": summary,
         "description": description,
-        "runbook_url": f"docs/runbooks/{alert}.md",
+        "runbook_url": f"{RUNBOOKS}/{alert}.md",
         "dashboard_url": f"{address}?{variables}" if variables else address,
     }
     return {alert: [Fires({"severity": severity, "kind": kind, "component": "tracejudge", **labels}, annotations)]}

@@ -116,6 +116,26 @@ def idle() -> World:
     return world.judged(Mix(120), born=(100, 900), judge="safety")
 
 
+# What is kept firing says what was last true.
+BURNT_FAST = burn(
+    FAST, "1h", "6.3%", "6.3% of 160 judgements passed (95% interval 3.4% to 11.1%)", "5m 20%", "18.7", "00:03:00"
+)
+BURNT_MEDIUM = burn(
+    MEDIUM,
+    "6h",
+    "57.1%",
+    "57.1% of 350 judgements passed (95% interval 51.9% to 62.2%)",
+    "30m 66.7%",
+    "8.6",
+    "00:03:00",
+)
+
+
+def burnt_slow(share: str, of: int, interval: str, rate: str) -> dict[str, list[Fires]]:
+    passed = f"{share} of {of} judgements passed (95% interval {interval})"
+    return burn(SLOW, "3d", share, passed, f"6h {share}", rate, "00:05:00")
+
+
 SCENES = [
     Scene("healthy", healthy()).at(135, healthy=ALL),
     Scene("no data", World()).at(30, no_data=ALL),
@@ -222,31 +242,11 @@ SCENES = [
     ),
     Scene("too few to burn", World().judged(Mix(29, 0, 1))).at(28, too_few=BURNS),
     Scene("no objective", World().judged(Mix(60, 0, 10), judge="faithfulness")).at(45, no_objective=BURNS),
-    Scene("burnt and mended", World().judged(Mix(15, 0, 10), Mix(60, 10))).at(
-        23,
-        burn(
-            MEDIUM,
-            "6h",
-            "34.8%",
-            "34.8% of 230 judgements passed (95% interval 28.9% to 41.1%)",
-            "30m 34.8%",
-            "13.0",
-            "00:03:00",
-        ),
-        mended=[FAST],
-    ),
-    Scene("half burnt and mended", World().judged(Mix(40, 5, 5), Mix(60, 10))).at(
-        75,
-        burn(
-            SLOW,
-            "3d",
-            "73.3%",
-            "73.3% of 750 judgements passed (95% interval 70.1% to 76.4%)",
-            "6h 73.3%",
-            "5.3",
-            "00:05:00",
-        ),
-        mended=[MEDIUM],
+    Scene("burnt and mended", World().judged(Mix(15, 0, 10), Mix(85, 10)))
+    .at(40, together(BURNT_FAST, BURNT_MEDIUM, burnt_slow("62.5%", 400, "57.7% to 67.1%", "7.5")), kept=[FAST])
+    .at(60, together(BURNT_MEDIUM, burnt_slow("75%", 600, "71.4% to 78.3%", "5.0")), mended=[FAST]),
+    Scene("half burnt and mended", World().judged(Mix(40, 5, 5), Mix(100, 10))).at(
+        130, burnt_slow("84.6%", 1300, "82.6% to 86.5%", "3.1"), mended=[MEDIUM]
     ),
     Scene("two workers", World().judged(Mix(60, 0, 1)).judged(Mix(60, 0, 1), instance="b")).at(
         17,

@@ -273,6 +273,14 @@ def two_workers() -> World:
     return world
 
 
+def roles_apart() -> World:
+    """Two workers share the roles; the one that ingests is gone from minute 10 on."""
+    world = World(workers=False)
+    for role, instance, values in (("ingest", "a", "1x10 stale"), ("judge", "b", "1x200"), ("export", "b", "1x200")):
+        world.gauge("tracejudge_ready", values, role=role, job="tracejudge", instance=instance)
+    return world
+
+
 def vanishing() -> World:
     """The only worker is gone from minute 10 on."""
     world = World(workers=False).gauge("up", "1x10 0x90", job="tracejudge", instance="a")
@@ -426,6 +434,21 @@ SCENES = [
         ),
         fires_ticket=[NOT_READY],
     ),
+    Scene("a role vanishes", roles_apart())
+    .at(14, not_yet_gone=[NOT_READY])
+    .at(
+        20,
+        watcher(
+            NOT_READY,
+            "page",
+            "No worker is ready in the role ingest",
+            "One had it within the last 1h, and those that are seen now have other roles, so nobody does this work. "
+            f"{LOOK}",
+            role="ingest",
+        ),
+        gone=[NOT_READY],
+    )
+    .at(90, long_gone=[NOT_READY]),
     Scene("the worker vanishes", vanishing()).at(14, not_yet_gone=[ABSENT]).at(17, UNSEEN, gone=[ABSENT]),
     Scene("one of two vanishes", World().gauge("up", "1x10 0x90", job="tracejudge", instance="b"))
     .at(14, not_yet_ticket=[ABSENT])

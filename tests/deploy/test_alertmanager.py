@@ -75,10 +75,11 @@ def test_of_each_alert_of_the_watcher_it_is_decided_whether_it_silences_quality(
     ("labels", "receivers"),
     [
         (("severity=page", "kind=quality"), "webhook,page"),
+        (("severity=page", "kind=watcher"), "webhook,page"),
         (("severity=ticket", "kind=watcher"), "webhook,ticket"),
         (("severity=info", "kind=info"), "webhook,info"),
-        (("severity=critical",), "webhook"),
-        ((), "webhook"),
+        (("severity=critical",), "webhook,ticket"),
+        ((), "webhook,ticket"),
     ],
 )
 def test_severity_says_who_hears_of_it(labels: tuple[str, ...], receivers: str) -> None:

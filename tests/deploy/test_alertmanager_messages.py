@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from alertmanager_run import BOT, Alertmanager, alert, running
+from expected import RUNBOOKS
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def test_a_page_says_what_where_since_when_and_what_to_open(alertmanager: Alertm
         "text": "In the last 1h 61% of 120 judgements passed.\n"
         "Firing since 03:05 UTC, 21 January.\n"
         "Dashboard: http://localhost:3000/d/tracejudge-quality\n"
-        "Runbook: docs/runbooks/TraceJudgeQualityDrop.md",
+        f"Runbook: {RUNBOOKS}/TraceJudgeQualityDrop.md",
     }
 
 
@@ -47,6 +48,13 @@ def test_what_befalls_a_service_is_one_message_of_five_alerts_at_most(alertmanag
     assert said["text"].count("\n\n* TraceJudgeQualityDrop happened\nIn the last") == 4
     assert said["text"].startswith("* TraceJudgeQualityDrop happened\n")
     assert said["text"].endswith("\n\n5 of 7 are shown; all of them: http://localhost:9093/#/alerts?receiver=page")
+
+
+def test_who_is_blind_on_every_service_wakes_somebody_once(alertmanager: Alertmanager) -> None:
+    services = ("support-bot", "code-helper", "summariser")
+    alertmanager.post(*(alert("TraceJudgeNoVerdicts", "page", "watcher", service=service) for service in services))
+    message = alertmanager.inbox.wait_for_titled("page", "3 alerts")
+    assert message.attachment["title"] == "[PAGE] 3 alerts on the pipeline: TraceJudgeNoVerdicts happened, and more"
 
 
 def test_the_pipeline_is_named_where_no_service_is(alertmanager: Alertmanager) -> None:

@@ -233,8 +233,10 @@ def test_grafana_finds_its_files_and_the_dashboards_their_data() -> None:
     assert (targets[str(home.parent)] / home.name).exists()
     sources = read_yaml("grafana/provisioning/datasources/tracejudge.yaml")["datasources"]
     (prometheus,) = (source for source in sources if source["type"] == "prometheus")
-    linked = {to["datasourceUid"] for to in prometheus["jsonData"]["exemplarTraceIdDestinations"]}
-    assert linked == {source["uid"] for source in sources if source["type"] == "jaeger"}
+    linked = {to.get("datasourceUid") or to["url"] for to in prometheus["jsonData"]["exemplarTraceIdDestinations"]}
+    (traces,) = (source["uid"] for source in sources if source["type"] == "jaeger")
+    (port,) = ports(services()["jaeger"])
+    assert linked == {traces, f"http://localhost:{port}/trace/$${{__value.raw}}"}
 
 
 def test_nothing_in_it_is_a_secret() -> None:

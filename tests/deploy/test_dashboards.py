@@ -208,7 +208,9 @@ def test_grafana_is_provisioned_with_what_dashboards_link_to() -> None:
 
     assert {uid for uid, each in by_uid.items() if each.get("isDefault")} == {"prometheus"}
     assert of_prometheus["alertmanagerUid"] in by_uid
-    assert of_prometheus["exemplarTraceIdDestinations"] == [{"name": "trace_id", "datasourceUid": "traces"}]
+    explore, jaeger = of_prometheus["exemplarTraceIdDestinations"]
+    assert explore == {"name": "trace_id", "datasourceUid": "traces"}
+    assert (jaeger["name"], jaeger["url"]) == ("trace_id", "http://localhost:16686/trace/$${__value.raw}")
     assert by_uid["traces"]["type"] in {"jaeger", "tempo"}
 
 

@@ -2,14 +2,18 @@
 
 import re
 import subprocess
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import scenes_quality
 import scenes_watcher
 import scenes_whole
+from compose_file import mounts, ports, services
 from prometheus_client import Counter, Gauge, Histogram
 from promtool_run import alert_names, every_rule
+from queries import dashboards
 
 from deploy.generators.__main__ import main
 from deploy.generators.promql import RATED
@@ -19,7 +23,6 @@ from judges.catalog import catalogue
 from worker.metrics import SERIES, Metrics
 from worker.settings import Settings
 
-ROOT = Path(__file__).parents[2]
 FILES = sorted(RULES.glob("*.yaml"))
 ALERTS = alert_names(FILES)
 KINDS = {"not_yet", "fires", "healthy", "no_data"}
@@ -33,6 +36,9 @@ TESTED = [
     case for part in (scenes_quality, scenes_watcher, scenes_whole) for scene in part.SCENES for case in scene.cases
 ]
 NAMES = {*scenes_quality.ALL, *scenes_watcher.ALL}
+each_alert = pytest.mark.parametrize(
+    "rule", [rule for rule in every_rule(FILES) if "alert" in rule], ids=lambda rule: rule["alert"]
+)
 
 
 def test_committed_as_generated() -> None:
@@ -97,18 +103,38 @@ def test_no_moment_of_a_scene_is_untested() -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize(
-    "rule", [rule for rule in every_rule(FILES) if "alert" in rule], ids=lambda rule: rule["alert"]
-)
-def test_alert_is_labelled_and_leads_on(rule: dict[str, dict[str, str]]) -> None:
-    """It has the three labels, four annotations, and a runbook that exists."""
+@each_alert
+def test_alert_is_labelled_and_leads_on(rule: dict[str, Any]) -> None:
+    """It has the three labels, and four annotations."""
     assert set(rule["labels"]) == {"severity", "kind", "component"}
     assert rule["labels"]["severity"] in {"page", "ticket", "info"}
     assert rule["labels"]["kind"] in {"quality", "watcher", "info"}
-    annotations = rule["annotations"]
-    assert set(annotations) == {"summary", "description", "runbook_url", "dashboard_url"}
-    assert annotations["runbook_url"] == f"docs/runbooks/{rule['alert']}.md"
-    assert (ROOT / annotations["runbook_url"]).is_file()
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url", "dashboard_url"}
+
+
+@each_alert
+def test_its_runbook_is_served_by_the_grafana_of_compose(rule: dict[str, Any]) -> None:
+    """Grafana serves what lies below its folder `public`: here the page of this alert."""
+    grafana = services()["grafana"]
+    address = urlsplit(rule["annotations"]["runbook_url"])
+    path = PurePosixPath("/usr/share/grafana", address.path.lstrip("/"))
+
+    assert (address.scheme, address.hostname, address.port in ports(grafana)) == ("http", "localhost", True)
+    assert path.is_relative_to("/usr/share/grafana/public")
+    (served,) = (mount.source for mount in mounts(grafana) if path.parent == PurePosixPath(mount.target))
+    page = served / path.name
+    assert page.read_text(encoding="utf-8").startswith(f"# {rule['alert']}\n")
+
+
+@each_alert
+def test_its_dashboard_exists_and_has_the_variables_that_are_filled_in(rule: dict[str, Any]) -> None:
+    address = urlsplit(rule["annotations"]["dashboard_url"])
+    uid = PurePosixPath(address.path).parts[2]
+
+    assert f"{address.scheme}://{address.netloc}" == load().grafana_base
+    assert address.path == f"/d/{uid}/{uid}"
+    variables = {f"var-{variable['name']}" for variable in dashboards()[uid]["templating"]["list"]}
+    assert {part.partition("=")[0] for part in filter(None, address.query.split("&"))} <= variables
 
 
 def test_rules_use_only_metrics_that_exist() -> None:

@@ -47,15 +47,18 @@ def _settings(picture: Picture) -> dict[str, Any]:
         "models": {
             "default": usual | {"price": {"input": 0.4, "output": 1.6}},
             "second": usual | {"model": "judge-2"},
+            "plain": {"provider": "lexical"},
             "away": usual | {"base_url": f"http://127.0.0.1:{free_port()}/v1", "model": "judge-away"},
         },
         "rules": [
             _rule("all", "safety", "groundedness", "facts_grounding"),
             _rule("half", "faithfulness", rate=0.5),
             _rule("panel", "relevance_to_query", model=["default", "second"], combine="majority", rate=0.3),
+            _rule("whole traces", "steps", model="plain", rate=0.3),
             _rule("given up", "correctness", model="away", rate=0.2),
             _rule("complaints", "safety", where={"service": _LATE}, rate=0, always=["negative_feedback"]),
         ],
+        "judges": {"steps": {"instructions": "Did every step of {{ trace }} end well?"}},
         "give_up_after": "1s",
         "late_feedback_wait": 0.5,
     }

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 from busy_services import ENVIRONMENT, BusyServices
+from expected import RUNBOOKS
 from scaled_prometheus import PACE
 from whole_picture import JUDGE_MODEL, Picture
 
@@ -51,7 +52,7 @@ def test_a_judge_that_gets_stricter_is_told_and_no_fall(picture: Picture) -> Non
         "description": f"Its first verdicts came within the last {PACE('1h')}. It was version {before} by "
         f"{JUDGE_MODEL}. A step in its graphs at this moment is the judge and not the service; drops are compared "
         "within a version only, and begin anew.",
-        "runbook_url": f"docs/runbooks/{CHANGED}.md",
+        "runbook_url": f"{RUNBOOKS}/{CHANGED}.md",
         "dashboard_url": f"http://localhost:3000/d/tracejudge-quality/tracejudge-quality?{variables}",
     }
     (info,) = picture.read("info", 1)
