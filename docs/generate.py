@@ -3,7 +3,6 @@
 `make generate` writes them; `make check` runs this with `--check`, which writes nothing and fails on a difference.
 """
 
-import difflib
 import inspect
 import re
 import sys
@@ -15,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from prometheus_client import Counter, Gauge, Histogram
 
+from deploy import files
 from docs import agreement, answers
 from judges.catalog import catalogue
 from judges.defined import code, custom_prompt, filling, instructions, template
@@ -100,24 +100,9 @@ _NOTE: Final = "<!-- Written by `make generate`; change the code, not this page.
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", re.MULTILINE | re.DOTALL)
 
 
-def main(arguments: list[str]) -> int:
+def main(given: list[str]) -> int:
     """Write or compare all pages; 1 when one differs."""
-    differs = False
-    for name, text in _pages().items():
-        path = _FOLDER / name
-        present = path.read_text(encoding="utf-8") if path.exists() else ""
-        if present == text:
-            continue
-        if "--check" in arguments:
-            differs = True
-            diff = difflib.unified_diff(present.splitlines(), text.splitlines(), f"docs/reference/{name}", "generated")
-            print("\n".join(diff))
-        else:
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote docs/reference/{name}")
-    if differs:
-        print("run `make generate` and commit what it writes")
-    return int(differs)
+    return files.run(files.arguments("python -m docs.generate", __doc__, _FOLDER).parse_args(given), _pages)
 
 
 def _pages() -> dict[str, str]:

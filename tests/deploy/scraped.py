@@ -15,8 +15,9 @@ import yaml
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from support.processes import free_port, wait_until
 
+from deploy.files import write
 from deploy.generators.table import load
-from deploy.generators.write import generate, write
+from deploy.generators.write import generate
 from judges.verdict import Score, Verdict
 from worker.export.outbox import OutboxEntry
 from worker.export.prometheus import Scorekeeper

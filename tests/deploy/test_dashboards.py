@@ -14,7 +14,8 @@ from queries import dashboards, panels
 
 from deploy.dashboards.__main__ import main
 from deploy.dashboards.firing import Marks
-from deploy.dashboards.write import FOLDER, differences, generate, write
+from deploy.dashboards.write import FOLDER, generate
+from deploy.files import differences, write
 from deploy.generators.table import load
 from deploy.generators.write import RULES
 

@@ -7,8 +7,9 @@ from promtool_run import Scene, run_scenes
 from scenes_quality import DROP
 from worlds import Mix, World
 
+from deploy.files import write
 from deploy.generators.table import Objective, load
-from deploy.generators.write import generate, write
+from deploy.generators.write import generate
 
 
 def test_margin_of_a_row(promtool: str, tmp_path: Path) -> None:

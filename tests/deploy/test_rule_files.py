@@ -15,10 +15,11 @@ from prometheus_client import Counter, Gauge, Histogram
 from promtool_run import alert_names, every_rule
 from queries import dashboards
 
+from deploy.files import differences, write
 from deploy.generators.__main__ import main
 from deploy.generators.promql import RATED
 from deploy.generators.table import load
-from deploy.generators.write import RULES, differences, generate, write
+from deploy.generators.write import RULES, generate
 from judges.catalog import catalogue
 from worker.metrics import SERIES, Metrics
 from worker.settings import Settings

@@ -13,9 +13,10 @@ from scraped import Prometheus
 from support.pipeline import Worker
 from support.processes import free_port, wait_until
 
+from deploy.files import write
 from deploy.generators.promql import Pace
 from deploy.generators.table import load
-from deploy.generators.write import generate, write
+from deploy.generators.write import generate
 
 __all__ = ["PACE", "SCALE", "SCRAPE_S", "ScaledPrometheus", "running_prometheus"]
 
