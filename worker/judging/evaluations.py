@@ -71,12 +71,14 @@ class _Round(NamedTuple):
         tries: Calls of earlier rounds by evaluation id.
         ended: Whom to tell of each end.
         heard: What was heard of those whose verdicts are combined.
+        model: Whom to ask; nobody for a panel, for judges in code, and where the configuration lacks the model.
     """
 
     batch: Batch
     tries: Mapping[str, int]
     ended: Callable[[], None]
     heard: Heard
+    model: ChatModel | None
 
 
 class Evaluations:
@@ -105,7 +107,7 @@ class Evaluations:
             ended: Called as each evaluation ends, whichever way.
         """
         traces = await self._redacted(batch.items)
-        this = _Round(batch, tries, ended, await self._panels.hear(batch))
+        this = _Round(batch, tries, ended, await self._panels.hear(batch), self._model(batch))
         wanted = [
             (item, trace, evaluation)
             for item, trace in zip(batch.items, traces, strict=True)
@@ -147,7 +149,7 @@ class Evaluations:
             evaluation=evaluation,
             metrics=self._metrics(evaluation),
             judge_model=batch.judge_model,
-            price=self._price(batch),
+            price=self._price(this),
             user_key=self._settings.sampling_key,
             earlier_calls=this.tries.get(evaluation.id, 0),
             started_at=started_at,
@@ -176,15 +178,14 @@ class Evaluations:
             return (evaluation.judge,)
         return tuple(one.name for one in metrics_of(judge.metrics)) if evaluation.members else judge.metric_names
 
-    def _price(self, batch: Batch) -> Price | None:
-        if batch.judge_model in self._seats.panels:
+    def _price(self, this: _Round) -> Price | None:
+        if this.batch.judge_model in self._seats.panels:
             return NO_PRICE
-        model = self._model(batch)
-        return model.settings.price if model else None
+        return this.model.settings.price if this.model else None
 
     async def _assess(self, this: _Round, item: Item, trace: Trace | Exception, evaluation: Evaluation) -> Assessment:
         judge, judge_model = self._judges.get(evaluation.judge), this.batch.judge_model
-        if judge is None or judge.version != evaluation.version or not self._can_ask(judge, this.batch):
+        if judge is None or judge.version != evaluation.version or not self._can_ask(judge, this):
             note = "this worker does not have this version of the judge, or not its model"
             return Assessment("unscored", "unknown_judge_version", note=note)
         try:
@@ -196,20 +197,20 @@ class Evaluations:
                 return Assessment("unscored", "judge_rejected", note=note)
             if isinstance(trace, Exception):
                 return _faulty(evaluation, trace)
-            return await self._ask(judge, trace, this.batch, this.tries.get(evaluation.id, 0))
+            return await self._ask(judge, trace, this.model, this.tries.get(evaluation.id, 0))
         except Exception as error:  # noqa: BLE001 - one evaluation must not take its batch along
             return _faulty(evaluation, error)
 
-    def _can_ask(self, judge: Judge, batch: Batch) -> bool:
+    def _can_ask(self, judge: Judge, this: _Round) -> bool:
         """Tell whether those are here who judge a batch."""
         if judge.run is not None:
-            return batch.judge_model == CODE.judge_model
-        return batch.judge_model in self._seats.panels or self._model(batch) is not None
+            return this.batch.judge_model == CODE.judge_model
+        return this.batch.judge_model in self._seats.panels or this.model is not None
 
-    async def _ask(self, judge: Judge, trace: Trace, batch: Batch, earlier_calls: int) -> Assessment:
+    async def _ask(self, judge: Judge, trace: Trace, model: ChatModel | None, earlier_calls: int) -> Assessment:
         if judge.run is None:
             limit_s = self._settings.evaluation_timeout
-            return await evaluate(judge, trace, self._model(batch), deadline_s=limit_s, earlier_calls=earlier_calls)
+            return await evaluate(judge, trace, model, deadline_s=limit_s, earlier_calls=earlier_calls)
         async with self._code_places[judge.name]:
             return await evaluate(judge, trace, None)
 
