@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from expected import RUNBOOKS
 from support.loopback import LoopbackServer
-from support.processes import free_port, wait_until
+from support.processes import wait_until
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "alertmanager"
 CONFIG = FOLDER / "alertmanager.yml"
@@ -76,7 +76,7 @@ class Inbox(LoopbackServer):
             return [message for message in self._messages if message.receiver == receiver]
 
     def wait_for(self, receiver: str, count: int = 1) -> list[Message]:
-        wait_until(lambda: len(self.messages(receiver)) >= count, 20, f"{count} messages for {receiver}")
+        wait_until(lambda: len(self.messages(receiver)) >= count, 60, f"{count} messages for {receiver}")
         return self.messages(receiver)
 
     def wait_for_titled(self, receiver: str, part: str) -> Message:
@@ -85,7 +85,7 @@ class Inbox(LoopbackServer):
         def found() -> list[Message]:
             return [message for message in self.messages(receiver) if part in message.attachment["title"]]
 
-        wait_until(lambda: bool(found()), 20, f"{part} for {receiver}")
+        wait_until(lambda: bool(found()), 60, f"{part} for {receiver}")
         return found()[0]
 
     async def _take(self, request: web.Request) -> web.Response:
@@ -123,12 +123,10 @@ def running(folder: Path) -> Iterator[Alertmanager]:
     with Inbox() as inbox, httpx.Client(timeout=10, trust_env=False) as client, (folder / "log").open("wb") as log:
         shutil.copytree(FOLDER, folder / "etc")
         (folder / "etc" / CONFIG.name).write_text(_hurried(CONFIG.read_text(encoding="utf-8"), inbox.root_url))
-        url = f"http://127.0.0.1:{free_port()}"
-        command = [program, *_flags(folder, url)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen([program, *_flags(folder)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            alertmanager = Alertmanager(url, inbox, client)
-            wait_until(alertmanager.is_ready, 20, "Alertmanager to start")
+            alertmanager = Alertmanager(_url(process, folder / "log"), inbox, client)
+            wait_until(alertmanager.is_ready, 60, "Alertmanager to start")
             yield alertmanager
         finally:
             process.kill()
@@ -158,11 +156,24 @@ def _hurried(config: str, inbox: str) -> str:
     return re.sub(r"group_interval: \w+", "group_interval: 500ms", config).replace(INBOX, inbox)
 
 
-def _flags(folder: Path, url: str) -> Sequence[str]:
+def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    """Read from its log where it listens: it takes a port that is surely its own."""
+
+    def listens() -> re.Match[str] | None:
+        text = log.read_text(encoding="utf-8")
+        assert process.poll() is None, f"Alertmanager ended: {text[-2000:]}"
+        return re.search(r'msg="Listening on" address=(\S+)', text)
+
+    found = wait_until(listens, 60, "Alertmanager to listen")
+    assert found
+    return f"http://{found[1]}"
+
+
+def _flags(folder: Path) -> Sequence[str]:
     return (
         f"--config.file={folder / 'etc' / CONFIG.name}",
         f"--storage.path={folder / 'data'}",
-        f"--web.listen-address={url.removeprefix('http://')}",
+        "--web.listen-address=127.0.0.1:0",
         "--web.external-url=http://localhost:9093",
         "--cluster.listen-address=",
     )

@@ -159,7 +159,7 @@ def test_the_blind_silence_quality_of_what_they_do_not_see_and_nothing_else(
                 sent.append(alert(name, severity, "quality", **(BOT | different | {"case": case})))
                 expected[case] = "active" if name.startswith("TraceJudgeSafety") else state
     alertmanager.post(*sent)
-    wait_until(lambda: alertmanager.states() == expected, 10, f"{expected}, now {alertmanager.states()}")
+    wait_until(lambda: alertmanager.states() == expected, 60, f"{expected}, at first {alertmanager.states()}")
 
 
 def test_who_is_blind_is_heard_in_place_of_the_quality_alert(alertmanager: Alertmanager) -> None:
@@ -184,9 +184,9 @@ def test_a_silence_ends_with_the_blindness(alertmanager: Alertmanager) -> None:
         alert(*blind, service="support-bot", case="blind"),
         alert("TraceJudgeQualityDrop", "page", "quality", **BOT, case="drop"),
     )
-    wait_until(lambda: alertmanager.states() == {"blind": "active", "drop": "suppressed"}, what="the silence")
+    wait_until(lambda: alertmanager.states() == {"blind": "active", "drop": "suppressed"}, 60, "the silence")
     alertmanager.post(alert(*blind, service="support-bot", case="blind", over=True))
-    wait_until(lambda: alertmanager.states() == {"drop": "active"}, what="its end")
+    wait_until(lambda: alertmanager.states() == {"drop": "active"}, 60, "its end")
 
 
 @pytest.mark.parametrize(

@@ -96,12 +96,14 @@ def test_commands_can_be_given(page: Page) -> None:
 def parse(words: list[str]) -> None:
     command: click.Command = _cli
     name = "tracejudge"
+    # Below a context of the whole: a command keeps the help option of the first context that it gets.
+    context = click.Context(_cli, info_name=name, help_option_names=list(_cli.context_settings["help_option_names"]))
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name = words.pop(0)
-        found = command.get_command(click.Context(command), name)
+        found = command.get_command(context, name)
         assert found, f"no command {name}"
         command = found
-    with command.make_context(name, words):
+    with command.make_context(name, words, parent=context):
         pass
 
 
