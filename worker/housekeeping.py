@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from worker.books import Caps, measure
 from worker.circuits import Circuits
 from worker.consumers import retire
 from worker.dead.cutting import cut
 from worker.keys import INGEST_GROUP
 from worker.leases import LEASE_MS
+from worker.measure import Caps, measure
 from worker.metrics import Metrics
 from worker.presence import Presence
 from worker.pressure import Pressure

@@ -13,12 +13,12 @@ from redis_faults import filled, server_of
 
 from judges.verdict import Verdict
 from worker.batches import fresh_id, made_at_ms
-from worker.books import Caps, measure
 from worker.circuits import Circuits
 from worker.embedded import EmbeddedRedis, ServerBinary
 from worker.keys import Keys
 from worker.leases import Held, Leases
 from worker.ledger import Finished, Ledger
+from worker.measure import Caps, measure
 from worker.presence import Presence
 from worker.settings import Settings
 from worker.store import Store, StoreError

@@ -15,9 +15,9 @@ import redis
 from judges.verdict import Verdict
 from tracejudge import Trace
 from worker.batches import Batch, decode
-from worker.books import Caps, Measure, measure
 from worker.ingest.reader import Ingest
 from worker.keys import INGEST_GROUP, Keys
+from worker.measure import Caps, Measure, measure
 from worker.metrics import Metrics
 from worker.pressure import Pressure
 from worker.settings import Rule, Settings

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, samples, settings_of
 
 from tracejudge import Trace
-from worker.books import Measure, Position, measure, read_account
+from worker.books import read_account
 from worker.circuits import Circuits
 from worker.housekeeping import Housekeeping
 from worker.keys import INGEST_GROUP
 from worker.leases import Leases
+from worker.measure import Measure, Position, measure
 from worker.metrics import Metrics
 from worker.pressure import Pressure
 from worker.readiness import Readiness

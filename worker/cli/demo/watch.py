@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from worker.books import measure
 from worker.export.outbox import OutboxEntry, read_outbox_entry
 from worker.keys import outbox_groups
+from worker.measure import measure
 from worker.store import Store
 
 __all__ = ["Lag", "Rate", "Watch"]

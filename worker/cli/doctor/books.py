@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from worker.books import measure, read_account
+from worker.books import read_account
 from worker.cli.doctor.finding import Finding, broken, ok, warning
 from worker.cli.doctor.words import circuit_words
+from worker.measure import measure
 from worker.store import Store
 
 __all__ = ["books", "circuits", "dead_letters"]

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 import redis
 from redis.exceptions import ResponseError
 
-from worker.books import Measure, measure
 from worker.cli.doctor.finding import Finding, broken, ok
 from worker.cli.doctor.words import circuit_words
 from worker.keys import INGEST_GROUP, outbox_groups
+from worker.measure import Measure, measure
 from worker.presence import present
 from worker.settings import Settings
 from worker.store import Store
