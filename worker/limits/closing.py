@@ -17,8 +17,8 @@ class Closing:
 
     def __init__(self, circuit: Circuit, pacing: Pacing, patience_s: float) -> None:
         """Take what is asked, and how long anybody waits for an endpoint that is left alone."""
-        self._circuit = circuit
-        self._pacing = pacing
+        self.circuit = circuit
+        self.pacing = pacing
         self._patience_s = patience_s
         self.is_shut = False
         """Whether everybody is turned away for good, since the worker stops."""
@@ -26,17 +26,17 @@ class Closing:
     @property
     def needs_probe(self) -> bool:
         """Tell whether one call has to go first, and be answered."""
-        return self._circuit.cause is not None or self._pacing.is_paused
+        return self.circuit.cause is not None or self.pacing.is_paused
 
     @property
     def probe_at(self) -> float:
         """From when on that call may begin."""
-        circuit_at = self._circuit.opens_at if self._circuit.is_open else 0.0
-        return max(circuit_at, self._pacing.resumes_at if self._pacing.is_paused else 0.0)
+        circuit_at = self.circuit.opens_at if self.circuit.is_open else 0.0
+        return max(circuit_at, self.pacing.resumes_at if self.pacing.is_paused else 0.0)
 
     def until(self, next_number: int, now: float) -> float | None:
         """Say until when no call may begin, a probe aside; None where one may. Any thread may ask."""
-        return self.probe_at if self.needs_probe else self._pacing.waits_until(next_number, now)
+        return self.probe_at if self.needs_probe else self.pacing.waits_until(next_number, now)
 
     def refusal(self, next_number: int, now: float) -> ModelError | None:
         """Say why nobody should wait now; None where that is worth it."""
@@ -45,11 +45,11 @@ class Closing:
         until = self.until(next_number, now)
         if until is None or until <= now:
             return None
-        rest_s, cause = until - now, self._circuit.cause
+        rest_s, cause = until - now, self.circuit.cause
         if isinstance(cause, ModelRejectedError):
             # The operator must act, and that is no matter of seconds.
             return _refusal_for(cause, rest_s)
-        if cause is not None and until - self._circuit.opened_at > min(self._patience_s, _MAX_OUTAGE_PATIENCE_S):
+        if cause is not None and until - self.circuit.opened_at > min(self._patience_s, _MAX_OUTAGE_PATIENCE_S):
             return _refusal_for(cause, rest_s)
         if rest_s > self._patience_s:
             return _refusal_for(cause or RateLimitedError("the endpoint asks for fewer requests"), rest_s)

@@ -8,6 +8,7 @@ smaller one when hardly any throughput is lost.
 
 from typing import Final, Literal
 
+from worker.limits.latency import Latency
 from worker.limits.rounds import Round, Trial
 
 __all__ = ["AdaptiveLimit"]
@@ -27,7 +28,6 @@ _WORTH: Final = 0.4
 _LOST: Final = 0.05
 _LOST_SETTLING: Final = 0.04
 _SHRINK: Final = 0.75
-_SLOW: Final = 2.0
 _MIN_SHARE: Final = 0.1
 _REST_LOWERED: Final = 3
 _MIN_LATENCY_S: Final = 1e-6
@@ -57,8 +57,7 @@ class AdaptiveLimit:
         self._helped = 0
         self._rest = _FIRST_REST
         self._resting = 2 * _FIRST_REST if self._phase == "steady" else 0
-        self._usual_s: float | None = None
-        self._baseline_s: float | None = None
+        self._latency = Latency()
         self._usual_share = 0.0
         self._quiet_since: float | None = None
         self._lowered_at = 0
@@ -174,22 +173,14 @@ class AdaptiveLimit:
         if self._trial is not None:
             self._end_trial(self._trial, latency_s, next_number)
             return
-        is_slow = self._baseline_s is not None and latency_s > _SLOW * self._baseline_s
-        self._remember(latency_s)
+        is_slow = self._latency.is_slow(latency_s)
+        self._latency.remember(latency_s)
         if is_slow:
             self._is_proved = False
             self._phase = "steady"
             self._move(max(1, int(self.limit * _SHRINK)), next_number)
         else:
-            self._try_next(latency_s if self._usual_s is None else self._usual_s, next_number)
-
-    def _remember(self, latency_s: float) -> None:
-        self._usual_s = latency_s if self._usual_s is None else self._usual_s + 0.3 * (latency_s - self._usual_s)
-        if self._baseline_s is None:
-            self._baseline_s = latency_s
-        # Falls fast and rises slowly: overload comes on slowly too, but a lasting change must become the usual.
-        share = 0.5 if latency_s < self._baseline_s else 0.2
-        self._baseline_s += share * (latency_s - self._baseline_s)
+            self._try_next(self._latency.current_s or latency_s, next_number)
 
     def _try_next(self, latency_s: float, next_number: int) -> None:
         """Begin a trial where one is due."""
@@ -225,8 +216,8 @@ class AdaptiveLimit:
             is_kept = throughput >= (1 - lost) * self._reference
             is_worth = not is_kept
         if is_kept:
-            self._usual_s = latency_s
-            self._remember(latency_s)
+            self._latency.begin(latency_s)
+            self._latency.remember(latency_s)
         self._is_proved = is_worth
         self._draw(is_kept=is_kept, is_worth=is_worth)
         if is_kept:
@@ -278,7 +269,7 @@ class AdaptiveLimit:
     def _move(self, limit: int, next_number: int) -> None:
         """Set the limit, and begin a round."""
         if limit != self.limit:
-            self._usual_s = None
+            self._latency.begin()
         self.limit = limit
         self._round = Round(next_number, self._size())
 

@@ -1,46 +1,22 @@
 """The way to one endpoint: who may call now, in the order of asking, and who had better come later."""
 
 import asyncio
-import random
-import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
-from judges.models.model import (
-    ChatResponse,
-    ModelError,
-    ModelRejectedError,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    RateLimitedError,
-)
+from judges.models.model import ChatResponse, ModelError
 from worker.limits.circuit import Circuit
 from worker.limits.closing import Closing
 from worker.limits.concurrency import AdaptiveLimit
+from worker.limits.outcomes import Outcomes, Pass, Standing
 from worker.limits.pacing import Pacing
+from worker.limits.timing import Alarm, Timing
 from worker.limits.witness import CircuitLog, Witness
 
 __all__ = ["Gate", "Pass", "Timing"]
 
 _PROBE_PATIENCE_S: Final = 15.0
-_FAILURES: Final = (ModelTimeoutError, ModelUnavailableError)
-
-
-class Timing(NamedTuple):
-    """Where times come from: a steady count of seconds, seconds since the epoch, a draw between two bounds."""
-
-    steady: Callable[[], float] = time.monotonic
-    now: Callable[[], float] = time.time
-    draw: Callable[[float, float], float] = random.uniform
-
-
-class Pass(NamedTuple):
-    """The right to one call, to be given back by ``leave``."""
-
-    number: int
-    began: float
-    is_probe: bool
 
 
 class Gate:
@@ -74,13 +50,13 @@ class Gate:
         self._circuit = Circuit(timing.draw)
         self._pacing = Pacing(timing.draw)
         self._closing = Closing(self._circuit, self._pacing, patience_s)
+        self._outcomes = Outcomes(self._limit, self._closing, self.witness, timing)
         self._next = 0
         self._in_flight = 0
         self._has_heard = False
         self._probe: Pass | None = None
         self._waiters: OrderedDict[asyncio.Future[Pass], None] = OrderedDict()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._alarm = Alarm(self._wake)
         self._shown = self._limit.limit, False
         self._watchers: list[Callable[[int, bool], object]] = []
 
@@ -164,70 +140,10 @@ class Gate:
         self._in_flight -= 1
         if taken == self._probe:
             self._probe = None
-        if isinstance(result, ChatResponse):
-            self._answered(taken, result, now)
-        elif result is not None:
-            self._not_answered(taken, result, now)
-        self._has_heard |= result is not None
+        if result is not None:
+            self._has_heard = True
+            self._outcomes.learn(taken, result, Standing(self._next, self._in_flight, self._is_wanted()), now)
         self._go_on(now)
-
-    def _answered(self, taken: Pass, response: ChatResponse, now: float) -> None:
-        if response.quota is not None:
-            self._pacing.learn(response.quota, taken.number, now, self._timing.now())
-        self._pacing.used(response.input_tokens + response.output_tokens)
-        self._works(taken, now)
-        if not taken.is_probe:
-            self._limit.succeeded(taken.number, self._next, now - taken.began, now, wanted=self._is_wanted())
-
-    def _not_answered(self, taken: Pass, error: ModelError, now: float) -> None:
-        if error.quota is not None:
-            self._pacing.learn(error.quota, taken.number, now, self._timing.now())
-        if isinstance(error, RateLimitedError):
-            if taken.is_probe and self._circuit.is_open:
-                self._close_circuit(now)
-            self._pause(taken, error, now)
-        elif isinstance(error, (ModelRejectedError, *_FAILURES)):
-            if error.retry_after_s is not None and isinstance(error, _FAILURES):
-                self._pause(taken, error, now)
-            self._failed(taken, error, now)
-        else:
-            self._works(taken, now)
-
-    def _works(self, taken: Pass, now: float) -> None:
-        """Note that the endpoint does what it is for; a probe that shows it ends the leaving alone."""
-        if not taken.is_probe or not self._closing.needs_probe:
-            # A probe that hung may be answered long after another one has shown the same.
-            self._circuit.answered()
-            return
-        if self._circuit.is_open:
-            self._close_circuit(now)
-        self._pacing.resume()
-        self._limit.restart(self._next)
-
-    def _pause(self, taken: Pass, error: ModelError, now: float) -> None:
-        """Do as the endpoint asks us."""
-        before = self._pacing.resumes_at
-        self._pacing.pause(error.retry_after_s, taken.number, self._next, now)
-        if not taken.is_probe:
-            self._limit.refused(taken.number, self._next)
-        if self._pacing.resumes_at > before:
-            self.witness.waits(error, self._pacing.resumes_at - now)
-
-    def _failed(self, taken: Pass, error: ModelError, now: float) -> None:
-        if self._circuit.is_open:
-            if taken.is_probe:
-                self._circuit.probe_failed(error, self._next, now)
-                self.witness.waits(error, self._circuit.opens_at - now)
-            return
-        if isinstance(error, _FAILURES) and not taken.is_probe:
-            self._limit.failed(taken.number, self._next, now, wanted=self._is_wanted())
-        older = self._in_flight - (self._next - taken.number - 1)
-        if self._circuit.failed(error, taken.number, self._next, older, now):
-            self.witness.opened(error, self._circuit.opens_at - now)
-
-    def _close_circuit(self, now: float) -> None:
-        self.witness.closed(now - self._circuit.opened_at)
-        self._circuit.close(self._next)
 
     def _is_wanted(self) -> bool:
         """Tell whether somebody waits because of the limit, and nothing else."""
@@ -262,7 +178,7 @@ class Gate:
                 waiter, _ = self._waiters.popitem(last=False)
                 if not waiter.done():
                     waiter.set_result(self._begin(now))
-        if self._waiters or self._timer is not None:
+        if self._waiters or self._alarm.is_set:
             self._look_ahead(now)
         shown = self.limit, self._circuit.is_open
         if shown != self._shown:
@@ -280,16 +196,7 @@ class Gate:
 
     def _look_ahead(self, now: float) -> None:
         """Set the timer for the time at which who waits may go on without anybody's leaving."""
-        at = self._wakes_at(now) if self._waiters else None
-        if self._timer is not None:
-            if at is not None and self._timer_at <= at:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if at is None:
-            return
-        self._timer_at = at
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, at - now), self._wake)
+        self._alarm.set(self._wakes_at(now) if self._waiters else None, now)
 
     def _wakes_at(self, now: float) -> float | None:
         if self._closing.needs_probe:
@@ -301,7 +208,6 @@ class Gate:
         return self._limit.looks_at
 
     def _wake(self) -> None:
-        self._timer = None
         now = self._timing.steady()
         if self._waiters and not self._closing.needs_probe:
             self._limit.tick(self._next, now)
