@@ -112,8 +112,9 @@ def _lowest(_metric: Metric, ratings: Ratings) -> Score:
     return _as_it_is(min(ratings.values(), key=_rank))
 
 
-def _highest(_metric: Metric, ratings: Ratings) -> Score:
-    return _as_it_is(max(ratings.values(), key=_rank))
+def _highest(metric: Metric, ratings: Ratings) -> Score:
+    best = max(score.value for score in ratings.values())
+    return _lowest(metric, {model: score for model, score in ratings.items() if score.value == best})
 
 
 def _all(metric: Metric, ratings: Ratings) -> Score:
@@ -140,7 +141,7 @@ def _as_it_is(score: Score) -> Score:
 
 
 def _rank(score: Score) -> tuple[float, bool, str]:
-    """Order ratings by value; what else may differ keeps the order from being one of chance."""
+    """Order ratings by value, and equal ones so that a tie does not pass; the rest keeps chance out of the order."""
     return score.value, score.passed is True, f"{score.label} {score.raw}"
 
 

@@ -153,7 +153,7 @@ class Ledger:
         return {one for one, ended, dead, retry in found if _has_ended(ended, dead, retry)}
 
     def assessments(self, evaluation_ids: Collection[str]) -> dict[str, Assessment]:
-        """Read what is kept of verdicts, by evaluation id; what has not ended is left out.
+        """Read what is kept of verdicts, by evaluation id; what has not ended, or only newer workers read, is left out.
 
         One that ended without its scores being kept, or was removed from the dead letters, is unscored here.
 
@@ -164,7 +164,7 @@ class Ledger:
             return {}
         names = [self._keys.ledger(evaluation_id) for evaluation_id in evaluation_ids]
         found = zip(evaluation_ids, self.store.call(lambda client: client.mget(names)), strict=True)
-        return {name: _read_kept(entry) for name, entry in found if entry is not None}
+        return {name: kept for name, entry in found if entry is not None and (kept := _read_kept(entry)) is not None}
 
     def _written(self) -> tuple[str, ...]:
         """Name all that the scripts write, but for what is of one evaluation."""
@@ -181,10 +181,13 @@ def _kept(verdict: Verdict) -> bytes:
     return msgspec.json.encode(Assessment(verdict.outcome, verdict.reason, tuple(scores)))
 
 
-def _read_kept(entry: bytes) -> Assessment:
-    if entry.startswith(_KEPT):
+def _read_kept(entry: bytes) -> Assessment | None:
+    if not entry.startswith(_KEPT):
+        return Assessment("abstained") if entry == _ABSTAINED else _NOT_KEPT
+    try:
         return _decode_kept(entry)
-    return Assessment("abstained") if entry == _ABSTAINED else _NOT_KEPT
+    except msgspec.DecodeError:
+        return None
 
 
 def _passes(letter: DeadLetter) -> bool:

@@ -111,6 +111,14 @@ def test_the_lowest_and_the_highest_keep_the_raw_rating() -> None:
     assert combine("max", graded(5, 2), (GRADED,)).scores[0] == Score("relevance", 1.0, 5.0, passed=True)
 
 
+@pytest.mark.parametrize("mode", ["majority", "min", "max", "all"])
+def test_of_equal_values_of_which_one_passes_the_other_stands(mode: Combine) -> None:
+    """Labels may share a number, and the pass set hold one of them: a tie does not pass."""
+    scores = {"a": Score("tone", 1.0, 5.0, "warm", passed=True), "b": Score("tone", 1.0, 5.0, "gushing", passed=False)}
+    found = {model: Assessment("scored", scores=(score,)) for model, score in scores.items()}
+    assert combine(mode, found, (Metric("tone", "labels", "warm"),)).scores[0].passed is False
+
+
 @pytest.mark.parametrize(
     ("mode", "value"), [("majority", 0.6), ("mean", 0.6), ("min", 0.3), ("max", 0.9), ("all", 0.3)]
 )

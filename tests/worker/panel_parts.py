@@ -53,6 +53,13 @@ def finish(ground: Ground, worker: Desk) -> None:
         worker.sweep()
 
 
+def in_order(ground: Ground, worker: Desk, *judge_models: str) -> None:
+    """Let a worker look once at the batch of each judge model, one after the other."""
+    by_model = {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
+    for name in judge_models:
+        worker.run(by_model[name])
+
+
 def verdicts(ground: Ground) -> dict[str, Verdict]:
     """Read the verdicts by judge model; of each there must be one."""
     read = [read_outbox_entry(entry) for entry in ground.client.xrange(ground.keys.verdicts)]

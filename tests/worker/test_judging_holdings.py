@@ -64,7 +64,7 @@ def test_what_was_taken_again_before_it_began_is_judged_once(ground: Ground, des
     (batch_id,) = choose(ground, 3)
     worker = desk()
     busy = threading.Event()
-    worker.judging._loop.call(lambda: busy.wait(10))
+    worker.judging._loop.call(lambda: busy.wait(60))
     worker.judging.run(batch_id)
     ground.client.hdel(ground.keys.holders, batch_id)
     ground.client.zadd(ground.keys.ready("scripted"), {batch_id: 1})

@@ -64,7 +64,7 @@ def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(groun
     worker.begin(batch_id)
     busy = threading.Event()
     for _ in range(judging_module._THREADS):
-        worker.judging._enders.submit(busy.wait, 10)
+        worker.judging._enders.submit(busy.wait, 60)
     worker.model.answers.set()
     wait_until(lambda: ground.outbox("j"), what="the verdict")
     renewed = worker.judging.progressed_at
@@ -158,7 +158,7 @@ def test_renewing_goes_on_after_redis_was_away(ground: Ground, desk: Desks, monk
 
     with monkeypatch.context() as outage:
         outage.setattr(worker.judging._leases, "renew", fail)
-        assert failed.wait(10)
+        assert failed.wait(60)
     ground.make_due()
     wait_until(lambda: ground.leases()[batch_id] > 10, what="the renewal")
     worker.end()

@@ -16,7 +16,7 @@ def test_what_runs_may_end_within_the_grace(ground: Ground, desk: Desks) -> None
     worker = desk()
     worker.begin(batch_id)
     threading.Timer(0.1, worker.model.answers.set).start()
-    worker.judging.stop(10)
+    worker.judging.stop(60)
     assert worker.judging.held == 0
     assert_settled(ground, scored=2)
 
@@ -61,7 +61,7 @@ def test_while_it_stops_a_worker_takes_nothing_more(ground: Ground, desk: Desks)
     worker.begin(ready(ground)[0])
     assert (worker.judging.held, len(ready(ground))) == (2, 2)
     threading.Timer(0.1, worker.model.answers.set).start()
-    worker.judging.stop(10)
+    worker.judging.stop(60)
     assert (len(judged(ground)), len(ready(ground)), holders(ground)) == (2, 2, {})
 
 
@@ -78,7 +78,7 @@ def test_stopping_ends_in_time_though_redis_takes_no_verdicts(
 
     monkeypatch.setattr(worker.ledger, "record", say_no)
     worker.judging.run(batch_id)
-    assert refused.wait(10)
+    assert refused.wait(60)
     wait = worker.judging._loop.wait
     monkeypatch.setattr(worker.judging._loop, "wait", lambda coroutine, timeout_s: wait(coroutine, min(timeout_s, 0.1)))
     worker.judging.stop(0.05)

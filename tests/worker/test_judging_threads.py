@@ -76,7 +76,7 @@ def test_a_judge_model_with_much_to_do_lets_others_have_their_turn(
         gate.limit = 1
     take_slowly(worker, monkeypatch)
     begin = threading.Event()
-    worker.judging._takers.submit(begin.wait, 10)
+    worker.judging._takers.submit(begin.wait, 60)
     worker.judging.sweep()
     begin.set()
     worker.settle()
@@ -91,7 +91,7 @@ def test_batches_end_though_all_who_take_are_busy(ground: Ground, desk: Desks) -
     worker.begin(batch_id)
     busy = threading.Event()
     for _ in range(judging_module._THREADS):
-        worker.judging._takers.submit(busy.wait, 10)
+        worker.judging._takers.submit(busy.wait, 60)
     worker.model.answers.set()
     wait_until(lambda: not worker.judging.held, what="the end of the batch")
     assert_settled(ground, scored=2)
@@ -104,7 +104,7 @@ def test_more_is_taken_though_all_who_end_are_busy(ground: Ground, desk: Desks) 
     worker.gate.limit = 1
     busy = threading.Event()
     for _ in range(judging_module._THREADS):
-        worker.judging._enders.submit(busy.wait, 10)
+        worker.judging._enders.submit(busy.wait, 60)
     worker.judging.run(batch_ids[0])
     wait_until(lambda: len(worker.asked) == 6, what="all answers")
     assert len(ground.batches()) == 6

@@ -7,7 +7,7 @@ import pytest
 from dead_parts import make_revivable, retry_all
 from feedback_parts import Passes, complain, make_due
 from judging_parts import HOUR_S, Desks, assert_settled, letters
-from panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, balanced, chosen, finish, panel_desk, verdicts
+from panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, balanced, chosen, finish, in_order, panel_desk, verdicts
 from replay_parts import Replays
 from stage_parts import Chosen, Ground, make_trace, make_traces, samples, settings_of
 
@@ -15,6 +15,7 @@ from judges.catalog import catalogue
 from judges.models.scripted import Step
 from tracejudge import Feedback
 from worker.batches import Member
+from worker.dead.pace import FIRST
 from worker.dead.reviving import Reviving
 from worker.forget.forgetting import Forgetting
 from worker.forget.subject import Subject
@@ -133,6 +134,21 @@ def test_a_replay_with_a_new_panel_asks_only_who_is_missing(ground: Ground, desk
     assert (combined.origin, combined.outcome, combined.reason) == ("replay", "unscored", "judge_failed")
 
 
+def test_without_a_member_that_was_taken_out_a_replay_combines_what_the_others_said(
+    ground: Ground, desk: Desks
+) -> None:
+    chosen(ground, 1)
+    finish(ground, panel_desk(desk, c=Step(failure="judge_unavailable")))
+    assert verdicts(ground).keys() == {"a", "b"}
+    two = {**SETUP, "rules": (msgspec.structs.replace(TOGETHER, model=("default", "first")),)}
+    assert Replays(ground, **two).make() == {"traces": 1, "chosen": 1, "already_judged": 2}
+    worker = panel_desk(desk, rules=two["rules"])
+    finish(ground, worker)
+    assert verdicts(ground)["majority(a,b)"].scores[0].passed
+    assert [worker.models[name].requests for name in two["rules"][0].models] == [[], []], "nobody is asked twice"
+    assert evaluations(ground).keys() == {PANEL}, "others may know it; if not, it is given up"
+
+
 def test_late_feedback_pulls_in_members_and_panel(ground: Ground, desk: Desks) -> None:
     heard = msgspec.structs.replace(TOGETHER, rate=0.0, always=("negative_feedback",))
     setup = {**SETUP, "rules": (heard, ALONE)}
@@ -181,14 +197,12 @@ def test_forgotten_between_members_and_panel_nothing_is_combined(ground: Ground,
 # --- dead letters ---
 
 
-def given_up(ground: Ground, desk: Desks) -> None:
-    """Let a worker give a panel up since one of its members is away."""
-    chosen(ground, 1, age_s=7 * HOUR_S)
-    by_model = {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
-    worker = panel_desk(desk, c=Step(failure="judge_rejected"))
-    for name in ("a", "b", "c", PANEL):
-        worker.run(by_model[name])
-    assert balanced(ground).dead == 2
+def given_up(ground: Ground, desk: Desks, count: int = 1) -> None:
+    """Let a worker give panels up since two of their members are away."""
+    chosen(ground, count, age_s=7 * HOUR_S)
+    away = Step(failure="judge_rejected")
+    in_order(ground, panel_desk(desk, b=away, c=away), "a", "b", "c", PANEL)
+    assert balanced(ground).dead == 3 * count
 
 
 def reviving(ground: Ground, *healthy: str) -> Reviving:
@@ -196,13 +210,14 @@ def reviving(ground: Ground, *healthy: str) -> Reviving:
     return Reviving(settings, ground.store, healthy=lambda: healthy, versions=VERSIONS)
 
 
-def test_a_panel_is_not_taken_up_before_its_member(ground: Ground, desk: Desks) -> None:
+def test_a_panel_is_not_taken_up_before_its_members(ground: Ground, desk: Desks) -> None:
     given_up(ground, desk)
     make_revivable(ground, PANEL)
-    stage = reviving(ground, PANEL, "c")
+    stage = reviving(ground, PANEL, "b", "c")
     stage.look()
     assert ground.batches() == {}
-    make_revivable(ground, "c")
+    for name in ("b", "c"):
+        make_revivable(ground, name)
     stage.look()
     finish(ground, panel_desk(desk))
     assert verdicts(ground).keys() == {"a", "b", "c"}
@@ -214,12 +229,18 @@ def test_a_panel_is_not_taken_up_before_its_member(ground: Ground, desk: Desks) 
 
 
 def test_panels_that_may_go_on_are_found_behind_those_that_may_not(ground: Ground, desk: Desks) -> None:
-    given_up(ground, desk)
-    (waiting,) = [name for name, letter in letters(ground).items() if letter.judge_model == PANEL]
-    ground.client.zadd(ground.keys.dead_again(PANEL), {waiting: 1})
+    given_up(ground, desk, FIRST + 1)
+    panels = [letter.evaluation for letter in letters(ground).values() if letter.judge_model == PANEL]
+    *waiting, able = panels
+    for member in able.members:
+        ground.client.set(ground.keys.ledger(member.id), "abstained", ex=60)
+    again = ground.keys.dead_again(PANEL)
+    ground.client.zadd(again, {one.id: place for place, one in enumerate(panels)})
     reviving(ground, PANEL).look()
-    later = ground.client.zscore(ground.keys.dead_again(PANEL), waiting)
-    assert later > 1, "put off, so that others come first"
+    assert [one.id for batch in ground.batches().values() for item in batch.items for one in item.evaluations] == [
+        able.id
+    ]
+    assert min(ground.client.zmscore(again, [one.id for one in waiting])) > FIRST, "put off, so that others come first"
 
 
 def test_retried_by_hand_member_and_panel_end_once(ground: Ground, desk: Desks) -> None:
@@ -232,15 +253,12 @@ def test_retried_by_hand_member_and_panel_end_once(ground: Ground, desk: Desks) 
 def test_a_fault_in_a_member_does_not_keep_the_panel_from_coming_back(ground: Ground, desk: Desks) -> None:
     """An `internal_error` is not taken up by itself; the panel of it is, once somebody has retried the member."""
     chosen(ground, 1, age_s=7 * HOUR_S)
-    by_model = {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
 
     def fault(_: object) -> str:
         raise KeyError
 
-    worker = panel_desk(desk, c=fault)
-    for name in ("a", "b", "c", PANEL):
-        worker.run(by_model[name])
-    assert balanced(ground).reasons == {"dead:internal_error": 2}
+    in_order(ground, panel_desk(desk, b=fault, c=fault), "a", "b", "c", PANEL)
+    assert balanced(ground).reasons == {"dead:internal_error": 3}
     assert ground.client.zcard(ground.keys.dead_again(PANEL)) == 1
     assert ground.client.zcard(ground.keys.dead_again("c")) == 0
 

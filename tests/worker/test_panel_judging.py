@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from judging_parts import HOUR_S, Desks, assert_settled, holders, letters, soon
-from panel_parts import NO, PANEL, TOGETHER, balanced, chosen, finish, panel_desk, verdicts
+from dead_parts import retry_all
+from judging_parts import HOUR_S, Desks, assert_settled, holders, letters, refuse, soon
+from panel_parts import NO, PANEL, TOGETHER, balanced, chosen, finish, in_order, panel_desk, verdicts
 from stage_parts import Ground, make_trace
 from structlog.testing import capture_logs
 
@@ -238,6 +239,22 @@ def test_who_abstained_before_is_known_to_have_abstained(ground: Ground, desk: D
     assert (combined.outcome, combined.reason) == ("abstained", None)
 
 
+def test_what_a_newer_worker_has_kept_is_left_to_newer_workers(ground: Ground, desk: Desks) -> None:
+    """It waits as for a member that has not ended; and is no fault of the batch that would never end."""
+    of = chosen(ground, 1)
+    (item,) = ground.batches()[of["c"]].items
+    name, kept = ground.keys.ledger(item.evaluations[0].id), b'{"outcome":"unscored","reason":"a_newer_one"}'
+    ground.client.set(name, kept, ex=60)
+    worker = panel_desk(desk)
+    with capture_logs() as lines:
+        finish(ground, worker)
+    assert ground.batches().keys() == {of[PANEL]}
+    assert [line for line in lines if line["log_level"] != "info"] == []
+    ground.client.set(name, b'{"outcome":"unscored","reason":"refusal"}', ex=60)
+    finish(ground, worker)
+    assert verdicts(ground)[PANEL].scores[0].passed
+
+
 def test_what_a_member_was_removed_for_does_not_hold_the_panel_up(ground: Ground, desk: Desks) -> None:
     of = chosen(ground, 1)
     (item,) = ground.batches()[of["c"]].items
@@ -284,16 +301,70 @@ def test_without_any_worker_that_knows_it_a_panel_is_given_up(ground: Ground, de
     assert balanced(ground).reasons == {"dead:unknown_judge_version": 1}
 
 
-def test_a_panel_is_given_up_for_the_reason_of_its_member(ground: Ground, desk: Desks) -> None:
+def test_a_panel_is_given_up_for_the_reason_of_its_members(ground: Ground, desk: Desks) -> None:
     away = Step(failure="judge_unavailable")
     chosen(ground, 1, age_s=7 * HOUR_S)
-    worker = panel_desk(desk, c=away)
-    by_model = {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
-    for name in ("a", "b", "c", PANEL):
-        worker.run(by_model[name])
+    in_order(ground, panel_desk(desk, b=away, c=away), "a", "b", "c", PANEL)
     account = balanced(ground)
-    assert (account.scored, account.reasons) == (2, {"dead:judge_unavailable": 2})
-    assert {letter.judge_model for letter in letters(ground).values()} == {"c", PANEL}
+    assert (account.scored, account.reasons) == (1, {"dead:judge_unavailable": 3})
+    assert {letter.judge_model for letter in letters(ground).values()} == {"b", "c", PANEL}
+
+
+def test_without_one_that_was_given_up_those_that_answered_are_combined(ground: Ground, desk: Desks) -> None:
+    away = Step(failure="judge_unavailable")
+    chosen(ground, 1, age_s=7 * HOUR_S)
+    in_order(ground, panel_desk(desk, c=away), "a", "b", "c", PANEL)
+    combined = verdicts(ground)[PANEL]
+    assert (combined.scores[0].passed, combined.rationale) == (True, "2 of 2 models pass")
+    assert combined.details["models"]["c"] == {"outcome": "unscored", "reason": "judge_unavailable"}
+    assert (balanced(ground).scored, balanced(ground).reasons) == (3, {"dead:judge_unavailable": 1})
+    retry_all(ground, panel_desk(desk).settings)
+    finish(ground, panel_desk(desk))
+    assert_settled(ground, scored=4)
+    assert verdicts(ground)[PANEL] == combined, "what comes later changes nothing"
+
+
+def test_while_a_member_has_its_last_try_the_panel_is_not_given_up(ground: Ground, desk: Desks) -> None:
+    """Both are of the same age: who only looks would be done before who has to ask."""
+    worker = panel_desk(desk)
+    chosen(ground, 1, age_s=worker.settings.give_up_after + 60)
+    in_order(ground, worker, PANEL, "a", "b", PANEL)
+    assert (letters(ground), balanced(ground).waiting) == ({}, 2)
+    (batch_id,) = [name for name, batch in ground.batches().items() if batch.judge_model == PANEL]
+    assert ground.leases()[batch_id] == soon(30.0)
+    finish(ground, worker)
+    assert_settled(ground, scored=4)
+
+
+def test_what_fails_in_a_batch_is_given_up_without_what_still_waits(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = panel_desk(desk)
+    chosen(ground, 2, age_s=worker.settings.give_up_after + 60)
+    (batch,) = [one for one in ground.batches().values() if one.judge_model == PANEL]
+    for member in batch.items[0].evaluations[0].members:
+        ground.client.set(ground.keys.ledger(member.id), b'{"outcome":"abstained"}', ex=60)
+    with monkeypatch.context() as broken:
+        broken.setattr("worker.judging.panels.combine", refuse)
+        in_order(ground, worker, PANEL)
+    assert letters(ground).keys() == {batch.items[0].evaluations[0].id}
+    finish(ground, worker)
+    assert verdicts(ground)[PANEL].trace_id == batch.items[1].trace.trace_id
+    assert ground.batches() == {}
+    assert letters(ground).keys() == {batch.items[0].evaluations[0].id}, "given up, and not tried again"
+
+
+def test_an_answer_of_redis_that_is_missing_at_the_last_look_gives_nothing_up(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen(ground, 1, age_s=7 * HOUR_S)
+    worker = panel_desk(desk)
+    in_order(ground, worker, "a", "b", "c")
+    with monkeypatch.context() as broken:
+        broken.setattr(Ledger, "assessments", refuse)
+        in_order(ground, worker, PANEL)
+    finish(ground, worker)
+    assert_settled(ground, scored=4)
 
 
 def test_a_member_that_is_only_late_is_a_timeout(ground: Ground, desk: Desks) -> None:

@@ -8,7 +8,7 @@ import pytest
 from dead_parts import retry_all
 from judging_parts import HOUR_S, Desks, assert_settled, letters
 from msgspec import Struct
-from panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, balanced, chosen, finish, panel_desk, verdicts
+from panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, balanced, chosen, finish, in_order, panel_desk, verdicts
 from replay_parts import Replays
 from stage_parts import Chosen, Ground, make_trace, settings_of
 
@@ -124,9 +124,9 @@ def test_so_has_a_replay(ground: Ground) -> None:
 
 def test_letters_and_their_retries_have_it_and_keep_what_they_need(ground: Ground, desk: Desks) -> None:
     given_up(ground, desk)
-    assert letter_versions(ground) == {"c": 2, PANEL: 2}
+    assert letter_versions(ground) == {"b": 2, "c": 2, PANEL: 2}
     retry_all(ground, settings_of(ground, **SETUP))
-    assert versions(ground) == {"c": {2}, PANEL: {2}}
+    assert versions(ground) == {"b": {2}, "c": {2}, PANEL: {2}}
     finish(ground, panel_desk(desk))
     assert_settled(ground, scored=4)
     assert verdicts(ground)[PANEL].scores[0].passed
@@ -140,13 +140,10 @@ def test_other_letters_have_the_former_one(ground: Ground, desk: Desks) -> None:
 
 
 def given_up(ground: Ground, desk: Desks) -> None:
-    """Let a worker give up a member, and the panel of it."""
+    """Let a worker give up two members, and the panel of them."""
     chosen(ground, 1, age_s=7 * HOUR_S)
-    of = {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
-    worker = panel_desk(desk, c=AWAY)
-    for name in ("a", "b", "c", PANEL):
-        worker.run(of[name])
-    assert balanced(ground).dead == 2
+    in_order(ground, panel_desk(desk, b=AWAY, c=AWAY), "a", "b", "c", PANEL)
+    assert balanced(ground).dead == 3
 
 
 def test_forgetting_leaves_a_batch_its_version(ground: Ground) -> None:

@@ -4,7 +4,7 @@ import fnmatch
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ _SOUGHT = 10_000
 @click.option("--judge", metavar="PATTERN", help="Only these judges.")
 @click.option("--last", type=click.IntRange(min=0), default=0, metavar="N", help="Begin with the last N verdicts.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N verdicts.")
+@click.option("--no-follow", "ends", is_flag=True, help="End after what there is of the last N.")
 def command(
     config: str | None,
     redis_url: str | None,
@@ -45,13 +46,17 @@ def command(
     judge: str | None,
     last: int,
     count: int | None,
+    ends: bool,
 ) -> None:
-    """Follow verdicts until Ctrl-C.
+    """Follow verdicts until Ctrl-C; with --no-follow print the last N, or as many as there are, and end.
 
     With --json each line is a verdict; its `dead` tells what was given up from what is unscored for good.
     """
+    if ends and not last:
+        raise click.UsageError("--no-follow prints the last verdicts and ends; say how many with --last N")
     store = open_store(settings_from(config, {"redis_url": redis_url}))
-    entries = follow(store, last, _wanted(service, judge, failed=failed))
+    wanted = _wanted(service, judge, failed=failed)
+    entries: Iterable[OutboxEntry] = _newest(store, last, wanted)[0] if ends else follow(store, last, wanted)
     for entry in itertools.islice(entries, count):
         if as_json:
             print(_json(entry), flush=True)
@@ -67,17 +72,21 @@ def follow(store: Store, last: int = 0, wanted: Callable[[Verdict], bool] | None
     Raises:
         StoreError: Redis did not answer.
     """
-    stream = store.keys.verdicts
-    sought = _SOUGHT if last and wanted else max(1, last)
-    newest = store.call(lambda client: client.xrevrange(stream, count=sought))
-    position = newest[0][0] if newest else b"0"
-    found = itertools.islice(_readable(newest, wanted), last)
-    yield from reversed(list(found))
+    entries, position = _newest(store, last, wanted)
+    yield from entries
     while True:
-        reply = store.call(partial(_read, stream, position))
-        for _, entries in reply:
-            position = entries[-1][0]
-            yield from _readable(entries, wanted)
+        reply = store.call(partial(_read, store.keys.verdicts, position))
+        for _, come in reply:
+            position = come[-1][0]
+            yield from _readable(come, wanted)
+
+
+def _newest(store: Store, last: int, wanted: Callable[[Verdict], bool] | None) -> tuple[Sequence[OutboxEntry], bytes]:
+    """Find the last few entries that are wanted, in order, and where the outbox ends."""
+    sought = _SOUGHT if last and wanted else max(1, last)
+    newest = store.call(lambda client: client.xrevrange(store.keys.verdicts, count=sought))
+    found = list(itertools.islice(_readable(newest, wanted), last))
+    return found[::-1], newest[0][0] if newest else b"0"
 
 
 def _readable(entries: Iterable[Entry], wanted: Callable[[Verdict], bool] | None) -> Iterator[OutboxEntry]:

@@ -56,9 +56,9 @@ class Ending:
             StoreError: Redis did not answer; the lease lapses then, and what is in the ledger is not judged again.
         """
         age_s = time.time() - batch.created_at
-        if unfinished and age_s > self._give_up_after_s:
-            self._bury(batch, unfinished)
-            unfinished = ()
+        left_s = self._give_up_after_s - age_s
+        if left_s < 0:
+            unfinished = self._bury(batch, unfinished)
         if not unfinished:
             self._leases.finish(batch.id, batch.judge_model)
             return
@@ -66,21 +66,20 @@ class Ending:
         if made and closed_for_s > 0:
             # It may always fail, and is perhaps the oldest: another batch is to be the next probe.
             delay_s = max(delay_s, closed_for_s + _AFTER_OTHERS_S)
-        # However long the endpoint asked us to wait: a last try, when it is time to give up.
-        delay_s = min(delay_s, max(_MIN_PARKING_S, self._give_up_after_s - age_s))
-        _log(batch, [one for one in unfinished if not one.waits], delay_s)
+        if left_s >= 0:
+            # However long the endpoint asked us to wait: a last try, when it is time to give up.
+            delay_s = min(delay_s, max(_MIN_PARKING_S, left_s))
+        if tried := [one for one in unfinished if not one.waits]:
+            _log("batch parked", batch, tried, seconds=round(delay_s, 1))
         self._leases.put_back(held, delay_s=delay_s, tries=made)
 
-    def _bury(self, batch: Batch, unfinished: Sequence[Unfinished]) -> None:
-        self._ledger.bury([one.letter(batch) for one in unfinished])
-        log.warning(
-            "evaluations given up, see: tracejudge dead list",
-            batch=batch.id,
-            judge_model=batch.judge_model,
-            evaluations=len(unfinished),
-            reasons=sorted({str(one.assessment.reason) for one in unfinished}),
-            notes=sorted({one.assessment.note or "" for one in unfinished}),
-        )
+    def _bury(self, batch: Batch, unfinished: Sequence[Unfinished]) -> list[Unfinished]:
+        """Give up all but what waits for others, which have to be given up first; return that."""
+        over = [one for one in unfinished if not one.waits]
+        if over:
+            self._ledger.bury([one.letter(batch) for one in over])
+            _log("evaluations given up, see: tracejudge dead list", batch, over)
+        return [one for one in unfinished if one.waits]
 
     def hand_on(self, held: Held, batch: Batch, unfinished: Sequence[Unfinished], tries: Mapping[str, int]) -> None:
         """Remove a batch that is done; else let another worker take it at once.
@@ -131,15 +130,13 @@ def handed_back_s(age_s: float) -> float:
     return most * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
 
-def _log(batch: Batch, unfinished: Sequence[Unfinished], delay_s: float) -> None:
-    if not unfinished:
-        return
+def _log(event: str, batch: Batch, unfinished: Sequence[Unfinished], **more: object) -> None:
     log.warning(
-        "batch parked",
+        event,
         batch=batch.id,
         judge_model=batch.judge_model,
         evaluations=len(unfinished),
         reasons=sorted({str(one.assessment.reason) for one in unfinished}),
         notes=sorted({one.assessment.note or "" for one in unfinished}),
-        seconds=round(delay_s, 1),
+        **more,
     )

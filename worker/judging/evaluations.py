@@ -95,7 +95,7 @@ class Evaluations:
         self._redaction = Redaction.of(settings.redact)
         self._seats = Seats(settings, judges)
         self._sampler = Sampler(settings, self._seats)
-        self._panels = Panels(ledger, settings.give_up_after)
+        self._panels = Panels(ledger, settings)
         self._code_places = {name: asyncio.Semaphore(CODE_AT_ONCE) for name in self._seats.code}
 
     async def run(self, batch: Batch, tries: Mapping[str, int], ended: Callable[[], None]) -> list[Unfinished]:

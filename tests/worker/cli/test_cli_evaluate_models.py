@@ -1,5 +1,7 @@
 """`tracejudge evaluate` with several models: a verdict by each, one that combines them, and a summary of all."""
 
+import asyncio
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,16 @@ import pytest
 from cli_parts import Run, labelled, words, write_lines
 
 from judges.catalog import catalogue
+from judges.models.model import ChatRequest, ChatResponse, ModelSettings
+from judges.models.scripted import ScriptedModel
 from judges.verdict import Verdict, evaluation_id
 from tracejudge import Trace
+from worker.cli.evaluate.askers import Askers
+from worker.cli.evaluate.asking import Asker
+from worker.cli.evaluate.offline import Offline
+from worker.cli.evaluate.output import Output
+from worker.seats import panel
+from worker.settings import Settings
 
 PANEL = "majority(a,b,c)"
 TOGETHER = ("--model", "two", "--model", "one", "--model", "three", "--combine", "majority")
@@ -107,3 +117,47 @@ def test_what_cannot_be_combined_is_wrong_usage(run: Run, given: tuple[str, ...]
     ended = run("evaluate", traces(), "--judge", "safety", *given)
     assert ended.code == 2
     assert said in ended.err
+
+
+class Hanging(ScriptedModel):
+    """Says yes to some texts, and never answers the others."""
+
+    def __init__(self, name: str, *texts: str) -> None:
+        super().__init__([answering("yes")[0]["text"]], ModelSettings(provider="scripted", model=name))
+        self._texts = texts
+        self.answered = asyncio.Event()
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        if not any(text in request.messages[1].content for text in self._texts):
+            await asyncio.Future()
+        self.answered.set()
+        return await super().complete(request)
+
+
+async def cut_short(*models: Hanging) -> list[Verdict]:
+    """Judge two traces, end it as Ctrl-C does once the last model has answered, and give what was written."""
+    members = [Asker(model) for model in models]
+    askers = Askers(members, Asker(None), panel("majority", [asker.judge_model for asker in members]))
+    offline = Offline(Settings(), [catalogue()["safety"]], askers, complain=lambda *_: None, advance=lambda *_: None)
+    out = io.BytesIO()
+    lines = [labelled(None, trace_id=f"{number}", id=f"{number}", output=f"text {number}") for number in range(2)]
+    source = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    running = asyncio.ensure_future(offline.run(source, Output(out, "out")))
+    await models[-1].answered.wait()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    return [msgspec.json.decode(line, type=Verdict) for line in out.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("others", ["text 0", "text 1"], ids=["of another trace", "of the same trace"])
+def test_what_ctrl_c_has_cut_short_is_not_combined(others: str) -> None:
+    """What is ready is written; but no verdict is made of what models said on different traces, or only some said."""
+
+    async def run() -> list[Verdict]:
+        return await cut_short(Hanging("a", others), Hanging("b", "text 0"), Hanging("c", "text 1"))
+
+    found = [(one.trace_id, one.judge_model) for one in asyncio.run(run())]
+    assert found == sorted([(others[-1], "a"), ("0", "b"), ("1", "c")])

@@ -110,6 +110,41 @@ def test_tail_may_show_only_what_did_not_pass(served: Run, outbox: Outbox) -> No
     assert [line["evaluation_id"] for line in lines] == [failed, abstained, unscored, dead]
 
 
+ENDING = ("tail", "--no-follow", "--last")
+
+
+@pytest.mark.parametrize(("last", "shown"), [("2", 2), ("3", 3), ("50", 3)])
+def test_tail_that_does_not_follow_ends_after_what_there_is(served: Run, outbox: Outbox, last: str, shown: int) -> None:
+    ids = outbox.add(verdict(), verdict(**FAILED), verdict(**UNSCORED))
+    ended = served(*ENDING, last, "--json")
+    assert (ended.code, ended.err) == (0, "")
+    assert [line["evaluation_id"] for line in ended.lines] == ids[-shown:]
+    told = served(*ENDING, last)
+    assert (told.code, told.err, len(told.out.splitlines())) == (0, "", shown)
+
+
+def test_tail_that_does_not_follow_shows_only_what_is_wanted(served: Run, outbox: Outbox) -> None:
+    ids = outbox.add(verdict(**FAILED), verdict(**FAILED, service="bot"), verdict(**ABSTAINED), verdict())
+    wanted = (*ENDING, "50", "--json", "--failed", "--service", "shop", "--judge", "saf*")
+    for more, found in [((), [ids[0], ids[2]]), (("--count", "1"), ids[:1])]:
+        ended = served(*wanted, *more)
+        assert (ended.code, [line["evaluation_id"] for line in ended.lines]) == (0, found)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--failed",)])
+def test_tail_that_does_not_follow_ends_where_there_is_nothing(served: Run, outbox: Outbox, form: tuple[str]) -> None:
+    if form == ("--failed",):
+        outbox.add(verdict())
+    ended = served(*ENDING, "5", *form)
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
+
+
+def test_tail_that_does_not_follow_is_told_how_many(served: Run) -> None:
+    ended = served("tail", "--no-follow")
+    assert (ended.code, ended.out) == (2, "")
+    assert "--no-follow prints the last verdicts and ends; say how many with --last N" in ended.err
+
+
 def test_tail_passes_over_what_it_cannot_read(served: Run, outbox: Outbox, redis: Redis, prefix: str) -> None:
     first = outbox.add(verdict())
     outbox.add(verdict(), version="2")

@@ -35,13 +35,12 @@ _WINDOW_BYTES: Final = 64 * 1024 * 1024
 
 
 class _Job(NamedTuple):
-    """One evaluation to make, how far into the file its trace reaches, and whether it is the last of its question."""
+    """One evaluation to make, and how far into the file its trace reaches."""
 
     entry: TraceEntry
     judge: Judge
     asker: Asker
     end: int
-    is_last: bool
 
 
 class _Done(NamedTuple):
@@ -80,6 +79,7 @@ class Offline:
         self._judges = judges
         self._askers = askers
         self._found: dict[str, Assessment] = {}
+        self._question: tuple[int, str] | None = None
         self._complain = complain
         self._advance = advance
 
@@ -126,9 +126,8 @@ class Offline:
             self.unknown.update(unknown_fields(entry))
             await self._room(line.end)
             for judge in self._judges:
-                askers = self._askers.of(judge)
-                for asker in askers:
-                    yield _Job(entry, judge, asker, line.end, is_last=asker is askers[-1])
+                for asker in self._askers.of(judge):
+                    yield _Job(entry, judge, asker, line.end)
 
     async def _room(self, end: int) -> None:
         """Wait until what is under way comes from few enough bytes of the file."""
@@ -153,15 +152,19 @@ class Offline:
         return self._made(job, job.asker.seat, asked, job.asker.price, job.judge.metric_names)
 
     def _combined(self, done: _Done) -> Verdict | None:
-        """Combine what all models found on one question, behind the last of them."""
+        """Combine what all models found on one question, behind the last of them.
+
+        After Ctrl-C some are missing: then nothing is combined.
+        """
         job, together = done.job, self._askers.combining(done.job.judge)
         if together is None:
             return None
+        if self._question != (question := (job.end, job.judge.name)):
+            self._question, self._found = question, {}
         self._found[job.asker.judge_model] = done.asked.assessment
-        if not job.is_last:
+        if len(self._found) < len(together.members):
             return None
-        found, self._found = self._found, {}
-        assessment = combine(together.combine, found, job.judge.metrics)
+        assessment = combine(together.combine, self._found, job.judge.metrics)
         asked = Asked(assessment, time.time(), 0.0)
         return self._made(job, together, asked, NO_PRICE, _names(job.judge))
 
