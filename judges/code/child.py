@@ -88,7 +88,8 @@ class _Served:
         except JudgeFailedError as error:
             answer = _failed(f"{error}")
         except BaseException as error:  # noqa: BLE001 - also SystemExit: the judge has no say in whether we go on
-            answer = _failed(self._raised(error))
+            # What a judge keeps from trace to trace stays: all further ones would fail as this one did.
+            answer = _failed(self._raised(error), is_spent=isinstance(error, MemoryError))
         if os.getpid() != self._pid:
             # The judge forked, and this is the copy: only one of the two may answer.
             os._exit(0)
@@ -127,8 +128,8 @@ def _encoded(answer: Answer) -> bytes:
     return encoded
 
 
-def _failed(note: str) -> bytes:
-    return msgspec.json.encode(Answer(failed=note))
+def _failed(note: str, *, is_spent: bool = False) -> bytes:
+    return msgspec.json.encode(Answer(failed=note, is_spent=is_spent))
 
 
 def _be_killed_with(lifeline: int) -> None:
@@ -166,7 +167,15 @@ def _connection() -> socket.socket:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.close(nothing)
+    # A copy that lives on would hold it open: that this process has ended would only be told by the time limit.
+    os.register_at_fork(after_in_child=lambda: _close(connection))
     return connection
+
+
+def _close(connection: socket.socket) -> None:
+    """Close it now, also where somebody reads from it."""
+    if connection.fileno() >= 0:
+        os.close(connection.detach())
 
 
 def _stay() -> None:

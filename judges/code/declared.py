@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from typing import Final
 
 from judges.code.errors import CodeError
 from judges.judge import Metric
@@ -9,6 +10,9 @@ from judges.names import RULE, is_name
 from tracejudge import Trace
 
 __all__ = ["check_function", "check_metrics", "check_needs", "check_rest"]
+
+_MAX_TIME_S: Final = 3600
+"""As in a judge's table; with no limit at all its timers could not be set."""
 
 
 def check_function(function: object) -> None:
@@ -73,8 +77,8 @@ def check_rest(version: object, asks: object, time_limit_s: object) -> None:
         raise CodeError(f'version must be a text, as version="{version}"')
     if not isinstance(asks, str | None):
         raise CodeError("asks must be a text: one sentence for lists")
-    if not isinstance(time_limit_s, int | float) or not time_limit_s > 0:
-        raise CodeError("time_limit_s must be above 0")
+    if not isinstance(time_limit_s, int | float) or not 0 < time_limit_s <= _MAX_TIME_S:
+        raise CodeError(f"time_limit_s must be above 0 and at most {_MAX_TIME_S}")
 
 
 def _check_metric(metric: Metric) -> None:

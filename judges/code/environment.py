@@ -9,7 +9,8 @@ from typing import Final
 __all__ = ["as_judges_find_it", "passed_on", "withhold"]
 
 _SECRET: Final = re.compile(
-    r"^TRACEJUDGE_|KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(^|_)(PW|PASS|AUTH)($|_)", re.IGNORECASE
+    r"^TRACEJUDGE_|KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|HEADERS|PASS($|_)|(^|_)(PW|AUTH)($|_)",
+    re.IGNORECASE,
 )
 _WITH_LOGIN: Final = re.compile(r"://[^/\s@]*@")
 _withheld: Final[set[str]] = set()
@@ -23,8 +24,9 @@ def withhold(*names: str) -> None:
 def passed_on(environment: Mapping[str, str], wanted: Collection[str] = ()) -> dict[str, str]:
     """Choose the variables that a judge in code may know.
 
-    Left out are those whose names begin with `TRACEJUDGE_` or speak of a key, token, secret, password or credential,
-    those whose values are addresses with a login, and those that the configuration names as secrets.
+    Left out are those whose names begin with `TRACEJUDGE_` or speak of a key, token, secret, password, credential,
+    cookie or headers (`OTEL_EXPORTER_OTLP_HEADERS` may hold the key of a collector), those whose values are addresses
+    with a login, and those that the configuration names as secrets.
 
     Args:
         wanted: Names of variables that it finds all the same.

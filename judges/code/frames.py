@@ -50,11 +50,16 @@ class Started(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
-    """The scores of one trace, or why there are none."""
+    """The scores of one trace, or why there are none.
+
+    Attributes:
+        is_spent: Whether its process has no memory left and is to judge no further trace.
+    """
 
     scores: tuple[Score, ...] = ()
     rationale: str | None = None
     failed: str | None = None
+    is_spent: bool = False
 
 
 def framed(payload: bytes) -> bytes:

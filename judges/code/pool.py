@@ -132,7 +132,7 @@ class _Place:
         self._program = program
         self._sleep = sleep
         self._begun = 0
-        """Processes since the last answer."""
+        """Processes since the last answer of one that goes on."""
         self._closed = False
 
     async def ask(self, trace: bytes) -> Answer:
@@ -142,7 +142,10 @@ class _Place:
         if process is None or process.is_gone:
             process = await self._begin()
         answer = await self._asked(process, trace, self._program.start.time_limit_s, Answer)
-        self._begun = 0
+        if answer.is_spent:
+            self._drop()
+        else:
+            self._begun = 0
         return answer
 
     def close(self) -> None:

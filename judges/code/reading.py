@@ -54,6 +54,8 @@ def _score(found: Score, metrics: Sequence[Metric]) -> verdict.Score:
     metric = _metric(found.metric, metrics)
     value = _value(found.value, metric)
     raw = value if found.raw is None else found.raw
+    if isinstance(raw, float) and not math.isfinite(raw):
+        raise JudgeFailedError(f"gave no finite number as the raw value of {metric.name}")
     passed = _passed(found, value, metric)
     made = verdict.Score(metric.name, value, raw, found.label, passed, found.rationale)
     try:

@@ -75,10 +75,10 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_for_end(pid: int, timeout_s: float = 10) -> None:
-    wait_until(lambda: not is_running(pid), timeout_s, f"process {pid} to end")
+def wait_for_end(pid: int) -> None:
+    wait_until(lambda: not is_running(pid), what=f"process {pid} to end")
 
 
 def written(file: Path) -> int:
     """Wait until a judge has written a number into a file."""
-    return int(wait_until(lambda: file.exists() and file.read_text(), 20, f"{file.name}"))
+    return int(wait_until(lambda: file.exists() and file.read_text(), what=f"{file.name}"))

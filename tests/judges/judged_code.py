@@ -150,7 +150,19 @@ def recurses(trace: Trace) -> bool:
 
 
 @judge
+def finds_no_memory(_trace: Trace) -> bool:
+    raise MemoryError
+
+
+@judge
 def exits(_trace: Trace) -> bool:
+    os._exit(7)
+
+
+@judge
+def exits_and_leaves_a_copy(_trace: Trace) -> bool:
+    if os.fork() == 0:
+        time.sleep(600)
     os._exit(7)
 
 
@@ -227,6 +239,8 @@ gives_an_asynchronous_generator = given(_later_numbers)
 gives_too_much = given(2)
 gives_too_little = given(-0.001)
 gives_infinity = given(float("inf"))
+gives_no_raw_number = given(Score(1, raw=float("nan")))
+gives_raw_infinity = given(Score(1, raw=float("inf")))
 gives_no_number = given(float("nan"))
 gives_a_text_as_value = given(Score(SECRET))  # type: ignore[arg-type]
 gives_a_list_of_numbers = given([1, 0])

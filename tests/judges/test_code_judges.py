@@ -122,7 +122,8 @@ class TestDeclared:
             ({"needs": ("output", ("input", "outptu"))}, "needs: a trace has no field 'outptu'; it has trace_id, "),
             ({"pass_at": 0}, "pass_at must be above 0 and at most 1"),
             ({"pass_at": float("nan")}, "pass_at must be above 0 and at most 1"),
-            ({"time_limit_s": 0}, "time_limit_s must be above 0"),
+            ({"time_limit_s": 0}, "time_limit_s must be above 0 and at most 3600"),
+            ({"time_limit_s": float("inf")}, "time_limit_s must be above 0 and at most 3600"),
             ({"metrics": ONE, "pass_at": 0.5}, "pass_at is for the one metric of a judge that declares none"),
             ({"metrics": (*ONE, *ONE)}, "two metrics bear one name; give each its own"),
             ({"metrics": (Metric("A b", "0..1", None),)}, "the metric 'A b' bears no name for one; write at most 64"),
@@ -138,7 +139,7 @@ class TestDeclared:
             ({"pass_at": "0.5"}, "pass_at must be above 0 and at most 1"),
             ({"version": 2}, 'version must be a text, as version="2"'),
             ({"asks": 2}, "asks must be a text"),
-            ({"time_limit_s": "1"}, "time_limit_s must be above 0"),
+            ({"time_limit_s": "1"}, "time_limit_s must be above 0 and at most 3600"),
         ],
     )
     def test_a_mistake_in_the_declaration_is_told(self, arguments: dict[str, Any], mend: str) -> None:

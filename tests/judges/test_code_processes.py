@@ -38,7 +38,7 @@ def run(judge: Judge, one: Trace) -> Any:
 
 def pool(name: str, sleep: Any = asyncio.sleep, *, processes: int = 1, fingerprint: str | None = None) -> Pool:
     target = f"{FILE}:{name}"
-    program = Run(target, Start(name, sys.path, 5.0), fingerprint or load(target).judge.fingerprint)
+    program = Run(target, Start(name, sys.path, 60.0), fingerprint or load(target).judge.fingerprint)
     return Pool(program, processes, sleep)
 
 
@@ -63,7 +63,7 @@ class TestKept:
             first = await evaluate(judge, trace(), None)
             os.kill(process_of(first), signal.SIGKILL)
             wait_for_end(process_of(first))
-            for _ in range(5):
+            for _ in range(100):
                 await asyncio.sleep(0)  # the loop hears of it
             return first, await evaluate(judge, trace(), None)
 
@@ -104,23 +104,23 @@ class TestSeveral:
         assert len({process_of(one) for one in found}) == 1
 
     def test_waiting_for_a_process_is_no_part_of_the_time_limit(self) -> None:
-        judge = of_file("by_the_trace", time_limit_s=0.4)
-        orders = ["hang"] * 3 + ["no"] * 200
+        judge = of_file("by_the_trace", time_limit_s=2)
+        orders = ["hang"] * 2 + ["no"] * 200
 
         async def all_of_them() -> list[Assessment]:
             return await asyncio.gather(*(evaluate(judge, told(do=order), None) for order in orders))
 
         notes = [one.note for one in running(all_of_them, judge)]
-        assert notes == ["took longer than 0.4 s"] * 3 + [None] * 200
+        assert notes == ["took longer than 2 s"] * 2 + [None] * 200
 
     def test_an_answer_counts_that_came_in_time_while_the_loop_was_busy(self) -> None:
-        judge = of_file("has_link", time_limit_s=0.2)
+        judge = of_file("has_link", time_limit_s=1)
 
         async def look() -> Assessment:
             await evaluate(judge, trace(), None)
             asking = asyncio.ensure_future(evaluate(judge, trace(), None))
             await asyncio.sleep(0)  # it asks
-            end = asyncio.get_running_loop().time() + 0.4
+            end = asyncio.get_running_loop().time() + 1.5
             while asyncio.get_running_loop().time() < end:
                 pass
             return await asking
@@ -160,6 +160,21 @@ class TestBegunAnew:
                     with pytest.raises(JudgeFailedError):
                         await tried.ask(told(do=order))
             await tried.aclose()
+
+        running(ask)
+        assert pauses == [0.1, 0.2]
+
+    def test_the_pauses_grow_while_each_trace_uses_up_the_memory(self) -> None:
+        pauses: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+
+        async def ask() -> None:
+            tried = pool("finds_no_memory", sleep)
+            for _ in range(4):
+                assert (await tried.ask(trace())).is_spent
+            assert tried.pids == []
 
         running(ask)
         assert pauses == [0.1, 0.2]
@@ -235,7 +250,7 @@ class Watching:
 
 class TestWatched:
     def test_an_observer_is_told_how_traces_fare(self) -> None:
-        judge, watching = of_file("by_the_trace", time_limit_s=5), Watching()
+        judge, watching = of_file("by_the_trace", time_limit_s=60), Watching()
         observe(judge, watching)
         judged(judge, *(told(do=order) for order in ("no", "raise", "crash", "no")))
         assert watching.ended == ["ok", "judge_failed", "judge_failed", "ok"]
@@ -292,11 +307,11 @@ class TestEnded:
         threads = [threading.Thread(target=lambda: found.extend(judged(judge, trace())), daemon=True) for _ in range(2)]
         for thread in threads:
             thread.start()
-            thread.join(30)
+            thread.join(60)
         assert [one.outcome for one in found] == ["scored"] * 2
 
     def test_it_runs_in_a_loop_of_uvloop(self) -> None:
-        judge, before = of_file("by_the_trace", time_limit_s=0.5), processes()
+        judge, before = of_file("by_the_trace", time_limit_s=2), processes()
 
         async def look() -> list[str | None]:
             found = [await evaluate(judge, told(do=order), None) for order in ("no", "crash", "hang", "no")]
@@ -305,8 +320,8 @@ class TestEnded:
             return [one.note for one in found]
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            assert runner.run(look()) == [None, "ended by itself (exit code 3)", "took longer than 0.5 s", None]
-        assert processes() == before
+            assert runner.run(look()) == [None, "ended by itself (exit code 3)", "took longer than 2 s", None]
+        assert set(processes()) <= set(before)
 
     def test_a_machine_without_room_for_a_process_is_no_failure_of_the_judge(
         self, monkeypatch: pytest.MonkeyPatch
@@ -376,10 +391,10 @@ class TestParent:
         with Program("-c", PARENT, FILE, "x", *names, folder=tmp_path) as parent:
             parent.wait_for("asked")
             children = wait_until(lambda: len(processes(parent.pid)) == 2 and processes(parent.pid))
-            wait_until(lambda: max(map(cpu_s, children)) > 1, 30, "a process to hold its lock")
+            wait_until(lambda: max(map(cpu_s, children)) > 1, what="a process to hold its lock")
             parent.kill()
             for pid in children:
-                wait_for_end(pid, 3)
+                wait_for_end(pid)
 
     def test_one_that_holds_its_lock_while_it_is_imported_ends_too(self, tmp_path: Path) -> None:
         (tmp_path / "beside.py").touch()
@@ -391,9 +406,9 @@ class TestParent:
         with Program("-c", parent_text, tmp_path / "judged.py", "x", *names, folder=tmp_path) as parent:
             parent.wait_for("asked")
             (child,) = wait_until(lambda: len(processes(parent.pid)) == 1 and processes(parent.pid))
-            wait_until(lambda: cpu_s(child) > 1, 30, "a process to hold its lock")
+            wait_until(lambda: cpu_s(child) > 1, what="a process to hold its lock")
             parent.kill()
-            wait_for_end(child, 3)
+            wait_for_end(child)
 
     def test_memory_that_runs_out_takes_a_judge_first(self, tmp_path: Path) -> None:
         (tmp_path / "judged.py").write_text(
