@@ -109,10 +109,11 @@ class Answering(NamedTuple):
 
     async def _read(self, dialogue: Dialogue, text: str) -> Answer:
         """Read an answer, unless it stands in the material word for word, also in a fence: somebody planted that."""
-        copied = (_FENCE.sub("", text) if "```" in text else text).strip()
+        answer = without_thinking(text)
+        copied = (_FENCE.sub("", answer) if "```" in answer else answer).strip()
         if len(copied) >= _MIN_COPIED_CHARS and await dialogue.shows(copied):
             raise InvalidAnswerError("the answer is a copy from the material")
         try:
-            return await apart(len(text) > LARGE_CHARS // 10, self.asking.judge.read, without_thinking(text))
+            return await apart(len(text) > LARGE_CHARS // 10, self.asking.judge.read, answer)
         except OutOfRangeError as error:
             raise UnscoredError("out_of_range", str(error)) from error

@@ -18,6 +18,10 @@ _ESCAPES: Final = re.compile(r"\\+[nrt]?")
 _SIGN: Final = re.compile(r"\[U\+[0-9A-F]{4,6}\]")
 """What stands for a character that cannot be seen."""
 _WORD: Final = re.compile(r"\w{5,}")
+_PIECE_CHARS: Final = 30
+"""The least length of a piece where a copy is of more than two, without white space: shorter ones are phrases that an
+honest answer has in common with much of what it speaks of."""
+_MAX_PIECES: Final = 50
 
 
 class _Page(Struct):
@@ -28,9 +32,10 @@ class _Page(Struct):
 
 
 def stands_in(text: str, shown: Iterable[str]) -> bool:
-    """Tell whether a text stands in those shown, however often it was written into JSON, whole or as two pieces.
+    """Tell whether a text stands in those shown, however often it was written into JSON, whole or in pieces.
 
-    White space and what cannot be seen play no part.
+    It may be in two pieces of any length, or in up to 50 of 30 characters each, of which the last may be shorter. White
+    space and what cannot be seen play no part.
 
     Args:
         text: What may be a copy.
@@ -53,12 +58,31 @@ def joined_pages(results: Sequence[str]) -> list[str]:
 
 
 def _covered(text: str, shown: Sequence[str]) -> bool:
+    return bool(text) and (_is_two_pieces(text, shown) or _is_pieces(text, shown))
+
+
+def _is_two_pieces(text: str, shown: Sequence[str]) -> bool:
     half = len(text) // 2
-    if not half or not any(text[:half] in each or text[half:] in each for each in shown):
+    if not any(text[:half] in each or text[half:] in each for each in shown):
         return False
-    from_start = _longest(text, shown, lambda length: text[:length])
     from_end = _longest(text, shown, lambda length: text[len(text) - length :])
-    return from_start + from_end >= len(text)
+    return _beginning(text, shown) + from_end >= len(text)
+
+
+def _is_pieces(text: str, shown: Sequence[str]) -> bool:
+    """Take the longest piece each time: none that is shorter would leave fewer."""
+    left = text
+    for _ in range(_MAX_PIECES):
+        if not any(left[:_PIECE_CHARS] in each for each in shown):
+            return False
+        left = left[_beginning(left, shown) :]
+        if not left:
+            return True
+    return False
+
+
+def _beginning(text: str, shown: Sequence[str]) -> int:
+    return _longest(text, shown, lambda length: text[:length])
 
 
 def _longest(text: str, shown: Sequence[str], piece: Callable[[int], str]) -> int:
@@ -68,20 +92,21 @@ def _longest(text: str, shown: Sequence[str], piece: Callable[[int], str]) -> in
 
 
 def _may_hold(text: str, shown: Sequence[str]) -> bool:
-    """Look for the words, of which the two pieces of a copy split one at most: far faster than all that follows."""
+    """Look for the words, of which each end of a piece splits one at most: far faster than all that follows."""
     for each in shown:
         # One character is found faster than two.
         if ("\\" in each and "\\u" in each) or ("[" in each and "[U+" in each):
             return True
-    has_missed = False
+    missed_at = -_PIECE_CHARS
     for word in _WORD.finditer(text):
         for each in shown:
             if word[0] in each:
                 break
         else:
-            if has_missed:
+            # Between the ends within two words that miss lies a whole piece.
+            if word.end() - missed_at < _PIECE_CHARS:
                 return False
-            has_missed = True
+            missed_at = word.start()
     return True
 
 

@@ -116,17 +116,23 @@ class Conversation:
     def shorten(self, fits: Callable[[Size], bool]) -> bool:
         """Leave out what does not fit: results of the newest exchange too long by themselves, then the oldest exchange.
 
-        Of a result too long by itself the beginning stays, if there is room for it.
+        Of a result too long by itself the beginning stays, if there is room for it. Where the answer itself is too
+        long, as with calls that ran on, its exchange goes and what was read before stays.
 
         Returns:
             Whether it fits now.
         """
         if self._exchanges:
             self._withhold(fits)
+            if not fits(self._with_only(self._exchanges[-1].size_bytes)):
+                self._forget(self._exchanges.pop())
         while self._exchanges and not fits(self.size):
-            self._bytes -= self._exchanges.popleft().size_bytes
-            self._course.exchanges_dropped += 1
+            self._forget(self._exchanges.popleft())
         return fits(self.size)
+
+    def _forget(self, exchange: _Exchange) -> None:
+        self._bytes -= exchange.size_bytes
+        self._course.exchanges_dropped += 1
 
     def _withhold(self, fits: Callable[[Size], bool]) -> None:
         """Shorten the longest results of the newest exchange, until it fits by itself or none is left."""

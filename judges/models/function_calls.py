@@ -26,7 +26,8 @@ def read_call(call_id: object, name: object, arguments: object, number: int) -> 
     Args:
         call_id: What the endpoint calls it; one is made where it has none.
         name: The tool's name; an empty one where there is none.
-        arguments: The text that the model wrote, or what a server made of it. Nothing, or blank, is no argument.
+        arguments: The text that the model wrote, or what a server made of it. Nothing, or blank, is no argument. Some
+            servers write the text into JSON once more: then it is the text within.
         number: How many calls came before it in the same conversation.
     """
     # Nine letters and digits, as Mistral's servers demand of an id.
@@ -56,8 +57,16 @@ def sendable_name(name: str) -> str:
 
 def _text(arguments: object) -> str:
     if isinstance(arguments, str):
-        return arguments if arguments.strip() else _NO_ARGUMENTS
+        return _unwrapped(arguments) if arguments.strip() else _NO_ARGUMENTS
     return _NO_ARGUMENTS if arguments is None else msgspec.json.encode(arguments).decode()
+
+
+def _unwrapped(text: str) -> str:
+    try:
+        inner = msgspec.json.decode(text, type=str)
+    except (msgspec.DecodeError, UnicodeError):
+        return text
+    return inner if has_object(inner) else text
 
 
 def _object(arguments: str) -> dict[str, object] | None:

@@ -22,8 +22,9 @@ _MAX_WEIGHT: Final = 5000
 
 _COUNTED: Final = re.compile(r"(\))?\{([0-9]+)")
 _RECURSIVE: Final = re.compile(r"\(\?(?:R|[0-9]|[+-][0-9]|&|P>)")
-_VERBOSE: Final = re.compile(r"\(\?[A-Za-z0-9]*x")
-"""White space would have no meaning; then the other two could be hidden behind it."""
+_REFUSED_FLAGS: Final = re.compile(r"\(\?[A-Za-z0-9]*[xr]")
+"""With x white space would have no meaning, and the other two could be hidden behind it. With r the last match would
+come first, and matches before a piece of the text be taken for searched."""
 
 
 class Place(NamedTuple):
@@ -72,8 +73,10 @@ def _check(pattern: str) -> None:
         raise ToolError(f"The pattern is longer than {_MAX_CHARS} characters. Send a shorter one, or several searches.")
     if pattern.count("(") > _MAX_GROUPS:
         raise ToolError(f"The pattern has more than {_MAX_GROUPS} groups. Send a simpler one.")
-    if _RECURSIVE.search(pattern) or _VERBOSE.search(pattern):
-        raise ToolError("Recursive and verbose patterns, as (?R), (?1) and (?x), cannot be used. Send a simpler one.")
+    if _RECURSIVE.search(pattern) or _REFUSED_FLAGS.search(pattern):
+        raise ToolError(
+            "Recursive, verbose and reverse patterns, as (?R), (?1), (?x) and (?r), cannot be used. Send a simpler one."
+        )
     if _weight(pattern) > _MAX_WEIGHT:
         raise ToolError("The counts of the pattern, as {1000}, are too large. Send smaller ones, or * or +.")
 

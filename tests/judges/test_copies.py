@@ -31,6 +31,12 @@ SHOWN = {
     "in two texts, the end a word": (f"before {COPIED[:-4]}", f"{COPIED[-4:]} after"),
     "in two texts, the beginning a word": (f"before {COPIED[:8]}", f"{COPIED[8:]} after"),
     "in two texts, as JSON": (json.dumps(COPIED[:71]), json.dumps(COPIED[71:])),
+    "in three texts": (f"before {COPIED[:60]} after", COPIED[120:], f"before {COPIED[60:120]} after"),
+    "in texts of 40 characters": tuple(COPIED[start : start + 40] for start in range(0, len(COPIED), 40)),
+    "in texts of 40 characters, within words": tuple(
+        json.dumps(f"x{piece}x")
+        for piece in (COPIED[:37], *(COPIED[at : at + 40] for at in range(37, len(COPIED), 40)))
+    ),
 }
 
 
@@ -51,13 +57,28 @@ def test_is_found_where_the_answer_itself_hides_what_cannot_be_seen() -> None:
         ("\\u0041", "[U+200B]"),
         (COPIED[:90],),
         (COPIED[:80], COPIED[90:]),
-        (COPIED[:60], COPIED[60:120], COPIED[120:]),
+        (COPIED[:60], COPIED[60:110], COPIED[120:]),
+        tuple(COPIED[start : start + 20] for start in range(0, len(COPIED), 20)),
         tuple(COPIED.split()),
     ],
-    ids=["nothing", "an empty text", "signs alone", "the beginning", "a gap", "three pieces", "each word"],
+    ids=["nothing", "an empty text", "signs alone", "the beginning", "a gap", "a gap later", "phrases", "each word"],
 )
 def test_is_not_found_in_less(shown: tuple[str, ...]) -> None:
     assert not stands_in(COPIED, (*ELSEWHERE, *shown))
+
+
+def test_an_answer_that_quotes_at_length_is_the_models_own() -> None:
+    """Sentence and excerpt are copies, and what stands between them is not."""
+    sentence = "The warranty covers all parts and the work of our own shops for two years."
+    excerpt = "For two years from the day of purchase we repair or replace whatever breaks, at no cost to the customer."
+    line = {"sentence": sentence, "label": "supported", "rationale": "Stated.", "excerpt": excerpt}
+    assert not stands_in(json.dumps(line), (f"{sentence} Ask us.", f"Terms. {excerpt} Ask us."))
+
+
+def test_no_more_than_50_pieces_are_looked_for() -> None:
+    numbered = [f"{number:06d} is the number of this line of many" for number in range(51)]
+    assert stands_in(" ".join(numbered[:50]), numbered)
+    assert not stands_in(" ".join(numbered), numbered)
 
 
 def test_pages_of_one_span_are_joined() -> None:
@@ -74,6 +95,13 @@ class TestInAJudge:
         model = ScriptedModel([COPIED, NO])
         assessment = judged(catalogue()["groundedness"], model, planted)
         assert ([score.label for score in assessment.scores], len(assessment.calls)) == (["no"], 2)
+
+    def test_over_many_spans(self) -> None:
+        pieces = [COPIED[start : start + 40] for start in range(0, len(COPIED), 40)]
+        calls = [call("page", str(place), f"c{place}") for place in range(len(pieces))]
+        model = ScriptedModel([calling(*calls), COPIED, NO])
+        assessment = judged(exploring(page=lambda number: json.dumps({"said": pieces[int(number)]})), model)
+        assert ([score.label for score in assessment.scores], len(assessment.calls)) == (["no"], 3)
 
     @pytest.mark.parametrize("size", [1, 50, 250])
     def test_over_the_pages_of_a_span(self, size: int) -> None:

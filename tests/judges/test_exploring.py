@@ -258,6 +258,10 @@ class TestUnreadable:
         assert [score.label for score in assessment.scores] == ["no"]
         assert "a copy from the material" in contents(model.requests[2], "user")[-1]
 
+    def test_what_is_thought_before_a_verdict_makes_it_no_other(self) -> None:
+        model = ScriptedModel([calling(call("plant")), f"<think>Hm.</think>{self.COPIED}", NO])
+        assert len(judged(exploring(plant=lambda _: self.COPIED), model).calls) == 3
+
     def test_a_verdict_that_stands_in_the_first_message_is_refused(self) -> None:
         shown = (Prompt("Read the trace.", (Block("expectations", f'{{"said": {json.dumps(self.COPIED)}}}'),)),)
         model = ScriptedModel([self.COPIED, NO])

@@ -121,6 +121,17 @@ class TestKnown:
         assert (assessment.outcome, course(assessment)["exchanges_dropped"]) == ("scored", 1)
         assert [len(request.messages) for request in model.requests] == [2, 2, 4]
 
+    @pytest.mark.parametrize(
+        "long",
+        [calling(call(call_id="b"), text="word " * 3_000), calling(call(arguments=f'["{"x" * 30_000}"]', call_id="b"))],
+        ids=["words", "arguments"],
+    )
+    def test_it_takes_no_older_one_along(self, long: Step) -> None:
+        model = ScriptedModel([calling(), long, YES], SMALL)
+        assessment = judged(exploring(Limits(max_rounds=2)), model)
+        assert (assessment.outcome, course(assessment)["exchanges_dropped"]) == ("scored", 1)
+        assert [len(request.messages) for request in model.requests] == [2, 4, 4]
+
     def test_no_verdict_is_asked_for_when_nothing_read_is_left(self) -> None:
         model = ScriptedModel([calling(text="word " * 3_000)], SMALL)
         assessment = judged(exploring(Limits(max_rounds=1)), model)

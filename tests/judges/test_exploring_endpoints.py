@@ -75,6 +75,19 @@ def details(number: int) -> list[dict[str, object]]:
     return [{"type": "reasoning.encrypted", "data": f"e{number}", "index": 0.50, "format": None}]
 
 
+def with_pieces(messages: list[dict[str, Any]]) -> str | None:
+    """Complain where Mistral's reasoning models do not find their thoughts as they wrote them."""
+    for number, message in enumerate(messages):
+        if message["role"] == "assistant" and message["content"][0] != pieces(number, "")[0]:
+            return "the thoughts must be given unchanged"
+    return None
+
+
+def pieces(number: int, text: str) -> list[dict[str, object]]:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": f"Thought {number}."}], "closed": True}
+    return [thought, {"type": "text", "text": text}]
+
+
 def without_thoughts(messages: list[dict[str, Any]]) -> str | None:
     """Complain as Groq does."""
     for number, message in enumerate(messages):
@@ -118,6 +131,20 @@ def explored(endpoint: ChatEndpoint, behaviour: Behaviour) -> Assessment:
 def test_two_rounds_the_last_call_and_a_repair_are_in_form(endpoint: ChatEndpoint, rule: Rule) -> None:
     assessment = explored(endpoint, demanding(rule))
     assert (assessment.outcome, assessment.note) == ("scored", None)
+    assert [call.status for call in endpoint.calls] == [200] * 4
+
+
+def test_an_answer_in_pieces_is_read_and_goes_back_as_it_came(endpoint: ChatEndpoint) -> None:
+    def behave(call: Call) -> Reply:
+        messages = call.body["messages"]
+        complaint = after_tools(messages) or with_pieces(messages)
+        if complaint is not None:
+            return failing(400, complaint)
+        if "tools" in call.body:
+            return says({"content": pieces(len(messages), ""), "tool_calls": [used(len(messages))]})
+        return says({"content": pieces(len(messages), UNREADABLE if messages[-1]["role"] == "tool" else YES)})
+
+    assert explored(endpoint, behave).outcome == "scored"
     assert [call.status for call in endpoint.calls] == [200] * 4
 
 

@@ -164,6 +164,11 @@ class TestResponse:
             (bare({"id": "a", "function": {"name": "f", "arguments": {"n": 1}}}), found(ToolCall("a", "f", '{"n":1}'))),
             (bare({"id": "a", "function": {"name": "f", "arguments": None}}), found(ToolCall("a", "f", "{}"))),
             (bare({"id": "a", "function": {"name": "f", "arguments": " "}}), found(ToolCall("a", "f", "{}"))),
+            (
+                bare({"id": "a", "function": {"name": "f", "arguments": '"{\\"n\\": 1}"'}}),
+                found(ToolCall("a", "f", '{"n": 1}')),
+            ),
+            (bare({"id": "a", "function": {"name": "f", "arguments": '"n"'}}), found(ToolCall("a", "f", '"n"'))),
             (bare({"id": "a", "function": {"name": "f"}}), found(ToolCall("a", "f", "{}"))),
             (bare({"id": 7, "function": {"name": "f", "arguments": [1]}}), found(ToolCall("7", "f", "[1]"))),
             (
@@ -175,7 +180,8 @@ class TestResponse:
         ],
         ids=[
             "two calls", "with a word and another reason", "broken arguments", "cut off", "finish of old servers",
-            "object", "null", "blank", "absent", "number and list", "no ids and no names", "no calls", "null for calls",
+            "object", "null", "blank", "JSON in JSON", "a text in JSON", "absent", "number and list",
+            "no ids and no names", "no calls", "null for calls",
         ],
     )  # fmt: skip
     def test_is_read(self, endpoint: ChatEndpoint, reply: Behaviour, response: ChatResponse) -> None:
