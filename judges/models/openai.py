@@ -4,7 +4,8 @@ Structured output and temperature 0 are asked for until the endpoint says that i
 found out once and remembered. No `max_tokens` is sent: a model that reasons first would exhaust it.
 Where a tool may be called, structured output is not asked for: many servers take only one of the two.
 What some servers put beside an answer and want back with it is sent back as it came: DeepSeek's `reasoning_content`,
-OpenRouter's `reasoning_details`, and the `extra_content` of a call, in which Gemini's signature stands.
+OpenRouter's `reasoning_details`, the `extra_content` of a call, in which Gemini's signature stands, and the `content`
+of Mistral's reasoning models, a list with their thoughts.
 """
 
 from collections.abc import Mapping
@@ -65,8 +66,14 @@ class _ToolCall(Struct):
     extra_content: Raw = NOTHING
 
 
+class _Part(Struct):
+    """A piece of an answer given in pieces, as Mistral's reasoning models do: their thoughts have no text."""
+
+    text: Any = None
+
+
 class _Message(Struct):
-    content: str | None = None
+    content: str | list[Raw] | None = None
     refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
     reasoning_content: Raw = NOTHING
@@ -192,14 +199,15 @@ def _offered(tool: Tool) -> dict[str, object]:
 def _response(reply: Reply, request: ChatRequest) -> ChatResponse:
     try:
         completion = msgspec.json.decode(reply.body, type=_Completion)
+        texts = [_text(choice.message.content) for choice in completion.choices[:1]]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelUnavailableError("the reply is no chat completion") from error
-    if not completion.choices:
+    if not texts:
         raise ModelUnavailableError("the reply holds no choice")
     first = completion.choices[0]
     usage = completion.usage or _Usage()
     return ChatResponse(
-        text=first.message.content or "",
+        text=texts[0],
         finish_reason=_FINISH.get(first.finish_reason and first.finish_reason.lower(), "other"),
         refusal=bool(first.message.refusal),
         input_tokens=max(0, int(usage.prompt_tokens or 0)),
@@ -212,8 +220,18 @@ def _response(reply: Reply, request: ChatRequest) -> ChatResponse:
     )
 
 
+def _text(content: str | list[Raw] | None) -> str:
+    """Join what is said."""
+    if not isinstance(content, list):
+        return content or ""
+    texts = [msgspec.json.decode(piece, type=_Part).text for piece in content]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
 def _opaque(message: _Message) -> Raw | None:
-    return together(reasoning_content=message.reasoning_content, reasoning_details=message.reasoning_details)
+    pieces = Raw(msgspec.json.encode(message.content)) if isinstance(message.content, list) else NOTHING
+    beside = {"reasoning_content": message.reasoning_content, "reasoning_details": message.reasoning_details}
+    return together(content=pieces, **beside)
 
 
 def _calls(calls: list[_ToolCall], request: ChatRequest) -> tuple[ToolCall, ...]:

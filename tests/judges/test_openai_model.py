@@ -128,10 +128,17 @@ class TestResponse:
             (answers("", finish_reason="tool_calls"), said("")),
             (answers("Yes.", finish_reason=None), said("Yes.")),
             (not_json('{"choices": [{"message": {"content": "Yes."}}]}'), ChatResponse("Yes.")),
+            (
+                not_json(
+                    '{"choices": [{"message": {"content": [{"type": "thinking", "thinking": [{"text": "No?"}]},'
+                    ' {"type": "text", "text": "Y"}, {"text": null}, {"type": "text", "text": "es."}]}}]}'
+                ),
+                ChatResponse("Yes."),
+            ),
         ],
         ids=[
             "all fields", "no usage", "letters", "length", "content filter", "refusal", "null", "tool calls",
-            "no finish reason", "as little as possible",
+            "no finish reason", "as little as possible", "pieces",
         ],
     )  # fmt: skip
     def test_is_read(self, endpoint: ChatEndpoint, reply: Reply, response: ChatResponse) -> None:
@@ -149,11 +156,12 @@ class TestResponse:
             ('{"choices": [{}]}', "the reply is no chat completion"),
             ('{"choices": [{"message": {"content": ["Yes."]}}]}', "the reply is no chat completion"),
             ('{"choices": [{"message": {"content": "\\ud800"}}]}', "the reply is no chat completion"),
+            ('{"choices": [{"message": {"content": [{"text": "\\ud800"}]}}]}', "the reply is no chat completion"),
             ('{"choices": []}', "the reply holds no choice"),
         ],
         ids=[
             "html", "empty", "list", "choices of a wrong type", "error with status 200", "no message",
-            "content in parts", "half a surrogate pair", "no choices",
+            "pieces that are no objects", "half a surrogate pair", "one in a piece", "no choices",
         ],
     )  # fmt: skip
     def test_that_is_no_chat_completion_means_unavailable(self, endpoint: ChatEndpoint, raw: str, error: str) -> None:

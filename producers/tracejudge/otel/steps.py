@@ -14,8 +14,9 @@ _MAX_ATTRIBUTES: Final = 128
 def spans_of(family: Family) -> list[Span]:
     """Write all steps in the order they began.
 
-    Inputs and outputs hold what was understood. Of a model's conversation that is only the query: its history is
-    said once, in the trace. The attributes stay as they came, but for those that hold the same content again.
+    Inputs and outputs hold what was understood; of a step that failed before it gave anything, its error. Of a model's
+    conversation that is only the query: its history is said once, in the trace. The attributes stay as they came, but
+    for those that hold the same content again.
     """
     steps = sorted(family.steps, key=lambda step: step.span.started_at or 0.0)
     return [_span(step) for step in steps]
@@ -47,12 +48,12 @@ def _outputs(reading: Reading) -> JSONValue:
     if reading.tool is not None:
         return reading.error if reading.tool.result is None else reading.tool.result
     if reading.role in {Role.RETRIEVER, Role.RERANKER}:
-        return [_document(document) for document in reading.documents] or None
+        return [_document(document) for document in reading.documents] or reading.error
     if reading.said.text is not None:
         return reading.said.text
     if reading.said.calls:
         return [{"name": call.name, "arguments": call.arguments} for call in reading.said.calls]
-    return reading.said.raw
+    return reading.error if reading.said.raw is None else reading.said.raw
 
 
 def _document(document: Document) -> dict[str, JSONValue]:

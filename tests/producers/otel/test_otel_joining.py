@@ -274,6 +274,18 @@ def test_a_call_that_failed_says_so() -> None:
     assert part(joined(root(), failed), "output", "error") == {"output": "", "error": "429"}
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"gen_ai.operation.name": "chat"}, {"openinference.span.kind": "RETRIEVER"}],
+    ids=["plain", "model", "retriever"],
+)
+def test_a_step_that_failed_says_why_in_its_place(kind: dict[str, str]) -> None:
+    """For the judge that reads whole traces: a status alone tells it nothing."""
+    failed = step("first", "root", 2, status="error", description="model overloaded", attributes=kind)
+    spans = joined(root(), failed, call("call", "root", 4, "Open?", "Yes."))["spans"]
+    assert {span.name: span.outputs for span in spans} == {"root": None, "first": "model overloaded", "call": "Yes."}
+
+
 def test_a_request_that_failed_after_the_call_answered_keeps_the_answer() -> None:
     failed = step("root", None, 9, is_local_root=True, status="error", description="broken pipe")
     assert "error" not in joined(failed, call("call", "root", 4, "Open?", "Yes."))
