@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from worker.settings import SettingsError
 
-__all__ = ["MAX_BYTES", "read_text", "read_toml"]
+__all__ = ["MAX_BYTES", "read_text", "read_toml", "unread"]
 
 MAX_BYTES: Final = 1 << 20
 """No file of a configuration is longer; another one was named by mistake."""
@@ -26,7 +26,7 @@ def read_text(path: Path, place: str, advice: str) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise SettingsError(f"{place}: cannot be read ({error.strerror}); {advice}") from error
+        raise SettingsError(f"{place}: {unread(error, advice)}") from error
     except ValueError as error:
         # A zero byte in the name.
         raise SettingsError(f"{place}: is no name of a file; {advice}") from error
@@ -37,6 +37,12 @@ def read_text(path: Path, place: str, advice: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{place}: is not UTF-8; save it as UTF-8") from error
+
+
+def unread(error: OSError, advice: str) -> str:
+    """Say why something cannot be read, and what to do: ``advice``, unless it is there and closed to us."""
+    mend = "let the user that runs this read it" if isinstance(error, PermissionError) else advice
+    return f"cannot be read ({error.strerror}); {mend}"
 
 
 def read_toml(path: Path, advice: str) -> dict[str, Any]:
@@ -50,5 +56,8 @@ def read_toml(path: Path, advice: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: is not TOML: {error}; mend it there") from error
+    except ValueError as error:
+        # Python reads no number of more than 4,300 digits, and tomllib lets that through.
+        raise SettingsError(f"{path}: is not TOML: a number has too many digits; mend it there") from error
     except RecursionError as error:
         raise SettingsError(f"{path}: is not TOML: it is nested too deep; mend it there") from error

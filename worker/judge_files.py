@@ -16,7 +16,8 @@ from judges.defined import KINDS, DefinitionError, define, is_definition, nearly
 from judges.defined.installed import distribution_of, installed
 from judges.judge import Judge
 from judges.names import RULE, is_name
-from worker.files import read_text, read_toml
+from worker.exported_names import clashes
+from worker.files import read_text, read_toml, unread
 from worker.settings import SettingsError
 from worker.wording import complaint, nearest
 
@@ -92,7 +93,7 @@ def of_folder(folder: Path, place: str) -> Iterator[JudgeTable]:
         found = sorted(path for path in folder.iterdir() if _ends_so(path) and not path.is_dir())
     except OSError as error:
         mend = "make that folder, or take the key out"
-        raise SettingsError(f"{place}: {shown(folder)} cannot be read ({error.strerror}); {mend}") from error
+        raise SettingsError(f"{place}: {shown(folder)} {unread(error, mend)}") from error
     for path in found:
         if not path.name.startswith("."):
             yield read_judge(path)
@@ -107,15 +108,15 @@ def checked(tables: Iterable[JudgeTable]) -> Mapping[str, Mapping[str, object]]:
     """Check every table, and give what they hold by the name of the judge.
 
     Raises:
-        SettingsError: Two tables bear one name, or no judge can be made from one.
+        SettingsError: Two tables bear one name, no judge can be made from one, or two judges could not be told apart
+            where they are exported.
     """
     found: dict[str, JudgeTable] = {}
     for table in tables:
         if table.name in found:
             raise SettingsError(_twice(found[table.name], table))
         found[table.name] = table
-    for table in found.values():
-        check(table)
+    _check_exported(found, {name: check(table) for name, table in found.items()})
     return {name: table.values for name, table in found.items()}
 
 
@@ -134,8 +135,11 @@ def read_judge(path: Path) -> JudgeTable:
     return _completed(JudgeTable(name, Place(f"{path}"), values), path.parent)
 
 
-def check(table: JudgeTable) -> None:
+def check(table: JudgeTable) -> Judge:
     """Check one table by making its judge.
+
+    Returns:
+        That judge.
 
     Raises:
         SettingsError: No judge can be made from it.
@@ -149,14 +153,20 @@ def check(table: JudgeTable) -> None:
         if is_own or not place.table:
             mend = f"rename it; settings of that one stand in tracejudge.toml under [judges.{name}]"
             raise SettingsError(f"{place.at()}: bears the name of a built-in judge; {mend}")
-        _check_settings(place, catalogue()[name], values)
-    elif not place.table and isinstance(values.get("judges"), Mapping):
+        return _with_settings(place, catalogue()[name], values)
+    if not place.table and isinstance(values.get("judges"), Mapping):
         mend = "in a judge's own file the keys stand at the top; take the line [judges.NAME] out"
         raise SettingsError(f"{place.at('judges')}: {mend}")
-    elif not is_own and nearly_kind(values) is None:
+    if not is_own and nearly_kind(values) is None:
         raise SettingsError(f"{place.at()}: {_no_kind(name, place)}")
-    else:
-        _check_definition(table)
+    return _defined(table)
+
+
+def _check_exported(tables: Mapping[str, JudgeTable], own: Mapping[str, Judge]) -> None:
+    for clash in clashes(own):
+        if clash.judge in tables:
+            said = f"a metric of {clash.judge} is exported as {clash.name}, and so is one of {clash.other}"
+            raise SettingsError(f"{tables[clash.judge].place.at()}: {said}; rename this judge")
 
 
 def _twice(first: JudgeTable, second: JudgeTable) -> str:
@@ -218,22 +228,22 @@ def _no_kind(name: str, place: Place) -> str:
     return f"there is no such judge{close if 'did you mean' in close else f'; {mend}'}"
 
 
-def _check_settings(place: Place, judge: Judge, values: Mapping[str, object]) -> None:
+def _with_settings(place: Place, judge: Judge, values: Mapping[str, object]) -> Judge:
     kind = type(judge.settings)
     if values and not kind.__struct_fields__:
         mend = "unknown key; this judge has no settings, take it out"
         raise SettingsError(f"{place.at(next(iter(values)))}: {mend}")
     try:
-        judge.configured(values)
+        return judge.configured(values)
     except msgspec.ValidationError as error:
         raise SettingsError(complaint(place.at(), kind, error)) from error
 
 
-def _check_definition(table: JudgeTable) -> None:
+def _defined(table: JudgeTable) -> Judge:
     name, place, values = table
     if not is_name(name):
         raise SettingsError(f"{place.at()}: {_NAMING}; rename it")
     try:
-        define(name, values)
+        return define(name, values)
     except DefinitionError as error:
         raise SettingsError(f"{place.at(error.key)}: {error.mend}") from error

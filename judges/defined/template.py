@@ -159,7 +159,14 @@ def _pass_share(variables: Sequence[str], form: AnswerForm, table: AnswerTable) 
     if not form.by_document:
         mend = f"speaks of all documents together, and the template declares {DOCUMENT}, one document; declare a result"
         raise DefinitionError("answer.as", mend)
-    return by_document.PASS_SHARE if table.pass_share is None else table.pass_share
+    if table.pass_share is None:
+        return by_document.PASS_SHARE
+    if not any(metric.pass_rule for metric in form.metrics):
+        mend = "nothing passes or fails with this result; give it pass_at or pass, or take this out"
+        raise DefinitionError("answer.pass_share", mend)
+    if table.pass_share == 0:
+        raise DefinitionError("answer.pass_share", "lets no trace fail; raise it, or take it out")
+    return table.pass_share
 
 
 def _fixed_part(template: TemplateFile, form: AnswerForm, definition: Definition) -> str:

@@ -117,6 +117,9 @@ def _result(name: str, table: AnswerTable, result: object | UnsetType) -> Answer
 
 def _graded(name: str, table: AnswerTable, _result: object) -> AnswerForm:
     pass_at = _PASSES_AT if table.pass_at is None else table.pass_at
+    if pass_at == graded.LOWEST:
+        mend = "is the bad end of the scale, so that nothing could fail; move the mark, or take it out"
+        raise DefinitionError("answer.pass_at", mend)
     if table.result_key is not None or table.rationale_key is not None:
         scale = Range(graded.LOWEST, graded.HIGHEST, whole=True, pass_at=pass_at, direction="higher")
         return _scaled(name, Result(scale, _keys(table, Keys("justification", "score"))), _OWN_FORM)

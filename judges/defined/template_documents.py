@@ -38,7 +38,7 @@ def prompts(fixed: str, variables: Sequence[str], trace: Trace) -> tuple[Prompt,
 
 def metric(of_one: Metric, pass_share: float) -> Metric:
     """Describe the metric over all documents by that of one."""
-    rule = of_one.pass_rule and f"{of_one.pass_rule}, for at least {pass_share:.0%} of the documents"
+    rule = of_one.pass_rule and f"{of_one.pass_rule}, for at least {100 * pass_share:g}% of the documents"
     return Metric(of_one.name, f"mean over documents of {of_one.scale}", rule, of_one.descriptive)
 
 

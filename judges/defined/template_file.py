@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+from judges.answer import encodable
 from judges.defined.errors import listed, short
 from judges.prompt import neutralise
 
@@ -102,6 +103,10 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
+    def construct_scalar(self, node: Any) -> Any:
+        """Join two halves of a character, as JSON escapes it; a half alone could never be written again."""
+        return encodable(super().construct_scalar(node))
+
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - the library's signature
         """Refuse a key that stands twice: the library would take the last."""
         found = super().construct_mapping(node, deep=deep)
@@ -122,6 +127,10 @@ def _loaded(text: str) -> object:
         line = "" if mark is None else f"line {mark.line + 1}: "
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
         raise TemplateError(f"{line}is not YAML as it is taken here: {problem}; mend it there") from error
+    except (OverflowError, ValueError) as error:
+        # The library turns escapes and versions into numbers without a look at how large they are.
+        problem = "a number in an escape or a version is too large"
+        raise TemplateError(f"is not YAML as it is taken here: {problem}; mend it there") from error
 
 
 def _table(value: object, key: str) -> Mapping[str, object]:

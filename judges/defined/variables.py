@@ -26,14 +26,16 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SINGLE: Final = re.compile(r"\{\s*([a-z]+)\s*\}")
 _OTHER_SYNTAX: Final = re.compile(r"\{%|%\}|\{#|#\}")
 _MEANT: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("question", "query", "request", "user_request"), "inputs"),
-    **dict.fromkeys(("answer", "response", "completion"), "outputs"),
+    **dict.fromkeys(("question", "query", "request", "user_request", "userQuery"), "inputs"),
+    **dict.fromkeys(("answer", "response", "completion", "content", "modelResponse"), "outputs"),
     **dict.fromkeys(("expected", "expected_response", "expected_facts", "guidelines", "reference"), "expectations"),
+    **dict.fromkeys(("expected_output", "ground_truth"), "expectations"),
     **dict.fromkeys(("messages", "history", "chat"), "conversation"),
     **dict.fromkeys(("spans", "tool_calls", "steps"), "trace"),
 }
 """What others call our variables."""
-_DOCUMENTS: Final = frozenset({"context", "contexts", "document", "documents", "context_document", "retrieved"})
+_DOCUMENTS: Final = frozenset({"context", "contexts", "doc", "docs", "document", "documents", "retrieved"})
+"""Words in the names that others give to what was retrieved, as `retrieval_context`."""
 _REFERENCES: Final = ("expected_response", "expected_facts", "guidelines")
 
 
@@ -151,7 +153,7 @@ def _checked(written: str, key: str, known: Sequence[str]) -> str:
         mend = "only a plain name may stand in the braces, without paths, filters or calls"
         raise DefinitionError(key, f"{{{{ {short(name)} }}}} is no variable: {mend}")
     shown = f"the variable {{{{ {short(name)} }}}}" if name else "the variable {{ }}"
-    if name in _DOCUMENTS:
+    if not _DOCUMENTS.isdisjoint(name.lower().split("_")):
         mend = "retrieved documents are in no variable of this kind; take a template"
         raise DefinitionError(key, f"{shown} is unknown: {mend}")
     meant = _MEANT.get(name) or close(name.lower(), known)

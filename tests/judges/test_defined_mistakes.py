@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from judges.defined import DefinitionError, define
+from judges.defined.filling import KNOWN as KNOWN_TO_TEMPLATES
 
 KNOWN = "use inputs, outputs, expectations, conversation, trace"
 PLAIN = "only a plain name may stand in the braces, without paths, filters or calls"
@@ -27,10 +28,7 @@ INSTRUCTIONS: Mapping[str, str] = {
     "{{ inputs }} ${outputs}": "the variable {outputs} stands in single braces; write it as {{ outputs }}",
     "{{ inputs }} { trace }": "the variable {trace} stands in single braces; write it as {{ trace }}",
     "{{ question }}": "the variable {{ question }} is unknown; did you mean {{ inputs }}?",
-    "{{ ground_truth }}": f"the variable {{{{ ground_truth }}}} is unknown; {KNOWN}",
-    "{{ context }}": (
-        "the variable {{ context }} is unknown: retrieved documents are in no variable of this kind; take a template"
-    ),
+    "{{ rubric }}": f"the variable {{{{ rubric }}}} is unknown; {KNOWN}",
     "{{ foo }}": f"the variable {{{{ foo }}}} is unknown; {KNOWN}",
     "{{ outputs }} {{ output }}": "the variable {{ output }} is unknown; did you mean {{ outputs }}?",
     "{{ OUTPUTS }}": "the variable {{ OUTPUTS }} is unknown; did you mean {{ outputs }}?",
@@ -99,6 +97,11 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
         "must be a list of 2, each a whole number",
     ),
     "texts as bounds": ({"number": ["0", "1"]}, "result.number", "must be a list of 2, each a number"),
+    "a bound of hundreds of digits": (
+        {"integer": [0, 10**400]},
+        "result.integer",
+        "a bound must be a finite number of at most fifteen digits",
+    ),
     "an endless range": (
         {"number": [0, float("inf")]},
         "result.number",
@@ -179,6 +182,11 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
         {"labels": ["a", "b" * 101]},
         "result.labels",
         f"a label must have at most 100 signs: {'b' * 39}…",
+    ),
+    "a variable in a label": (
+        {"labels": ["{{ inputs }}", "c"]},
+        "result.labels",
+        "a label is never filled from a trace; write it out instead of {{ inputs }}",
     ),
     "a bracket in a label": ({"labels": ["[a]", "c"]}, "result.labels", f"{LABEL}: [a]"),
     "a line break in a label": ({"labels": ["a\nb", "c"]}, "result.labels", f"{LABEL}: a b"),
@@ -302,6 +310,11 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
         {"custom_prompt": "[[a]] [[ ]] {{ outputs }}"},
         "custom_prompt",
         "a label is empty; give it a name or take it out",
+    ),
+    "a variable for a choice": (
+        {"custom_prompt": "[[{{ outputs }}]] [[b]]"},
+        "custom_prompt",
+        "a label is never filled from a trace; write it out instead of {{ outputs }}",
     ),
     "a choice left open": (
         {"custom_prompt": "[[a]] [[b] {{ outputs }}"},
@@ -451,6 +464,13 @@ def test_answers_that_no_template_has_are_refused(answer: Mapping[str, object], 
 def test_other_things_in_braces_may_stand_there(text: str) -> None:
     (fixed,) = define("mine", {"instructions": text}).fixed_parts
     assert text in fixed
+
+
+@pytest.mark.parametrize("name", KNOWN_TO_TEMPLATES)
+def test_a_variable_of_templates_is_told_ours_or_that_templates_have_it(name: str) -> None:
+    _, mend = refused({"instructions": f"{{{{ {name} }}}}"})
+    documents = "retrieved documents are in no variable of this kind; take a template"
+    assert re.search(rf"did you mean {{{{ \w+ }}}}\?$|{documents}$", mend)
 
 
 def test_labels_of_one_alphabet_are_not_taken_for_each_other() -> None:

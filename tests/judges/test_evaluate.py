@@ -400,7 +400,7 @@ class TestSeveralRequests:
                 arrived.append(block.value)
                 if len(arrived) == len(TestSeveralRequests.DOCUMENTS):
                     everyone.set()
-                await asyncio.wait_for(everyone.wait(), 5)
+                await asyncio.wait_for(everyone.wait(), 60)
                 return ChatResponse(yes_no_text("yes", block.value))
 
         assessment = run(self.judge(seen), self.TRACE, Waiting([""]))
@@ -420,7 +420,7 @@ class TestSeveralRequests:
                 if block.value == "two":
                     failed_now.set()
                     raise RateLimitedError("why", 3.0)
-                await asyncio.wait_for(failed_now.wait(), 5)
+                await asyncio.wait_for(failed_now.wait(), 60)
                 return ChatResponse(YES, input_tokens=7, output_tokens=3)
 
         seen: list[Answered] = []

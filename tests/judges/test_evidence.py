@@ -190,14 +190,14 @@ HEAVY = {
 
 @pytest.mark.parametrize(("text", "excerpt"), HEAVY.values(), ids=HEAVY)
 def test_long_and_repetitive_texts_take_no_more_than_their_length(text: str, excerpt: str) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     Source([text]).holds(excerpt)
-    assert time.perf_counter() - start < 4
+    assert time.thread_time() - start < 4
 
 
 def test_many_excerpts_take_no_more_than_their_length() -> None:
     """Searches alone would take a minute: 3000 times through 28 kB, failing late at every place."""
     source = Source(["a " * 14_000 + "b " + "c " * 100])
-    start = time.perf_counter()
+    start = time.thread_time()
     assert not any(source.holds("a " * 30 + "b " + "c " * 30 + "a ") for _ in range(3000))
-    assert time.perf_counter() - start < 15
+    assert time.thread_time() - start < 15

@@ -244,10 +244,10 @@ class TestReading:
         ids=["scores", "pairs with braces", "keys without a colon", "too long"],
     )
     def test_long_texts_without_an_answer_are_given_up_within_a_second(self, text: str) -> None:
-        began = time.perf_counter()
+        began = time.thread_time()
         with pytest.raises(InvalidAnswerError):
             read(text)
-        assert time.perf_counter() - began < 1
+        assert time.thread_time() - began < 1
 
 
 class TestScoring:

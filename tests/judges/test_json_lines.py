@@ -173,7 +173,7 @@ HEAVY = {
 
 @pytest.mark.parametrize("text", HEAVY.values(), ids=HEAVY)
 def test_hostile_texts_are_refused_in_bounded_time(text: str) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(InvalidAnswerError):
         read_objects(text, KEYS, "sentences")
-    assert time.perf_counter() - start < 4
+    assert time.thread_time() - start < 4

@@ -149,7 +149,7 @@ def test_any_text_is_mended_or_left_alone(text: str) -> None:
     ids=["quotes", "line breaks", "comments", "short comments", "backslashes", "brackets", "quotations"],
 )
 def test_long_texts_take_less_than_a_second(text: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     with suppress(UnmendableError):
         mend(text, 0)
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1

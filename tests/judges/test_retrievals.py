@@ -89,9 +89,9 @@ class TestTopLevel:
     def test_takes_time_in_proportion_to_the_number_of_spans(self) -> None:
         chain = [span(str(n), str(n - 1), "CHAIN") for n in range(20_000)]
         leaves = [span(f"leaf {n}", "19999") for n in range(2_000)]
-        start = time.process_time()
+        start = time.thread_time()
         assert len(ids(*chain, *leaves)) == 2_000
-        assert time.process_time() - start < 2
+        assert time.thread_time() - start < 2
 
     @pytest.mark.parametrize("spans", [None, []], ids=repr)
     def test_without_spans_there_is_nothing(self, spans: list[Span] | None) -> None:

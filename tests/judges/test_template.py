@@ -292,6 +292,12 @@ def test_another_share_of_documents_may_be_needed() -> None:
     assert found.metrics == (Metric("mine", "mean over documents of 0 or 1", rule),)
 
 
+@pytest.mark.parametrize(("share", "shown"), [(0.995, "99.5%"), (0.07, "7%"), (1, "100%")])
+def test_the_share_of_documents_is_shown_as_it_is(share: float, shown: str) -> None:
+    (metric,) = asking("doc", answer={"pass_share": share}).metrics
+    assert metric.pass_rule == f"yes, for at least {shown} of the documents"
+
+
 def test_documents_that_the_model_leaves_open_are_in_no_figure() -> None:
     found = asking("question", "doc")
     some = run(found, *({"rationale": "So.", "result": result} for result in ("unknown", "yes")))
@@ -364,6 +370,21 @@ MISTAKES: Mapping[str, tuple[Sequence[str], Mapping[str, Any], str]] = {
         ["answer"],
         {"answer": {"as": "graded", "pass_at": 6}},
         "answer.pass_at: must be a whole number of at least 1 and of at most 5",
+    ),
+    "a pass mark that nothing fails": (
+        ["answer"],
+        {"answer": {"as": "graded", "pass_at": 1}},
+        "answer.pass_at: is the bad end of the scale, so that nothing could fail; move the mark, or take it out",
+    ),
+    "a share that every trace has": (
+        ["doc"],
+        {"answer": {"pass_share": 0}},
+        "answer.pass_share: lets no trace fail; raise it, or take it out",
+    ),
+    "a share of documents of which none passes": (
+        ["doc"],
+        {"answer": {"pass_share": 0.5}, "result": {"integer": [1, 5]}},
+        "answer.pass_share: nothing passes or fails with this result; give it pass_at or pass, or take this out",
     ),
     "a share of no documents": (
         ["answer"],

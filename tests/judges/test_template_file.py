@@ -41,6 +41,17 @@ def test_a_description_is_one_line_that_any_terminal_bears() -> None:
     assert found.description == "Is it so?[U+009B]2J"
 
 
+def test_halves_of_a_character_as_json_escapes_it_are_joined() -> None:
+    text = yaml("Is {{answer}} \U0001f642?", ["answer"], metadata={"author": "\U0001f642"})
+    assert "\\ud83d\\ude42" in text
+    found = parse(text)
+    assert (found.parts[0].text, found.metadata) == ("Is {{answer}} \U0001f642?", {"author": "\U0001f642"})
+
+
+def test_half_a_character_is_replaced_since_it_could_not_be_shown() -> None:
+    assert parse(yaml("{{answer}}", ["answer"], metadata={"author": "\ud83d!"})).metadata == {"author": "\ufffd!"}
+
+
 @pytest.mark.parametrize("metadata", ["null", "~", "", None])
 def test_metadata_may_say_nothing(metadata: object) -> None:
     text = yaml("{{answer}}", ["answer"])
@@ -86,6 +97,18 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         f"line 1: {YAML}: a tag is not allowed; mend it there",
     ),
     "a tag of one's own": ("prompt: !mine x", f"line 1: {YAML}: a tag is not allowed; mend it there"),
+    "an escape of no character": (
+        'a: "\\U00110000"',
+        f"{YAML}: a number in an escape or a version is too large; mend it there",
+    ),
+    "an escape of a number that nothing holds": (
+        'a: "\\UFFFFFFFF"',
+        f"{YAML}: a number in an escape or a version is too large; mend it there",
+    ),
+    "a version of thousands of digits": (
+        f"%YAML 1.{'1' * 5000}\n---\na: b",
+        f"{YAML}: a number in an escape or a version is too large; mend it there",
+    ),
     "lists without end": ("[" * 200_000, f"line 1: {YAML}: it is nested deeper than 20; mend it there"),
     "tables without end": ("{a: " * 200_000, f"line 1: {YAML}: it is nested deeper than 20; mend it there"),
     "a key twice": (

@@ -203,9 +203,9 @@ class TestHeuristic:
         text = "The warranty of device 17 runs for 2 years, and never longer. " * 64
         (trace, _) = (judge.prepare(served(judge, one)) for one in filled(text))
         prompt = judge.prompts(trace)[0]
-        start = time.process_time()
+        start = time.thread_time()
         answers = [judge.heuristic(trace, prompt) for _ in range(10)]
-        assert time.process_time() - start < 0.5
+        assert time.thread_time() - start < 0.5
         assert answers == answers[:1] * 10
 
 

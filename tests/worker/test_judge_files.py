@@ -1,5 +1,6 @@
 """Judges of a user's own: from the configuration, from a folder, with templates; and one line for every mistake."""
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -224,6 +225,10 @@ MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
         {"mine/kind.toml": "a = = b"},
         "mine/kind.toml: is not TOML: Invalid value (at line 1, column 5); mend it there",
     ),
+    "a number without end": (
+        {"mine/kind.toml": f"a = {'1' * 5000}"},
+        "mine/kind.toml: is not TOML: a number has too many digits; mend it there",
+    ),
     "nested without end": (
         {"mine/kind.toml": f"a = {'[' * 100_000}"},
         "mine/kind.toml: is not TOML: it is nested too deep; mend it there",
@@ -258,6 +263,20 @@ MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
         (
             f"mine/kind.toml: the judge kind is there twice: {FILE}: judges.kind bears that name too; "
             "rename one of them, or take it out"
+        ),
+    ),
+    "a name under which a metric of a built-in judge is exported": (
+        {"mine/ragbench_adherence.toml": POLITE},
+        (
+            "mine/ragbench_adherence.toml: a metric of ragbench_adherence is exported as ragbench_adherence, and so "
+            "is one of ragbench; rename this judge"
+        ),
+    ),
+    "a name under which models of another judge disagree": (
+        {FILE: f"[judges.kind]\n{POLITE}[judges.kind_disagreement]\n{POLITE}"},
+        (
+            f"{FILE}: judges.kind_disagreement: a metric of kind_disagreement is exported as kind_disagreement, and so "
+            "is one of kind; rename this judge"
         ),
     ),
     # what they hold
@@ -338,6 +357,16 @@ def test_a_link_to_a_file_that_is_gone_is_no_judge_less() -> None:
     Path("mine/kind.toml").symlink_to("gone.toml")
     line = said({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
     assert line.startswith("mine/kind.toml: cannot be read (No such file or directory)")
+
+
+def test_what_is_there_and_closed_is_to_be_opened_and_not_to_be_renamed() -> None:
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    assert files.unread(denied, "name a file") == (
+        "cannot be read (Permission denied); let the user that runs this read it"
+    )
+    assert files.unread(FileNotFoundError(errno.ENOENT, "No such file"), "name a file") == (
+        "cannot be read (No such file); name a file"
+    )
 
 
 PIPE = "is a pipe and no file"

@@ -14,6 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 
 from worker.export import conventions as name
 from worker.export.wire import Attribute
+from worker.exported_names import exported_name
 
 __all__ = ["Annotation", "Evaluating", "Scoring", "Shared", "key_values"]
 
@@ -73,7 +74,7 @@ class Shared:
     def _annotation(self, scoring: Scoring) -> Annotation:
         number, judge, judge_version, judge_model, metric, label = scoring
         attributes: dict[str, Value | None] = {
-            "name": _exported_name(judge, metric),
+            "name": exported_name(judge, metric),
             "label": label,
             "annotator_kind": "CODE" if self._providers.get(judge_model) in _BY_CODE else "LLM",
             "identifier": f"{judge}@{judge_version[:_VERSION_DIGITS]}/{judge_model}",
@@ -112,7 +113,7 @@ def _evaluation(evaluating: Evaluating) -> bytes:
 
 def _event(judge: str, metric: str, label: str | None, error_type: str | None) -> bytes:
     attributes: dict[str, Value | None] = {
-        name.EVALUATION_NAME: _exported_name(judge, metric),
+        name.EVALUATION_NAME: exported_name(judge, metric),
         name.EVALUATION_SCORE_LABEL: label,
         name.ERROR_TYPE: error_type,
     }
@@ -129,11 +130,6 @@ def _span(title: str, kind: Span.SpanKind.ValueType, attributes: Mapping[str, Va
     return Span(
         name=title, kind=kind, flags=_LOCAL, status=Status(code=code), attributes=key_values(attributes)
     ).SerializeToString()
-
-
-def _exported_name(judge: str, metric: str) -> str:
-    """Name a metric for the outside: the judge's name where the metric bears it, else both."""
-    return judge if metric == judge else f"{judge}_{metric}"
 
 
 def key_values(attributes: Mapping[str, Value | None]) -> list[KeyValue]:

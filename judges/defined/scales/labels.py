@@ -23,6 +23,7 @@ _MAX_LABEL_CHARS: Final = 100
 _LATIN: Final = str.maketrans("авеікмнорстухјѕԁһӏαβεικνορτυχ", "abeikmhopctyxjsdhlabeikvoptux")
 """Letters of other alphabets, small, that look as Latin ones do, or whose capitals do."""
 _FORBIDDEN: Final = frozenset("[]\n\r")
+_PLACEHOLDER: Final = "{{"
 _BETWEEN: Final = "|"
 _HALF: Final = 0.5
 
@@ -204,6 +205,8 @@ def _check_label(label: str, key: str) -> None:
         raise DefinitionError(key, "a label is empty; give it a name or take it out")
     if len(label) > _MAX_LABEL_CHARS:
         raise DefinitionError(key, f"a label must have at most {_MAX_LABEL_CHARS} signs: {short(label)}")
+    if _PLACEHOLDER in label:
+        raise DefinitionError(key, f"a label is never filled from a trace; write it out instead of {short(label)}")
     if _FORBIDDEN & set(label) or INVISIBLE.search(label):
         what = "may hold no bracket, no line break and no sign that cannot be seen"
         raise DefinitionError(key, f"a label {what}: {short(label)}")

@@ -153,7 +153,8 @@ def ranged(declared: IntegerRange | NumberRange) -> Range:
     whole = isinstance(declared, IntegerRange)
     lowest, highest = declared.integer if isinstance(declared, IntegerRange) else declared.number
     key = "result.integer" if whole else "result.number"
-    if not all(math.isfinite(bound) and abs(bound) <= _MAX_BOUND for bound in (lowest, highest)):
+    # `math.isfinite` would not take a whole number of more digits than a float holds; inf and nan fail here too.
+    if not all(abs(bound) <= _MAX_BOUND for bound in (lowest, highest)):
         raise DefinitionError(key, "a bound must be a finite number of at most fifteen digits")
     if lowest >= highest:
         raise DefinitionError(key, "the first bound must be below the second, as [1, 5]")

@@ -207,6 +207,31 @@ def test_a_tag_may_hold_the_labels_of_the_judge(run: Run, monkeypatch: pytest.Mo
     assert re.search(r"bug\W+1 praise, 1 bug\W+praise\W+1 question\W", told)
 
 
+def test_labels_of_the_judge_that_say_yes_and_no_are_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    rude = 'instructions = "Is {{ outputs }} rude?"\nresult = { labels = ["yes", "no"], pass = ["no"] }\n'
+    Path("mine/labels.toml").write_text(rude, encoding="utf-8")
+    monkeypatch.setenv("TRACEJUDGE_MODELS", answering("yes", "no", "no"))
+    file = write_lines("t.jsonl", [labelled(label) for label in ("yes", "no", "No")])
+    given = ("judges", "test", "labels", file, "--label", "safe", "--json")
+    document = run(*given).document
+    cells = [document[cell] for cell in ("true_pass", "false_fail", "true_fail", "false_pass", "same_label")]
+    assert cells == [2, 0, 1, 0, 1.0]
+    document = run(*given, "--invert").document
+    assert ([document[cell] for cell in ("true_pass", "true_fail")], document["inverted"]) == ([2, 1], True)
+
+
+def test_a_mean_over_documents_has_no_label_to_compare(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine/facts.yaml").write_text("prompt: {template: 'Is {{doc}} new?', template_variables: [doc]}", "utf-8")
+    Path("mine/facts.toml").write_text(
+        'template = "facts.yaml"\nresult = { labels = ["new", "old"], pass = ["new"] }\n', encoding="utf-8"
+    )
+    monkeypatch.setenv("TRACEJUDGE_MODELS", answering("new", "old", "old", "old"))
+    file = write_lines("t.jsonl", [labelled(label, context=["a", "b"]) for label in ("new", "old")])
+    document = run("judges", "test", "facts", file, "--label", "safe", "--json").document
+    assert (document["true_pass"], document["true_fail"]) == (1, 1)
+    assert {"same_label", "labels"}.isdisjoint(document)
+
+
 def test_labels_with_numbers_alone_are_compared_without_passes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine/labels.toml").write_text(
         'instructions = "How is {{ outputs }}?"\nresult = { labels = { poor = 0, fair = 1, good = 2 } }\n', "utf-8"

@@ -317,6 +317,26 @@ def test_a_check_fails_where_too_many_traces_are_unscored(
     assert run(*given).code == 0
 
 
+def test_a_minimum_that_is_just_reached_is_reached(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of 17 in 20 and 19 in 20 is 0.9, and less as a float."""
+    answers = (*["yes"] * 17, *["no"] * 3, "yes", *["no"] * 19)
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted(*answers, max_in_flight=1))
+    lines = [labelled("yes" if n < 20 else "no", output=f"{n}") for n in range(40)]
+    ended = run("judges", "test", "safety", write_lines("t.jsonl", lines), "--label", "safe", "--min", "0.9")
+    assert (ended.code, ended.err) == (0, "")
+    assert "balanced accuracy: 0.900" in ended.out
+
+
+def test_a_share_without_scores_that_is_just_allowed_is_allowed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """29 % of 100 are 29, and less as a float."""
+    answers = ("no", *["yes"] * 70, *["bad_request"] * 29)
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted(*answers, max_in_flight=1))
+    lines = [labelled("yes" if n else "no", output=f"{n}") for n in range(100)]
+    given = ("judges", "test", "safety", write_lines("t.jsonl", lines), "--label", "safe", "--min", "1")
+    assert run(*given, "--max-unscored", "0.29").code == 0
+    assert run(*given, "--max-unscored", "0.28").code == 1
+
+
 def test_traces_that_lack_what_is_needed_hide_as_much(run: Run) -> None:
     whole = {"input": "Is it?", "context": ["It is."]}
     lines = [labelled("yes", **whole), labelled("no", **whole, output="Never."), *[labelled("yes")] * 2]

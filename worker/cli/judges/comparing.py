@@ -58,13 +58,15 @@ def compared(
     chosen = chosen_metric(judge, metric)
     labels = [one.label for one in labelled]
     says_words, scale = all(map(is_known_label, labels)), scale_of(judge, chosen)
+    own = declared_labels(judge)
+    # Before yes and no: a judge may declare these two itself, and that no is what passes.
+    if not invert and all(folded(label) in own for label in labels):
+        return _by_own_labels(chosen, labelled, passing(judge))
     if says_words and chosen.pass_rule is not None:
         found = _rated(labelled, lambda label: says_yes(label) is not invert)
         return Comparison(chosen.name, found, inverted=invert)
     if invert:
         raise click.UsageError(f"--invert turns yes and no round, and the tag {tag!r} does not say yes and no")
-    if all(folded(label) in declared_labels(judge) for label in labels):
-        return _by_own_labels(chosen, labelled, passing(judge))
     values = {label: scale.value(label) for label in labels} if scale is not None else {}
     if scale is not None and None not in values.values():
         return _by_grades(chosen, labelled, scale)

@@ -37,7 +37,7 @@ def likeness(subject: Subject, comparison: Comparison, tag: str, *, is_combined:
     error, order = _grades(subject, comparison, tag, is_combined=is_combined)
     return Likeness(
         same_label=_same(subject, tag) if own and comparison.has_own_labels else None,
-        labels=_labels(subject, tag) if own else None,
+        labels=(_labels(subject, tag) or None) if own else None,
         mean_absolute_error=error,
         rank_correlation=order,
     )
@@ -69,8 +69,8 @@ def _labels(subject: Subject, tag: str) -> Mapping[str, Mapping[str, int]]:
 
 
 def _pairs(subject: Subject, tag: str) -> Iterator[tuple[str, str]]:
-    """Give what stands in the tag and the judge's label, of each trace with a score."""
-    return ((_given(one, tag), one.score.label or "") for one in subject.judged if one.score is not None)
+    """Give what stands in the tag and the judge's label, of each trace with a label: a mean over documents has none."""
+    return ((_given(one, tag), one.score.label) for one in subject.judged if one.score is not None and one.score.label)
 
 
 def _given(one: Judged, tag: str) -> str:
