@@ -1,6 +1,9 @@
 """The command `tracejudge`: one file a verb; a verb is loaded only when it is called."""
 
 import importlib
+import io
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Final
@@ -13,7 +16,9 @@ from worker.store import StoreError
 
 __all__ = ["main", "verbs"]
 
+_FIRST_PROCESS: Final = 1
 _INTERRUPTED: Final = 130
+_TERMINATED: Final = 143
 _VERBS: Final[Mapping[str, str]] = {
     "account": "Print the books: what became of every trace and evaluation",
     "dead": "List, show, retry or drop evaluations that were given up",
@@ -61,6 +66,7 @@ def verbs() -> tuple[str, ...]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; what the user can mend ends in one line and exit code 2, what failed in exit code 1."""
+    _prepare()
     try:
         # Not click's own way of ending: it makes exit code 1 of Ctrl-C.
         code = _cli.main(args=arguments, prog_name="tracejudge", standalone_mode=False)
@@ -74,6 +80,15 @@ def main(arguments: list[str] | None = None) -> None:
         _end(f"{error}", 1)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(_INTERRUPTED)
+
+
+def _prepare() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What a terminal or a locale cannot show is no reason to end with a traceback.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if os.getpid() == _FIRST_PROCESS:
+        # The first process of a container is ended only by signals that it handles; Celery does so a second later.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
 
 
 def _end(message: str, code: int) -> None:
