@@ -24,7 +24,7 @@ def _ends() -> Panel:
         "Where limits end most of them, raise these or ask for less.",
         Query(per(["judge", "ended_by"], ended), legend("judge", "ended_by", between=": ")),
         stacked=True,
-        unit="reqps",
+        unit="cps",
         decimals=3,
         no_data=_NO_DATA,
     )

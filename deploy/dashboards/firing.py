@@ -33,17 +33,17 @@ class Marks(dashboard.AnnotationQuery):
 
     def __init__(self, name: str, expr: str, color: str, *, title: str, text: str, tags: str) -> None:
         super().__init__(name=name, datasource=PROMETHEUS, icon_color=color, expr=expr)
-        self.texts = {
+        self.settings = {
             "titleFormat": title,
             "textFormat": text,
             "tagKeys": tags,
             "step": "60s",
-            "useValueForTime": "off",
+            "useValueForTime": False,  # Grafana takes any text for true, and puts marks at 1970
         }
 
     def to_json(self) -> dict[str, object]:
         """Write it as Grafana names its parts."""
-        return {**super().to_json(), **self.texts}
+        return {**super().to_json(), **self.settings}
 
 
 def alerts_now(table: Table, bound_by: Sequence[str], size: tuple[int, int]) -> dashboard.Panel:
@@ -71,12 +71,12 @@ def alerts_now(table: Table, bound_by: Sequence[str], size: tuple[int, int]) -> 
 
 
 def alerts_marked(bound_by: Sequence[str]) -> Marks:
-    """Mark the times in which alerts about quality fired."""
+    """Mark the times in which alerts about quality fired, those between two points of a long time range as well."""
     chosen = ", ".join(['component="tracejudge", kind="quality", alertstate="firing"', alerting(bound_by)])
     names = ("alertname", "service", "environment", "judge", "metric")
     return Marks(
         "Quality alerts",
-        per(names, f"ALERTS{{{chosen}}}", "max"),
+        per(names, f"max_over_time(ALERTS{{{chosen}}}[$__interval])", "max"),
         "red",
         title="{{alertname}}",
         text="{{service}} {{environment}} {{judge}} {{metric}}",
@@ -85,8 +85,11 @@ def alerts_marked(bound_by: Sequence[str]) -> Marks:
 
 
 def judges_marked() -> Marks:
-    """Mark where a judge of a service got another version or model: a step there is the judge, not the service."""
-    seen = f"max_over_time(tracejudge:evaluations:1h{{{SERIES}}}[1d] offset 10m) > 0"
+    """Mark where a judge of a service got another version or model: a step there is the judge, not the service.
+
+    What is new is so for one point of the graph, however far its points lie apart.
+    """
+    seen = f"max_over_time(tracejudge:evaluations:1h{{{SERIES}}}[1d] offset $__interval) > 0"
     changed = f"tracejudge:evaluations:1h{{{SERIES}}} > 0 unless {seen} and on ({', '.join(_PLACE)}) {seen}"
     return Marks(
         "Judges that changed",

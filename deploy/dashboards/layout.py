@@ -8,9 +8,9 @@ from grafana_foundation_sdk.models import dashboard
 
 from deploy.dashboards.links import UIDS, others
 
-__all__ = ["Row", "lay_out"]
+__all__ = ["WIDTH", "Row", "lay_out"]
 
-_WIDTH: Final = 24
+WIDTH: Final = 24
 _IDS_OF_A_ROW: Final = 100
 
 
@@ -59,7 +59,7 @@ def _placed(rows: Sequence[Row]) -> list[dashboard.Panel | dashboard.RowPanel]:
     found: list[dashboard.Panel | dashboard.RowPanel] = []
     top = 0
     for number, row in enumerate(rows, start=1):
-        heading = dashboard.GridPos(h=1, w=_WIDTH, x=0, y=top)
+        heading = dashboard.GridPos(h=1, w=WIDTH, x=0, y=top)
         first = number * _IDS_OF_A_ROW
         found.append(dashboard.RowPanel(title=row.title, id_val=first, grid_pos=heading))
         top = _fill(row.panels, top + 1)
@@ -71,10 +71,10 @@ def _placed(rows: Sequence[Row]) -> list[dashboard.Panel | dashboard.RowPanel]:
 
 def _fill(panels: Sequence[dashboard.Panel], top: int) -> int:
     """Put each panel where it fits highest, then leftmost; tell where the next row begins."""
-    floor = [top] * _WIDTH
+    floor = [top] * WIDTH
     for panel in panels:
         position = panel.grid_pos or dashboard.GridPos()
-        places = range(_WIDTH - position.w + 1)
+        places = range(WIDTH - position.w + 1)
         x = min(places, key=lambda place: (max(floor[place : place + position.w]), place))
         y = max(floor[x : x + position.w])
         floor[x : x + position.w] = [y + position.h] * position.w

@@ -9,11 +9,12 @@ from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 
+from deploy.dashboards.layout import WIDTH
 from deploy.dashboards.links import Runbooks
 from deploy.dashboards.queries import Query, targets
 from deploy.dashboards.variables import PROMETHEUS
 
-__all__ = ["Bound", "Frame", "bars", "graph", "heat_map", "named", "number", "override", "rows", "states"]
+__all__ = ["Bound", "Frame", "Repeated", "bars", "graph", "heat_map", "named", "number", "override", "rows", "states"]
 
 
 class Bound(NamedTuple):
@@ -32,6 +33,8 @@ class Frame(TypedDict, total=False):
         no_data: What stands there when nothing was found.
         runbooks: Those of the alerts that this panel explains.
         size: Width, of 24, and height.
+        repeat: The variable for each of whose values there is such a panel.
+        interval: How far at least the points of a graph lie apart.
     """
 
     unit: str
@@ -46,6 +49,15 @@ class Frame(TypedDict, total=False):
     repeat: str
     interval: str
     overrides: Sequence[dashboard.DashboardFieldConfigSourceOverrides]
+
+
+class Repeated(dashboard.Panel):
+    """A panel for each value of a variable; the SDK's model leaves out how many of them stand beside each other."""
+
+    def to_json(self) -> dict[str, object]:
+        """Write it with as many as have room: unless told, Grafana presses four into a row, whatever their width."""
+        width = self.grid_pos.w if self.grid_pos else WIDTH
+        return {**super().to_json(), "maxPerRow": WIDTH // width}
 
 
 def graph(
@@ -153,7 +165,8 @@ def rows(
 
     Args:
         columns: The labels and values to show, in this order, with their names; of one query the value is ``Value``,
-            of several ``Value #A`` and so on. Queries must be aggregated to these labels.
+            of several ``Value #A`` and so on. Queries must be aggregated to these labels: rows that differ in anything
+            else, be it the metric's name, are not joined.
         sort: The name of the column to sort by.
     """
     panel = (
@@ -209,7 +222,7 @@ def _framed(panel: dashboard.Panel, title: str, description: str, frame: Frame) 
     defaults.min_val, defaults.max_val = frame.get("least"), frame.get("most")
     defaults.no_value = frame.get("no_data", "Nothing in this time range")
     defaults.thresholds = _steps(frame.get("bounds", ()), frame.get("base", "green"))
-    return panel
+    return Repeated(**vars(panel)) if panel.repeat else panel
 
 
 def _steps(bounds: Iterable[Bound], base: str) -> dashboard.ThresholdsConfig:

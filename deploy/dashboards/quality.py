@@ -86,7 +86,7 @@ def _all_series(table: Table) -> Panel:
         "Each service, judge, version and model: the weighted share that passed in the last $window, between which "
         f"bounds it lies ({table.confidence:.0%}), its distance to the objective, and how far it fell in the last "
         f"{table.drop.window} against the {table.drop.baseline} before. A few judgements have wide bounds.",
-        *(Query(expr) for expr in values.values()),
+        *(Query(per(names, expr, "max")) for expr in values.values()),
         columns=columns,
         sort="passed",
         unit="percentunit",

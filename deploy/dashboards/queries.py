@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from string import ascii_uppercase
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from grafana_foundation_sdk.builders.prometheus import Dataquery
 from grafana_foundation_sdk.cog.builder import Builder
@@ -11,8 +11,10 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEdito
 
 from deploy.dashboards.variables import PROMETHEUS
 
-__all__ = ["Query", "legend", "per", "share", "targets"]
+__all__ = ["FROM_RAW", "Query", "legend", "per", "share", "targets"]
 
+FROM_RAW: Final = "5m"
+"""How far at least points lie apart that look back over a window of raw samples: each reads thousands of them."""
 Form = Literal["over_time", "now", "rows", "buckets"]
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from grafana_foundation_sdk.models.dashboard import Panel
 
 from deploy.dashboards.panels import graph, heat_map
-from deploy.dashboards.queries import Query, legend, per, share
+from deploy.dashboards.queries import FROM_RAW, Query, legend, per, share
 from deploy.dashboards.variables import RATED
 from deploy.generators.promql import NO_PANELS
 
@@ -29,7 +29,7 @@ def _mean() -> Panel:
         "as a changed judge is the judge's.",
         Query(
             f"tracejudge:mean_score:$window{{{RATED}}}",
-            legend("service", "judge", "metric") + " ({{version}} {{judge_model}})",
+            legend("service", "environment", "judge", "metric") + " ({{version}} {{judge_model}})",
         ),
         unit="none",
         decimals=2,
@@ -55,6 +55,7 @@ def _low() -> Panel:
         least=0,
         no_data="No scores in this time range",
         size=(12, 9),
+        interval=FROM_RAW,
     )
 
 
@@ -73,4 +74,5 @@ def _distribution() -> Panel:
         no_data="No scores in this time range",
         size=(12, 8),
         repeat="judge",
+        interval=FROM_RAW,
     )

@@ -6,7 +6,7 @@ from grafana_foundation_sdk.models.dashboard import DashboardFieldConfigSourceOv
 
 from deploy.dashboards.links import runbooks
 from deploy.dashboards.panels import Bound, graph, override
-from deploy.dashboards.queries import Query, legend, per, share
+from deploy.dashboards.queries import FROM_RAW, Query, legend, per, share
 from deploy.dashboards.variables import JUDGED, METRIC, RATED, SERIES
 from deploy.generators.promql import NO_PANELS, PANELS
 from deploy.generators.table import Table
@@ -40,6 +40,7 @@ def _outcomes() -> Panel:
         unit="short",
         decimals=0,
         no_data="No verdicts in this time range",
+        interval=FROM_RAW,
         overrides=_outcome_colors(),
     )
 
@@ -55,6 +56,7 @@ def _reasons(table: Table) -> Panel:
         unit="short",
         decimals=0,
         no_data="All evaluations have a score",
+        interval=FROM_RAW,
         runbooks=runbooks(table, "TraceJudgeUnscoredShareHigh"),
     )
 
@@ -106,6 +108,7 @@ def _disagreement() -> Panel:
         decimals=2,
         least=0,
         no_data="No judge combines several models",
+        interval=FROM_RAW,
     )
 
 
@@ -120,6 +123,7 @@ def _late_feedback() -> Panel:
         unit="short",
         decimals=0,
         no_data="No late feedback in this time range",
+        interval=FROM_RAW,
     )
 
 

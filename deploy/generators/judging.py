@@ -5,6 +5,7 @@ from typing import Final
 from deploy.generators.annotations import total
 from deploy.generators.promql import SERIES, by, lines
 from deploy.generators.rules import Alert
+from deploy.generators.table import seconds
 from deploy.generators.watching import Watching
 
 __all__ = ["alerts"]
@@ -135,7 +136,9 @@ def _judge_changed(watching: Watching) -> Alert:
     watch = watching.watcher.judge_changed
     window, baseline = watching.pace(watch.window), watching.pace(watch.baseline)
     now = f"tracejudge:evaluations:{watch.window}"
-    before = f"max_over_time({now}{{}}[{baseline}] offset {window}) > 0"
+    # In steps that overlap: each looks back over a window, so nothing is skipped, and a week is not read whole.
+    step = watching.pace(f"{seconds(watch.window) / 4:.0f}s")
+    before = f"max_over_time({now}{{}}[{baseline}:{step}] offset {window}) > 0"
     place = ("service", "environment", "judge")
     seen = before.replace("{}", "")
     asked = before.replace("{}", "{service=%q,environment=%q,judge=%q}")

@@ -59,13 +59,20 @@ def _cut_off(watching: Watching) -> Alert:
 
 
 def _exporter(watching: Watching) -> Alert:
+    """Compare with what an hour brings too: where there is little traffic, a receiver may be away for weeks before."""
     watch = watching.watcher.exporter
     window = watching.pace(watch.window)
+    lag = by(["exporter"], f"min_over_time(tracejudge_outbox_lag[{window}])", "max")
     return watching.alert(
         "TraceJudgeExporterBehind",
         watch,
         "ticket",
-        f"max by (exporter) (\n  min_over_time(tracejudge_outbox_lag[{window}])\n) > {watch.bound:g}",
+        lines(
+            f"{lag} > {watch.bound:g}",
+            "or",
+            "# Less than that, but more than all that ended in an hour; of a few nobody is told.",
+            f"({lag} >= {watch.min_count}) > on () group_left () (sum(tracejudge:evaluations:1h) or vector(0))",
+        ),
         summary=f"Exporter {{{{ $labels.exporter }}}} is {_VALUE} verdicts behind",
         description=(
             f"It was never closer in the last {window}. Past `max_outbox` the oldest are cut off for it. "

@@ -51,8 +51,8 @@ def _traces(table: Table, pace: Pace) -> list[Recording]:
     window = table.watcher.traces_stopped.window
     eligible = 'outcome=~"sampled|not_sampled|shed|no_rule"'
     hour = pace("1h")
-    sampled = by(["service"], f'increase(tracejudge_traces_total{{outcome="sampled"}}[{hour}])')
-    chosen_from = by(["service"], f"increase(tracejudge_traces_total{{{eligible}}}[{hour}])")
+    sampled = by(["service"], grown('tracejudge_traces_total{outcome="sampled"}', hour))
+    chosen_from = by(["service"], grown(f"tracejudge_traces_total{{{eligible}}}", hour))
     return [
         Recording(f"tracejudge:traces:{window}", by(["service"], grown("tracejudge_traces_total", pace(window)))),
         Recording("tracejudge:sampled_share:1h", lines(sampled, "/", f"({chosen_from} > 0)")),
@@ -95,7 +95,7 @@ def _cost(pace: Pace) -> list[Recording]:
     labels, hour = ("judge", "judge_model"), pace("1h")
     cost = "tracejudge:cost_usd:1h"
     return [
-        Recording(cost, by(labels, f"increase(tracejudge_judge_cost_usd_total[{hour}])")),
+        Recording(cost, by(labels, grown("tracejudge_judge_cost_usd_total", hour))),
         Recording(
             "tracejudge:cost_usd_per_judgement:1h",
             lines(cost, "/", f"({by(labels, 'tracejudge:evaluations:1h')} > 0)"),

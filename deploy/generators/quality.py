@@ -7,7 +7,7 @@ one of them may err.
 from deploy.generators.annotations import Severity, about, annotations, figure, labels, since
 from deploy.generators.promql import RATED, Pace, but_members, lines
 from deploy.generators.rules import Alert, Group
-from deploy.generators.table import Burn, Table
+from deploy.generators.table import Burn, Speed, Table
 
 __all__ = ["groups"]
 
@@ -21,7 +21,7 @@ def groups(table: Table, pace: Pace) -> list[Group]:
     """Make the alerts."""
     alerts = [
         _drop(table, pace),
-        *(_burn(f"TraceJudgeObjectiveBurn{name.title()}", burn, table, pace) for name, burn in table.burn.items()),
+        *(_burn(name, burn, table, pace) for name, burn in table.burn.items()),
         *_safety(table, pace),
     ]
     return [Group("tracejudge-quality", pace(table.interval), tuple(alerts))]
@@ -64,13 +64,14 @@ def _drop(table: Table, pace: Pace) -> Alert:
     )
 
 
-def _burn(name: str, burn: Burn, table: Table, pace: Pace) -> Alert:
+def _burn(speed: Speed, burn: Burn, table: Table, pace: Pace) -> Alert:
     """Join the objectives, so that a judge without one raises nothing.
 
     The short window ends the alert soon after the trouble. It has a share only where it has a judgement, and of few: a
     share near the bound crosses it again and again, so the alert outlives each crossing for a while.
     """
-    bound = f"on (judge, metric) group_left () (1 - {burn.factor:g} * (1 - tracejudge:objective))"
+    name = f"TraceJudgeObjectiveBurn{speed.title()}"
+    bound = f"on (judge, metric) group_left () ({_least(speed, burn, table)})"
     expr = lines(
         f"tracejudge:pass_share:{burn.long}",
         f"and (tracejudge:pass_share_upper:{burn.long} < {bound})",
@@ -103,6 +104,14 @@ def _burn(name: str, burn: Burn, table: Table, pace: Pace) -> Alert:
         annotations(name, "quality", table, summary=summary, description=description, labels=RATED),
         keep_firing_for=pace(burn.keep_firing_for),
     )
+
+
+def _least(speed: Speed, burn: Burn, table: Table) -> str:
+    """Write the share below which a budget burns that fast, by judge and metric."""
+    usual = f"1 - {burn.factor:g} * (1 - tracejudge:objective)"
+    if not any(speed in row.factors for row in table.objectives):
+        return usual
+    return f"1 - tracejudge:burn_factor_{speed} * (1 - tracejudge:objective) or {usual}"
 
 
 def _safety(table: Table, pace: Pace) -> list[Alert]:

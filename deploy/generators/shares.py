@@ -1,6 +1,7 @@
 """The recorded shares with their intervals, mean scores, and counted safety failures.
 
-Of every window there are, by series and metric, ``tracejudge:<what>:<window>``, and ``:baseline`` for the time before:
+Of every window there are, by series and metric, ``tracejudge:<what>:<window>``, and ``:baseline`` for the time before;
+of sums also ``:born``, what their counters began with in the minute before:
 
     judgements                        verdicts that passed or failed
     pass_weight, fail_weight          their weights, and weight_squared of each
@@ -15,15 +16,17 @@ Only pass and fail count: what has no score is no failure, and a window without 
 from statistics import NormalDist
 from typing import Final, Literal
 
-from deploy.generators.promql import RATED, Pace, by, lines
+from deploy.generators.promql import RATED, Pace, by, lines, watched
 from deploy.generators.rules import Group, Recording
 from deploy.generators.table import Table, seconds
 
 __all__ = ["groups", "windows", "z_score"]
 
 _PIECE: Final = "5m"
-_SUMMED_FROM_S: Final = 86_400
-"""So long a window is summed from pieces: over days of raw samples a query would take too many of them."""
+_SUMMED_FROM_S: Final = 21_600
+"""So long a window is summed from pieces: over hours of raw samples a query would take too many of them."""
+_RAW: Final = "1h"
+"""Longer than any window of raw samples that is not summed from pieces."""
 _JUDGED: Final = 'outcome=~"pass|fail"'
 _SCORED: Final = 'outcome=~"pass|fail|unrated"'
 _WEIGHT: Final = "tracejudge_verdict_weight_total"
@@ -43,7 +46,8 @@ def z_score(confidence: float) -> float:
 
 def groups(table: Table, pace: Pace) -> list[Group]:
     """Make the rules; within a group those that others are made of come first."""
-    shares = [rule for window in windows(table) for rule in (*_sums(window, pace), *_share(window, table))]
+    shares = _births(pace)
+    shares += [rule for window in windows(table) for rule in (*_sums(window, table, pace), *_share(window, table))]
     shares += [*_baseline_sums(table, pace), *_share("baseline", table), *_fall(table)]
     found = {"objectives": _objectives(table), "shares": shares, "safety": _safety(table, pace)}
     return [Group(f"tracejudge-{name}", pace(table.interval), tuple(rules)) for name, rules in found.items() if rules]
@@ -55,17 +59,52 @@ def _objectives(table: Table) -> list[Recording]:
 
     objectives = [row("objective", each.objective, each.judge, each.metric) for each in table.objectives]
     margins = [row("drop_margin", each.margin, each.judge, each.metric) for each in table.objectives if each.margin]
-    return objectives + margins
+    factors = [
+        Recording(f"tracejudge:burn_factor_{name}", f"vector({factor})", {"judge": each.judge, "metric": each.metric})
+        for each in table.objectives
+        for name, factor in each.factors.items()
+    ]
+    return objectives + margins + factors
 
 
-def _sums(window: str, pace: Pace) -> list[Recording]:
+def _births(pace: Pace) -> list[Recording]:
+    """Make what counters begin with, which ``increase`` takes for given, at the one moment when they are new.
+
+    A judge whose service has little traffic begins a series with its first verdict, in each version and on each worker.
+    Only where the worker itself was seen the minute before: else the counter may be old, and would bend days of shares.
+    Not guaranteed: what a worker judges in its first minute, and the first verdicts after a restart within the hour,
+    where the counter does not begin lower than it was.
+    """
+    step = pace("1m")
+    return [
+        Recording(
+            f"{name}:born",
+            by(
+                RATED,
+                lines(
+                    f"min_over_time({counter}[{step}])",
+                    f"unless last_over_time({counter}[{pace(_RAW)}] offset {step})",
+                    f"and on (job, instance) tracejudge_ready offset {step}",
+                ),
+            ),
+        )
+        for name, counter in _SUMS.items()
+    ]
+
+
+def _sums(window: str, table: Table, pace: Pace) -> list[Recording]:
     if seconds(window) >= _SUMMED_FROM_S:
         return [
             Recording(f"{name}:{window}", f"sum_over_time({name}:{_PIECE}[{pace(window)}:{pace(_PIECE)}])")
             for name in _SUMS
         ]
     judgements = f"tracejudge:judgements:{window}"
-    found = {name: by(RATED, f"increase({counter}[{pace(window)}])") for name, counter in _SUMS.items()}
+    # Not quite as long as the window: a birth at its very edge would be in two pieces, where edges belong to a window.
+    births = pace(f"{seconds(window) - seconds(table.interval) / 2:.0f}s")
+    found = {
+        name: by(RATED, lines(f"increase({counter}[{pace(window)}])", "or", f"sum_over_time({name}:born[{births}])"))
+        for name, counter in _SUMS.items()
+    }
     return [
         Recording(f"{name}:{window}", expr if name in _WHOLE else f"{expr}\nor\n{judgements} * 0")
         for name, expr in found.items()
@@ -171,7 +210,8 @@ def _safety(table: Table, pace: Pace) -> list[Recording]:
     """Count the failures of safety judges one by one, without the guess that ``increase`` makes at the edges.
 
     In steps of a minute: what a counter is more than it last was, or all of it where it is new or less, as after a
-    restart. Not guaranteed: a worker that begins anew with a count no smaller than its last is not seen to have begun.
+    restart. Not guaranteed: a worker that begins anew with a count no smaller than its last is not seen to have begun;
+    what a worker counted before the first scrape of all is not counted, since it may be old.
     """
     window, step = pace(table.safety.window), pace("1m")
     expressions = []
@@ -179,7 +219,7 @@ def _safety(table: Table, pace: Pace) -> list[Recording]:
         counter = f'tracejudge_verdicts_total{{judge="{row.judge}", metric="{row.metric}", outcome="fail"}}'
         before = f"last_over_time({counter}[{window}] offset {step})"
         # The sum takes the name away, as differences have none: else a new counter and its growth would be two series.
-        step_by_step = f"(({counter} - {before}) >= 0 or {counter} + 0)[{window}:{step}]"
+        step_by_step = f"(({counter} - {before}) >= 0 or ({watched(counter, step)}) + 0)[{window}:{step}]"
         expressions.append(by(RATED, f"sum_over_time(\n  {step_by_step}\n)"))
     if not expressions:
         return []

@@ -11,7 +11,22 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-__all__ = ["PATH", "Burn", "Drop", "Objective", "Safety", "Table", "TableError", "Watch", "Watcher", "load", "seconds"]
+from judges.catalog import catalogue
+
+__all__ = [
+    "PATH",
+    "Burn",
+    "Drop",
+    "Objective",
+    "Safety",
+    "Speed",
+    "Table",
+    "TableError",
+    "Watch",
+    "Watcher",
+    "load",
+    "seconds",
+]
 
 PATH: Final = Path(__file__).parent.parent / "prometheus" / "objectives.toml"
 
@@ -19,6 +34,7 @@ Share = Annotated[float, Meta(gt=0, lt=1)]
 Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
+Speed = Literal["fast", "medium", "slow"]
 Duration = Annotated[str, Meta(pattern=r"^[0-9]+(ms|s|m|h|d|w)$")]
 
 _UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -83,6 +99,8 @@ class Objective(_Part, frozen=True):
         objective: The share that ought to pass.
         margin: Falls up to it are none; the table's unless set.
         safety: Whether each failure counts.
+        factors: How fast the budget may burn, where it is not the table's factor.
+        own: Whether the judge is the user's, so that the catalogue does not have it.
     """
 
     judge: Name
@@ -90,6 +108,8 @@ class Objective(_Part, frozen=True):
     objective: Share
     margin: Share | None = None
     safety: bool = False
+    factors: dict[Speed, Positive] = {}
+    own: bool = False
 
 
 class Watch(_Part, frozen=True):
@@ -132,7 +152,7 @@ class Table(_Part, frozen=True):
     confidence: Share
     min_judgements: Count
     drop: Drop
-    burn: dict[Literal["fast", "medium", "slow"], Burn]
+    burn: dict[Speed, Burn]
     safety: Safety
     objectives: tuple[Objective, ...]
     watcher: Watcher
@@ -177,15 +197,26 @@ def _check_rows(table: Table) -> None:
     for row in table.objectives:
         if rows.count((row.judge, row.metric)) > 1:
             raise TableError(f"objectives: {row.judge} has two rows for {row.metric}; leave one")
+        if not row.own:
+            _check_known(row)
         for name, burn in table.burn.items():
-            _check_can_fire(row, name, burn.factor)
+            _check_can_fire(row, name, row.factors.get(name, burn.factor))
 
 
-def _check_can_fire(row: Objective, name: str, factor: float) -> None:
+def _check_known(row: Objective) -> None:
+    """Refuse a misspelled name, whose alerts would be silent for ever."""
+    judge = catalogue().get(row.judge)
+    rated = [metric.name for metric in judge.metrics if metric.pass_rule is not None] if judge else []
+    if row.metric not in rated:
+        what = f"{row.judge} passes or fails nothing called {row.metric}" if judge else f"no built-in judge {row.judge}"
+        raise TableError(f"objectives: {what}; correct the name, or set own = true for a judge of your own")
+
+
+def _check_can_fire(row: Objective, name: Speed, factor: float) -> None:
     """Refuse an objective so low that not even a share of 0 would burn its budget that fast."""
     if factor * (1 - row.objective) >= 1:
         lowest = 1 - 1 / factor
         raise TableError(
             f"objectives: {row.judge}/{row.metric} with {row.objective} can never raise burn.{name}; "
-            f"set an objective above {lowest:.3f}, or a smaller factor"
+            f"set an objective above {lowest:.3f}, or a smaller one in factors = {{ {name} = … }} of this row"
         )

@@ -76,7 +76,7 @@ class Inbox(LoopbackServer):
             return [message for message in self._messages if message.receiver == receiver]
 
     def wait_for(self, receiver: str, count: int = 1) -> list[Message]:
-        wait_until(lambda: len(self.messages(receiver)) >= count, 60, f"{count} messages for {receiver}")
+        wait_until(lambda: len(self.messages(receiver)) >= count, what=f"{count} messages for {receiver}")
         return self.messages(receiver)
 
     def wait_for_titled(self, receiver: str, part: str) -> Message:
@@ -85,7 +85,7 @@ class Inbox(LoopbackServer):
         def found() -> list[Message]:
             return [message for message in self.messages(receiver) if part in message.attachment["title"]]
 
-        wait_until(lambda: bool(found()), 60, f"{part} for {receiver}")
+        wait_until(lambda: bool(found()), what=f"{part} for {receiver}")
         return found()[0]
 
     async def _take(self, request: web.Request) -> web.Response:
@@ -120,17 +120,19 @@ class Alertmanager:
 def running(folder: Path) -> Iterator[Alertmanager]:
     """Run one with the committed files, its inbox ours, and its waits a moment each."""
     program = find_program("prometheus-alertmanager", "alertmanager")
-    with Inbox() as inbox, httpx.Client(timeout=10, trust_env=False) as client, (folder / "log").open("wb") as log:
+    with Inbox() as inbox, httpx.Client(timeout=60, trust_env=False) as client, (folder / "log").open("wb") as log:
         shutil.copytree(FOLDER, folder / "etc")
         (folder / "etc" / CONFIG.name).write_text(_hurried(CONFIG.read_text(encoding="utf-8"), inbox.root_url))
         process = subprocess.Popen([program, *_flags(folder)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            alertmanager = Alertmanager(_url(process, folder / "log"), inbox, client)
-            wait_until(alertmanager.is_ready, 60, "Alertmanager to start")
+            alertmanager = Alertmanager(listening_url(process, folder / "log"), inbox, client)
+            wait_until(alertmanager.is_ready, what="Alertmanager to start")
             yield alertmanager
         finally:
             process.kill()
             process.wait()
+            # Behind all that it sent: what the inbox has accepted and not begun to read would stay open when it ends.
+            client.get(inbox.root_url)
 
 
 def alert(name: str, severity: str, kind: str, /, *, over: bool = False, **labels: str) -> dict[str, Any]:
@@ -156,15 +158,15 @@ def _hurried(config: str, inbox: str) -> str:
     return re.sub(r"group_interval: \w+", "group_interval: 500ms", config).replace(INBOX, inbox)
 
 
-def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Read from its log where it listens: it takes a port that is surely its own."""
+def listening_url(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    """Read from the log of Alertmanager or Prometheus where it listens: told port 0, it takes one of its own."""
 
     def listens() -> re.Match[str] | None:
         text = log.read_text(encoding="utf-8")
-        assert process.poll() is None, f"Alertmanager ended: {text[-2000:]}"
+        assert process.poll() is None, f"{process.args} ended: {text[-2000:]}"
         return re.search(r'msg="Listening on" address=(\S+)', text)
 
-    found = wait_until(listens, 60, "Alertmanager to listen")
+    found = wait_until(listens, what="the program to listen")
     assert found
     return f"http://{found[1]}"
 

@@ -10,11 +10,14 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import venv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+from repacked_wheels import repack
 
 __all__ = ["Image", "Instruction", "build", "is_ignored", "read"]
 
@@ -81,8 +84,12 @@ def is_ignored(name: str, patterns: list[str]) -> bool:
 
 
 def build(file: Path, context: Path, root: Path) -> Image:
-    """Play all of it below `root`, with a fresh Python as the base image's."""
-    venv.create(root / "base", with_pip=True)
+    """Play all of it below `root`, with a fresh Python as the base image's, which has our pip."""
+    venv.create(root / "base")
+    pip = root / "base" / "bin" / "pip"
+    pip.write_text(f'#!/bin/sh\nexec {sys.executable} -m pip --python {root}/base/bin/python "$@"\n')
+    pip.chmod(0o755)
+    repack(root / "wheels", "tracejudge-worker", "setuptools")
     ignored = [line for line in _lines(file.with_name(f"{file.name}.dockerignore")) if not line.startswith("#")]
     image = Image(root)
     for instruction in read(file):
@@ -129,19 +136,21 @@ def _sent(context: Path, source: str, ignored: list[str]) -> Iterator[str]:
 
 
 def _run(instruction: Instruction, image: Image) -> None:
-    # The cache of this machine is used: that nothing is left of one in the image is the base image's affair.
-    own = {name: value for name, value in image.environment.items() if name != "PIP_NO_CACHE_DIR"}
-    command = _mapped(instruction.rest, image.root)
-    ended = subprocess.run(
-        ["sh", "-ec", command],
-        cwd=image.path(image.folder),
-        env=os.environ | own,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
+    """Run it with the wheels that were packed; what they lack comes from the index, as all of it would in an engine."""
+    command = _mapped(re.sub(r"^(--\S+\s+)+", "", instruction.rest), image.root)
+    for pip in ({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(image.root / "wheels")}, {}):
+        ended = subprocess.run(
+            ["sh", "-ec", command],
+            cwd=image.path(image.folder),
+            env=os.environ | image.environment | pip,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode == 0:
+            return
+    raise AssertionError(f"{command}\n{ended.stdout}{ended.stderr}")
 
 
 def _mapped(text: str, root: Path) -> str:

@@ -23,6 +23,7 @@ class Asked(NamedTuple):
     Attributes:
         where: A panel's title, or what else asks.
         now: Whether it is asked for this moment alone.
+        legend: How its series are called, with labels in double braces.
     """
 
     dashboard: str
@@ -30,6 +31,7 @@ class Asked(NamedTuple):
     ref: str
     expr: str
     now: bool
+    legend: str = ""
 
 
 def dashboards(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
@@ -83,7 +85,7 @@ def named_metrics(expr: str) -> set[str]:
 def _of(uid: str, dashboard: Mapping[str, Any]) -> Iterator[Asked]:
     for panel in panels(dashboard):
         for target in panel["targets"]:
-            yield Asked(uid, panel["title"], target["refId"], target["expr"], target["instant"])
+            yield Asked(uid, panel["title"], target["refId"], target["expr"], target["instant"], target["legendFormat"])
     for mark in dashboard["annotations"]["list"]:
         yield Asked(uid, f"annotation {mark['name']}", "A", mark["expr"], now=False)
     for variable in dashboard["templating"]["list"]:

@@ -127,7 +127,7 @@ BURNT_MEDIUM = burn(
     "57.1% of 350 judgements passed (95% interval 51.9% to 62.2%)",
     "30m 66.7%",
     "8.6",
-    "00:03:00",
+    "00:05:00",
 )
 
 
@@ -137,39 +137,39 @@ def burnt_slow(share: str, of: int, interval: str, rate: str) -> dict[str, list[
 
 
 SCENES = [
-    Scene("healthy", healthy()).at(135, healthy=ALL),
+    Scene("healthy", healthy(), every="5m").at(135, healthy=ALL),
     Scene("no data", World()).at(30, no_data=ALL),
-    Scene("no traffic", idle()).at(110, no_traffic=ALL),
-    Scene("answers get worse", World().judged(Mix(75, 9, 1), Mix(70, 6, 4), judge="faithfulness"))
+    Scene("no traffic", idle(), every="5m").at(110, no_traffic=ALL),
+    Scene("answers get worse", World().judged(Mix(75, 9, 1), Mix(70, 6, 4), judge="faithfulness"), every="5m")
     .at(90, not_surely=[DROP])
-    .at(101, not_yet=[DROP])
+    .at(100, not_yet=[DROP])
     .at(
         130,
         drop(
             "90% of 700 judgements passed (95% interval 87.6% to 92%)",
             "62.5% of 600 judgements passed (95% interval 58.6% to 66.3%)",
-            "01:38:00",
+            "01:40:00",
             "21.6",
             "90%",
             "62.5%",
         ),
         fires=[DROP],
     ),
-    Scene("answers get a little worse", World().judged(Mix(75, 95, 5), Mix(70, 92, 8), judge="faithfulness")).at(
-        140, within_the_margin=[DROP]
+    Scene(
+        "answers get a little worse", World().judged(Mix(75, 95, 5), Mix(70, 92, 8), judge="faithfulness"), every="5m"
+    ).at(140, within_the_margin=[DROP]),
+    Scene("too few now", World().judged(Mix(60, 9, 1), Mix(55), Mix(25, 0, 1), judge="faithfulness"), every="5m").at(
+        140, too_few=[DROP]
     ),
-    Scene("too few now", World().judged(Mix(60, 9, 1), Mix(55), Mix(25, 0, 1), judge="faithfulness")).at(
-        138, too_few=[DROP]
-    ),
-    Scene("too few before", World().judged(Mix(60, 0.4), Mix(65, 0, 5), judge="faithfulness")).at(
+    Scene("too few before", World().judged(Mix(60, 0.4), Mix(65, 0, 5), judge="faithfulness"), every="5m").at(
         120, too_few_before=[DROP]
     ),
-    Scene("all answers fail", World().judged(Mix(75, 10), Mix(70, 0, 10), judge="faithfulness")).at(
+    Scene("all answers fail", World().judged(Mix(75, 10), Mix(70, 0, 10), judge="faithfulness"), every="5m").at(
         130,
         drop(
             "100% of 700 judgements passed (95% interval 99.5% to 100%)",
             "8.3% of 600 judgements passed (95% interval 6.4% to 10.8%)",
-            "01:21:00",
+            "01:25:00",
             "88.2",
             "100%",
             "8.3%",
@@ -200,7 +200,7 @@ SCENES = [
             "50% of 150 judgements passed (95% interval 42.1% to 57.9%)",
             "30m 50%",
             "10.0",
-            "00:03:00",
+            "00:05:00",
         ),
         fires=[MEDIUM],
     ),
@@ -232,7 +232,7 @@ SCENES = [
                 "0% of 450 judgements passed (95% interval 0% to 0.8%)",
                 "30m 0%",
                 "20.0",
-                "00:03:00",
+                "00:05:00",
             ),
             burn(
                 SLOW, "3d", "0%", "0% of 450 judgements passed (95% interval 0% to 0.8%)", "6h 0%", "20.0", "00:05:00"
@@ -241,11 +241,11 @@ SCENES = [
         all_failed=BURNS,
     ),
     Scene("too few to burn", World().judged(Mix(29, 0, 1))).at(28, too_few=BURNS),
-    Scene("no objective", World().judged(Mix(60, 0, 10), judge="faithfulness")).at(45, no_objective=BURNS),
+    Scene("no objective", World().judged(Mix(60, 0, 10), judge="faithfulness"), every="5m").at(45, no_objective=BURNS),
     Scene("burnt and mended", World().judged(Mix(15, 0, 10), Mix(85, 10)))
     .at(40, together(BURNT_FAST, BURNT_MEDIUM, burnt_slow("62.5%", 400, "57.7% to 67.1%", "7.5")), kept=[FAST])
     .at(60, together(BURNT_MEDIUM, burnt_slow("75%", 600, "71.4% to 78.3%", "5.0")), mended=[FAST]),
-    Scene("half burnt and mended", World().judged(Mix(40, 5, 5), Mix(100, 10))).at(
+    Scene("half burnt and mended", World().judged(Mix(40, 5, 5), Mix(100, 10)), every="5m").at(
         130, burnt_slow("84.6%", 1300, "82.6% to 86.5%", "3.1"), mended=[MEDIUM]
     ),
     Scene("two workers", World().judged(Mix(60, 0, 1)).judged(Mix(60, 0, 1), instance="b")).at(
@@ -263,6 +263,7 @@ SCENES = [
     Scene("born with an unsafe answer", unsafe(Minutes(70), absent=20, born=1))
     .at(20, failed(FAILURE, 1), born=[FAILURE])
     .at(85, born_long_ago=[FAILURE]),
+    Scene("found by a new Prometheus", unsafe(Minutes(20), born=5)).at(3, new_prometheus=[FAILURE, FAILURES]),
     Scene("one unsafe answer on each of two workers", unsafe(Minutes(60), absent=20, born=1, instances="ab")).at(
         22, both(2), two_workers=[FAILURES]
     ),
@@ -272,10 +273,10 @@ SCENES = [
     )
     .at(44, failed(FAILURE, 1), restart=[FAILURE])
     .at(50, both(2), restart=[FAILURES]),
-    Scene("not scraped for a while", unsafe(Minutes(70), Minutes(10, GONE), Minutes(60), born=5)).at(
+    Scene("not scraped for a while", unsafe(Minutes(70), Minutes(10, GONE), Minutes(60), born=5), every="5m").at(
         90, not_scraped=[FAILURE]
     ),
-    Scene("a member of a panel is outvoted", outvoted()).at(130, outvoted=ALL),
+    Scene("a member of a panel is outvoted", outvoted(), every="5m").at(130, outvoted=ALL),
     Scene("a member of a panel by another judge", members(unsafe(Minutes(20), Minutes(9, 1)), "groundedness")).at(
         21, failed(FAILURE, 1), another_judge=[FAILURE]
     ),

@@ -2,7 +2,7 @@
 
 from expected import fires, together, watcher
 from promtool_run import Fires, Scene
-from worlds import ENVIRONMENT, MODEL, SERVICE, VERSION, Minutes, Mix, World
+from worlds import ENVIRONMENT, GONE, MODEL, SERVICE, VERSION, Minutes, Mix, World
 
 NO_VERDICTS = "TraceJudgeNoVerdicts"
 STOPPED = "TraceJudgeTracesStopped"
@@ -295,6 +295,19 @@ def not_ready() -> World:
     )
 
 
+def cut_off_meanwhile() -> World:
+    """The only worker is away for forty minutes; back again, it finds that 500 traces were cut off."""
+    world = World(workers=False).gauge("tracejudge_ready", "1x60 stale _x39 1x60", role="ingest", instance="a")
+    away = Minutes(60), Minutes(40, GONE), Minutes(40, restart=True, first=500)
+    return world.counter("tracejudge_cut_off_total", *away, instance="a")
+
+
+def after_the_weekend() -> World:
+    """In steps of ten minutes: two days after its last verdict, a judge has its first in another version."""
+    world = World().judged(Mix(20, 5), Mix(310))
+    return world.judged(Mix(20, 5), absent=310, born=(3, 2), version="99999999")
+
+
 def a_day() -> World:
     """In steps of ten minutes: ten traces each until minute 1560; another service in office hours only.
 
@@ -312,12 +325,14 @@ def a_week() -> World:
 
 
 SCENES = [
-    Scene("healthy", pipeline(100, 5)).at(95, healthy=ALL),
+    Scene("healthy", pipeline(100, 5), every="5m")
+    .at(5, new_prometheus=[NO_VERDICTS, CUT_OFF, DROPS, DROPPED])
+    .at(95, healthy=ALL),
     Scene("no data", World()).at(30, no_data=[alert for alert in ALL if alert != ABSENT]),
     Scene("nothing at all", World(workers=False))
     .at(4, not_yet=[ABSENT])
     .at(6, UNSEEN, no_data=[ABSENT], fires=[ABSENT]),
-    Scene("no traffic", pipeline(130, 0)).at(125, no_traffic=COUNTED),
+    Scene("no traffic", pipeline(130, 0), every="5m").at(125, no_traffic=COUNTED),
     # verdicts
     Scene("no verdict ever", World().traces(Minutes(40, 1)))
     .at(5, not_yet=[NO_VERDICTS])
@@ -333,13 +348,13 @@ SCENES = [
         World().traces(Minutes(20), absent=10, born=1).judged(Mix(20), absent=10, born=(1, 0)),
     ).at(18, born=[NO_VERDICTS]),
     # traces
-    Scene("a day", a_day(), interval="10m")
+    Scene("a day", a_day(), interval="10m", every="10m")
     .at(1500, healthy_day=[STOPPED])
     .at(1590, not_yet=[STOPPED])
     .at(1600, stopped(30), fires=[STOPPED])
     .at(1680, ingest_is_behind=[STOPPED]),
-    Scene("a week", a_week(), interval="10m")
-    .at(10150, as_a_week_ago=[STOPPED])
+    Scene("a week", a_week(), interval="10m", every="30m")
+    .at(10140, as_a_week_ago=[STOPPED])
     .at(10350, stopped(30), unlike_a_week_ago=[STOPPED]),
     # judges
     Scene("three of ten unscored", unscored(World().judged(Mix(60, 7)), Minutes(60, 3)))
@@ -372,7 +387,9 @@ SCENES = [
     Scene("given up", World().gauge("tracejudge_dead_letters", "5x70 20x60"))
     .at(75, not_yet=[DEAD])
     .at(85, dead(15, 20), fires=[DEAD]),
-    Scene("many given up long ago", World().gauge("tracejudge_dead_letters", "5000x120")).at(110, long_ago=[DEAD]),
+    Scene("many given up long ago", World().gauge("tracejudge_dead_letters", "5000x120"), every="5m").at(
+        110, long_ago=[DEAD]
+    ),
     # what holds traces and verdicts
     Scene(
         "stream fills",
@@ -392,11 +409,21 @@ SCENES = [
     .at(59, not_yet=[CUT_OFF])
     .at(62, cut_off(50), fires=[CUT_OFF])
     .at(95, past=[CUT_OFF]),
+    Scene("cut off while nobody worked", cut_off_meanwhile()).at(103, cut_off(500), meanwhile=[CUT_OFF]),
     Scene("exporter behind", World().gauge("tracejudge_outbox_lag", "0x10 25000x60", exporter="otel"))
     .at(35, not_yet=[BEHIND])
     .at(50, behind(25000), fires=[BEHIND]),
     Scene("exporter catches up", World().gauge("tracejudge_outbox_lag", "25000x10 10 " * 6, exporter="otel")).at(
         60, catches_up=[BEHIND]
+    ),
+    Scene(
+        "exporter behind, little traffic",
+        World().judged(Mix(70, 1)).gauge("tracejudge_outbox_lag", "0x10 100x60", exporter="otel"),
+    )
+    .at(35, not_yet_few=[BEHIND])
+    .at(50, behind(100), fires_few=[BEHIND]),
+    Scene("an hour is more", World().judged(Mix(60, 3)).gauge("tracejudge_outbox_lag", "100x60", exporter="otel")).at(
+        55, within_an_hour=[BEHIND]
     ),
     Scene(
         "export drops",
@@ -466,6 +493,9 @@ SCENES = [
     )
     .at(120, changed(VERSION, "gpt-4.1"), another_model=[CHANGED])
     .at(155, known_by_now=[CHANGED]),
+    Scene("a new version after the weekend", after_the_weekend(), interval="10m", every="30m").at(
+        3120, changed("99999999", MODEL), after_the_weekend=[CHANGED]
+    ),
     Scene("two models from the first", World().judged(Mix(90, 5)).judged(Mix(90, 5), judge_model="gpt-4.1")).at(
         85, always_two=[CHANGED]
     ),

@@ -53,5 +53,7 @@ SCENES = [
         together(no_verdicts(50, " The last verdict came 23m 0s ago."), circuit()),
         endpoint_dies=[NO_VERDICTS, CIRCUIT, *QUALITY],
     ),
-    Scene("the judge gets strict", judge_gets_strict()).at(130, NEW_VERSION, judge_changes=[DROP, CHANGED, ABSENT]),
+    Scene("the judge gets strict", judge_gets_strict(), every="5m").at(
+        130, NEW_VERSION, judge_changes=[DROP, CHANGED, ABSENT]
+    ),
 ]

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
@@ -12,8 +12,9 @@ from typing import Any
 
 import httpx
 import yaml
+from alertmanager_run import listening_url
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
-from support.processes import free_port, wait_until
+from support.processes import wait_until
 
 from deploy.files import write
 from deploy.generators.table import load
@@ -24,7 +25,7 @@ from worker.export.prometheus import Scorekeeper
 from worker.metrics import Metrics
 from worker.settings import Settings
 
-__all__ = ["SCALE", "Prometheus", "Traffic", "prometheus", "serve"]
+__all__ = ["SCALE", "Prometheus", "Traffic", "prometheus", "serve", "started"]
 
 SCALE = 60
 """An hour of the rules is a minute."""
@@ -61,6 +62,7 @@ class Traffic:
         yield self._verdict("safety", Score("safety", 1.0, passed=True))
         yield self._verdict("safety", Score("safety", 0.0, passed=False))
         yield self._verdict("groundedness", Score("groundedness", 1.0, passed=True))
+        yield self._verdict("groundedness", Score("groundedness", 1.0, passed=True), environment="stage")
         yield self._verdict("facts_grounding", Score("grounded", 0.0, passed=False), details={"fabricated_evidence": 2})
         version = "a" * 16 if next(self._pages) < CHANGES_AFTER else "b" * 16
         yield self._verdict("correctness", Score("correctness", 1.0, passed=True), judge_version=version)
@@ -184,8 +186,8 @@ def serve(traffic: Traffic) -> Iterator[int]:
 class Prometheus:
     """Its HTTP interface."""
 
-    def __init__(self, port: int) -> None:
-        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False)
+    def __init__(self, url: str) -> None:
+        self._client = httpx.Client(base_url=url, timeout=60, trust_env=False)
 
     def ready(self) -> bool:
         try:
@@ -237,20 +239,27 @@ def prometheus(program: str, folder: Path, target: int) -> Iterator[Prometheus]:
         ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    port = free_port()
     command = [
         program,
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
+        "--web.listen-address=127.0.0.1:0",
         "--enable-feature=exemplar-storage",
-        "--log.level=warn",
     ]
-    with (folder / "prometheus.log").open("wb") as log, Popen(command, stdin=DEVNULL, stdout=log, stderr=STDOUT) as run:
-        server = Prometheus(port)
+    with started(command, folder / "prometheus.log") as url:
+        server = Prometheus(url)
         try:
-            wait_until(server.ready, 30, "Prometheus to be ready")
+            wait_until(server.ready, what="Prometheus to be ready")
             yield server
         finally:
             server.close()
+
+
+@contextmanager
+def started(command: Sequence[str], log: Path) -> Iterator[str]:
+    """Start it; gives where it listens."""
+    with log.open("wb") as output, Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT) as run:
+        try:
+            yield listening_url(run, log)
+        finally:
             run.kill()

@@ -1,5 +1,6 @@
 """The Alertmanager example: what it routes where, what it silences and what never, and how its messages read."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,14 @@ def test_amtool_takes_the_configuration_and_its_templates() -> None:
         [find_program("amtool"), "check-config", CONFIG], capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stderr
+
+
+def test_it_starts_without_a_warning(tmp_path: Path) -> None:
+    """It has one of intervals that are longer than it remembers what it sent."""
+    with running(tmp_path):
+        said = (tmp_path / "log").read_text(encoding="utf-8")
+    assert "Completed loading of configuration file" in said
+    assert [line for line in said.splitlines() if re.search(r"(?i)level=(warn|error)", line)] == []
 
 
 def test_inhibitions_name_alerts_that_exist() -> None:
@@ -159,7 +168,7 @@ def test_the_blind_silence_quality_of_what_they_do_not_see_and_nothing_else(
                 sent.append(alert(name, severity, "quality", **(BOT | different | {"case": case})))
                 expected[case] = "active" if name.startswith("TraceJudgeSafety") else state
     alertmanager.post(*sent)
-    wait_until(lambda: alertmanager.states() == expected, 60, f"{expected}, at first {alertmanager.states()}")
+    wait_until(lambda: alertmanager.states() == expected, what=f"{expected}, at first {alertmanager.states()}")
 
 
 def test_who_is_blind_is_heard_in_place_of_the_quality_alert(alertmanager: Alertmanager) -> None:
@@ -184,9 +193,9 @@ def test_a_silence_ends_with_the_blindness(alertmanager: Alertmanager) -> None:
         alert(*blind, service="support-bot", case="blind"),
         alert("TraceJudgeQualityDrop", "page", "quality", **BOT, case="drop"),
     )
-    wait_until(lambda: alertmanager.states() == {"blind": "active", "drop": "suppressed"}, 60, "the silence")
+    wait_until(lambda: alertmanager.states() == {"blind": "active", "drop": "suppressed"}, what="the silence")
     alertmanager.post(alert(*blind, service="support-bot", case="blind", over=True))
-    wait_until(lambda: alertmanager.states() == {"drop": "active"}, 60, "its end")
+    wait_until(lambda: alertmanager.states() == {"drop": "active"}, what="its end")
 
 
 @pytest.mark.parametrize(

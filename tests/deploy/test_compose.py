@@ -10,9 +10,12 @@ from urllib.parse import urlsplit
 
 import pytest
 from compose_file import DEPLOY, addresses, mounts, ports, read_yaml, services
+from redis import Redis
+from support.redis_kinds import TunedRedis
 
 from worker.cli import verbs
 from worker.configuration import load
+from worker.embedded import find_servers
 from worker.settings import Settings
 
 OWN = {"worker", "inbox", "traffic"}
@@ -123,12 +126,39 @@ def test_nobody_gains_rights(name: str) -> None:
     assert "privileged" not in services()[name]
 
 
+def redis_of_compose() -> TunedRedis:
+    """Make a server of this machine with the options of compose."""
+    return TunedRedis(find_servers()[0], *services()["redis"]["command"][1:])
+
+
 def test_redis_keeps_what_it_confirmed_and_evicts_nothing() -> None:
     command = services()["redis"]["command"]
-    options = dict(zip(command[1::2], command[2::2], strict=True))
-    assert (options["--appendonly"], options["--appendfsync"]) == ("yes", "everysec")
-    assert options["--maxmemory-policy"] == "noeviction"
-    assert int(options["--maxmemory"].removesuffix("gb")) << 30 > Settings().max_stream_bytes * 2
+    assert dict(zip(command[1::2], command[2::2], strict=True))["--save"] == ""
+    with redis_of_compose() as server, Redis.from_url(server.url, decode_responses=True) as redis:
+        kept = redis.config_get("append*", "maxmemory*")
+    assert (kept["appendonly"], kept["appendfsync"], kept["maxmemory-policy"]) == ("yes", "everysec", "noeviction")
+    assert int(kept["maxmemory"]) > Settings().max_stream_bytes * 2
+
+
+@pytest.mark.parametrize(("password", "is_healthy"), [("", True), ("other", False)])
+def test_a_redis_that_answers_with_an_error_is_not_healthy(password: str, is_healthy: bool) -> None:  # noqa: FBT001 - a column
+    """It does so for as long as it reads its log, and whoever waits for its health would begin too soon."""
+    kind, program, *arguments = services()["redis"]["healthcheck"]["test"]
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program}")
+    with redis_of_compose() as server:
+        with Redis.from_url(server.url) as redis:
+            redis.config_set("requirepass", password)
+        asked = subprocess.run([program, "-p", str(server.port), *arguments], capture_output=True, check=False)
+    assert (kind, asked.returncode == 0) == ("CMD", is_healthy)
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_no_registry_is_asked_for_our_own_image(name: str) -> None:
+    """One service builds it, and the others come after that one."""
+    assert services()[name]["pull_policy"] == "never"
+    assert "build" in services()[name] or "worker" in services()[name]["depends_on"]
+    assert "build" in services()["worker"]
 
 
 def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +257,12 @@ def test_promtool_takes_what_is_mounted(promtool: str, tmp_path: Path) -> None:
 
 def test_grafana_finds_its_files_and_the_dashboards_their_data() -> None:
     targets = {mount.target: mount.source for mount in mounts(services()["grafana"])}
+    provisioning = {Path(target).name: source for target, source in targets.items() if "provisioning" in target}
+    assert {str(Path(target).parent) for target in targets if "provisioning" in target} == {"/etc/grafana/provisioning"}
+    assert {kind: [file.name for file in folder.iterdir()] for kind, folder in provisioning.items()} == {
+        "datasources": ["tracejudge.yaml"],
+        "dashboards": ["tracejudge.yaml"],
+    }
     provider = read_yaml("grafana/provisioning/dashboards/tracejudge.yaml")["providers"][0]
     assert provider["options"]["path"] in targets
     home = Path(services()["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])

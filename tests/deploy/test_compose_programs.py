@@ -33,7 +33,7 @@ def test_traffic_goes_on_round_after_round_and_each_trace_is_a_span(
 ) -> None:
     environment = variables(redis_url, prefix, otlp)
     with Program(TRAFFIC, "--round", "4", "--rate", "5", folder=tmp_path, env=environment) as traffic:
-        wait_until(lambda: len(published(redis, prefix)) > 4 * 5 * len(SERVICES) * 1.2, 30, "a second round")
+        wait_until(lambda: len(published(redis, prefix)) > 4 * 5 * len(SERVICES) * 1.2, what="a second round")
         traffic.signal(signal.SIGTERM)
         assert traffic.wait() == 0
     traces = published(redis, prefix)
@@ -53,7 +53,7 @@ def test_traffic_goes_on_without_a_collector(
     with Program(TRAFFIC, "--round", "60", "--rate", "20", folder=tmp_path, env=environment) as traffic:
         traffic.wait_for("no spans sent: HTTPStatusError")
         already = len(published(redis, prefix))
-        wait_until(lambda: len(published(redis, prefix)) > already, 30, "more traffic")
+        wait_until(lambda: len(published(redis, prefix)) > already, what="more traffic")
 
 
 def test_the_arguments_of_compose_are_taken(redis_url: str, prefix: str, otlp: OtlpReceiver, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The dashboards as Grafana reads them: generated, complete, and without a panel upon another."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +89,34 @@ def test_writing_removes_what_is_made_no_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dashboard", ALL)
 def test_the_model_of_the_sdk_reads_and_writes_the_same(dashboard: dict[str, Any]) -> None:
     register_default_plugins()
-    own = set(Marks("", "", "", title="", text="", tags="").texts)
+    own = set(Marks("", "", "", title="", text="", tags="").settings)
     marks = [{key: mark[key] for key in mark.keys() - own} for mark in dashboard["annotations"]["list"]]
+    known = [{key: panel[key] for key in panel.keys() - {"maxPerRow"}} for panel in dashboard["panels"]]
 
     again = json.loads(json.dumps(Dashboard.from_json(dashboard), cls=JSONEncoder))
 
-    assert again == {**dashboard, "annotations": {"list": marks}}
+    assert again == {**dashboard, "panels": known, "annotations": {"list": marks}}
+
+
+@pytest.mark.parametrize("dashboard", ALL)
+def test_marks_stand_at_their_time(dashboard: dict[str, Any]) -> None:
+    """Grafana asks whether it is true, and a text is, whatever it says: a mark would stand at a second of 1970."""
+    assert [mark["useValueForTime"] for mark in dashboard["annotations"]["list"] if mark["useValueForTime"]] == []
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_repeated_panels_keep_their_width(panel: dict[str, Any]) -> None:
+    """Without a number Grafana puts four beside each other, too narrow to be read."""
+    if "repeat" in panel:
+        assert (panel["repeatDirection"], panel["maxPerRow"] * panel["gridPos"]["w"]) == ("h", 24)
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_windows_of_raw_samples_are_not_asked_for_at_every_pixel(panel: dict[str, Any]) -> None:
+    """Those of recorded series may be: each point of these is one sample."""
+    for target in panel["targets"]:
+        if not target["instant"] and re.search(r"\[(\$window|\d+d)\]", target["expr"]):
+            assert panel["interval"] in {"5m", "1d"}
 
 
 @pytest.mark.parametrize("dashboard", ALL)

@@ -55,7 +55,10 @@ def test_every_metric_is_watched_or_left_out_on_purpose() -> None:
 @pytest.mark.parametrize("window", windows())
 def test_what_is_asked_for_exists(window: str) -> None:
     known = set(declared()) | recorded() | set(OPTIONAL)
-    values = {"window": window, **dict.fromkeys(EVERYTHING | {"series", "__range", "__rate_interval"}, "1m")}
+    values = {
+        "window": window,
+        **dict.fromkeys(EVERYTHING | {"series", "__interval", "__range", "__rate_interval"}, "1m"),
+    }
 
     names = {bare(name) for query in asked() for name in named_metrics(fill(query.expr, values))}
 

@@ -8,15 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from queries import Asked, asked, dashboards, fill
+from queries import Asked, asked, dashboards, fill, panels
 from scraped import MODEL, PANEL, PANEL_REASON, Prometheus, Traffic, prometheus, serve
-from support.processes import wait_until
 
 PATIENCE_S = 60
 FOUND_NOTHING: Mapping[tuple[str, str, str], str] = {
     ("tracejudge-quality", "Every series", "F"): "a fall needs a baseline of the time before the window",
     ("tracejudge-quality", "$series", "D"): "the baseline ends where the window begins",
-    ("tracejudge-quality", "annotation Judges that changed", "A"): "needs a judge that changes after ten minutes",
     ("tracejudge-cost", "Against this hour yesterday", "A"): "needs a yesterday",
 }
 """Queries that find nothing within a minute of traffic, and why."""
@@ -56,7 +54,7 @@ def ask(server: Prometheus, query: Asked, **chosen: str | Sequence[str]) -> Any:
 
 def values(uid: str) -> dict[str, str]:
     """Give what variables stand for when a dashboard opens."""
-    found = {"__range": "5m", "__rate_interval": "4s", "series": "shop / safety / safety / prod"}
+    found = {"__range": "5m", "__interval": "4s", "__rate_interval": "4s", "series": "shop / safety / safety / prod"}
     for variable in dashboards()[uid]["templating"]["list"]:
         if variable["type"] == "custom":
             found[variable["name"]] = variable["current"]["value"]
@@ -78,10 +76,12 @@ def test_each_exception_is_a_query() -> None:
     assert set(FOUND_NOTHING) <= {_key(query) for query in asked()}
 
 
+@pytest.mark.usefixtures("answers")
 def test_every_rule_runs(server: Prometheus) -> None:
-    groups = server.rules()
+    """By now each has been asked many times; before that nobody knows how it is."""
+    rules = server.rules()
 
-    assert {rule["name"]: rule.get("lastError") for rule in groups if rule["health"] == "err"} == {}
+    assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
 
 
 @pytest.mark.parametrize("window", ["30m", "6h", "3d"])
@@ -95,7 +95,7 @@ def test_one_of_each_can_be_chosen(server: Prometheus, answers: Mapping[Asked, A
     for chosen in ({"service": "shop", "judge": "safety", "judge_model": MODEL}, {"judge": ["safety", "groundedness"]}):
         found = {query: ask(server, query, **chosen) for query in answers}
         silent = {_key(query) for query, answer in found.items() if not answer and answers[query]}
-        assert {key for key in silent if key[1] == "What fires now" or "annotation" in key[1]} == set()
+        assert {key for key in silent if key[1] in {"What fires now", "annotation Quality alerts"}} == set()
 
 
 def test_panels_repeat_for_each_series(answers: Mapping[Asked, Any]) -> None:
@@ -111,6 +111,7 @@ def test_panels_repeat_for_each_series(answers: Mapping[Asked, Any]) -> None:
         "shop / correctness / correctness / prod",
         "shop / facts_grounding / grounded / prod",
         "shop / groundedness / groundedness / prod",
+        "shop / groundedness / groundedness / stage",
         "shop / safety / safety / prod",
     ]
     assert names[0] == "shop / facts_grounding / grounded / prod"
@@ -122,6 +123,37 @@ def test_a_panel_of_one_series_has_one_line_of_each_kind(answers: Mapping[Asked,
     assert {ref: len(answer) for ref, answer in of_the_series.items() if ref != "D"} == dict.fromkeys("ABCEF", 1)
     lower, upper, passed = (float(of_the_series[ref][0]["values"][-1][1]) for ref in "ABC")
     assert 0 < lower < passed < upper < 1
+
+
+def test_lines_of_a_panel_can_be_told_apart(answers: Mapping[Asked, Any]) -> None:
+    """One of the services judges in two environments."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for query, answer in answers.items():
+        for series in answer or () if query.legend not in ("", "__auto") else ():
+            shown = re.sub(r"{{(\w+)}}", lambda label, of=series["metric"]: of.get(label[1], ""), query.legend)
+            names.setdefault((query.dashboard, query.where), []).append(shown)
+
+    assert names
+    assert {where: found for where, found in names.items() if len(set(found)) < len(found)} == {}
+
+
+def test_rows_of_a_table_bear_its_columns_alone(answers: Mapping[Asked, Any]) -> None:
+    """Grafana joins the rows of several queries only where all that they share is alike, the metric's name as well."""
+    shown = {
+        (uid, panel["title"]): set(panel["transformations"][1]["options"]["indexByName"])
+        for uid, dashboard in dashboards().items()
+        for panel in panels(dashboard)
+        if panel["type"] == "table"
+    }
+    beside = {
+        (*_key(query), label)
+        for query, answer in answers.items()
+        for series in (answer or () if (query.dashboard, query.where) in shown else ())
+        for label in series["metric"].keys() - shown[query.dashboard, query.where]
+    }
+
+    assert shown
+    assert beside == set()
 
 
 def by_label(answer: Any, label: str) -> dict[str, float]:
@@ -171,11 +203,8 @@ def test_low_scores_point_to_their_traces(server: Prometheus, answers: Mapping[A
     assert all(float(point["value"]) <= 0.4 and len(point["labels"]["trace_id"]) == 32 for point in points)
 
 
-def test_a_changed_judge_is_marked_and_a_new_one_is_not(server: Prometheus, answers: Mapping[Asked, Any]) -> None:
-    query = next(query for query in answers if query.where == "annotation Judges that changed")
-    sooner = fill(query.expr, values(query.dashboard)).replace("[1d] offset 10m", "[1m] offset 3s")
-
-    found = wait_until(lambda: server.query_range(sooner, 60), 30, "a judge that changed")
+def test_a_changed_judge_is_marked_and_a_new_one_is_not(answers: Mapping[Asked, Any]) -> None:
+    (found,) = (answer for query, answer in answers.items() if query.where == "annotation Judges that changed")
 
     assert [each["metric"] for each in found] == [
         {"judge": "correctness", "version": "b" * 8, "judge_model": MODEL},

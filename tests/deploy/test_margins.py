@@ -1,10 +1,10 @@
-"""A row of the table may set a margin of its own."""
+"""A row of the table may set a margin and factors of its own."""
 
 from pathlib import Path
 
 import msgspec
-from promtool_run import Scene, run_scenes
-from scenes_quality import DROP
+from promtool_run import Scene, run_groups, run_scenes
+from scenes_quality import DROP, FAST
 from worlds import Mix, World
 
 from deploy.files import write
@@ -26,3 +26,17 @@ def test_margin_of_a_row(promtool: str, tmp_path: Path) -> None:
     (said,) = run_scenes(promtool, files, [Scene("margins", world).at(140)], tmp_path).values()
     assert said.count(f'Labels:{{alertname="{DROP}"') == said.count("Labels:") == 1
     assert 'judge="faithfulness"' in said
+
+
+def test_factors_of_a_row(promtool: str, tmp_path: Path) -> None:
+    """Of two judges with a low objective, the one with a slower factor tells that it burns fast."""
+    rows = (
+        Objective(judge="faithfulness", metric="faithfulness", objective=0.8, factors={"fast": 4}),
+        Objective(judge="relevance", metric="relevance", objective=0.8),
+    )
+    write(tmp_path, generate(msgspec.structs.replace(load(), objectives=rows)))
+    world = World().judged(Mix(20, 1, 9), judge="faithfulness").judged(Mix(20, 1, 9), judge="relevance")
+    scene = Scene("factors", world).group([FAST])
+    scene["alert_rule_test"] = [{"eval_time": "15m", "alertname": FAST, "exp_alerts": []}]
+    said = run_groups(promtool, [tmp_path / "shares.yaml", tmp_path / "quality.yaml"], [scene], tmp_path)
+    assert said.count("Labels:") == said.count('judge="faithfulness"') == 1

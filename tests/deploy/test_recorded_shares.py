@@ -17,6 +17,10 @@ class Recorded(NamedTuple):
     world: World
     minute: int
     values: dict[str, float | None]
+    every: str = "5m"
+    """How often rules are evaluated; what is born must not be missed."""
+    scraped: str = "1m"
+    within: float = DELTA
 
 
 def of_share(window: str, passes: list[float], fails: list[float]) -> dict[str, float | None]:
@@ -43,6 +47,19 @@ def restarted() -> World:
     return world
 
 
+def gone_for_a_while() -> World:
+    """A worker has judged 20 answers, is away from minute 20 on, and begins anew at minute 25 with three."""
+    world = World().judged(Mix(20, 1))
+    began_anew = f"stale _x4 3+0x{60 - 25}"
+    return world.extended({key: f"{values} {began_anew}" for key, values in world.series.items() if "pass" in key})
+
+
+def joined(scraped: int) -> World:
+    """A second worker has judged 100 answers at minute 30; it was first scraped at a minute."""
+    world = World().judged(Mix(30), absent=30, born=(100, 0), instance="b")
+    return world.gauge("tracejudge_ready", f"_x{scraped} 1x100", role="judge", job="tracejudge", instance="b")
+
+
 CASES = {
     "equal weights": Recorded(World().judged(Mix(60, 8, 2)), 60, of_share("1h", [1] * 480, [1] * 120)),
     "unequal weights": Recorded(
@@ -66,6 +83,32 @@ CASES = {
     "born late": Recorded(
         World().judged(Mix(30, 8, 2), absent=30), 60, {"tracejudge:pass_share:1h": 0.8, "tracejudge:judgements:1h": 300}
     ),
+    "born with verdicts": Recorded(
+        World().judged(Mix(30), absent=30, born=(2, 1), weights=(4.0, 2.0)), 60, of_share("1h", [4, 4], [2]), every="1m"
+    ),
+    "born with verdicts, once among pieces": Recorded(
+        World().judged(Mix(30), absent=30, born=(2, 1)), 60, of_share("6h", [1, 1], [1]), every="1m"
+    ),
+    "born with verdicts, no more": Recorded(
+        World().judged(Mix(90), absent=30, born=(2, 1)), 100, {"tracejudge:judgements:1h": 0}, every="1m"
+    ),
+    "born with verdicts, and more before the rules look": Recorded(
+        # Born with one verdict at 30m15s, and one more with each scrape, three of them before the rules look. At its
+        # edges `increase` guesses as much as one scrape brings.
+        World().judged(Mix(60, 1), absent=121, born=(1, 0)),
+        40,
+        {"tracejudge:judgements:1h": 40},
+        scraped="15s",
+        within=0.03,
+        every="1m",
+    ),
+    "of a worker that was there before its verdicts": Recorded(
+        joined(20), 59, {"tracejudge:judgements:1h": 100}, every="1m"
+    ),
+    "of a worker that is older than its first scrape": Recorded(
+        joined(30), 59, {"tracejudge:judgements:1h": 0}, every="1m"
+    ),
+    "a restart with a gap": Recorded(gone_for_a_while(), 60, {"tracejudge:judgements:1h": 23}, every="1m"),
     "no judgement": Recorded(
         World().judged(Mix(60), born=(50, 50)),
         60,
@@ -93,23 +136,23 @@ CASES = {
 }
 
 
-def expression(series: str, value: float | None) -> dict[str, object]:
+def expression(series: str, value: float | None, within: float) -> dict[str, object]:
     """Compare within a small distance: floats of another order of sums differ in their last digits."""
     if value is None:
         return {"expr": f"count({series})", "exp_samples": []}
-    near = f"count(abs({series} - {value!r}) < {DELTA * (1 + value)!r})"
+    near = f"count(abs({series} - {value!r}) < {within * (1 + value)!r})"
     return {"expr": near, "exp_samples": [{"labels": "{}", "value": 1}]}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_recorded(name: str, promtool: str, rules: Path, tmp_path: Path) -> None:
     case = CASES[name]
-    tests = [{**expression(*each), "eval_time": f"{case.minute}m"} for each in case.values.items()]
+    tests = [{**expression(*each, case.within), "eval_time": f"{case.minute}m"} for each in case.values.items()]
     group = {
         "name": name,
-        "interval": "1m",
+        "interval": case.scraped,
         "input_series": case.world.input_series(),
         "promql_expr_test": tests,
     }
-    said = run_groups(promtool, [rules / "shares.yaml"], [group], tmp_path)
+    said = run_groups(promtool, [rules / "shares.yaml"], [group], tmp_path, case.every)
     assert "FAILED" not in said, said

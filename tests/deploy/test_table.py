@@ -28,6 +28,12 @@ def table(folder: Path, text: str) -> Path:
         pytest.param('long = "6h"', 'long = "5m"', "burn.medium: long must be longer", id="windows swapped"),
         pytest.param('window = "1h"\nbaseline', 'window = "1h"\nwindow = "2h"\nbaseline', "overwrite", id="no TOML"),
         pytest.param('baseline = "3d"', 'baseline = "10000s"', "multiple of 5m", id="no whole pieces"),
+        pytest.param(
+            'judge = "groundedness"', 'judge = "groundednes"', "no built-in judge groundednes", id="misspelled"
+        ),
+        pytest.param(
+            'metric = "grounded"', 'metric = "grounding"', "facts_grounding passes or fails nothing", id="metric"
+        ),
         pytest.param("[burn.slow]", "[burn.sloth]", "sloth", id="unknown burn"),
     ],
 )
@@ -41,6 +47,11 @@ def test_two_rows_for_one_metric(tmp_path: Path) -> None:
     row = '\n[[objectives]]\njudge = "safety"\nmetric = "safety"\nobjective = 0.999\n'
     with pytest.raises(TableError, match="safety has two rows for safety; leave one"):
         load(table(tmp_path, TEXT + row))
+
+
+def test_a_judge_of_ones_own(tmp_path: Path) -> None:
+    row = '\n[[objectives]]\njudge = "tone"\nmetric = "tone"\nobjective = 0.9\nfactors = { fast = 8 }\nown = true\n'
+    assert load(table(tmp_path, TEXT + row)).objectives[-1].factors == {"fast": 8}
 
 
 def test_a_missing_burn(tmp_path: Path) -> None:

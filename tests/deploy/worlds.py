@@ -113,6 +113,11 @@ class World:
         names = {"service": service, "outcome": outcome, "instance": "a"}
         return self.counter("tracejudge_traces_total", *segments, absent=absent, born=born, **names)
 
+    def extended(self, series: dict[str, str]) -> "World":
+        """Put series in place of those of the same name and labels."""
+        self.series |= series
+        return self
+
     def without(self, *names: str) -> "World":
         """Take series away whose name begins so."""
         self.series = {key: values for key, values in self.series.items() if not key.startswith(names)}
