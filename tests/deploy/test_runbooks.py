@@ -90,6 +90,7 @@ def test_commands_can_be_given(page: Page) -> None:
             assert URLS.fullmatch(shlex.join(words)), line
             continue
         assert words.pop(0) == "tracejudge", line
+        assert ("--last" in words) <= ("--no-follow" in words), f"{line}: it would not end"
         parse([str(TABLE) if word == "FILE" else word for word in words])
 
 
