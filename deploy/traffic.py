@@ -29,7 +29,8 @@ __all__ = ["main"]
 
 _OURS: Final = ("trace_id", "span_id", "id", "environment")
 _TO_NS: Final = 1_000_000_000
-_TIMEOUT_S: Final = 2.0
+_TIMEOUT_S: Final = 10.0
+_SHUTDOWN_S: Final = 5.0
 
 
 class Call:
@@ -95,7 +96,7 @@ def main(round_s: float, per_s: float) -> None:
     click.echo(f"rounds of {round_s:g} s, {per_s:g} traces a second of each service")
     while not ending.is_set():
         _play(round_s, per_s, spans, ending)
-    tracejudge.shutdown()
+    tracejudge.shutdown(_SHUTDOWN_S)
 
 
 def _play(round_s: float, per_s: float, spans: Spans, ending: threading.Event) -> None:

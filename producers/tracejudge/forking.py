@@ -11,7 +11,8 @@ from tracejudge.ids import reseed
 from tracejudge.native import native_lock
 from tracejudge.swallowing import swallow
 
-_LONGEST_IMPORT_S = 2.0
+_LONGEST_IMPORT_S = 10.0
+"""An import gets on, if slowly where the machine is busy; a child forked in the midst of it could send nothing."""
 _LONGEST_CONNECT_S = 0.2
 """A healthy network needs less; a hanging one must not hold up the host's forks."""
 

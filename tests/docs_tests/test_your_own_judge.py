@@ -88,6 +88,7 @@ def test_a_file_defines_a_judge(name: str) -> None:
     check(read_judge(Path(name)))
 
 
+@pytest.mark.timeout(600)
 def test_the_python_of_the_page_passes_a_strict_type_check(folder: Path) -> None:
     python = [name for name in FILES if name.endswith(".py")]
     assert len(python) == 3
@@ -97,7 +98,7 @@ def test_the_python_of_the_page_passes_a_strict_type_check(folder: Path) -> None
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=180,
             check=False,
         )
         assert (checked.returncode, checked.stdout) == (0, "Success: no issues found in 1 source file\n")

@@ -99,7 +99,7 @@ def fill_under_load(experiment: Experiment, room_bytes: int | None = None) -> Ac
                 time.sleep(FULL_S)
                 if room_bytes is None:
                     assert held(experiment, client) == before
-        wait_until(lambda: experiment.pipeline.account().unread == 0, 30, "it to go on")
+        wait_until(lambda: experiment.pipeline.account().unread == 0, what="it to go on")
         publish(experiment, TRACES // 4)
     account = experiment.assert_books()
     assert account.published == experiment.published
@@ -115,13 +115,13 @@ def test_worker_that_starts_on_a_full_redis_waits_for_room(experiment: Experimen
     experiment.publish(TRACES // 5)
     with filled(experiment.redis):
         worker = experiment.start(wait=False)
-        wait_until(worker.is_up, 30, "its metrics page")
+        wait_until(worker.is_up, what="its metrics page")
         time.sleep(2)
         with idles(worker):
             time.sleep(FULL_S)
         assert experiment.pipeline.booked("chosen") == 0
     # Its groups of the outbox come into being now; before, nobody is behind in them.
-    wait_until(lambda: experiment.otlp.spans, 30, "the exporters to begin")
+    wait_until(lambda: experiment.otlp.spans, what="the exporters to begin")
     experiment.assert_all_scored()
 
 
@@ -136,7 +136,7 @@ def test_full_redis_is_trimmed_to_the_caps_all_the_same(experiment: Experiment) 
     experiment.terminate()
     with filled(experiment.redis, room_bytes=0) as client:
         experiment.start(max_stream=TRACES // 5)
-        wait_until(lambda: client.xlen(experiment.pipeline.keys.traces) < TRACES // 2, 20, "the stream to be trimmed")
+        wait_until(lambda: client.xlen(experiment.pipeline.keys.traces) < TRACES // 2, what="the stream to be trimmed")
         _has_room(client)
         experiment.publish(10)
         experiment.wait_finished(experiment.evaluations)

@@ -94,7 +94,7 @@ def test_poisoned_messages(experiment: Experiment) -> None:
         client.lpush(queue, *NO_MESSAGES)
         experiment.publish(GOOD)
         experiment.assert_all_scored()
-        wait_until(lambda: client.llen(queue) == 0, 30, "the messages to be consumed")
+        wait_until(lambda: client.llen(queue) == 0, what="the messages to be consumed")
     assert worker.program.running
     log = worker.program.output
     assert fuzz.MARK not in log

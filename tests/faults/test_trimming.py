@@ -57,7 +57,7 @@ def check_page(experiment: Experiment, cut_off: int, *, publications: int) -> No
     (worker,) = experiment.workers.values()
     at_most = cut_off + 2 * publications
     at_least = 1 if experiment.redis.version.startswith("6.") else cut_off
-    wait_until(lambda: at_least <= worker.scrape().value(CUT_OFF) <= at_most, 5, f"{cut_off} to be on the page")
+    wait_until(lambda: at_least <= worker.scrape().value(CUT_OFF) <= at_most, what=f"{cut_off} to be on the page")
 
 
 @on_redis("6.2")

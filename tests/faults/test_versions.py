@@ -54,9 +54,9 @@ def test_what_waits_for_the_old_version_waits_until_somebody_has_it(experiment: 
     """An upgrade that is undone: nothing is lost in between, and nothing judged by the wrong version."""
     start(experiment, OLD, roles="ingest")
     experiment.publish(60)
-    wait_until(lambda: experiment.pipeline.booked("chosen") == 60, 20, "the traces to be chosen")
+    wait_until(lambda: experiment.pipeline.booked("chosen") == 60, what="the traces to be chosen")
     start(experiment, NEW, roles="judge,export")
-    wait_until(lambda: _parked(experiment) > 0, 20, "the new worker to hand them back")
+    wait_until(lambda: _parked(experiment) > 0, what="the new worker to hand them back")
     account = experiment.pipeline.account()
     assert (account.waiting, account.lost, account.scored) == (60, 0, 0)
     assert experiment.terminate(OLD) == 0
@@ -68,12 +68,12 @@ def test_what_waits_for_the_old_version_waits_until_somebody_has_it(experiment: 
 def test_batches_of_a_later_version_are_handed_back(experiment: Experiment) -> None:
     start(experiment, OLD, roles="ingest")
     experiment.publish(60)
-    wait_until(lambda: experiment.pipeline.booked("chosen") == 60, 20, "the traces to be chosen")
+    wait_until(lambda: experiment.pipeline.booked("chosen") == 60, what="the traces to be chosen")
     _rewrite_batches(experiment, b'"v":1,', b'"v":3,')
     experiment.terminate(OLD)
     start(experiment, OLD, roles="judge,export")
     batches = len(_batches(experiment))
-    wait_until(lambda: _parked(experiment) == batches, 20, "all batches to be handed back")
+    wait_until(lambda: _parked(experiment) == batches, what="all batches to be handed back")
     account = experiment.pipeline.account()
     assert (account.waiting, account.lost, len(experiment.endpoint.calls)) == (60, 0, 0)
     # A worker of the later version, which is this one as far as we know, comes.
@@ -88,14 +88,14 @@ def test_outbox_entries_of_a_later_version_wait_while_others_flow(experiment: Ex
     experiment.wait_finished(10)
     later = [store.call(lambda client: client.xadd(keys.verdicts, {"v": "2", "x": "later"})) for _ in range(3)]
     experiment.publish(20)
-    wait_until(lambda: experiment.counted == 30, 20, "the verdicts behind them to be counted")
-    wait_until(lambda: len(experiment.otlp.logs) >= 30, 20, "and exported")
+    wait_until(lambda: experiment.counted == 30, what="the verdicts behind them to be counted")
+    wait_until(lambda: len(experiment.otlp.logs) >= 30, what="and exported")
     assert experiment.terminate(OLD) == 0
     start(experiment, OLD)
     experiment.publish(5)
     experiment.wait_finished(35)
     for group in outbox_groups(otel=True):
-        wait_until(lambda name=group: _pending(experiment, name) == later, 20, "only the later ones to wait")
+        wait_until(lambda name=group: _pending(experiment, name) == later, what="only the later ones to wait")
         # A worker of the later version comes, and is done with them.
         store.call(lambda client, name=group: client.xack(keys.verdicts, name, *later))
     experiment.assert_all_scored()

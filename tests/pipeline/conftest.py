@@ -10,6 +10,14 @@ from support.pipeline import Pipeline
 from worker.embedded import EmbeddedRedis, find_servers
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give what lies in this folder the time that several processes take on a machine that is busy with others."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
+
+
 @pytest.fixture(scope="module")
 def own_redis() -> Iterator[EmbeddedRedis]:
     """With room for the many keys of these tests, and gone with them."""

@@ -27,6 +27,8 @@ from worker.store import StoreError
 AtRedis = Callable[[str], Pipeline]
 RULES = [{"name": "all", "judges": ["safety"]}]
 RABBITMQ = shutil.which("rabbitmq-server")
+SECONDS = 30
+"""What takes seconds takes no longer on a busy machine either; what went wrong took minutes, or for ever."""
 
 
 def judged_within_s(pipeline: Pipeline, count: int, *, first: int = 0) -> float:
@@ -41,8 +43,8 @@ def judged_within_s(pipeline: Pipeline, count: int, *, first: int = 0) -> float:
 def test_without_any_broker_judging_goes_on_within_seconds(pipeline: Pipeline) -> None:
     """Celery looks for its broker for ever; it must neither end for that nor keep the stages from starting."""
     worker = pipeline.worker(rules=RULES, broker_url=f"redis://127.0.0.1:{free_port()}/0")
-    assert judged_within_s(pipeline, 20) < 5
-    assert judged_within_s(pipeline, 20, first=20) < 5
+    assert judged_within_s(pipeline, 20) < SECONDS
+    assert judged_within_s(pipeline, 20, first=20) < SECONDS
     worker.program.wait_for("wake-ups are lost")
     assert worker.program.running
     assert worker.program.terminate() == 0
@@ -54,7 +56,7 @@ def test_a_broker_that_goes_away_ends_no_worker(pipeline: Pipeline) -> None:
         worker = pipeline.worker(rules=RULES, broker_url=other.url)
         judged_within_s(pipeline, 20)
         other.kill()
-        assert judged_within_s(pipeline, 20, first=20) < 10
+        assert judged_within_s(pipeline, 20, first=20) < SECONDS
         other.restart()
         judged_within_s(pipeline, 20, first=40)
         assert worker.program.running
@@ -66,7 +68,7 @@ def test_another_redis_serves_as_broker_and_holds_nothing_but_wake_ups(pipeline:
         pipeline.publish(make_traces(5))
         with Redis(port=other.port) as broker:
             queue = f"{pipeline.prefix}.judge"
-            wait_until(lambda: broker.llen(queue), 20, "a wake-up")
+            wait_until(lambda: broker.llen(queue), what="a wake-up")
             assert not any(key.startswith(pipeline.prefix.encode() + b":") for key in broker.scan_iter())
             assert b"Parcel" not in b"".join(broker.lrange(queue, 0, -1))
         judging = pipeline.worker(rules=RULES, broker_url=other.url, roles="judge")
@@ -84,7 +86,7 @@ def hanging_port() -> Iterator[int]:
 def test_a_broker_that_hangs_delays_nothing(pipeline: Pipeline, hanging_port: int) -> None:
     """Ingest sent wake-ups itself, and waited ten seconds for each."""
     pipeline.worker(rules=RULES, broker_url=f"redis://127.0.0.1:{hanging_port}/0", batch_size=2)
-    assert judged_within_s(pipeline, 40) < 8
+    assert judged_within_s(pipeline, 40) < SECONDS
 
 
 def test_a_worker_runs_through_tls_and_trusts_only_its_authority(at_redis: AtRedis, tmp_path: Path) -> None:
@@ -107,8 +109,8 @@ def test_a_worker_behind_sentinels_goes_on_after_a_failover(at_redis: AtRedis, t
         judged_within_s(pipeline, 20)
         worker.program.wait_for("Connected to sentinel://")
         servers.fail_over()
-        wait_until(lambda: _takes_writes(pipeline), 10, "our own connections to follow")
-        assert judged_within_s(pipeline, 20, first=20) < 20
+        wait_until(lambda: _takes_writes(pipeline), what="our own connections to follow")
+        assert judged_within_s(pipeline, 20, first=20) < SECONDS
         assert worker.program.running
         assert worker.program.terminate() == 0
 
@@ -135,7 +137,7 @@ def rabbitmq_url(tmp_path: Path) -> Iterator[str]:
     }
     server = subprocess.Popen([RABBITMQ], env={**os.environ, **own}, start_new_session=True)
     try:
-        wait_until(lambda: _listens(port), 60, "RabbitMQ to listen")
+        wait_until(lambda: _listens(port), what="RabbitMQ to listen")
         yield f"amqp://guest:guest@127.0.0.1:{port}//"
     finally:
         os.killpg(server.pid, signal.SIGKILL)
@@ -163,7 +165,7 @@ def test_a_message_that_would_end_celery_ends_no_worker(pipeline: Pipeline) -> N
     with Redis.from_url(pipeline.redis_url) as broker:
         for poison in (b"no JSON at all", b"[]", b"{}", b'{"body": 7, "properties": {}, "headers": {}}', b"\xff" * 9):
             broker.lpush(queue, poison)
-        wait_until(lambda: not broker.llen(queue), 30, "the messages to be taken")
+        wait_until(lambda: not broker.llen(queue), what="the messages to be taken")
     judged_within_s(pipeline, 20)
     assert worker.program.running
     assert worker.program.terminate() == 0

@@ -12,7 +12,7 @@ from support.processes import wait_until
 FILE = Path(__file__).parents[1] / "judges" / "judged_code.py"
 RULES = [{"name": "all", "judges": ["by_the_trace", "has_link"]}]
 TABLES = {
-    "by_the_trace": {"code": f"{FILE}:by_the_trace", "time_limit_s": 1},
+    "by_the_trace": {"code": f"{FILE}:by_the_trace", "time_limit_s": 3},
     "has_link": {"code": f"{FILE}:has_link", "processes": 2},
 }
 
@@ -35,7 +35,7 @@ def test_traces_that_break_a_judge_in_code_cost_no_other_its_score(pipeline: Pip
         verdict.trace_id: (verdict.judge, verdict.reason, verdict.note) for verdict in verdicts if verdict.reason
     }
     assert unscored == {
-        traces[3].trace_id: ("by_the_trace", "judge_failed", "took longer than 1 s"),
+        traces[3].trace_id: ("by_the_trace", "judge_failed", "took longer than 3 s"),
         traces[20].trace_id: ("by_the_trace", "judge_failed", "ended by itself (exit code 3)"),
         traces[21].trace_id: ("by_the_trace", "judge_failed", f"raised ValueError in {FILE.name}:{_raising_line()}"),
     }
@@ -58,7 +58,9 @@ def test_a_judge_that_cannot_be_imported_for_a_while_costs_no_score(pipeline: Pi
     pipeline.publish(make_traces(5))
     said = "the judge good cannot judge: did not start: cannot be imported (ModuleNotFoundError: "
     worker.program.wait_for(re.escape(said))
-    wait_until(lambda: worker.program.stderr.count('"batch parked"') == len(_waiting(pipeline)), 20, "all to be parked")
+    wait_until(
+        lambda: worker.program.stderr.count('"batch parked"') == len(_waiting(pipeline)), what="all to be parked"
+    )
     beside.touch()
     for name in (pipeline.keys.leases, pipeline.keys.ready("code")):
         pipeline.store.call(partial(_make_due, name, _waiting(pipeline)))
@@ -84,7 +86,7 @@ def test_no_process_of_a_judge_outlives_its_worker(pipeline: Pipeline) -> None:
     judging = _judging(worker.program.pid)
     assert len(judging) in {2, 3}
     assert worker.program.terminate() == 0
-    wait_until(lambda: not any(map(_is_running, judging)), 5, "the processes of its judges to end")
+    wait_until(lambda: not any(map(_is_running, judging)), what="the processes of its judges to end")
 
 
 def _waiting(pipeline: Pipeline) -> list[bytes]:

@@ -16,7 +16,6 @@ def evaluation_ids(pipeline: Pipeline) -> Counter[str]:
     return Counter(entry.verdict.evaluation_id for entry in pipeline.outbox())
 
 
-@pytest.mark.timeout(180)
 def test_ten_thousand_traces_with_two_judges_give_twenty_thousand_verdicts_once_each(pipeline: Pipeline) -> None:
     worker = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
     pipeline.publish(make_traces(TRACES))
@@ -38,19 +37,18 @@ def test_ten_thousand_traces_with_two_judges_give_twenty_thousand_verdicts_once_
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(180)
 def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(pipeline: Pipeline) -> None:
     first = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") > TRACES // 2, 30, "work to be half done")
+    wait_until(lambda: pipeline.booked("scored") > TRACES // 2, what="work to be half done")
     scraped_before = first.scrape().total("tracejudge_verdicts_total")
     first.program.kill()
     finished_at_kill = pipeline.ledger_size()
     assert 0 < finished_at_kill < 2 * TRACES, "the kill must fall into the middle of the work"
 
     second = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
-    wait_until(lambda: pipeline.ledger_size() > finished_at_kill, 30, "work to go on after the restart")
-    account = pipeline.settled(TRACES, timeout_s=90)
+    wait_until(lambda: pipeline.ledger_size() > finished_at_kill, what="work to go on after the restart")
+    account = pipeline.settled(TRACES)
     assert (account.chosen, account.scored, account.lost) == (2 * TRACES, 2 * TRACES, 0)
     assert pipeline.ledger_size() == 2 * TRACES
     ids = evaluation_ids(pipeline)
@@ -58,11 +56,10 @@ def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(pipeline: Pipel
     assert set(ids.values()) == {1}
 
     lag = {"exporter": "metrics"}
-    wait_until(lambda: second.scrape().value("tracejudge_outbox_lag", **lag) == 0, 60, "the outbox to be read")
+    wait_until(lambda: second.scrape().value("tracejudge_outbox_lag", **lag) == 0, what="the outbox to be read")
     assert scraped_before + second.scrape().total("tracejudge_verdicts_total") <= 2 * TRACES
 
 
-@pytest.mark.timeout(180)
 def test_a_rate_chooses_the_same_traces_in_every_run_and_by_every_worker(
     new_pipeline: Callable[[str], Pipeline], prefix: str
 ) -> None:

@@ -53,7 +53,7 @@ def letters(pipeline: Pipeline, endpoint: ChatEndpoint) -> set[str]:
     endpoint.close()
     worker = pipeline.worker(rules=RULES, models=models(endpoint), give_up_after="1s")
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("dead") == TRACES, 60, "all to be given up")
+    wait_until(lambda: pipeline.booked("dead") == TRACES, what="all to be given up")
     assert worker.program.terminate() == 0
     account = pipeline.account()
     assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
@@ -67,7 +67,7 @@ def judged(pipeline: Pipeline) -> list[str]:
 
 def resolved(pipeline: Pipeline) -> Account:
     """Wait until no letter is left."""
-    wait_until(lambda: pipeline.booked("scored") >= TRACES, 60, "all to be scored")
+    wait_until(lambda: pipeline.booked("scored") >= TRACES, what="all to be scored")
     account = pipeline.settled(TRACES)
     assert (account.scored, account.dead, account.chosen, account.lost) == (TRACES, 0, TRACES, 0)
     return account
@@ -84,7 +84,7 @@ def test_retried_after_the_endpoint_is_back_each_scores_once_under_its_id(
     resolved(pipeline)
     assert sorted(judged(pipeline)) == sorted(letters)
     assert pipeline.ledger_size() == TRACES
-    wait_until(lambda: worker.scrape().value("tracejudge_dead_letters") == 0, 10, "the gauge")
+    wait_until(lambda: worker.scrape().value("tracejudge_dead_letters") == 0, what="the gauge")
 
 
 def test_of_two_retries_at_once_each_letter_is_chosen_by_one(
@@ -107,7 +107,7 @@ def test_killed_in_the_midst_of_a_retry_each_scores_once(
     endpoint.behaviour = replies.slow(0.2, replies.yes_no())
     worker = pipeline.worker(rules=RULES, models=models(endpoint, max_in_flight=8))
     dead.run("retry", "--all")
-    wait_until(lambda: pipeline.booked("scored"), 30, "some to be scored")
+    wait_until(lambda: pipeline.booked("scored"), what="some to be scored")
     worker.program.kill()
     account = pipeline.account()
     assert (account.scored + account.dead, account.lost) == (TRACES, 0)
@@ -131,7 +131,7 @@ def test_once_their_cause_is_gone_they_are_taken_up_by_themselves(
     try:
         resolved(pipeline)
     finally:
-        stage.stop(5)
+        stage.stop(60)
     assert sorted(judged(pipeline)) == sorted(letters)
 
 

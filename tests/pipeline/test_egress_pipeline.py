@@ -27,8 +27,8 @@ def test_a_kept_trace_is_judged_inside_and_never_sent_out(pipeline: Pipeline, en
 def test_what_was_chosen_before_is_not_sent_either(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     pipeline.worker(roles="ingest", rules=[FREE], models=models(endpoint))
     pipeline.publish(make_traces(5))
-    wait_until(lambda: pipeline.account().chosen == 5, 20, "the traces to be chosen")
+    wait_until(lambda: pipeline.account().chosen == 5, what="the traces to be chosen")
     pipeline.worker(roles="judge", rules=[KEPT, FREE], models=models(endpoint), give_up_after=1)
-    wait_until(lambda: pipeline.account().dead == 5, 20, "the evaluations to be given up")
+    wait_until(lambda: pipeline.account().dead == 5, what="the evaluations to be given up")
     account = pipeline.account()
     assert (endpoint.calls, account.lost, account.reasons) == ((), 0, {"dead:judge_rejected": 5})

@@ -41,7 +41,7 @@ def test_a_refused_endpoint_parks_the_work_and_nothing_is_lost(pipeline: Pipelin
     endpoint.close()
     worker = pipeline.worker(rules=GROUNDED, models=models(endpoint))
     pipeline.publish(make_traces(20))
-    wait_until(lambda: worker.scrape().value("tracejudge_batches_parked") >= 1, 20, "work to be parked")
+    wait_until(lambda: worker.scrape().value("tracejudge_batches_parked") >= 1, what="work to be parked")
     account = pipeline.account()
     assert (account.waiting, account.scored, account.lost) == (20, 0, 0)
     endpoint.start()

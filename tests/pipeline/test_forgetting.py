@@ -96,7 +96,7 @@ def test_while_a_worker_judges(pipeline: Pipeline, forget: Forget, model: dict[s
     for trace in traces[::8]:
         said = {"trace_id": trace.trace_id, "score": -1, "comment": WORD}
         pipeline.add(v="1", f=json.dumps(said))
-    wait_until(lambda: pipeline.booked("scored") > 20, 30, "some to be scored")
+    wait_until(lambda: pipeline.booked("scored") > 20, what="some to be scored")
     assert pipeline.account().waiting > 200
     stop, lost = threading.Event(), list[int]()
     watcher = threading.Thread(target=watch, args=(pipeline, stop, lost))
@@ -119,7 +119,7 @@ def test_while_a_worker_judges(pipeline: Pipeline, forget: Forget, model: dict[s
     assert judged == {trace.trace_id for trace in traces} - theirs
     again = forget.run("--user-id", PERSON)
     assert not any(again[name] for name in ("traces", "feedback", "evaluations", "dead_letters", "verdicts"))
-    wait_until(lambda: worker.scrape().value("tracejudge_outbox_lag", exporter="metrics") == 0, 10, "all exported")
+    wait_until(lambda: worker.scrape().value("tracejudge_outbox_lag", exporter="metrics") == 0, what="all exported")
     assert worker.scrape().value("tracejudge_cut_off_total") == 0
 
 
@@ -140,6 +140,6 @@ def test_before_and_between_workers(pipeline: Pipeline, forget: Forget) -> None:
     assert worker.program.terminate() == 0
     exporter = pipeline.worker(rules=RULES)
     exporter.counted(300)
-    wait_until(lambda: exporter.scrape().value("tracejudge_outbox_lag", exporter="metrics") == 0, 10, "all exported")
+    wait_until(lambda: exporter.scrape().value("tracejudge_outbox_lag", exporter="metrics") == 0, what="all exported")
     assert exporter.scrape().total("tracejudge_verdicts_total") == 300
     assert pipeline.account().lost == 0

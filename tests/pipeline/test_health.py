@@ -19,7 +19,7 @@ ROLES = ["ingest", "judge", "export"]
 TOKEN = "metrics-t0ken"  # noqa: S105 - nobody's
 
 
-CLIENT = httpx.Client(timeout=5, trust_env=False, verify=False)  # noqa: S501 - HTTP alone, and asked very often
+CLIENT = httpx.Client(timeout=30, trust_env=False, verify=False)  # noqa: S501 - HTTP alone, and asked very often
 
 
 def get(worker: Worker, path: str, **headers: str) -> httpx.Response:
@@ -36,7 +36,7 @@ def is_ready(worker: Worker) -> bool:
 
 def test_a_worker_is_ready_within_seconds_and_stays_so_without_work(pipeline: Pipeline) -> None:
     worker = pipeline.worker()
-    wait_until(lambda: is_ready(worker), 10, "the worker to be ready")
+    wait_until(lambda: is_ready(worker), what="the worker to be ready")
     assert get(worker, "/healthz").text == "alive\n"
     assert [(role["role"], role["state"]) for role in roles(worker)] == [(role, "ready") for role in ROLES]
     said = get(worker, "/readyz").text.splitlines()
@@ -49,7 +49,7 @@ def test_a_worker_is_ready_within_seconds_and_stays_so_without_work(pipeline: Pi
 
 def test_a_worker_tells_of_its_own_roles_alone(pipeline: Pipeline) -> None:
     worker = pipeline.worker(roles="ingest")
-    wait_until(lambda: is_ready(worker), 10, "the worker to be ready")
+    wait_until(lambda: is_ready(worker), what="the worker to be ready")
     assert [role["role"] for role in roles(worker)] == ["ingest"]
 
 
@@ -59,8 +59,8 @@ def test_the_doctor_finds_nothing_broken_where_an_idle_worker_runs(
     server = stack.enter_context(EmbeddedRedis(appendonly=True))
     pipeline = at_redis(server.url)
     worker = pipeline.worker()
-    wait_until(lambda: is_ready(worker), 10, "the worker to be ready")
-    wait_until(lambda: pipeline.store.call(lambda client: client.exists(f"{pipeline.prefix}:workers")), 5, "its word")
+    wait_until(lambda: is_ready(worker), what="the worker to be ready")
+    wait_until(lambda: pipeline.store.call(lambda client: client.exists(f"{pipeline.prefix}:workers")), what="its word")
     environment = {"TRACEJUDGE_REDIS_URL": server.url, "TRACEJUDGE_PREFIX": pipeline.prefix}
     doctor = stack.enter_context(
         Program("-m", "worker.cli", "doctor", "--json", folder=tmp_path, env=environment),
@@ -74,15 +74,15 @@ def test_the_doctor_finds_nothing_broken_where_an_idle_worker_runs(
 def test_without_redis_a_worker_lives_and_is_not_ready_until_it_is_back(at_redis: AtRedis) -> None:
     with EmbeddedRedis() as server:
         worker = at_redis(server.url).worker()
-        wait_until(lambda: is_ready(worker), 10, "the worker to be ready")
+        wait_until(lambda: is_ready(worker), what="the worker to be ready")
         server.kill()
-        wait_until(lambda: not is_ready(worker), 30, "the worker to notice")
+        wait_until(lambda: not is_ready(worker), what="the worker to notice")
         assert get(worker, "/healthz").status_code == 200
-        wait_until(lambda: {role["state"] for role in roles(worker)} == {"stalled"}, 30, "all roles to notice")
+        wait_until(lambda: {role["state"] for role in roles(worker)} == {"stalled"}, what="all roles to notice")
         assert all("Redis does not answer" in role["why"] for role in roles(worker))
         assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [0, 0, 0]
         server.restart()
-        wait_until(lambda: is_ready(worker), 20, "the worker to be ready again")
+        wait_until(lambda: is_ready(worker), what="the worker to be ready again")
 
 
 def test_a_worker_whose_redis_was_never_there_is_alive_and_not_ready(at_redis: AtRedis) -> None:
@@ -96,22 +96,22 @@ def test_a_worker_whose_redis_was_never_there_is_alive_and_not_ready(at_redis: A
 def test_a_receiver_that_is_away_is_named(pipeline: Pipeline, otlp: OtlpReceiver) -> None:
     otlp.close()
     worker = pipeline.worker(otlp_endpoint=otlp.endpoint)
-    wait_until(lambda: is_ready(worker), 10, "the worker to be ready")
+    wait_until(lambda: is_ready(worker), what="the worker to be ready")
     pipeline.publish(make_traces(3))
-    wait_until(lambda: not is_ready(worker), 30, "the worker to notice")
+    wait_until(lambda: not is_ready(worker), what="the worker to notice")
     states = {role["role"]: (role["state"], role["why"]) for role in roles(worker)}
     assert states["ingest"] == states["judge"] == ("ready", "")
     assert states["export"][0] == "stalled"
     assert states["export"][1].startswith("export-otel: receiver does not answer for ")
     otlp.start()
-    wait_until(lambda: is_ready(worker), 30, "the worker to be ready again")
+    wait_until(lambda: is_ready(worker), what="the worker to be ready again")
 
 
 def test_reading_that_pauses_on_purpose_is_ready(pipeline: Pipeline) -> None:
     worker = pipeline.worker(roles="ingest", max_waiting_bytes=1)
     pipeline.publish(make_traces(5))
     pipeline.publish(make_traces(5, first=5))
-    wait_until(lambda: roles(worker)[0]["state"] == "paused", 20, "reading to pause")
+    wait_until(lambda: roles(worker)[0]["state"] == "paused", what="reading to pause")
     assert is_ready(worker)
 
 

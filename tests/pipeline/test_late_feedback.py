@@ -34,7 +34,7 @@ def ended(pipeline: Pipeline) -> dict[str, int]:
     return {name.split(":")[1]: amount for name, amount in found.items() if name.startswith("feedback:")}
 
 
-def wait_for(pipeline: Pipeline, expected: dict[str, int], timeout_s: float = 30) -> None:
+def wait_for(pipeline: Pipeline, expected: dict[str, int], timeout_s: float = 100) -> None:
     wait_until(lambda: sum(ended(pipeline).values()) >= sum(expected.values()), timeout_s, "feedback to be dealt with")
     assert ended(pipeline) == expected
 
@@ -87,27 +87,25 @@ def test_a_log_line_tells_of_a_pass_and_quotes_nothing(pipeline: Pipeline) -> No
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(180)
 def test_a_worker_killed_between_gathering_and_the_pass_loses_and_doubles_nothing(pipeline: Pipeline) -> None:
     first = pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=600)
     traces = make_traces(TRACES)
     pipeline.publish(traces)
     say(pipeline, *((trace.trace_id, -1) for trace in traces[:20]), ("f" * 32, -1))
     gathered = lambda: pipeline.store.call(lambda client: client.zcard(pipeline.keys.feedback))  # noqa: E731
-    wait_until(lambda: gathered() == 21, 30, "feedback to be gathered")
+    wait_until(lambda: gathered() == 21, what="feedback to be gathered")
     first.program.kill()
     assert pipeline.booked("chosen") == 0
 
     let_time_pass(pipeline)
     pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)
-    wait_for(pipeline, {"pulled": 20, "not_found": 1}, timeout_s=60)
+    wait_for(pipeline, {"pulled": 20, "not_found": 1})
     assert gathered() == 0
     account = pipeline.settled(TRACES)
     assert (account.chosen, account.scored, account.lost) == (40, 40, 0)
     assert len({one.evaluation_id for one in verdicts(pipeline)}) == len(verdicts(pipeline)) == 40
 
 
-@pytest.mark.timeout(180)
 def test_of_several_workers_one_makes_the_pass(new_pipeline: Callable[[str], Pipeline], prefix: str) -> None:
     pipeline = new_pipeline(prefix)
     rules = [{"name": "half", "judges": ["groundedness"], "rate": 0.5, "always": ["negative_feedback"]}]

@@ -76,7 +76,7 @@ def test_two_models_that_disagree(pipeline: Pipeline, setup: dict[str, Any], otl
     def spans() -> Counter[str]:
         return Counter(span.name for span in otlp.spans)
 
-    wait_until(lambda: spans()["evaluate safety"] == 3 * TRACES, 30, "all spans")
+    wait_until(lambda: spans()["evaluate safety"] == 3 * TRACES, what="all spans")
     assert spans() == {"evaluate safety": 3 * TRACES, "chat judge-1": TRACES, "chat judge-2": TRACES}
 
 
@@ -86,11 +86,11 @@ def test_while_one_endpoint_fails_nothing_is_combined_and_then_all(
     other_endpoint.behaviour = replies.failing(503)
     worker = pipeline.worker(**setup)
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") == TRACES, 30, "the healthy model's verdicts")
+    wait_until(lambda: pipeline.booked("scored") == TRACES, what="the healthy model's verdicts")
     worker.program.wait_for("batch parked")
     assert by_model(pipeline).keys() == {"judge-1"}
     assert pipeline.account().lost == 0
-    wait_until(lambda: worker.scrape().value("tracejudge_batches_parked") > 0, 10, "the gauge")
+    wait_until(lambda: worker.scrape().value("tracejudge_batches_parked") > 0, what="the gauge")
     other_endpoint.behaviour = replies.yes_no("yes")
     settled(pipeline)
     assert {verdict.scores[0].passed for verdict in by_model(pipeline)[PANEL]} == {True}
@@ -105,7 +105,7 @@ def test_killed_after_one_member_the_other_is_asked_and_no_one_twice(
     other_endpoint.behaviour = replies.hangs()
     worker = pipeline.worker(**setup)
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") == TRACES, 30, "all verdicts of the one that answers")
+    wait_until(lambda: pipeline.booked("scored") == TRACES, what="all verdicts of the one that answers")
     worker.program.kill()
     other_endpoint.behaviour = replies.yes_no("yes")
     pipeline.worker(**setup)
@@ -121,7 +121,7 @@ def test_killed_between_members_and_panel_each_is_combined_once(
     endpoint.behaviour = replies.slow(0.1)
     worker = pipeline.worker(**setup, batch_size=4)
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") > TRACES // 2, 30, "some verdicts")
+    wait_until(lambda: pipeline.booked("scored") > TRACES // 2, what="some verdicts")
     worker.program.kill()
     pipeline.worker(**setup)
     settled(pipeline)

@@ -32,7 +32,7 @@ class Replays:
         return self._stack.enter_context(Program(*command, folder=self._folder, env=self._env))
 
     def end(self, program: Program) -> dict[str, Any]:
-        wait_until(lambda: not program.running, 60, "the replay to end")
+        wait_until(lambda: not program.running, what="the replay to end")
         return json.loads(program.stdout)
 
     def make(self, *judges: str) -> dict[str, Any]:
@@ -121,14 +121,14 @@ def test_killed_and_stopped_it_goes_on_and_judges_once(pipeline: Pipeline, repla
     pipeline.publish(make_traces(traces, words=200))
     pipeline.settled(traces)
     program = replays.start("--since", "10m", "--judge", "relevance_to_query")
-    wait_until(lambda: pipeline.booked("chosen"), 30, "the replay to choose")
+    wait_until(lambda: pipeline.booked("chosen"), what="the replay to choose")
     program.kill()
     (name,) = [key.decode().rsplit(":", 1)[1] for key in _replays(pipeline)]
     program = replays.start("--continue", name)
     begun = pipeline.booked("chosen")
-    wait_until(lambda: pipeline.booked("chosen") > begun or not program.running, 30, "the replay to go on")
+    wait_until(lambda: pipeline.booked("chosen") > begun or not program.running, what="the replay to go on")
     program.signal(signal.SIGINT)
-    wait_until(lambda: not program.running, 30, "the replay to stop")
+    wait_until(lambda: not program.running, what="the replay to stop")
     document = replays.end(replays.start("--continue", name))
     assert (document["traces"], document["chosen"], document["finished"]) == (traces, traces, True)
     account = pipeline.settled(traces)

@@ -257,9 +257,9 @@ def test_a_whole_run_writes_none_of_the_planted_secrets(  # noqa: PLR0917 - fixt
         for message in wake_ups(planted, f"{pipeline.prefix}.judge"):
             broker.lpush(f"{pipeline.prefix}.judge", message)
         worker.counted(40)
-        wait_until(lambda: refused.calls, 20, "the endpoint to reject")
-        wait_until(lambda: otlp.logs and otlp.spans, 20, "spans and events")
-        wait_until(lambda: not broker.llen(f"{pipeline.prefix}.judge"), 20, "the messages to be taken")
+        wait_until(lambda: refused.calls, what="the endpoint to reject")
+        wait_until(lambda: otlp.logs and otlp.spans, what="spans and events")
+        wait_until(lambda: not broker.llen(f"{pipeline.prefix}.judge"), what="the messages to be taken")
         page = worker.scrape().text
         server.kill()
         worker.program.wait_for("Cannot connect to redis://")

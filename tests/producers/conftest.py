@@ -22,8 +22,11 @@ def _ends_with_nothing_swallowed(request: pytest.FixtureRequest, monkeypatch: py
     swallowed: list[Exception] = []
     monkeypatch.setattr(swallowing, "observer", swallowed.append)
     yield
+    client = api._Current.client
     tracejudge.shutdown(timeout=0.2)
     api._Current.client = None
+    if client is not None and (thread := client._delivery._thread) is not None:
+        thread.join(10)  # else what it still says or swallows is the next test's
     if request.node.get_closest_marker("swallows") is not None:
         assert swallowed, "marked with swallows, but nothing was"
     elif swallowed:

@@ -14,7 +14,7 @@ def published(sdk: StartedSdk) -> list[dict[str, Any]]:
 
     Times are checked and taken out: an end stands where and only where something ended, and not before its begin.
     """
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     names: dict[str, str] = {}
     return [_comparable(trace, names) for trace in sdk.traces()]
 

@@ -6,13 +6,12 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import redis
+from support.processes import free_port, wait_until
 
 
 def redis_binaries() -> list[Path]:
@@ -22,13 +21,6 @@ def redis_binaries() -> list[Path]:
     if wheel is not None and wheel.origin is not None:
         found += [path for path in [Path(wheel.origin).parent / "bin" / "redis-server"] if path.exists()]
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 class RedisServer:
@@ -46,7 +38,7 @@ class RedisServer:
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
         self._process = subprocess.Popen([str(self._binary), *options, *self._persistence], stdout=subprocess.DEVNULL)
         with redis.Redis(port=self.port) as client:
-            wait_until(lambda: _answers(client))
+            wait_until(lambda: self._answers(client), what="the server to answer")
 
     def kill(self) -> None:
         if self._process is not None:
@@ -54,20 +46,13 @@ class RedisServer:
             self._process.wait()
             self._process = None
 
-
-def _answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.RedisError:
-        return False
-
-
-def wait_until(condition: Callable[[], bool], *, within_s: float = 10.0) -> None:
-    """Wait for another process or thread; fails the test when it does not come."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
+    def _answers(self, client: redis.Redis) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, "the server ended; whoever answers here is another"
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False
 
 
 class _LoopbackServer:

@@ -178,7 +178,7 @@ def test_the_trace_id_can_be_given_and_is_the_same_within(sdk: StartedSdk) -> No
         assert (t.trace_id, inner.trace_id) == ("a" * 32, "a" * 32)
         t.set(trace_id="b" * 32)
         assert (t.trace_id, inner.trace_id) == ("b" * 32, "b" * 32)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     (trace,) = sdk.traces()
     assert (trace["trace_id"], trace["span_id"], inner.trace_id) == ("b" * 32, t.span_id, "b" * 32)
 
@@ -261,7 +261,7 @@ def test_a_trace_that_is_given_an_id_takes_none_of_another_span(sdk: StartedSdk)
             pass
         with tracejudge.trace(trace_id="a1" + "0" * 30):
             pass
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     other, same = sdk.traces()
     assert (other["trace_id"], other["span_id"] != "b2" + "0" * 14) == ("c" * 32, True)
     assert (same["trace_id"], same["span_id"]) == ("a1" + "0" * 30, "b2" + "0" * 14)
@@ -275,7 +275,7 @@ def test_ids_come_from_the_opentelemetry_span_it_began_in(sdk: StartedSdk) -> No
     with tracejudge.trace(name="inner"):
         pass
     block.__exit__(None, None, None)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     (trace,) = sdk.traces()
     assert (trace["trace_id"], trace["span_id"]) == ("a1" + "0" * 30, "b2" + "0" * 14)
     assert trace["spans"][0]["parent_id"] == "b2" + "0" * 14

@@ -207,7 +207,7 @@ def test_a_step_outside_of_any_trace_publishes_nothing(sdk: StartedSdk, kind: st
         return [query]
 
     assert search("q") == ["q"]
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert sdk.traces() == []
 
 
@@ -355,7 +355,7 @@ def test_a_trace_published_by_hand_within_stays_its_own(sdk: StartedSdk) -> None
         return "observed"
 
     f()
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     by_hand, observed = sdk.traces()
     assert (by_hand["output"], observed["output"]) == ("by hand", "observed")
     assert by_hand["trace_id"] != observed["trace_id"]

@@ -3,12 +3,12 @@
 import itertools
 
 import pytest
-from sdk_programs import Host
+from sdk_programs import PATIENT, Host
 
 PENDING = """
 import os, tracejudge
 from tracejudge import api
-tracejudge.init()
+tracejudge.init(exit_timeout_s=30)
 api._Current.client._delivery.buffer._wake_at = -1  # the parent's thread has not started: everything waits
 for number in range(50):
     tracejudge.publish(output=f"parent {number}")
@@ -34,7 +34,7 @@ def test_what_waits_at_a_fork_is_sent_by_the_parent_alone(host: Host) -> None:
 LOCKED = """
 import os, threading, tracejudge
 from tracejudge import api, forking
-tracejudge.init()
+tracejudge.init(exit_timeout_s=30)
 delivery = api._Current.client._delivery
 tracejudge.publish(output="parent")
 assert tracejudge.flush(20)
@@ -51,7 +51,7 @@ if child == 0:
     tracejudge.publish(output="child")
     tracejudge.feedback("1", 1)
     flushed = tracejudge.flush(20)
-    tracejudge.init()
+    tracejudge.init(exit_timeout_s=30)
     tracejudge.publish(output="child anew")
     tracejudge.shutdown(20)
     os._exit(0 if flushed else 3)
@@ -91,12 +91,12 @@ with unforked_import():
 
 def test_a_fork_waits_for_an_import_of_the_background_thread(host: Host) -> None:
     """Else the child would find the module's lock held by nobody."""
-    host.run(IMPORTING)
+    host.run(PATIENT + IMPORTING)
 
 
 EARLY = """
 import os, sys, time, tracejudge
-tracejudge.init()
+tracejudge.init(exit_timeout_s=30)
 tracejudge.publish(output="parent")
 time.sleep(float(sys.argv[1]))
 child = os.fork()
@@ -109,14 +109,14 @@ assert os.waitpid(child, 0)[1] == 0
 
 @pytest.mark.parametrize("delay_s", ["0", "0.01", "0.03", "0.06", "0.1"])
 def test_a_fork_while_the_thread_is_starting_harms_neither(host: Host, delay_s: str) -> None:
-    host.run(EARLY, delay_s)
+    host.run(PATIENT + EARLY, delay_s)
     assert host.left().outputs == ["child", "parent"]
 
 
 FAMILY = """
 import os, random, tracejudge
 random.seed(1)
-tracejudge.init()
+tracejudge.init(exit_timeout_s=30)
 children = []
 for _ in range(4):
     child = os.fork()
@@ -143,7 +143,7 @@ def test_children_draw_no_id_twice(host: Host) -> None:
 OVER = """
 import os, tracejudge
 from tracejudge import api
-tracejudge.init()
+tracejudge.init(exit_timeout_s=30)
 tracejudge.shutdown()
 child = os.fork()
 if child == 0:
@@ -160,7 +160,7 @@ def test_after_shutdown_a_child_is_shut_down_too(host: Host) -> None:
 
 UNHOOKED = """
 import ctypes, os, tracejudge
-tracejudge.init()
+tracejudge.init(exit_timeout_s=30)
 tracejudge.publish(output="parent")
 assert tracejudge.flush(20)
 child = ctypes.PyDLL(None).fork()

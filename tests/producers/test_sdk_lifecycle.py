@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import redis
-from sdk_servers import RedisServer, free_port
+from sdk_servers import RedisServer
 from sdk_started import StartedSdk
+from support.processes import free_port
 
 import tracejudge
 from tracejudge import api
@@ -22,13 +23,13 @@ Start = Callable[..., StartedSdk]
 
 
 def no_op() -> None:
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     assert re.fullmatch("[0-9a-f]{32}", tracejudge.publish(output="a", unknown=1))
     assert tracejudge.publish(trace_id="mine", output="a") == "mine"
     tracejudge.feedback("mine", score=1)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     tracejudge.shutdown()
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads, "what an earlier test has left may end meanwhile"
 
 
 def test_before_init_every_call_is_a_no_op() -> None:
@@ -59,7 +60,7 @@ def test_when_disabled_every_call_is_a_no_op(monkeypatch: pytest.MonkeyPatch, ca
 
 def test_init_alone_starts_nothing(sdk: StartedSdk) -> None:
     assert sdk.client._delivery._thread is None
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     tracejudge.shutdown()
     assert sdk.client._delivery._thread is None
     assert sdk.entries() == []
@@ -71,7 +72,7 @@ def test_init_again_delivers_what_was_published_before(start: Start) -> None:
     thread = former.client._delivery._thread
     later = start(service="later")
     tracejudge.publish(output="b")
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert thread is not None
     assert not thread.is_alive()
     assert [trace["service"] for trace in former.traces()] == ["former"]
@@ -83,14 +84,14 @@ def test_a_wrong_init_leaves_the_former_in_force(sdk: StartedSdk) -> None:
     with pytest.raises(tracejudge.ConfigurationError):
         tracejudge.init(service="")
     tracejudge.publish(output="a")
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert len(sdk.traces()) == 1
 
 
 def test_shutdown_delivers_reports_and_ends_the_thread(sdk: StartedSdk) -> None:
     for number in range(1_200):
         tracejudge.publish(output=str(number))
-    tracejudge.shutdown()
+    tracejudge.shutdown(60)
     thread = sdk.client._delivery._thread
     assert thread is not None
     assert not thread.is_alive()
@@ -119,7 +120,7 @@ def test_after_shutdown_publications_are_counted_drops(sdk: StartedSdk) -> None:
     tracejudge.shutdown()
     assert re.fullmatch("[0-9a-f]{32}", tracejudge.publish(output="b"))
     tracejudge.shutdown()
-    assert tracejudge.flush(), "what was accepted is in Redis"
+    assert tracejudge.flush(60), "what was accepted is in Redis"
     assert sdk.client.totals() == Totals(published=2, accepted=1, dropped={"shutdown": 1})
     assert len(sdk.traces()) == 1
 
@@ -134,7 +135,7 @@ def test_a_thread_that_cannot_start_is_tried_again(sdk: StartedSdk, monkeypatch:
         tracejudge.publish(output="a")
         assert not tracejudge.flush(timeout=0)
     tracejudge.publish(output="b")
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert [trace["output"] for trace in sdk.traces()] == ["a", "b"]
 
 
@@ -142,26 +143,26 @@ def run_script(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     script = folder / "script.py"
     script.write_text(text)
     return subprocess.run(
-        [sys.executable, "-W", "error", str(script)], check=True, capture_output=True, text=True, timeout=20
+        [sys.executable, "-W", "error", str(script)], check=True, capture_output=True, text=True, timeout=60
     )
 
 
 SHORT = """
 import tracejudge
-tracejudge.init(service="script", redis_url={url!r}, prefix={prefix!r})
+tracejudge.init(service="script", redis_url={url!r}, prefix={prefix!r}, exit_timeout_s=60)
 tracejudge.publish(output="a")
 """
 
 AT_EXIT = """
 import atexit, tracejudge
-tracejudge.init(service="script", redis_url={url!r}, prefix={prefix!r})
+tracejudge.init(service="script", redis_url={url!r}, prefix={prefix!r}, exit_timeout_s=60)
 tracejudge.publish(output="a")
 atexit.register(lambda: tracejudge.publish(output="b"))
 """
 
 MANY = """
 import sys, tracejudge
-tracejudge.init(service="script", redis_url={url!r}, prefix={prefix!r})
+tracejudge.init(service="script", redis_url={url!r}, prefix={prefix!r}, exit_timeout_s=60)
 for number in range(3000):
     tracejudge.publish(output=str(number))
 sys.exit(0)
@@ -176,7 +177,7 @@ def test_a_script_that_ends_delivers_first(script: str, published: int, sdk_redi
     started = time.monotonic()
     ended = run_script(script.format(url=sdk_redis.url, prefix=prefix), tmp_path)
     assert (ended.stdout, ended.stderr) == ("", "")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30, "well before the time that it has: it ends with its delivery"
     with redis.Redis(port=sdk_redis.port) as reader:
         kinds = [kind for _, fields in reader.xrange(f"{prefix}:traces") for kind in fields]
     assert kinds.count(b"t") == published
@@ -194,7 +195,7 @@ def test_a_script_without_redis_ends_in_time_and_says_what_it_lost(tmp_path: Pat
     url = f"redis://user:s3cret@127.0.0.1:{free_port()}/0"
     started = time.monotonic()
     ended = run_script(NOBODY.format(url=url), tmp_path)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 20, "a third of a second, and what a busy machine takes to start Python"
     assert ended.stderr.splitlines()[-1] == f"1 entries for Redis at {url.replace('user:s3cret@', '')} abandoned"
     assert "s3cret" not in ended.stderr
     assert "secret words" not in ended.stderr

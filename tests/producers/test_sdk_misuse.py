@@ -24,7 +24,7 @@ WRONG_FEEDBACK = {
 @pytest.mark.parametrize(("trace_id", "score"), WRONG_FEEDBACK.values(), ids=WRONG_FEEDBACK.keys())
 def test_wrong_feedback_is_a_counted_drop(sdk: StartedSdk, trace_id: Any, score: Any) -> None:
     tracejudge.feedback(trace_id, score)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert sdk.client.totals(Kind.FEEDBACK) == Totals(1, 1, {"invalid": 1})
     assert sdk.client.totals(Kind.TRACE) == Totals(0, 0, {})
 
@@ -45,7 +45,7 @@ def test_misuse_is_a_counted_drop_and_still_returns_an_id(
 ) -> None:
     """Some at the door, the rest in the background."""
     assert re.fullmatch("[0-9a-f]{32}", tracejudge.publish(*positional, **fields))
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert sdk.client.totals() == Totals(published=1, accepted=accepted, dropped={"invalid": 1})
     assert sdk.reports()[0]["dropped"] == {"invalid": 1}
 
@@ -53,7 +53,7 @@ def test_misuse_is_a_counted_drop_and_still_returns_an_id(
 @pytest.mark.swallows
 def test_misuse_returns_the_id_that_was_given(sdk: StartedSdk) -> None:
     assert tracejudge.publish(trace_id="mine", unknown=1) == "mine"
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert sdk.traces() == []
 
 
@@ -65,7 +65,7 @@ def test_the_books_balance_after_a_flush(sdk: StartedSdk) -> None:
         tracejudge.publish(outptu="unknown")
         tracejudge.publish(output="unencodable", tags={"a": object()})
     tracejudge.feedback("1", 1)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert sdk.client.totals() == Totals(published=60, accepted=60, dropped={"invalid": 40})
     assert sdk.producer() == {"batch": sdk.producer()["batch"], "service": "shop", "sent": "20", "trimmed": "0"}
     report = sdk.reports()[-1]
@@ -91,7 +91,7 @@ def test_feedback_of_any_kind_never_raises_and_says_why_it_is_lost(
 ) -> None:
     tracejudge.feedback("abc", _Stubborn())  # type: ignore[arg-type]
     tracejudge.feedback("abc", 5)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert [entry for entry in sdk.entries() if entry.kind == "f"] == []
     assert "Feedback is dropped: invalid (score must be between -1 and 1)" in caplog.messages
 
@@ -111,7 +111,7 @@ def test_a_wrong_publication_is_said_in_the_log(
     sdk: StartedSdk, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], said: str
 ) -> None:
     tracejudge.publish(**fields)
-    tracejudge.flush()
+    tracejudge.flush(60)
     assert f"A trace is dropped: invalid ({said})" in caplog.messages
     assert "SECRET" not in caplog.text
     assert sdk.traces() == []
@@ -119,7 +119,7 @@ def test_a_wrong_publication_is_said_in_the_log(
 
 def test_a_single_text_is_a_list_of_one_and_a_number_is_feedback(sdk: StartedSdk) -> None:
     tracejudge.publish(output="a", context="one", guidelines="be brief", feedback=-1)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     (trace,) = sdk.traces()
     assert (trace["context"], trace["guidelines"], trace["feedback"]) == (["one"], ["be brief"], {"score": -1})
 
@@ -136,5 +136,5 @@ def test_an_exit_in_a_redaction_of_the_host_costs_its_trace_and_not_the_delivery
     sdk = start(redact=redact)
     tracejudge.publish(output="poison")
     tracejudge.publish(output="fine")
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert [trace["output"] for trace in sdk.traces()] == ["fine"]

@@ -10,12 +10,12 @@ from http.client import HTTPConnection
 from typing import Any
 
 import pytest
-from sdk_programs import Host
-from sdk_servers import free_port, wait_until
+from sdk_programs import PATIENT, Host
+from support.processes import free_port, wait_until
 
 WEB = """
 import os, time, tracejudge
-tracejudge.init()
+tracejudge.init(exit_timeout_s=30)
 tracejudge.publish(output="preload")
 def application(environ, start_response):
     time.sleep(0.01)  # so that the next request goes to another worker
@@ -35,14 +35,14 @@ def serving(host: Host, *command: str) -> Iterator[subprocess.Popen[Any]]:
     try:
         yield process
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=30)
+        process.wait(timeout=60)
     finally:
         process.kill()
         process.wait()
 
 
 def fetch(port: int, path: str) -> str:
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path)
         return connection.getresponse().read().decode()
@@ -60,11 +60,11 @@ def is_up(port: int) -> bool:
 
 @pytest.mark.faults
 def test_gunicorn_with_a_preloaded_app_and_four_workers(host: Host) -> None:
-    host.write("web.py", WEB)
+    host.write("web.py", PATIENT + WEB)
     port = free_port()
     options = ["--preload", "--workers", "4", "--bind", f"127.0.0.1:{port}", "--no-control-socket"]
     with serving(host, "gunicorn", *options, "web:application"):
-        wait_until(lambda: is_up(port), within_s=30)
+        wait_until(lambda: is_up(port), what="the server to be up")
         paths = [f"/{number}" for number in range(200)]
         with ThreadPoolExecutor(8) as pool:
             workers = set(pool.map(lambda path: fetch(port, path), paths))
@@ -80,7 +80,7 @@ import multiprocessing, sys, tracejudge
 def work(number):
     tracejudge.publish(output=str(number))
 def begin():
-    tracejudge.init()
+    tracejudge.init(exit_timeout_s=30)
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
     begin()
@@ -95,7 +95,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_multiprocessing_pool_delivers_before_it_ends(host: Host, method: str) -> None:
     """Its children skip `atexit`."""
-    program = POOL.replace('== "spawn"', '!= "fork"')
+    program = PATIENT + POOL.replace('== "spawn"', '!= "fork"')
     host.run(program, method)
     left = host.left()
     assert left.outputs == sorted([*map(str, range(200)), "parent"])
@@ -107,7 +107,7 @@ import celery, tracejudge
 app = celery.Celery("tasks", broker=__import__("os").environ["TRACEJUDGE_REDIS_URL"])
 app.conf.task_default_queue = app.conf.task_default_exchange = __import__("os").environ["TRACEJUDGE_PREFIX"]
 app.conf.worker_hijack_root_logger = False
-tracejudge.init()
+tracejudge.init(exit_timeout_s=30)
 @app.task(ignore_result=True)
 def work(number):
     tracejudge.publish(output=str(number))
@@ -130,7 +130,7 @@ def test_a_celery_prefork_pool_delivers_before_it_ends(host: Host) -> None:
     options = ["--pool", "prefork", "--concurrency", "2", "--without-gossip", "--without-mingle", "--loglevel", "INFO"]
     log = host.folder / "log"
     with serving(host, "celery", "-A", "tasks", "worker", *options):
-        wait_until(lambda: log.exists() and log.read_text().count("succeeded") == 40, within_s=60)
+        wait_until(lambda: log.exists() and log.read_text().count("succeeded") == 40, what="all tasks to be done")
     left = host.left()
     assert left.outputs == sorted(map(str, range(40)))
     left.assert_books_balance()
@@ -139,7 +139,7 @@ def test_a_celery_prefork_pool_delivers_before_it_ends(host: Host) -> None:
 UNTIL_TERM = """
 import sys, time, tracejudge
 {handler}
-tracejudge.init(redis_url={url!r}, exit_timeout_s=0.5)
+tracejudge.init(redis_url={url!r}, exit_timeout_s=0.5 if {url!r} else 30)
 for number in range(1000):
     tracejudge.publish(output=str(number))
 flushed = tracejudge.flush(0.5 if {url!r} else 20)
@@ -158,7 +158,7 @@ def terminated(host: Host, *, handler: str = "", url: str | None = None) -> tupl
         try:
             printed = program.stdout.readline().strip()
             program.send_signal(signal.SIGTERM)
-            return printed, program.wait(timeout=20)
+            return printed, program.wait(timeout=60)
         finally:
             program.kill()
 
@@ -187,7 +187,7 @@ import signal, tracejudge
 def handlers():
     return {number: signal.getsignal(number) for number in signal.valid_signals()}
 before = handlers()
-tracejudge.init()
+tracejudge.init(exit_timeout_s=30)
 tracejudge.publish(output="a")
 assert tracejudge.flush(20)
 assert handlers() == before
@@ -199,7 +199,7 @@ assert handlers() == before
 MASKS = """
 import os, signal, tracejudge
 from pathlib import Path
-tracejudge.init()
+tracejudge.init(exit_timeout_s=30)
 tracejudge.publish(output="a")
 assert tracejudge.flush(20)
 tasks = [int(task) for task in os.listdir("/proc/self/task")]
@@ -222,7 +222,7 @@ def test_no_signal_handler_is_installed(host: Host) -> None:
 
 THREADS = """
 import threading, time, tracejudge
-tracejudge.init()
+tracejudge.init(exit_timeout_s=30)
 def work(first):
     for number in range(first, first + 100):
         tracejudge.publish(output=str(number))

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from opentelemetry import trace as opentelemetry
-from sdk_servers import wait_until
 from sdk_started import StartedSdk
+from support.processes import wait_until
 
 import tracejudge
 
@@ -48,7 +48,7 @@ EVERYTHING: dict[str, Any] = {
 
 def test_every_field_arrives_as_it_was_given(sdk: StartedSdk) -> None:
     assert tracejudge.publish(**EVERYTHING) == EVERYTHING["trace_id"]
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     entry = sdk.entries()[0]
     assert (entry.kind, entry.version, entry.producer) == ("t", "1", sdk.client.producer)
     assert entry.record == EVERYTHING
@@ -65,7 +65,7 @@ def test_a_trace_object_arrives_like_its_fields(sdk: StartedSdk) -> None:
         usage=tracejudge.Usage(input_tokens=1),
     )
     assert tracejudge.publish(trace) == trace.trace_id
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     (stored,) = sdk.traces()
     assert re.fullmatch("[0-9a-f]{16}", stored.pop("id"))
     assert stored == {
@@ -84,7 +84,7 @@ def test_ids_and_what_init_said_fill_the_rest(start: Start) -> None:
     before_s = time.time()
     trace_id = tracejudge.publish(output="Done.")
     after_s = time.time()
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     (stored,) = sdk.traces()
     assert before_s <= stored.pop("ended_at") <= after_s
     assert re.fullmatch("[0-9a-f]{32}", trace_id)
@@ -102,7 +102,7 @@ def test_ids_and_what_init_said_fill_the_rest(start: Start) -> None:
 def test_every_publication_has_an_id_of_its_own(sdk: StartedSdk) -> None:
     for _ in range(3):
         tracejudge.publish(trace_id="same", output="again")
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert len({stored["id"] for stored in sdk.traces()}) == 3
 
 
@@ -115,14 +115,14 @@ def test_ids_come_from_the_current_span(sdk: StartedSdk) -> None:
     with in_span():
         trace_id = tracejudge.publish(output="Done.")
     assert trace_id == "a1" + "0" * 30
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert sdk.traces()[0]["span_id"] == "b2" + "0" * 14
 
 
 def test_another_trace_does_not_get_the_current_span(sdk: StartedSdk) -> None:
     with in_span():
         tracejudge.publish(output="Done.", trace_id="c" * 32)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     (stored,) = sdk.traces()
     assert stored["trace_id"] == "c" * 32
     assert stored["span_id"] != "b2" + "0" * 14
@@ -136,7 +136,7 @@ def test_lists_and_dicts_are_copied_at_the_call(sdk: StartedSdk) -> None:
         tracejudge.publish(tracejudge.Trace(trace_id="1", service="s", output="b", context=context))
         context.append("second")
         tags.clear()
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     stored = sdk.traces()
     assert [trace["context"] for trace in stored] == [["first"], ["first"]]
     assert stored[0]["tags"] == {"k": "v"}
@@ -146,7 +146,7 @@ def test_late_feedback_is_an_entry_of_its_own(sdk: StartedSdk) -> None:
     trace_id = tracejudge.publish(output="Done.")
     tracejudge.feedback(trace_id, score=-1)
     tracejudge.feedback(trace_id, 0.5, comment="better")
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     feedback = [entry.record for entry in sdk.entries() if entry.kind == "f"]
     assert feedback == [
         {"trace_id": trace_id, "score": -1},
@@ -165,7 +165,7 @@ def test_many_threads_publish_and_nothing_is_lost_or_doubled(sdk: StartedSdk) ->
         thread.start()
     for thread in threads:
         thread.join()
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert sorted(int(trace["output"]) for trace in sdk.traces()) == list(range(2_400))
 
 
@@ -178,7 +178,7 @@ def test_the_stream_is_capped_and_the_cut_counted(start: Start) -> None:
     sdk = start(max_stream=100)
     for number in range(1_000):
         tracejudge.publish(output=str(number))
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     stored, producer = sdk.entries(), sdk.producer()
     assert 100 <= len(stored) < 300
     assert producer["sent"] == "1000"
@@ -193,5 +193,5 @@ def test_a_signal_handler_may_publish(sdk: StartedSdk) -> None:
             signal.raise_signal(signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, former)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert sdk.producer()["sent"] == "400"

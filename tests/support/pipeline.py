@@ -36,7 +36,7 @@ class Worker:
     def scrape(self) -> Scrape:
         return scrape(self.port)
 
-    def counted(self, expected: int, name: str = "tracejudge_verdicts_total", timeout_s: float = 60) -> Scrape:
+    def counted(self, expected: int, name: str = "tracejudge_verdicts_total", timeout_s: float = 100) -> Scrape:
         """Wait until a counter's total over all labels is reached."""
         wait_until(lambda: self.scrape().total(name) >= expected, timeout_s, f"{name} to reach {expected}")
         return self.scrape()
@@ -67,7 +67,7 @@ class Pipeline:
         program = self._stack.enter_context(Program(*command, folder=folder, env=variables))
         worker = Worker(program, port)
         if wait:
-            wait_until(worker.is_up, 30, "the worker to start")
+            wait_until(worker.is_up, what="the worker to start")
         return worker
 
     def publish(self, traces: Sequence[tracejudge.Trace]) -> None:
@@ -93,7 +93,7 @@ class Pipeline:
         """Read one of the books at once; the whole account takes its time."""
         return int(self.store.call(lambda client: client.hget(self.keys.books, name)) or 0)
 
-    def settled(self, published: int, timeout_s: float = 60) -> Account:
+    def settled(self, published: int, timeout_s: float = 100) -> Account:
         """Wait until everything published is accounted for, and return the books."""
 
         def look() -> Account | None:

@@ -17,15 +17,21 @@ __all__ = ["Program", "free_port", "wait_until"]
 
 T = TypeVar("T")
 SHOWN_CHARACTERS = 4000
+# Nobody waits for so long but on a machine that is busy with others: a wait ends with what it waits for.
+PATIENCE_S = 60.0
 
 
-def wait_until(predicate: Callable[[], T], timeout_s: float = 10.0, what: str = "the condition") -> T:
-    """Ask until the answer is true, and return it; at last fail, with `what` and the last answer."""
-    deadline = time.monotonic() + timeout_s
+def wait_until(predicate: Callable[[], T], timeout_s: float = PATIENCE_S, what: str = "the condition") -> T:
+    """Ask until the answer is true, and return it; at last fail, with `what` and the last answer.
+
+    One question more follows the last moment: who stood still as long as that has asked but once.
+    """
+    deadline, is_over = time.monotonic() + timeout_s, False
     while not (answer := predicate()):
-        if time.monotonic() > deadline:
+        if is_over:
             raise AssertionError(f"waited {timeout_s:g} s in vain for {what}; last answer: {answer!r}")
         time.sleep(0.01)
+        is_over = time.monotonic() > deadline
     return answer
 
 
@@ -84,7 +90,7 @@ class Program:
         """Standard output, then standard error."""
         return self.stdout + self.stderr
 
-    def wait_for(self, pattern: str, timeout_s: float = 20.0) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout_s: float = PATIENCE_S) -> re.Match[str]:
         """Wait until a regular expression is found in the output; `^` and `$` stand for its lines."""
         expression = re.compile(pattern, re.MULTILINE)
         deadline = time.monotonic() + timeout_s
@@ -96,7 +102,7 @@ class Program:
                 raise AssertionError(f"{pattern!r} did not come: {self._state()}")
             time.sleep(0.02)
 
-    def wait(self, timeout_s: float = 20.0) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for its end; gives the exit status, negative for a signal."""
         try:
             return self._process.wait(timeout_s)
@@ -107,7 +113,7 @@ class Program:
         """Send a signal to the program alone, not to its children."""
         self._process.send_signal(number)
 
-    def terminate(self, timeout_s: float = 20.0) -> int:
+    def terminate(self, timeout_s: float = PATIENCE_S) -> int:
         """Send SIGTERM and wait for the end."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout_s)

@@ -18,7 +18,7 @@ __all__ = ["HOLDS", "PASSES", "REFUSES", "Behaviour", "Proxy", "cuts_replies", "
 
 T = TypeVar("T")
 HOST: Final = "127.0.0.1"
-WAIT_S: Final = 10.0
+WAIT_S: Final = 60.0
 CHUNK_BYTES: Final = 64 * 1024
 RESETS: Final = struct.pack("ii", 1, 0)  # so that closing sends RST: whoever waits hears of it at once
 

@@ -125,9 +125,9 @@ class Watched(NamedTuple):
         """Have the replica made the master, and the master a replica: the sentinel does that ten seconds later."""
         before = self.master_port()
         # A replica that lags would lose what it has not seen, as the design says of failovers; no test is about that.
-        wait_until(lambda: self._has_all(before), 20, "the replica to have all")
-        wait_until(self._begun, 20, "the sentinel to begin")
-        wait_until(lambda: self.master_port() != before, 20, "another master")
+        wait_until(lambda: self._has_all(before), what="the replica to have all")
+        wait_until(self._begun, what="the sentinel to begin")
+        wait_until(lambda: self.master_port() != before, what="another master")
         with Redis(port=before) as demoted:
             demoted.replicaof("127.0.0.1", str(self.master_port()))
 
@@ -155,7 +155,7 @@ def watched(folder: Path) -> Iterator[Watched]:
         second = stack.enter_context(TunedRedis(binary, *fast, "--replicaof", "127.0.0.1", str(first.port)))
         sentinel = stack.enter_context(_Sentinel(binary, folder, first.port))
         client = stack.enter_context(Redis(port=second.port))
-        wait_until(lambda: client.info("replication")["master_link_status"] == "up", 20, "the replica")
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up", what="the replica")
         yield Watched(first, second, sentinel.port)
 
 
@@ -180,7 +180,7 @@ class _Sentinel:
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"})
         with Redis(port=self.port) as client:
-            wait_until(lambda: _answers(client), 20, "the sentinel to answer")
+            wait_until(lambda: _answers(client), what="the sentinel to answer")
         return self
 
     def __exit__(self, *error: object) -> None:

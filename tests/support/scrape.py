@@ -43,7 +43,7 @@ def parse(text: str) -> Scrape:
     return Scrape(text, families)
 
 
-def scrape(port: int, *, timeout_s: float = 5.0) -> Scrape:
+def scrape(port: int, *, timeout_s: float = 30.0) -> Scrape:
     """Fetch 127.0.0.1:port/metrics; fails when it is not OpenMetrics, which alone has exemplars."""
     url = f"http://127.0.0.1:{port}/metrics"
     response = httpx.get(url, headers={"Accept": ACCEPT}, timeout=timeout_s, trust_env=False)

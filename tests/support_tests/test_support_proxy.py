@@ -23,7 +23,7 @@ def proxy(redis_server: EmbeddedRedis) -> Iterator[Proxy]:
 
 @pytest.fixture
 def client(proxy: Proxy) -> Iterator[Redis]:
-    with Redis(port=proxy.port, socket_timeout=5, retry=Retry(NoBackoff(), 0)) as client:
+    with Redis(port=proxy.port, socket_timeout=60, retry=Retry(NoBackoff(), 0)) as client:
         yield client
 
 
@@ -51,7 +51,7 @@ def test_what_is_held_arrives_late(proxy: Proxy, client: Redis, prefix: str, red
     assert caller.is_alive()
     assert not redis.exists(f"{prefix}:key")
     proxy.behaviour = PASSES
-    caller.join(5)
+    caller.join(60)
     assert redis.get(f"{prefix}:key") == b"1"
 
 

@@ -144,8 +144,8 @@ class Desk:
         # Looked at while all who take are here: none has begun what it took from the queue.
         here = threading.Barrier(judging_module._THREADS + 1, lambda: found.append(takers._work_queue.empty()))
         for _ in range(judging_module._THREADS):
-            takers.submit(here.wait, 10)
-        here.wait(10)
+            takers.submit(here.wait, 60)
+        here.wait(60)
         return found == [True]
 
 

@@ -91,7 +91,7 @@ def test_every_state_from_publication_to_the_last_verdict_balances(ground: Groun
     start()
     publish(12)
     publish(3, service="lab")
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert balanced(ground) == changed(published=15, unread=15)
     entries = ground.read(5)
     assert balanced(ground) == changed(published=15, unread=15), "read, but not yet dealt with"
@@ -129,7 +129,7 @@ def test_several_producers_living_and_ended_add_up(ground: Ground, start: Start)
         start(f"shop-{round_}")
         publish(10)
         tracejudge.feedback("1", score=1)
-        tracejudge.shutdown()
+        tracejudge.shutdown(60)
         chosen.take(ground.read(4))
         balanced(ground)
     chosen.take()
@@ -142,9 +142,9 @@ def test_what_a_full_buffer_dropped_is_explained(ground: Ground, start: Start) -
     start(max_items=4)
     for _ in range(3):
         publish(50)
-        tracejudge.flush()
+        tracejudge.flush(60)
         tracejudge.publish(unknown=True)
-        tracejudge.flush()
+        tracejudge.flush(60)
         chosen.take(ground.read(3))
         balanced(ground)
     chosen.take()
@@ -153,7 +153,7 @@ def test_what_a_full_buffer_dropped_is_explained(ground: Ground, start: Start) -
     assert account.reasons == {"dropped:buffer_full": account.dropped - 3, "dropped:invalid": 3}
     assert account.dropped + account.sampled == 153
     publish(2)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert balanced(ground).unread == 2
 
 
@@ -161,7 +161,7 @@ def test_what_the_cap_cut_off_unread_is_explained(ground: Ground, start: Start) 
     chosen = Chosen(ground, rules=RULES)
     start(max_stream=10)
     publish(40, context=["x" * 4100])
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert 9 <= balanced(ground).unread <= 10, "before anybody has read"
     chosen.take()
     account = balanced(ground)

@@ -45,8 +45,8 @@ def test_writes_follow_the_master_through_a_failover(servers: Watched) -> None:
     assert stands_at(servers.first.port, "before")
     servers.fail_over()
     began = time.monotonic()
-    wait_until(lambda: writes(store, "after"), 10, "a write to be taken")
-    assert time.monotonic() - began < 5
+    wait_until(lambda: writes(store, "after"), what="a write to be taken")
+    assert time.monotonic() - began < 20, "seconds, also on a busy machine; what keeps its connections waits for ever"
     assert stands_at(servers.second.port, "after")
     store.close()
 
@@ -56,7 +56,7 @@ def test_writes_follow_when_the_master_dies(servers: Watched) -> None:
     store = Store(servers.url, Keys())
     assert writes(store, "before")
     servers.first.kill()
-    wait_until(lambda: writes(store, "after"), 15, "a write to be taken")
+    wait_until(lambda: writes(store, "after"), what="a write to be taken")
     assert stands_at(servers.second.port, "after")
     store.close()
 
@@ -75,7 +75,7 @@ def test_scripts_find_a_demoted_master_out_as_well(servers: Watched) -> None:
 
     assert held()
     servers.fail_over()
-    wait_until(held, 10, "a script to run")
+    wait_until(held, what="a script to run")
     store.close()
 
 
@@ -127,9 +127,9 @@ def test_a_name_that_moved_is_asked_again_when_the_old_master_takes_no_writes(se
     try:
         assert writes(store, "before")
         servers.fail_over()
-        wait_until(lambda: not writes(store, "between"), 10, "the old master to refuse")
+        wait_until(lambda: not writes(store, "between"), what="the old master to refuse")
         name.target = servers.second
-        wait_until(lambda: writes(store, "after"), 5, "a write to be taken")
+        wait_until(lambda: writes(store, "after"), what="a write to be taken")
         assert stands_at(servers.second.port, "after")
     finally:
         store.close()

@@ -78,7 +78,7 @@ def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(
         pass
     assert retired(ground) == 1
     ground.append("p1", make_traces(range(1)))
-    waiting.join(10)
+    waiting.join(60)
     assert len(found) == ground.pending() == 1
     assert names(ground) == {"alive"}
 
@@ -104,7 +104,7 @@ def test_an_ingest_that_stops_takes_its_name_out(ground: Ground, monkeypatch: py
         ground.append("p1", make_traces(range(2)))
         chosen.ingest.turn()
     assert len(names(ground)) == 2
-    assert first.ingest.stop(1)
+    assert first.ingest.stop(60)
     assert len(names(ground)) == 1
 
 
@@ -114,4 +114,4 @@ def test_a_redis_that_is_away_hinders_no_stop(ground: Ground, monkeypatch: pytes
 
     chosen = Chosen(ground)
     monkeypatch.setattr(ground.store, "run", away)
-    assert chosen.ingest.stop(1)
+    assert chosen.ingest.stop(60)

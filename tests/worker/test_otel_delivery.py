@@ -207,7 +207,7 @@ def test_its_thread_ends_soon_though_the_receiver_is_down(ground: Ground, otlp: 
     worker.exporter._client._waits = lambda _: worker.exporter.stopping.wait(60)
     ground.send(make_verdict(1))
     worker.exporter.start()
-    assert worker.exporter.stop(5)
+    assert worker.exporter.stop(30)
 
 
 def test_an_endpoint_may_have_a_path_and_a_slash_at_its_end(

@@ -11,7 +11,7 @@ from judges.verdict import Verdict
 from worker.export import outbox
 from worker.export.outbox import OutboxEntry, OutboxReader
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class Reader(OutboxReader):

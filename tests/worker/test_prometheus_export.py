@@ -184,7 +184,7 @@ def test_two_workers_reading_at_once_count_each_verdict_once(ground: Ground) -> 
         ground.send(*(scored(number) for number in range(start, start + 20)))
     ended.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
     assert not failures
     assert sum(worker.verdicts for worker in workers) == 300

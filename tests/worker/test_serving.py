@@ -56,11 +56,11 @@ class Served:
         self.stop = self._serving.stop
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        return httpx.get(f"{self.root}{path}", headers=headers, trust_env=False, timeout=10)
+        return httpx.get(f"{self.root}{path}", headers=headers, trust_env=False, timeout=60)
 
     def send(self, data: bytes) -> bytes:
         """Send bytes and read to the end of the connection."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as client:
             client.sendall(data)
             return b"".join(iter(lambda: client.recv(65536), b""))
 
@@ -224,12 +224,12 @@ def test_a_client_that_drips_is_cut_off_all_the_same(serve: Serve, monkeypatch: 
     monkeypatch.setattr(wire, "_HEAD_S", 0.5)
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", serve().port), timeout=0.05) as client, suppress(ConnectionError):
-        while time.monotonic() - began < 10:
+        while time.monotonic() - began < 40:
             client.sendall(b"x")
             with suppress(TimeoutError):
                 if client.recv(1) == b"":
                     break
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20, "half a second is promised, and not one anew with each byte"
 
 
 def test_more_clients_than_threads_make_room_for_a_probe(serve: Serve) -> None:
@@ -240,7 +240,7 @@ def test_more_clients_than_threads_make_room_for_a_probe(serve: Serve) -> None:
         assert [served.get("/healthz").status_code for _ in range(5)] == [200] * 5
         busy = [one for one in threading.enumerate() if "process_request_thread" in one.name]
         assert len(busy) <= serving._MAX_CLIENTS
-    wait_until(lambda: not served._serving._server._clients, 10, "the clients to be gone")
+    wait_until(lambda: not served._serving._server._clients, what="the clients to be gone")
 
 
 def test_a_port_that_is_taken_is_an_error_of_the_start(serve: Serve) -> None:

@@ -13,7 +13,7 @@ from worker import stage
 from worker.stage import Stage
 from worker.store import StoreError
 
-PROMPTLY_S = 10.0
+PROMPTLY_S = 30.0
 """Far more than needed, so that a busy machine fails no test."""
 
 Step = Callable[[], None]

@@ -70,13 +70,13 @@ def test_a_full_queue_drops_and_nobody_waits_for_a_broker_that_hangs(broker: Bro
     broker.free.clear()
     stage.start()
     stage.wake("first")
-    assert broker.hanging.wait(10)
+    assert broker.hanging.wait(60)
     for number in range(waking._MAX_WAITING + 7):
         stage.wake(f"b{number}")
     assert stage.dropped == 7
     broker.free.set()
-    wait_until(lambda: len(broker.sent) == waking._MAX_WAITING + 1, 10, "what waits to be sent")
-    assert stage.stop(10)
+    wait_until(lambda: len(broker.sent) == waking._MAX_WAITING + 1, what="what waits to be sent")
+    assert stage.stop(60)
 
 
 @pytest.mark.parametrize("failure", [OperationalError("s3cret"), ConnectionRefusedError("s3cret"), TimeoutError()])
@@ -106,4 +106,4 @@ def test_a_broker_that_is_away_costs_what_waits_and_one_line(broker: Broker, fai
 def test_an_idle_thread_ends_at_once_when_it_is_asked_to(broker: Broker) -> None:
     stage = Waking(broker.send)
     stage.start()
-    assert stage.stop(10)
+    assert stage.stop(60)

@@ -30,7 +30,7 @@ def call(number: int, service: str, flaws: Flaws) -> tracejudge.Trace:
 class BusyServices:
     """Publishes through the SDK, in a thread, until the block ends."""
 
-    def __init__(self, pipeline: Pipeline, *names: str, each_per_s: float = 20) -> None:
+    def __init__(self, pipeline: Pipeline, *names: str, each_per_s: float = 10) -> None:
         """Prepare services whose answers are all good."""
         self._pipeline, self._each_per_s = pipeline, each_per_s
         self._flaws: dict[str, Flaws] = {name: {} for name in names}
@@ -44,7 +44,7 @@ class BusyServices:
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(60)
         tracejudge.shutdown()
 
     def turn(self, service: str, flaws: Flaws) -> None:

@@ -10,7 +10,7 @@ from whole_picture import JUDGE_MODEL, Picture
 
 from judges.catalog import catalogue
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 SERVICE, JUDGE = "support-bot", "faithfulness"
 CHANGED = "TraceJudgeJudgeChanged"
 STRICTER = {"pass_at": 5}

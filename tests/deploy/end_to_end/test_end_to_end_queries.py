@@ -20,7 +20,7 @@ from worker.embedded import EmbeddedRedis
 from worker.metrics import Metrics
 from worker.settings import Settings
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 SILENT_QUERIES: Final[Mapping[tuple[str, str, str], str]] = {
     ("tracejudge-cost", "Against this hour yesterday", "A"): "needs a yesterday, which is a day on a dashboard",
     ("tracejudge-quality", "annotation Judges that changed", "A"): "needs a judge that changes after ten minutes",
@@ -67,7 +67,12 @@ def ask(picture: Picture, query: Asked) -> Any:
 
 def when_opened(uid: str) -> dict[str, str]:
     """Give what variables stand for when a dashboard opens, and when its first panel repeats."""
-    values = {"__range": "5m", "__rate_interval": "2s", "series": f"{SERVICE} / safety / safety / prod"}
+    values = {
+        "__range": "5m",
+        "__interval": "2s",
+        "__rate_interval": "2s",
+        "series": f"{SERVICE} / safety / safety / prod",
+    }
     for variable in dashboards()[uid]["templating"]["list"]:
         if variable["type"] == "custom":
             values[variable["name"]] = variable["current"]["value"]

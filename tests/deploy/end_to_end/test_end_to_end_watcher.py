@@ -5,7 +5,7 @@ from busy_services import BusyServices, Flaws, call
 from scaled_prometheus import PACE
 from whole_picture import JUDGE_MODEL, Picture
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 FALLING, HEALTHY = "support-bot", "summariser"
 CIRCUIT, NO_VERDICTS = "TraceJudgeJudgeCircuitOpen", "TraceJudgeNoVerdicts"
 DROP = "TraceJudgeQualityDrop"

@@ -16,7 +16,7 @@ from support.processes import wait_until
 __all__ = ["JUDGE_MODEL", "PATIENCE_S", "Heard", "Picture", "assembled"]
 
 JUDGE_MODEL: Final = "judge-1"
-PATIENCE_S: Final = 60
+PATIENCE_S: Final = 120
 T = TypeVar("T")
 
 
@@ -48,7 +48,7 @@ class Picture:
         model = {"provider": "openai", "base_url": self.endpoint.base_url, "model": JUDGE_MODEL}
         usual = {"models": {"default": model}, "rules": [{"name": "all", "judges": judges}]}
         worker = self.pipeline.worker(**{**usual, **settings})
-        wait_until(lambda: worker.scrape().total("tracejudge_ready") == 3, 30, "all roles to be ready")
+        wait_until(lambda: worker.scrape().total("tracejudge_ready") == 3, what="all roles to be ready")
         return worker
 
     def watch(self, *judges: str, **settings: Any) -> Worker:
@@ -114,7 +114,7 @@ class Picture:
 
     def _held(self) -> list[dict[str, Any]]:
         """Give what Alertmanager holds."""
-        answer = httpx.get(f"{self.alertmanager.url}/api/v2/alerts", timeout=20, trust_env=False)
+        answer = httpx.get(f"{self.alertmanager.url}/api/v2/alerts", timeout=60, trust_env=False)
         held: list[dict[str, Any]] = answer.raise_for_status().json()
         return held
 

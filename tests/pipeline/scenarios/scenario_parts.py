@@ -39,7 +39,7 @@ CALLED: Final = "tracejudge_judge_request_duration_seconds_count"
 
 def patient(minutes: float = 0.0) -> pytest.MarkDecorator:
     """Give a test time for so many minutes of its clock, and for a machine that is busy with others."""
-    return pytest.mark.timeout(180 + 2 * minutes * MINUTE_S)
+    return pytest.mark.timeout(300 + 2 * minutes * MINUTE_S)
 
 
 def answers(seconds: float) -> Behaviour:
@@ -88,9 +88,9 @@ class Scenario:
 
     def circuit_opens(self, worker: Worker, name: str) -> dict[str, Any]:
         """Wait until the circuit of a judge model is open by log and gauge, and of no other; give the log line."""
-        said = wait_until(lambda: _logged(worker, "circuit opened", name), 20, f"the circuit of {name} to open")
+        said = wait_until(lambda: _logged(worker, "circuit opened", name), what=f"the circuit of {name} to open")
         is_open = {other: float(other == name) for other in self.endpoints}
-        wait_until(lambda: self._circuits(worker) == is_open, 5, f"the gauges to be {is_open}")
+        wait_until(lambda: self._circuits(worker) == is_open, what=f"the gauges to be {is_open}")
         return said[-1]
 
     def _circuits(self, worker: Worker) -> dict[str, float]:
@@ -101,7 +101,7 @@ class Scenario:
     def scored(self) -> int:
         return self.pipeline.booked("scored")
 
-    def wait_scored(self, amount: int, timeout_s: float = 60.0) -> None:
+    def wait_scored(self, amount: int, timeout_s: float = 100.0) -> None:
         wait_until(lambda: self.scored >= amount, timeout_s, f"{amount} evaluations to be scored")
 
     def goes_on(self, worker: Worker, name: str = "judge") -> None:
@@ -119,7 +119,7 @@ class Scenario:
     def verdicts(self) -> list[Verdict]:
         return [entry.verdict for entry in self.pipeline.outbox()]
 
-    def settle(self, traces: int, timeout_s: float = 60.0) -> Account:
+    def settle(self, traces: int, timeout_s: float = 100.0) -> Account:
         """Wait for the end, and check that every evaluation was scored exactly once."""
         evaluations = traces * len(self.endpoints)
         wait_until(lambda: self.scored >= evaluations, timeout_s, f"{evaluations} evaluations to be scored")
@@ -166,7 +166,7 @@ class SteadyLoad:
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(60)
         try:
             assert tracejudge.flush(30)
         finally:

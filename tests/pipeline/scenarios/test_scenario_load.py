@@ -16,7 +16,7 @@ def test_a_slow_model_past_the_bound_pauses_reading_and_loses_nothing(
     endpoint.behaviour = answers(0.5)
     worker = scenario.worker(model={"max_in_flight": 16}, max_waiting_bytes=BOUND_BYTES)
     scenario.pipeline.publish(make_traces(traces, words=200))
-    wait_until(lambda: worker.scrape().value("tracejudge_stream_lag") > traces // 4, 20, "the stream to hold them")
+    wait_until(lambda: worker.scrape().value("tracejudge_stream_lag") > traces // 4, what="the stream to hold them")
     worker.program.wait_for("reading pauses")
     scenario.wait_scored(scenario.scored + 64)
     account = scenario.pipeline.account()

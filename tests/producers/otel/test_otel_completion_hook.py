@@ -25,7 +25,7 @@ SAID = [OutputMessage("assistant", [TextPart("Yes, until six.")], finish_reason=
 def completed(sdk: Any, **given: Any) -> dict[str, Any]:
     hook = TraceJudgeCompletionHook()
     hook.on_completion(**{"inputs": ASKED, "outputs": SAID, "system_instruction": [], **given})
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     (trace,) = sdk.traces()
     return trace
 
@@ -103,7 +103,7 @@ def test_an_evaluation_is_not_published(sdk: Any) -> None:
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("shop")
     span = tracer.start_span("judge", attributes={"gen_ai.operation.name": "evaluation"})
     TraceJudgeCompletionHook().on_completion(inputs=ASKED, outputs=SAID, system_instruction=[], span=span)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert sdk.traces() == []
 
 
@@ -111,5 +111,5 @@ def test_an_evaluation_is_not_published(sdk: Any) -> None:
 def test_nothing_raises_into_the_host(sdk: Any) -> None:
     strange: Any = object()
     TraceJudgeCompletionHook().on_completion(inputs=ASKED, outputs=SAID, system_instruction=[], span=strange)
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert sdk.traces() == []

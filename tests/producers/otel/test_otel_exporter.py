@@ -19,7 +19,7 @@ from opentelemetry.trace import (
     Tracer,
     set_span_in_context,
 )
-from sdk_servers import wait_until
+from support.processes import wait_until
 
 import tracejudge
 from tracejudge.otel import TraceJudgeExporter
@@ -85,7 +85,7 @@ def test_a_batch_processor_hands_everything_over_when_the_provider_ends(sdk: Any
     provider.add_span_processor(BatchSpanProcessor(TraceJudgeExporter()))
     ids = [ask(provider.get_tracer("shop")) for _ in range(20)]
     provider.shutdown()
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert [(trace["trace_id"], trace["span_id"]) for trace in sdk.traces()] == ids
 
 
@@ -173,7 +173,7 @@ def test_the_end_publishes_what_is_unfinished_and_refuses_what_comes(sdk: Any, e
             pass
         exporter.shutdown()
         assert exporter.export(()) is SpanExportResult.SUCCESS
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
     assert [trace["name"] for trace in sdk.traces()] == ["chat small"]
     assert {reason: count for reason, count in exporter.losses().items() if count} == {"shutdown": 1}
 

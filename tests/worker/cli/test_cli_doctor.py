@@ -140,7 +140,7 @@ def test_a_replica_that_takes_no_writes(run: Run, ends: ExitStack) -> None:
     master = ends.enter_context(tuned(*KEPT, "--repl-diskless-sync-delay", "0"))
     replica = ends.enter_context(tuned(*KEPT, "--replicaof", "127.0.0.1", str(master.port)))
     with Redis.from_url(replica.url) as client:
-        wait_until(lambda: client.info("replication")["master_link_status"] == "up", 20, "the replica")
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up", what="the replica")
     _, found = examined(run, url=replica.url)
     assert found["redis role"][:2] == ("broken", "it is a replica, which takes no writes")
     assert found["redis permissions"].result == "ok", "that is another thing"

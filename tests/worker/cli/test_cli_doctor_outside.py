@@ -50,7 +50,7 @@ def test_a_broker_that_is_away_is_told_without_celery_s_patience(run: Run, monke
         monkeypatch.setenv("TRACEJUDGE_BROKER_URL", f"{scheme}://user:{SECRET}@127.0.0.1:{free_port()}//")
         began = time.monotonic()
         found = part(run, "broker")
-        assert (found.result, time.monotonic() - began < 9) == ("broken", True)
+        assert (found.result, time.monotonic() - began < 30) == ("broken", True)
         assert found.what.startswith(f"nobody listens at {scheme}://127.0.0.1:")
 
 
@@ -62,7 +62,7 @@ def test_a_broker_of_its_own_is_looked_at_by_itself(run: Run, monkeypatch: pytes
 
 # --- looking ---
 def test_looks_are_made_side_by_side_and_one_that_hangs_is_left_behind() -> None:
-    release, both = threading.Event(), threading.Barrier(2, timeout=10)
+    release, both = threading.Event(), threading.Barrier(2, timeout=60)
 
     def meets() -> list[object]:
         both.wait()

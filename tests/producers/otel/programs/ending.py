@@ -31,11 +31,11 @@ order = sys.argv[1]
 if order == "automatic":
     _OTelSDKConfigurator().configure()
 elif order == "first":
-    tracejudge.init()
+    tracejudge.init(exit_timeout_s=30)
     set_up()
 else:
     set_up()
-    tracejudge.init()
+    tracejudge.init(exit_timeout_s=30)
     ask("first")
     trace.get_tracer_provider().force_flush()  # type: ignore[attr-defined] - as the processor does by itself in time
 ask("last")

@@ -54,7 +54,7 @@ def main(name: str, scenario: str, base_url: str) -> None:
     with trace.get_tracer("shop").start_as_current_span("POST /ask"):
         {"rag": answer_from_documents, "tools": answer_with_a_tool}[scenario](client, dialect)
     provider.shutdown()
-    assert tracejudge.flush()
+    assert tracejudge.flush(60)
 
 
 def answer_from_documents(client: OpenAI, dialect: Dialect) -> None:
