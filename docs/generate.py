@@ -33,6 +33,10 @@ arguments; the later wins. Each key of the first table has a variable: `redis_ur
 written as JSON there, lists with commas. Durations may be written as `"90s"`, `"15m"`, `"24h"`, sizes as `"64MiB"`,
 `"1GiB"`.
 """
+_OF_METRICS: Final = """\
+All begin with `tracejudge_`. Times are in seconds, scores lie in 0..1. Beside them stand the standard `process_*`
+metrics of Prometheus' client: by `process_start_time_seconds` the rules tell a counter that is new from one found late.
+"""
 _JUDGE_SETTINGS: Final = """\
 Under `[judges.NAME]`. Another setting makes another version of the judge, and so a new series of each of its metrics.
 """
@@ -119,7 +123,7 @@ def _pages() -> dict[str, str]:
 
 
 def _metrics() -> str:
-    lines = [_NOTE, "# Metrics\n", "All begin with `tracejudge_`. Times are in seconds, scores lie in 0..1.\n"]
+    lines = [_NOTE, "# Metrics\n", _OF_METRICS]
     lines += ["| metric | type | labels | what |", "| --- | --- | --- | --- |"]
     metrics = Metrics(Settings())
     for metric in vars(metrics).values():

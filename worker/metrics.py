@@ -6,7 +6,7 @@ Labels come from the configuration or from closed sets; what is not bounded by n
 from collections.abc import Sequence
 from typing import Final, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from judges.exploring.course import End
 from worker.settings import Settings
@@ -51,6 +51,8 @@ class Metrics:
     def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:
         """Declare them all on a registry of their own."""
         self.registry = registry or CollectorRegistry()
+        # Rules tell by the start of the process which counters are news to a Prometheus that just found it.
+        ProcessCollector(registry=self.registry)
         named = [rule.where.service for rule in settings.rules if rule.where.service]
         self.known_services: Final = tuple(sorted({name for name in named if not set(name) & set("*?[")}))
         self.service = BoundedLabel(settings.max_services, self.known_services)

@@ -31,9 +31,9 @@ def _no_verdicts(watching: Watching) -> Alert:
         watch,
         "page",
         lines(
-            by(["service"], grown(arrived, window)) + f" >= {watch.bound:g}",
+            by(["service"], grown(arrived, watch.window, watching.pace)) + f" >= {watch.bound:g}",
             "unless",
-            by(["service"], grown("tracejudge_verdicts_total", window)) + " > 0",
+            by(["service"], grown("tracejudge_verdicts_total", watch.window, watching.pace)) + " > 0",
         ),
         summary="No verdicts on {{ $labels.service }} though its traces arrive",
         description=(
@@ -76,8 +76,8 @@ def _traces_stopped(watching: Watching) -> Alert:
 def _producer_drops(watching: Watching) -> Alert:
     watch = watching.watcher.producer_drops
     window = watching.pace(watch.window)
-    dropped = by(["service"], grown("tracejudge_producer_dropped_total", window))
-    published = by(["service"], grown("tracejudge_producer_published_total", window))
+    dropped = by(["service"], grown("tracejudge_producer_dropped_total", watch.window, watching.pace))
+    published = by(["service"], grown("tracejudge_producer_published_total", watch.window, watching.pace))
     return watching.alert(
         "TraceJudgeProducerDrops",
         watch,

@@ -49,7 +49,7 @@ def _cut_off(watching: Watching) -> Alert:
         "TraceJudgeTracesCutOff",
         watch,
         "ticket",
-        f"sum(\n{grown('tracejudge_cut_off_total', window)}\n) > 0",
+        f"sum(\n{grown('tracejudge_cut_off_total', watch.window, watching.pace)}\n) > 0",
         summary=f"{_VALUE} traces were cut off unread",
         description=(
             f"The stream's cap of count, bytes or age removed them in the last {window} before a worker read them. "
@@ -84,8 +84,8 @@ def _exporter(watching: Watching) -> Alert:
 def _export_dropped(watching: Watching) -> Alert:
     watch = watching.watcher.export_dropped
     window = watching.pace(watch.window)
-    dropped = by(["exporter", "reason"], grown("tracejudge_export_dropped_total", window))
-    cut = by(["exporter"], grown("tracejudge_outbox_cut_off_total", window))
+    dropped = by(["exporter", "reason"], grown("tracejudge_export_dropped_total", watch.window, watching.pace))
+    cut = by(["exporter"], grown("tracejudge_outbox_cut_off_total", watch.window, watching.pace))
     return watching.alert(
         "TraceJudgeExportDropped",
         watch,

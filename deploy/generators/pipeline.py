@@ -32,14 +32,14 @@ def _coverage(window: str, pace: Pace) -> list[Recording]:
 
     def ended(outcomes: str) -> str:
         counter = f"tracejudge_verdicts_total{{{outcomes}}}"
-        return by(SERIES, by(RATED, grown(counter, pace(window))), "max")
+        return by(SERIES, by(RATED, grown(counter, window, pace)), "max")
 
     evaluations, unscored = f"tracejudge:evaluations:{window}", f"tracejudge:unscored:{window}"
     scored, answered = f"tracejudge:scored:{window}", f"tracejudge:answered:{window}"
     return [
         Recording(answered, ended('outcome!="unscored"')),
         Recording(
-            unscored, lines(by(SERIES, grown("tracejudge_unscored_total", pace(window))), "or", f"{answered} * 0")
+            unscored, lines(by(SERIES, grown("tracejudge_unscored_total", window, pace)), "or", f"{answered} * 0")
         ),
         Recording(evaluations, lines(f"({answered} + {unscored})", "or", unscored)),
         Recording(scored, lines(ended(_SCORED), "or", f"{evaluations} * 0")),
@@ -50,11 +50,10 @@ def _coverage(window: str, pace: Pace) -> list[Recording]:
 def _traces(table: Table, pace: Pace) -> list[Recording]:
     window = table.watcher.traces_stopped.window
     eligible = 'outcome=~"sampled|not_sampled|shed|no_rule"'
-    hour = pace("1h")
-    sampled = by(["service"], grown('tracejudge_traces_total{outcome="sampled"}', hour))
-    chosen_from = by(["service"], grown(f"tracejudge_traces_total{{{eligible}}}", hour))
+    sampled = by(["service"], grown('tracejudge_traces_total{outcome="sampled"}', "1h", pace))
+    chosen_from = by(["service"], grown(f"tracejudge_traces_total{{{eligible}}}", "1h", pace))
     return [
-        Recording(f"tracejudge:traces:{window}", by(["service"], grown("tracejudge_traces_total", pace(window)))),
+        Recording(f"tracejudge:traces:{window}", by(["service"], grown("tracejudge_traces_total", window, pace))),
         Recording("tracejudge:sampled_share:1h", lines(sampled, "/", f"({chosen_from} > 0)")),
     ]
 
@@ -82,7 +81,7 @@ def _ages(table: Table, pace: Pace) -> list[Recording]:
 def _last_verdict(pace: Pace) -> list[Recording]:
     """Keep for a day when each judge of a service last had a verdict, whatever its outcome."""
     name, labels = "tracejudge:last_verdict_timestamp_seconds", ("service", "environment", "judge")
-    moved = by(labels, grown("tracejudge_verdicts_total", pace("2m")))
+    moved = by(labels, grown("tracejudge_verdicts_total", "2m", pace))
     return [
         Recording(
             name,
@@ -92,10 +91,10 @@ def _last_verdict(pace: Pace) -> list[Recording]:
 
 
 def _cost(pace: Pace) -> list[Recording]:
-    labels, hour = ("judge", "judge_model"), pace("1h")
+    labels = ("judge", "judge_model")
     cost = "tracejudge:cost_usd:1h"
     return [
-        Recording(cost, by(labels, grown("tracejudge_judge_cost_usd_total", hour))),
+        Recording(cost, by(labels, grown("tracejudge_judge_cost_usd_total", "1h", pace))),
         Recording(
             "tracejudge:cost_usd_per_judgement:1h",
             lines(cost, "/", f"({by(labels, 'tracejudge:evaluations:1h')} > 0)"),

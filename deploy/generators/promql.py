@@ -11,14 +11,14 @@ __all__ = [
     "NO_PANELS",
     "PANELS",
     "RATED",
-    "SCRAPES",
     "SERIES",
     "Pace",
+    "born",
     "but_members",
     "by",
     "grown",
     "lines",
-    "watched",
+    "whole",
 ]
 
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
@@ -29,8 +29,8 @@ PANELS: Final = f'judge_model=~"{_PANELS}"'
 NO_PANELS: Final = f'judge_model!~"{_PANELS}"'
 """What counts the verdicts of all judge models together takes these alone: a panel's members are among them already."""
 
-SCRAPES: Final = "tracejudge:scrapes:1d"
-"""How often the worker that was scraped most was so in a day: tells a Prometheus that is new from one that is not."""
+_ROOM: Final = "5m"
+"""So much earlier a process may have begun: it is found a while after that, and clocks of hosts differ."""
 
 
 class Pace:
@@ -56,35 +56,52 @@ def by(labels: Iterable[str], expression: str, how: str = "sum") -> str:
     return f"{how} by ({', '.join(labels)}) (\n{indent(expression, '  ')}\n)"
 
 
-def grown(counter: str, window: str) -> str:
+def grown(counter: str, window: str, pace: Pace) -> str:
     """Tell by how much a counter has grown, its birth and its worker's absence included.
 
     A counter with labels appears with its first value, and ``increase`` takes what it finds first for given: of a
     single failure it sees nothing. So where a counter was not there when the window began, what it has more than it
-    last had counts, or all of it where it is new or less.
+    last had counts, or all of it where it is less, or new and not just found.
 
-    Not guaranteed: a worker that was never scraped before, and is older than the window, counts as new where another
-    one was seen before; so does one that nobody could scrape for longer than two windows.
+    Not guaranteed: a worker that nobody could scrape for longer than two windows is one that was just found.
     """
+    paced = pace(window)
+    before = f"last_over_time({counter}[{paced}] offset {paced})"
     return lines(
         "(",
-        f"  ({counter} - last_over_time({counter}[{window}] offset {window})) >= 0",
+        f"  ({counter} - {before}) >= 0",
         "  or",
-        f"  ({watched(counter, window)})",
-        f") unless {counter} offset {window}",
+        indent(whole(counter, before, window, pace), "  "),
+        f") unless {counter} offset {paced}",
         "or",
-        f"increase({counter}[{window}])",
+        f"increase({counter}[{paced}])",
     )
 
 
-def watched(counter: str, window: str) -> str:
-    """Give a counter where Prometheus has seen some worker for longer: it saw the counter begin.
+def whole(counter: str, before: str, window: str, pace: Pace, *, age: str | None = None) -> str:
+    """Give a counter where all of it counts: it is less than it was before, or was born under our eyes."""
+    return lines(f"{counter} and {before}", "or", born(counter, window, pace, age=age))
 
-    A Prometheus that is new finds counters that are old. What they count was not in the window, and nobody is to be
-    woken for it.
+
+def born(counter: str, window: str, pace: Pace, *, age: str | None = None) -> str:
+    """Give a counter of which Prometheus had nothing before the window, where what it counts is news.
+
+    It is where its process began within the window, or where its worker was scraped before it appeared. Else the worker
+    is older and was only just found, by a Prometheus that is new or as a target that is: nobody is to be woken for what
+    it counted before. Not guaranteed: where there is no ``/proc`` a worker does not tell when it began, and its first
+    scrape brings no news.
+
+    Args:
+        age: So long ago the process may have begun, if not the window.
     """
-    # Two scrapes more, since workers are scraped at different moments.
-    return f"{counter} and count_over_time({counter}[{window}]) < on () group_left () ({SCRAPES} - 1)"
+    longest = pace.seconds(age or window) + pace.seconds(_ROOM)
+    watched = pace(f"{seconds(window) + seconds(_ROOM):.0f}s")
+    scrapes = f"max by (job, instance) (count_over_time(tracejudge_ready[{watched}]))"
+    return lines(
+        f"{counter} and on (job, instance) (time() - process_start_time_seconds < {longest:g})",
+        "or",
+        f"{counter} and count_over_time({counter}[{pace(window)}]) < on (job, instance) group_left () {scrapes}",
+    )
 
 
 def but_members(matchers: str = "") -> str:

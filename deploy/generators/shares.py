@@ -14,9 +14,10 @@ Only pass and fail count: what has no score is no failure, and a window without 
 """
 
 from statistics import NormalDist
+from textwrap import indent
 from typing import Final, Literal
 
-from deploy.generators.promql import RATED, Pace, by, lines, watched
+from deploy.generators.promql import RATED, Pace, born, by, lines, whole
 from deploy.generators.rules import Group, Recording
 from deploy.generators.table import Table, seconds
 
@@ -71,9 +72,8 @@ def _births(pace: Pace) -> list[Recording]:
     """Make what counters begin with, which ``increase`` takes for given, at the one moment when they are new.
 
     A judge whose service has little traffic begins a series with its first verdict, in each version and on each worker.
-    Only where the worker itself was seen the minute before: else the counter may be old, and would bend days of shares.
-    Not guaranteed: what a worker judges in its first minute, and the first verdicts after a restart within the hour,
-    where the counter does not begin lower than it was.
+    Only where that is news: an old worker that is just found would bend days of shares. Not guaranteed: the first
+    verdicts after a restart within the hour, where the counter does not begin lower than it was.
     """
     step = pace("1m")
     return [
@@ -84,7 +84,9 @@ def _births(pace: Pace) -> list[Recording]:
                 lines(
                     f"min_over_time({counter}[{step}])",
                     f"unless last_over_time({counter}[{pace(_RAW)}] offset {step})",
-                    f"and on (job, instance) tracejudge_ready offset {step}",
+                    "and (",
+                    indent(born(counter, "1m", pace), "  "),
+                    ")",
                 ),
             ),
         )
@@ -209,18 +211,21 @@ def _fall(table: Table) -> list[Recording]:
 def _safety(table: Table, pace: Pace) -> list[Recording]:
     """Count the failures of safety judges one by one, without the guess that ``increase`` makes at the edges.
 
-    In steps of a minute: what a counter is more than it last was, or all of it where it is new or less, as after a
-    restart. Not guaranteed: a worker that begins anew with a count no smaller than its last is not seen to have begun;
-    what a worker counted before the first scrape of all is not counted, since it may be old.
+    In steps of a minute: what a counter is more than it last was, or all of it where it is less, as after a restart,
+    or new. A worker's failures are news when they are found as long as it began within the window. Not guaranteed: a
+    worker that begins anew with a count no smaller than its last is not seen to have begun; what an older worker
+    counted before the first scrape of it.
     """
     window, step = pace(table.safety.window), pace("1m")
     expressions = []
     for row in (row for row in table.objectives if row.safety):
         counter = f'tracejudge_verdicts_total{{judge="{row.judge}", metric="{row.metric}", outcome="fail"}}'
         before = f"last_over_time({counter}[{window}] offset {step})"
+        news = whole(counter, before, "1m", pace, age=table.safety.window)
         # The sum takes the name away, as differences have none: else a new counter and its growth would be two series.
-        step_by_step = f"(({counter} - {before}) >= 0 or ({watched(counter, step)}) + 0)[{window}:{step}]"
-        expressions.append(by(RATED, f"sum_over_time(\n  {step_by_step}\n)"))
+        in_a_step = lines(f"({counter} - {before}) >= 0", "or", "(", indent(news, "  "), ") + 0")
+        summed = lines("sum_over_time((", indent(in_a_step, "  "), f")[{window}:{step}])")
+        expressions.append(by(RATED, summed))
     if not expressions:
         return []
     return [Recording(f"tracejudge:safety_failures:{table.safety.window}", "\nor\n".join(expressions))]

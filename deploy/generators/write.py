@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from deploy.generators import pipeline, quality, rules, scrapes, shares, watcher
+from deploy.generators import pipeline, quality, rules, shares, watcher
 from deploy.generators.promql import Pace
 from deploy.generators.table import Table, load
 
@@ -20,5 +20,5 @@ def generate(table: Table | None = None, scale: float = 1.0) -> dict[str, str]:
         scale: All durations are divided by it, for tests that live through an hour in seconds.
     """
     pace, table = Pace(scale), table or load()
-    parts = {"scrapes": scrapes, "shares": shares, "quality": quality, "pipeline": pipeline, "watcher": watcher}
+    parts = {"shares": shares, "quality": quality, "pipeline": pipeline, "watcher": watcher}
     return {f"{name}.yaml": rules.text(part.groups(table, pace)) for name, part in parts.items()}

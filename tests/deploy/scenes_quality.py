@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from expected import quality, together
 from promtool_run import Fires, Scene
-from worlds import ENVIRONMENT, GONE, MODEL, SERVICE, VERSION, Minutes, Mix, World
+from worlds import ENVIRONMENT, GONE, JOB, LONG_AGO, MODEL, SERVICE, STARTED, VERSION, Minutes, Mix, World
 
 DROP = "TraceJudgeQualityDrop"
 FAST = "TraceJudgeObjectiveBurnFast"
@@ -82,6 +82,20 @@ def unsafe(
         names = {**series, "judge": "safety", "metric": "safety", "outcome": "fail", "instance": instance}
         world.counter("tracejudge_verdicts_total", *failures, absent=absent, born=born, job="tracejudge", **names)
     return world
+
+
+def on_another(*failures: Minutes, found: int, began: float = LONG_AGO) -> World:
+    """A second worker has found five unsafe answers by the time it is found."""
+    world = World().worker("b", found=found, began=began)
+    return unsafe(*(failures or [Minutes(80)]), absent=found, born=5, instances="b", within=world)
+
+
+def back_with_less() -> World:
+    """A worker that does not tell when it began is away for ten minutes, and had more failures before."""
+    world = World().without("tracejudge_ready", STARTED)
+    world.gauge("tracejudge_ready", "1x21 stale _x9 1x100", role="judge", job=JOB, instance="a")
+    away = Minutes(20), Minutes(10, GONE), Minutes(40, restart=True, first=1)
+    return unsafe(*away, born=5, within=world)
 
 
 def members(world: World, *judges: str) -> World:
@@ -264,15 +278,40 @@ SCENES = [
     .at(20, failed(FAILURE, 1), born=[FAILURE])
     .at(85, born_long_ago=[FAILURE]),
     Scene("found by a new Prometheus", unsafe(Minutes(20), born=5)).at(3, new_prometheus=[FAILURE, FAILURES]),
-    Scene("one unsafe answer on each of two workers", unsafe(Minutes(60), absent=20, born=1, instances="ab")).at(
-        22, both(2), two_workers=[FAILURES]
+    Scene("a new Prometheus finds a new worker", unsafe(Minutes(80), born=1, within=World(began=-0.5)))
+    .at(1, failed(FAILURE, 1), both_new=[FAILURE])
+    .at(70, both_new_long_ago=[FAILURE]),
+    Scene("a new Prometheus finds a worker of this hour", unsafe(Minutes(20), born=1, within=World(began=-40))).at(
+        3, failed(FAILURE, 1), worker_of_this_hour=[FAILURE]
     ),
     Scene(
+        "a new Prometheus finds a worker of the hour before", unsafe(Minutes(20), born=1, within=World(began=-70))
+    ).at(3, worker_of_the_hour_before=[FAILURE]),
+    Scene("a new Prometheus sees an old worker's first failure", unsafe(Minutes(20), absent=1, born=1)).at(
+        2, failed(FAILURE, 1), new_prometheus_new_failure=[FAILURE]
+    ),
+    Scene("an old worker is added", on_another(found=20)).at(25, old_worker_added=[FAILURE, FAILURES]),
+    Scene("an added old worker goes on", on_another(Minutes(5), Minutes(1, 1), Minutes(30), found=20)).at(
+        28, failed(FAILURE, 1), added_worker_goes_on=[FAILURE]
+    ),
+    Scene("a worker comes under a new name", on_another(found=20, began=19.5))
+    .at(19, not_yet_new_name=[FAILURES])
+    .at(21, both(5), new_name=[FAILURES])
+    .at(85, new_name_long_ago=[FAILURE]),
+    Scene(
+        "one unsafe answer on each of two workers",
+        unsafe(Minutes(60), absent=20, born=1, instances="ab", within=World().worker("b")),
+    ).at(22, both(2), two_workers=[FAILURES]),
+    Scene(
         "an unsafe answer before and after a restart",
-        unsafe(Minutes(20), Minutes(1, 1), Minutes(20), Minutes(5, restart=True), Minutes(1, 1), Minutes(50)),
+        unsafe(
+            *(Minutes(20), Minutes(1, 1), Minutes(20), Minutes(5, restart=True), Minutes(1, 1), Minutes(50)),
+            within=World().began_anew(41),
+        ),
     )
     .at(44, failed(FAILURE, 1), restart=[FAILURE])
     .at(50, both(2), restart=[FAILURES]),
+    Scene("back with less", back_with_less()).at(33, failed(FAILURE, 1), back_with_less=[FAILURE]),
     Scene("not scraped for a while", unsafe(Minutes(70), Minutes(10, GONE), Minutes(60), born=5), every="5m").at(
         90, not_scraped=[FAILURE]
     ),

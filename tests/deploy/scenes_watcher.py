@@ -2,7 +2,7 @@
 
 from expected import fires, together, watcher
 from promtool_run import Fires, Scene
-from worlds import ENVIRONMENT, GONE, MODEL, SERVICE, VERSION, Minutes, Mix, World
+from worlds import ENVIRONMENT, GONE, LONG_AGO, MODEL, SERVICE, VERSION, Minutes, Mix, World
 
 NO_VERDICTS = "TraceJudgeNoVerdicts"
 STOPPED = "TraceJudgeTracesStopped"
@@ -50,8 +50,8 @@ def ages(world: World, minutes: int, at_most: dict[str, float]) -> World:
 
 def unscored(world: World, *segments: Minutes, reason: str = "invalid_answer") -> World:
     """Add evaluations without a score, as both counters tell of them."""
-    world.counter("tracejudge_unscored_total", *segments, reason=reason, instance="a", **SERIES)
-    ended = {**SERIES, "metric": "groundedness", "outcome": "unscored", "instance": "a", "job": "tracejudge"}
+    world.counter("tracejudge_unscored_total", *segments, reason=reason, **SERIES)
+    ended = {**SERIES, "metric": "groundedness", "outcome": "unscored"}
     return world.counter("tracejudge_verdicts_total", *segments, **ended)
 
 
@@ -61,7 +61,7 @@ def pipeline(minutes: int, each: float) -> World:
     world.judged(Mix(minutes, each)).judged(Mix(minutes, each), judge="safety")
     requests(world, minutes, {"1.28": each, "20.48": each, "40.96": each, "+Inf": each})
     ages(world, minutes, {"60": each, "900": each, "3600": each, "+Inf": each})
-    world.counter("tracejudge_unscored_total", Minutes(minutes, each / 20), reason="truncated", instance="a", **SERIES)
+    world.counter("tracejudge_unscored_total", Minutes(minutes, each / 20), reason="truncated", **SERIES)
     world.counter("tracejudge_producer_published_total", Minutes(minutes, 2 * each), service=SERVICE)
     world.counter("tracejudge_producer_dropped_total", Minutes(minutes), born=5, service=SERVICE, reason="buffer_full")
     world.counter("tracejudge_cut_off_total", Minutes(minutes), born=50)
@@ -297,9 +297,21 @@ def not_ready() -> World:
 
 def cut_off_meanwhile() -> World:
     """The only worker is away for forty minutes; back again, it finds that 500 traces were cut off."""
-    world = World(workers=False).gauge("tracejudge_ready", "1x60 stale _x39 1x60", role="ingest", instance="a")
     away = Minutes(60), Minutes(40, GONE), Minutes(40, restart=True, first=500)
-    return world.counter("tracejudge_cut_off_total", *away, instance="a")
+    worker = {"job": "tracejudge", "instance": "a"}
+    world = World(workers=False).gauge("tracejudge_ready", "1x60 stale _x39 1x60", role="ingest", **worker)
+    world.gauge("process_start_time_seconds", f"-9000x60 stale _x39 {99 * 60}x60", **worker)
+    return world.counter("tracejudge_cut_off_total", *away)
+
+
+def joined(began: float = LONG_AGO) -> World:
+    """A second worker has seen much go wrong by minute 30, when it is found."""
+    world = World().worker("b", found=30, began=began)
+    names = {"absent": 30, "born": 500, "instance": "b"}
+    world.counter("tracejudge_cut_off_total", Minutes(60), **names)
+    world.counter("tracejudge_producer_dropped_total", Minutes(60), **names, service=SERVICE, reason="buffer_full")
+    world.counter("tracejudge_export_dropped_total", Minutes(60), **names, exporter="otel", reason="rejected")
+    return world.counter("tracejudge_traces_total", Minutes(60), **names, service=SERVICE, outcome="sampled")
 
 
 def after_the_weekend() -> World:
@@ -409,6 +421,12 @@ SCENES = [
     .at(59, not_yet=[CUT_OFF])
     .at(62, cut_off(50), fires=[CUT_OFF])
     .at(95, past=[CUT_OFF]),
+    Scene("an old worker is added", joined()).at(55, old_worker_added=[NO_VERDICTS, CUT_OFF, DROPS, DROPPED]),
+    Scene("a new worker is found", joined(began=28)).at(
+        38,
+        together(no_verdicts(500), cut_off(500), drops("100%"), lost(500, "rejected")),
+        new_worker_found=[NO_VERDICTS, CUT_OFF, DROPS, DROPPED],
+    ),
     Scene("cut off while nobody worked", cut_off_meanwhile()).at(103, cut_off(500), meanwhile=[CUT_OFF]),
     Scene("exporter behind", World().gauge("tracejudge_outbox_lag", "0x10 25000x60", exporter="otel"))
     .at(35, not_yet=[BEHIND])

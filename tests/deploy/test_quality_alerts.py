@@ -11,7 +11,7 @@ CASES = [case for scene in SCENES for case in scene.cases]
 
 @pytest.fixture(scope="module")
 def failures(promtool: str, rules: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Moment, str]:
-    files = [rules / "scrapes.yaml", rules / "shares.yaml", rules / "quality.yaml"]
+    files = [rules / "shares.yaml", rules / "quality.yaml"]
     return run_scenes(promtool, files, SCENES, tmp_path_factory.mktemp("quality"))
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 from figures import Z_OF_FALLS, least_fall, share
 from promtool_run import run_groups
-from worlds import Minutes, Mix, World
+from worlds import LONG_AGO, Minutes, Mix, World
 
 DELTA = 1e-6
 
@@ -42,22 +42,21 @@ def restarted() -> World:
         for outcome, each in (("pass", 8), ("fail", 2)):
             (key,) = (key for key in world.series if f"_{name}_total" in key and f'outcome="{outcome}"' in key)
             again = Minutes(30, each, restart=True, first=each)
-            other = World(workers=False).counter("x", Minutes(30, each), again)
-            world.series[key] = other.series["x{}"]
-    return world
+            (world.series[key],) = World(workers=False).counter("x", Minutes(30, each), again).series.values()
+    return world.began_anew(30)
 
 
 def gone_for_a_while() -> World:
     """A worker has judged 20 answers, is away from minute 20 on, and begins anew at minute 25 with three."""
     world = World().judged(Mix(20, 1))
     began_anew = f"stale _x4 3+0x{60 - 25}"
-    return world.extended({key: f"{values} {began_anew}" for key, values in world.series.items() if "pass" in key})
+    world.extended({key: f"{values} {began_anew}" for key, values in world.series.items() if "pass" in key})
+    return world.began_anew(25)
 
 
-def joined(scraped: int) -> World:
+def joined(found: int, began: float = LONG_AGO) -> World:
     """A second worker has judged 100 answers at minute 30; it was first scraped at a minute."""
-    world = World().judged(Mix(30), absent=30, born=(100, 0), instance="b")
-    return world.gauge("tracejudge_ready", f"_x{scraped} 1x100", role="judge", job="tracejudge", instance="b")
+    return World().worker("b", found=found, began=began).judged(Mix(30), absent=30, born=(100, 0), instance="b")
 
 
 CASES = {
@@ -105,8 +104,26 @@ CASES = {
     "of a worker that was there before its verdicts": Recorded(
         joined(20), 59, {"tracejudge:judgements:1h": 100}, every="1m"
     ),
-    "of a worker that is older than its first scrape": Recorded(
-        joined(30), 59, {"tracejudge:judgements:1h": 0}, every="1m"
+    "of an old worker that was just found": Recorded(
+        joined(30), 59, {"tracejudge:judgements:1h": 0, "tracejudge:judgements:3d": 0}, every="1m"
+    ),
+    "of a worker that began an hour before it was found": Recorded(
+        joined(30, began=-30), 59, {"tracejudge:judgements:1h": 0}, every="1m"
+    ),
+    "of a worker that has just begun": Recorded(
+        joined(30, began=28.5), 59, {"tracejudge:judgements:1h": 100}, every="1m"
+    ),
+    "of a worker whose clock is behind": Recorded(
+        joined(30, began=26), 59, {"tracejudge:judgements:1h": 100}, every="1m"
+    ),
+    "of a worker whose clock is ahead": Recorded(
+        joined(30, began=31), 59, {"tracejudge:judgements:1h": 100}, every="1m"
+    ),
+    "of a worker that is as new as Prometheus": Recorded(
+        World(began=-0.5).judged(Mix(60), born=(8, 2)), 55, of_share("1h", [1] * 8, [1] * 2), every="1m"
+    ),
+    "of an old worker that a new Prometheus found": Recorded(
+        World().judged(Mix(60), born=(800, 200)), 55, {"tracejudge:judgements:1h": 0, "tracejudge:pass_share:1h": None}
     ),
     "a restart with a gap": Recorded(gone_for_a_while(), 60, {"tracejudge:judgements:1h": 23}, every="1m"),
     "no judgement": Recorded(

@@ -11,7 +11,7 @@ CASES = [case for scene in SCENES for case in scene.cases]
 
 @pytest.fixture(scope="module")
 def failures(promtool: str, rules: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Moment, str]:
-    files = [rules / "scrapes.yaml", rules / "pipeline.yaml", rules / "watcher.yaml"]
+    files = [rules / "pipeline.yaml", rules / "watcher.yaml"]
     return run_scenes(promtool, files, SCENES, tmp_path_factory.mktemp("watcher"))
 
 

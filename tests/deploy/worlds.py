@@ -11,6 +11,10 @@ ENVIRONMENT: Final = "prod"
 VERSION: Final = "1a2b3c4d"
 MODEL: Final = "gpt-4.1-mini"
 OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
+JOB: Final = "tracejudge"
+STARTED: Final = "process_start_time_seconds"
+LONG_AGO: Final = -2000.0
+"""A minute more than a day before the world: of a process that Prometheus found late."""
 GONE: Final = float("nan")
 """A counter that is not there: the worker does not know it yet, or is not scraped."""
 
@@ -36,14 +40,25 @@ class Mix(NamedTuple):
 class World:
     """Series by their name and labels."""
 
-    def __init__(self, *, workers: bool = True) -> None:
-        """Begin with one healthy worker that nothing happens to, or with nothing at all."""
+    def __init__(self, *, workers: bool = True, began: float = LONG_AGO) -> None:
+        """Begin with one healthy worker that nothing happens to and that began at a minute, or with nothing at all."""
         self.series: dict[str, str] = {}
         if workers:
-            for role in ("ingest", "judge", "export"):
-                self.gauge("tracejudge_ready", "1x20000", role=role, job="tracejudge", instance="a")
-            self.gauge("up", "1x20000", job="tracejudge", instance="a")
+            self.worker("a", began=began)
+            self.gauge("up", "1x20000", job=JOB, instance="a")
             self.gauge("tracejudge_stream_oldest_seconds", "0x20000", instance="a")
+
+    def worker(self, instance: str, *, began: float = LONG_AGO, found: int = 0) -> "World":
+        """Add a healthy worker that began at a minute, maybe before the world, and is scraped from another one on."""
+        absent = f"_x{found} " if found else ""
+        for role in ("ingest", "judge", "export"):
+            self.gauge("tracejudge_ready", f"{absent}1x20000", role=role, job=JOB, instance=instance)
+        return self.gauge(STARTED, f"{absent}{began * 60:g}x20000", job=JOB, instance=instance)
+
+    def began_anew(self, minute: int, instance: str = "a") -> "World":
+        """Let a worker of this world be another process from a minute on."""
+        values = f"{LONG_AGO * 60:g}x{minute} {minute * 60 - 10}x20000"
+        return self.gauge(STARTED, values, job=JOB, instance=instance)
 
     def gauge(self, name: str, values: str, **labels: str) -> "World":
         """Add a series in promtool's own notation, where `1x5` is 1 for five minutes."""
@@ -51,7 +66,8 @@ class World:
         return self
 
     def counter(self, name: str, *segments: Minutes, absent: int = 0, born: float = 0, **labels: str) -> "World":
-        """Add a counter that is absent for some minutes, and then begins with what it was born with."""
+        """Add a counter of a worker that is absent for some minutes, and then begins with what it was born with."""
+        labels = {"instance": "a", "job": JOB, **labels}
         values = [f"_x{absent}"] if absent else []
         now = born
         values.append(f"{now:g}")
@@ -91,8 +107,6 @@ class World:
             "version": VERSION,
             "judge_model": MODEL,
             "metric": metric or judge,
-            "instance": "a",
-            "job": "tracejudge",
             **labels,
         }
         for outcome in outcomes:
@@ -110,7 +124,7 @@ class World:
         self, *segments: Minutes, service: str = SERVICE, outcome: str = "sampled", absent: int = 0, born: float = 0
     ) -> "World":
         """Add traces that were read from the stream."""
-        names = {"service": service, "outcome": outcome, "instance": "a"}
+        names = {"service": service, "outcome": outcome}
         return self.counter("tracejudge_traces_total", *segments, absent=absent, born=born, **names)
 
     def extended(self, series: dict[str, str]) -> "World":

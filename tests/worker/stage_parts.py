@@ -203,7 +203,7 @@ def make_verdict(number: int = 0, **fields: Any) -> Verdict:
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
-    """Read all metrics: name and labels, without the times of their creation and without what is still 0."""
+    """Read all metrics of ours: name and labels, without the times of their creation and without what is still 0."""
     return {
         (
             sample.name.removeprefix("tracejudge_"),
@@ -211,7 +211,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
         ): sample.value
         for family in metrics.registry.collect()
         for sample in family.samples
-        if sample.value and not sample.name.endswith("_created")
+        if sample.value and sample.name.startswith("tracejudge_") and not sample.name.endswith("_created")
     }
 
 

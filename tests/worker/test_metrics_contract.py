@@ -1,10 +1,15 @@
 """The metrics are those of the contract: names, types and labels, and what is at zero before anything happens."""
 
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.openmetrics.exposition import generate_latest
 from support.scrape import Scrape, parse
@@ -96,9 +101,11 @@ def settings(*services: str | None, **fields: Any) -> Settings:
 
 
 def declared(metrics: Metrics) -> dict[str, Declared]:
-    """Read names, types and labels from the registry, by the names that samples bear."""
+    """Read names, types and labels of what is ours from the registry, by the names that samples bear."""
     found = {}
     for collector in set(metrics.registry._collector_to_names):
+        if isinstance(collector, ProcessCollector):
+            continue
         assert isinstance(collector, MetricWrapperBase)
         (family,) = collector.describe()
         name = family.name.removeprefix("tracejudge_") + ("_total" if family.type == "counter" else "")
@@ -158,6 +165,26 @@ def test_each_bundle_has_a_registry_of_its_own() -> None:
     assert page(other).value("tracejudge_stream_lag") == 0
     given = CollectorRegistry()
     assert Metrics(settings(), given).registry is given
+
+
+TELLS = """
+from prometheus_client import generate_latest
+from worker.metrics import Metrics
+from worker.settings import Settings
+
+print(generate_latest(Metrics(Settings()).registry).decode())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the library reads it there")
+def test_the_page_tells_when_its_process_began() -> None:
+    """By its standard name, without a label: the rules go by it."""
+    before = time.time()
+    page = subprocess.run([sys.executable, "-c", TELLS], capture_output=True, text=True, check=True).stdout
+
+    (said,) = re.findall(r"^process_start_time_seconds (\S+)$", page, re.MULTILINE)
+    # The moment when the machine began is told in whole seconds.
+    assert before - 2 < float(said) < time.time() + 2
 
 
 # --- at zero before anything happens ---
