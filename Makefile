@@ -21,7 +21,7 @@ demo: $(READY) ## Sample traffic through a real Redis and a real worker, about 3
 	$(BIN)/tracejudge demo
 
 test: $(READY) ## The whole test suite
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 check: $(READY) ## Lint, format, types, generated files, documentation
 	$(BIN)/ruff check .
