@@ -14,8 +14,13 @@ import pytest
 from redis import Redis
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
+from support.ports import own_part
 
+from worker import embedded
 from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
+
+# A server that is down must find its port free when it comes back, whatever another process of the suite has started.
+embedded._PORTS = own_part(embedded._PORTS)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self, TypeVar
 
-from worker.embedded import free_port
+from support.ports import free_port
 
 __all__ = ["Program", "free_port", "wait_until"]
 

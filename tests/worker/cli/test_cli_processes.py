@@ -1,5 +1,6 @@
 """The command as a process of its own: as the first one of a container, and on an output that cannot show all."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -35,7 +36,7 @@ def test_as_first_process_it_ends_on_sigterm_before_it_has_begun(tmp_path: Path)
 
             def ended() -> bool:
                 # Until it has come to its first line, the kernel throws the signal away.
-                if outside.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(first, signal.SIGTERM)
                 return outside.poll() is not None
 

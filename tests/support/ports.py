@@ -1,0 +1,39 @@
+"""Ports for servers of tests. Each test process has its own, none given again soon: a server may go down and come back."""
+
+import contextlib
+import itertools
+import os
+import random
+import socket
+
+HOST = "127.0.0.1"
+PORTS = range(10_000, 19_600)
+"""Below those of outgoing connections, and of embedded servers of Redis."""
+PROCESSES = 8
+
+
+def own_part(ports: range) -> range:
+    """Choose what belongs to this test process, of up to eight of one run."""
+    place = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PROCESSES
+    share = len(ports) // PROCESSES
+    return ports[place * share : (place + 1) * share]
+
+
+def _dealt(ports: range) -> "itertools.cycle[int]":
+    # From somewhere within: another run of the suite may go on beside.
+    begin = random.randrange(len(ports))
+    return itertools.cycle([*ports[begin:], *ports[:begin]])
+
+
+_ports = _dealt(own_part(PORTS))
+
+
+def free_port() -> int:
+    """Give a port where nobody listens now, and that was not given for the last thousand times."""
+    for port in itertools.islice(_ports, len(PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            # As servers do: what earlier connections left in TIME_WAIT takes no port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+            return port
+    raise AssertionError("no free port: end what listens on those of this process")
