@@ -1,4 +1,4 @@
-"""Ports for servers of tests. Each test process has its own, none given again soon: a server may go down and come back."""
+"""Ports for servers of tests. Each test process has its own, and none comes again soon: a server may be down a while."""
 
 import contextlib
 import itertools
