@@ -1,4 +1,4 @@
-"""Ports for servers of tests. Each test process has its own, and none comes again soon: a server may be down a while."""
+"""Ports for servers of tests: each test process has its own, and none comes again soon, for a server may be down."""
 
 import contextlib
 import itertools
