@@ -84,7 +84,9 @@ class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
         if "judge" not in self._runtime.settings.roles:
             # Wake-ups are for workers that judge; taken here they would be lost.
             parent.app.amqp.queues.deselect(self._runtime.settings.queue)
-        self._hurried = False
+        self._signals = 0
+        self._is_stopping = False
+        self._early: threading.Thread | None = None
         super().__init__(parent)
 
     def start(self, parent: Any) -> None:
@@ -94,21 +96,37 @@ class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
         except SettingsError as error:
             parent.app.tracejudge_status = _REFUSED
             _refuse(str(error))
+        # Celery's own handling of a second signal cannot stop threads, and breaks off the stop of the stages.
+        warm_shutdown = signal.getsignal(signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, partial(self._signalled, warm_shutdown))
         _suit_one_busy_loop()
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
         """Stop them in order; Celery stops its consumer before and its pool after."""
-        # Celery's own handling of a second signal cannot stop threads, and breaks off this very function.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._hurry)
-        self._runtime.stop()
+        self._is_stopping = True
+        if self._early is None:
+            self._runtime.stop()
+        else:
+            self._early.join()
 
-    def _hurry(self, *_: object) -> None:
-        """End at once at the second signal, and whatever is still under way at the third."""
-        if self._hurried:
-            os._exit(1)
-        self._hurried = True
+    def _signalled(self, warm_shutdown: Any, *details: Any) -> None:
+        """Stop in order at the first signal, at once at the second; end whatever is still under way at the third."""
+        self._signals += 1
+        match self._signals:
+            case 1:
+                warm_shutdown(*details)
+            case 2:
+                self._hurry()
+            case _:
+                os._exit(1)
+
+    def _hurry(self) -> None:
         self._runtime.hurry()
+        if not self._is_stopping:
+            # Celery comes to `stop` up to seconds after the first signal.
+            self._early = threading.Thread(target=self._runtime.stop, name="early-stop", daemon=True)
+            self._early.start()
         # Leases are given back within moments; an exporter may hang on its receiver, and the outbox keeps what it has.
         last_resort = threading.Timer(_HURRY_S, os._exit, (1,))
         last_resort.daemon = True

@@ -138,6 +138,7 @@ class Runtime:
         grace, and leases are given back; exporters last, so that what was judged meanwhile still leaves.
         """
         began = time.monotonic()
+        log.info("worker stopping", grace_s=self.settings.grace_s)
         self._readiness.end()
         _stop(self._ingest)
         for stage in self._waking:
