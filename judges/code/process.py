@@ -79,8 +79,8 @@ class Process(asyncio.Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended or was killed, as far as this loop has heard."""
-        return self._transport is None or self._transport.is_closing()
+        """Whether it has ended or was killed; also if the loop has not heard of it yet."""
+        return self._transport is None or self._transport.is_closing() or self._has_ended()
 
     async def ask(self, message: bytes, limit_s: float) -> bytes:
         """Send a message and wait for the answer.
@@ -147,6 +147,15 @@ class Process(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """Tell whoever waits."""
         self._fail(EndedError())
+
+    def _has_ended(self) -> bool:
+        if not hasattr(os, "waitid"):
+            return False  # macOS before Python 3.13: the loop will hear of it
+        try:
+            # Looked at and left to be waited for: its number stays its own until it is killed with its group.
+            return os.waitid(os.P_PID, self._program.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True  # somebody has waited for it, or nobody is to: SIGCHLD is ignored
 
     def _fail(self, error: Exception) -> None:
         if self._answer is not None and not self._answer.done():
