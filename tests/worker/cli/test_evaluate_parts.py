@@ -29,9 +29,10 @@ from worker.cli.evaluate.order import in_order
 from worker.cli.evaluate.output import Output
 from worker.cli.options import PATIENCE_S
 from worker.ingest.entries import TraceEntry
-from worker.limits.gate import Gate, Timing
+from worker.limits.gate import Gate
 from worker.limits.model import LimitedModel
 from worker.limits.retries import Retries, RetryBudget
+from worker.limits.timing import Timing
 from worker.metrics import Metrics
 from worker.settings import Settings
 

@@ -17,7 +17,8 @@ from judges.models.model import (
     RateLimitedError,
 )
 from judges.models.quota import Quota, Window
-from worker.limits.gate import Gate, Timing
+from worker.limits.gate import Gate
+from worker.limits.timing import Timing
 
 OK = ChatResponse("yes")
 AWAY = ModelUnavailableError("away")

@@ -24,9 +24,10 @@ from judges.models.model import (
 from judges.models.scripted import ScriptedModel, Step
 from judges.prompt import Message
 from tracejudge import Trace
-from worker.limits.gate import Gate, Timing
+from worker.limits.gate import Gate
 from worker.limits.model import LimitedModel
 from worker.limits.retries import Retries
+from worker.limits.timing import Timing
 from worker.metrics import Metrics
 from worker.settings import Settings
 
