@@ -85,22 +85,27 @@ class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
             # Wake-ups are for workers that judge; taken here they would be lost.
             parent.app.amqp.queues.deselect(self._runtime.settings.queue)
         self._signals = 0
+        self._is_running = False
         self._is_stopping = False
         self._early: threading.Thread | None = None
         super().__init__(parent)
 
     def start(self, parent: Any) -> None:
         """Start reading, judging and exporting."""
+        # Celery's own handling of a second signal cannot stop threads, and breaks off the stop of the stages.
+        # Before they start: a first signal that Celery took by itself would not be counted.
+        warm_shutdown = signal.getsignal(signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, partial(self._signalled, warm_shutdown))
         try:
             self._runtime.start()
         except SettingsError as error:
             parent.app.tracejudge_status = _REFUSED
             _refuse(str(error))
-        # Celery's own handling of a second signal cannot stop threads, and breaks off the stop of the stages.
-        warm_shutdown = signal.getsignal(signal.SIGTERM)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, partial(self._signalled, warm_shutdown))
         _suit_one_busy_loop()
+        self._is_running = True
+        if self._signals > 1:
+            self._hurry()
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
         """Stop them in order; Celery stops its consumer before and its pool after."""
@@ -117,13 +122,15 @@ class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
             case 1:
                 warm_shutdown(*details)
             case 2:
-                self._hurry()
+                # What is being started is stopped when it is complete.
+                if self._is_running:
+                    self._hurry()
             case _:
                 os._exit(1)
 
     def _hurry(self) -> None:
         self._runtime.hurry()
-        if not self._is_stopping:
+        if not self._is_stopping and self._early is None:
             # Celery comes to `stop` up to seconds after the first signal.
             self._early = threading.Thread(target=self._runtime.stop, name="early-stop", daemon=True)
             self._early.start()

@@ -1,21 +1,47 @@
 """Stopping: what runs may end within the grace, the rest is given back at once."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging_parts import MODEL, Desks, assert_settled, choose, failing, holders, ids, judged, output, ready, refuse
+from judging_parts import (
+    MODEL,
+    Desk,
+    Desks,
+    assert_settled,
+    choose,
+    failing,
+    holders,
+    ids,
+    judged,
+    output,
+    ready,
+    refuse,
+)
 from stage_parts import Ground
 from support.processes import wait_until
 
 from judges.models.model import ModelSettings
+from worker.judging import judging as judging_module
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is cancelled has its leases given back, also on a machine that takes its time."""
+    monkeypatch.setattr(judging_module, "_CANCEL_S", 60.0)
+
+
+def once_it_stops(worker: Desk, step: Callable[[], object]) -> None:
+    """Have something done in the event loop as soon as the stop has begun: it shuts the gate first."""
+    worker.gate.shut = step
 
 
 def test_what_runs_may_end_within_the_grace(ground: Ground, desk: Desks) -> None:
     (batch_id,) = choose(ground, 2)
     worker = desk()
     worker.begin(batch_id)
-    threading.Timer(0.1, worker.model.answers.set).start()
+    once_it_stops(worker, worker.model.answers.set)
     worker.judging.stop(60)
     assert worker.judging.held == 0
     assert_settled(ground, scored=2)
@@ -26,7 +52,8 @@ def test_a_stopped_worker_gives_its_leases_back_at_once(ground: Ground, desk: De
     worker = desk(failing(2))
     worker.model.hung = {output(1), output(2)}
     worker.judging.run(batch_ids[0])
-    wait_until(lambda: worker.judging.held == 2, what="the end of one")
+    wait_until(lambda: worker.judging.held == len(ground.batches()) == 2, what="the end of one")
+    worker.rest()
     worker.judging.stop(0.05)
     assert (judged(ground), holders(ground), worker.judging.held) == (ids(0), {}, 0)
     assert ready(ground) == [batch_id for batch_id in batch_ids if batch_id in ground.batches()]
@@ -49,7 +76,7 @@ def test_a_worker_in_a_hurry_does_not_wait_for_what_runs(ground: Ground, desk: D
     (batch_id,) = choose(ground, 1)
     worker = desk()
     worker.begin(batch_id)
-    threading.Timer(0.1, worker.judging.hurry).start()
+    once_it_stops(worker, worker.judging.hurry)
     worker.judging.stop(100)
     assert (ready(ground), holders(ground)) == ([batch_id], {})
 
@@ -60,9 +87,34 @@ def test_while_it_stops_a_worker_takes_nothing_more(ground: Ground, desk: Desks)
     worker.gate.limit = 1
     worker.begin(ready(ground)[0])
     assert (worker.judging.held, len(ready(ground))) == (2, 2)
-    threading.Timer(0.1, worker.model.answers.set).start()
+    once_it_stops(worker, worker.model.answers.set)
     worker.judging.stop(60)
     assert (len(judged(ground)), len(ready(ground)), holders(ground)) == (2, 2, {})
+
+
+def test_what_is_being_taken_as_the_stop_begins_is_given_back_too(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (batch_id,) = choose(ground, 1)
+    worker = desk()
+    worker.model.answers.clear()
+    take, cancel_all = worker.judging._taker.take, worker.judging._holdings.cancel_all
+    taken, cancelled = threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        found = take(*arguments, **options)
+        taken.set()
+        assert cancelled.wait(60)
+        return found
+
+    monkeypatch.setattr(worker.judging._taker, "take", slowly)
+    monkeypatch.setattr(worker.judging._holdings, "cancel_all", lambda: (cancel_all(), cancelled.set()))
+    taker = threading.Thread(target=worker.judging.run, args=(batch_id,))
+    taker.start()
+    assert taken.wait(60)
+    worker.judging.stop(0.05)
+    taker.join(60)
+    assert (ready(ground), holders(ground), worker.judging.held) == ([batch_id], {}, 0)
 
 
 def test_stopping_ends_in_time_though_redis_takes_no_verdicts(

@@ -1,9 +1,10 @@
 """The leases that a process holds, and the tasks that work under them."""
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import structlog
@@ -32,11 +33,30 @@ class Holdings:
         self._cancel = cancel
         self._lock = threading.Lock()
         self._held: dict[str, tuple[Held, Task | None]] = {}
+        self._takes = 0
+        self._ending = False
         self._renewed_at = time.monotonic()
 
     def __len__(self) -> int:
         """Count batches."""
         return len(self._held)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a lease is held, or may be by the answer of Redis that somebody waits for."""
+        with self._lock:
+            return bool(self._held or self._takes)
+
+    @contextlib.contextmanager
+    def taking(self) -> Iterator[None]:
+        """Let it be known that leases are being taken, until they are added."""
+        with self._lock:
+            self._takes += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._takes -= 1
 
     def add(self, held: Held) -> None:
         """Note a lease that was taken. Had our own one lapsed meanwhile, what works under that one ends."""
@@ -47,12 +67,13 @@ class Holdings:
             self._cancel(older)
 
     def begin(self, held: Held, task: Task) -> None:
-        """Note who works under a lease; one that is not ours any more is not worked under."""
+        """Note who works under a lease; one that is not ours any more, or comes after the end, is not worked under."""
         with self._lock:
             holding, _ = self._held.get(held.batch_id, (None, None))
             if holding == held:
                 self._held[held.batch_id] = (held, task)
-        if holding != held:
+            is_over = self._ending or holding != held
+        if is_over:
             self._cancel(task)
 
     def remove(self, held: Held) -> None:
@@ -63,8 +84,9 @@ class Holdings:
                 del self._held[held.batch_id]
 
     def cancel_all(self) -> None:
-        """End all work."""
+        """End all work, also under leases that are being taken now."""
         with self._lock:
+            self._ending = True
             tasks = [task for _, task in self._held.values() if task is not None]
         for task in tasks:
             self._cancel(task)

@@ -160,9 +160,9 @@ class Judging:
         self._stopping = True
         for lane in self._lanes.values():
             self._loop.call(lane.limits.shut)
-        self._until_nothing_is_held(grace_s, unless=lambda: self._hurried)
+        _wait_while(lambda: self.held > 0 and not self._hurried, grace_s)
         self._holdings.cancel_all()
-        self._until_nothing_is_held(_CANCEL_S)
+        _wait_while(lambda: self._holdings.awaited, _CANCEL_S)
         with contextlib.suppress(TimeoutError, LoopEndedError):
             # Without Redis the last verdicts cannot be written; their batches stay, and are judged again.
             self._loop.wait(self._evaluations.aclose(), timeout_s=_HURRIED_CLOSE_S if self._hurried else _CLOSE_S)
@@ -174,18 +174,13 @@ class Judging:
         """Let a stop that is waiting for running batches wait no longer; any thread or signal handler may call it."""
         self._hurried = True
 
-    def _until_nothing_is_held(self, seconds: float, unless: Callable[[], bool] = bool) -> None:
-        deadline = time.monotonic() + seconds
-        while self._holdings and time.monotonic() < deadline and not unless():
-            time.sleep(0.02)
-
     def _serve(self, lane: Lane) -> None:
         """Take once for a lane. Whoever sees afterwards that there is room for more queues up behind other lanes."""
         if not lane.begin():
             return
         try:
             # Whether there is more is found out by asking for more.
-            lane.dry = not self._stopping and (room := min(lane.room(), _AT_ONCE)) > 0 and self._take(lane, room) == 0
+            lane.dry = (room := min(lane.room(), _AT_ONCE)) > 0 and self._take(lane, room) == 0
         except StoreError as error:
             lane.dry = True
             log.warning("batches left to the sweeper", judge_model=lane.judge_model, error=str(error))
@@ -209,11 +204,14 @@ class Judging:
         return frozenset() if asked is None else self._leases.judge_models() - asked - self._lanes.keys()
 
     def _take(self, lane: Lane, limit: int, made_before_ms: int | None = None) -> int:
-        found, works = self._taker.take(lane, limit, made_before_ms=made_before_ms)
-        for work in works:
-            lane.enter(work.evaluations, work.evaluations * work.bytes_each)
-            self._holdings.add(work.held)
-            self._loop.call(partial(self._begin, work))
+        with self._holdings.taking():
+            if self._stopping:
+                return 0
+            found, works = self._taker.take(lane, limit, made_before_ms=made_before_ms)
+            for work in works:
+                lane.enter(work.evaluations, work.evaluations * work.bytes_each)
+                self._holdings.add(work.held)
+                self._loop.call(partial(self._begin, work))
         return found
 
     def _begin(self, work: Work) -> None:
@@ -279,3 +277,9 @@ class Judging:
                 await asyncio.to_thread(self._holdings.renew)
             except Exception as error:  # noqa: BLE001 - were this to end, all leases would lapse unseen
                 log.warning("leases not renewed", error=type(error).__name__)
+
+
+def _wait_while(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
