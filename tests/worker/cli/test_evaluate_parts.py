@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import threading
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -86,6 +87,23 @@ def test_what_is_ready_is_kept_when_it_is_cancelled() -> None:
 
     asyncio.run(run())
     assert kept == [0, 2]
+
+
+def test_what_becomes_ready_in_the_moment_of_the_cancelling_is_kept() -> None:
+    kept = list[str]()
+
+    async def run() -> None:
+        ready = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(in_order(each([0]), lambda _: ready, kept.append, window=2))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        ready.set_result("paid for")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert kept == ["paid for"]
 
 
 @pytest.mark.parametrize("where", ["keeping", "working", "reading"])
@@ -302,6 +320,33 @@ def test_reading_ends_with_who_reads() -> None:
             return await anext(found)
 
     assert asyncio.run(first()) == Line(1, b"line", 5)
+
+
+def test_a_loop_that_has_ended_meanwhile_is_no_fault_of_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, has_ended, faults = list[threading.Thread](), threading.Event(), list[object]()
+    monkeypatch.setattr(threading, "excepthook", faults.append)
+
+    async def broken_off() -> None:
+        loop = asyncio.get_running_loop()
+        hand_over, begins = loop.call_soon_threadsafe, asyncio.Event()
+
+        def late(*arguments: Any) -> Any:
+            reader.append(threading.current_thread())
+            hand_over(begins.set)
+            has_ended.wait(60)
+            return hand_over(*arguments)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", late)
+        async with contextlib.aclosing(lines(io.BytesIO(), 10)) as found:
+            first = asyncio.ensure_future(anext(found))
+            await begins.wait()
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+
+    asyncio.run(broken_off())
+    has_ended.set()
+    reader[0].join(60)
+    assert (reader[0].is_alive(), faults) == (False, [])
 
 
 def test_a_trace_is_read_as_the_worker_reads_it() -> None:

@@ -60,14 +60,14 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
     def read() -> None:
         last: OSError | None = None
-        try:
-            if not all(map(put, split_lines(source, max_bytes))):
-                return
-        except OSError as error:
-            last = error
-        except (RuntimeError, ValueError):
-            return  # The loop or the file is closed: nobody asks any more.
-        put(last)
+        # Of a loop or a file that is closed: nobody asks any more, at whatever step this is.
+        with contextlib.suppress(RuntimeError, ValueError):
+            try:
+                if not all(map(put, split_lines(source, max_bytes))):
+                    return
+            except OSError as error:
+                last = error
+            put(last)
 
     threading.Thread(target=read, name="tracejudge-lines", daemon=True).start()
     try:
