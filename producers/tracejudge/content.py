@@ -41,6 +41,10 @@ class Content:
         self._changes = bool(settings.redact) or not settings.content
         # An entry no longer than both caps holds nothing to cut: no look into it is needed.
         self._short_bytes = min(settings.max_field_bytes, settings.max_trace_bytes)
+        if settings.redact:
+            # Only where it is asked for: its patterns take time to compile. And not at the first text, as forks wait
+            # for what is loaded while this is made.
+            import tracejudge.redaction  # noqa: F401, PLC0415
 
     def prepare(self, record: Trace | LateFeedback) -> Raw:
         """Give what may travel of a record, as JSON.
@@ -62,7 +66,7 @@ class Content:
         if len(payload) > self._short_bytes:
             replace_structures(record)
         if settings.redact:
-            from tracejudge.redaction import redact_record  # noqa: PLC0415 - its patterns take time to compile
+            from tracejudge.redaction import redact_record  # noqa: PLC0415 - in memory already
 
             redact_record(record, settings.redact)
         payload = _encode(record)

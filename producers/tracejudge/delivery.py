@@ -164,7 +164,8 @@ class Delivery:
         if self._encoding is None:
             with unforked_import():
                 from tracejudge.encoding import Encoding  # noqa: PLC0415
-            self._encoding = Encoding(self._settings)
+
+                self._encoding = Encoding(self._settings)
         outcome = self._encoding.encode(item)
         if isinstance(outcome, Reason):
             what = "A trace" if item.kind is Kind.TRACE else "Feedback"

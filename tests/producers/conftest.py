@@ -26,7 +26,7 @@ def _ends_with_nothing_swallowed(request: pytest.FixtureRequest, monkeypatch: py
     tracejudge.shutdown(timeout=0.2)
     api._Current.client = None
     if client is not None and (thread := client._delivery._thread) is not None:
-        thread.join(10)  # else what it still says or swallows is the next test's
+        thread.join(60)  # else what it still says or swallows is the next test's
     if request.node.get_closest_marker("swallows") is not None:
         assert swallowed, "marked with swallows, but nothing was"
     elif swallowed:
@@ -57,7 +57,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., StartedSdk]]
 
     def started(*, server: RedisServer | None = None, **arguments: Any) -> StartedSdk:
         server = server or request.getfixturevalue("sdk_redis")
-        given = {"service": "shop", "redis_url": server.url, "prefix": f"t{secrets.token_hex(4)}"}
+        given = {"service": "shop", "redis_url": server.patient_url, "prefix": f"t{secrets.token_hex(4)}"}
         tracejudge.init(**{**given, **arguments})
         client = api._Current.client
         assert client is not None

@@ -11,6 +11,9 @@ import redis
 from sdk_entries import StoredEntry, stored_entry
 from sdk_servers import RedisServer
 
+LONGEST_S = 100
+"""Longer than any wait in a program, shorter than pytest's own for a test."""
+
 PATIENT = """
 from tracejudge import forking
 forking._LONGEST_IMPORT_S = forking._LONGEST_CONNECT_S = 60
@@ -28,7 +31,7 @@ class Host:
 
     def environment(self) -> dict[str, str]:
         """Give what `tracejudge.init()` needs to reach this Redis."""
-        settings = {"SERVICE": "host", "REDIS_URL": self.server.url, "PREFIX": self.prefix}
+        settings = {"SERVICE": "host", "REDIS_URL": self.server.patient_url, "PREFIX": self.prefix}
         return os.environ | {f"TRACEJUDGE_{name}": value for name, value in settings.items()}
 
     def write(self, name: str, text: str) -> Path:
@@ -46,7 +49,7 @@ class Host:
         """Run a program to its end, which must be a good one without a complaint, and give what it printed."""
         with self.begin(text, *arguments) as program:
             try:
-                output, errors = program.communicate(timeout=60)
+                output, errors = program.communicate(timeout=LONGEST_S)
             finally:
                 program.kill()
         assert errors == "", errors

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import redis
-from support.processes import free_port, wait_until
+from support.processes import PATIENCE_S, free_port, wait_until
 
 
 def redis_binaries() -> list[Path]:
@@ -24,11 +24,16 @@ def redis_binaries() -> list[Path]:
 
 
 class RedisServer:
-    """A Redis that can be killed and started again with what it had confirmed."""
+    """A Redis that can be killed and started again with what it had confirmed.
+
+    Attributes:
+        patient_url: Its URL for clients that give a busy machine a minute for each answer.
+    """
 
     def __init__(self, binary: Path, folder: Path, *, durable: bool = False) -> None:
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.patient_url = f"{self.url}?socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"
         self._binary = binary
         self._folder = folder
         self._persistence = ["--appendonly", "yes", "--appendfsync", "always"] if durable else []
@@ -63,14 +68,19 @@ class _LoopbackServer:
         self.port: int = self._listener.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._open: list[socket.socket] = [self._listener]
+        self._closing = False
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
     def close(self) -> None:
+        self._closing = True
         for one in self._open:
             hang_up(one)
         for thread in self._threads:
             thread.join()
+        # Last: a thread that comes to wait in a socket just now must find it there, and ended.
+        for one in self._open:
+            one.close()
 
     def _accept(self) -> None:
         while True:
@@ -78,20 +88,25 @@ class _LoopbackServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            self._open.append(connection)
+            self._keep(connection)
             thread = threading.Thread(target=self._serve, args=(connection,))
             self._threads.append(thread)
             thread.start()
+
+    def _keep(self, one: socket.socket) -> None:
+        """Have a socket hung up at the end, also when that has begun."""
+        self._open.append(one)
+        if self._closing:
+            hang_up(one)
 
     def _serve(self, connection: socket.socket) -> None:
         raise NotImplementedError
 
 
 def hang_up(one: socket.socket) -> None:
-    """Close a socket so that threads blocked in it return."""
+    """End a socket so that threads blocked in it return, now or when they come to it."""
     with suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
-    one.close()
 
 
 class SilentServer(_LoopbackServer):
@@ -113,7 +128,7 @@ class CuttingProxy(_LoopbackServer):
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, socket.create_connection(("127.0.0.1", self._target_port)) as upstream:
-            self._open.append(upstream)
+            self._keep(upstream)
             with suppress(OSError):
                 self._relay(connection, upstream)
 

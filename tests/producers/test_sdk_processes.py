@@ -15,7 +15,7 @@ from support.processes import free_port, wait_until
 
 WEB = """
 import os, time, tracejudge
-tracejudge.init(exit_timeout_s=30)
+tracejudge.init(exit_timeout_s=60)
 tracejudge.publish(output="preload")
 def application(environ, start_response):
     time.sleep(0.01)  # so that the next request goes to another worker
@@ -63,13 +63,13 @@ def test_gunicorn_with_a_preloaded_app_and_four_workers(host: Host) -> None:
     host.write("web.py", PATIENT + WEB)
     port = free_port()
     options = ["--preload", "--workers", "4", "--bind", f"127.0.0.1:{port}", "--no-control-socket"]
-    with serving(host, "gunicorn", *options, "web:application"):
+    with serving(host, "gunicorn", *options, "web:application"), ThreadPoolExecutor(8) as pool:
         wait_until(lambda: is_up(port), what="the server to be up")
+        workers: set[str] = set()
+        wait_until(lambda: workers.update(pool.map(fetch, [port] * 8, ["/up"] * 8)) or len(workers) > 1, what="two")
         paths = [f"/{number}" for number in range(200)]
-        with ThreadPoolExecutor(8) as pool:
-            workers = set(pool.map(lambda path: fetch(port, path), paths))
+        workers.update(pool.map(fetch, [port] * 200, paths))
     left = host.left()
-    assert len(workers) > 1
     assert [output for output in left.outputs if output != "/up"] == sorted([*paths, "preload"])
     assert len(left.by_producer) >= 1 + len(workers), "the master and each worker"
     left.assert_books_balance()
@@ -80,7 +80,7 @@ import multiprocessing, sys, tracejudge
 def work(number):
     tracejudge.publish(output=str(number))
 def begin():
-    tracejudge.init(exit_timeout_s=30)
+    tracejudge.init(exit_timeout_s=60)
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
     begin()
@@ -104,10 +104,10 @@ def test_a_multiprocessing_pool_delivers_before_it_ends(host: Host, method: str)
 
 TASKS = """
 import celery, tracejudge
-app = celery.Celery("tasks", broker=__import__("os").environ["TRACEJUDGE_REDIS_URL"])
+app = celery.Celery("tasks", broker=__import__("os").environ["TRACEJUDGE_REDIS_URL"].partition("?")[0])
 app.conf.task_default_queue = app.conf.task_default_exchange = __import__("os").environ["TRACEJUDGE_PREFIX"]
 app.conf.worker_hijack_root_logger = False
-tracejudge.init(exit_timeout_s=30)
+tracejudge.init(exit_timeout_s=60)
 @app.task(ignore_result=True)
 def work(number):
     tracejudge.publish(output=str(number))
@@ -187,9 +187,9 @@ import signal, tracejudge
 def handlers():
     return {number: signal.getsignal(number) for number in signal.valid_signals()}
 before = handlers()
-tracejudge.init(exit_timeout_s=30)
+tracejudge.init(exit_timeout_s=60)
 tracejudge.publish(output="a")
-assert tracejudge.flush(20)
+assert tracejudge.flush(60)
 assert handlers() == before
 tracejudge.shutdown()
 assert handlers() == before
@@ -199,9 +199,9 @@ assert handlers() == before
 MASKS = """
 import os, signal, tracejudge
 from pathlib import Path
-tracejudge.init(exit_timeout_s=30)
+tracejudge.init(exit_timeout_s=60)
 tracejudge.publish(output="a")
-assert tracejudge.flush(20)
+assert tracejudge.flush(60)
 tasks = [int(task) for task in os.listdir("/proc/self/task")]
 def blocked(task):
     lines = Path(f"/proc/self/task/{task}/status").read_text().splitlines()
@@ -222,7 +222,7 @@ def test_no_signal_handler_is_installed(host: Host) -> None:
 
 THREADS = """
 import threading, time, tracejudge
-tracejudge.init(exit_timeout_s=30)
+tracejudge.init(exit_timeout_s=60)
 def work(first):
     for number in range(first, first + 100):
         tracejudge.publish(output=str(number))

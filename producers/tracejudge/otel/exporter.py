@@ -202,8 +202,10 @@ class TraceJudgeExporter(SpanExporter):
             api.publish(**fields)
 
     def _report(self) -> None:
-        losses = {reason: count for reason, count in self.losses().items() if count}
-        if sum(losses.values()) > self._reported:
-            self._reported = sum(losses.values())
+        with self._lock:  # the thread and `shutdown` may come here at the same time
+            losses = {reason: count for reason, count in self.losses().items() if count}
+            lost = sum(losses.values())
+            is_more, self._reported = lost > self._reported, lost
+        if is_more:
             counts = ", ".join(f"{reason} {count}" for reason, count in losses.items())
             self._complaints.warn("OpenTelemetry spans left out since the start, by reason: %s", counts)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from sdk_programs import LONGEST_S
 from sdk_servers import RedisServer
 from support.endpoint import ChatEndpoint
 
@@ -27,13 +28,13 @@ def run_service(sdk_redis: RedisServer, endpoint: ChatEndpoint) -> Callable[[str
 
     def run(dialect: str, scenario: str) -> Traces:
         prefix = f"t{secrets.token_hex(4)}"
-        settings = {"SERVICE": "shop", "REDIS_URL": sdk_redis.url, "PREFIX": prefix}
+        settings = {"SERVICE": "shop", "REDIS_URL": sdk_redis.patient_url, "PREFIX": prefix}
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TRACEJUDGE_"))
         }
         environment |= {f"TRACEJUDGE_{name}": value for name, value in settings.items()}
         command = [sys.executable, str(PROGRAMS / "service.py"), dialect, scenario, endpoint.base_url]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False)
         assert done.returncode == 0, done.stderr
         return [normalised(one, endpoint.port) for one in read_traces(sdk_redis, prefix)]
 

@@ -123,6 +123,7 @@ def test_a_span_that_ends_later_still_is_counted_and_said(
         exporter.shutdown()
     assert sdk.traces() == []
     assert {reason: count for reason, count in exporter.losses().items() if count} == {"late": 1}
+    wait_until(lambda: caplog.messages, what="the exporter's own thread, should that be the one that says it")
     assert caplog.messages == ["OpenTelemetry spans left out since the start, by reason: late 1"]
 
 

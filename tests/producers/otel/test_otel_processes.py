@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from sdk_programs import LONGEST_S
 from sdk_servers import RedisServer
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -16,14 +17,14 @@ PROGRAMS = Path(__file__).parent / "programs"
 def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAMS / program), *arguments]
     return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=True
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=LONGEST_S, check=True
     )
 
 
 def variables(server: RedisServer) -> dict[str, str]:
     return {
         "TRACEJUDGE_SERVICE": "shop",
-        "TRACEJUDGE_REDIS_URL": server.url,
+        "TRACEJUDGE_REDIS_URL": server.patient_url,
         "TRACEJUDGE_PREFIX": f"t{secrets.token_hex(4)}",
     }
 

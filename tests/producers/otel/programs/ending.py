@@ -13,7 +13,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import tracejudge
-from tracejudge.otel import TraceJudgeExporter
+from tracejudge.otel import TraceJudgeExporter, exiting, exporter
+
+# A busy machine takes longer to load Redis, and to end, than a process has for that.
+tracejudge.init.__kwdefaults__["exit_timeout_s"] = 60
+exporter._END_TIMEOUT_S = 60
+exiting._TIMEOUT_MS = 60_000
 
 
 def set_up() -> None:
@@ -31,11 +36,11 @@ order = sys.argv[1]
 if order == "automatic":
     _OTelSDKConfigurator().configure()
 elif order == "first":
-    tracejudge.init(exit_timeout_s=30)
+    tracejudge.init()
     set_up()
 else:
     set_up()
-    tracejudge.init(exit_timeout_s=30)
+    tracejudge.init()
     ask("first")
     trace.get_tracer_provider().force_flush()  # type: ignore[attr-defined] - as the processor does by itself in time
 ask("last")

@@ -27,4 +27,4 @@ def ask(number: int) -> None:
 
 
 gevent.joinall([gevent.spawn(ask, number) for number in range(20)], raise_error=True)
-assert exporter.force_flush()
+assert exporter.force_flush(60_000)
