@@ -81,7 +81,7 @@ class EmbeddedRedis:
     """
 
     def __init__(
-        self, binary: ServerBinary | None = None, *, appendonly: bool = False, start_timeout_s: float = 10.0
+        self, binary: ServerBinary | None = None, *, appendonly: bool = False, start_timeout_s: float = 30.0
     ) -> None:
         binary = binary or _preferred()
         self.executable = binary.path

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import pytest
 from stage_parts import Chosen, Ground, make_traces, settings_of
 from support.processes import wait_until
 
@@ -137,12 +136,14 @@ class Desk:
         wait_until(self._nobody_takes, what="the last to have taken")
 
     def _is_idle(self) -> bool:
-        return not self.judging.held and self._nobody_takes() and not self.judging.held
+        return not self.judging.held and self._nobody_takes(lambda: not self.judging.held)
 
-    def _nobody_takes(self) -> bool:
+    def _nobody_takes(self, as_well: Callable[[], bool] = lambda: True) -> bool:
         takers, found = self.judging._takers, list[bool]()
-        # Looked at while all who take are here: none has begun what it took from the queue.
-        here = threading.Barrier(judging_module._THREADS + 1, lambda: found.append(takers._work_queue.empty()))
+        # Looked at while all who take are here: none has begun what it took from the queue. The queue comes last: who
+        # lets go of a batch has put there before what is to follow.
+        is_so = lambda: found.append(as_well() and takers._work_queue.empty())  # noqa: E731 - a name for one expression
+        here = threading.Barrier(judging_module._THREADS + 1, is_so)
         for _ in range(judging_module._THREADS):
             takers.submit(here.wait, 60)
         here.wait(60)
@@ -238,11 +239,6 @@ def holders(ground: Ground) -> dict[str, str]:
 def ready(ground: Ground, judge_model: str = "scripted") -> list[str]:
     """List the batches that anybody may take, the oldest first."""
     return [batch_id.decode() for batch_id in ground.client.zrange(ground.keys.ready(judge_model), 0, -1)]
-
-
-def soon(delay_s: float) -> Any:
-    """Expect a due time that was set a moment ago, on a machine that may be slow."""
-    return pytest.approx(delay_s - 1, abs=1.6)
 
 
 def judged(ground: Ground) -> list[str]:

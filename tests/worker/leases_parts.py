@@ -1,8 +1,5 @@
 """What the tests of leases share: batches as ingest leaves them, and eyes on who has them."""
 
-from typing import Any
-
-import pytest
 from stage_parts import Ground
 
 from worker.batches import fresh_id, head, made_at_ms
@@ -42,11 +39,6 @@ def holder_of(ground: Ground, batch_id: str) -> str | None:
 
 def due_in(ground: Ground, batch_id: str) -> float:
     return ground.leases()[batch_id]
-
-
-def about(seconds: float) -> Any:
-    """Expect a time that was set a moment ago."""
-    return pytest.approx(seconds - 2, abs=2.001)
 
 
 def assert_gone(ground: Ground, batch_id: str) -> None:

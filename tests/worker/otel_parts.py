@@ -5,6 +5,7 @@ from typing import Any
 
 from stage_parts import Ground, make_verdict, only, samples, settings_of
 from support.otlp import OtlpReceiver
+from support.processes import PATIENCE_S
 
 from judges.models.model import ModelSettings
 from judges.verdict import Call, Score, Verdict
@@ -47,6 +48,8 @@ class Sending:
         self.exporter.stale_ms = 0
         self.exporter.gather_s = 0.0
         self.exporter._client._waits = self._wait
+        # A receiver that a busy machine keeps from answering is none that is down: there would be one wait more.
+        self.exporter._client._client.timeout = PATIENCE_S
         self.exporter.prepare()
         self.waits: list[float] = []
         self.meanwhile: Callable[[], object] = lambda: None

@@ -3,13 +3,14 @@
 import itertools
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.resources import files
 from typing import Any, Self
 
 import msgspec
+import pytest
 import redis
 
 from judges.verdict import Verdict
@@ -37,6 +38,7 @@ class Ground(AbstractContextManager["Ground"]):
         self.store = Store(url, self.keys)
         self.client = redis.Redis.from_url(url)
         self._numbers: dict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
+        self._began_s = time.monotonic()
 
     def __enter__(self) -> Self:
         self.store.make_group(self.keys.traces, INGEST_GROUP)
@@ -84,12 +86,18 @@ class Ground(AbstractContextManager["Ground"]):
         books = self.books()
         return {name: books.get(name, 0) for name in names}
 
+    def days_books(self) -> dict[str, int]:
+        """Read the books of the days; a test may begin before midnight and end after."""
+        amounts: Counter[str] = Counter()
+        for key in self.client.scan_iter(match=f"{self.prefix}:account:????-??-??", count=1000):
+            amounts.update({name.decode(): int(amount) for name, amount in self.client.hgetall(key).items()})
+        return dict(amounts)
+
     def batches(self) -> dict[str, Batch]:
         start = self.keys.batch("")
-        return {
-            key.decode().removeprefix(start): decode(self.client.get(key))
-            for key in self.client.scan_iter(match=f"{start}*", count=1000)
-        }
+        found = {key: self.client.get(key) for key in self.client.scan_iter(match=f"{start}*", count=1000)}
+        # A worker may have ended one meanwhile.
+        return {key.decode().removeprefix(start): decode(batch) for key, batch in found.items() if batch is not None}
 
     def leases(self) -> dict[str, float]:
         """Seconds until each batch is due."""
@@ -97,6 +105,13 @@ class Ground(AbstractContextManager["Ground"]):
         now_ms = seconds * 1000 + microseconds / 1000
         due = self.client.zrange(self.keys.leases, 0, -1, withscores=True)
         return {batch_id.decode(): (due_ms - now_ms) / 1000 for batch_id, due_ms in due}
+
+    def soon(self, delay_s: float, *, less_s: float = 0.0) -> Any:
+        """Expect a due time, or its delay, that was set since the test began: as near as the time that has passed.
+
+        By chance the delay may have been as much as ``less_s`` shorter.
+        """
+        return pytest.approx(delay_s, abs=time.monotonic() - self._began_s + less_s + 0.01)
 
     def make_due(self, *batch_ids: str, in_s: float = -1.0) -> None:
         """Let the time of batches have come, or come soon; of all where none is named."""

@@ -1,8 +1,8 @@
 """Behind sentinels, or behind a name that moves: writes go to the new master within seconds after a failover."""
 
+import itertools
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -44,9 +44,9 @@ def test_writes_follow_the_master_through_a_failover(servers: Watched) -> None:
     assert writes(store, "before")
     assert stands_at(servers.first.port, "before")
     servers.fail_over()
-    began = time.monotonic()
-    wait_until(lambda: writes(store, "after"), what="a write to be taken")
-    assert time.monotonic() - began < 20, "seconds, also on a busy machine; what keeps its connections waits for ever"
+    tries = itertools.count()
+    wait_until(lambda: next(tries) >= 0 and writes(store, "after"), what="a write to be taken")
+    assert next(tries) <= 10, "soon; what keeps its connections is refused for ever"
     assert stands_at(servers.second.port, "after")
     store.close()
 
@@ -55,7 +55,7 @@ def test_writes_follow_the_master_through_a_failover(servers: Watched) -> None:
 def test_writes_follow_when_the_master_dies(servers: Watched) -> None:
     store = Store(servers.url, Keys())
     assert writes(store, "before")
-    servers.first.kill()
+    servers.lose_master()
     wait_until(lambda: writes(store, "after"), what="a write to be taken")
     assert stands_at(servers.second.port, "after")
     store.close()

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 from stage_parts import Chosen, Ground, make_traces
+from support.processes import PATIENCE_S, wait_until
 
+from worker import store
 from worker.consumers import leave, retire
 from worker.ingest import reader
 from worker.keys import INGEST_GROUP
@@ -66,19 +68,23 @@ def test_very_many_names_go(ground: Ground) -> None:
     assert [retired(ground), retired(ground), retired(ground)] == [1_000, 200, 0]
 
 
-def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(ground: Ground) -> None:
+def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read(ground, "alive")
     found: list[object] = []
-    stream, waits = ground.keys.traces, {"count": 10, "block_ms": 10_000}
+    # As patient as the test: it would else have read in vain, should this thread have stood still meanwhile.
+    monkeypatch.setattr(store, "_SOCKET_TIMEOUT_S", 2 * PATIENCE_S)
+    readers, waits = store.Store(ground.url, ground.keys), {"count": 10, "block_ms": int(PATIENCE_S * 1000)}
     waiting = threading.Thread(
-        target=lambda: found.extend(ground.store.read_group(stream, INGEST_GROUP, "alive", **waits))
+        target=lambda: found.extend(readers.read_group(ground.keys.traces, INGEST_GROUP, "alive", **waits))
     )
     waiting.start()
-    while not ground.client.info("clients")["blocked_clients"]:
-        pass
+    wait_until(lambda: ground.client.info("clients")["blocked_clients"], what="the reader to wait")
     assert retired(ground) == 1
     ground.append("p1", make_traces(range(1)))
-    waiting.join(60)
+    waiting.join(PATIENCE_S)
+    readers.close()
     assert len(found) == ground.pending() == 1
     assert names(ground) == {"alive"}
 

@@ -2,7 +2,6 @@
 
 import threading
 
-import pytest
 from dead_parts import OLD_S, balanced, dead, give_up, marks, retry_all, scheduled
 from judging_parts import Desks, assert_settled, choose, failing, judged, letters
 from stage_parts import Ground, settings_of
@@ -159,7 +158,7 @@ def test_a_new_letter_may_be_taken_up_by_itself_only_where_its_reason_may_pass(g
     (passing,) = give_up(ground, desk, 1)
     give_up(ground, desk, 1, first=5, error=RuntimeError("a fault of ours"))
     assert {letter.reason for letter in letters(ground).values()} == {"judge_unavailable", "internal_error"}
-    assert scheduled(ground) == {passing: pytest.approx(60, abs=5)}
+    assert scheduled(ground) == {passing: ground.soon(60)}
 
 
 def test_what_is_dead_is_not_chosen_anew(ground: Ground, desk: Desks) -> None:

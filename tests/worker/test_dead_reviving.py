@@ -133,7 +133,7 @@ def test_each_at_most_five_times_with_growing_waits(
         worker = desk(failing(0, error=ModelRejectedError("no")), give_up_after=0.001)
         worker.sweep()
         worker.judging.stop(0.0)
-    assert waits == [pytest.approx(wait_s, abs=5) for wait_s in REVIVAL_WAITS_S]
+    assert waits == [ground.soon(wait_s) for wait_s in REVIVAL_WAITS_S]
     assert (scheduled(ground), marks(ground)[name].times) == ({}, MAX_REVIVALS)
     stage.look()
     assert ground.batches() == {}
@@ -152,7 +152,7 @@ def test_what_no_worker_here_can_judge_lets_others_pass(
     reviving(versions={"safety": "another"}).look()
     reviving_elsewhere = reviving(models={"other": MODELS["default"]})
     assert ground.batches() == {}
-    assert scheduled(ground) == dict.fromkeys(ids, pytest.approx(600, abs=5))
+    assert scheduled(ground) == dict.fromkeys(ids, ground.soon(600))
     make_revivable(ground)
     reviving_elsewhere.look()
     assert ground.batches() == {}

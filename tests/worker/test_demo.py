@@ -25,6 +25,8 @@ from worker.export.outbox import OutboxEntry
 SECONDS = 24
 BEGAN_AT = 1_000_000.0
 MARK = "DEMO_TEST_MARK"
+# It takes up to 10 seconds; on a machine that is busy with others as many times more as the test may take.
+LONG_S = 110.0
 
 
 def share_good(shots: list[Shot], service: str) -> float:
@@ -273,7 +275,7 @@ def assert_nothing_is_left(folder: Path) -> None:
 @pytest.mark.parametrize("program", [("--seconds", "6", "--json")], indirect=True)
 def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path) -> None:
     with program:
-        assert program.wait(60) == 0, program.output
+        assert program.wait(LONG_S) == 0, program.output
         (line,) = program.stdout.splitlines()
         assert "Traceback" not in program.stderr
     document = msgspec.json.decode(line)
@@ -295,7 +297,7 @@ def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path
 @pytest.mark.parametrize("program", [("--seconds", "4")], indirect=True)
 def test_without_a_terminal_it_prints_scoreboard_and_books(program: Program, tmp_path: Path) -> None:
     with program:
-        assert program.wait(60) == 0, program.output
+        assert program.wait(LONG_S) == 0, program.output
         text = program.stdout
     assert "\x1b" not in text
     assert "lexical heuristic" in text

@@ -4,8 +4,10 @@ import pytest
 from feedback_parts import Passes, balanced, complain, ended, evaluations, gathered, take
 from stage_parts import Ground, make_trace, make_traces
 
+from worker.ingest import gathered as gathering
 from worker.store import StoreError
 
+HOUR_MS = 3_600_000
 NUMBERS = (3, 50, 90)
 FOUND = sorted(
     (make_trace(number).trace_id, judge, "late_feedback", 1.0)
@@ -23,6 +25,11 @@ def _complaints(ground: Ground) -> None:
         complain(ground, make_trace(number).trace_id)
     complain(ground, "never published")
     take(ground)
+
+
+@pytest.fixture
+def _long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "_LEASE_MS", HOUR_MS)
 
 
 def lose_lease(ground: Ground) -> None:
@@ -44,14 +51,16 @@ def test_while_one_worker_makes_a_pass_no_other_does(ground: Ground) -> None:
     assert (ended(ground), evaluations(ground)) == (ALL_ENDED, FOUND)
 
 
+@pytest.mark.usefixtures("_long_leases")
 def test_a_lease_is_kept_while_the_pass_goes_on(ground: Ground) -> None:
     passes = Passes(ground)
     passes.turn()
-    ground.client.pexpire(ground.keys.feedback_pass, 2_000)
+    ground.client.pexpire(ground.keys.feedback_pass, HOUR_MS // 2)
     passes.turn()
-    assert ground.client.pttl(ground.keys.feedback_pass) > 10_000
+    assert ground.client.pttl(ground.keys.feedback_pass) > HOUR_MS // 2
 
 
+@pytest.mark.usefixtures("_long_leases")
 @pytest.mark.parametrize("turns", range(1, 7))
 def test_a_worker_that_dies_anywhere_in_a_pass_leaves_all_of_it_to_another(ground: Ground, turns: int) -> None:
     dead, heir = Passes(ground), Passes(ground)
@@ -65,6 +74,7 @@ def test_a_worker_that_dies_anywhere_in_a_pass_leaves_all_of_it_to_another(groun
     assert balanced(ground).chosen == len(FOUND)
 
 
+@pytest.mark.usefixtures("_long_leases")
 def test_two_passes_at_the_same_time_do_nothing_twice(ground: Ground) -> None:
     slow, quick = Passes(ground), Passes(ground)
     slow.until_dealing()
@@ -76,6 +86,7 @@ def test_two_passes_at_the_same_time_do_nothing_twice(ground: Ground) -> None:
     balanced(ground)
 
 
+@pytest.mark.usefixtures("_long_leases")
 def test_a_worker_that_was_away_for_too_long_gives_its_pass_up(ground: Ground) -> None:
     slow, quick = Passes(ground), Passes(ground)
     slow.until_dealing()

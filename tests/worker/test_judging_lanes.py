@@ -56,7 +56,8 @@ def test_no_more_is_held_than_there_is_room_for(ground: Ground, desk: Desks) -> 
         worker.judging.run(batch_id)
     worker.judging.sweep()
     worker.rest()
-    assert (worker.judging.held, len(worker.model.reached)) == (4, 8)
+    wait_until(lambda: len(worker.model.reached) == 8, what="all that is held to be asked for")
+    assert worker.judging.held == 4
     worker.end()
     assert_settled(ground, scored=20)
 

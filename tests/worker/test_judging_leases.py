@@ -9,12 +9,19 @@ from stage_parts import Ground
 from support.processes import wait_until
 
 from worker.judging import judging as judging_module
-from worker.leases import Leases
+from worker.leases import LEASE_MS, Leases
+
+LEASE_S = LEASE_MS / 1000
 
 
 @pytest.fixture
 def _quick_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging_module, "RENEW_S", 0.01)
+
+
+@pytest.fixture
+def _no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging_module, "RENEW_S", 3600.0)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
@@ -61,12 +68,18 @@ def test_whoever_lost_the_lease_has_its_room_back(ground: Ground, desk: Desks) -
 def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(ground: Ground, desk: Desks) -> None:
     (batch_id,) = choose(ground, 1)
     worker = desk()
+    end, ending, busy = worker.judging._end, threading.Event(), threading.Event()
+
+    def late(*arguments: Any) -> None:
+        ending.set()
+        busy.wait(60)
+        end(*arguments)
+
+    worker.judging._end = late
     worker.begin(batch_id)
-    busy = threading.Event()
-    for _ in range(judging_module._THREADS):
-        worker.judging._enders.submit(busy.wait, 60)
     worker.model.answers.set()
-    wait_until(lambda: ground.outbox("j"), what="the verdict")
+    assert ending.wait(60)
+    assert ground.outbox("j")
     renewed = worker.judging.progressed_at
     ground.client.hset(ground.keys.holders, batch_id, "somebody else")
     wait_until(lambda: worker.judging.progressed_at > renewed + 0.1, what="renewals")
@@ -75,6 +88,7 @@ def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(groun
     assert_settled(ground, scored=1)
 
 
+@pytest.mark.usefixtures("_no_renewal")
 def test_two_who_judge_the_same_since_one_did_not_notice_write_it_once(ground: Ground, desk: Desks) -> None:
     (batch_id,) = choose(ground, 3)
     slow, heir = desk(), desk()
@@ -94,7 +108,7 @@ def test_after_redis_was_away_for_longer_than_a_lease_a_worker_keeps_what_it_has
     ground.make_due()
     worker.judging._holdings._renewed_at -= 15
     worker.judging.sweep()
-    assert (ready(ground), ground.leases()[batch_id] > 10) == ([], True)
+    assert (ready(ground), ground.leases()[batch_id]) == ([], ground.soon(LEASE_S))
     worker.end()
     assert len(worker.model.reached) == 3, "each was asked for once"
     assert_settled(ground, scored=3)
@@ -136,6 +150,7 @@ def count_ends(worker: Desk) -> list[str]:
 def test_a_batch_whose_holder_died_is_swept_and_judged_by_another(ground: Ground, desk: Desks) -> None:
     (batch_id,) = choose(ground, 3)
     Leases(ground.store, tries_ttl_s=60).take("scripted", "dead", 1)
+    ground.make_due(batch_id, in_s=LEASE_S * 100)
     worker = desk()
     worker.run(batch_id)
     worker.sweep()

@@ -12,7 +12,6 @@ from judging_parts import (
     judged,
     letters,
     output,
-    soon,
 )
 from stage_parts import Ground
 
@@ -30,7 +29,7 @@ def test_what_may_pass_parks_the_batch(ground: Ground, desk: Desks, failure: str
     worker = desk(Step(failure=failure))
     worker.run(batch_id)
     assert holders(ground) == {batch_id: "parked"}
-    assert ground.leases()[batch_id] == soon(1.0)
+    assert ground.leases()[batch_id] == ground.soon(1.0)
     ground.make_due(batch_id, in_s=60)
     before = ground.everything()
     worker.run(batch_id)
@@ -66,7 +65,7 @@ def test_the_waits_grow_with_the_rounds(ground: Ground, desk: Desks) -> None:
         ground.make_due()
         worker.sweep()
         waits.append(ground.leases()[batch_id])
-    assert waits == [*[soon(1)] * 3, *[soon(2)] * 4, *[soon(4)] * 4, soon(8)]
+    assert waits == [*[ground.soon(1)] * 3, *[ground.soon(2)] * 4, *[ground.soon(4)] * 4, ground.soon(8)]
 
 
 @pytest.mark.parametrize(("asked_s", "delay_s"), [(None, 1.0), (0.2, 1.0), (45.0, 45.0), (1e9, 100.0)])
@@ -76,7 +75,7 @@ def test_the_endpoint_is_left_alone_as_long_as_it_asks_but_not_past_the_end(
 ) -> None:
     (batch_id,) = choose(ground, 3)
     desk(failing(1, error=kind("slowly", asked_s)), give_up_after=100.0).run(batch_id)
-    assert ground.leases()[batch_id] == soon(delay_s)
+    assert ground.leases()[batch_id] == ground.soon(delay_s)
     assert holders(ground) == {batch_id: "parked"}
 
 
@@ -93,7 +92,7 @@ def test_who_asked_a_closed_endpoint_in_vain_lets_others_go_first(
     worker.begin(batch_id)
     worker.gate.closed_for_s = closed_for_s
     worker.end()
-    assert ground.leases()[batch_id] == soon(delay_s)
+    assert ground.leases()[batch_id] == ground.soon(delay_s)
 
 
 def test_a_verdict_counts_the_calls_of_all_rounds(ground: Ground, desk: Desks) -> None:

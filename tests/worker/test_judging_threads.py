@@ -96,6 +96,7 @@ def test_batches_end_though_all_who_take_are_busy(ground: Ground, desk: Desks) -
     wait_until(lambda: not worker.judging.held, what="the end of the batch")
     assert_settled(ground, scored=2)
     busy.set()
+    worker.settle()
 
 
 def test_more_is_taken_though_all_who_end_are_busy(ground: Ground, desk: Desks) -> None:

@@ -10,7 +10,6 @@ from leases_parts import (
     OTHER,
     READY_S,
     TTL_S,
-    about,
     add,
     assert_gone,
     due_in,
@@ -33,7 +32,7 @@ def test_what_ingest_chose_is_ready_since_it_was_made(ground: Ground, leases: Le
     assert set(chosen.woken) <= batches.keys()
     scores = dict(ground.client.zrange(ground.keys.ready(MODEL), 0, -1, withscores=True))
     assert scores == {each.encode(): int(batch.created_at * 1000) for each, batch in batches.items()}
-    assert all(due_s == about(READY_S) for due_s in ground.leases().values())
+    assert all(due_s == ground.soon(READY_S) for due_s in ground.leases().values())
     payloads = {batch_id: ground.client.get(ground.keys.batch(batch_id)) for batch_id in batches}
     assert {one.held.batch_id: one.payload for one in leases.take(MODEL, "a", 9)} == payloads
 
@@ -44,7 +43,7 @@ def test_a_taken_batch_is_held_by_one(ground: Ground, leases: Leases, batch_id: 
     before = ground.everything()
     assert leases.take(MODEL, "b", 1) == []
     assert ground.everything() == before
-    assert (holder_of(ground, batch_id), due_in(ground, batch_id)) == ("a", about(LEASE_S))
+    assert (holder_of(ground, batch_id), due_in(ground, batch_id)) == ("a", ground.soon(LEASE_S))
 
 
 def test_of_many_who_reach_for_batches_each_goes_to_one(leases: Leases, batch_ids: list[str]) -> None:
@@ -93,7 +92,7 @@ def test_a_lapsed_lease_goes_to_another(ground: Ground, leases: Leases, batch_id
     ground.make_due(batch_id)
     assert (leases.sweep([MODEL]), ids(leases.take(MODEL, "b", 1))) == (1, [batch_id])
     assert leases.renew([Held(batch_id, MODEL, "a")]) == {batch_id}
-    assert (holder_of(ground, batch_id), due_in(ground, batch_id)) == ("b", about(LEASE_S))
+    assert (holder_of(ground, batch_id), due_in(ground, batch_id)) == ("b", ground.soon(LEASE_S))
 
 
 def test_a_lease_that_was_swept_is_lost_though_nobody_took_it(ground: Ground, leases: Leases, batch_id: str) -> None:
@@ -111,7 +110,7 @@ def test_a_lapsed_lease_that_nobody_swept_can_be_renewed(ground: Ground, leases:
     (taken,) = leases.take(MODEL, "a", 1)
     ground.make_due(batch_id)
     assert leases.renew([taken.held]) == set()
-    assert due_in(ground, batch_id) == about(LEASE_S)
+    assert due_in(ground, batch_id) == ground.soon(LEASE_S)
     assert leases.sweep([MODEL]) == 0
 
 
@@ -126,7 +125,7 @@ def test_renewing_keeps_what_is_ours_and_tells_what_is_lost(
     ground.make_due(kept)
     leases.finish(finished, MODEL)
     assert leases.renew(held) == {lost, finished}
-    assert (holder_of(ground, kept), due_in(ground, kept)) == ("a", about(LEASE_S))
+    assert (holder_of(ground, kept), due_in(ground, kept)) == ("a", ground.soon(LEASE_S))
     assert_gone(ground, finished)
     assert leases.renew([]) == set()
 
@@ -135,13 +134,13 @@ def test_what_is_put_back_is_ready_in_its_old_place(ground: Ground, leases: Leas
     (taken,) = leases.take(MODEL, "a", 1)
     leases.put_back(taken.held)
     assert (ready(ground), holder_of(ground, batch_ids[0])) == (batch_ids, None)
-    assert due_in(ground, batch_ids[0]) == about(READY_S)
+    assert due_in(ground, batch_ids[0]) == ground.soon(READY_S)
 
 
 def test_a_parked_batch_is_ready_when_its_time_has_come(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
     (taken,) = leases.take(MODEL, "a", 1)
     leases.put_back(taken.held, delay_s=120)
-    assert (holder_of(ground, batch_ids[0]), due_in(ground, batch_ids[0])) == ("parked", about(120))
+    assert (holder_of(ground, batch_ids[0]), due_in(ground, batch_ids[0])) == ("parked", ground.soon(120))
     assert (leases.sweep([MODEL]), ready(ground)) == (0, batch_ids[1:])
     ground.make_due(batch_ids[0])
     assert (leases.sweep([MODEL]), ready(ground)) == (1, batch_ids)

@@ -4,7 +4,7 @@ from itertools import count
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from leases_parts import BEGIN_S, MODEL, OTHER, READY_S, about, add, holder_of, ids, ready
+from leases_parts import BEGIN_S, MODEL, OTHER, READY_S, add, holder_of, ids, ready
 from stage_parts import Ground
 
 from worker.batches import fresh_id
@@ -25,7 +25,7 @@ def test_sweeping_again_changes_nothing(ground: Ground, leases: Leases, batch_id
     ground.make_due(*batch_ids)
     assert (leases.sweep([MODEL]), ready(ground)) == (3, batch_ids)
     assert ground.client.hgetall(ground.keys.holders) == {}, "nobody holds what was swept"
-    assert all(due_s == about(READY_S) for due_s in ground.leases().values())
+    assert all(due_s == ground.soon(READY_S) for due_s in ground.leases().values())
     before = ground.everything()
     assert leases.sweep([MODEL]) == 0
     assert ground.everything() == before

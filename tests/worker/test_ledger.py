@@ -71,8 +71,7 @@ def test_a_verdict_stands_in_ledger_outbox_and_books(ground: Ground, ledger: Led
         "outbox": 4,
     }
     assert ground.books() == books
-    today = ground.client.hgetall(ground.keys.account_now())
-    assert {name.decode(): int(amount) for name, amount in today.items()} == books
+    assert ground.days_books() == books
     two_days = 2 * 24 * 3600
     assert all(
         two_days - 60 < ground.client.ttl(ground.keys.ledger(each.evaluation_id)) <= two_days for each in verdicts
@@ -129,7 +128,7 @@ def test_a_dead_letter_holds_all_it_takes_to_try_again(ground: Ground, ledger: L
     assert ground.books() == {"dead": 1, "dead:timeout": 1, "outbox": 1}
     ((evaluation_id, given_up_ms),) = ground.client.zrange(ground.keys.dead_due, 0, -1, withscores=True)
     seconds, _ = ground.client.time()
-    assert (evaluation_id.decode(), given_up_ms / 1000) == (letter.evaluation.id, pytest.approx(seconds, abs=10))
+    assert (evaluation_id.decode(), given_up_ms / 1000) == (letter.evaluation.id, pytest.approx(seconds, abs=60))
 
 
 def test_an_evaluation_is_buried_once(ground: Ground, ledger: Ledger) -> None:

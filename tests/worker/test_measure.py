@@ -92,7 +92,7 @@ def test_age_is_that_of_the_oldest_not_dealt_with(ground: Ground, reader: Chosen
     ages.append(ground.measure().traces.oldest_ms)
     reader.take()
     ages.append(ground.measure().traces.oldest_ms)
-    assert ages == [pytest.approx(minutes * MINUTE_MS, abs=10_000) for minutes in (9, 6, 3)] + [0]
+    assert ages == [pytest.approx(minutes * MINUTE_MS, abs=MINUTE_MS) for minutes in (9, 6, 3)] + [0]
 
 
 def test_capacity_is_the_smaller_of_both_caps(ground: Ground) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from dead_parts import retry_all
-from judging_parts import HOUR_S, Desks, assert_settled, holders, letters, refuse, soon
+from judging_parts import HOUR_S, Desks, assert_settled, holders, letters, refuse
 from panel_parts import NO, PANEL, TOGETHER, balanced, chosen, finish, in_order, panel_desk, verdicts
 from stage_parts import Ground, make_trace
 from structlog.testing import capture_logs
@@ -70,7 +70,7 @@ def test_before_its_members_it_waits_quietly_and_tries_nothing(ground: Ground, d
     with capture_logs() as lines:
         worker.run(of[PANEL])
     assert holders(ground) == {of[PANEL]: "parked"}
-    assert ground.leases()[of[PANEL]] == soon(1.0)
+    assert ground.leases()[of[PANEL]] == ground.soon(1.0)
     assert [line for line in lines if line["log_level"] != "info"] == []
     assert (ground.outbox("j"), letters(ground)) == ([], {})
     assert ground.client.exists(ground.keys.tries(of[PANEL])) == 0
@@ -84,7 +84,7 @@ def test_it_looks_again_sooner_while_it_is_young(ground: Ground, desk: Desks, ag
     chosen(ground, 1, age_s=age_s)
     worker.sweep()
     (batch_id,) = [name for name, batch in ground.batches().items() if batch.judge_model == PANEL]
-    assert ground.leases()[batch_id] == pytest.approx(wait_s - 1, abs=2.5)
+    assert ground.leases()[batch_id] == ground.soon(wait_s)
 
 
 def test_as_long_as_one_member_is_missing_it_is_not_combined(ground: Ground, desk: Desks) -> None:
@@ -331,7 +331,7 @@ def test_while_a_member_has_its_last_try_the_panel_is_not_given_up(ground: Groun
     in_order(ground, worker, PANEL, "a", "b", PANEL)
     assert (letters(ground), balanced(ground).waiting) == ({}, 2)
     (batch_id,) = [name for name, batch in ground.batches().items() if batch.judge_model == PANEL]
-    assert ground.leases()[batch_id] == soon(30.0)
+    assert ground.leases()[batch_id] == ground.soon(30.0)
     finish(ground, worker)
     assert_settled(ground, scored=4)
 

@@ -59,8 +59,7 @@ def test_it_unbalances_no_books(ground: Ground) -> None:
     assert (before.published, before.not_sampled, before.chosen) == (20, 20, 0)
     assert (after.published, after.not_sampled, after.sampled, after.duplicate) == (20, 20, 0, 0)
     assert (after.chosen, after.waiting, after.unread) == (20, 20, 0)
-    today = {name.decode(): int(amount) for name, amount in ground.client.hgetall(ground.keys.account_now()).items()}
-    assert today == ground.books()
+    assert ground.days_books() == ground.books()
 
 
 def test_the_same_traces_are_chosen_as_live(ground: Ground, any_redis_url: str, prefix: str) -> None:

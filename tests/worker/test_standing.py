@@ -4,6 +4,7 @@ import pytest
 from leases_parts import MODEL, add
 from stage_parts import Ground
 
+from worker import presence
 from worker.keys import INGEST_GROUP
 from worker.leases import Leases
 from worker.presence import Presence, present
@@ -87,7 +88,8 @@ def test_only_the_flows_of_a_worker_s_own_roles_are_expected() -> None:
     assert [name for name, *_ in expected(("judge",), ("metrics",), ("a", "b"))] == ["judge:a", "judge:b"]
 
 
-def test_workers_that_said_so_lately_are_there(ground: Ground) -> None:
+def test_workers_that_said_so_lately_are_there(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "_WORD_MS", 60_000)
     assert present(ground.store) == []
     first, second = Presence(ground.store), Presence(ground.store)
     first.tell({"ingest": True, "judge": False})
@@ -101,13 +103,14 @@ def test_workers_that_said_so_lately_are_there(ground: Ground) -> None:
 
 @pytest.mark.parametrize(("age_s", "there", "kept"), [(9, True, True), (12, False, True), (70, False, False)])
 def test_a_word_counts_for_ten_seconds_and_is_taken_out_after_a_minute(
-    ground: Ground, age_s: int, *, there: bool, kept: bool
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, age_s: int, *, there: bool, kept: bool
 ) -> None:
     Presence(ground.store).tell({"ingest": True})
     name = f"{ground.prefix}:workers"
     (process,) = ground.client.hkeys(name)
     said_at, said = ground.client.hget(name, process).split(b" ")
     ground.client.hset(name, process, b"%d %s" % (int(said_at) - age_s * 1000, said))
+    monkeypatch.setattr(ground.store, "now_ms", lambda: int(said_at))
     assert [worker.process for worker in present(ground.store)] == ([process.decode()] if there else [])
     Presence(ground.store).tell({"judge": True})
     assert ground.client.hexists(name, process) == kept

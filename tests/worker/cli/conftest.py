@@ -1,14 +1,19 @@
 """Commands run in this process, in an empty folder."""
 
+import importlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_parts import Ended, Run
+from support.processes import PATIENCE_S
 
 import tracejudge
 from tracejudge import api
 from worker.cli import main
+from worker.cli.doctor.examining import Look
 
 
 @pytest.fixture
@@ -35,3 +40,35 @@ def served(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, prefix: st
     monkeypatch.setenv("TRACEJUDGE_REDIS_URL", redis_url)
     monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)
     return run
+
+
+DOCTORS_TIMEOUTS = ("endpoints", "receiver", "redis_server")
+WORDS_COUNT = {
+    "worker.presence": "_WORD_MS",
+    "worker.circuits": "_WORD_MS",
+    "worker.cli.doctor.running": "_SEEN_MS",
+    "worker.cli.doctor.words": "_COUNTS_MS",
+}
+
+
+@pytest.fixture
+def _patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the doctor wait, and words of workers count, as long as this machine may be busy with others."""
+    monkeypatch.setattr(Look.__new__, "__defaults__", (PATIENCE_S,))
+    for name in DOCTORS_TIMEOUTS:
+        monkeypatch.setattr(importlib.import_module(f"worker.cli.doctor.{name}"), "_TIMEOUT_S", PATIENCE_S)
+    for name, constant in WORDS_COUNT.items():
+        monkeypatch.setattr(importlib.import_module(name), constant, PATIENCE_S * 1000)
+
+
+@pytest.fixture
+def _no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse names in `.invalid` at once; the machine's name service may be far away, or answer for every name."""
+    ask = socket.getaddrinfo
+
+    def refuse(host: Any, *arguments: Any, **named: Any) -> Any:
+        if str(host).endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return ask(host, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)

@@ -14,10 +14,14 @@ from support.redis_kinds import TlsRedis, make_certificates
 from worker.cli.doctor import redis_server
 from worker.embedded import ServerBinary, find_servers
 
+pytestmark = pytest.mark.usefixtures("_patient_doctor")
 ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis persistence", "redis memory"} | {
     *("configuration", "redis permissions", "broker", "broker permissions", "clock", "circuits", "books"),
     *("role ingest", "role judge", "role export", "dead letters", "model default", "metrics page", "judge versions"),
 }
+
+
+REDIS_TIMEOUT_S = redis_server._TIMEOUT_S
 
 
 @pytest.fixture
@@ -91,6 +95,7 @@ def test_a_redis_that_was_stopped(run: Run, ends: ExitStack) -> None:
     assert examined(run, url=url)[1]["redis"].what.startswith("nobody listens at ")
 
 
+@pytest.mark.usefixtures("_no_names")
 def test_a_name_that_leads_nowhere(run: Run) -> None:
     assert examined(run, url="redis://no-such-host.invalid:6379/0")[1]["redis"].what == (
         "the name of redis://no-such-host.invalid:6379/0 leads nowhere"
@@ -112,10 +117,14 @@ def test_a_password_that_is_wrong_or_missing(run: Run, ends: ExitStack, password
     assert "wrong@" not in ended.out
 
 
-def test_tls_where_there_is_none_and_none_where_there_is(run: Run, ends: ExitStack, tmp_path: Path) -> None:
+def test_tls_where_there_is_none_and_none_where_there_is(
+    run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack, tmp_path: Path
+) -> None:
     files = make_certificates(tmp_path)
     server = ends.enter_context(TlsRedis(files))
-    plain = examined(run, url=server.url.replace("redis://", "rediss://"))[1]["redis"]
+    with monkeypatch.context() as impatient:
+        impatient.setattr(redis_server, "_TIMEOUT_S", REDIS_TIMEOUT_S)
+        plain = examined(run, url=server.url.replace("redis://", "rediss://"))[1]["redis"]
     assert plain.result == "broken"
     assert plain.what.endswith("does not answer in time")
     assert "use redis:// if it speaks no TLS" in plain.mend
@@ -202,12 +211,9 @@ CLOCKS = {0.0: "ok", 4.0: "ok", -6.0: "warning", 59.0: "warning", 61.0: "broken"
 
 
 @pytest.mark.parametrize("off_s", CLOCKS)
-def test_a_clock_that_is_off(redis_url: str, redis: Redis, off_s: float) -> None:
-    def now() -> float:
-        seconds, micros = redis.time()
-        return seconds + micros / 1e6 + off_s
-
-    (found,) = redis_server.clock(redis_url, now)
+def test_a_clock_that_is_off(monkeypatch: pytest.MonkeyPatch, redis_url: str, off_s: float) -> None:
+    monkeypatch.setattr(Redis, "time", lambda _: (1_700_000_000, 500_000))
+    (found,) = redis_server.clock(redis_url, lambda: 1_700_000_000.5 + off_s)
     assert found.result == CLOCKS[off_s]
     if off_s:
         said = "ahead of" if off_s > 0 else "behind"

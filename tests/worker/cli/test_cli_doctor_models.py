@@ -20,6 +20,9 @@ from judges.models.model import ModelSettings
 from worker.cli.doctor import endpoints
 from worker.cli.doctor.endpoints import endpoint as look_at
 
+pytestmark = pytest.mark.usefixtures("_patient_doctor")
+ENDPOINT_TIMEOUT_S = endpoints._TIMEOUT_S
+
 
 class Lister(LoopbackServer):
     """An endpoint with a list of models, which answers as it is told and keeps what was asked."""
@@ -110,6 +113,8 @@ def test_a_list_that_is_too_long_tells_nothing(run: Run, monkeypatch: pytest.Mon
 def test_an_endpoint_that_hangs_is_told_within_five_seconds(
     run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack
 ) -> None:
+    monkeypatch.setattr(endpoints, "_TIMEOUT_S", ENDPOINT_TIMEOUT_S)
+    assert ENDPOINT_TIMEOUT_S < 5
     server = ends.enter_context(Lister(delay_s=100))
     configure(monkeypatch, f"{server.root_url}/v1")
     began = time.monotonic()
@@ -124,6 +129,7 @@ def test_an_endpoint_that_refuses(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert part(run)[:2] == ("broken", f"nobody listens at http://127.0.0.1:{port}/v1/models")
 
 
+@pytest.mark.usefixtures("_no_names")
 def test_an_endpoint_whose_name_leads_nowhere(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(monkeypatch, "http://no-such-host.invalid/v1")
     assert part(run).what == "the name of http://no-such-host.invalid/v1/models leads nowhere"

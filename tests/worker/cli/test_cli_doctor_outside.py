@@ -15,6 +15,9 @@ from worker.cli.doctor.examining import Look, examine
 from worker.cli.doctor.finding import ok
 from worker.store import StoreError
 
+pytestmark = pytest.mark.usefixtures("_patient_doctor")
+
+
 # --- the OTLP receiver ---
 RECEIVERS = {
     "takes it": (collector.Accept(), "ok"),

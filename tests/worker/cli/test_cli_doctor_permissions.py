@@ -18,6 +18,7 @@ from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
 from worker.keys import Keys
 from worker.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("_patient_doctor")
 ASKED = {command[0] for command in worker_commands(Keys())}
 WORKER = Path(worker.__file__).parent
 

@@ -10,6 +10,8 @@ from worker.circuits import Circuits
 from worker.embedded import EmbeddedRedis
 from worker.store import Store
 
+pytestmark = pytest.mark.usefixtures("_patient_doctor")
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedRedis]:

@@ -15,7 +15,7 @@ def _code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - 
     Path("tracejudge.toml").write_text('judges_folder = "mine"\n', encoding="utf-8")
     Path("mine/polite.toml").write_text('instructions = "Is {{ outputs }} polite?"\n', encoding="utf-8")
     Path("mine/short.py").write_text(IN_CODE, encoding="utf-8")
-    Path("mine/short.toml").write_text('code = "short.py:short"\ntime_limit_s = 5\n', encoding="utf-8")
+    Path("mine/short.toml").write_text('code = "short.py:short"\ntime_limit_s = 60\n', encoding="utf-8")
     model = {"base_url": "https://host/v1", "model": "m", "api_key_env": "ABSENT_KEY"}
     monkeypatch.delenv("ABSENT_KEY", raising=False)
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
@@ -28,9 +28,9 @@ def test_a_judge_in_code_is_shown_with_its_limits(run: Run, given: str) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert "It is code, and asks no judge model." in ended.out
     document = run("judges", "show", given, "--json").document
-    limits = {"kind": "code", "code": "mine/short.py:short", "time_limit_s": 5.0, "processes": 1}
+    limits = {"kind": "code", "code": "mine/short.py:short", "time_limit_s": 60.0, "processes": 1}
     assert document["settings"] == limits
-    assert 'code = "mine/short.py:short", time_limit_s = 5.0, processes = 1' in words(run("judges").out)
+    assert 'code = "mine/short.py:short", time_limit_s = 60.0, processes = 1' in words(run("judges").out)
 
 
 @pytest.mark.usefixtures("_code")

@@ -88,7 +88,7 @@ def test_shares_are_those_of_each_model_and_of_all(run: Run) -> None:
 @pytest.mark.usefixtures("_panel")
 def test_a_judge_in_code_is_measured_once(run: Run) -> None:
     Path("short.py").write_text(IN_CODE, encoding="utf-8")
-    Path("short.toml").write_text('code = "short.py:short"', encoding="utf-8")
+    Path("short.toml").write_text('code = "short.py:short"\ntime_limit_s = 60', encoding="utf-8")
     file = write_lines("t.jsonl", TRACES)
     document = run("judges", "test", "short.toml", file, "--by", "safe", *THREE, "--json").document
     assert document["model"] == "code"

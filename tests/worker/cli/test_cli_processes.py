@@ -27,9 +27,10 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not may_be_first(), reason="no process may be the first of a space of its own here")
-def test_as_first_process_it_ends_on_sigterm_before_it_has_begun(tmp_path: Path) -> None:
+def test_as_first_process_it_ends_on_sigterm_before_it_has_begun(tmp_path: Path, redis_url: str) -> None:
     """It waits for traces on its standard input, where nobody handles the signal but the command itself."""
-    command = [*ALONE, *COMMAND, "publish", "-"]
+    # With a Redis: without one it would end by itself, where the signal comes late.
+    command = [*ALONE, *COMMAND, "publish", "-", "--redis-url", redis_url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=tmp_path) as outside:
         try:
             (first,) = wait_until(lambda: children(outside.pid), 60, "the first process")

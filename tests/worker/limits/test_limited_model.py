@@ -1,7 +1,9 @@
 """The slots of a judge model: how many calls are under way, and what each call is counted as."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
@@ -24,6 +26,7 @@ from judges.models.model import (
 from judges.models.scripted import ScriptedModel, Step
 from judges.prompt import Message
 from tracejudge import Trace
+from worker.limits import model as limited_model
 from worker.limits.gate import Gate
 from worker.limits.model import LimitedModel
 from worker.limits.retries import Retries
@@ -259,15 +262,18 @@ def test_a_failure_that_passes_is_tried_again_and_every_attempt_is_noted() -> No
     run_virtually(run())
 
 
-def test_the_attempts_of_an_evaluation_are_its_calls() -> None:
+def test_the_attempts_of_an_evaluation_are_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     yes = '{"rationale": "So.", "result": "yes"}'
     trace = Trace(trace_id="1", service="s", output="It is.")
 
     async def run() -> None:
-        limited = Limited(ScriptedModel([Step(failure="judge_unavailable"), yes], settings()), attempts=4)
+        steady = asyncio.get_running_loop().time
+        monkeypatch.setattr(limited_model, "time", SimpleNamespace(perf_counter=steady, time=time.time))
+        steps = [Step(failure="judge_unavailable", delay_s=2), Step(yes, delay_s=3)]
+        limited = Limited(ScriptedModel(steps, settings()), attempts=4)
         assessment = await evaluate(catalogue()["safety"], trace, limited.model)
         assert [call.status for call in assessment.calls] == ["judge_unavailable", "ok"]
-        assert all(call.duration_s < 1 for call in assessment.calls)
+        assert [call.duration_s for call in assessment.calls] == [2, 3], "and the pause between is in neither"
 
     run_virtually(run())
 

@@ -17,8 +17,8 @@ __all__ = ["Outcome", "play"]
 _STEP_S: Final = 0.1
 _SHOW_EVERY_S: Final = 0.25
 _MEASURE_EVERY_S: Final = 1.0
-_FLUSH_TIMEOUT_S: Final = 5.0
-_SETTLE_TIMEOUT_S: Final = 15.0
+_FLUSH_TIMEOUT_S: Final = 30.0
+_SETTLE_TIMEOUT_S: Final = 30.0
 
 
 class Outcome(NamedTuple):

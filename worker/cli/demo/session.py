@@ -23,7 +23,7 @@ from worker.store import Store
 __all__ = ["DemoError", "Session", "WorkerProcess", "open_session", "rules"]
 
 _VARIABLES: Final = "TRACEJUDGE_"
-_START_TIMEOUT_S: Final = 30.0
+_START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 8.0
 _SDK_TIMEOUT_S: Final = 1.0
 _LAST_LINES: Final = 8
