@@ -6,8 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from support.processes import wait_until
+import pytest
+from support.processes import PATIENCE_S, wait_until
 
+from judges.code.process import Process
 from judges.defined.code import make
 from judges.evaluate import evaluate
 from judges.judge import Judge
@@ -15,12 +17,14 @@ from judges.verdict import Assessment
 from tracejudge import Trace
 
 FILE = Path(__file__).parent / "judged_code.py"
+PATIENT: dict[str, Any] = {"time_limit_s": PATIENCE_S}
+"""For tables: a process that the machine lets wait has not overrun."""
 T = TypeVar("T")
 
 
 def of_file(name: str, **table: Any) -> Judge:
     """Make one of our judges."""
-    return make(name, {"code": f"{FILE}:{name}", **table})
+    return make(name, {"code": f"{FILE}:{name}", **PATIENT, **table})
 
 
 def trace(output: str = "See https://example.org", **fields: Any) -> Trace:
@@ -56,6 +60,25 @@ def running(function: Callable[[], Awaitable[T]], *judges: Judge) -> T:
     result = asyncio.run(run())
     assert set(processes()) <= set(before)
     return result
+
+
+def pass_time(seconds: float) -> None:
+    """Let the time of the running loop pass, and nobody else's."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds  # type: ignore[method-assign]
+
+
+def let_hanging_pass_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time limit of a trace that says so pass at once, and that of no other while it is judged."""
+    ask = Process.ask
+
+    async def asked(self: Process, message: bytes, limit_s: float) -> bytes:
+        if b'"do":"hang"' in message:
+            asyncio.get_running_loop().call_soon(pass_time, limit_s)  # when it runs
+        return await ask(self, message, limit_s)
+
+    monkeypatch.setattr(Process, "ask", asked)
 
 
 def processes(parent: int | str = "self") -> list[int]:

@@ -1,11 +1,14 @@
 """A toolbox, a judge and models for the tests of the loop, and the rules that both chat APIs have for messages."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
+from support.processes import PATIENCE_S
 from support.virtual_time import run_virtually
 
 from judges.catalog import catalogue
@@ -22,6 +25,7 @@ TRACE = Trace(trace_id="1", service="s", input="How long?", output="Two years.",
 SETTINGS = ModelSettings(provider="scripted", model="scripted")
 PRICED = structs.replace(SETTINGS, price=Price(input=1.0, output=4.0))
 UNKNOWN = '{"error":"There is no such tool."}'
+TOOL_THREAD = "tracejudge-tool"
 NO_PARAMETERS = {"type": "object", "properties": {}}
 
 Behaviour = Callable[[str], str]
@@ -103,21 +107,26 @@ def judged(judge: Judge, model: ChatModel, trace: Trace = TRACE) -> Assessment:
     return asyncio.run(evaluate(judge, trace, model))
 
 
-def run_ticking(main: Coroutine[Any, Any, Assessment]) -> Assessment:
-    """Run in virtual time that also goes on while a thread works: only for what hangs until it is released."""
+def run_with_tools(main: Coroutine[Any, Any, Assessment]) -> Assessment:
+    """Run in virtual time that stands while a tool works, however long, and goes on while one hangs."""
+    return run_virtually(main, lambda: any(thread.name == TOOL_THREAD for thread in threading.enumerate()))
 
-    async def tick() -> None:
-        while True:  # noqa: ASYNC110 - moves the time
-            await asyncio.sleep(1)
 
-    async def run() -> Assessment:
-        ticking = asyncio.create_task(tick())
-        try:
-            return await main
-        finally:
-            ticking.cancel()
+@contextmanager
+def hanging() -> Iterator[Behaviour]:
+    """Give a tool that does not end before the block does."""
+    over = threading.Event()
 
-    return run_virtually(run())
+    def hang(_: str) -> str:
+        thread = threading.current_thread()
+        assert thread.name == TOOL_THREAD
+        thread.name = "hangs"
+        return str(over.wait(PATIENCE_S))
+
+    try:
+        yield hang
+    finally:
+        over.set()
 
 
 def course(assessment: Assessment) -> Mapping[str, object]:

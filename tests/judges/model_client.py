@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
+from support.processes import PATIENCE_S
 from support.replies import Behaviour, answers
 
 from judges.evaluate import evaluate
@@ -17,6 +18,7 @@ from judges.prompt import Message, ToolCall, render
 from judges.verdict import Assessment
 from tracejudge import Trace
 
+PATIENT: dict[str, object] = {"timeout_s": PATIENCE_S}
 KEY = "sk-test-5ecret"
 PROMPT = "the-prompt-5ecret"
 WORDS = "the-endpoint-5ecret"
@@ -85,12 +87,12 @@ class Client(NamedTuple):
 
 
 def openai(base_url: str, **settings: object) -> Client:
-    fields = {"base_url": base_url, "model": "gpt-test", "timeout_s": 10.0, **settings}
+    fields = {**PATIENT, "base_url": base_url, "model": "gpt-test", **settings}
     return Client(OpenAIModel(msgspec.convert(fields, ModelSettings), KEY))
 
 
 def anthropic(base_url: str, **settings: object) -> Client:
-    fields = {"provider": "anthropic", "base_url": base_url, "model": "claude-test", "timeout_s": 10.0, **settings}
+    fields = {**PATIENT, "provider": "anthropic", "base_url": base_url, "model": "claude-test", **settings}
     return Client(AnthropicModel(msgspec.convert(fields, ModelSettings), KEY))
 
 

@@ -1,12 +1,26 @@
 """Whatever a judge in code does, its trace ends as an assessment, in time, and no process stays behind."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from code_judges import FILE, judged, of_file, told, trace, wait_for_end, written
+from code_judges import (
+    FILE,
+    PATIENT,
+    judged,
+    let_hanging_pass_time,
+    of_file,
+    pass_time,
+    running,
+    told,
+    trace,
+    wait_for_end,
+    written,
+)
 from judged_code import SECRET
 
 from judges.defined.code import make
+from judges.evaluate import evaluate
 from judges.verdict import Assessment
 
 FAILURES = {
@@ -70,9 +84,15 @@ def test_a_judge_that_overruns_is_killed(name: str) -> None:
 
 
 def test_a_judge_that_overruns_takes_along_the_programs_that_it_started(tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    (found,) = judged(of_file("waits_for_a_program", time_limit_s=3), told(file=file))
-    assert found.note == "took longer than 3 s"
+    judge, file = of_file("waits_for_a_program"), tmp_path / "pid"
+
+    async def look() -> Assessment:
+        asking = asyncio.ensure_future(evaluate(judge, told(file=file), None))
+        await asyncio.to_thread(written, file)
+        pass_time(60)
+        return await asking
+
+    assert running(look, judge).note == "took longer than 60 s"
     wait_for_end(written(file))
 
 
@@ -91,7 +111,7 @@ def test_what_breaks_nothing_is_scored(name: str, capfd: pytest.CaptureFixture[s
 def test_a_judge_that_takes_more_memory_than_it_may_has_failed(tmp_path: Path) -> None:
     file = tmp_path / "judged.py"
     file.write_text("from judges.code import judge\n@judge\ndef large(trace) -> bool: return bool(bytes(1 << 30))\n")
-    (found,) = judged(make("large", {"code": f"{file}:large", "memory_mib": 512}), trace())
+    (found,) = judged(make("large", {"code": f"{file}:large", "memory_mib": 512, **PATIENT}), trace())
     assert found == Assessment("unscored", "judge_failed", note="raised MemoryError in judged.py:3")
 
 
@@ -101,18 +121,19 @@ def test_a_judge_that_keeps_memory_from_trace_to_trace_begins_anew(tmp_path: Pat
         "from judges.code import judge\nkept = []\n@judge\ndef keeps(trace) -> bool:\n"
         "    kept.append(bytes(100 << 20))\n    return True\n"
     )
-    found = judged(make("keeps", {"code": f"{file}:keeps", "memory_mib": 512}), *[trace()] * 12)
+    found = judged(make("keeps", {"code": f"{file}:keeps", "memory_mib": 512, **PATIENT}), *[trace()] * 12)
     outcomes = "".join(one.outcome[0] for one in found)
     assert "u" in outcomes
     assert "uu" not in outcomes
 
 
-def test_a_trace_that_ends_the_process_costs_no_other() -> None:
+def test_a_trace_that_ends_the_process_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_hanging_pass_time(monkeypatch)
     orders = ["no", "hang", "no", "crash", "crash", "no", "raise", "no"]
-    found = judged(of_file("by_the_trace", time_limit_s=2), *(told(do=order) for order in orders))
+    found = judged(of_file("by_the_trace"), *(told(do=order) for order in orders))
     assert [one.note for one in found] == [
         None,
-        "took longer than 2 s",
+        "took longer than 60 s",
         None,
         "ended by itself (exit code 3)",
         "ended by itself (exit code 3)",

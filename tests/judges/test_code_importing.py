@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from code_judges import judged, trace
+from code_judges import PATIENT, judged, trace
 
 from judges.code import environment
 from judges.code.starting import announced
@@ -51,7 +51,7 @@ class TestImported:
         (tmp_path / "beside_late.py").write_text("RESULT = True\n")
         (tmp_path / "judged.py").write_text(f"from judges.code import judge\nfrom beside import RESULT\n@judge\n{late}")
         before = list(sys.path)
-        (found,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good"}), trace())
+        (found,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT}), trace())
         assert found.scores[0].passed
         assert (sys.path, "beside" in sys.modules) == (before, False)
 
@@ -62,7 +62,7 @@ class TestImported:
             (folder / "shared").mkdir(parents=True)
             (folder / "shared" / "beside.py").write_text(f"RESULT = {result}\n")
             (folder / "judged.py").write_text(f"from shared.beside import RESULT\n{self.GOOD.format('RESULT')}")
-            made[result] = define("good", {"code": f"{folder / 'judged.py'}:good"})
+            made[result] = define("good", {"code": f"{folder / 'judged.py'}:good", **PATIENT})
         assert {result: judged(one, trace())[0].scores[0].passed for result, one in made.items()} == {
             True: True,
             False: False,
@@ -71,7 +71,7 @@ class TestImported:
     def test_what_lies_beside_it_hides_nothing_that_is_installed(self, tmp_path: Path) -> None:
         (tmp_path / "wave.py").write_text("raise ValueError\n")
         (tmp_path / "judged.py").write_text(f"import wave\n{self.GOOD.format('bool(wave.open)')}")
-        (found,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good"}), trace())
+        (found,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT}), trace())
         assert found.scores[0].passed
 
 
@@ -91,7 +91,7 @@ class TestVariables:
         """Let a judge tell which variables it finds."""
         text = "import os\nfrom judges.code import Score, judge\n@judge\ndef seen(trace) -> Score:\n"
         (folder / "judged.py").write_text(f"{text}    return Score(1, rationale=' '.join(os.environ))\n")
-        (found,) = judged(define("seen", {"code": f"{folder / 'judged.py'}:seen", **table}), trace())
+        (found,) = judged(define("seen", {"code": f"{folder / 'judged.py'}:seen", **PATIENT, **table}), trace())
         return set((found.rationale or "").split())
 
     @pytest.fixture(autouse=True)

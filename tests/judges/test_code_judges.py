@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from code_judges import FILE, judged, of_file, told, trace
+from code_judges import FILE, PATIENT, judged, of_file, told, trace
 from judged_code import has_link, measured, several
 
 import judges.code
@@ -225,7 +225,7 @@ class TestFound:
         assert (made.prompts(trace()), made.fixed_parts, made.schema) == ((), (), {})
 
     def test_its_scores_bear_the_name_of_the_judge(self) -> None:
-        made = define("links", {"code": f"{FILE}:has_link"})
+        made = define("links", {"code": f"{FILE}:has_link", **PATIENT})
         found = judged(made, trace(), trace("None."))
         assert found == [
             Assessment("scored", scores=(verdict.Score("links", 1.0, 1.0, passed=True),)),
@@ -248,7 +248,7 @@ class TestFound:
             "from judges.code import judge\n@judge\ndef has_link(trace) -> bool: return 'http' in trace.output\n"
         )
         monkeypatch.syspath_prepend(tmp_path)
-        (found,) = judged(define("links", {"code": "our_judges.links:has_link"}), trace())
+        (found,) = judged(define("links", {"code": "our_judges.links:has_link", **PATIENT}), trace())
         assert found.outcome == "scored"
 
     def test_a_file_is_found_from_the_working_directory(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +264,7 @@ class TestFound:
             (tmp_path / name).mkdir()
             text = f"from judges.code import judge\n@judge\ndef good(trace) -> bool: return {result}\n"
             (tmp_path / name / "judged.py").write_text(text)
-        made = [define("good", {"code": f"{tmp_path / name / 'judged.py'}:good"}) for name in ("a", "b")]
+        made = [define("good", {"code": f"{tmp_path / name / 'judged.py'}:good", **PATIENT}) for name in ("a", "b")]
         assert [judged(one, trace())[0].scores[0].passed for one in made] == [True, False]
 
     @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ class TestInstalled:
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[tracejudge.judges]\n{points}\n")
-        (folder / f"{distribution}.py").write_text(source or TestVersion.SOURCE.format("", "True"))
+        (folder / f"{distribution}.py").write_text(source or TestVersion.SOURCE.format("(time_limit_s=60)", "True"))
 
     @pytest.fixture(autouse=True)
     def _anew(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

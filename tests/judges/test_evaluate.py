@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -514,9 +515,10 @@ class TestCalls:
         assert run(GROUNDEDNESS, SHORT, Telling([""])).calls == (Call(1000.0, 1.0, "ok", 7, 3, "r", "m", "stop"),)
 
     def test_are_timed_by_the_real_clock_when_none_is_given(self) -> None:
+        began = time.perf_counter()
         (call,) = asyncio.run(evaluate(GROUNDEDNESS, SHORT, ScriptedModel([YES]))).calls
         assert call.started_at > 1_700_000_000
-        assert 0 <= call.duration_s < 5
+        assert 0 <= call.duration_s <= time.perf_counter() - began
 
     def test_attempts_that_failed_stand_before_the_answer_with_their_own_times(self) -> None:
         earlier = (Call(900.0, 2.0, "judge_unavailable"), Call(950.0, 3.0, "timeout"))

@@ -16,13 +16,15 @@ from explorations import (
     contents,
     course,
     exploring,
+    hanging,
     judged,
-    run_ticking,
+    run_with_tools,
 )
 from judge_traces import yes_no_text
 
 from judges.evaluate import evaluate
 from judges.exploration import Limits
+from judges.exploring import tool_use
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.prompt import Block, Message, Prompt, marked
@@ -193,14 +195,11 @@ class TestTools:
         }
         assert errors == 4
 
-    def test_one_that_overruns_is_left_alone(self) -> None:
-        over = threading.Event()
-        try:
+    def test_one_that_overruns_is_left_alone(self, monkeypatch: pytest.MonkeyPatch, max_tool_s: float) -> None:
+        monkeypatch.setattr(tool_use, "_MAX_TOOL_S", max_tool_s)
+        with hanging() as hang:
             model = ScriptedModel([calling(), calling(call("hang"), call()), YES])
-            judge = exploring(hang=lambda _: str(over.wait(60)))
-            assessment = run_ticking(evaluate(judge, TRACE, model))
-        finally:
-            over.set()
+            assessment = run_with_tools(evaluate(exploring(hang=hang), TRACE, model))
         assert (assessment.outcome, course(assessment)["tool_errors"]) == ("scored", 2)
         assert contents(model.requests[2])[1:] == [
             "The tool did not end within 5 s. Ask for less, or in another way.",

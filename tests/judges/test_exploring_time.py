@@ -1,11 +1,10 @@
 """The time of an exploration, and its tries: what has been paid for is not paid for again and again."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 
 import pytest
-from explorations import TRACE, Counting, call, calling, course, exploring, judged, run_ticking
+from explorations import TRACE, Counting, call, calling, course, exploring, hanging, judged, run_with_tools
 from judge_traces import yes_no_text
 from msgspec import structs
 
@@ -42,11 +41,8 @@ class TestDeadline:
         assert course(assessment)["rounds"] == 2
 
     def test_covers_the_tools_too(self) -> None:
-        over = threading.Event()
-        try:
-            assessment = self.judged(self.Waiting([calling(call("hang"))]), 3, lambda _: str(over.wait(60)))
-        finally:
-            over.set()
+        with hanging() as hang:
+            assessment = self.judged(self.Waiting([calling(call("hang"))]), 3, hang)
         assert (assessment.reason, assessment.is_final) == ("over_budget", True)
         assert [one.status for one in assessment.calls] == ["rate_limited", "ok"]
 
@@ -56,7 +52,7 @@ class TestDeadline:
             time = asyncio.get_running_loop().time
             return await evaluate(exploring(hang=hang), TRACE, model, Clock(time, time), deadline_s)
 
-        return run_ticking(judged())
+        return run_with_tools(judged())
 
     def test_that_passes_before_any_answer_is_a_timeout(self) -> None:
         """Nothing was paid for, and the endpoint may be back later."""
@@ -92,7 +88,7 @@ class TestTimeAsALimit:
             time = asyncio.get_running_loop().time
             return await evaluate(exploring(), TRACE, model, Clock(time, time), deadline_s)
 
-        return run_ticking(judged())
+        return run_with_tools(judged())
 
     @pytest.mark.parametrize(
         ("took_s", "rounds"),

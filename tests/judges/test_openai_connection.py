@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from model_client import openai as client
 from raw_server import RawServer
 from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
-from support.replies import Behaviour, answers, cuts, failing, hangs, not_json, slow
+from support.replies import Behaviour, Call, Hold, Reply, answers, cuts, failing, hangs, not_json, slow, yes_no
 
 from judges.models.http import retry_after_s
 from judges.models.model import ModelTimeoutError, ModelUnavailableError, RateLimitedError
@@ -59,10 +60,12 @@ class TestRetryAfter:
         assert failure.retry_after_s == seconds
 
     def test_is_read_as_a_date(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = failing(429, retry_after=email.utils.formatdate(time.time() + 90, usegmt=True))
+        began = time.time()
+        endpoint.behaviour = failing(429, retry_after=email.utils.formatdate(began + 90, usegmt=True))
         failure = client(endpoint.base_url).fails()
         assert isinstance(failure, RateLimitedError)
-        assert failure.retry_after_s == pytest.approx(90, abs=5)
+        assert failure.retry_after_s is not None
+        assert 89 - (time.time() - began) < failure.retry_after_s <= 90, "dates have no fractions of seconds"
 
     def test_may_be_absent(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = failing(429)
@@ -149,8 +152,9 @@ class TestConnection:
         began = time.monotonic()
         failure = client(endpoint.base_url, timeout_s=0.2).fails()
         assert (type(failure), str(failure)) == (ModelTimeoutError, "no answer within 0.2 s")
-        assert 0.2 <= time.monotonic() - began < 20, "well before the answer"
+        assert time.monotonic() - began >= 0.2
         wait_until(lambda: endpoint.in_flight == 0, what="the end of the abandoned request")
+        assert {call.status for call in endpoint.calls} <= {None}, "well before the answer"
 
     def test_with_a_reply_that_begins_and_never_ends_is_a_timeout(self) -> None:
         with RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", closes=False) as server:
@@ -234,7 +238,7 @@ class TestCertificates:
 class TestConcurrency:
     def test_300_requests_are_under_way_together(self, endpoint: ChatEndpoint) -> None:
         """One of three tries is enough: what is measured is the client, not what else the machine does."""
-        one, tried = client(endpoint.base_url, max_in_flight=300), []
+        one, tried = client(endpoint.base_url, max_in_flight=300, timeout_s=100.0), []
         for each_s in (0.5, 2.0, 8.0):
             endpoint.forget()
             endpoint.behaviour = slow(each_s)
@@ -246,7 +250,14 @@ class TestConcurrency:
         pytest.fail(f"so many at a time, which took so many times as long as one: {tried}")
 
     def test_no_more_connections_than_allowed(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = slow(0.02)
+        three = Hold()
+
+        def together(call: Call) -> Reply:
+            if call.index == 2:
+                three.let_go()
+            return replace(yes_no(delay_s=0.02), hold=three)
+
+        endpoint.behaviour = together
         assert len(client(endpoint.base_url, max_in_flight=3).ask_often(10)) == 10
         assert endpoint.max_in_flight == 3
 

@@ -11,8 +11,7 @@ from trace_spans import long_trace, step, trace
 from judges.trace_tools import TraceToolbox
 
 BOUND_S = 3.0
-"""Of computing, which is no longer on a machine that is busy with others."""
-"""A second is promised where the machine is not busy with other tests."""
+"""Of computing in this thread, which is no longer where others compute; a second is promised."""
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +129,9 @@ class TestBounds:
     )
     def test_no_pattern_runs_for_long(self, long_box: TraceToolbox, pattern: str) -> None:
         """Over 400 spans and one of 1 MB."""
-        began = time.process_time()
+        began = time.thread_time()
         answer = json.loads(long_box.call("search_trace_regex", json.dumps({"pattern": pattern})))
-        assert time.process_time() - began < BOUND_S
+        assert time.thread_time() - began < BOUND_S
         assert "matches" in answer or "took too long" in answer["error"]
 
     def test_a_catastrophic_one_is_told_so(self) -> None:
@@ -180,6 +179,6 @@ class TestBounds:
     )
     def test_no_text_keeps_a_search_for_long(self, text: str) -> None:
         toolbox = TraceToolbox(trace(step("a", outputs=text)))
-        began = time.process_time()
+        began = time.thread_time()
         toolbox.call("search_trace_regex", '{"pattern": "zzz"}')
-        assert time.process_time() - began < BOUND_S
+        assert time.thread_time() - began < BOUND_S

@@ -1,7 +1,8 @@
 """Searches that end before all is searched: what they give, how they go on, and what no pattern is blamed for."""
 
+import gc
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from threading import Thread
 from typing import Any
@@ -51,6 +52,13 @@ def rows_in_rows(size: int) -> str:
 
 
 class TestWords:
+    @pytest.fixture(autouse=True)
+    def _no_garbage(self) -> Iterator[None]:
+        """Collecting that of earlier tests takes CPU of the thread that happens to do it, and words take little."""
+        gc.disable()
+        yield
+        gc.enable()
+
     def test_are_found_in_large_json_in_json(self) -> None:
         toolbox = TraceToolbox(trace(step("a", outputs=rows_in_rows(3_000_000))))
         answers = to_the_end(toolbox, WORDS)
