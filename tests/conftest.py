@@ -5,22 +5,35 @@ Whoever kills, fills or configures a server starts an `EmbeddedRedis` for itself
 """
 
 import os
+import signal
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import settings
 from redis import Redis
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.ports import own_part
+from support.processes import PATIENCE_S
 
+from judges.exploring import tool_use
+from judges.trace_tools import budget
 from worker import embedded
 from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
 
 # A server that is down must find its port free when it comes back, whatever another process of the suite has started.
 embedded._PORTS = own_part(embedded._PORTS)
+# On any machine as in CI: an example may take its time where others compute, and each run tries the same ones.
+settings.load_profile("ci")
+# Nor does it matter whether the machine speaks of a terminal: what is printed here goes to none.
+for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So it is where a script began the suite with `&`, and programs that a test interrupts would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -110,6 +123,16 @@ def prefix(redis_servers: Servers) -> Iterator[str]:
         with Redis.from_url(server.url) as client:
             for key in client.scan_iter(match=f"{own}*", count=1000):
                 client.unlink(key)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def max_tool_s() -> Iterator[float]:
+    """How long a tool may take outside of tests. Here a machine that stands still for seconds makes none overrun."""
+    own = tool_use._MAX_TOOL_S
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tool_use, "_MAX_TOOL_S", PATIENCE_S)
+        patch.setattr(budget, "_WALL_S", PATIENCE_S)
+        yield own
 
 
 @pytest.fixture

@@ -9,6 +9,14 @@ import pytest
 from deploy.generators.write import RULES
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give what lies in this folder time: promtool plays the watcher's scenes for a minute where nothing else runs."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))
+
+
 @pytest.fixture(scope="session")
 def promtool() -> str:
     """Skip at home without it, fail in CI: there its absence would hide that no rule was tested."""

@@ -195,13 +195,13 @@ class Prometheus:
         except httpx.TransportError:
             return False
 
-    def query(self, expr: str) -> Any:
-        """Ask for this moment; fails with Prometheus' own words."""
-        return self._get("query", {"query": expr})["result"]
+    def query(self, expr: str, at: float | None = None) -> Any:
+        """Ask for this moment, or another; fails with Prometheus' own words."""
+        return self._get("query", {"query": expr} | ({} if at is None else {"time": at}))["result"]
 
-    def query_range(self, expr: str, seconds: float, step: float = 1) -> Any:
-        """Ask for the last seconds."""
-        now = time.time()
+    def query_range(self, expr: str, seconds: float, step: float = 1, *, at: float | None = None) -> Any:
+        """Ask for the last seconds, or for those before another moment."""
+        now = time.time() if at is None else at
         return self._get("query_range", {"query": expr, "start": now - seconds, "end": now, "step": step})["result"]
 
     def exemplars(self, expr: str, seconds: float) -> Any:

@@ -67,7 +67,7 @@ def test_the_inbox_prints_what_a_person_would_read(tmp_path: Path) -> None:
     message = {
         "attachments": [{"title": "[PAGE] it fell", "text": "61% passed.", "title_link": "http://localhost:3000"}]
     }
-    with Program(INBOX, str(port), folder=tmp_path) as inbox, httpx.Client(trust_env=False) as client:
+    with Program(INBOX, str(port), folder=tmp_path) as inbox, httpx.Client(trust_env=False, timeout=60) as client:
         inbox.wait_for("inbox on port")
         answer = client.post(f"http://127.0.0.1:{port}/page", json=message)
         assert (answer.status_code, answer.text) == (200, "ok")  # anything else is a failure to Alertmanager
@@ -77,7 +77,7 @@ def test_the_inbox_prints_what_a_person_would_read(tmp_path: Path) -> None:
 def test_the_inbox_prints_messages_for_programs_on_a_line(tmp_path: Path) -> None:
     port = free_port()
     message = {"alerts": [{"status": "firing", "labels": {"alertname": "TraceJudgeNoVerdicts"}}]}
-    with Program(INBOX, str(port), folder=tmp_path) as inbox, httpx.Client(trust_env=False) as client:
+    with Program(INBOX, str(port), folder=tmp_path) as inbox, httpx.Client(trust_env=False, timeout=60) as client:
         inbox.wait_for("inbox on port")
         assert client.get(f"http://127.0.0.1:{port}/").text == "ok"
         assert client.post(f"http://127.0.0.1:{port}/webhook", content=b"no JSON").status_code == 400

@@ -227,12 +227,12 @@ def test_the_worker_judges_and_writes_nothing_outside_tmp(
     before = written(image)
     assert not is_healthy(image, variables)
     with running(image, variables, tmp_path / "log") as worker:
-        wait_until(lambda: is_healthy(image, variables), what="the worker to be healthy")
+        wait_until(lambda: is_healthy(image, variables), timeout_s=120, what="the worker to be healthy")
         samples = ROOT / "judges" / "samples" / "support-bot.jsonl"
         with samples.open() as traces:
             assert ended(image, ["tracejudge", "publish", "-"], variables, stdin=traces)[0] == 0
         wait_until(lambda: scrape(port).total("tracejudge_verdicts_total") > 0, what="a verdict")
         worker.terminate()
-        assert worker.wait(30) == 0
+        assert worker.wait(60) == 0
     assert not is_healthy(image, variables)
     assert written(image) == before

@@ -9,7 +9,7 @@ from alertmanager_run import find_program
 from runbook_pages import FOLDER, Page, pages
 from scraped import Traffic, prometheus, serve
 
-PATIENCE_S = 60
+PATIENCE_S = 200
 QUERIES = [
     (page.path.stem, place, query)
     for page in [*pages(), Page(FOLDER / "README.md")]

@@ -19,8 +19,8 @@ from experiment_books import VERDICTS, check_books, is_clean
 from experiment_recovery import Recoveries
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
-from support.pipeline import Pipeline, Worker, make_traces
-from support.processes import wait_until
+from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
+from support.processes import PATIENCE_S, wait_until
 from support.replies import slow, yes_no
 from support.scrape import Scrape
 
@@ -115,7 +115,7 @@ class Experiment:
         self.recoveries.begin()
         worker.program.kill()
 
-    def terminate(self, name: str = "a", timeout_s: float = 30.0) -> int:
+    def terminate(self, name: str = "a", timeout_s: float = PATIENCE_S) -> int:
         """Send SIGTERM and wait for the end: the exit status."""
         return self._last_page(name).program.terminate(timeout_s)
 
@@ -143,7 +143,7 @@ class Experiment:
         except StoreError:
             return -1
 
-    def wait_finished(self, evaluations: int, timeout_s: float = 60.0) -> None:
+    def wait_finished(self, evaluations: int, timeout_s: float = SETTLING_S) -> None:
         wait_until(lambda: self.finished >= evaluations, timeout_s, f"{evaluations} evaluations to be finished")
 
     @property
@@ -152,12 +152,17 @@ class Experiment:
         running = [page for name in self.workers if (page := self._page(name)) is not None]
         return sum(page.total(VERDICTS) for page in (*self.pages, *running))
 
+    def assert_each_counted(self) -> None:
+        """Check that each evaluation is counted once, where nobody died; counts follow the books in a moment."""
+        wait_until(lambda: self.counted >= self.evaluations, what=f"{self.evaluations} verdicts to be counted")
+        assert self.counted == self.evaluations
+
     @property
     def evaluations(self) -> int:
         """How many evaluations the published traces ask for."""
         return self.published * len(self.judges)
 
-    def settle(self, timeout_s: float = 90.0) -> Account:
+    def settle(self, timeout_s: float = SETTLING_S) -> Account:
         """Wait until nothing is on its way, in the books and in the exporters' groups; give the books."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -166,11 +171,11 @@ class Experiment:
                 break
             assert time.monotonic() < deadline, f"not settled within {timeout_s:g} s: {account}"
             time.sleep(0.2)
-        left = max(20.0, deadline - time.monotonic())  # what a dead exporter had read is taken over after 15 s
+        left = max(PATIENCE_S, deadline - time.monotonic())  # what a dead exporter had read is taken over after 15 s
         wait_until(lambda: is_clean(self.pipeline), left, "the exporters to read the rest")
         return self.pipeline.account()
 
-    def assert_books(self, *, timeout_s: float = 90.0, spans: bool = True) -> Account:
+    def assert_books(self, *, timeout_s: float = SETTLING_S, spans: bool = True) -> Account:
         """Settle, and check all that every experiment promises.
 
         Args:

@@ -48,6 +48,7 @@ class Recoveries:
 
     def check(self, within_s: float) -> None:
         """Fail if any of them took, or takes, longer."""
+        self._look()
         with self._lock:
             waiting = [time.monotonic() - orphan.since for orphan in self._orphans.values()]
         slowest = max([*self.took_s, *waiting], default=0.0)
@@ -69,8 +70,8 @@ class Recoveries:
             for batch, orphan in list(self._orphans.items()):
                 if held.get(batch) == orphan.holder or (batch not in held and self._is_ready(batch)):
                     continue
-                self.took_s.append(now - orphan.since)
-                del self._orphans[batch]
+                if self._orphans.pop(batch, None) is not None:  # else somebody else looked meanwhile
+                    self.took_s.append(now - orphan.since)
 
     def _held(self) -> dict[bytes, bytes]:
         return self._store.call(lambda client: client.hgetall(self._store.keys.holders))

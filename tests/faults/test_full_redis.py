@@ -4,6 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from operator import ge
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,8 @@ def fill_under_load(experiment: Experiment, room_bytes: int | None = None) -> Ac
                 before = held(experiment, client)
                 time.sleep(FULL_S)
                 if room_bytes is None:
-                    assert held(experiment, client) == before
+                    # A batch that was done when it became full may still go.
+                    assert all(map(ge, before, held(experiment, client)))
         wait_until(lambda: experiment.pipeline.account().unread == 0, what="it to go on")
         publish(experiment, TRACES // 4)
     account = experiment.assert_books()

@@ -3,7 +3,7 @@
 import random
 import time
 
-from experiment import RECOVERY_S, Experiment
+from experiment import Experiment
 from support import replies
 from support.processes import wait_until
 
@@ -20,20 +20,26 @@ def lease_left_s(experiment: Experiment) -> float:
 
 def test_paused_past_its_lease_and_continued(experiment: Experiment) -> None:
     """What it was answered meanwhile comes too late; what it had written stands."""
-    chance = random.Random(6)
-    experiment.endpoint.behaviour = lambda _: replies.slow(chance.uniform(0.1, 3.0), replies.yes_no())
+    chance, paused = random.Random(6), replies.Hold()
+
+    def usual(_: replies.Call) -> replies.Behaviour:
+        return replies.slow(chance.uniform(0.1, 3.0))
+
+    # The pause falls into the middle of the batch, however late we come to it.
+    experiment.endpoint.behaviour = replies.from_call(EVALUATIONS // 2, replies.held(paused, usual), before=usual)
     experiment.start("paused", batch_size=EVALUATIONS)
     experiment.publish(EVALUATIONS // 2)
     experiment.wait_finished(EVALUATIONS // 4)
     experiment.pause("paused")
+    paused.let_go()
     began, left_s = time.monotonic(), lease_left_s(experiment)
     assert experiment.finished < EVALUATIONS, "the pause must fall into the middle of the batch"
     experiment.start("other", batch_size=EVALUATIONS)
-    experiment.wait_finished(EVALUATIONS, timeout_s=RECOVERY_S)
+    experiment.wait_finished(EVALUATIONS)
     assert time.monotonic() - began > left_s, "before that the batch was the paused worker's"
     experiment.resume("paused")
     wait_until(lambda: "lease lost" in experiment.workers["paused"].program.stderr, what="it to notice")
     account = experiment.assert_all_scored()
     assert account.scored == EVALUATIONS
-    assert experiment.counted == EVALUATIONS, "nobody died, so each is counted once"
+    experiment.assert_each_counted()
     assert len(experiment.endpoint.calls) < 2 * EVALUATIONS, "what was written is not asked again"

@@ -43,11 +43,10 @@ def test_both_versions_choose_and_judge_during_an_upgrade(experiment: Experiment
     """The same trace is never judged by both: who reads it decides."""
     for version in (OLD, NEW):
         start(experiment, version)
-    with experiment.load(TRACES / LOAD_S, TRACES):
-        pass
-    experiment.assert_all_scored(timeout_s=120)
+    with experiment.load(TRACES / LOAD_S) as load:
+        wait_until(lambda: load.published >= TRACES and len(versions(experiment)) == 2, what="both to choose")
+    experiment.assert_all_scored()
     assert sorted(versions(experiment).values()) == sorted(asked(experiment).values())
-    assert len(versions(experiment)) == 2, "both must choose"
 
 
 def test_what_waits_for_the_old_version_waits_until_somebody_has_it(experiment: Experiment) -> None:
@@ -61,7 +60,7 @@ def test_what_waits_for_the_old_version_waits_until_somebody_has_it(experiment: 
     assert (account.waiting, account.lost, account.scored) == (60, 0, 0)
     assert experiment.terminate(OLD) == 0
     start(experiment, OLD, roles="judge")
-    experiment.assert_all_scored(timeout_s=120)
+    experiment.assert_all_scored()
     assert asked(experiment) == {OLD: 60, NEW: 0}
 
 
@@ -78,7 +77,7 @@ def test_batches_of_a_later_version_are_handed_back(experiment: Experiment) -> N
     assert (account.waiting, account.lost, len(experiment.endpoint.calls)) == (60, 0, 0)
     # A worker of the later version, which is this one as far as we know, comes.
     _rewrite_batches(experiment, b'"v":3,', b'"v":1,')
-    experiment.assert_all_scored(timeout_s=60)
+    experiment.assert_all_scored()
 
 
 def test_outbox_entries_of_a_later_version_wait_while_others_flow(experiment: Experiment) -> None:

@@ -71,7 +71,7 @@ def test_wake_ups_lost_or_doubled_and_again_when_all_is_done(experiment: Experim
         wait_until(courier.all_heard, 120, "the late messages to be heard")
     experiment.assert_all_scored()
     assert len(experiment.endpoint.calls) == experiment.evaluations
-    assert experiment.counted == experiment.evaluations, "nobody died, so each is counted"
+    experiment.assert_each_counted()
 
 
 def test_the_queue_deleted_over_and_over(experiment: Experiment) -> None:

@@ -27,7 +27,7 @@ from worker.store import StoreError
 AtRedis = Callable[[str], Pipeline]
 RULES = [{"name": "all", "judges": ["safety"]}]
 RABBITMQ = shutil.which("rabbitmq-server")
-SECONDS = 30
+SECONDS = 60
 """What takes seconds takes no longer on a busy machine either; what went wrong took minutes, or for ever."""
 
 

@@ -43,7 +43,8 @@ def forget(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> Forget:
 
 @pytest.fixture
 def model(endpoint: ChatEndpoint) -> dict[str, Any]:
-    endpoint.behaviour = replies.slow(0.2, replies.yes_no())
+    """After the first answers slow enough for a minute of work, in which `forget` begins and ends."""
+    endpoint.behaviour = replies.from_call(48, replies.slow(3.0), before=replies.slow(0.2))
     return {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", "max_in_flight": 16}}
 
 
@@ -85,11 +86,14 @@ def values(client: Any, key: bytes) -> list[bytes]:
 
 
 def watch(pipeline: Pipeline, stop: threading.Event, lost: list[int]) -> None:
+    lost.append(pipeline.account().lost)
     while not stop.wait(0.05):
         lost.append(pipeline.account().lost)
 
 
-def test_while_a_worker_judges(pipeline: Pipeline, forget: Forget, model: dict[str, Any]) -> None:
+def test_while_a_worker_judges(
+    pipeline: Pipeline, forget: Forget, endpoint: ChatEndpoint, model: dict[str, Any]
+) -> None:
     worker = pipeline.worker(rules=RULES, models=model)
     traces = mixed()
     pipeline.publish(traces)
@@ -103,6 +107,7 @@ def test_while_a_worker_judges(pipeline: Pipeline, forget: Forget, model: dict[s
     watcher.start()
     try:
         document = forget.run("--user-id", PERSON)
+        endpoint.behaviour = replies.yes_no()
         left = places_of(pipeline, WORD, PERSON, traces[0].trace_id)
         account = pipeline.settled(TRACES)
     finally:

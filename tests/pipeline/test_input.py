@@ -24,7 +24,7 @@ def test_every_bad_entry_is_counted_under_its_reason_and_the_stream_moves_on(pip
     account = pipeline.settled(len(BAD_ENTRIES) + 1)
     assert (account.invalid, account.sampled, account.lost) == (len(BAD_ENTRIES), 1, 0)
     assert account.reasons == {f"invalid:{reason}": 1 for reason in sorted(BAD_ENTRIES)}
-    page = worker.scrape()
+    page = worker.counted(len(BAD_ENTRIES), "tracejudge_invalid_traces_total")
     counted = {reason: page.value("tracejudge_invalid_traces_total", reason=reason) for reason in BAD_ENTRIES}
     assert counted == dict.fromkeys(BAD_ENTRIES, 1)
     assert SECRET not in worker.program.output
@@ -44,7 +44,8 @@ def test_other_languages_publish_by_a_bare_xadd(pipeline: Pipeline) -> None:
         pipeline.add(v="1", t=msgspec.json.encode(trace))
     account = pipeline.settled(5)
     assert (account.published, account.sampled, account.scored, account.lost) == (5, 5, 15, 0)
-    assert worker.scrape().value("tracejudge_producer_published_total", service="bot") == 5
+    page = worker.counted(5, "tracejudge_producer_published_total")
+    assert page.value("tracejudge_producer_published_total", service="bot") == 5
 
 
 def test_unknown_fields_are_kept_out_and_counted(pipeline: Pipeline) -> None:
@@ -52,7 +53,8 @@ def test_unknown_fields_are_kept_out_and_counted(pipeline: Pipeline) -> None:
     trace = msgspec.json.decode(VALID) | {"novelty": SECRET, "another": 1}
     pipeline.add(v="1", t=msgspec.json.encode(trace))
     assert pipeline.settled(1).sampled == 1
-    assert worker.scrape().value("tracejudge_unknown_fields_total", service="bot") == 2
+    page = worker.counted(2, "tracejudge_unknown_fields_total")
+    assert page.value("tracejudge_unknown_fields_total", service="bot") == 2
 
 
 @pytest.mark.faults

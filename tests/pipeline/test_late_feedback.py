@@ -12,6 +12,7 @@ from judges.verdict import Verdict
 
 JUDGES = ("groundedness", "relevance_to_query")
 COMPLAINTS_ONLY = [{"name": "complaints", "judges": JUDGES, "rate": 0.0, "always": ["negative_feedback"]}]
+COUNTED = "tracejudge_late_feedback_total"
 SOON_S = 0.5
 TRACES = 300
 
@@ -34,8 +35,8 @@ def ended(pipeline: Pipeline) -> dict[str, int]:
     return {name.split(":")[1]: amount for name, amount in found.items() if name.startswith("feedback:")}
 
 
-def wait_for(pipeline: Pipeline, expected: dict[str, int], timeout_s: float = 100) -> None:
-    wait_until(lambda: sum(ended(pipeline).values()) >= sum(expected.values()), timeout_s, "feedback to be dealt with")
+def wait_for(pipeline: Pipeline, expected: dict[str, int]) -> None:
+    wait_until(lambda: sum(ended(pipeline).values()) >= sum(expected.values()), 200, "feedback to be dealt with")
     assert ended(pipeline) == expected
 
 
@@ -44,7 +45,7 @@ def verdicts(pipeline: Pipeline) -> list[Verdict]:
 
 
 def outcomes(worker: Worker) -> dict[str, float]:
-    samples = worker.scrape().samples("tracejudge_late_feedback_total")
+    samples = worker.scrape().samples(COUNTED)
     return {sample.labels["outcome"]: sample.value for sample in samples if sample.value}
 
 
@@ -62,6 +63,7 @@ def test_a_complaint_leads_to_verdicts_on_its_trace_alone(pipeline: Pipeline) ->
     found = [(one.trace_id, one.judge, one.origin, one.weight, one.outcome) for one in verdicts(pipeline)]
     assert sorted(found) == [(wanted, judge, "late_feedback", 0.0, "scored") for judge in JUDGES]
 
+    worker.counted(3, COUNTED)
     page = worker.counted(len(JUDGES), "tracejudge_late_feedback_verdicts_total")
     assert page.total("tracejudge_verdicts_total") == 0
     assert page.total("tracejudge_score_count") == 0
@@ -73,10 +75,11 @@ def test_a_complaint_leads_to_verdicts_on_its_trace_alone(pipeline: Pipeline) ->
 
 
 def test_a_log_line_tells_of_a_pass_and_quotes_nothing(pipeline: Pipeline) -> None:
-    worker = pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)
     (trace,) = make_traces(1)
     pipeline.publish([trace])
     say(pipeline, (trace.trace_id, -1))
+    # After the report that ends what was said: it lies in the stream as well.
+    worker = pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)
     wait_for(pipeline, {"pulled": 1})
     line = json.loads(worker.program.wait_for(r"^\{.*late feedback sought.*$")[0])
     assert (line["entries"], line["pulled"]) == (
@@ -121,8 +124,12 @@ def test_of_several_workers_one_makes_the_pass(new_pipeline: Callable[[str], Pip
     by_origin = {(one.origin, one.weight, one.probability) for one in verdicts(pipeline)}
     assert by_origin == {("live", 2.0, 0.5), ("late_feedback", 0.0, 1.0)}
     assert len({one.evaluation_id for one in verdicts(pipeline)}) == TRACES
-    counted = [sum(outcomes(worker).values()) for worker in workers]
-    assert sum(counted) == TRACES
+
+    def counted() -> float:
+        return sum(sum(outcomes(worker).values()) for worker in workers)
+
+    wait_until(lambda: counted() >= TRACES, what="all to be counted")
+    assert counted() == TRACES
 
 
 def let_time_pass(pipeline: Pipeline) -> None:

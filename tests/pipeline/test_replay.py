@@ -53,6 +53,7 @@ def replays(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> Replays:
 
 
 def watch(pipeline: Pipeline, stop: threading.Event, lost: list[int]) -> None:
+    lost.append(pipeline.account().lost)
     while not stop.wait(0.05):
         lost.append(pipeline.account().lost)
 

@@ -267,7 +267,7 @@ def test_a_whole_run_writes_none_of_the_planted_secrets(  # noqa: PLR0917 - fixt
         worker.program.wait_for("refuses the user or the password")  # those that knew it came with its memory
     assert worker.program.running
     assert "message is no wake-up of ours, dropped" in worker.program.output
-    worker.program.terminate(40)
+    worker.program.terminate()
     everything = {
         "log": worker.program.output,
         "metrics": page,

@@ -100,7 +100,7 @@ def test_an_excerpt_that_the_template_s_documents_do_not_hold_counts_as_no_suppo
 def test_a_broken_judge_in_the_folder_stops_the_worker_with_one_line(pipeline: Pipeline, folder: Path) -> None:
     (folder / "broken.toml").write_text('instructions = "Is {{ output }} polite?"', encoding="utf-8")
     worker = pipeline.worker(judges_folder=str(folder), wait=False)
-    assert worker.program.wait(30) == 2
+    assert worker.program.wait() == 2
     line = f"tracejudge: {folder / 'broken.toml'}: instructions: the variable {{{{ output }}}} is unknown"
     assert worker.program.output.startswith(line)
     assert worker.program.output.count("\n") == 1

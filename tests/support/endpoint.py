@@ -84,6 +84,8 @@ class ChatEndpoint(LoopbackServer):
 
     async def _respond(self, request: web.Request, call: Call) -> web.StreamResponse:
         reply = self.resolve(call)
+        if reply.hold is not None:
+            await reply.hold.passed()
         await asyncio.sleep(reply.delay_s)
         if reply.hangs:
             await asyncio.Future()

@@ -19,6 +19,9 @@ from worker.store import Store
 
 __all__ = ["Pipeline", "Worker", "make_traces"]
 
+SETTLING_S = 240.0
+"""Thousands of traces take a minute where others compute; a wait ends with what it waits for."""
+
 
 class Worker:
     """A worker process and its metrics page."""
@@ -36,9 +39,11 @@ class Worker:
     def scrape(self) -> Scrape:
         return scrape(self.port)
 
-    def counted(self, expected: int, name: str = "tracejudge_verdicts_total", timeout_s: float = 100) -> Scrape:
-        """Wait until a counter's total over all labels is reached."""
-        wait_until(lambda: self.scrape().total(name) >= expected, timeout_s, f"{name} to reach {expected}")
+    def counted(self, expected: int, name: str = "tracejudge_verdicts_total", **labels: str) -> Scrape:
+        """Wait until a counter's total over all series with these labels is reached: it follows the books."""
+        wait_until(
+            lambda: self.scrape().total(name, **labels) >= expected, SETTLING_S, f"{name} {labels} to reach {expected}"
+        )
         return self.scrape()
 
 
@@ -78,7 +83,7 @@ class Pipeline:
         try:
             for trace in traces:
                 tracejudge.publish(trace)
-            assert tracejudge.flush(30)
+            assert tracejudge.flush(60)
         finally:
             tracejudge.shutdown()
 
@@ -93,7 +98,7 @@ class Pipeline:
         """Read one of the books at once; the whole account takes its time."""
         return int(self.store.call(lambda client: client.hget(self.keys.books, name)) or 0)
 
-    def settled(self, published: int, timeout_s: float = 100) -> Account:
+    def settled(self, published: int, timeout_s: float = SETTLING_S) -> Account:
         """Wait until everything published is accounted for, and return the books."""
 
         def look() -> Account | None:

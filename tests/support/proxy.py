@@ -152,13 +152,16 @@ class Proxy:
             self._reset(writer)
 
     def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
+        self._ways.add(writer)
+        if self._behaviour.refuses:  # it was accepted just before nobody listened any more
+            self._reset(writer)
+            return
         task = self._loop.create_task(self._lead(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _lead(self, reader: StreamReader, client: StreamWriter) -> None:
         """Lead one connection both ways, until either end or the network ends it."""
-        self._ways.add(client)
         server: StreamWriter | None = None
         try:
             await self._while_held()

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -121,13 +121,21 @@ class Watched(NamedTuple):
         with Redis(port=self.port) as sentinel:
             return int(sentinel.sentinel_get_master_addr_by_name(MASTER)[1])
 
+    def lose_master(self) -> None:
+        """Kill the master, and have the sentinel soon find it down."""
+        self.ask("SENTINEL", "SET", MASTER, "down-after-milliseconds", "500")
+        self.first.kill()
+
+    def knows_replica(self) -> bool:
+        with Redis(port=self.port) as sentinel:
+            return any(one["master-link-status"] == "ok" for one in sentinel.sentinel_slaves(MASTER))
+
     def fail_over(self) -> None:
         """Have the replica made the master, and the master a replica: the sentinel does that ten seconds later."""
         before = self.master_port()
         # A replica that lags would lose what it has not seen, as the design says of failovers; no test is about that.
         wait_until(lambda: self._has_all(before), what="the replica to have all")
-        wait_until(self._begun, what="the sentinel to begin")
-        wait_until(lambda: self.master_port() != before, what="another master")
+        wait_until(lambda: self._has_moved(before), what="another master")
         with Redis(port=before) as demoted:
             demoted.replicaof("127.0.0.1", str(self.master_port()))
 
@@ -137,12 +145,17 @@ class Watched(NamedTuple):
             written = master.info("replication")["master_repl_offset"]
             return replica.info("replication").get("slave_repl_offset", -1) >= written
 
-    def _begun(self) -> bool:
-        try:
-            return bool(self.ask("SENTINEL", "FAILOVER", MASTER))
-        except RedisError:
-            time.sleep(0.1)  # it does not know the replica yet
-            return False
+    def _has_moved(self, before: int) -> bool:
+        """Look, and ask for it where none is under way: one that takes too long is given up for good."""
+        if self.master_port() != before:
+            return True
+        with Redis(port=self.port) as sentinel:
+            master = sentinel.sentinel_master(MASTER)
+            if master["port"] == before and "failover_in_progress" not in master["flags"]:
+                with suppress(RedisError):  # a replica that was not heard of for a while is not taken
+                    sentinel.execute_command("SENTINEL", "FAILOVER", MASTER)
+        time.sleep(0.1)
+        return False
 
 
 @contextmanager
@@ -156,11 +169,14 @@ def watched(folder: Path) -> Iterator[Watched]:
         sentinel = stack.enter_context(_Sentinel(binary, folder, first.port))
         client = stack.enter_context(Redis(port=second.port))
         wait_until(lambda: client.info("replication")["master_link_status"] == "up", what="the replica")
-        yield Watched(first, second, sentinel.port)
+        servers = Watched(first, second, sentinel.port)
+        # It asks the master every ten seconds, and one that dies before has nobody to take its place.
+        wait_until(servers.knows_replica, what="the sentinel to know of the replica")
+        yield servers
 
 
 class _Sentinel:
-    """One sentinel, which finds a master down after half a second."""
+    """One sentinel, which finds a master down after a minute: a busy machine may leave it alone for seconds."""
 
     def __init__(self, binary: ServerBinary, folder: Path, master_port: int) -> None:
         self.port = free_port()
@@ -170,8 +186,8 @@ class _Sentinel:
             "bind 127.0.0.1",
             f"dir {folder}",
             f"sentinel monitor {MASTER} 127.0.0.1 {master_port} 1",
-            f"sentinel down-after-milliseconds {MASTER} 500",
-            f"sentinel failover-timeout {MASTER} 3000",
+            f"sentinel down-after-milliseconds {MASTER} 60000",
+            f"sentinel failover-timeout {MASTER} 10000",
         )
         self._config.write_text("\n".join(lines) + "\n")
         self._command: Sequence[str] = (str(binary.path), str(self._config), "--sentinel")

@@ -3,8 +3,11 @@
 Behaviours nest: `slow(0.2, rejects("response_format", sequence(failing(429, retry_after=1), answers("hello"))))`.
 """
 
+import asyncio
+import contextlib
 import itertools
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -52,6 +55,36 @@ class Call:
         return "\n".join(str(message.get("content") or "") for message in self.body.get("messages", ()))
 
 
+class Hold:
+    """Keeps the calls that come to it until a test lets them go; who comes later is not kept."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[asyncio.Future[None]] = []
+        self._is_over = False
+
+    async def passed(self) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+            kept = asyncio.get_running_loop().create_future()
+            self._kept.append(kept)
+        await kept
+
+    def let_go(self) -> None:
+        """Let all go on; any thread may call it."""
+        with self._lock:
+            self._is_over = True
+        for kept in self._kept:
+            with contextlib.suppress(RuntimeError):  # the endpoint has been closed meanwhile
+                kept.get_loop().call_soon_threadsafe(_go_on, kept)
+
+
+def _go_on(kept: "asyncio.Future[None]") -> None:
+    if not kept.done():
+        kept.set_result(None)
+
+
 Answer = str | Callable[[dict[str, Any]], str]
 
 
@@ -73,6 +106,7 @@ class Reply:
     content_type: str = "application/json"
     delay_s: float = 0.0
     hangs: bool = False
+    hold: Hold | None = None  # until it lets go no time passes
     cut_after: float | None = None  # share of the body that is sent before the connection is cut; 0: no header
 
     def text_for(self, call: Call) -> str | None:
@@ -156,6 +190,16 @@ def slow(seconds: float, then: Behaviour | None = None) -> Behaviour:
         return replace(reply, delay_s=reply.delay_s + seconds)
 
     return delayed
+
+
+def held(hold: Hold, then: Behaviour | None = None) -> Behaviour:
+    """Answer when the test says so: it may look at what is in flight however late it comes to it."""
+    return lambda call: replace(resolve(yes_no() if then is None else then, call), hold=hold)
+
+
+def from_call(number: int, later: Behaviour, *, before: Behaviour) -> Behaviour:
+    """Behave otherwise from a call on, so that a test need not be quick to change it in the midst of the work."""
+    return lambda call: before if call.index < number else later
 
 
 def rejects(parameter: str, then: Behaviour, *, status: int = 400, message: str | None = None) -> Behaviour:

@@ -1,6 +1,7 @@
 """Reading /metrics as Prometheus does: in OpenMetrics, with exemplars."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -46,7 +47,11 @@ def parse(text: str) -> Scrape:
 def scrape(port: int, *, timeout_s: float = 30.0) -> Scrape:
     """Fetch 127.0.0.1:port/metrics; fails when it is not OpenMetrics, which alone has exemplars."""
     url = f"http://127.0.0.1:{port}/metrics"
-    response = httpx.get(url, headers={"Accept": ACCEPT}, timeout=timeout_s, trust_env=False)
+    fetch = partial(httpx.get, url, headers={"Accept": ACCEPT}, timeout=timeout_s, trust_env=False)
+    try:
+        response = fetch()
+    except (httpx.ReadError, httpx.RemoteProtocolError):
+        response = fetch()  # who takes five seconds for a request is cut off: we may have stood still
     content_type = response.raise_for_status().headers["Content-Type"]
     if not content_type.startswith("application/openmetrics-text"):
         raise AssertionError(f"/metrics answered {content_type}, not OpenMetrics")

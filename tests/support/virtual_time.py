@@ -2,22 +2,34 @@
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 __all__ = ["VirtualLoop", "run_virtually"]
 
 T = TypeVar("T")
+Busy = Callable[[], bool]
+_LOOK_S = 0.001
+
+
+def _never() -> bool:
+    return False
 
 
 class _Jumping(selectors.DefaultSelector):
     """Waits for nothing, but notes how long it should have waited."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_busy: Busy) -> None:
         super().__init__()
         self.now = 0.0
+        self._is_busy = is_busy
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        busy = True
+        while busy and (timeout is None or timeout > 0):
+            busy = self._is_busy()  # before looking: what a thread told at its end is then seen
+            if ready := super().select(_LOOK_S if busy else 0):
+                return ready
         if timeout is None:
             raise RuntimeError("everything waits, and for no time")
         self.now += max(0.0, timeout)
@@ -25,17 +37,20 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its time begins at 0 and moves only when nothing else is to do. For coroutines without connections."""
+    """Its time begins at 0 and moves only when nothing else is to do. For coroutines without connections.
 
-    def __init__(self) -> None:
-        self._jumping = _Jumping()
+    While `is_busy` says that a thread works for them, it stands.
+    """
+
+    def __init__(self, is_busy: Busy = _never) -> None:
+        self._jumping = _Jumping(is_busy)
         super().__init__(self._jumping)
 
     def time(self) -> float:
         return self._jumping.now
 
 
-def run_virtually(main: Coroutine[Any, Any, T]) -> T:
+def run_virtually(main: Coroutine[Any, Any, T], is_busy: Busy = _never) -> T:
     """Run a coroutine to its end in virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(is_busy)) as runner:
         return runner.run(main)

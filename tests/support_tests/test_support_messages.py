@@ -19,7 +19,7 @@ def messages() -> Iterator[MessagesEndpoint]:
 
 def ask(endpoint: MessagesEndpoint, body: dict[str, Any], version: str | None = "2023-06-01") -> httpx.Response:
     headers = {} if version is None else {"anthropic-version": version}
-    return httpx.post(f"{endpoint.base_url}/v1/messages", json=body, headers=headers, trust_env=False)
+    return httpx.post(f"{endpoint.base_url}/v1/messages", json=body, headers=headers, trust_env=False, timeout=60)
 
 
 def with_schema(schema: dict[str, Any]) -> dict[str, Any]:

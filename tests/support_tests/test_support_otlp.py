@@ -59,7 +59,7 @@ def encoded_log() -> bytes:
 
 def export(otlp: OtlpReceiver, body: bytes, path: str = "/v1/traces", **headers: str) -> httpx.Response:
     headers = {"Content-Type": "application/x-protobuf", **headers}
-    return httpx.post(f"{otlp.endpoint}{path}", content=body, headers=headers, trust_env=False)
+    return httpx.post(f"{otlp.endpoint}{path}", content=body, headers=headers, trust_env=False, timeout=60)
 
 
 @pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])

@@ -42,6 +42,13 @@ def test_one_that_refuses_resets_what_was_connected_and_comes_back(proxy: Proxy,
     assert client.ping()
 
 
+def test_what_it_accepted_just_before_it_refused_is_reset_as_well(proxy: Proxy, client: Redis) -> None:
+    proxy._behaviour = REFUSES  # and its server listens still
+    with pytest.raises(NoConnectionError):
+        client.ping()
+    assert proxy.cut == 1
+
+
 def test_what_is_held_arrives_late(proxy: Proxy, client: Redis, prefix: str, redis: Redis) -> None:
     assert client.ping()
     proxy.behaviour = HOLDS

@@ -1,6 +1,7 @@
 """A Prometheus with our rules at the pace of the test, whose targets come and go, and which tells an Alertmanager."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +18,14 @@ from deploy.generators.promql import Pace
 from deploy.generators.table import load
 from deploy.generators.write import generate
 
-__all__ = ["PACE", "SCALE", "SCRAPE_S", "ScaledPrometheus", "running_prometheus"]
+__all__ = ["MISSED", "PACE", "SCALE", "SCRAPE_S", "ScaledPrometheus", "running_prometheus"]
 
 SCALE: Final = 75
 """An hour of the rules is 48 seconds. Quicker, a busy machine misses scrapes for what the rules hold for minutes."""
 SCRAPE_S: Final = 0.2
 PACE: Final = Pace(SCALE)
+MISSED: Final = "TraceJudgeMetricsAbsent"
+_MISSED_FOR: Final = "60s"
 _TARGETS: Final = "targets.json"
 _ALERTMANAGERS: Final = "alertmanagers.json"
 _CONFIG: Final = "prometheus.yml"
@@ -42,8 +45,9 @@ class ScaledPrometheus(Prometheus):
         wait_until(lambda: self.seen() == names, what=f"{names} to be scraped")
 
     def tell(self, alertmanager: Alertmanager) -> None:
-        """Send alerts to it. Before the first scrape they would say that no worker is there."""
+        """Send alerts to it from now on; returns when that is so. What fired before is told when it is told again."""
         self._list(_ALERTMANAGERS, alertmanager.url.removeprefix("http://"))
+        wait_until(lambda: self._get("alertmanagers", {})["activeAlertmanagers"], what="Alertmanager to be found")
 
     def seen(self) -> set[str]:
         """Name the targets that were scraped well a moment ago."""
@@ -64,7 +68,7 @@ class ScaledPrometheus(Prometheus):
 @contextmanager
 def running_prometheus(folder: Path) -> Iterator[ScaledPrometheus]:
     """Start it with the rules, and without anything to scrape or anybody to tell."""
-    write(folder / "rules", generate(scale=SCALE))
+    write(folder / "rules", {name: _patient(text) for name, text in generate(scale=SCALE).items()})
     (folder / _CONFIG).write_text(yaml.safe_dump(_config()), encoding="utf-8")
     command = [find_program("prometheus"), *_flags(folder)]
     with started(command, folder / "prometheus.log") as url:
@@ -76,13 +80,22 @@ def running_prometheus(folder: Path) -> Iterator[ScaledPrometheus]:
             server.close()
 
 
+def _patient(rules: str) -> str:
+    """Let a worker be missed for longer before that is told: at this pace it would be after four seconds.
+
+    A busy machine leaves a worker alone for so long, and lets none of its answers come within the time of a scrape.
+    """
+    return re.sub(rf"(alert: {MISSED}\n(?:.*\n)*?    for:) \w+", rf"\1 {_MISSED_FOR}", rules)
+
+
 def _flags(folder: Path) -> Sequence[str]:
     return (
         f"--config.file={folder / _CONFIG}",
         f"--storage.tsdb.path={folder / 'data'}",
         "--web.listen-address=127.0.0.1:0",
-        # What fired before Alertmanager was known reaches it soon after, not a minute later.
-        "--rules.alert.resend-delay=5s",
+        # What is lost on its way is sent again; and not sooner, for Alertmanager takes for over what it does not hear
+        # of for four times as long.
+        "--rules.alert.resend-delay=20s",
         "--enable-feature=exemplar-storage",
     )
 

@@ -10,7 +10,7 @@ from whole_picture import JUDGE_MODEL, Picture
 
 from judges.catalog import catalogue
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 SERVICE, JUDGE = "support-bot", "faithfulness"
 CHANGED = "TraceJudgeJudgeChanged"
 STRICTER = {"pass_at": 5}
@@ -29,12 +29,16 @@ def test_a_judge_that_gets_stricter_is_told_and_no_fall(picture: Picture) -> Non
         told = picture.hear(CHANGED, "firing", SERVICE)
         picture.wait_for(f'tracejudge:judgements:1h{{version="{after}"}} >= 200')
         picture.wait_for(f'tracejudge:judgements:baseline{{version="{before}"}} >= 30')
-        found = picture.prometheus.query("tracejudge:pass_share:1h")
+        # The last of each: of the former version there is none any more an hour after its end.
+        found = picture.prometheus.query("last_over_time(tracejudge:pass_share:1h[10m])")
 
     shares = {each["metric"]["version"]: float(each["value"][1]) for each in found}
     assert shares == {before: 1, after: 0}
     assert picture.fired(SERVICE) == {CHANGED}
-    assert [alert.about for alert in picture.heard()] == [(CHANGED, "firing", SERVICE)]
+    # It may be over already: an hour after the first verdict of the new version, which is a moment on a busy machine.
+    heard = [alert.about for alert in picture.heard()]
+    assert heard[:1] == [(CHANGED, "firing", SERVICE)]
+    assert heard[1:] in ([], [(CHANGED, "resolved", SERVICE)])
     assert told.labels == {
         "alertname": CHANGED,
         "severity": "info",

@@ -10,7 +10,7 @@ from whole_picture import JUDGE_MODEL, Heard, Picture
 
 from judges.catalog import catalogue
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 FALLING, HEALTHY = "support-bot", "summariser"
 DROP = "TraceJudgeQualityDrop"
 BURNS = [f"TraceJudgeObjectiveBurn{pace}" for pace in ("Fast", "Medium", "Slow")]
@@ -26,8 +26,9 @@ def test_a_fall_of_one_service_is_told_and_so_is_its_end(picture: Picture) -> No
     picture.watch("faithfulness", "groundedness", "safety")
     usual: Flaws = {("faithfulness", "bad"): 0.05}
     worse: Flaws = {("faithfulness", "bad"): 0.7}
-    with BusyServices(picture.pipeline, FALLING, HEALTHY) as services:
-        services.turn(FALLING, usual)
+    services = BusyServices(picture.pipeline, FALLING, HEALTHY)
+    services.turn(FALLING, usual)
+    with services:
         picture.wait_for(f'tracejudge:judgements:1h{{service="{FALLING}", judge="faithfulness"}} >= 300')
         services.turn(FALLING, worse)
         told = picture.hear(DROP, "firing")
@@ -48,22 +49,24 @@ def test_a_fall_of_one_service_is_told_and_so_is_its_end(picture: Picture) -> No
 def test_a_service_that_is_bad_from_its_first_day_burns_its_budget(picture: Picture) -> None:
     """There is no better time before, so nothing falls; and of three alerts on one series the loudest speaks."""
     picture.watch("faithfulness", "groundedness", "safety")
-    with BusyServices(picture.pipeline, FALLING, HEALTHY) as services:
-        services.turn(FALLING, {("groundedness", "bad"): 1.0})
+    services = BusyServices(picture.pipeline, FALLING, HEALTHY)
+    services.turn(FALLING, {("groundedness", "bad"): 1.0})
+    with services:
         told = picture.hear(BURNS[0], "firing")
         for quieter in BURNS[1:]:
             picture.wait_silenced(quieter, FALLING, by={BURNS[0]})
 
     # On a busy machine the long windows may have their 30 judgements before the 5 minutes of the fast burn have; from
-    # then on nobody hears of the slower ones.
-    heard = [alert.about for alert in picture.heard()]
-    assert heard[-1] == (BURNS[0], "firing", FALLING)
-    assert set(heard) <= {(burn, "firing", FALLING) for burn in BURNS}
+    # then on nobody hears of the slower ones. In which order messages come that are sent at the same time nobody knows.
+    heard = picture.heard()
+    assert {alert.about for alert in heard} <= {(burn, "firing", FALLING) for burn in BURNS}
+    assert [alert for alert in heard if alert.began >= told.began] == [told]
     assert picture.fired(HEALTHY) == set()
     assert told.labels == bears(BURNS[0], "groundedness")
     says_how_fast_it_burns(told)
     opens_runbook_and_dashboard(told, "groundedness")
-    reads_as_told(picture.read("page", 1)[-1], told)
+    page = picture.alertmanager.inbox.wait_for_titled("page", told.annotations["summary"])
+    reads_as_told(dict(page.attachment), told)
 
 
 def bears(alert: str, judge: str) -> dict[str, str]:
@@ -96,7 +99,7 @@ def says_how_far_it_fell(told: Heard) -> None:
     )
     now, judged, lower, upper, before, judged_before, lower_before, upper_before, fall = described
     assert summary == (before, now)
-    assert 30 <= lower < now < upper < lower_before < before < upper_before
+    assert 20 <= lower < now < upper < lower_before < before < upper_before
     assert 90 < before < 100
     assert min(judged, judged_before) >= 30
     assert 5 < fall < before - now

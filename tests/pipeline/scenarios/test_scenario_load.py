@@ -1,6 +1,7 @@
 """Healthy endpoints under load: a slow one holds the reading up, a quick one gets a thousand calls at once."""
 
 from scenario_parts import Scenario, answers, patient
+from support import replies
 from support.endpoint import ChatEndpoint
 from support.pipeline import make_traces
 from support.processes import wait_until
@@ -31,9 +32,13 @@ def test_a_slow_model_past_the_bound_pauses_reading_and_loses_nothing(
 @patient()
 def test_a_thousand_calls_in_flight(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     traces = 4000
-    endpoint.behaviour = answers(1.0)
-    worker = scenario.worker(model={"max_in_flight": 1000})
+    hold = replies.Hold()
+    # None is answered before all are there, as where an answer takes longer than so many calls.
+    endpoint.behaviour = replies.held(hold, answers(1.0))
+    worker = scenario.worker(model={"max_in_flight": 1000, "timeout_s": 300})
     scenario.pipeline.publish(make_traces(traces))
-    scenario.settle(traces, timeout_s=120)
+    wait_until(lambda: endpoint.in_flight == 1000, what="a thousand calls to be under way")
+    hold.let_go()
+    scenario.settle(traces)
     scenario.check_calls(worker, most=1.0)
-    assert 900 <= endpoint.max_in_flight <= 1000
+    assert endpoint.max_in_flight == 1000

@@ -6,24 +6,32 @@ import time
 import pytest
 from redis import Redis
 from scenario_parts import Scenario, SteadyLoad, answers, delays_s, patient
+from support import replies
 from support.endpoint import ChatEndpoint
 from support.pipeline import make_traces
+from support.processes import PATIENCE_S, wait_until
+
+LOOK_S = 2.0
+"""Each worker looks once a second."""
 
 
 @pytest.mark.faults
 @patient()
 def test_one_of_two_workers_killed_under_load(scenario: Scenario, endpoint: ChatEndpoint) -> None:
-    traces = 3000
-    endpoint.behaviour = answers(0.1)
+    traces, in_flight = 3000, 48
+    both, killed = replies.Hold(), replies.Hold()
+    usual = answers(0.1)
+    rest = replies.from_call(traces * 2 // 3, replies.held(killed, usual), before=usual)
+    endpoint.behaviour = replies.from_call(2 * in_flight, rest, before=replies.held(both, usual))
     first, second = (scenario.worker() for _ in range(2))
     scenario.pipeline.publish(make_traces(traces))
+    wait_until(lambda: endpoint.in_flight == 2 * in_flight, what="both to have work")
+    both.let_go()
     scenario.wait_scored(traces // 3)
-    asked = [worker.scrape().total("tracejudge_judge_request_duration_seconds_count") for worker in (first, second)]
-    assert min(asked) > 0, "both must have work"
     first.program.kill()
     assert scenario.scored < traces, "the kill must fall into the middle of the work"
+    killed.let_go()
     scenario.settle(traces)
-    in_flight = 48
     assert len(endpoint.calls) <= traces + in_flight + 128, "what was answered and not yet written may be asked again"
     assert second.program.running
 
@@ -42,5 +50,6 @@ def test_work_waits_for_no_wake_up(scenario: Scenario, endpoint: ChatEndpoint) -
     with Redis.from_url(other_broker) as client:
         assert client.llen(f"{scenario.pipeline.prefix}.judge") > 0, "the wake-ups must lie there unheard"
     delays = delays_s(scenario.verdicts(), "judge")
-    assert statistics.median(delays) < 2
-    assert max(delays) < 5
+    # Work that waited for wake-ups would wait for ever; on a busy machine a part of it may wait for a processor.
+    assert statistics.quantiles(delays)[0] < LOOK_S
+    assert max(delays) < PATIENCE_S
