@@ -7,9 +7,7 @@ among them costs nothing, since the lease in Redis decides who works and the led
 import gc
 import logging
 import os
-import signal
 import sys
-import threading
 from functools import cache, partial
 from typing import Any, Final, NoReturn
 
@@ -22,6 +20,7 @@ from worker.broker import broker
 from worker.configuration import load
 from worker.runtime import Runtime
 from worker.settings import Settings, SettingsError
+from worker.signals import Signals
 from worker.wake_ups import MESSAGE_VERSION, TASK
 from worker.waking import Waking
 
@@ -30,7 +29,6 @@ __all__ = ["TASK", "make_app"]
 log = structlog.get_logger("tracejudge.worker")
 
 _REFUSED: Final = 2
-_HURRY_S: Final = 1.8
 
 
 def __getattr__(name: str) -> Celery:
@@ -84,60 +82,28 @@ class Stages(bootsteps.StartStopStep):  # type: ignore[misc]
         if "judge" not in self._runtime.settings.roles:
             # Wake-ups are for workers that judge; taken here they would be lost.
             parent.app.amqp.queues.deselect(self._runtime.settings.queue)
-        self._signals = 0
-        self._is_running = False
-        self._is_stopping = False
-        self._early: threading.Thread | None = None
+        self._signals = Signals(self._runtime)
         super().__init__(parent)
 
     def start(self, parent: Any) -> None:
         """Start reading, judging and exporting."""
-        # Celery's own handling of a second signal cannot stop threads, and breaks off the stop of the stages.
-        # Before they start: a first signal that Celery took by itself would not be counted.
-        warm_shutdown = signal.getsignal(signal.SIGTERM)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, partial(self._signalled, warm_shutdown))
+        self._signals.take()
         try:
             self._runtime.start()
         except SettingsError as error:
             parent.app.tracejudge_status = _REFUSED
             _refuse(str(error))
+        self._signals.started()
         _suit_one_busy_loop()
-        self._is_running = True
-        if self._signals > 1:
-            self._hurry()
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
         """Stop them in order; Celery stops its consumer before and its pool after."""
-        self._is_stopping = True
-        if self._early is None:
-            self._runtime.stop()
-        else:
-            self._early.join()
+        self._signals.stop()
 
-    def _signalled(self, warm_shutdown: Any, *details: Any) -> None:
-        """Stop in order at the first signal, at once at the second; end whatever is still under way at the third."""
-        self._signals += 1
-        match self._signals:
-            case 1:
-                warm_shutdown(*details)
-            case 2:
-                # What is being started is stopped when it is complete.
-                if self._is_running:
-                    self._hurry()
-            case _:
-                os._exit(1)
-
-    def _hurry(self) -> None:
+    def terminate(self, parent: Any) -> None:
+        """Stop them without a grace, as SIGQUIT asks Celery to."""
         self._runtime.hurry()
-        if not self._is_stopping and self._early is None:
-            # Celery comes to `stop` up to seconds after the first signal.
-            self._early = threading.Thread(target=self._runtime.stop, name="early-stop", daemon=True)
-            self._early.start()
-        # Leases are given back within moments; an exporter may hang on its receiver, and the outbox keeps what it has.
-        last_resort = threading.Timer(_HURRY_S, os._exit, (1,))
-        last_resort.daemon = True
-        last_resort.start()
+        self.stop(parent)
 
 
 def _configuration(settings: Settings) -> dict[str, Any]:

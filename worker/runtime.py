@@ -45,6 +45,7 @@ __all__ = ["Runtime"]
 log = structlog.get_logger("tracejudge.worker")
 
 _STAGE_STOP_S: Final = 3.0
+_LOOK_S: Final = 0.05
 _COMBINED_AT_ONCE: Final = 256
 """Evaluations of one panel that are looked at together: each only reads what its members found."""
 
@@ -97,6 +98,7 @@ class Runtime:
         self._waking = [waking] if self._has("ingest") else []
         self._sweepers = [Sweeper(self.judging), self._reviving(gates)] if self._has("judge") else []
         self._exporters = self._make_exporters() if self._has("export") else []
+        self._hurried = False
         self._be_watched(groups, list(gates))
 
     def start(self) -> None:
@@ -135,12 +137,13 @@ class Runtime:
         """Stop in order.
 
         Reading first, so that nothing new is chosen; then judging: no further call begins, those under way have their
-        grace, and leases are given back; exporters last, so that what was judged meanwhile still leaves.
+        grace, and leases are given back; exporters last, so that what was judged meanwhile still leaves. In a hurry
+        nobody waits for reading: it may be in the middle of a second's wait for entries.
         """
         began = time.monotonic()
-        log.info("worker stopping", grace_s=self.settings.grace_s)
         self._readiness.end()
-        _stop(self._ingest)
+        log.info("worker stopping", grace_s=self.settings.grace_s)
+        _stop(self._ingest, unless=lambda: self._hurried)
         for stage in self._waking:
             # It may hang on a broker, and nothing is lost with it: waited for when all that matters is done.
             stage.stopping.set()
@@ -148,13 +151,15 @@ class Runtime:
         if self._has("judge"):
             self.judging.stop(self.settings.grace_s)
         _stop(self._exporters)
-        _stop([*self._waking, self._housekeeping])
+        late = self._ingest if self._hurried else []
+        _stop([*late, *self._waking, self._housekeeping])
         self.store.close()
         self._serving.stop()
         log.info("worker stopped", seconds=round(time.monotonic() - began, 2))
 
     def hurry(self) -> None:
         """Cut the grace of a stop short: what is being judged is given back at once."""
+        self._hurried = True
         self.judging.hurry()
 
     def _be_watched(self, groups: Sequence[str], judge_models: Sequence[str]) -> None:
@@ -224,9 +229,12 @@ def _gates(seats: Seats, models: Iterable[LimitedModel]) -> dict[str, Limits]:
     return gates | ({CODE.judge_model: NoEndpoint(CODE_IN_HAND)} if seats.code else {})
 
 
-def _stop(stages: Sequence[Stage]) -> None:
+def _stop(stages: Sequence[Stage], unless: Callable[[], bool] = bool) -> None:
     for stage in stages:
         stage.stopping.set()
     for stage in stages:
-        if not stage.stop(_STAGE_STOP_S):
-            log.warning("stage did not end in time", stage=stage.name)
+        deadline = time.monotonic() + _STAGE_STOP_S
+        while not stage.stop(_LOOK_S) and not unless():
+            if time.monotonic() > deadline:
+                log.warning("stage did not end in time", stage=stage.name)
+                break

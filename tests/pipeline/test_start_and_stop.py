@@ -19,14 +19,14 @@ from worker.keys import INGEST_GROUP
 AtRedis = Callable[[str], Pipeline]
 CELERY = ("-m", "celery", "-A", "worker", "worker")
 HURRY_PATIENTLY = """
-import sys, time
-import worker.celery
+import os, sys, time
+import worker.signals
 from worker.runtime import Runtime
 
-worker.celery._HURRY_S = 60  # the last resort comes after two seconds, and a busy machine may be slower than that
+worker.signals._HURRY_S = 600  # the last resort comes after two seconds, and a busy machine may be slower than that
 """
 SIGNALLED_IN_THE_START = f"""{HURRY_PATIENTLY}
-begin, signalled, signals = Runtime.start, worker.celery.Stages._signalled, []
+begin, signalled, signals = Runtime.start, worker.signals.Signals._signalled, []
 
 def start(self):
     begin(self)
@@ -34,10 +34,11 @@ def start(self):
         time.sleep(0.01)
 
 def note(self, *details):
-    signals.append(details)
     signalled(self, *details)
+    signals.append(details)
+    os.write(2, b"signalled\\n")
 
-Runtime.start, worker.celery.Stages._signalled = start, note
+Runtime.start, worker.signals.Signals._signalled = start, note
 """
 OURS = "\nfrom worker.cli import main\nsys.exit(main())"
 CELERY_S = "\nfrom celery.__main__ import main\nsys.exit(main())"
@@ -157,12 +158,8 @@ def test_a_stopping_worker_begins_no_call_and_waits_for_those_under_way(
 
 @pytest.mark.parametrize(
     ("patched", "sign"),
-    [
-        (SIGNALLED_IN_THE_START, "Warm shutdown"),
-        (HURRY_PATIENTLY, "Warm shutdown"),
-        (HURRY_PATIENTLY, "worker stopping"),
-    ],
-    ids=["in the start", "before the stop", "in the stop"],
+    [(SIGNALLED_IN_THE_START, "signalled"), (HURRY_PATIENTLY, "worker stopping")],
+    ids=["in the start", "in the stop"],
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
@@ -185,12 +182,26 @@ def test_a_second_signal_ends_the_grace_and_gives_the_work_back(  # noqa: PLR091
     worker.program.signal(number)
     worker.program.wait_for(sign)
     worker.program.signal(number)
-    worker.program.wait()  # two seconds are promised, and ten minutes of grace were given; the machine may be slow
+    assert worker.program.wait() == 0, "the last resort would have ended it with 1, and the grace is ten minutes"
     assert is_given_back(pipeline)
     endpoint.behaviour = replies.yes_no()
     pipeline.worker(models={"default": model})
     account = pipeline.settled(10)
     assert (account.scored, account.lost) == (30, 0)
+
+
+@pytest.mark.parametrize("command", [(), CELERY], ids=["tracejudge", "celery"])
+def test_sigquit_gives_the_work_back_without_a_grace(
+    pipeline: Pipeline, endpoint: ChatEndpoint, command: tuple[str, ...]
+) -> None:
+    endpoint.behaviour = replies.hangs()
+    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}
+    worker = pipeline.worker(*command, models={"default": model}, grace_s=600)
+    pipeline.publish(make_traces(10))
+    wait_until(lambda: endpoint.in_flight == 30, what="all calls to be under way")
+    worker.program.signal(signal.SIGQUIT)
+    worker.program.wait()
+    assert is_given_back(pipeline)
 
 
 @pytest.mark.faults
