@@ -15,6 +15,7 @@ retrieved documents, the names of tools called; of an error its class, where it 
 """
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -27,6 +28,7 @@ from tracejudge.texts import METADATA
 
 __all__ = ["Content"]
 
+_Redact = Callable[[dict[str, Any], Sequence[Callable[[str], str]]], None]
 _encode: Final = msgspec.json.Encoder().encode
 _ERROR_CLASS: Final = re.compile(r"\s*([A-Za-z_][\w.]{0,99})\s*(?:[:(]|\Z)")
 _STATUS: Final = re.compile(r"[A-Za-z0-9_]{1,32}")
@@ -41,10 +43,12 @@ class Content:
         self._changes = bool(settings.redact) or not settings.content
         # An entry no longer than both caps holds nothing to cut: no look into it is needed.
         self._short_bytes = min(settings.max_field_bytes, settings.max_trace_bytes)
+        self._redact: _Redact | None = None
         if settings.redact:
-            # Only where it is asked for: its patterns take time to compile. And not at the first text, as forks wait
-            # for what is loaded while this is made.
-            import tracejudge.redaction  # noqa: F401, PLC0415
+            # Not at the first text: forks wait for what is loaded while this is made.
+            from tracejudge.redaction import redact_record  # noqa: PLC0415 - its patterns take time to compile
+
+            self._redact = redact_record
 
     def prepare(self, record: Trace | LateFeedback) -> Raw:
         """Give what may travel of a record, as JSON.
@@ -65,10 +69,8 @@ class Content:
             withhold(record)
         if len(payload) > self._short_bytes:
             replace_structures(record)
-        if settings.redact:
-            from tracejudge.redaction import redact_record  # noqa: PLC0415 - in memory already
-
-            redact_record(record, settings.redact)
+        if self._redact is not None:
+            self._redact(record, settings.redact)
         payload = _encode(record)
         if len(payload) <= self._short_bytes:
             return payload

@@ -1,8 +1,10 @@
 """The exporter in OpenTelemetry's real SDK, with the traces read back from a real Redis."""
 
+import itertools
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,10 +21,12 @@ from opentelemetry.trace import (
     Tracer,
     set_span_in_context,
 )
-from support.processes import wait_until
+from support.processes import PATIENCE_S, wait_until
 
 import tracejudge
+from tracejudge.complaints import Complaints
 from tracejudge.otel import TraceJudgeExporter
+from tracejudge.otel.gathering import Loss
 
 CHAT = {
     "gen_ai.operation.name": "chat",
@@ -124,6 +128,59 @@ def test_a_span_that_ends_later_still_is_counted_and_said(
     assert sdk.traces() == []
     assert {reason: count for reason, count in exporter.losses().items() if count} == {"late": 1}
     wait_until(lambda: caplog.messages, what="the exporter's own thread, should that be the one that says it")
+    assert caplog.messages == ["OpenTelemetry spans left out since the start, by reason: late 1"]
+
+
+class Watched:
+    """A lock that tells when somebody has to wait for it."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.keeps_waiting = threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.keeps_waiting.set()
+            self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+class Hesitating(TraceJudgeExporter):
+    """Stands still where it notes for the first time what it says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = Watched(self._lock)
+        self._complaints = Complaints(itertools.count(step=3600).__next__)  # else the second would not be said so soon
+        self.hesitates, self.goes_on = threading.Event(), threading.Event()
+
+    @property
+    def _reported(self) -> int:
+        return self._noted
+
+    @_reported.setter
+    def _reported(self, count: int) -> None:
+        if count and not self.hesitates.is_set():
+            self.hesitates.set()
+            assert self.goes_on.wait(PATIENCE_S)
+        self._noted = count
+
+
+def test_losses_that_two_threads_would_say_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    exporter = Hesitating()
+    exporter._lose(Loss.LATE)
+    one, other = threading.Thread(target=exporter._report), threading.Thread(target=exporter._report)
+    with caplog.at_level(logging.WARNING, "tracejudge"):
+        one.start()
+        assert exporter.hesitates.wait(PATIENCE_S)
+        other.start()
+        wait_until(lambda: exporter._lock.keeps_waiting.is_set() or not other.is_alive())
+        exporter.goes_on.set()
+        one.join(PATIENCE_S)
+        other.join(PATIENCE_S)
+        exporter.shutdown()
     assert caplog.messages == ["OpenTelemetry spans left out since the start, by reason: late 1"]
 
 

@@ -60,7 +60,7 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
     def read() -> None:
         last: OSError | None = None
-        # Of a loop or a file that is closed: nobody asks any more, at whatever step this is.
+        # The loop or the file may be closed at any step: then nobody asks any more.
         with contextlib.suppress(RuntimeError, ValueError):
             try:
                 if not all(map(put, split_lines(source, max_bytes))):

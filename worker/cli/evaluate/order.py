@@ -37,19 +37,18 @@ async def in_order(
             begun.put_nowait(None)
 
     beginning = asyncio.create_task(begin())
-    first: asyncio.Future[Result] | None = None
+    awaited: asyncio.Future[Result] | None = None
     try:
-        while (first := await begun.get()) is not None:
-            found = await first
-            first = None
+        while (awaited := await begun.get()) is not None:
+            found = await awaited
+            awaited = None
             keep(found)
             places.release()
         await beginning
     except asyncio.CancelledError:
         beginning.cancel()
-        # Also the one that was waited for: it may have become ready in the same moment.
-        waited_for = [] if first is None else [first]
-        for running in waited_for + _rest(begun):
+        # Also the one awaited: it may have become ready in the same moment.
+        for running in ([] if awaited is None else [awaited]) + _rest(begun):
             if running.done() and not running.cancelled() and running.exception() is None:
                 keep(running.result())
             running.cancel()
