@@ -17,10 +17,7 @@ from redis import Redis
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.ports import own_part
-from support.processes import PATIENCE_S
 
-from judges.exploring import tool_use
-from judges.trace_tools import budget
 from worker import embedded
 from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
 
@@ -123,16 +120,6 @@ def prefix(redis_servers: Servers) -> Iterator[str]:
         with Redis.from_url(server.url) as client:
             for key in client.scan_iter(match=f"{own}*", count=1000):
                 client.unlink(key)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def max_tool_s() -> Iterator[float]:
-    """How long a tool may take outside of tests. Here a machine that stands still for seconds makes none overrun."""
-    own = tool_use._MAX_TOOL_S
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tool_use, "_MAX_TOOL_S", PATIENCE_S)
-        patch.setattr(budget, "_WALL_S", PATIENCE_S)
-        yield own
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,10 +62,14 @@ class Message(NamedTuple):
 
 
 class Inbox(LoopbackServer):
-    """Takes messages in place of the inbox of compose.yaml."""
+    """Takes messages in place of the inbox of compose.yaml.
+
+    `failures` tells how many requests have failed in the eyes of who sends: only what had no answer may come again.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.failures: Callable[[], int] = lambda: 0
         self._lock = threading.Lock()
         self._messages: list[Message] = []
 
@@ -72,8 +77,14 @@ class Inbox(LoopbackServer):
         return [web.post("/{receiver}", self._take)]
 
     def messages(self, receiver: str) -> list[Message]:
+        """Give each once; fails where one came again that had its answer, as by a wrong group or interval."""
         with self._lock:
-            return [message for message in self._messages if message.receiver == receiver]
+            came = [message for message in self._messages if message.receiver == receiver]
+        new = [message for before, message in pairwise([None, *came]) if message != before]
+        if again := len(came) - len(new):
+            failures = self.failures()
+            assert again <= failures, f"{again} came again and {failures} requests failed: {came}"
+        return new
 
     def wait_for(self, receiver: str, count: int = 1) -> list[Message]:
         wait_until(lambda: len(self.messages(receiver)) >= count, what=f"{count} messages for {receiver}")
@@ -96,9 +107,7 @@ class Inbox(LoopbackServer):
     async def _take(self, request: web.Request) -> web.Response:
         message = Message(request.match_info["receiver"], json.loads(await request.read()))
         with self._lock:
-            # Whoever had no answer within ten seconds sends again what has come; nothing else is sent twice on end.
-            if message != next((each for each in reversed(self._messages) if each.receiver == message.receiver), None):
-                self._messages.append(message)
+            self._messages.append(message)
         return web.Response(text="ok")
 
 
@@ -115,6 +124,14 @@ class Alertmanager:
         """Tell each alert's state by its `case`: active or suppressed."""
         found = self._client.get(f"{self.url}/api/v2/alerts").raise_for_status().json()
         return {alert["labels"]["case"]: alert["status"]["state"] for alert in found}
+
+    def failures(self) -> int:
+        """Count the requests to receivers that had no answer, as within ten seconds: they are sent again."""
+        page = self._client.get(f"{self.url}/metrics").raise_for_status().text
+        counts: list[str] = re.findall(
+            r"^alertmanager_notification_requests_failed_total{.*} (\S+)$", page, re.MULTILINE
+        )
+        return int(sum(map(float, counts)))
 
     def is_ready(self) -> bool:
         try:
@@ -133,6 +150,7 @@ def running(folder: Path) -> Iterator[Alertmanager]:
         process = subprocess.Popen([program, *_flags(folder)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             alertmanager = Alertmanager(listening_url(process, folder / "log"), inbox, client)
+            inbox.failures = alertmanager.failures
             wait_until(alertmanager.is_ready, what="Alertmanager to start")
             yield alertmanager
         finally:

@@ -25,10 +25,12 @@ from worker.export.prometheus import Scorekeeper
 from worker.metrics import Metrics
 from worker.settings import Settings
 
-__all__ = ["SCALE", "Prometheus", "Traffic", "prometheus", "serve", "started"]
+__all__ = ["FINDING_S", "SCALE", "Prometheus", "Traffic", "prometheus", "serve", "started"]
 
 SCALE = 60
 """An hour of the rules is a minute."""
+FINDING_S = 240.0
+"""How long queries are asked until they find something: it takes many scrapes, and more where machines are busy."""
 MODEL, AWAY = "gpt-4.1-mini", "claude-haiku"
 PANEL = "majority(gpt-4.1-mini,llama)"
 PANEL_REASON = "over_budget"

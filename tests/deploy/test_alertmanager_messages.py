@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from alertmanager_run import BOT, Alertmanager, alert, running
+from alertmanager_run import BOT, Alertmanager, Inbox, alert, running
 from expected import RUNBOOKS
 
 
@@ -105,6 +106,20 @@ def test_an_alert_of_others_without_annotations_reads_as_well(alertmanager: Aler
         "color": "danger",
         "text": "Firing since 03:05 UTC, 21 January.",
     }
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_a_message_comes_again_only_where_its_request_failed(failures: int) -> None:
+    with Inbox() as inbox, httpx.Client(base_url=inbox.root_url, timeout=60, trust_env=False) as sender:
+        inbox.failures = lambda: failures
+        for receiver in ("page", "ticket", "page"):
+            sender.post(receiver, json={"attachments": [{"text": "It fell."}]})
+        assert len(inbox.messages("ticket")) == 1
+        if failures:
+            assert len(inbox.messages("page")) == 1
+            return
+        with pytest.raises(AssertionError, match="1 came again and 0 requests failed"):
+            inbox.messages("page")
 
 
 def shown(attachment: dict[str, Any]) -> dict[str, str]:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from queries import Asked, asked, dashboards, fill, panels
-from scraped import MODEL, PANEL, PANEL_REASON, Prometheus, Traffic, prometheus, serve
+from scraped import FINDING_S, MODEL, PANEL, PANEL_REASON, Prometheus, Traffic, prometheus, serve
 
-PATIENCE_S = 200
 FOUND_NOTHING: Mapping[tuple[str, str, str], str] = {
     ("tracejudge-quality", "Every series", "F"): "a fall needs a baseline of the time before the window",
     ("tracejudge-quality", "$series", "D"): "the baseline ends where the window begins",
@@ -36,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 def answers(server: Prometheus) -> dict[Asked, Any]:
     """Ask everything until it finds something; queries that cannot are asked as well."""
     answers: dict[Asked, Any] = dict.fromkeys(asked())
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + FINDING_S
     while time.monotonic() < deadline:
         for query in [query for query, answer in answers.items() if not answer]:
             answers[query] = ask(server, query)

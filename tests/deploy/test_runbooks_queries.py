@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from alertmanager_run import find_program
 from runbook_pages import FOLDER, Page, pages
-from scraped import Traffic, prometheus, serve
+from scraped import FINDING_S, Traffic, prometheus, serve
 
-PATIENCE_S = 200
 QUERIES = [
     (page.path.stem, place, query)
     for page in [*pages(), Page(FOLDER / "README.md")]
@@ -29,7 +28,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, int]
     program = find_program("prometheus")
     found: dict[tuple[str, int], Any] = {}
     with serve(Traffic()) as port, prometheus(program, tmp_path_factory.mktemp("prometheus"), port) as server:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + FINDING_S
         while time.monotonic() < deadline:
             for page, place, query in QUERIES:
                 if not found.get((page, place)):

@@ -24,7 +24,6 @@ from judge_traces import yes_no_text
 
 from judges.evaluate import evaluate
 from judges.exploration import Limits
-from judges.exploring import tool_use
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.prompt import Block, Message, Prompt, marked
@@ -195,8 +194,8 @@ class TestTools:
         }
         assert errors == 4
 
-    def test_one_that_overruns_is_left_alone(self, monkeypatch: pytest.MonkeyPatch, max_tool_s: float) -> None:
-        monkeypatch.setattr(tool_use, "_MAX_TOOL_S", max_tool_s)
+    def test_one_that_overruns_is_left_alone(self, patience_with_tools: pytest.MonkeyPatch) -> None:
+        patience_with_tools.undo()
         with hanging() as hang:
             model = ScriptedModel([calling(), calling(call("hang"), call()), YES])
             assessment = run_with_tools(evaluate(exploring(hang=hang), TRACE, model))

@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from model_client import openai as client
 from raw_server import RawServer
 from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
-from support.replies import Behaviour, Call, Hold, Reply, answers, cuts, failing, hangs, not_json, slow, yes_no
+from support.replies import Behaviour, answers, cuts, failing, gathering, hangs, not_json, slow, yes_no
 
 from judges.models.http import retry_after_s
 from judges.models.model import ModelTimeoutError, ModelUnavailableError, RateLimitedError
@@ -250,14 +249,7 @@ class TestConcurrency:
         pytest.fail(f"so many at a time, which took so many times as long as one: {tried}")
 
     def test_no_more_connections_than_allowed(self, endpoint: ChatEndpoint) -> None:
-        three = Hold()
-
-        def together(call: Call) -> Reply:
-            if call.index == 2:
-                three.let_go()
-            return replace(yes_no(delay_s=0.02), hold=three)
-
-        endpoint.behaviour = together
+        endpoint.behaviour = gathering(3, yes_no(delay_s=0.02))
         assert len(client(endpoint.base_url, max_in_flight=3).ask_often(10)) == 10
         assert endpoint.max_in_flight == 3
 

@@ -11,7 +11,7 @@ import pytest
 from trace_spans import step, trace
 
 from judges.trace_tools import TraceToolbox, content, matching, pieces
-from judges.trace_tools.budget import Budget, Clocks
+from judges.trace_tools.budget import Budget, Clocks, OutOfTimeError
 from judges.trace_tools.content import Contents
 from judges.trace_tools.matching import Matching, SlowPatternError
 from judges.trace_tools.patterns import Place
@@ -114,6 +114,16 @@ class TestOutOfTime:
         toolbox = TraceToolbox(self.GIVEN, Clocks(cpu=lambda: 0.0, wall=lambda: next(wall)))
         answer = ask(toolbox, "needle")
         assert (answer["matches"], answer["stopped"], answer["page_token"]) == ([], True, "0-0-501")
+
+    def test_it_has_run_out_after_two_seconds_on_the_wall(self, patience_with_tools: pytest.MonkeyPatch) -> None:
+        patience_with_tools.undo()
+        now_s = 100.0
+        budget = Budget(Clocks(cpu=lambda: 0.0, wall=lambda: now_s))
+        now_s += 1.999
+        budget.check()
+        now_s += 0.002
+        with pytest.raises(OutOfTimeError):
+            budget.check()
 
     @pytest.mark.parametrize("token", ["0-0", "100-501", "0-0-500", "501-0-501", "a", "-1-0-501"])
     def test_a_page_token_that_is_none_of_this_search_is_refused(self, token: str) -> None:

@@ -17,7 +17,7 @@ from worker.export.outbox import OutboxEntry, read_outbox_entry
 from worker.keys import Keys
 from worker.store import Store
 
-__all__ = ["Pipeline", "Worker", "make_traces"]
+__all__ = ["SETTLING_S", "Pipeline", "Worker", "make_traces"]
 
 SETTLING_S = 240.0
 """Thousands of traces take a minute where others compute; a wait ends with what it waits for."""

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from support.ports import free_port
 
-__all__ = ["Program", "free_port", "wait_until"]
+__all__ = ["PATIENCE_S", "Program", "free_port", "wait_until"]
 
 T = TypeVar("T")
 SHOWN_CHARACTERS = 4000

@@ -197,6 +197,18 @@ def held(hold: Hold, then: Behaviour | None = None) -> Behaviour:
     return lambda call: replace(resolve(yes_no() if then is None else then, call), hold=hold)
 
 
+def gathering(count: int, then: Behaviour) -> Behaviour:
+    """Answer nobody before so many have asked together."""
+    together = Hold()
+
+    def gather(call: Call) -> Behaviour:
+        if call.index == count - 1:
+            together.let_go()
+        return held(together, then)
+
+    return gather
+
+
 def from_call(number: int, later: Behaviour, *, before: Behaviour) -> Behaviour:
     """Behave otherwise from a call on, so that a test need not be quick to change it in the midst of the work."""
     return lambda call: before if call.index < number else later

@@ -3,11 +3,14 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import httpx
 import psutil
 import pytest
 from prometheus_client import CollectorRegistry, Counter, start_http_server
 from redis import Redis
+from support import scrape as scraping
 from support.processes import Program, wait_until
 from support.scrape import scrape
 
@@ -76,6 +79,24 @@ def test_scrape_reads_values_and_exemplars() -> None:
     assert [exemplar.labels for exemplar in page.exemplars("seen")] == [{"trace_id": TRACE}]
     with pytest.raises(AssertionError, match="2 samples of seen_total"):
         page.value("seen_total")
+
+
+@pytest.mark.parametrize(("cut_after_s", "tries"), [(0.9, 1), (1.1, 2)])
+def test_a_scrape_is_repeated_once_and_only_for_who_stood_still(
+    monkeypatch: pytest.MonkeyPatch, cut_after_s: float, tries: int
+) -> None:
+    now_s = 0.0
+
+    def cut_off(*_: object, **__: object) -> None:
+        nonlocal now_s
+        now_s += cut_after_s
+        raise httpx.ReadError("reset")
+
+    monkeypatch.setattr(scraping, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(httpx, "get", cut_off)
+    with pytest.raises(httpx.ReadError):
+        scrape(1)
+    assert now_s == cut_after_s * tries
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ import pytest
 from judging_parts import Desks
 from leases_parts import BEGIN_S, TTL_S, add
 from stage_parts import Ground
+from support.processes import PATIENCE_S
 
+from judges.exploring import tool_use
 from worker.export import outbox
 from worker.leases import Leases
 
@@ -39,6 +41,12 @@ def batch_id(ground: Ground) -> str:
 def batch_ids(ground: Ground) -> list[str]:
     """Three batches, the oldest first."""
     return [add(ground, made_at_s=BEGIN_S + number) for number in range(3)]
+
+
+@pytest.fixture
+def _patience_with_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no tool of an exploration overrun because a machine stands still for seconds."""
+    monkeypatch.setattr(tool_use, "_MAX_TOOL_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -140,10 +140,13 @@ class Desk:
 
     def _nobody_takes(self, as_well: Callable[[], bool] = lambda: True) -> bool:
         takers, found = self.judging._takers, list[bool]()
-        # Looked at while all who take are here: none has begun what it took from the queue. The queue comes last: who
-        # lets go of a batch has put there before what is to follow.
-        is_so = lambda: found.append(as_well() and takers._work_queue.empty())  # noqa: E731 - a name for one expression
-        here = threading.Barrier(judging_module._THREADS + 1, is_so)
+
+        def look() -> None:
+            # While all who take are here: none has begun what it took from the queue. The queue comes last: who lets
+            # go of a batch has put there before what is to follow.
+            found.append(as_well() and takers._work_queue.empty())
+
+        here = threading.Barrier(judging_module._THREADS + 1, look)
         for _ in range(judging_module._THREADS):
             takers.submit(here.wait, 60)
         here.wait(60)

@@ -15,6 +15,7 @@ import redis
 
 from judges.verdict import Verdict
 from tracejudge import Trace
+from worker import store as store_module
 from worker.batches import Batch, decode
 from worker.ingest.reader import Ingest
 from worker.keys import INGEST_GROUP, Keys
@@ -101,17 +102,22 @@ class Ground(AbstractContextManager["Ground"]):
 
     def leases(self) -> dict[str, float]:
         """Seconds until each batch is due."""
+        due = self.client.zrange(self.keys.leases, 0, -1, withscores=True)
+        # Asked last: what somebody sets meanwhile would else be due later than he said.
         seconds, microseconds = self.client.time()
         now_ms = seconds * 1000 + microseconds / 1000
-        due = self.client.zrange(self.keys.leases, 0, -1, withscores=True)
         return {batch_id.decode(): (due_ms - now_ms) / 1000 for batch_id, due_ms in due}
 
-    def soon(self, delay_s: float, *, less_s: float = 0.0) -> Any:
-        """Expect a due time, or its delay, that was set since the test began: as near as the time that has passed.
+    def soon(self, delay_s: float, *, less_s: float = 0.0, growth: float = 0.0) -> Any:
+        """Expect seconds until a due time that was set since the test began: never more than the delay.
 
-        By chance the delay may have been as much as ``less_s`` shorter.
+        Args:
+            less_s: By chance the delay may have been as much shorter.
+            growth: Of the age of a batch, where the delay grows with it: the test's batches age as it does.
         """
-        return pytest.approx(delay_s, abs=time.monotonic() - self._began_s + less_s + 0.01)
+        passed_s = time.monotonic() - self._began_s
+        least, most = delay_s - less_s - passed_s - 0.01, delay_s + growth * passed_s + 0.01
+        return pytest.approx((least + most) / 2, abs=(most - least) / 2)
 
     def make_due(self, *batch_ids: str, in_s: float = -1.0) -> None:
         """Let the time of batches have come, or come soon; of all where none is named."""
@@ -172,6 +178,16 @@ class Chosen:
     def take(self, entries: Sequence[Entry] | None = None) -> None:
         """Deal with entries, or with all that nobody has read."""
         self.ingest.take(self._ground.read() if entries is None else entries)
+
+
+def go_by(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+    """Let all scripts of the worker take the time from an expression in Lua, and not from Redis."""
+    scripts = [path.name for path in files("worker").joinpath("scripts").iterdir() if path.is_file()]
+    theirs = {name: store_module._source(name) for name in (script.removesuffix(".lua") for script in scripts)}
+    ours = {name: text.replace("redis.call('TIME')", f"{{{seconds}, 0}}") for name, text in theirs.items()}
+    assert [name for name, text in ours.items() if "TIME" in text] == []
+    assert {name for name, text in theirs.items() if "TIME" in text} >= {"choose", "put_back", "sweep", "take"}
+    monkeypatch.setattr(store_module, "_source", ours.__getitem__)
 
 
 def pressure_of(settings: Settings) -> Pressure:

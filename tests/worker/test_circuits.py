@@ -4,13 +4,12 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
-from stage_parts import Ground
+from stage_parts import Ground, go_by
 
-from worker import circuits as circuits_module
 from worker.circuits import Circuits
 
 WORD_MS = 10_000
-HOUR_MS = 3_600_000
+NOW_S = 1_700_000_000
 
 Word = Mapping[str, float | None]
 
@@ -20,10 +19,15 @@ def said(ground: Ground) -> list[dict[str, float | None]]:
     return [msgspec.json.decode(word.split(b" ", 1)[1]) for word in words]
 
 
+@pytest.fixture
+def _still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no time pass."""
+    go_by(monkeypatch, str(NOW_S))
+
+
 def say(ground: Ground, process: str, circuits: Word, *, ago_ms: int) -> None:
-    """Leave the word of a worker of some time ago."""
-    seconds, _ = ground.client.time()
-    word = b"%d %s" % (seconds * 1000 - ago_ms, msgspec.json.encode(circuits))
+    """Leave the word of a worker of some time ago, while time stands still."""
+    word = b"%d %s" % (NOW_S * 1000 - ago_ms, msgspec.json.encode(circuits))
     ground.client.hset(ground.keys.circuits, process, word)
 
 
@@ -99,23 +103,26 @@ def test_a_word_follows_what_happens_here(ground: Ground) -> None:
     assert said(ground) == [{"a": 0.0}], "one word a worker"
 
 
+@pytest.mark.usefixtures("_still")
 def test_the_word_of_a_worker_that_ended_does_not_count_for_long(ground: Ground) -> None:
-    say(ground, "ended", {"a": 0.0, "b": 60.0}, ago_ms=WORD_MS + 2000)
-    say(ground, "ahead of our time", {"a": 0.0}, ago_ms=-HOUR_MS)
+    say(ground, "ended", {"a": 0.0, "b": 60.0}, ago_ms=WORD_MS + 1)
+    say(ground, "ahead of our time", {"a": 0.0}, ago_ms=-WORD_MS - 1)
     worker = Circuits(ground.store, lambda: {"a": 5.0})
     assert (worker.exchange(), worker.asked) == ({"a": 5.0}, {"a"})
     assert said(ground) == [{"a": 5.0}], "and is not kept"
 
 
-def test_a_word_counts_until_it_is_old(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert circuits_module._WORD_MS == WORD_MS
-    monkeypatch.setattr(circuits_module, "_WORD_MS", HOUR_MS)
-    say(ground, "busy", {"a": 0.0}, ago_ms=HOUR_MS // 2)
+@pytest.mark.usefixtures("_still")
+@pytest.mark.parametrize("ago_ms", [WORD_MS, -WORD_MS], ids=["busy", "ahead of our time"])
+def test_a_word_counts_until_it_is_old(ground: Ground, ago_ms: int) -> None:
+    say(ground, "another", {"a": 0.0}, ago_ms=ago_ms)
     assert Circuits(ground.store, lambda: {"a": 5.0}).exchange() == {}
+    assert said(ground) == [{"a": 0.0}, {"a": 5.0}], "and is kept"
 
 
+@pytest.mark.usefixtures("_still")
 def test_of_a_model_that_nobody_asks_any_more_nothing_is_known(ground: Ground) -> None:
-    say(ground, "ended", {"a": 60.0}, ago_ms=WORD_MS + 2000)
+    say(ground, "ended", {"a": 60.0}, ago_ms=WORD_MS + 1)
     circuits = listener(ground)
     assert (circuits.exchange(), circuits.asked) == ({}, set())
     assert said(ground) == []

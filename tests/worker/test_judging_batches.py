@@ -162,7 +162,7 @@ def test_what_a_worker_does_not_have_is_left_to_one_that_has_it(ground: Ground, 
         stranger.evaluations._models = {}
     stranger.run(batch_id)
     assert (stranger.asked, holders(ground)) == ([], {batch_id: "parked"})
-    assert ground.leases()[batch_id] == ground.soon(1.0, less_s=0.5)
+    assert ground.leases()[batch_id] == ground.soon(1.0, less_s=0.5, growth=0.25)
     assert read_account(ground.store).waiting == 3
     ground.make_due()
     desk().sweep()
@@ -183,7 +183,7 @@ def test_a_batch_that_cannot_be_read_is_handed_back_whole(ground: Ground, desk: 
     worker = desk()
     worker.run(plain)
     assert (len(worker.asked), holders(ground)) == (1, {strange: "parked"}), "it takes no other along"
-    assert ground.leases()[strange] == ground.soon(1.0, less_s=0.5)
+    assert ground.leases()[strange] == ground.soon(1.0, less_s=0.5, growth=0.25)
     assert ground.client.get(ground.keys.batch(strange)) == payload
 
 
@@ -197,7 +197,7 @@ def test_an_unforeseen_error_of_a_judge_parks_the_batch_and_quotes_nothing(groun
     assert [line["error"] for line in lines if line["event"] == "unforeseen error"] == ["KeyError"]
     assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
     assert output(1) not in str(lines)
-    assert ground.leases()[batch_id] == ground.soon(60), "a fault of ours hardly passes by itself"
+    assert ground.leases()[batch_id] == ground.soon(60, growth=1.0), "a fault of ours hardly passes by itself"
     ground.make_due()
     desk().sweep()
     assert_settled(ground, scored=3)
@@ -228,7 +228,7 @@ def test_an_error_of_ours_parks_the_batch_and_quotes_nothing(
     assert errors == [("unforeseen error", "ValueError")]
     assert output(0) not in str(lines)
     assert (holders(ground), ready(ground)) == ({batch_id: "parked"}, [])
-    assert ground.leases()[batch_id] == ground.soon(60)
+    assert ground.leases()[batch_id] == ground.soon(60, growth=1.0)
     ground.make_due()
     worker.sweep()
     assert_settled(ground, scored=1)

@@ -14,6 +14,8 @@ RULES = (Rule(name="all", judges=("mine",)),)
 LOOK = Step(tool_calls=(ToolCall("look", "get_trace_info", "{}"),))
 AWAY = Step(failure="judge_unavailable")
 
+pytestmark = pytest.mark.usefixtures("_patience_with_tools")
+
 
 @pytest.mark.parametrize("steps", [(LOOK, LOOK, AWAY), (LOOK, AWAY)], ids=["after two rounds", "after one"])
 def test_it_ends_when_its_tries_used_up_their_calls(ground: Ground, desk: Desks, steps: tuple[Step, ...]) -> None:

@@ -14,6 +14,7 @@ from judging_parts import (
     output,
 )
 from stage_parts import Ground
+from structlog.testing import capture_logs
 
 from judges.models.model import ModelUnavailableError, RateLimitedError
 from judges.models.scripted import Step
@@ -59,13 +60,16 @@ def test_after_the_wait_only_what_is_missing_is_judged(ground: Ground, desk: Des
 def test_the_waits_grow_with_the_rounds(ground: Ground, desk: Desks) -> None:
     (batch_id,) = choose(ground, 1)
     worker = desk(Step(failure="timeout"))
-    worker.run(batch_id)
-    waits = [ground.leases()[batch_id]]
-    for _ in range(11):
-        ground.make_due()
-        worker.sweep()
-        waits.append(ground.leases()[batch_id])
-    assert waits == [*[ground.soon(1)] * 3, *[ground.soon(2)] * 4, *[ground.soon(4)] * 4, ground.soon(8)]
+    with capture_logs() as lines:
+        worker.run(batch_id)
+        waits = [ground.leases()[batch_id]]
+        for _ in range(11):
+            ground.make_due()
+            worker.sweep()
+            waits.append(ground.leases()[batch_id])
+    told = [line["seconds"] for line in lines if line["event"] == "batch parked"]
+    assert told == [1.0] * 3 + [2.0] * 4 + [4.0] * 4 + [8.0]
+    assert waits == [ground.soon(wait_s) for wait_s in told]
 
 
 @pytest.mark.parametrize(("asked_s", "delay_s"), [(None, 1.0), (0.2, 1.0), (45.0, 45.0), (1e9, 100.0)])

@@ -1,13 +1,13 @@
 """An endpoint that is back is found out soon, though some evaluation always fails there and is the oldest of all."""
 
 import time
+from itertools import pairwise
 
 import pytest
 from judging_parts import Desk, Desks, choose, failing, ids, judged
-from stage_parts import Ground, settings_of
+from stage_parts import Ground, go_by, settings_of
 
 from judges.models.model import ChatModel, ChatRequest, ModelUnavailableError
-from worker import store
 from worker.limits.gate import Gate
 from worker.limits.model import LimitedModel
 from worker.limits.timing import Timing
@@ -15,6 +15,8 @@ from worker.metrics import Metrics
 
 PROBE_S = 15
 """Between two probes, at the longest."""
+PROMISED_S = 30
+"""So soon the work goes on once the endpoint is back."""
 POISON = failing(0)
 
 
@@ -26,12 +28,12 @@ class Outage:
 
     def __init__(self, ground: Ground, desks: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
         self.away = True
+        self.asked_at: list[float] = []
         self._ground = ground
         self._steady_s = 0.0
         self._clock = f"{ground.prefix}:clock"
         ground.client.set(self._clock, int(time.time()))
-        source, ours = store._source, f"{{redis.call('GET', '{self._clock}'), 0}}"
-        monkeypatch.setattr(store, "_source", lambda name: source(name).replace("redis.call('TIME')", ours))
+        go_by(monkeypatch, f"redis.call('GET', '{self._clock}')")
         self._worker: Desk = desks(self._answer, limited=self._behind_a_gate)
 
     def pass_by(self, seconds: int) -> None:
@@ -42,6 +44,7 @@ class Outage:
             self._worker.sweep()
 
     def _answer(self, request: ChatRequest) -> str:
+        self.asked_at.append(self._steady_s)
         if self.away:
             raise ModelUnavailableError("away")
         return POISON(request)
@@ -68,5 +71,21 @@ def test_what_always_fails_is_not_the_only_probe(
     outage.pass_by(60)
     assert judged(ground) == []
     outage.away = False
-    outage.pass_by(2 * PROBE_S)
+    outage.pass_by(PROMISED_S)
     assert judged(ground) == ids(*range(1, 21))
+
+
+@pytest.mark.parametrize("away_s", [3, 31, 44, 200])
+def test_what_waited_goes_on_within_half_a_minute(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch, away_s: int
+) -> None:
+    """Whether the endpoint comes back between early probes or late ones."""
+    outage = Outage(ground, desk, monkeypatch)
+    choose(ground, 40, batch_size=4, first=1)
+    outage.pass_by(away_s)
+    assert judged(ground) == []
+    pauses = [after - before for before, after in pairwise(outage.asked_at)]
+    assert max(pauses) <= PROBE_S
+    outage.away = False
+    outage.pass_by(PROMISED_S)
+    assert judged(ground) == ids(*range(1, 41))

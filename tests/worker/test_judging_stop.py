@@ -77,7 +77,7 @@ def test_a_worker_in_a_hurry_does_not_wait_for_what_runs(ground: Ground, desk: D
     worker = desk()
     worker.begin(batch_id)
     once_it_stops(worker, worker.judging.hurry)
-    worker.judging.stop(100)
+    worker.judging.stop(3600)
     assert (ready(ground), holders(ground)) == ([batch_id], {})
 
 
@@ -136,6 +136,40 @@ def test_stopping_ends_in_time_though_redis_takes_no_verdicts(
     worker.judging.stop(0.05)
     assert (worker.judging.held, ready(ground)) == (0, [batch_id])
     desk().run(batch_id)
+    assert_settled(ground, scored=1)
+
+
+@pytest.mark.parametrize("script", ["take", "put_back"])
+def test_stopping_ends_in_time_though_redis_never_answers(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setattr(judging_module, "_CANCEL_S", 0.05)
+    (batch_id,) = choose(ground, 1)
+    worker = desk()
+    run, cancel_all = ground.store.run, worker.judging._holdings.cancel_all
+    asked, let_go, answered = threading.Event(), threading.Event(), threading.Event()
+
+    def silent(name: str, *arguments: Any) -> Any:
+        if name == script:
+            asked.set()
+            let_go.wait(60)
+            answered.set()
+        return run(name, *arguments)
+
+    monkeypatch.setattr(ground.store, "run", silent)
+    monkeypatch.setattr(worker.judging._holdings, "cancel_all", lambda: (cancel_all(), asked.wait(60)))
+    if script == "take":
+        worker.judging._takers.submit(worker.judging.run, batch_id)
+        assert asked.wait(60)
+    else:
+        worker.begin(batch_id)
+    worker.judging.stop(0.05)
+    assert (asked.is_set(), answered.is_set()) == (True, False)
+    let_go.set()
+    for pool in (worker.judging._takers, worker.judging._enders):
+        pool.shutdown()
+    ground.make_due()
+    desk().sweep()
     assert_settled(ground, scored=1)
 
 

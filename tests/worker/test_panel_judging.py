@@ -70,7 +70,7 @@ def test_before_its_members_it_waits_quietly_and_tries_nothing(ground: Ground, d
     with capture_logs() as lines:
         worker.run(of[PANEL])
     assert holders(ground) == {of[PANEL]: "parked"}
-    assert ground.leases()[of[PANEL]] == ground.soon(1.0)
+    assert ground.leases()[of[PANEL]] == ground.soon(1.0, growth=0.25)
     assert [line for line in lines if line["log_level"] != "info"] == []
     assert (ground.outbox("j"), letters(ground)) == ([], {})
     assert ground.client.exists(ground.keys.tries(of[PANEL])) == 0
@@ -84,7 +84,7 @@ def test_it_looks_again_sooner_while_it_is_young(ground: Ground, desk: Desks, ag
     chosen(ground, 1, age_s=age_s)
     worker.sweep()
     (batch_id,) = [name for name, batch in ground.batches().items() if batch.judge_model == PANEL]
-    assert ground.leases()[batch_id] == ground.soon(wait_s)
+    assert ground.leases()[batch_id] == ground.soon(wait_s, growth=0.25)
 
 
 def test_as_long_as_one_member_is_missing_it_is_not_combined(ground: Ground, desk: Desks) -> None:

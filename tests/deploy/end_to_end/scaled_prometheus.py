@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -68,7 +68,7 @@ class ScaledPrometheus(Prometheus):
 @contextmanager
 def running_prometheus(folder: Path) -> Iterator[ScaledPrometheus]:
     """Start it with the rules, and without anything to scrape or anybody to tell."""
-    write(folder / "rules", {name: _patient(text) for name, text in generate(scale=SCALE).items()})
+    write(folder / "rules", _patient(generate(scale=SCALE)))
     (folder / _CONFIG).write_text(yaml.safe_dump(_config()), encoding="utf-8")
     command = [find_program("prometheus"), *_flags(folder)]
     with started(command, folder / "prometheus.log") as url:
@@ -80,12 +80,15 @@ def running_prometheus(folder: Path) -> Iterator[ScaledPrometheus]:
             server.close()
 
 
-def _patient(rules: str) -> str:
+def _patient(files: Mapping[str, str]) -> dict[str, str]:
     """Let a worker be missed for longer before that is told: at this pace it would be after four seconds.
 
     A busy machine leaves a worker alone for so long, and lets none of its answers come within the time of a scrape.
     """
-    return re.sub(rf"(alert: {MISSED}\n(?:.*\n)*?    for:) \w+", rf"\1 {_MISSED_FOR}", rules)
+    alert = re.compile(rf"(  - alert: {MISSED}\n(?:    .*\n)*?    for:) \w+\n")
+    found = {name: alert.subn(rf"\1 {_MISSED_FOR}\n", text) for name, text in files.items()}
+    assert sum(changed for _, changed in found.values()) == 2, "where no worker is seen, and where others are"
+    return {name: text for name, (text, _) in found.items()}
 
 
 def _flags(folder: Path) -> Sequence[str]:

@@ -11,9 +11,10 @@ import pytest
 from motley_traffic import SERVICE, motley
 from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressions
 from scaled_prometheus import SCALE, SCRAPE_S
+from scraped import FINDING_S
 from support.pipeline import Pipeline
 from support.scrape import Scrape
-from whole_picture import PATIENCE_S, Picture, assembled
+from whole_picture import Picture, assembled
 
 from deploy.generators.write import RULES, generate
 from worker.embedded import EmbeddedRedis
@@ -23,9 +24,13 @@ from worker.settings import Settings
 pytestmark = pytest.mark.timeout(1200)
 SILENT_QUERIES: Final[Mapping[tuple[str, str, str], str]] = {
     ("tracejudge-cost", "Against this hour yesterday", "A"): "needs a yesterday, which is a day on a dashboard",
-    ("tracejudge-quality", "annotation Judges that changed", "A"): "needs a judge that changes after ten minutes",
 }
 """Queries that find nothing, and why."""
+MOSTLY_SILENT_QUERIES: Final[Mapping[tuple[str, str, str], str]] = {
+    ("tracejudge-quality", "annotation Judges that changed", "A"): "no judge changes, but a model of a panel passes "
+    "for a change where its first verdict comes two seconds after another's",
+}
+"""Queries that may find something where the machine is busy, and why."""
 
 
 class Asking(NamedTuple):
@@ -50,11 +55,11 @@ def found(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory)
 def ask_patiently(picture: Picture) -> dict[Asked, Any]:
     """Ask everything until it finds something; what cannot is asked as well."""
     answers: dict[Asked, Any] = dict.fromkeys(asked())
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + FINDING_S
     while time.monotonic() < deadline:
         for query in [query for query, answer in answers.items() if not answer]:
             answers[query] = ask(picture, query)
-        if silent(answers) <= set(SILENT_QUERIES):
+        if silent(answers) <= {*SILENT_QUERIES, *MOSTLY_SILENT_QUERIES}:
             break
         time.sleep(1)
     return answers
@@ -97,11 +102,11 @@ def test_the_shortest_window_at_this_pace_holds_four_scrapes() -> None:
 
 
 def test_every_query_of_every_dashboard_finds_something(found: Asking) -> None:
-    assert silent(found.answers) <= set(SILENT_QUERIES)
+    assert silent(found.answers) - set(MOSTLY_SILENT_QUERIES) == set(SILENT_QUERIES)
 
 
 def test_each_exception_is_a_query() -> None:
-    assert set(SILENT_QUERIES) <= {(query.dashboard, query.where, query.ref) for query in asked()}
+    assert {*SILENT_QUERIES, *MOSTLY_SILENT_QUERIES} <= {(query.dashboard, query.where, query.ref) for query in asked()}
 
 
 def test_every_rule_is_evaluated_without_an_error(found: Asking) -> None:

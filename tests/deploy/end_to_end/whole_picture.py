@@ -10,14 +10,14 @@ import httpx
 from alertmanager_run import Alertmanager, running
 from reading_judge import reads
 from scaled_prometheus import MISSED, ScaledPrometheus, running_prometheus
+from scraped import FINDING_S
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, Worker
 from support.processes import wait_until
 
-__all__ = ["JUDGE_MODEL", "PATIENCE_S", "Heard", "Picture", "assembled"]
+__all__ = ["JUDGE_MODEL", "Heard", "Picture", "assembled"]
 
 JUDGE_MODEL: Final = "judge-1"
-PATIENCE_S: Final = 240
 T = TypeVar("T")
 
 
@@ -68,7 +68,7 @@ class Picture:
     def wait_until(self, look: Callable[[], T], what: object) -> T:
         """Ask until the answer is true; what fails in vain tells where it stands."""
         try:
-            return wait_until(look, PATIENCE_S, str(what))
+            return wait_until(look, FINDING_S, str(what))
         except AssertionError as error:
             error.add_note(f"heard: {[each.about for each in self.heard()]}")
             error.add_note(f"firing: {[(each['labels'], each['state']) for each in self.prometheus.alerts()]}")

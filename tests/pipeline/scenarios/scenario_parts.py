@@ -1,16 +1,15 @@
 """What the scenarios share: their clock, a worker with its judge models, a steady load, and the sums all end with.
 
 A scenario tells what goes wrong for "a minute"; `MINUTE_S` says how long that is here. The product's own times (a
-lease, a probe, the pause before it) are what they are, so promises about them are asserted in real seconds.
+lease, a probe, the pause before it) are what they are, so who waits for them waits real seconds.
 """
 
 import json
-import math
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from fractions import Fraction
 from http import HTTPStatus
@@ -27,13 +26,13 @@ import tracejudge
 from judges.verdict import Verdict
 from worker.books import Account
 
-__all__ = ["MINUTE_S", "Scenario", "SteadyLoad", "answers", "delays_s", "patient"]
+__all__ = ["MINUTE_S", "Scenario", "SteadyLoad", "answers", "patient"]
 
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_SCENARIO_SCALE", "1/20")))
 MINUTE_S: Final = 60 * SCALE
 RECOVERY_S: Final = PATIENCE_S
-"""So long after an endpoint is back, its work goes on: half of it is promised, where nobody else computes. Not scaled.
-"""
+"""So long after an endpoint is back, its work goes on, also where others compute. Not scaled. Half of it is promised,
+and held in `tests/worker/test_judging_probes.py`, where no machine is too slow."""
 JUDGES: Final = ("groundedness", "relevance_to_query")
 CALLED: Final = "tracejudge_judge_request_duration_seconds_count"
 
@@ -46,13 +45,6 @@ def patient(minutes: float = 0.0) -> pytest.MarkDecorator:
 def answers(seconds: float) -> Behaviour:
     """Serve every call well, after so long."""
     return slow(seconds, yes_no())
-
-
-def delays_s(verdicts: Sequence[Verdict], judge_model: str, since: float = 0.0, until: float = math.inf) -> list[float]:
-    """Tell how long live traces of a steady load waited for their verdicts, those published between two times."""
-    mine = (verdict for verdict in verdicts if (verdict.judge_model, verdict.origin) == (judge_model, "live"))
-    ends = ((verdict.trace_ended_at, verdict.started_at + verdict.duration_s) for verdict in mine)
-    return [judged - published for published, judged in ends if since <= published < until]
 
 
 class Scenario:
@@ -105,8 +97,12 @@ class Scenario:
     def wait_scored(self, amount: int, timeout_s: float = SETTLING_S) -> None:
         wait_until(lambda: self.scored >= amount, timeout_s, f"{amount} evaluations to be scored")
 
+    def judged(self, worker: Worker, name: str) -> float:
+        """Count the verdicts of one judge model that the only worker's page tells of."""
+        return worker.scrape().total("tracejudge_verdicts_total", judge=self.judges[name])
+
     def goes_on(self, worker: Worker, name: str = "judge", *, failing_from: int | None = None) -> None:
-        """Wait until a judge model that is back answers, and none of its work is parked any more, as is promised.
+        """Wait until a judge model that is back answers, and none of its work is parked any more.
 
         Without load there may be no more calls when we come to look: then say from which one on none was answered.
         """

@@ -1,56 +1,67 @@
 """One of two judge models is dead, and every trace is for both: the other one's rate does not change."""
 
-import statistics
+import re
 import time
 from collections import Counter
-from typing import NamedTuple
 
-from scenario_parts import MINUTE_S, Scenario, SteadyLoad, answers, delays_s, patient
+import pytest
+from scenario_parts import MINUTE_S, Scenario, SteadyLoad, answers, patient
 from support import replies
 from support.endpoint import ChatEndpoint
-from support.pipeline import Worker
+from support.pipeline import SETTLING_S, Worker, make_traces
 from support.processes import wait_until
 
 RATE = 20.0
 """Traces a second: few, so that also a machine that is busy with others keeps up."""
 WATCHED_S = max(5.0, MINUTE_S)
-PROMPT_S = 10.0
-"""A worker that waited for the dead one would wait for as long as that one is dead."""
-
-
-class Watched(NamedTuple):
-    """A part of the steady load, from a time to another, in seconds since the epoch, and how many traces it was."""
-
-    since: float
-    until: float
-    published: int
+IN_FLIGHT = 48
 
 
 def keeps_up(worker: Worker) -> bool:
     return worker.scrape().value("tracejudge_stream_lag") <= 2 * RATE
 
 
-def judged(pair: Scenario) -> int:
-    """Count the verdicts of the healthy model, be it asked at once or later."""
-    return sum(verdict.judge_model == "well" for verdict in pair.verdicts())
+def watch(pair: Scenario, worker: Worker, load: SteadyLoad) -> None:
+    """See for a while that reading and the healthy model keep up with the load, before anything changes."""
+    ends = time.monotonic() + WATCHED_S
+    while time.monotonic() < ends:
+        published = load.published + int(RATE)
+        wait_until(lambda least=published: load.published >= least, what="more to be published")
+        wait_until(lambda least=published: pair.judged(worker, "well") >= least, what="the healthy model to judge it")
+        wait_until(lambda: keeps_up(worker), what="reading to keep up")
 
 
-def watch(pair: Scenario, worker: Worker, load: SteadyLoad) -> Watched:
-    """Let the load go on for a while, and see that reading and the healthy model keep up before anything changes."""
-    since, before = time.time(), load.published
-    time.sleep(WATCHED_S)
-    published, until = load.published, time.time()
-    wait_until(lambda: judged(pair) >= published, what="the healthy model to judge all of it")
-    wait_until(lambda: keeps_up(worker), what="reading to keep up")
-    return Watched(since, until, published - before)
+def is_asked_of(endpoint: ChatEndpoint, number: int) -> bool:
+    """Tell whether an endpoint was asked of a trace with this number or a later one."""
+    found = [re.search(r"[Pp]arcel (\d+)", call.text()) for call in endpoint.calls]
+    return any(match is not None and int(match[1]) >= number for match in found)
 
 
-def check_healthy(pair: Scenario, *parts: Watched) -> None:
-    """Check that the healthy model judged at the rate of the load: what was published then, within a moment."""
-    for since, until, published in parts:
-        delays = delays_s(pair.verdicts(), "well", since, until)
-        assert len(delays) > 0.5 * published
-        assert statistics.median(delays) < PROMPT_S
+@patient()
+@pytest.mark.parametrize("dies", ["takes no connection", "answers nothing"])
+def test_a_dead_model_takes_no_place_of_the_other_one(
+    pair: Scenario, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint, dies: str
+) -> None:
+    """Its rate is made of that: as many calls are under way as ever may be, and all its work is taken up and done."""
+    traces, well, ill = 500, replies.Hold(), replies.Hold()
+    endpoint.behaviour, other_endpoint.behaviour = replies.held(well), replies.held(ill)
+    worker = pair.worker(model={"max_in_flight": IN_FLIGHT, "timeout_s": 600})
+    if dies == "takes no connection":
+        other_endpoint.close()
+    pair.pipeline.publish(make_traces(traces))
+    if dies == "takes no connection":
+        pair.circuit_opens(worker, "ill")
+    else:
+        wait_until(lambda: other_endpoint.in_flight == IN_FLIGHT, what="all calls to the dead one to hang")
+    wait_until(lambda: endpoint.in_flight == IN_FLIGHT, what="all calls to the healthy one to be under way")
+    well.let_go()
+    wait_until(lambda: pair.judged(worker, "well") == traces, SETTLING_S, "the healthy one to judge all")
+    assert pair.judged(worker, "ill") == 0
+    if dies == "takes no connection":
+        other_endpoint.start()
+    ill.let_go()
+    pair.settle(traces)
+    pair.check_calls(worker, seen=False)
 
 
 @patient(2)
@@ -59,19 +70,18 @@ def test_one_of_two_endpoints_dead(pair: Scenario, endpoint: ChatEndpoint, other
     worker = pair.worker()
     with SteadyLoad(pair.pipeline, RATE) as load:
         pair.wait_scored(int(RATE))
-        before = watch(pair, worker, load)
+        watch(pair, worker, load)
         other_endpoint.close()
         line = pair.circuit_opens(worker, "ill")
         assert line["reason"] == "judge_unavailable"
         assert line["note"].startswith("no connection to the endpoint")
-        during = watch(pair, worker, load)
+        watch(pair, worker, load)
         assert worker.scrape().total("tracejudge_shed_total") == 0
         other_endpoint.start()
         pair.goes_on(worker, "ill")
     pair.settle(load.published)
     pair.check_calls(worker, seen=False)
     assert len(endpoint.calls) == load.published
-    check_healthy(pair, before, during)
 
 
 @patient(2)
@@ -87,11 +97,11 @@ def test_a_dead_model_s_work_past_the_bound_is_shed_and_brought_back_by_replay(
         wait_until(lambda: pair.pipeline.booked("shed:ill") > 0, what="work to be shed")
         # Up to there reading had paused.
         wait_until(lambda: keeps_up(worker), what="reading to have caught up")
-        during = watch(pair, worker, load)
+        watch(pair, worker, load)
         other_endpoint.behaviour = answers(0.05)
         pair.goes_on(worker, "ill")
-        back = time.time()
-        wait_until(lambda: delays_s(pair.verdicts(), "ill", back, time.time()), what="it to be given new work")
+        back = load.published
+        wait_until(lambda: is_asked_of(other_endpoint, back), what="it to be given new work")
     account = pair.pipeline.settled(load.published)
     shed = account.reasons["shed:ill"]
     assert (account.shed, account.lost, account.chosen) == (0, 0, 2 * load.published - shed)
@@ -102,7 +112,6 @@ def test_a_dead_model_s_work_past_the_bound_is_shed_and_brought_back_by_replay(
     assert (replayed["finished"], replayed["chosen"]) == (True, shed)
     pair.settle(load.published)
     pair.check_calls(worker)
-    check_healthy(pair, during)
     verdicts = pair.verdicts()
     assert Counter((verdict.judge_model, verdict.origin) for verdict in verdicts) == {
         ("well", "live"): load.published,

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.replies import Behaviour, Call, Hold, held
-
 import judges
 
 SAMPLES = Path(judges.__file__).parent / "samples"
@@ -53,18 +51,6 @@ IN_CODE = (
     "def short(trace):\n    '''Is it short?'''\n    return len(trace.output) < 9\n"
 )
 """A judge in code, of the name `short`."""
-
-
-def gathering(count: int, then: Behaviour) -> Behaviour:
-    """Answer nobody before so many have asked together."""
-    together = Hold()
-
-    def gather(call: Call) -> Behaviour:
-        if call.index == count - 1:
-            together.let_go()
-        return held(together, then)
-
-    return gather
 
 
 def words(text: str) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from cli_parts import SAMPLES, TRACE_ID, Run, gathering, labelled, scripted, words, write_lines
+from cli_parts import SAMPLES, TRACE_ID, Run, labelled, scripted, words, write_lines
 from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
-from support.replies import failing, hangs, sequence, slow, yes_no
+from support.replies import failing, gathering, hangs, sequence, slow, yes_no
 
 from judges.catalog import catalogue, configured
 from judges.verdict import Verdict, evaluation_id

@@ -351,6 +351,7 @@ def test_a_judge_without_a_pass_rule_has_nothing_to_compare(run: Run) -> None:
 # --- run over a file ---
 
 
+@pytest.mark.usefixtures("_patience_with_tools")
 @pytest.mark.parametrize("given", ["mine/{}.toml", "{}"])
 def test_judges_of_ones_own_run_offline_beside_built_in_ones(run: Run, given: str) -> None:
     trace = labelled(None, input="Is it?", context=["It is."])
