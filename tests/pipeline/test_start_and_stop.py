@@ -157,13 +157,14 @@ def test_a_stopping_worker_begins_no_call_and_waits_for_those_under_way(
 
 
 @pytest.mark.parametrize(
-    ("patched", "sign"),
-    [(SIGNALLED_IN_THE_START, "signalled"), (HURRY_PATIENTLY, "worker stopping")],
-    ids=["in the start", "in the stop"],
-)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize(
-    "command", [(OURS, "worker"), (CELERY_S, "-A", "worker", "worker")], ids=["tracejudge", "celery"]
+    ("command", "number", "patched", "sign"),
+    [
+        ((OURS, "worker"), signal.SIGTERM, HURRY_PATIENTLY, "worker stopping"),
+        ((OURS, "worker"), signal.SIGINT, SIGNALLED_IN_THE_START, "signalled"),
+        ((CELERY_S, "-A", "worker", "worker"), signal.SIGINT, HURRY_PATIENTLY, "worker stopping"),
+        ((CELERY_S, "-A", "worker", "worker"), signal.SIGTERM, SIGNALLED_IN_THE_START, "signalled"),
+    ],
+    ids=["tracejudge, stopping", "tracejudge, starting", "celery, stopping", "celery, starting"],
 )
 def test_a_second_signal_ends_the_grace_and_gives_the_work_back(  # noqa: PLR0917 - parameters
     pipeline: Pipeline,
