@@ -98,7 +98,6 @@ class Runtime:
         self._waking = [waking] if self._has("ingest") else []
         self._sweepers = [Sweeper(self.judging), self._reviving(gates)] if self._has("judge") else []
         self._exporters = self._make_exporters() if self._has("export") else []
-        self._hurried = False
         self._be_watched(groups, list(gates))
 
     def start(self) -> None:
@@ -143,7 +142,7 @@ class Runtime:
         began = time.monotonic()
         self._readiness.end()
         log.info("worker stopping", grace_s=self.settings.grace_s)
-        _stop(self._ingest, unless=lambda: self._hurried)
+        _stop(self._ingest, unless=lambda: self.judging.hurried)
         for stage in self._waking:
             # It may hang on a broker, and nothing is lost with it: waited for when all that matters is done.
             stage.stopping.set()
@@ -151,7 +150,7 @@ class Runtime:
         if self._has("judge"):
             self.judging.stop(self.settings.grace_s)
         _stop(self._exporters)
-        late = self._ingest if self._hurried else []
+        late = self._ingest if self.judging.hurried else []
         _stop([*late, *self._waking, self._housekeeping])
         self.store.close()
         self._serving.stop()
@@ -159,7 +158,6 @@ class Runtime:
 
     def hurry(self) -> None:
         """Cut the grace of a stop short: what is being judged is given back at once."""
-        self._hurried = True
         self.judging.hurry()
 
     def _be_watched(self, groups: Sequence[str], judge_models: Sequence[str]) -> None:

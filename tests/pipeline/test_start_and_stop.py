@@ -10,7 +10,7 @@ import pytest
 from support import otlp as collector
 from support import replies
 from support.endpoint import ChatEndpoint
-from support.pipeline import Pipeline, make_traces
+from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import wait_until
 
 from worker.embedded import EmbeddedRedis
@@ -79,6 +79,26 @@ def is_given_back(pipeline: Pipeline) -> bool:
     return not pipeline.store.call(lambda client: client.hlen(pipeline.keys.holders))
 
 
+def model_at(endpoint: ChatEndpoint) -> dict[str, Any]:
+    return {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}
+
+
+def occupied(pipeline: Pipeline, endpoint: ChatEndpoint, *command: str, grace_s: float) -> Worker:
+    """Start a worker, and give it ten traces; all of their thirty calls are under way."""
+    worker = pipeline.worker(*command, models={"default": model_at(endpoint)}, grace_s=grace_s)
+    pipeline.publish(make_traces(10))
+    wait_until(lambda: endpoint.in_flight == 30, what="all calls to be under way")
+    return worker
+
+
+def assert_done_by_another(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    """Check that another worker does what an occupied one gave back."""
+    endpoint.behaviour = replies.yes_no()
+    pipeline.worker(models={"default": model_at(endpoint)})
+    account = pipeline.settled(10)
+    assert (account.scored, account.lost) == (30, 0)
+
+
 def readers(pipeline: Pipeline) -> list[Any]:
     return pipeline.store.call(lambda client: client.xinfo_consumers(pipeline.keys.traces, INGEST_GROUP))
 
@@ -105,10 +125,7 @@ def test_a_start_that_fails_ends_with_a_status_that_says_so(pipeline: Pipeline) 
 def test_sigterm_lets_running_work_finish_and_ends_with_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     hold = replies.Hold()
     endpoint.behaviour = replies.held(hold)
-    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}
-    worker = pipeline.worker(models={"default": model}, grace_s=60)
-    pipeline.publish(make_traces(10))
-    wait_until(lambda: endpoint.in_flight == 30, what="all calls to be under way")
+    worker = occupied(pipeline, endpoint, grace_s=60)
     worker.program.signal(signal.SIGTERM)
     worker.program.wait_for("worker stopping")
     hold.let_go()
@@ -119,16 +136,10 @@ def test_sigterm_lets_running_work_finish_and_ends_with_zero(pipeline: Pipeline,
 
 def test_sigterm_gives_back_what_takes_longer_than_the_grace(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = replies.hangs()
-    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}
-    worker = pipeline.worker(models={"default": model}, grace_s=0.5)
-    pipeline.publish(make_traces(10))
-    wait_until(lambda: endpoint.in_flight == 30, what="all calls to be under way")
+    worker = occupied(pipeline, endpoint, grace_s=0.5)
     assert worker.program.terminate() == 0
     assert is_given_back(pipeline)
-    endpoint.behaviour = replies.yes_no()
-    pipeline.worker(models={"default": model})
-    account = pipeline.settled(10)
-    assert (account.scored, account.lost) == (30, 0)
+    assert_done_by_another(pipeline, endpoint)
 
 
 def test_a_stopping_worker_begins_no_call_and_waits_for_those_under_way(
@@ -137,7 +148,7 @@ def test_a_stopping_worker_begins_no_call_and_waits_for_those_under_way(
     hold = replies.Hold()
     # What may begin before the stop has come to the judging ends long after.
     endpoint.behaviour = replies.from_call(5, replies.slow(10.0), before=replies.held(hold))
-    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", "max_in_flight": 5}
+    model = model_at(endpoint) | {"max_in_flight": 5}
     worker = pipeline.worker(models={"default": model}, rules=SAFE, grace_s=60)
     pipeline.publish(make_traces(40))
     wait_until(lambda: endpoint.in_flight == 5, what="calls to be under way")
@@ -176,19 +187,13 @@ def test_a_second_signal_ends_the_grace_and_gives_the_work_back(  # noqa: PLR091
 ) -> None:
     """Celery's own second signal broke our stop off, or was lost before it; a third left the process hanging."""
     endpoint.behaviour = replies.hangs()
-    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}
-    worker = pipeline.worker("-c", patched + command[0], *command[1:], models={"default": model}, grace_s=600)
-    pipeline.publish(make_traces(10))
-    wait_until(lambda: endpoint.in_flight == 30, what="all calls to be under way")
+    worker = occupied(pipeline, endpoint, "-c", patched + command[0], *command[1:], grace_s=600)
     worker.program.signal(number)
     worker.program.wait_for(sign)
     worker.program.signal(number)
     assert worker.program.wait() == 0, "the last resort would have ended it with 1, and the grace is ten minutes"
     assert is_given_back(pipeline)
-    endpoint.behaviour = replies.yes_no()
-    pipeline.worker(models={"default": model})
-    account = pipeline.settled(10)
-    assert (account.scored, account.lost) == (30, 0)
+    assert_done_by_another(pipeline, endpoint)
 
 
 @pytest.mark.parametrize("command", [(), CELERY], ids=["tracejudge", "celery"])
@@ -196,10 +201,7 @@ def test_sigquit_gives_the_work_back_without_a_grace(
     pipeline: Pipeline, endpoint: ChatEndpoint, command: tuple[str, ...]
 ) -> None:
     endpoint.behaviour = replies.hangs()
-    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}
-    worker = pipeline.worker(*command, models={"default": model}, grace_s=600)
-    pipeline.publish(make_traces(10))
-    wait_until(lambda: endpoint.in_flight == 30, what="all calls to be under way")
+    worker = occupied(pipeline, endpoint, *command, grace_s=600)
     worker.program.signal(signal.SIGQUIT)
     worker.program.wait()
     assert is_given_back(pipeline)

@@ -90,7 +90,8 @@ class Judging:
         self._holdings = Holdings(self._leases, lambda task: self._loop.call(task.cancel))
         self._taker = Taker(self._leases, ledger, secrets.token_hex(4))
         self._stopping = False
-        self._hurried = False
+        self.hurried = False
+        """Whether a stop has no time left for what is under way."""
         self._started = False
         self.progressed_at = time.monotonic()
 
@@ -160,19 +161,19 @@ class Judging:
         self._stopping = True
         for lane in self._lanes.values():
             self._loop.call(lane.limits.shut)
-        _wait_while(lambda: self.held > 0 and not self._hurried, grace_s)
+        _wait_while(lambda: self.held > 0 and not self.hurried, grace_s)
         self._holdings.cancel_all()
         _wait_while(lambda: self._holdings.awaited, _CANCEL_S)
         with contextlib.suppress(TimeoutError, LoopEndedError):
             # Without Redis the last verdicts cannot be written; their batches stay, and are judged again.
-            self._loop.wait(self._evaluations.aclose(), timeout_s=_HURRIED_CLOSE_S if self._hurried else _CLOSE_S)
+            self._loop.wait(self._evaluations.aclose(), timeout_s=_HURRIED_CLOSE_S if self.hurried else _CLOSE_S)
         self._loop.stop()
         for pool in (self._takers, self._enders):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def hurry(self) -> None:
         """Let a stop that is waiting for running batches wait no longer; any thread or signal handler may call it."""
-        self._hurried = True
+        self.hurried = True
 
     def _serve(self, lane: Lane) -> None:
         """Take once for a lane. Whoever sees afterwards that there is room for more queues up behind other lanes."""
