@@ -3,11 +3,13 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Four processes on two cores: most tests wait. Tests that share what their module starts stay in one process.
+PYTEST := $(BIN)/python -m pytest -n 4
 
-.PHONY: help setup demo test check bench generate clean
+.PHONY: help setup demo test test-all test-long mutants check bench generate clean
 
 help: ## Show these verbs
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: $(READY) ## Make the virtual environment with the exact versions of constraints.txt
 
@@ -20,26 +22,35 @@ $(READY): pyproject.toml producers/pyproject.toml constraints.txt
 demo: $(READY) ## Sample traffic through a real Redis and a real worker, about 30 seconds
 	$(BIN)/tracejudge demo
 
-test: $(READY) ## The whole test suite
-	$(BIN)/python -m pytest -n 4 --dist loadfile
+test: $(READY) ## Unit and integration tests and short faults, at most five minutes on two cores
+	$(PYTEST) -m "not slow and not endurance"
 
-check: $(READY) ## Lint, format, types, generated files, documentation
+test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, at most 15 minutes; CI runs it
+	$(PYTEST) -m "not endurance"
+
+test-long: $(READY) ## Started by hand, for hours: soaks, faults and scenarios at full length, mutants
+	TRACEJUDGE_FAULTS_SCALE=1 TRACEJUDGE_SCENARIO_SCALE=1 $(PYTEST) -n 2 -m "endurance or faults or scenarios"
+	$(MAKE) mutants
+
+mutants: $(READY) ## Change the product in 100 places, and see how many changes a test notices; about 12 minutes
+	$(BIN)/python -m tests.mutants
+
+check: $(READY) ## Lint, format, types, import directions, generated files, documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
 	$(BIN)/mypy benchmarks docs tests/typed_consumer.py
 	$(BIN)/python -m docs.generate --check
-	$(BIN)/python -m deploy.generators --check
-	$(BIN)/python -m deploy.dashboards --check
+	$(BIN)/python -m deploy --check
 	$(BIN)/python -m docs.check
 
-bench: $(READY) ## Measure speed, ratios side by side in one run, about eight minutes
-	$(BIN)/python -m benchmarks
+bench: $(READY) ## Measure speed, about eight minutes; AGAINST=COMMIT runs another commit in turns, an hour for all suites
+	$(BIN)/python -m benchmarks $(if $(AGAINST),--against $(AGAINST)) $(SUITES)
 
 generate: $(READY) ## Write the generated files anew
 	$(BIN)/python -m docs.generate
-	$(BIN)/python -m deploy.generators
-	$(BIN)/python -m deploy.dashboards
+	$(BIN)/python -m deploy
 
 clean: ## Remove what the verbs above made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,7 @@
 """Run the benchmarks: without a name all of them, which writes `benchmarks/RESULTS.md` and takes about eight minutes.
 
-With names only those run, and only print: what stands in the file is all of one run on one machine.
+With names only those run, and only print: what stands in the file is all of one run on one machine. `--against COMMIT`
+runs them in turns with those of another commit.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from benchmarks.against import compare
 from benchmarks.figures import Figure
 from benchmarks.ingest import ingest
 from benchmarks.judging import judging
@@ -44,12 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show, write; 130 when it was stopped."""
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     parser.add_argument("suites", metavar="SUITE", nargs="*", help=f"one or more of {', '.join(_SUITES)}")
-    chosen = parser.parse_args(arguments).suites
+    parser.add_argument("--against", metavar="COMMIT", help="run the suites of another commit in turns, and compare")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each side with --against")
+    parsed = parser.parse_args(arguments)
+    chosen = parsed.suites
     if unknown := set(chosen) - set(_SUITES):
         parser.error(f"no such suite: {', '.join(sorted(unknown))}; there are {', '.join(_SUITES)}")
     # As Ctrl-C, so that whatever was started is ended.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if parsed.against:
+            compare(parsed.against, chosen or list(_SUITES), parsed.rounds)
+            return 0
         sections = {name: _measured(name) for name in chosen or _SUITES}
     except KeyboardInterrupt:
         return _STOPPED

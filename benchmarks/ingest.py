@@ -1,4 +1,4 @@
-"""Ingest: traces a second that a worker with all roles samples at one in a hundred, and whether a backlog slows it."""
+"""Ingest: traces per second of a worker with all roles at a sampling rate of 0.01, and the effect of a backlog."""
 
 import time
 from collections.abc import Iterator
@@ -15,19 +15,19 @@ _WARM_UP: Final = 20_000
 _LARGE: Final = 300_000
 _BACKLOG: Final = 1_000_000
 _LEAD: Final = 50_000
-"""Read before the measured million: by then judging what was sampled takes its steady share."""
+"""Read before the measured million, so that judging the sampled traces has its steady share by then."""
 _EVERY_S: Final = 0.02
 
 
 class _Run(NamedTuple):
-    """How many entries were read, by the steady clock and by the CPU seconds of the worker."""
+    """Entries read, by the monotonic clock and by the CPU seconds of the worker."""
 
     by_time: list[Sample]
     by_cpu: list[Sample]
 
     @property
     def cpu_us(self) -> float:
-        """Say what CPU a trace took, with judging those that were sampled."""
+        """CPU time per trace, including the judging of those that were sampled."""
         begin, end = self.by_cpu[0], self.by_cpu[-1]
         return 1e6 * (end.at_s - begin.at_s) / (end.total - begin.total)
 
@@ -62,7 +62,7 @@ def _backlog() -> Iterator[Figure]:
 
 
 def _slope(samples: list[Sample], first: int, last: int) -> float:
-    """Say how many a second came while the count was between two others; what is read at once moves it little."""
+    """Fit traces per second between two counts; the size of one read changes it little."""
     return slope([sample for sample in samples if first <= sample.total <= last])
 
 

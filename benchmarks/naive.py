@@ -7,9 +7,9 @@ import msgspec
 from celery import Celery
 
 import tracejudge
-from judges.catalog import catalogue
-from judges.judge import Answered
-from judges.prompt import render
+from judges.core.judge import Answered
+from judges.core.prompt import render
+from judges.registry import catalogue
 
 app = Celery("naive", broker=os.environ.get("NAIVE_BROKER", "redis://"))
 app.conf.task_ignore_result = True

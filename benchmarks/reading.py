@@ -8,10 +8,10 @@ import msgspec
 
 from benchmarks.figures import Figure, per_call
 from benchmarks.traces import make
-from judges.catalog import catalogue
-from judges.evidence import Source
-from judges.judge import Answered, Judge
-from judges.prompt import render
+from judges.core.judge import Answered, Judge
+from judges.core.prompt import render
+from judges.parsing.evidence import Source
+from judges.registry import catalogue
 from tracejudge import Trace
 
 __all__ = ["reading"]

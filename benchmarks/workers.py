@@ -16,7 +16,7 @@ from benchmarks.programs import Program, program, until
 from benchmarks.samples import Sample, watch
 from benchmarks.traces import pieces
 from worker.embedded import EmbeddedRedis, free_port
-from worker.keys import Keys
+from worker.storage.keys import Keys
 
 __all__ = ["Pipeline", "endpoint", "pipeline"]
 
@@ -77,7 +77,7 @@ class Pipeline:
 
     def read(self) -> int:
         """Count the entries that ingest has dealt with, by the books."""
-        return int(self.client.hget(_KEYS.books, "read") or 0)
+        return int(self.client.hget(_KEYS.account_all, "read") or 0)
 
     def fill(self, count: int, *, small: bool = False) -> None:
         """Put traces into the stream, within about a second for 100,000."""

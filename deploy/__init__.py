@@ -1,1 +1,1 @@
-"""What runs TraceJudge in production: data, and the generators that write it."""
+"""Files for running TraceJudge in production, and the generators of its rules and dashboards."""

@@ -1,8 +1,8 @@
-"""Prints what Alertmanager sends, so that the compose picture shows what a person on call would read.
+"""Print the messages of Alertmanager, so that the compose setup shows what a person on call would read.
 
     python inbox.py [PORT]
 
-`POST /page`, `/ticket` and `/info` take what incoming webhooks of Slack take, `POST /webhook` Alertmanager's own form.
+`POST /page`, `/ticket` and `/info` accept the form of Slack's incoming webhooks, `POST /webhook` Alertmanager's own.
 """
 
 import json
@@ -10,9 +10,8 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-__all__ = ["in_words", "main"]
-
 _DEFAULT_PORT: Final = 8080
+# Far above Alertmanager's largest message; the port is open to the network of the compose setup.
 _MAX_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -25,7 +24,7 @@ def main(arguments: list[str]) -> None:
 
 
 def in_words(receiver: str, message: Any) -> str:
-    """Write a message as it would be read; one of programs on a single line."""
+    """Format a message for a person; one for programs on a single line."""
     if "attachments" not in message:
         alerts = ", ".join(f"{alert['labels'].get('alertname')} {alert['status']}" for alert in message["alerts"])
         return f"-- {receiver}: {alerts}"
@@ -39,7 +38,7 @@ def _say(line: str) -> None:
 
 
 class _Inbox(BaseHTTPRequestHandler):
-    """Answers as Slack does: `ok`, and nothing else."""
+    """Answers `ok` as Slack does."""
 
     timeout = 10
 
@@ -60,7 +59,7 @@ class _Inbox(BaseHTTPRequestHandler):
         self._answer(200, b"ok")
 
     def log_message(self, *_: object) -> None:
-        """Keep requests out of what is printed."""
+        """Print no requests."""
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)

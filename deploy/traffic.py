@@ -1,8 +1,9 @@
-"""Sample traffic without end: what three services would publish, one of which gets worse and recovers, over and over.
+"""Endless sample traffic of three services, one of which gets worse and recovers repeatedly.
 
-Each round is a plan of `tracejudge demo`, stretched over the time it is to take; the drop comes half-way. A call is
-published with the SDK, and is a span under the same ids, so that the exemplars of a dashboard lead to it.
-`TRACEJUDGE_REDIS_URL` says where Redis is, `OTEL_EXPORTER_OTLP_ENDPOINT` where spans go; without it none are sent.
+Each round is a plan of `tracejudge demo`, stretched to the length of the round; the drop comes half-way. A call is
+published with the SDK, and sent as a span with the same ids, so that the exemplars of a dashboard lead to it.
+`TRACEJUDGE_REDIS_URL` is the address of Redis, `OTEL_EXPORTER_OTLP_ENDPOINT` that of the spans; without it none are
+sent.
 """
 
 import os
@@ -23,9 +24,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 import tracejudge
-from worker.cli.demo.traffic import TRACES_PER_S, Shot, load_samples, make_plan
-
-__all__ = ["main"]
+from worker.cli.demo.sample_traffic import TRACES_PER_S, Shot, load_samples, make_plan
 
 _OURS: Final = ("trace_id", "span_id", "id", "environment")
 _TO_NS: Final = 1_000_000_000
@@ -34,7 +33,7 @@ _SHUTDOWN_S: Final = 5.0
 
 
 class Call:
-    """One call of a sample service, which has just ended."""
+    """A call of a sample service that has just ended."""
 
     def __init__(self, shot: Shot) -> None:
         self.trace = shot.trace
@@ -43,13 +42,14 @@ class Call:
         self.started_at = self.ended_at - shot.call_s
 
     def publish(self) -> None:
-        """Hand it to the SDK, which neither waits nor raises."""
+        """Publish it with the SDK, which neither blocks nor raises."""
+        # Sample ids repeat in every round; with fresh ones each round is judged.
         fields = {name: value for name, value in asdict(self.trace).items() if name not in _OURS}
         ids = {"trace_id": self.trace_id, "span_id": self.span_id}
         tracejudge.publish(**fields | ids | {"started_at": self.started_at, "ended_at": self.ended_at})
 
     def span(self) -> ResourceSpans:
-        """Write it as an instrumented service would, without texts."""
+        """Build the span of an instrumented service, without texts."""
         attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": self.trace.model or "sample"}
         span = Span(
             trace_id=bytes.fromhex(self.trace_id),
@@ -66,14 +66,14 @@ class Call:
 
 
 class Spans:
-    """Sends spans to a collector; those that it does not take are gone, for this is a demonstration."""
+    """Sends spans to a collector; spans that it refuses are dropped."""
 
     def __init__(self, endpoint: str | None) -> None:
         self._url = f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None
         self._client = httpx.Client(timeout=_TIMEOUT_S, headers={"Content-Type": "application/x-protobuf"})
 
     def send(self, calls: Sequence[Call]) -> None:
-        """Send what has been called."""
+        """Send the spans of calls."""
         if self._url is None or not calls:
             return
         request = ExportTraceServiceRequest(resource_spans=[call.span() for call in calls])
@@ -100,7 +100,7 @@ def main(round_s: float, per_s: float) -> None:
 
 
 def _play(round_s: float, per_s: float, spans: Spans, ending: threading.Event) -> None:
-    """Play one round, a second at a time."""
+    """Publish one round, a second at a time."""
     stretch = TRACES_PER_S / per_s
     plan = make_plan(load_samples(), round_s / stretch)
     began_s = time.monotonic()

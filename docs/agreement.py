@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 import judges
-from judges.agreement import Agreement, Judged, agreement
-from judges.catalog import catalogue
+from judges.agreement.labels import Agreement, Judged, agreement
 from judges.evaluate import evaluate
 from judges.models.lexical import LexicalModel
+from judges.registry import catalogue
 from tracejudge import Trace
 
 __all__ = ["ASKED", "Asked", "measured", "page"]

@@ -12,18 +12,19 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
-from prometheus_client import Counter, Gauge, Histogram
 
-from deploy import files
+from deploy import generated
 from docs import agreement, answers
-from judges.catalog import catalogue
-from judges.defined import code, custom_prompt, filling, instructions, template
-from judges.defined.template_answer import AnswerTable
-from judges.models.model import ModelSettings
-from judges.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
+from judges.core.model import ModelSettings
+from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
+from judges.custom import custom_prompt, instructions, template
+from judges.custom import installed as code
+from judges.custom import template as filling
+from judges.custom.template_answer import AnswerTable
+from judges.registry import catalogue
 from tracejudge import Trace, init
-from worker.metrics import Metrics
-from worker.settings import Redact, Rule, Settings, Where
+from worker.config.settings import Redact, Rule, Settings, Where
+from worker.telemetry.metrics import METRICS
 
 __all__ = ["main"]
 
@@ -36,6 +37,8 @@ written as JSON there, lists with commas. Durations may be written as `"90s"`, `
 _OF_METRICS: Final = """\
 All begin with `tracejudge_`. Times are in seconds, scores lie in 0..1. Beside them stand the standard `process_*`
 metrics of Prometheus' client: by `process_start_time_seconds` the rules tell a counter that is new from one found late.
+Name, type and labels of a stable metric change only with a note in the CHANGELOG; those of an experimental one may
+change in any version. `series_labels` adds labels to every metric that bears `service` to `judge_model`.
 """
 _JUDGE_SETTINGS: Final = """\
 Under `[judges.NAME]`. Another setting makes another version of the judge, and so a new series of each of its metrics.
@@ -106,7 +109,8 @@ _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", re.MULTILI
 
 def main(given: list[str]) -> int:
     """Write or compare all pages; 1 when one differs."""
-    return files.run(files.arguments("python -m docs.generate", __doc__, _FOLDER).parse_args(given), _pages)
+    asked = generated.arguments("python -m docs.generate", __doc__, _FOLDER).parse_args(given)
+    return generated.run(asked.into, _pages(), check=asked.check)
 
 
 def _pages() -> dict[str, str]:
@@ -124,14 +128,10 @@ def _pages() -> dict[str, str]:
 
 def _metrics() -> str:
     lines = [_NOTE, "# Metrics\n", _OF_METRICS]
-    lines += ["| metric | type | labels | what |", "| --- | --- | --- | --- |"]
-    metrics = Metrics(Settings())
-    for metric in vars(metrics).values():
-        if isinstance(metric, Counter | Gauge | Histogram):
-            (family,) = metric.describe()
-            name = family.name.removeprefix("tracejudge_") + ("_total" if isinstance(metric, Counter) else "")
-            labels = ", ".join(metric._labelnames) or "-"  # noqa: SLF001 - the library tells it nowhere else
-            lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    lines += ["| metric | type | unit | labels | stability | what |", "| --- | --- | --- | --- | --- | --- |"]
+    for metric in METRICS.values():
+        kind, labels = metric.kind.__name__.lower(), ", ".join(metric.labels) or "-"
+        lines.append(f"| `{metric.name}` | {kind} | {metric.unit} | {labels} | {metric.stability} | {metric.help} |")
     return "\n".join([*lines, "", _PANELS])
 
 

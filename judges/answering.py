@@ -1,74 +1,55 @@
-"""From the requests of a judge to answers that can be read: one request shows all, or the model reads by tools."""
+"""Request the answers of a judge and parse them: one request shows everything, or the model reads by tools."""
 
 import asyncio
 import re
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from judges.answer import InvalidAnswerError, OutOfRangeError, without_thinking
-from judges.apart import LARGE_CHARS, apart
-from judges.asking import Asking, UnscoredError, repair
-from judges.copies import stands_in
-from judges.exploring.course import Course
-from judges.exploring.explorer import Explorer
-from judges.judge import Answer, Answered
-from judges.prompt import Prompt, render
+from judges.agent.conversation import ExplorationStats
+from judges.agent.loop import AgentLoop
+from judges.core.judge import Answer, Answered
+from judges.core.prompt import Prompt, render
+from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, without_thinking
+from judges.parsing.echo import is_echo
+from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
 
-__all__ = ["Answering"]
-
-_AT_ONCE: Final = 16
-"""Requests about one trace under way together: a trace of a hundred documents must not take all places."""
+# Maximum number of concurrent requests for one trace: a trace of a hundred documents must not block all others.
+_CONCURRENT: Final = 16
 _FENCE: Final = re.compile(r"^[ \t]*```\w*[ \t]*$", re.MULTILINE)
-_MIN_COPIED_CHARS: Final = 120
-"""Shorter answers, as three bare grades, can be foretold: a planted one must not keep the same honest one away."""
+# Shorter answers, such as three bare grades, are predictable: a planted one must not suppress the honest answer.
+_MIN_ECHO_CHARS: Final = 120
 
 
-class Dialogue(Protocol):
-    """One request and what follows on it, until there is an answer."""
+class _SingleRequest:
+    """The dialogue with a judge model that is shown everything at once."""
 
-    async def answer(self) -> str:
-        """Get the text of the answer."""
-        ...
-
-    async def repaired(self, text: str, error: InvalidAnswerError) -> str:
-        """Get the text of another one, after one that cannot be read."""
-        ...
-
-    async def shows(self, text: str) -> bool:
-        """Tell whether a text stands in the material that the model saw."""
-        ...
-
-
-class _OneRequest:
-    """The dialogue of a judge whose requests show all there is."""
-
-    def __init__(self, asking: Asking, prompt: Prompt) -> None:
-        self._asking = asking
+    def __init__(self, call: JudgeCall, prompt: Prompt) -> None:
+        self._call = call
         self._prompt = prompt
         self._messages = render(prompt)
 
     async def answer(self) -> str:
-        return (await self._asking.ask(self._prompt, self._messages)).text
+        return (await self._call.ask(self._prompt, self._messages)).text
 
     async def repaired(self, text: str, error: InvalidAnswerError) -> str:
-        return (await self._asking.ask(self._prompt, (*self._messages, *repair(text, error)))).text
+        return (await self._call.ask(self._prompt, (*self._messages, *repair(text, error)))).text
 
     async def shows(self, text: str) -> bool:
         shown = self._messages[-1].content
-        return text in shown or await apart(len(shown) > LARGE_CHARS, stands_in, text, (shown,))
+        return text in shown or await offload_if_large(len(shown) > LARGE_CHARS, is_echo, text, (shown,))
 
 
-class Answering(NamedTuple):
-    """The answers of one judge about one trace."""
+class AnswerLoop(NamedTuple):
+    """Requests the answers of one judge for one trace; ``stats`` only for a judge with an exploration."""
 
-    asking: Asking
-    course: Course | None
+    call: JudgeCall
+    stats: ExplorationStats | None
 
     async def all(self, prompts: Sequence[Prompt]) -> list[Answered]:
-        """Answer all requests, some at the same time; after a failure no further one is begun.
+        """Answer all requests, some concurrently; after a failure no further one is sent.
 
-        Those under way are waited for: they are paid for, and belong into the books of calls.
+        Requests in flight are awaited: they are paid for, and their calls must be recorded.
         """
         if len(prompts) == 1:
             return [Answered(prompts[0], await self._answer(prompts[0]))]
@@ -79,24 +60,24 @@ class Answering(NamedTuple):
                 place, prompt = waiting.popleft()
                 try:
                     answers[place] = await self._answer(prompt)
-                except UnscoredError as end:
-                    failures.append(end)
+                except UnscoredError as error:
+                    failures.append(error)
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(_AT_ONCE, len(prompts))):
+            for _ in range(min(_CONCURRENT, len(prompts))):
                 group.create_task(work())
         if failures:
             raise failures[0]
         return [Answered(prompt, answers[place]) for place, prompt in enumerate(prompts)]
 
     async def _answer(self, prompt: Prompt) -> Answer:
-        """Get one answer that can be read, after at most one repair request."""
-        dialogue: Dialogue
-        exploration, course = self.asking.judge.exploration, self.course
-        if exploration is None or course is None:
-            dialogue = _OneRequest(self.asking, prompt)
+        """Return one parsed answer, after at most one repair request."""
+        dialogue: _SingleRequest | AgentLoop
+        exploration = self.call.judge.exploration
+        if exploration is None or self.stats is None:
+            dialogue = _SingleRequest(self.call, prompt)
         else:
-            dialogue = await Explorer.open(self.asking, prompt, exploration, course)
+            dialogue = await AgentLoop.open(self.call, prompt, exploration, self.stats)
         text = await dialogue.answer()
         try:
             return await self._read(dialogue, text)
@@ -107,13 +88,13 @@ class Answering(NamedTuple):
         except InvalidAnswerError as error:
             raise UnscoredError("invalid_answer", str(error)) from error
 
-    async def _read(self, dialogue: Dialogue, text: str) -> Answer:
-        """Read an answer, unless it stands in the material word for word, also in a fence: somebody planted that."""
+    async def _read(self, dialogue: _SingleRequest | AgentLoop, text: str) -> Answer:
+        """Parse an answer, unless the material contains it verbatim, also in a fence: then it was planted there."""
         answer = without_thinking(text)
-        copied = (_FENCE.sub("", answer) if "```" in answer else answer).strip()
-        if len(copied) >= _MIN_COPIED_CHARS and await dialogue.shows(copied):
+        bare = (_FENCE.sub("", answer) if "```" in answer else answer).strip()
+        if len(bare) >= _MIN_ECHO_CHARS and await dialogue.shows(bare):
             raise InvalidAnswerError("the answer is a copy from the material")
         try:
-            return await apart(len(text) > LARGE_CHARS // 10, self.asking.judge.read, answer)
+            return await offload_if_large(len(text) > LARGE_CHARS // 10, self.call.judge.read, answer)
         except OutOfRangeError as error:
             raise UnscoredError("out_of_range", str(error)) from error

@@ -1,30 +1,26 @@
-"""Run one judge on one trace: check the input, make it fit, ask, read, score. The same code live and offline.
+"""Run one judge on one trace: check the inputs, truncate, ask, parse, score. Live and offline use the same code.
 
-Whatever happens ends as an ``Assessment``; the only exceptions that leave are cancellation and programming
-errors, which the caller turns into ``internal_error``.
+Every outcome is an ``Assessment``; only cancellation and programming errors are raised, and the caller turns the latter
+into ``internal_error``.
 """
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from judges.answering import Answering
-from judges.apart import LARGE_CHARS, apart
-from judges.asking import Asking, Clock, UnscoredError
-from judges.code.errors import PassingError
-from judges.deadline import Deadline
-from judges.exploring.course import Course
-from judges.exploring.tries import Tries
-from judges.fit import fit
-from judges.judge import Answered, Judge, JudgeFailedError, Reading
-from judges.models.model import ChatModel
-from judges.prompt import Prompt, texts_of
-from judges.verdict import Assessment, Call, Outcome
+from judges.agent.conversation import ExplorationStats
+from judges.agent.loop import RetryGuard
+from judges.answering import AnswerLoop
+from judges.core.judge import Answered, Judge, JudgeFailedError, Reading
+from judges.core.model import ChatModel, ModelError
+from judges.core.prompt import Prompt, texts_of
+from judges.core.verdict import Assessment, Call, Outcome, Refusals
+from judges.python.api import PassingError
+from judges.request import LARGE_CHARS, Clock, Deadline, JudgeCall, UnscoredError, offload_if_large, truncate_to_context
 from tracejudge import Trace
 
-__all__ = ["Clock", "evaluate"]
-
-_CHARS_AN_ITEM: Final = 30
-_CHARS_A_SPAN: Final = 100
+_CHARS_PER_ITEM: Final = 30
+_ITEMS_PER_SPAN: Final = 100
 
 
 async def evaluate(
@@ -34,47 +30,58 @@ async def evaluate(
     clock: Clock = Clock(),  # noqa: B008 - frozen
     deadline_s: float | None = None,
     *,
+    evaluation: str = "",
     earlier_calls: int = 0,
+    refusals: Refusals = Refusals(),  # noqa: B008 - frozen
 ) -> Assessment:
     """Judge one trace.
 
     Args:
-        judge: What to ask.
-        trace: What to ask about.
-        model: Whom to ask; it raises ``ModelError`` when it has no answer. A judge in code asks nobody.
-        clock: Where times come from.
-        deadline_s: How long the asking may take, from the moment when the model says that the first request no
-            longer waits (``ChatRequest.begins``). What comes later is ``timeout``.
-        earlier_calls: Calls of earlier tries of the same evaluation, which an exploration may not repeat without end.
+        model: None only for a judge in Python.
+        deadline_s: Time limit of all requests, from when the first one leaves the model's queue
+            (``ChatRequest.begins``); then the result is ``timeout``.
+        evaluation: Id of the evaluation, sent with all its requests; generated unless given.
+        earlier_calls: Calls of earlier attempts, which limit the retries of an exploration.
+        refusals: Refusals of the endpoint in earlier attempts.
     """
-    is_large = _weight(trace) > LARGE_CHARS
-    trace = await apart(is_large, judge.prepare, trace)
-    missing = await apart(is_large, judge.missing, trace)
+    is_large = _size(trace) > LARGE_CHARS
+    trace = await offload_if_large(is_large, judge.prepare, trace)
+    missing = await offload_if_large(is_large, judge.missing, trace)
     if missing is not None:
         return Assessment("unscored", "missing_input", note=missing)
     if judge.run is not None:
         return await _run(judge.run, trace)
     if model is None:
         raise TypeError(f"{judge.name} needs a judge model")
-    fitted = await apart(is_large, fit, judge, trace, model.settings.max_input_tokens)
-    if fitted is None:
+    truncated = await offload_if_large(is_large, truncate_to_context, judge, trace, model.settings.max_input_tokens)
+    if truncated is None:
         return Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
     calls: list[Call] = []
     deadline = None if deadline_s is None else Deadline(deadline_s)
-    asking = Asking(judge, fitted.trace, model, clock, calls, deadline)
-    course = None if judge.exploration is None else Course()
+    evaluation = evaluation or secrets.token_hex(8)
+    call = JudgeCall(judge, truncated.trace, model, clock, calls, deadline, evaluation, refusals)
+    stats = None if judge.exploration is None else ExplorationStats()
     try:
-        answered = await _in_time(Answering(asking, course), fitted.prompts, deadline)
+        answered = await _in_time(AnswerLoop(call, stats), truncated.prompts, deadline)
     except UnscoredError as error:
-        exploration = judge.exploration
-        end = error if exploration is None else Tries(exploration.limits, earlier_calls, calls, deadline).end(error)
-        return _unscored(end, _details(course, {}), tuple(calls))
-    reading = await apart(is_large, judge.score, fitted.trace, answered)
-    return _assessment(reading, tuple(calls), _details(course, fitted.left_out))
+        if judge.exploration is not None:
+            error = RetryGuard(judge.exploration.limits, earlier_calls, calls, deadline).end(error)
+        cause = error.error or ModelError("")
+        return Assessment(
+            "unscored",
+            error.reason,
+            details=_details(stats, {}),
+            calls=tuple(calls),
+            note=error.note,
+            retry_after_s=cause.retry_after_s,
+            said=cause.said,
+            refusals=cause.refusals,
+        )
+    reading = await offload_if_large(is_large, judge.score, truncated.trace, answered)
+    return _assessment(reading, tuple(calls), _details(stats, truncated.left_out))
 
 
 async def _run(code: Callable[[Trace], Awaitable[Reading]], trace: Trace) -> Assessment:
-    """Let a judge in code score a trace."""
     try:
         return _assessment(await code(trace))
     except JudgeFailedError as error:
@@ -89,43 +96,33 @@ def _assessment(reading: Reading, calls: tuple[Call, ...] = (), asked: Mapping[s
     return Assessment(outcome, None, scores, rationale, {**details, **asked} if asked else details, calls)
 
 
-def _unscored(end: UnscoredError, details: Mapping[str, object], calls: tuple[Call, ...]) -> Assessment:
-    return Assessment(
-        "unscored", end.reason, details=details, calls=calls, note=end.note, retry_after_s=end.retry_after_s
-    )
-
-
-def _details(course: Course | None, left_out: Mapping[str, int]) -> dict[str, object]:
-    """Give what is said of how the model was asked."""
+def _details(stats: ExplorationStats | None, left_out: Mapping[str, int]) -> dict[str, object]:
+    """Return the details of a verdict that do not come from the judge's scoring."""
     details: dict[str, object] = {"left_out": dict(left_out)} if left_out else {}
-    if course is not None:
-        details["exploration"] = course.details()
+    if stats is not None:
+        details["exploration"] = stats.details()
     return details
 
 
-async def _in_time(answering: Answering, prompts: Sequence[Prompt], deadline: Deadline | None) -> list[Answered]:
-    """Ask, and break off at the deadline."""
+async def _in_time(loop: AnswerLoop, prompts: Sequence[Prompt], deadline: Deadline | None) -> list[Answered]:
     if deadline is None:
-        return await answering.all(prompts)
+        return await loop.all(prompts)
     try:
         async with deadline:
-            return await answering.all(prompts)
+            return await loop.all(prompts)
     except TimeoutError as error:
         if not deadline.has_passed:
             raise
         raise UnscoredError("timeout", f"no verdict within {deadline.limit_s:g} s") from error
 
 
-def _weight(trace: Trace) -> int:
-    """Say how much there is to work on, in characters; each item of a list takes its time too, however short."""
+def _size(trace: Trace) -> int:
+    """Estimate the work for a trace in characters; each item of a list takes time too, however short."""
     lists = (trace.context, trace.messages, trace.expected_facts, trace.guidelines, trace.tool_calls)
-    items = sum(len(found) for found in lists if found) + _CHARS_A_SPAN * len(trace.spans or ())
-    texts = (trace.output, trace.input, trace.expected_response, *(trace.expected_facts or ()))
-    messages = sum(len(message.content or "") for message in trace.messages or ())
-    return (
-        sum(len(text) for text in texts if text)
-        + sum(map(len, texts_of(trace.context)))
-        + sum(map(len, trace.guidelines or ()))
-        + messages
-        + _CHARS_AN_ITEM * items
+    items = sum(len(found) for found in lists if found)
+    texts = (
+        *(trace.output, trace.input or "", trace.expected_response or "", *texts_of(trace.context)),
+        *(*(trace.expected_facts or ()), *(trace.guidelines or ())),
+        *(message.content or "" for message in trace.messages or ()),
     )
+    return sum(map(len, texts)) + _CHARS_PER_ITEM * (items + _ITEMS_PER_SPAN * len(trace.spans or ()))

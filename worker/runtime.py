@@ -1,63 +1,65 @@
-"""The stages of one worker process: built together, started together, stopped in order."""
+"""Everything that one worker process runs besides Celery: built, started and stopped in order."""
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import structlog
 from prometheus_client import disable_created_metrics
 
-from judges.catalog import configured
-from judges.models.build import ModelSettingsError, build
-from worker.access import Access, tls_context
-from worker.circuits import Circuits
-from worker.dead.reviving import Reviving
-from worker.export.otel import OtelExporter
-from worker.export.outbox import OutboxReader
-from worker.export.prometheus import PrometheusExporter
-from worker.housekeeping import Housekeeping
-from worker.ingest.feedback import LateFeedbackPasses
-from worker.ingest.reader import Ingest
-from worker.judging.evaluations import CODE_IN_HAND, Evaluations
-from worker.judging.judging import Judging
-from worker.judging.lane import Limits, NoEndpoint
-from worker.judging.sweeper import Sweeper
-from worker.keys import Keys, outbox_groups
-from worker.ledger import Ledger
-from worker.limits.code import keep_secrets, measure
-from worker.limits.gate import Gate
-from worker.limits.model import LimitedModel
-from worker.limits.retries import Retries
-from worker.metrics import Metrics
-from worker.pressure import Pressure
-from worker.readiness import Readiness
-from worker.seats import CODE, Seats
-from worker.serving import Serving
-from worker.settings import Settings, SettingsError
-from worker.stage import Stage
-from worker.standing import expected
-from worker.store import Store, address
-from worker.waking import Waking
-
-__all__ = ["Runtime"]
+from judges.models.registry import ModelSettingsError, build
+from judges.registry import configured
+from worker.config.graders import CODE, Graders
+from worker.config.settings import Settings, SettingsError
+from worker.dead_letters.retry import AutoRetry
+from worker.endpoints.client import LimitedModel, keep_secrets, measure
+from worker.endpoints.limiter import EndpointLimiter
+from worker.endpoints.retries import Retries
+from worker.export.registry import enabled
+from worker.ingest.consumer import IngestConsumer
+from worker.ingest.late_feedback import LateFeedbackPasses
+from worker.judging.consumer import JudgingConsumer, Serves, Sweeper
+from worker.judging.evaluator import CODE_IN_HAND, BatchEvaluator
+from worker.judging.fetching import Limits, NoEndpoint
+from worker.maintenance import Maintenance
+from worker.queue.ledger import Ledger
+from worker.queue.notify import Notifier
+from worker.selection.sampling import Sampler
+from worker.service import ServiceThread
+from worker.storage.client import LayoutError, Store, StoreError, address
+from worker.storage.keys import Keys
+from worker.telemetry import logs
+from worker.telemetry.backlog import Backpressure
+from worker.telemetry.health import Pulse, Readiness, flows
+from worker.telemetry.heartbeat import Heartbeat
+from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
+from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.worker")
-
-_STAGE_STOP_S: Final = 3.0
+_THREAD_STOP_S: Final = 3.0
 _LOOK_S: Final = 0.05
-_COMBINED_AT_ONCE: Final = 256
-"""Evaluations of one panel that are looked at together: each only reads what its members found."""
+_PANELS_AT_ONCE: Final = 256
+"""Evaluations of one panel at a time: each only reads the verdicts of its members."""
+
+
+class _Pool:
+    """Celery's thread pool, as a thread that readiness watches."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    @property
+    def pulse(self) -> Pulse:
+        """Dead once it accepts no more tasks."""
+        return Pulse(time.monotonic(), dead=self._pool.executor._shutdown)  # noqa: SLF001 - there is no other way
 
 
 class Runtime:
-    """Everything one worker process runs besides Celery."""
+    """The threads and the judging of one worker process."""
 
-    def __init__(self, settings: Settings, *, waking: Waking) -> None:
-        """Build the stages of the configured roles.
-
-        Args:
-            waking: Sends wake-ups.
+    def __init__(self, settings: Settings, *, send: Callable[[str, int], None], serves: Serves) -> None:
+        """Build what the configured roles need; ``send`` sends a notification unless its queue holds so many.
 
         Raises:
             SettingsError: A model cannot be made from its settings.
@@ -65,52 +67,88 @@ class Runtime:
         self.settings = settings
         self.store = Store(settings.redis_url, Keys(settings.prefix))
         self.metrics = Metrics(settings)
+        logs.count_dropped(self.metrics.log_records_dropped.inc)
         self._readiness = Readiness()
-        access = Access.of(settings, os.environ)
-        self._serving = Serving(self.metrics.registry, self._readiness, access, tls_context(settings))
-        ledger = Ledger(self.store, settings)
-        models = self._models()
+        access = HttpAuth.of(settings, os.environ)
+        self._http_server = HttpServer(self.metrics.registry, self._readiness, access, tls_context(settings))
         self._judges = configured(settings.judges)
         keep_secrets(settings)
         measure(self._judges.values(), self.metrics)
-        self._seats = Seats(settings, self._judges)
-        evaluations = Evaluations(settings, self._judges, models, ledger)
-        gates = _gates(self._seats, models.values())
-        for judge, judge_model in self._seats.outvoted:
+        self._graders = Graders(settings, self._judges)
+        for judge, judge_model in self._graders.outvoted:
             self.metrics.panel_member.labels(judge, judge_model).set(1)
-        circuits = Circuits(self.store, lambda: self.judging.circuits if self._has("judge") else {})
-        self.judging = Judging(settings, self.store, evaluations, ledger, gates=gates, asked=lambda: circuits.asked)
-        # Panels add no work of their own: what waits of theirs ends with their members, and is small.
-        asked = {CODE.judge_model, *(model.judge_model for model in settings.models.values())}
-        self._pressure = Pressure(settings.max_waiting_bytes, asked)
-        groups = outbox_groups(otel=settings.otlp_endpoint is not None)
-        self._housekeeping = Housekeeping(
+        ledger, models = Ledger(self.store, settings), self._build_models()
+        sampler = Sampler(settings, self._graders)
+        limits = self._limits(models)
+        self._notifier = Notifier(self.store, send, limits)
+        self.judging = JudgingConsumer(
+            settings,
+            self.store,
+            BatchEvaluator(settings, self._judges, models, ledger, graders=self._graders, sampler=sampler),
+            ledger,
+            limits=limits,
+            notifier=self._notifier,
+            serves=serves,
+        )
+        # Panels add no backlog of their own: their batches are small, and end with their members.
+        called = {CODE.judge_model, *(model.judge_model for model in settings.models.values())}
+        self._backpressure = Backpressure(settings.max_waiting_bytes, called)
+        heartbeat = Heartbeat(self.store, self.judging.circuits if self._has("judge") else dict)
+        exporters = enabled(settings)
+        groups = tuple(exporters)
+        self._maintenance = Maintenance(
             settings,
             self.store,
             self.metrics,
             groups=groups,
             readiness=self._readiness,
-            room=lambda: self.judging.room if self._has("judge") else {},
-            pressure=self._pressure,
-            circuits=circuits,
+            capacity=self.judging.capacity if self._has("judge") else dict,
+            backpressure=self._backpressure,
+            heartbeat=heartbeat,
         )
-        self._ingest = self._readers(waking.wake)
-        self._waking = [waking] if self._has("ingest") else []
-        self._sweepers = [Sweeper(self.judging), self._reviving(gates)] if self._has("judge") else []
-        self._exporters = self._make_exporters() if self._has("export") else []
-        self._be_watched(groups, list(gates))
+        self._ingest: list[ServiceThread] = []
+        if self._has("ingest"):
+            for kind in (IngestConsumer, LateFeedbackPasses):
+                self._ingest.append(
+                    kind(
+                        *(settings, self.store, self.metrics),
+                        notifier=self._notifier,
+                        pressure=self._backpressure,
+                        judges=self._judges,
+                    )
+                )
+        self._notifiers = [self._notifier] if self._has("ingest") or self._has("judge") else []
+        self._sweepers: list[ServiceThread] = []
+        if self._has("judge"):
+            auto_retry = AutoRetry(
+                *(settings, self.store),
+                healthy=self.judging.healthy_models,
+                probed=self.judging.models_to_probe,
+                versions={name: judge.version for name, judge in self._judges.items()},
+                graders=self._graders,
+            )
+            self._sweepers = [Sweeper(settings, self.store, self.judging, self._notifier, heartbeat), auto_retry]
+        made = exporters.values() if self._has("export") else ()
+        self._exporters = [exporter(settings, self.store, self.metrics) for exporter in made]
+        self._watch_threads(groups, list(limits))
 
     def start(self) -> None:
-        """Serve metrics and start all stages.
+        """Serve metrics and start all threads.
 
         Raises:
-            SettingsError: The metrics port is taken.
+            SettingsError: The metrics port is in use, or Redis holds keys of another version.
         """
         settings = self.settings
-        # A time of creation per series would double the page, and nothing of ours reads it.
+        try:
+            self.store.open()
+        except LayoutError as error:
+            raise SettingsError(f"redis_url: {error}") from error
+        except StoreError as error:
+            log.warning("redis unreachable, waiting for it", error=str(error))
+        # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
-            page = self._serving.start(settings.metrics_host, settings.metrics_port)
+            page = self._http_server.start(settings.metrics_host, settings.metrics_port)
         except OSError as error:
             raise SettingsError(
                 f"metrics_port: {settings.metrics_host}:{settings.metrics_port} cannot be used ({error.strerror}); "
@@ -118,121 +156,106 @@ class Runtime:
             ) from error
         if self._has("judge"):
             self.judging.start()
-        for stage in (self._housekeeping, *self._waking, *self._ingest, *self._sweepers, *self._exporters):
-            stage.start()
+        for thread in (self._maintenance, *self._notifiers, *self._ingest, *self._sweepers, *self._exporters):
+            thread.start()
+        judge_models = {model.judge_model for model in settings.models.values()}
         log.info(
             "worker started",
             roles=settings.roles,
             redis=address(settings.redis_url),
             metrics=page,
-            judge_models=sorted(
-                {model.judge_model for model in settings.models.values()}
-                | ({CODE.judge_model} if self._seats.code else set())
-            ),
+            judge_models=sorted(judge_models | ({CODE.judge_model} if self._graders.code else set())),
             pid=os.getpid(),
         )
 
     def stop(self) -> None:
         """Stop in order.
 
-        Reading first, so that nothing new is chosen; then judging: no further call begins, those under way have their
-        grace, and leases are given back; exporters last, so that what was judged meanwhile still leaves. In a hurry
-        nobody waits for reading: it may be in the middle of a second's wait for entries.
+        First ingest, so that no new evaluation is chosen; then judging: no further call begins, those in flight have
+        their grace, and leases are released; exporters last, so that verdicts of that time still leave.
         """
         began = time.monotonic()
-        self._readiness.end()
+        self._readiness.begin_stop()
         log.info("worker stopping", grace_s=self.settings.grace_s)
+        # In a hurry ingest is not waited for: it may be in the middle of a second's wait for entries.
         _stop(self._ingest, unless=lambda: self.judging.hurried)
-        for stage in self._waking:
-            # It may hang on a broker, and nothing is lost with it: waited for when all that matters is done.
-            stage.stopping.set()
+        for thread in self._notifiers:
+            # It may hang on a broker, and nothing is lost with it: waited for when everything else is done.
+            thread.stopping.set()
         _stop(self._sweepers)
         if self._has("judge"):
             self.judging.stop(self.settings.grace_s)
         _stop(self._exporters)
         late = self._ingest if self.judging.hurried else []
-        _stop([*late, *self._waking, self._housekeeping])
+        _stop([*late, *self._notifiers, self._maintenance])
         self.store.close()
-        self._serving.stop()
+        self._http_server.stop()
         log.info("worker stopped", seconds=round(time.monotonic() - began, 2))
 
     def hurry(self) -> None:
-        """Cut the grace of a stop short: what is being judged is given back at once."""
+        """Cut the grace of a stop short: leases of evaluations in progress are released at once."""
         self.judging.hurry()
 
-    def _be_watched(self, groups: Sequence[str], judge_models: Sequence[str]) -> None:
-        """Make known whose progress the probes and the gauge tell of."""
-        readiness = self._readiness
-        for stage in (*self._ingest, *self._sweepers, *self._exporters):
-            readiness.watch(stage.name, stage.role, stage)
-        if self._has("judge"):
-            readiness.watch("event-loop", "judge", self.judging)
-        for stage in self._waking:
-            readiness.watch(stage.name, None, stage)
-        readiness.watch(self._housekeeping.name, None, self._housekeeping)
-        for flow, role, what in expected(self.settings.roles, groups, judge_models):
-            readiness.expect(flow, role, what)
-        readiness.show(self.metrics.ready)
+    def pause_ingest(self, *, paused: bool) -> None:
+        """Pause or resume ingest; any thread may call it."""
+        self._backpressure.hold(paused=paused)
+
+    def state(self) -> dict[str, Any]:
+        """Return the shifts, roles and backlog for remote control, without asking Redis."""
+        roles = {each.role: {"state": each.state, "why": each.why} for each in self._readiness.roles()}
+        return {"shifts": self.judging.shifts(), "roles": roles, "lag": self._maintenance.lag}
+
+    def watch_pool(self, pool: Any) -> None:
+        """Watch Celery's pool: the worker is unhealthy once it has ended."""
+        self._readiness.watch("task-pool", None, _Pool(pool))
 
     def _has(self, role: str) -> bool:
         return role in self.settings.roles
 
-    def _models(self) -> Mapping[str, LimitedModel]:
-        """Make the models; those that share a judge model share its endpoint, and so its gate and its retries."""
+    def _watch_threads(self, groups: Sequence[str], judge_models: Sequence[str]) -> None:
+        """Register the threads and flows that readiness reports on."""
+        readiness = self._readiness
+        for thread in (*self._ingest, *self._sweepers, *self._exporters):
+            readiness.watch(thread.name, thread.role, thread)
+        if self._has("judge"):
+            readiness.watch("event-loop", "judge", self.judging)
+        for thread in (*self._notifiers, self._maintenance):
+            readiness.watch(thread.name, None, thread)
+        for flow in flows(self.settings.roles, groups, judge_models):
+            readiness.add_flow(flow)
+        readiness.publish(self.metrics.ready)
+
+    def _build_models(self) -> Mapping[str, LimitedModel]:
+        """Build the models by name; those of one judge model share its endpoint, and so its limiter and retries."""
         models: dict[str, LimitedModel] = {}
-        shared: dict[str, tuple[Gate, Retries]] = {}
+        shared: dict[str, tuple[EndpointLimiter, Retries]] = {}
+        all_settings = self.settings.models.values()
         for name, settings in self.settings.models.items():
             judge_model = settings.judge_model
             if judge_model not in shared:
-                shared[judge_model] = Gate(judge_model, self._most_in_flight(judge_model)), Retries()
+                most = min(model.max_in_flight for model in all_settings if model.judge_model == judge_model)
+                shared[judge_model] = EndpointLimiter(judge_model, most), Retries()
             try:
-                models[name] = LimitedModel(build(settings, os.environ), self.metrics, *shared[judge_model])
+                model = build(settings, os.environ, self.settings.proxy)
             except ModelSettingsError as error:
                 raise SettingsError(f"models.{name}.{error}") from error
+            models[name] = LimitedModel(model, self.metrics, *shared[judge_model])
         return models
 
-    def _most_in_flight(self, judge_model: str) -> int:
-        models = self.settings.models.values()
-        return min(model.max_in_flight for model in models if model.judge_model == judge_model)
-
-    def _readers(self, wake: Callable[[str], None]) -> list[Stage]:
-        if not self._has("ingest"):
-            return []
-        return [
-            kind(self.settings, self.store, self.metrics, wake=wake, pressure=self._pressure, judges=self._judges)
-            for kind in (Ingest, LateFeedbackPasses)
-        ]
-
-    def _reviving(self, gates: Mapping[str, Limits]) -> Reviving:
-        return Reviving(
-            self.settings,
-            self.store,
-            healthy=lambda: [name for name, gate in gates.items() if gate.open_for_s == 0],
-            probed=lambda: [name for name, gate in gates.items() if gate.open_for_s != 0 and gate.closed_for_s == 0],
-            versions={name: judge.version for name, judge in self._judges.items()},
-            seats=self._seats,
-        )
-
-    def _make_exporters(self) -> list[OutboxReader]:
-        exporters: list[OutboxReader] = [PrometheusExporter(self.settings, self.store, self.metrics)]
-        if self.settings.otlp_endpoint is not None:
-            exporters.append(OtelExporter(self.settings, self.store, self.metrics, self.settings.otlp_endpoint))
-        return exporters
+    def _limits(self, models: Mapping[str, LimitedModel]) -> dict[str, Limits]:
+        """Return the limits of all graders by judge model."""
+        limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
+        limits.update({judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels})
+        return limits | ({CODE.judge_model: NoEndpoint(CODE_IN_HAND)} if self._graders.code else {})
 
 
-def _gates(seats: Seats, models: Iterable[LimitedModel]) -> dict[str, Limits]:
-    """List the limits of all who judge, by judge model."""
-    gates: dict[str, Limits] = {model.settings.judge_model: model.gate for model in models}
-    gates.update({judge_model: NoEndpoint(_COMBINED_AT_ONCE) for judge_model in seats.panels})
-    return gates | ({CODE.judge_model: NoEndpoint(CODE_IN_HAND)} if seats.code else {})
-
-
-def _stop(stages: Sequence[Stage], unless: Callable[[], bool] = bool) -> None:
-    for stage in stages:
-        stage.stopping.set()
-    for stage in stages:
-        deadline = time.monotonic() + _STAGE_STOP_S
-        while not stage.stop(_LOOK_S) and not unless():
+def _stop(threads: Sequence[ServiceThread], unless: Callable[[], bool] = bool) -> None:
+    """Stop threads together, each within a bound, unless a condition comes to hold."""
+    for thread in threads:
+        thread.stopping.set()
+    for thread in threads:
+        deadline = time.monotonic() + _THREAD_STOP_S
+        while not thread.stop(_LOOK_S) and not unless():
             if time.monotonic() > deadline:
-                log.warning("stage did not end in time", stage=stage.name)
+                log.warning("thread not stopped in time", stage=thread.name)
                 break

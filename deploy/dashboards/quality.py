@@ -1,198 +1,415 @@
-"""Quality: which share of each service passes by each judge, how sure that is, and why the rest fails."""
+"""Quality: the share of each service that passes by each judge, its interval, and the reasons for missing scores."""
 
+from collections.abc import Sequence
 from typing import Final
 
-from grafana_foundation_sdk.models.dashboard import (
-    Dashboard,
-    DashboardFieldConfigSourceOverrides,
-    Panel,
-    VariableModel,
+from grafana_foundation_sdk.models import dashboard
+from grafana_foundation_sdk.models.dashboard import Dashboard, DashboardFieldConfigSourceOverrides, Panel
+
+from deploy.dashboards.grafana import (
+    FROM_RAW,
+    Bound,
+    Query,
+    Row,
+    Unit,
+    alerts_now,
+    graph,
+    heat_map,
+    lay_out,
+    legend,
+    number,
+    override,
+    per,
+    rows,
+    share,
 )
-
-from deploy.dashboards.firing import alerts_marked, alerts_now, judges_marked
-from deploy.dashboards.glance import glance
-from deploy.dashboards.layout import Row, lay_out
-from deploy.dashboards.links import data_link, runbooks
-from deploy.dashboards.panels import graph, override, rows
-from deploy.dashboards.queries import Query, per
-from deploy.dashboards.scores import scores
-from deploy.dashboards.unscored import without_score
-from deploy.dashboards.variables import JUDGE, RATED, choice, data_source, hidden, labels
-from deploy.generators.promql import but_members
-from deploy.generators.shares import windows
-from deploy.generators.table import Table, seconds
-
-__all__ = ["make"]
+from deploy.dashboards.matchers import (
+    JUDGE,
+    JUDGED,
+    METRIC,
+    PROMETHEUS,
+    RATED,
+    SERIES,
+    alerting,
+    choice,
+    data_link,
+    data_source,
+    hidden,
+    labels,
+    runbooks,
+)
+from deploy.rules.promql import NO_PANELS, PANELS, but_members
+from deploy.rules.recordings import share_windows
+from deploy.rules.table import Table, seconds
 
 _PLACE: Final = ("service", "environment", "judge")
 _RATED_PLACE: Final = ("service", "judge", "metric", "environment")
 _AT_ONCE: Final = 12
+_WELL: Final = 0.95
 _BUT_MEMBERS: Final = but_members(f"{{{JUDGE}}}")
-_UNSEEN: Final = {"legend": True, "tooltip": False, "viz": False}
+_LOW: Final = 0.4
+_LOW_BUCKETS: Final = "0.0|0.1|0.2|0.3|0.4"
+_NO_SCORES: Final = "No scores in this time range"
+_COLORS: Final = {"pass": "green", "fail": "red", "unrated": "blue", "abstained": "purple", "unscored": "orange"}
+
+
+class Marks(dashboard.AnnotationQuery):
+    """An annotation query of Prometheus, with settings that the SDK's model lacks."""
+
+    def __init__(self, name: str, expr: str, color: str, *, title: str, text: str, tags: str) -> None:
+        super().__init__(name=name, datasource=PROMETHEUS, icon_color=color, expr=expr)
+        self.settings = {
+            "titleFormat": title,
+            "textFormat": text,
+            "tagKeys": tags,
+            "step": "60s",
+            "useValueForTime": False,  # Grafana takes any text for true, and puts marks at 1970
+        }
+
+    def to_json(self) -> dict[str, object]:
+        """Add the settings."""
+        return {**super().to_json(), **self.settings}
 
 
 def make(table: Table) -> Dashboard:
     """Make the dashboard."""
+    # Members of a panel are left out: the panel's series stands for them.
+    last = _joined(f"(last_over_time(tracejudge:pass_share:$window{{{RATED}}}[$__range]) {_BUT_MEMBERS})")
+    lowest = f"bottomk({_AT_ONCE}, {per(['series'], last, 'min')})"
+    shortest_s = seconds(table.burn["medium"].short)
     return lay_out(
         "Quality",
         "Which share of the answers of each service passes by each judge, how sure that is, and why the rest fails.",
         [
-            Row("Now", [alerts_now(table, _PLACE, (14, 8)), *glance(table)]),
+            Row("Now", [alerts_now(table, _PLACE, (14, 8)), *_now(table)]),
             Row("Shares that passed", [_all_series(table)]),
             Row(f"Up to {_AT_ONCE} series of what is chosen, the lowest share first", [_share_in_its_interval(table)]),
-            Row("Scores", scores()),
-            Row("Without a score, and in doubt", without_score(table)),
+            Row("Scores", _scores()),
+            Row("Without a score, and in doubt", _without_score(table)),
             Row("Judges in force", [_versions()]),
         ],
-        variables=_variables(table),
-        annotations=[judges_marked(), alerts_marked(_PLACE)],
+        variables=[
+            data_source(),
+            *labels("tracejudge_verdicts_total", *_PLACE, "metric"),
+            choice(
+                "window",
+                "Window",
+                # Shorter windows exist as pieces of long ones, and hold too few judgements to look at.
+                (window for window in share_windows(table) if seconds(window) >= shortest_s),
+                table.drop.window,
+                "Time before each point that its share is computed from. A longer window is surer and slower.",
+            ),
+            hidden("series", f"query_result({lowest})", '/series="([^"]+)"/'),
+        ],
+        annotations=_marks(),
         since="now-24h",
     )
 
 
-def _variables(table: Table) -> list[VariableModel]:
-    last = _joined(f"(last_over_time(tracejudge:pass_share:$window{{{RATED}}}[$__range]) {_BUT_MEMBERS})")
-    lowest = f"bottomk({_AT_ONCE}, {per(['series'], last, 'min')})"
+def _marks() -> Sequence[Marks]:
+    # A step where a judge got another version or model is the judge's, not the service's. What is new is marked for one
+    # point of the graph, whatever the distance of its points.
+    seen = f"max_over_time(tracejudge:evaluations:1h{{{SERIES}}}[1d] offset $__interval) > 0"
+    changed = f"tracejudge:evaluations:1h{{{SERIES}}} > 0 unless {seen} and on ({', '.join(_PLACE)}) {seen}"
+    # Alerts that fired between two points of a long time range are marked as well.
+    chosen = ", ".join(['component="tracejudge", kind="quality", alertstate="firing"', alerting(_PLACE)])
+    fired = f"max_over_time(ALERTS{{{chosen}}}[$__interval])"
     return [
-        data_source(),
-        *labels("tracejudge_verdicts_total", *_PLACE, "metric"),
-        choice(
-            "window",
-            "Window",
-            (window for window in windows(table) if seconds(window) >= seconds(table.burn["medium"].short)),
-            table.drop.window,
-            "Each point of a share tells of so much time before it. A longer one is surer and slower.",
+        Marks(
+            "Judges that changed",
+            per(("judge", "version", "judge_model"), changed, "max"),
+            "blue",
+            title="{{judge}} changed",
+            text="version {{version}} by {{judge_model}}",
+            tags="judge",
         ),
-        hidden("series", f"query_result({lowest})", '/series="([^"]+)"/'),
+        Marks(
+            "Quality alerts",
+            per(("alertname", *_PLACE, "metric"), fired, "max"),
+            "red",
+            title="{{alertname}}",
+            text="{{service}} {{environment}} {{judge}} {{metric}}",
+            tags="service,judge",
+        ),
+    ]
+
+
+def _now(table: Table) -> list[Panel]:
+    least, window = table.min_judgements, table.safety.window
+    scored, ended = (f"sum(tracejudge:{name}:1h{{{SERIES}, {NO_PANELS}}})" for name in ("scored", "evaluations"))
+    silent_s = seconds(table.watcher.no_verdicts.window)
+    return [
+        number(
+            "Judgements in the window",
+            "Verdicts of everything selected that passed or failed in the last $window, without those of panels. A "
+            f"series with fewer than {least} raises no alert about its share.",
+            Query(f"sum(tracejudge:judgements:$window{{{RATED}, {NO_PANELS}}})"),
+            base="orange",
+            bounds=[Bound(least, "green")],
+            no_data="No judgements",
+            size=(5, 4),
+        ),
+        number(
+            "With a score",
+            "Share of the evaluations that ended in the last hour and have a score; shares are computed from these "
+            "alone.",
+            Query(share(scored, ended)),
+            unit=Unit("percentunit", 1),
+            base="red",
+            bounds=[Bound(1 - table.watcher.unscored.bound, "orange"), Bound(_WELL, "green")],
+            no_data="No evaluations",
+            runbooks=runbooks(table, "TraceJudgeUnscoredShareHigh"),
+            size=(5, 4),
+        ),
+        number(
+            "Since the last verdict",
+            "Age of the last verdict of any outcome; while it grows, nothing here is current.",
+            Query(f"time() - max(tracejudge:last_verdict_timestamp_seconds{{{SERIES}}})"),
+            unit=Unit("s", 0),
+            bounds=[Bound(silent_s / 2, "orange"), Bound(silent_s, "red")],
+            no_data="None in a day",
+            runbooks=runbooks(table, "TraceJudgeNoVerdicts"),
+            size=(5, 4),
+        ),
+        number(
+            f"Safety failures, {window}",
+            "Verdicts of safety judges that failed; read each of them, however few they are. For models that are asked "
+            "together only the panel's verdict counts.",
+            Query(f"sum(tracejudge:safety_failures:{window}{{{RATED}}} {_BUT_MEMBERS})"),
+            bounds=[Bound(1, "orange"), Bound(table.safety.page_from, "red")],
+            no_data="No safety judge",
+            runbooks=runbooks(table, "TraceJudgeSafetyFailures"),
+            size=(5, 4),
+        ),
     ]
 
 
 def _all_series(table: Table) -> Panel:
+    def colored(name: str, base: str, at: float, color: str) -> DashboardFieldConfigSourceOverrides:
+        steps = [{"color": base, "value": None}, {"color": color, "value": at}]
+        in_color = {"type": "color-text"}
+        return override(name, thresholds={"mode": "absolute", "steps": steps}, custom_cellOptions=in_color)
+
     names = ("service", "environment", "judge", "metric", "version", "judge_model")
     recorded = f"tracejudge:{{}}:$window{{{{{RATED}}}}}"
+    passed = recorded.format("pass_share")
     values = {
-        "passed": recorded.format("pass_share"),
+        "passed": passed,
         "from": recorded.format("pass_share_lower"),
         "to": recorded.format("pass_share_upper"),
         "judgements": recorded.format("judgements"),
-        "above objective": f"{recorded.format('pass_share')} - on (judge, metric) group_left () tracejudge:objective",
+        "above objective": f"{passed} - on (judge, metric) group_left () tracejudge:objective",
         "fell by": f"tracejudge:pass_share_fall:{table.drop.window}{{{RATED}}}",
     }
     columns = {name: name for name in names}
     columns |= {f"Value #{ref}": name for ref, name in zip("ABCDEF", values, strict=True)}
-    margin = table.drop.margin
     return rows(
         "Every series",
-        "Each service, judge, version and model: the weighted share that passed in the last $window, between which "
-        f"bounds it lies ({table.confidence:.0%}), its distance to the objective, and how far it fell in the last "
-        f"{table.drop.window} against the {table.drop.baseline} before. A few judgements have wide bounds.",
+        "Each service, judge, version and model: the weighted share that passed in the last $window, its bounds "
+        f"({table.confidence:.0%}), its distance to the objective, and its fall in the last {table.drop.window} "
+        f"against the {table.drop.baseline} before. A few judgements have wide bounds.",
         *(Query(per(names, expr, "max")) for expr in values.values()),
         columns=columns,
         sort="passed",
-        unit="percentunit",
-        decimals=1,
+        unit=Unit("percentunit", 1),
         no_data="No judgements in the window",
         runbooks=runbooks(table, "TraceJudgeQualityDrop", "TraceJudgeObjectiveBurnFast", "TraceJudgeObjectiveBurnSlow"),
         size=(24, 9),
         overrides=[
             override("judgements", unit="short", decimals=0),
-            _colored("above objective", "red", (0, "green")),
-            _colored("fell by", "green", (margin, "red")),
+            colored("above objective", "red", 0, "green"),
+            colored("fell by", "green", table.drop.margin, "red"),
             override("service", links=[data_link("Only this series", "Quality", (*_PLACE, "metric"))]),
         ],
     )
 
 
 def _share_in_its_interval(table: Table) -> Panel:
-    """Draw one series a panel: a band belongs to one line. Of its versions the one that judged most is drawn."""
-    objective = f"max(tracejudge:objective and on (judge, metric) {_chosen('pass_share')})"
+    def chosen(name: str, window: str = "$window") -> str:
+        # A band belongs to one line, so a panel shows one version of its series: the one with most judgements.
+        judgements = f"tracejudge:judgements:$window{{{RATED}}} {_BUT_MEMBERS}"
+        most = f"topk by ({', '.join(_RATED_PLACE)}) (1, {judgements})"
+        named = _joined(f"tracejudge:{name}:{window}{{{RATED}}} and {most}")
+        return f'({named} and on (series) label_replace(vector(1), "series", "${{series:raw}}", "", ""))'
+
+    def line(name: str, color: str, **properties: object) -> DashboardFieldConfigSourceOverrides:
+        return override(name, color={"mode": "fixed", "fixedColor": color}, **properties)
+
+    hide = {"legend": True, "tooltip": False, "viz": False}
+    band = {"custom_fillBelowTo": "lower", "custom_fillOpacity": 20}
+    before = f"{table.drop.baseline} before"
+    right = {"custom_axisPlacement": "right", "custom_drawStyle": "bars", "custom_fillOpacity": 10}
     return graph(
         "$series",
-        "The weighted share that passed in the last $window at each moment, by the version and model that judged most, "
-        "and of models that are asked together by their panel; the band is where it lies with "
+        "The weighted share that passed in the last $window at each moment, by the version and model with most "
+        "judgements, or by the panel of models that are asked together; the band is its interval with "
         f"{table.confidence:.0%} confidence. No line means no judgement.",
-        Query(f"max({_chosen('pass_share_lower')})", "lower"),
-        Query(f"max({_chosen('pass_share_upper')})", "upper"),
-        Query(f"max({_chosen('pass_share')})", "passed"),
-        Query(f"max({_chosen('pass_share', 'baseline')})", f"{table.drop.baseline} before"),
-        Query(objective, "objective"),
-        Query(f"max({_chosen('judgements')})", "judgements"),
-        unit="percentunit",
-        decimals=1,
+        Query(f"max({chosen('pass_share_lower')})", "lower"),
+        Query(f"max({chosen('pass_share_upper')})", "upper"),
+        Query(f"max({chosen('pass_share')})", "passed"),
+        Query(f"max({chosen('pass_share', 'baseline')})", before),
+        Query(f"max(tracejudge:objective and on (judge, metric) {chosen('pass_share')})", "objective"),
+        Query(f"max({chosen('judgements')})", "judgements"),
+        unit=Unit("percentunit", 1),
+        least=None,
         most=1,
         no_data="No judgements of this series in this time range",
         runbooks=runbooks(table, "TraceJudgeQualityDrop"),
         size=(12, 9),
         repeat="series",
         overrides=[
-            _line("lower", "blue", custom_lineWidth=0, custom_hideFrom=_UNSEEN),
-            _line(
-                "upper",
-                "blue",
-                custom_lineWidth=0,
-                custom_fillBelowTo="lower",
-                custom_fillOpacity=20,
-                custom_hideFrom=_UNSEEN,
-            ),
-            _line("passed", "blue", custom_lineWidth=2),
-            _line(f"{table.drop.baseline} before", "text", custom_lineStyle={"fill": "dash", "dash": [4, 4]}),
-            _line("objective", "red", custom_lineStyle={"fill": "dash", "dash": [10, 10]}),
-            _line(
-                "judgements",
-                "purple",
-                custom_axisPlacement="right",
-                custom_drawStyle="bars",
-                custom_fillOpacity=10,
-                custom_lineWidth=0,
-                unit="short",
-                decimals=0,
-                min=0,
-                max=None,
-            ),
+            line("lower", "blue", custom_lineWidth=0, custom_hideFrom=hide),
+            line("upper", "blue", custom_lineWidth=0, **band, custom_hideFrom=hide),
+            line("passed", "blue", custom_lineWidth=2),
+            line(before, "text", custom_lineStyle={"fill": "dash", "dash": [4, 4]}),
+            line("objective", "red", custom_lineStyle={"fill": "dash", "dash": [10, 10]}),
+            line("judgements", "purple", **right, custom_lineWidth=0, unit="short", decimals=0, min=0, max=None),
         ],
     )
 
 
+def _scores() -> list[Panel]:
+    names, each = ("service", "judge", "metric"), f"{RATED}, {NO_PANELS}"
+    # The low buckets are asked for by name, so that only low scores have exemplars.
+    low = f'increase(tracejudge_score_bucket{{{each}, le=~"{_LOW_BUCKETS}"}}[$window])'
+    count = f"increase(tracejudge_score_count{{{each}}}[$window])"
+    highest = per(names, per((*names, "le"), low), "max")
+    buckets = f"sum by (le) (increase(tracejudge_score_bucket{{{each}}}[$window]))"
+    return [
+        graph(
+            "Mean score",
+            "The weighted mean of all scores of the last $window, those without a pass rule as well; a step at the "
+            "mark of a changed judge comes from the judge.",
+            Query(
+                f"tracejudge:mean_score:$window{{{RATED}}}",
+                legend("service", "environment", "judge", "metric") + " ({{version}} {{judge_model}})",
+            ),
+            unit=Unit("none", 2),
+            most=1,
+            no_data=_NO_SCORES,
+            size=(12, 9),
+        ),
+        graph(
+            f"Low scores, {_LOW} and less, with their traces",
+            f"Share of the scores of the last $window that are {_LOW} or less, each counted once. A point is such a "
+            "score and opens its trace. Without points the exemplar storage of Prometheus is off.",
+            Query(share(highest, per(names, count)), legend(*names), exemplars=True),
+            unit=Unit("percentunit", 1),
+            no_data=_NO_SCORES,
+            size=(12, 9),
+            interval=FROM_RAW,
+        ),
+        heat_map(
+            "How the scores of $judge spread",
+            "Each column is the last $window at a moment: the darker a field, the larger the share of scores in it, "
+            "each counted once. Two dark bands are normal for judges that answer yes or no. Choose one metric where a "
+            "judge has several.",
+            Query(f"{buckets} / on () group_left () (sum({count}) > 0)", "{{le}}", "buckets", exemplars=True),
+            unit=Unit("percentunit", 1),
+            no_data=_NO_SCORES,
+            size=(12, 8),
+            repeat="judge",
+            interval=FROM_RAW,
+        ),
+    ]
+
+
+def _without_score(table: Table) -> list[Panel]:
+    each = f"{SERIES}, {NO_PANELS}"
+
+    def hourly(names: Sequence[str], what: str) -> str:
+        return per(names, f"tracejudge:{what}:1h{{{each}}}")
+
+    def doubt(part: str) -> str:
+        matchers = f'{RATED}, {PANELS}, metric=~"(.+_)?disagreement"'
+        return per(by_metric, f"increase(tracejudge_score_{part}{{{matchers}}}[$window])")
+
+    by_judge, by_model, by_metric = ("service", "judge"), ("judge", "judge_model"), ("service", "judge", "metric")
+    verdicts = f"increase(tracejudge_verdicts_total{{{RATED}, {NO_PANELS}}}[$window])"
+    fabricated = per(by_model, f"increase(tracejudge_fabricated_evidence_total{{{each}}}[1h])")
+    # A day, since complaints come one by one.
+    late = f"increase(tracejudge_late_feedback_verdicts_total{{{JUDGED}, {METRIC}}}[1d])"
+    return [
+        graph(
+            "How verdicts ended",
+            "Shares of all verdicts of the last $window, each counted once, without those of panels: unscored is not a "
+            "failure, and abstained means that the judge cannot tell.",
+            Query(per(["outcome"], verdicts), legend("outcome")),
+            stacked="percent",
+            no_data="No verdicts in this time range",
+            interval=FROM_RAW,
+            overrides=[override(name, color={"mode": "fixed", "fixedColor": color}) for name, color in _COLORS.items()],
+        ),
+        graph(
+            "Why there is no score",
+            "Evaluations of the last $window without a score, by reason; docs/reference/verdicts.md explains each "
+            "reason and which are tried again. Panels are left out: they lack a score where too many members do.",
+            Query(per(["reason"], f"increase(tracejudge_unscored_total{{{each}}}[$window])"), legend("reason")),
+            stacked=True,
+            no_data="All evaluations have a score",
+            interval=FROM_RAW,
+            runbooks=runbooks(table, "TraceJudgeUnscoredShareHigh"),
+        ),
+        graph(
+            "Evaluations with a score",
+            "Share of the evaluations of the last hour with a score; an alert fires below the dashed line.",
+            Query(share(hourly(by_judge, "scored"), hourly(by_judge, "evaluations")), legend(*by_judge)),
+            unit=Unit("percentunit", 0),
+            most=1,
+            base="red",
+            bounds=[Bound(1 - table.watcher.unscored.bound, "green")],
+            no_data="No evaluations in this time range",
+            runbooks=runbooks(table, "TraceJudgeUnscoredShareHigh"),
+        ),
+        graph(
+            "Fabricated evidence",
+            "Excerpts and sentence keys for each evaluation of the last hour that do not exist in the trace: do not "
+            "trust a judge model that invents them.",
+            Query(share(fabricated, hourly(by_model, "evaluations")), legend(*by_model, between=" by ")),
+            unit=Unit("none", 3),
+            no_data="No judge here names evidence",
+        ),
+        graph(
+            "Disagreement of judge models",
+            "Mean difference between two models that judge the same answer: 0 is agreement, and for yes and no 0.5 is "
+            "a coin toss.",
+            Query(share(doubt("sum"), doubt("count")), legend(*by_metric)),
+            unit=Unit("none", 2),
+            no_data="No judge combines several models",
+            interval=FROM_RAW,
+        ),
+        graph(
+            "Verdicts on complaints that came late",
+            "Verdicts of the last day on traces that were judged because a user complained later, by judge; no share "
+            "includes them, as they were not drawn by chance.",
+            Query(per(["judge", "outcome"], late), legend("judge", "outcome", between=": ")),
+            stacked=True,
+            no_data="No late feedback in this time range",
+            interval=FROM_RAW,
+        ),
+    ]
+
+
 def _versions() -> Panel:
+    def verdicts(window: str) -> Query:
+        # By metric first: a verdict counts under every metric of its judge.
+        counted = per((*names, "metric"), f"increase(tracejudge_verdicts_total{{{RATED}}}[{window}])")
+        return Query(f"{per(names, counted, 'max')} > 0")
+
     names = ("judge", "version", "judge_model", "service", "environment")
     return rows(
         "Versions and models that judge",
-        "Who judges which service: two rows for one judge and service mean that it changed, or that two workers have "
-        "different configurations.",
-        Query(f"{per(names, _verdicts(names, '1h'), 'max')} > 0"),
-        Query(f"{per(names, _verdicts(names, '$__range'), 'max')} > 0"),
+        "Which judge judges which service: two rows for one judge and service mean that it changed, or that two "
+        "workers have different configurations.",
+        verdicts("1h"),
+        verdicts("$__range"),
         columns={**{name: name for name in names}, "Value #A": "verdicts, 1 h", "Value #B": "verdicts, time range"},
         sort="judge",
-        unit="short",
-        decimals=0,
         no_data="No verdicts in this time range",
         size=(24, 8),
     )
 
 
-def _verdicts(names: tuple[str, ...], window: str) -> str:
-    """Count verdicts by metric first: each counts under every metric of its judge."""
-    return per((*names, "metric"), f"increase(tracejudge_verdicts_total{{{RATED}}}[{window}])")
-
-
-def _chosen(name: str, window: str = "$window") -> str:
-    """Pick the series of a repeated panel, of all its versions the one with most judgements."""
-    judgements = f"tracejudge:judgements:$window{{{RATED}}} {_BUT_MEMBERS}"
-    most = f"topk by ({', '.join(_RATED_PLACE)}) (1, {judgements})"
-    named = _joined(f"tracejudge:{name}:{window}{{{RATED}}} and {most}")
-    return f'({named} and on (series) label_replace(vector(1), "series", "${{series:raw}}", "", ""))'
-
-
 def _joined(expression: str) -> str:
     names = ", ".join(f'"{name}"' for name in _RATED_PLACE)
     return f'label_join({expression}, "series", " / ", {names})'
-
-
-def _line(name: str, color: str, **properties: object) -> DashboardFieldConfigSourceOverrides:
-    return override(name, color={"mode": "fixed", "fixedColor": color}, **properties)
-
-
-def _colored(name: str, base: str, *bounds: tuple[float, str]) -> DashboardFieldConfigSourceOverrides:
-    """Colour the figures of a column from some values on."""
-    steps = [{"color": base, "value": None}, *({"color": color, "value": at} for at, color in bounds)]
-    return override(name, thresholds={"mode": "absolute", "steps": steps}, custom_cellOptions={"type": "color-text"})

@@ -2,10 +2,9 @@
 
 from typing import Final
 
+from judges.core.prompt import blocks_of
 from judges.forms import graded
-from judges.forms.graded import Example
-from judges.models.lexical import content_words, coverage, numbers
-from judges.prompt import Block
+from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -33,46 +32,31 @@ GRADES: Final = """\
 - 4: Mostly right: nearly all points agree with the reference; there are small slips.
 - 5: Right throughout: in meaning and in facts, everything the reference says is met and nothing contradicts it."""
 
-EXAMPLES: Final = (
-    Example(
-        "a museum visit",
-        (
-            ("Question", "When is the museum open, and what does it cost?"),
-            ("Answer", "It is open from Tuesday to Sunday. Have a look at the roof terrace, too!"),
-            ("Reference", "Tuesday to Sunday from 10 to 18 h. Adults pay 8 francs, children nothing."),
-        ),
-        "The days agree. The hours and both prices, the greater part of the reference, are missing. The roof terrace "
-        "is an addition and does not count.",
-        2,
-    ),
-    Example(
-        "proving dough",
-        (
-            ("Question", "How long does the dough have to rise?"),
-            ("Answer", "Give it an hour and a half somewhere warm, until it is twice as big."),
-            ("Reference", "90 minutes in a warm place; it should double in size."),
-        ),
-        "An hour and a half is 90 minutes, the warm place is named, and twice as big is doubled. All points agree in "
-        "other words.",
-        5,
-    ),
-)
+EXAMPLES: Final = """\
+Example: a museum visit
+Question: When is the museum open, and what does it cost?
+Answer: It is open from Tuesday to Sunday. Have a look at the roof terrace, too!
+Reference: Tuesday to Sunday from 10 to 18 h. Adults pay 8 francs, children nothing.
+Your reply:
+{"justification": "The days agree. The hours and both prices, the greater part of the reference, are missing. The \
+roof terrace is an addition and does not count.", "score": 2}
+
+Example: proving dough
+Question: How long does the dough have to rise?
+Answer: Give it an hour and a half somewhere warm, until it is twice as big.
+Reference: 90 minutes in a warm place; it should double in size.
+Your reply:
+{"justification": "An hour and a half is 90 minutes, the warm place is named, and twice as big is doubled. All points \
+agree in other words.", "score": 5}"""
 
 _STEPS: Final = (0.1, 0.35, 0.5, 0.8)
 _MOST_WITH_OTHER_NUMBERS: Final = 2
 
 
-def _blocks(trace: Trace) -> tuple[Block, ...]:
-    return (
-        Block("question", trace.input or ""),
-        Block("answer", trace.output),
-        Block("reference", trace.expected_response or ""),
-    )
-
-
-def _heuristic(trace: Trace) -> tuple[int, str]:
+def heuristic(trace: Trace) -> tuple[int, str]:
+    """Grade by word overlap."""
     question, reference = trace.input or "", trace.expected_response or ""
-    # What the question says already is no merit of the answer, unless the reference holds nothing else.
+    # Words of the question are no merit of the answer, unless the reference has no others.
     expected = content_words(reference) - content_words(question) or content_words(reference)
     share = coverage(expected, content_words(trace.output))
     said = f"{share:.0%} of the words that the reference adds to the question stand in the answer"
@@ -86,6 +70,6 @@ JUDGE: Final = graded.make(
     asks="How correct is the answer, by meaning and facts, against the reference answer?",
     needs=("input", "output", "expected_response"),
     fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
-    blocks=_blocks,
-    heuristic=_heuristic,
+    blocks=blocks_of({"question": "input", "answer": "output", "reference": "expected_response"}),
+    heuristic=heuristic,
 )

@@ -2,11 +2,10 @@
 
 from typing import Final
 
+from judges.core.prompt import blocks_of
 from judges.forms import graded
-from judges.forms.graded import Example
-from judges.models.lexical import content_words, coverage
-from judges.prompt import Block
-from judges.sentences import split
+from judges.parsing.sentences import split
+from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -35,54 +34,35 @@ GRADES: Final = """\
 - 4: It addresses the question in all that is important; there is a small gap or a little padding.
 - 5: It addresses all parts of the question, and everything in it serves them."""
 
-EXAMPLES: Final = (
-    Example(
-        "repairing a bicycle",
-        (
-            ("Question", "How do I mend a puncture, and how much pressure does the tyre need afterwards?"),
-            (
-                "Answer",
-                "Take the tube out, find the hole under water, roughen the spot, glue a patch on, and refit it.",
-            ),
-        ),
-        "The first part, how to mend the puncture, is addressed step by step. The second, the pressure, is a gap. "
-        "There is no padding.",
-        3,
-    ),
-    Example(
-        "a capital city",
-        (
-            ("Question", "What is the capital of Australia?"),
-            ("Answer", "Sydney."),
-        ),
-        "The question asks for one city as the capital, and the answer names one and nothing else. It is not the right "
-        "one, which plays no part here.",
-        5,
-    ),
-    Example(
-        "learning an instrument",
-        (
-            ("Question", "Which strings should a beginner put on a classical guitar?"),
-            (
-                "Answer",
-                "The guitar goes back to the lute. It is loved all over the world. Strings come in several materials.",
-            ),
-        ),
-        "Only the last sentence touches strings, and it recommends none. The lute and the praise are padding.",
-        2,
-    ),
-)
+EXAMPLES: Final = """\
+Example: repairing a bicycle
+Question: How do I mend a puncture, and how much pressure does the tyre need afterwards?
+Answer: Take the tube out, find the hole under water, roughen the spot, glue a patch on, and refit it.
+Your reply:
+{"justification": "The first part, how to mend the puncture, is addressed step by step. The second, the pressure, is \
+a gap. There is no padding.", "score": 3}
+
+Example: a capital city
+Question: What is the capital of Australia?
+Answer: Sydney.
+Your reply:
+{"justification": "The question asks for one city as the capital, and the answer names one and nothing else. It is \
+not the right one, which plays no part here.", "score": 5}
+
+Example: learning an instrument
+Question: Which strings should a beginner put on a classical guitar?
+Answer: The guitar goes back to the lute. It is loved all over the world. Strings come in several materials.
+Your reply:
+{"justification": "Only the last sentence touches strings, and it recommends none. The lute and the praise are \
+padding.", "score": 2}"""
 
 _STEPS: Final = (0.01, 0.1, 0.2, 0.5)
 _MAX_ASIDE: Final = 0.75
 _MANY_SENTENCES: Final = 4
 
 
-def _blocks(trace: Trace) -> tuple[Block, ...]:
-    return (Block("question", trace.input or ""), Block("answer", trace.output))
-
-
-def _heuristic(trace: Trace) -> tuple[int, str]:
+def heuristic(trace: Trace) -> tuple[int, str]:
+    """Grade by word overlap."""
     question = content_words(trace.input or "")
     share = coverage(question, content_words(trace.output))
     sentences = split(trace.output)
@@ -99,6 +79,6 @@ JUDGE: Final = graded.make(
     asks="How fully does the answer address the question, without gaps and without padding?",
     needs=("input", "output"),
     fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
-    blocks=_blocks,
-    heuristic=_heuristic,
+    blocks=blocks_of({"question": "input", "answer": "output"}),
+    heuristic=heuristic,
 )

@@ -2,10 +2,9 @@
 
 from typing import Final
 
+from judges.core.prompt import blocks_of
 from judges.forms import graded
-from judges.forms.graded import Example
-from judges.models.lexical import content_words, coverage, numbers
-from judges.prompt import Block
+from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -36,41 +35,27 @@ otherwise.
 - 4: They share most aspects, among them what the reference is chiefly about; what is absent or different is minor.
 - 5: They mean the same in everything that matters."""
 
-EXAMPLES: Final = (
-    Example(
-        "watering a plant",
-        (
-            ("Answer", "Let the soil dry out between waterings, and in winter hold back even more."),
-            (
-                "Reference",
-                "Water only when the soil is dry. Give still less in winter. Rainwater is better than tap water.",
-            ),
-        ),
-        "Dry soil before watering and less water in winter, the chief advice, are both in the answer in other words. "
-        "That rainwater is better is absent, which is minor.",
-        4,
-    ),
-    Example(
-        "a train connection",
-        (
-            ("Answer", "Take the 9:40 train; you have to change in Dornfeld."),
-            ("Reference", "The 9:40 train goes there without a change, and bicycles travel free of charge."),
-        ),
-        "Both name the 9:40 train. The answer says that one has to change where the reference says the opposite, and "
-        "it is silent on bicycles, so most of the reference is not shared.",
-        2,
-    ),
-)
+EXAMPLES: Final = """\
+Example: watering a plant
+Answer: Let the soil dry out between waterings, and in winter hold back even more.
+Reference: Water only when the soil is dry. Give still less in winter. Rainwater is better than tap water.
+Your reply:
+{"justification": "Dry soil before watering and less water in winter, the chief advice, are both in the answer in \
+other words. That rainwater is better is absent, which is minor.", "score": 4}
+
+Example: a train connection
+Answer: Take the 9:40 train; you have to change in Dornfeld.
+Reference: The 9:40 train goes there without a change, and bicycles travel free of charge.
+Your reply:
+{"justification": "Both name the 9:40 train. The answer says that one has to change where the reference says the \
+opposite, and it is silent on bicycles, so most of the reference is not shared.", "score": 2}"""
 
 _STEPS: Final = (0.15, 0.3, 0.45, 0.75)
 _MOST_WITH_OTHER_NUMBERS: Final = 3
 
 
-def _blocks(trace: Trace) -> tuple[Block, ...]:
-    return (Block("answer", trace.output), Block("reference", trace.expected_response or ""))
-
-
-def _heuristic(trace: Trace) -> tuple[int, str]:
+def heuristic(trace: Trace) -> tuple[int, str]:
+    """Grade by word overlap."""
     reference = trace.expected_response or ""
     expected, given = content_words(reference), content_words(trace.output)
     found, needed = coverage(expected, given), coverage(given, expected)
@@ -86,6 +71,6 @@ JUDGE: Final = graded.make(
     asks="How close is the answer to the reference answer in meaning?",
     needs=("output", "expected_response"),
     fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
-    blocks=_blocks,
-    heuristic=_heuristic,
+    blocks=blocks_of({"answer": "output", "reference": "expected_response"}),
+    heuristic=heuristic,
 )

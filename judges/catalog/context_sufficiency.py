@@ -2,17 +2,15 @@
 
 from typing import Final
 
-from judges.forms import by_reference, yes_no
-from judges.prompt import Block, documents, texts_of
+from judges.core.prompt import blocks_of, texts_of
+from judges.forms import yes_no
 from tracejudge import Trace
 
 ROLE: Final = """\
 You check whether retrieved documents hold enough to give the answer that a question asks for."""
 
-_HOW: Final = by_reference.weighing(
-    source="document",
-    place="the document",
-    beyond="what the document holds beyond the claim does no harm.",
+_HOW: Final = yes_no.weighing(
+    source="document", place="the document", beyond="what the document holds beyond the claim does no harm."
 )
 
 RESPONSE: Final = f"""\
@@ -34,29 +32,21 @@ claim, that is every one of the facts. What an assistant made of the document pl
 {_HOW}"""
 
 
-def _blocks(trace: Trace) -> tuple[Block, ...]:
-    return (
-        Block("question", trace.input or ""),
-        Block("expected answer", by_reference.claim(trace)),
-        *documents(trace.context),
-    )
-
-
-def _heuristic(trace: Trace) -> tuple[bool, str]:
+def heuristic(trace: Trace) -> tuple[bool, str]:
+    """Answer by word overlap."""
     source = "\n".join((*texts_of(trace.context), trace.input or ""))
-    complaint = by_reference.unsupported(trace, source, "the document")
+    complaint = yes_no.unsupported(trace, source, "the document")
     reason = complaint or "Every statement shares most of its words and all of its numbers with the document."
     return complaint is None, reason
 
 
-# No cuts: whether these documents are enough cannot be said with some of them left out, and a no would blame the
+# No cuts: without some of the documents nobody can say whether all of them are enough, and a no would blame the
 # retrieval for a limit of the judge model.
 JUDGE: Final = yes_no.make(
     name="context_sufficiency",
     asks="Do the retrieved documents hold enough to support the reference answer, or every one of the expected facts?",
-    needs=("input", "context", by_reference.NEEDED),
-    fixed=by_reference.fixed_parts(ROLE, response=RESPONSE, facts=FACTS),
-    choose=by_reference.reference,
-    blocks=_blocks,
-    heuristic=_heuristic,
+    needs=("input", "context", yes_no.NEEDED),
+    fixed=yes_no.fixed_parts(ROLE, response=RESPONSE, facts=FACTS),
+    blocks=blocks_of({"question": "input", "expected answer": yes_no.claim}, with_documents=True),
+    heuristic=heuristic,
 )

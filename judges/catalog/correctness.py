@@ -2,17 +2,15 @@
 
 from typing import Final
 
-from judges.forms import by_reference, yes_no
-from judges.prompt import Block
+from judges.core.prompt import blocks_of
+from judges.forms import yes_no
 from tracejudge import Trace
 
 ROLE: Final = """\
 You check whether an answer bears out what was expected of it."""
 
-_HOW: Final = by_reference.weighing(
-    source="text",
-    place="question and answer",
-    beyond="what the answer holds beyond the claim does no harm.",
+_HOW: Final = yes_no.weighing(
+    source="text", place="question and answer", beyond="what the answer holds beyond the claim does no harm."
 )
 
 RESPONSE: Final = f"""\
@@ -33,18 +31,11 @@ of the facts.
 is not correct` otherwise."""
 
 
-def _blocks(trace: Trace) -> tuple[Block, ...]:
-    return (
-        Block("question", trace.input or ""),
-        Block("answer", trace.output),
-        Block("claim", by_reference.claim(trace)),
-    )
-
-
-def _heuristic(trace: Trace) -> tuple[bool, str]:
-    complaint = by_reference.unsupported(trace, f"{trace.input or ''} {trace.output}", "the answer")
+def heuristic(trace: Trace) -> tuple[bool, str]:
+    """Answer by word overlap."""
+    complaint = yes_no.unsupported(trace, f"{trace.input or ''} {trace.output}", "the answer")
     reason = complaint or "Every statement shares most of its words and all of its numbers with the answer."
-    if by_reference.reference(trace) == "facts":
+    if yes_no.reference(trace) == "facts":
         reason += " The response is not correct." if complaint else " The response is correct."
     return complaint is None, reason
 
@@ -52,9 +43,8 @@ def _heuristic(trace: Trace) -> tuple[bool, str]:
 JUDGE: Final = yes_no.make(
     name="correctness",
     asks="Does the answer support the reference answer, or every one of the expected facts?",
-    needs=("input", "output", by_reference.NEEDED),
-    fixed=by_reference.fixed_parts(ROLE, response=RESPONSE, facts=FACTS),
-    choose=by_reference.reference,
-    blocks=_blocks,
-    heuristic=_heuristic,
+    needs=("input", "output", yes_no.NEEDED),
+    fixed=yes_no.fixed_parts(ROLE, response=RESPONSE, facts=FACTS),
+    blocks=blocks_of({"question": "input", "answer": "output", "claim": yes_no.claim}),
+    heuristic=heuristic,
 )

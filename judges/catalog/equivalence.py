@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from judges.core.prompt import blocks_of
 from judges.forms import yes_no
-from judges.forms.shape import shape
-from judges.models.lexical import content_words, coverage, numbers
-from judges.prompt import Block
+from judges.parsing.sentences import shape
+from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -29,14 +29,10 @@ settled the result.
 - Only the expected answer is the measure. Whether it is true or good plays no part."""
 
 _MIN_COVERAGE: Final = 0.5
-_FIXED: Final = yes_no.fixed_part(ROLE, CRITERION)
 
 
-def _blocks(trace: Trace) -> tuple[Block, ...]:
-    return (Block("expected answer", trace.expected_response or ""), Block("answer", trace.output))
-
-
-def _heuristic(trace: Trace) -> tuple[bool, str]:
+def heuristic(trace: Trace) -> tuple[bool, str]:
+    """Answer by word overlap."""
     expected, answer = trace.expected_response or "", trace.output
     same_meaning, of_meaning = _compare(expected, answer)
     forms = shape(expected), shape(answer)
@@ -59,8 +55,7 @@ JUDGE: Final = yes_no.make(
     name="equivalence",
     asks="Does the answer mean the same as the reference answer, and has it the expected form?",
     needs=("output", "expected_response"),
-    fixed={"only": _FIXED},
-    choose=lambda _trace: "only",
-    blocks=_blocks,
-    heuristic=_heuristic,
+    fixed=yes_no.fixed_part(ROLE, CRITERION),
+    blocks=blocks_of({"expected answer": "expected_response", "answer": "output"}),
+    heuristic=heuristic,
 )

@@ -2,11 +2,10 @@
 
 from typing import Final
 
+from judges.core.prompt import blocks_of, texts_of
 from judges.forms import graded
-from judges.forms.graded import Example
-from judges.models.lexical import content_words, coverage, numbers
-from judges.prompt import Block, documents, texts_of
-from judges.sentences import split
+from judges.parsing.sentences import split
+from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -38,44 +37,27 @@ GRADES: Final = """\
 - 4: Nearly all claims are supported; what is not is a single one among many, or a side remark.
 - 5: Every claim of the answer is supported."""
 
-EXAMPLES: Final = (
-    Example(
-        "a hiking trail",
-        (
-            ("Answer", "The trail is closed from November on. Dogs must be kept on a lead, or a fine of 50 is due."),
-            (
-                "Document",
-                "The lake trail is closed from November to March. Dogs are allowed on a lead only. The hut has soup.",
-            ),
-        ),
-        "The closing from November on and the lead stand in the document. The fine does not: two of three claims are "
-        "supported. That the hut is not mentioned does not count.",
-        3,
-    ),
-    Example(
-        "a medicine",
-        (
-            ("Answer", "It is taken twice a day."),
-            (
-                "Document",
-                "Take one tablet in the morning and one in the evening, with water. Do not drive. Keep it cool.",
-            ),
-        ),
-        "The one claim follows from a tablet in the morning and one in the evening. The rest of the document is not "
-        "used, and need not be.",
-        5,
-    ),
-)
+EXAMPLES: Final = """\
+Example: a hiking trail
+Answer: The trail is closed from November on. Dogs must be kept on a lead, or a fine of 50 is due.
+Document: The lake trail is closed from November to March. Dogs are allowed on a lead only. The hut has soup.
+Your reply:
+{"justification": "The closing from November on and the lead stand in the document. The fine does not: two of three \
+claims are supported. That the hut is not mentioned does not count.", "score": 3}
+
+Example: a medicine
+Answer: It is taken twice a day.
+Document: Take one tablet in the morning and one in the evening, with water. Do not drive. Keep it cool.
+Your reply:
+{"justification": "The one claim follows from a tablet in the morning and one in the evening. The rest of the \
+document is not used, and need not be.", "score": 5}"""
 
 _MIN_COVERAGE: Final = 0.5
 _STEPS: Final = (0.01, 0.5, 0.85, 1.0)
 
 
-def _blocks(trace: Trace) -> tuple[Block, ...]:
-    return (Block("answer", trace.output), *documents(trace.context))
-
-
-def _heuristic(trace: Trace) -> tuple[int, str]:
+def heuristic(trace: Trace) -> tuple[int, str]:
+    """Grade by word overlap."""
     source = "\n".join(texts_of(trace.context))
     words, known_numbers = content_words(source), numbers(source)
     sentences = split(trace.output)
@@ -93,7 +75,7 @@ JUDGE: Final = graded.make(
     asks="How much of what the answer claims can be inferred from the retrieved documents?",
     needs=("output", "context"),
     fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
-    blocks=_blocks,
-    heuristic=_heuristic,
+    blocks=blocks_of({"answer": "output"}, with_documents=True),
+    heuristic=heuristic,
     cuts=("context",),
 )

@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from judges.core.prompt import blocks_of, texts_of
 from judges.forms import yes_no
-from judges.models.lexical import content_words, coverage, numbers
-from judges.prompt import Block, documents, texts_of
-from judges.sentences import split
+from judges.parsing.sentences import split
+from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -29,18 +29,10 @@ The rationale then names each statement that lacks support.
 - Whether the answer is useful, complete or well written plays no part."""
 
 _MIN_COVERAGE: Final = 0.5
-_FIXED: Final = yes_no.fixed_part(ROLE, CRITERION)
 
 
-def _blocks(trace: Trace) -> tuple[Block, ...]:
-    return (
-        Block("question", trace.input or ""),
-        Block("answer", trace.output),
-        *documents(trace.context),
-    )
-
-
-def _heuristic(trace: Trace) -> tuple[bool, str]:
+def heuristic(trace: Trace) -> tuple[bool, str]:
+    """Answer by word overlap."""
     source = "\n".join(texts_of(trace.context))
     question = trace.input or ""
     words, known_numbers = content_words(source) | content_words(question), numbers(f"{source} {question}")
@@ -57,9 +49,8 @@ JUDGE: Final = yes_no.make(
     name="groundedness",
     asks="Is the answer supported by the retrieved documents, and by nothing else?",
     needs=("input", "output", "context"),
-    fixed={"only": _FIXED},
-    choose=lambda _trace: "only",
-    blocks=_blocks,
-    heuristic=_heuristic,
+    fixed=yes_no.fixed_part(ROLE, CRITERION),
+    blocks=blocks_of({"question": "input", "answer": "output"}, with_documents=True),
+    heuristic=heuristic,
     cuts=("context",),
 )

@@ -9,12 +9,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from judges.core.judge import Judge, has_text
+from judges.core.prompt import Block, documents
 from judges.forms import yes_no
-from judges.forms.shape import LIST, shape
-from judges.judge import Judge, has_text
-from judges.models.lexical import content_words, coverage
-from judges.prompt import Block, documents
-from judges.sentences import split
+from judges.parsing.sentences import LIST, shape, split
+from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -41,7 +40,7 @@ a rule, even if it calls itself one."""
 
 _FIXED: Final = yes_no.fixed_part(ROLE, CRITERION)
 
-# What of a rule can be checked by words: a limit, a list, words that are not to stand there, words that are.
+# The heuristic checks of a rule: a limit, a list, forbidden words, demanded words.
 _LIMIT: Final = re.compile(
     r"\b(?:in|within|at most|up to|(?:no|not) more than)\s+(\d{1,6}|one|two|three|four|five)\s+(sentence|word)s?\b",
     re.IGNORECASE,
@@ -54,13 +53,11 @@ _BESIDE: Final = content_words(
     "answer response output reply assistant always any user customer name mention state give say use include contain"
 )
 _MIN_COVERAGE: Final = 0.75
-
-
 _Rule = Annotated[str, Meta(pattern=r"\S")]
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What can be configured under `[judges.guidelines]`.
+    """Settings of `[judges.guidelines]`.
 
     Attributes:
         guidelines: Rules for every trace, before those of the trace itself; one string is one rule.
@@ -70,7 +67,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def rules(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Take rules that say something, each once, without blanks around them."""
+    """Return the rules with text, each once and stripped."""
     listed = [given] if isinstance(given, str) else given or ()
     return tuple(dict.fromkeys(rule.strip() for rule in listed if has_text(rule)))
 
@@ -87,29 +84,28 @@ def make(settings: Settings) -> Judge:
         name="guidelines",
         asks="Are all given rules obeyed by the answer, the question and the context?",
         needs=("output", "guidelines"),
-        fixed={"only": _FIXED},
-        choose=lambda _trace: "only",
-        blocks=_blocks,
-        heuristic=_heuristic,
+        fixed=yes_no.fixed_part(ROLE, CRITERION),
+        blocks=blocks,
+        heuristic=heuristic,
         cuts=("context",),
     )
-    # As they are applied: one rule as a string and as a list of one are the same judge.
-    applied = Settings(guidelines=configured)
-    return dataclasses.replace(judge, settings=applied, make=make, prepare=prepare)
+    # Normalised rules: one rule as a string and as a list of one are the same judge version.
+    return dataclasses.replace(judge, settings=Settings(guidelines=configured), make=make, prepare=prepare)
 
 
-def _blocks(trace: Trace) -> tuple[Block, ...]:
+def blocks(trace: Trace) -> tuple[Block, ...]:
+    """Show the numbered rules, then the fields that they measure."""
+    # Further lines of a rule are indented, so that none looks like a rule.
+    numbered = (
+        f"{number}. " + "\n   ".join(rule.splitlines()) for number, rule in enumerate(rules(trace.guidelines), 1)
+    )
     asked = (Block("input", trace.input or ""),) if has_text(trace.input) else ()
     retrieved = documents(trace.context) if has_text(trace.context) else ()
-    return (Block("guidelines", _numbered(rules(trace.guidelines))), *asked, Block("output", trace.output), *retrieved)
+    return (Block("guidelines", "\n".join(numbered)), *asked, Block("output", trace.output), *retrieved)
 
 
-def _numbered(given: Sequence[str]) -> str:
-    """Number the rules; further lines of a rule are set in, so that none of them looks like a rule of its own."""
-    return "\n".join(f"{number}. " + "\n   ".join(rule.splitlines()) for number, rule in enumerate(given, 1))
-
-
-def _heuristic(trace: Trace) -> tuple[bool, str]:
+def heuristic(trace: Trace) -> tuple[bool, str]:
+    """Answer by counting and looking for words."""
     said = content_words(trace.output)
     for number, rule in enumerate(rules(trace.guidelines), 1):
         complaint = _exceeded(rule, trace.output) or _misshapen(rule, trace.output) or _misworded(rule, said)
@@ -129,7 +125,7 @@ def _exceeded(rule: str, output: str) -> str | None:
 
 
 def _misshapen(rule: str, output: str) -> str | None:
-    """Look for a list where one is asked for."""
+    """Look for a list where the rule asks for one."""
     if _AS_LIST.search(rule) is None or _FORBIDDING.search(rule) is not None or shape(output) == LIST:
         return None
     return f"asks for a list, and the output is {shape(output)}."

@@ -5,13 +5,12 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from judges.forms import support, trace_scores
-from judges.forms.keyed import Keyed
-from judges.forms.overlap import Near, Overlap, verdict
-from judges.forms.response_support import ENTRY_KEYS, Entry, check, read_entry
-from judges.judge import Answered, Judge, Reading
-from judges.prompt import Block, Prompt, texts_of
-from judges.sentences import SPLITTER, letters, split
+from judges.core.judge import Answered, Judge, Reading
+from judges.core.prompt import Block, Prompt, texts_of
+from judges.forms import document_support as support
+from judges.forms.keyed_sentences import Keyed, Near, Overlap
+from judges.parsing.answer import text_field, text_list, truth
+from judges.parsing.sentences import SPLITTER, letters, split
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -76,10 +75,13 @@ FORM: Final = """\
 }"""
 
 _FIXED: Final = support.fixed_part(ROLE, CRITERION, FORM)
+_ENTRY_KEYS: Final = ("response_sentence_key", "explanation", "supporting_sentence_keys", "fully_supported")
+# Accepted in place of keys, and exempt from the check.
+SPECIAL_WORDS: Final = frozenset({"supported_without_sentence", "general", "well_known_fact", "numerical_reasoning"})
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What can be configured under `[judges.ragbench]`.
+    """Settings of `[judges.ragbench]`.
 
     Attributes:
         lengths: Whether the shares count the words of sentences instead of the sentences.
@@ -95,24 +97,40 @@ class Shown(NamedTuple):
     answer: Keyed
 
 
+class Entry(NamedTuple):
+    """The model's assessment of one sentence of the answer."""
+
+    key: str
+    supporting: tuple[str, ...]
+    fully_supported: bool
+
+    @classmethod
+    def read(cls, found: Mapping[str, object]) -> "Entry":
+        """Parse an entry with all its keys."""
+        key, evidence = text_field(found, "response_sentence_key"), text_list(found, "supporting_sentence_keys")
+        return cls(key, evidence, truth(found, "fully_supported"))
+
+
 def make(settings: Settings) -> Judge:
-    """Make the judge with its settings."""
+    """Build the judge with its settings."""
 
     def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
         ((prompt, answer),) = answered
-        return _reading(prompt.about, answer, lengths=settings.lengths)
+        shown: Shown = prompt.about
+        measured = support.measure(answer, shown.documents, lengths=settings.lengths)
+        return Reading(measured.scores, answer.explanation, _details(shown, answer, measured))
 
     return Judge(
         name="ragbench",
         asks="Which document sentences are relevant and used, and is each sentence of the answer supported by them?",
-        metrics=trace_scores.METRICS,
+        metrics=support.METRICS,
         needs=("input", "output", "context"),
         fixed_parts=(_FIXED,),
-        schema=support.schema(ENTRY_KEYS),
-        prompts=_prompts,
-        read=_read,
+        schema=support.schema(_ENTRY_KEYS),
+        prompts=prompts,
+        read=lambda text: support.read(text, _ENTRY_KEYS, Entry.read),
         score=score,
-        heuristic=_heuristic,
+        heuristic=heuristic,
         scoring=f"ragbench/1, {SPLITTER}",
         settings=settings,
         make=make,
@@ -120,7 +138,8 @@ def make(settings: Settings) -> Judge:
     )
 
 
-def _prompts(trace: Trace) -> tuple[Prompt, ...]:
+def prompts(trace: Trace) -> tuple[Prompt, ...]:
+    """Show the sentences of documents and answer, each with its key."""
     documents = Keyed(
         {
             f"{index}{letter}": sentence
@@ -137,48 +156,66 @@ def _prompts(trace: Trace) -> tuple[Prompt, ...]:
     return (Prompt(_FIXED, blocks, Shown(documents, answer)),)
 
 
-def _read(text: str) -> support.Support[Entry]:
-    return support.read(text, ENTRY_KEYS, read_entry)
-
-
-def _reading(shown: Shown, answer: support.Support[Entry], *, lengths: bool) -> Reading:
-    measured = support.measure(answer, shown.documents, lengths=lengths)
-    entries = check(answer.entries, shown.answer, shown.documents)
-    details = {
+def _details(shown: Shown, answer: support.Support[Entry], measured: support.Measured) -> Mapping[str, object]:
+    """Check the entries against the sentences shown; returns keys and counts only, no texts."""
+    last: dict[str, Entry] = {}
+    repeated = unknown_entries = 0
+    for entry in answer.entries:
+        key = shown.answer.find(entry.key)
+        if key is None:
+            unknown_entries += 1
+            continue
+        # Of several entries on one sentence the last one counts, as with answers.
+        repeated += key in last
+        last[key] = entry
+    sentences: list[Mapping[str, object]] = []
+    unknown, unsupported, unfounded = measured.unknown, 0, 0
+    all_hold = len(last) == len(shown.answer.sentences)
+    for key in shown.answer.ordered(last):
+        _, named, fully_supported = last[key]
+        evidence = shown.documents.sift(named, besides=SPECIAL_WORDS)
+        unknown += evidence.unknown
+        unfounded += fully_supported and not named
+        unsupported += not (fully_supported and named)
+        holds = fully_supported and bool(evidence.keys)
+        all_hold = all_hold and holds
+        sentences.append(
+            {"response_sentence_key": key, "supporting_sentence_keys": list(evidence.keys), "fully_supported": holds}
+        )
+    missing = len(shown.answer.sentences) - len(last)
+    return {
         "document_sentences": len(shown.documents.sentences),
         "relevant": measured.relevant,
         "utilized": measured.utilized,
-        "adherence_checked": answer.supported and entries.hold(),
-        "fabricated_evidence": measured.unknown + sum(entry.unknown for entry in entries.checked),
-        "contradictions": entries.contradictions(supported=answer.supported),
-        **entries.details(),
+        "adherence_checked": answer.supported and all_hold,
+        "fabricated_evidence": unknown,
+        # The model's entries against its own verdict on the whole, before the check of the evidence.
+        "contradictions": unsupported if answer.supported else int(not unsupported and not missing),
+        "sentence_support": sentences,
+        "supported_by_nothing": unfounded,
+        "missing_entries": missing,
+        "repeated_entries": repeated,
+        "unknown_entries": unknown_entries,
     }
-    return Reading(measured.scores, answer.explanation, details)
 
 
-def _heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
+def heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
+    """Answer by word overlap."""
     shown: Shown = prompt.about
-    overlap = Overlap(shown.documents.sentences)
-    found = overlap.nearest(shown.answer.sentences)
-    relevant, said_of_question = overlap.relevant(trace.input or "")
-    supported, said_of_answer = verdict(found, len(shown.answer.sentences))
-    return {
-        "relevance_explanation": said_of_question,
-        "all_relevant_sentence_keys": relevant,
-        "overall_supported_explanation": said_of_answer,
-        "overall_supported": supported,
-        "sentence_support_information": [_guess(key, near) for key, near in found.items()],
-        "all_utilized_sentence_keys": shown.documents.ordered({key for near in found.values() for key in near.keys}),
-    }
 
+    def judged(_: Overlap, nearest: Mapping[str, Near], _relevant: Sequence[str]) -> tuple[object, object]:
+        entries = [
+            {
+                "response_sentence_key": key,
+                "explanation": near.in_words,
+                "supporting_sentence_keys": near.keys or (["general"] if near.supports else []),
+                "fully_supported": near.supports,
+            }
+            for key, near in nearest.items()
+        ]
+        return entries, shown.documents.ordered({key for near in nearest.values() for key in near.keys})
 
-def _guess(key: str, near: Near) -> Mapping[str, object]:
-    return {
-        "response_sentence_key": key,
-        "explanation": near.in_words,
-        "supporting_sentence_keys": near.keys or (["general"] if near.supports else []),
-        "fully_supported": near.supports,
-    }
+    return support.guess(trace, shown.documents, shown.answer.sentences, judged)
 
 
 JUDGE: Final = make(Settings())

@@ -6,13 +6,12 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from judges.answer import text_field, truth
-from judges.forms import support, trace_scores
-from judges.forms.keyed import Keyed
-from judges.forms.overlap import MAX_ENTRIES, Overlap, verdict
-from judges.judge import Answered, Judge, Reading
-from judges.prompt import Block, Prompt, texts_of
-from judges.sentences import SPLITTER, letters, split
+from judges.core.judge import Answered, Judge, Reading
+from judges.core.prompt import Block, Prompt, texts_of
+from judges.forms import document_support as support
+from judges.forms.keyed_sentences import MAX_ENTRIES, Keyed, Near, Overlap
+from judges.parsing.answer import text_field, truth
+from judges.parsing.sentences import SPLITTER, letters, split
 from tracejudge import Document, Trace
 
 ROLE: Final = """\
@@ -65,12 +64,13 @@ _PLAIN_ID: Final = re.compile("[A-Za-z0-9_-]{1,40}")
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What can be configured under `[judges.ragbench_sources]`.
+    """Settings of `[judges.ragbench_sources]`.
 
     Attributes:
         lengths: Whether the shares count the words of sentences instead of the sentences.
-        document_ids: Whether keys bear the ids of documents, as `manual-7_S2`. It needs ids of letters, digits, `-` and
-            `_`, up to 40 of them, that differ from one another and from the default names; else all keep `D1_S2`.
+        document_ids: Whether keys contain the ids of documents, as `manual-7_S2`. The ids must consist of up to 40
+            letters, digits, `-` and `_`, and differ from each other and from the default names; otherwise all keys have
+            the default form `D1_S2`.
     """
 
     lengths: bool = False
@@ -78,25 +78,30 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Entry(NamedTuple):
-    """What the model said of one document sentence."""
+    """The model's assessment of one document sentence."""
 
     key: str
     is_supported: bool
 
-
-class _Entries(NamedTuple):
-    """The entries on existing sentences, with how many came twice or were on none."""
-
-    by_key: Mapping[str, bool]
-    repeated: int
-    unknown: int
+    @classmethod
+    def read(cls, found: Mapping[str, object]) -> "Entry":
+        """Parse an entry with all its keys."""
+        return cls(text_field(found, "sentence_key"), truth(found, "is_supported"))
 
 
 def make(settings: Settings) -> Judge:
-    """Make the judge with its settings."""
+    """Build the judge with its settings."""
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
-        documents = _keyed(trace.context or (), ids=settings.document_ids)
+        context = trace.context or ()
+        names = _names(context, ids=settings.document_ids)
+        documents = Keyed(
+            {
+                f"{name}_S{number}": sentence
+                for name, text in zip(names, texts_of(context), strict=True)
+                for number, sentence in enumerate(split(text), 1)
+            }
+        )
         blocks = (
             Block("question", trace.input or ""),
             Block("documents", documents.shown(":")),
@@ -106,19 +111,20 @@ def make(settings: Settings) -> Judge:
 
     def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
         ((prompt, answer),) = answered
-        return _reading(prompt.about, answer, lengths=settings.lengths)
+        measured = support.measure(answer, prompt.about, lengths=settings.lengths)
+        return Reading(measured.scores, answer.explanation, _details(prompt.about, answer, measured))
 
     return Judge(
         name="ragbench_sources",
         asks="Which document sentences are relevant and used, and is what the answer makes of each supported?",
-        metrics=trace_scores.METRICS,
+        metrics=support.METRICS,
         needs=("input", "output", "context"),
         fixed_parts=(_FIXED,),
         schema=support.schema(_ENTRY_KEYS),
         prompts=prompts,
-        read=_read,
+        read=lambda text: support.read(text, _ENTRY_KEYS, Entry.read),
         score=score,
-        heuristic=_heuristic,
+        heuristic=heuristic,
         scoring=f"ragbench_sources/1, {SPLITTER}",
         settings=settings,
         make=make,
@@ -126,99 +132,59 @@ def make(settings: Settings) -> Judge:
     )
 
 
-def _keyed(context: Sequence[Document | str], *, ids: bool) -> Keyed:
-    names = _names(context) if ids else _default_names(context)
-    return Keyed(
-        {
-            f"{name}_S{number}": sentence
-            for name, text in zip(names, texts_of(context), strict=True)
-            for number, sentence in enumerate(split(text), 1)
-        }
-    )
-
-
-def _default_names(context: Sequence[Document | str]) -> list[str]:
-    return [f"D{rank}" for rank in range(1, len(context) + 1)]
-
-
-def _names(context: Sequence[Document | str]) -> list[str]:
-    """Name documents by their ids, those without one by their rank; all by their rank where an id does not serve."""
-    defaults = _default_names(context)
-    ids = [None if isinstance(document, str) else document.id for document in context]
-    names = [default if name is None else name for name, default in zip(ids, defaults, strict=True)]
+def _names(context: Sequence[Document | str], *, ids: bool) -> list[str]:
+    """Name documents by id, or by rank without one; all by rank if one of the ids is unusable."""
+    defaults = [f"D{rank}" for rank in range(1, len(context) + 1)]
+    if not ids:
+        return defaults
+    given = [None if isinstance(document, str) else document.id for document in context]
+    names = [default if name is None else name for name, default in zip(given, defaults, strict=True)]
     own = {name.lower() for name, default in zip(names, defaults, strict=True) if name.lower() != default.lower()}
-    serve = (
+    usable = (
         all(_PLAIN_ID.fullmatch(name) for name in names)
         and len({name.lower() for name in names}) == len(names)
         and own.isdisjoint(default.lower() for default in defaults)
     )
-    return names if serve else defaults
+    return names if usable else defaults
 
 
-def _read(text: str) -> support.Support[Entry]:
-    return support.read(text, _ENTRY_KEYS, _entry)
-
-
-def _entry(found: Mapping[str, object]) -> Entry:
-    return Entry(text_field(found, "sentence_key"), truth(found, "is_supported"))
-
-
-def _reading(documents: Keyed, answer: support.Support[Entry], *, lengths: bool) -> Reading:
-    measured = support.measure(answer, documents, lengths=lengths)
-    entries = _existing(answer.entries, documents)
-    listed = {*measured.relevant, *measured.utilized}
-    unsupported = sum(not is_supported for is_supported in entries.by_key.values())
-    details = {
+def _details(documents: Keyed, answer: support.Support[Entry], measured: support.Measured) -> Mapping[str, object]:
+    by_key: dict[str, bool] = {}
+    repeated = 0
+    for entry in answer.entries:
+        key = documents.find(entry.key)
+        if key is not None:
+            # Of several entries on one sentence the last one counts, as with answers.
+            repeated += key in by_key
+            by_key[key] = entry.is_supported
+    unknown = documents.sift(entry.key for entry in answer.entries).unknown
+    return {
         "document_sentences": len(documents.sentences),
         "relevant": measured.relevant,
         "utilized": measured.utilized,
-        "fabricated_evidence": measured.unknown + entries.unknown,
-        # An unsupported whole with supported sentences is none: what is invented rests on no sentence at all.
-        "contradictions": unsupported if answer.supported else 0,
-        "sentence_support": [
-            {"sentence_key": key, "is_supported": entries.by_key[key]} for key in documents.ordered(entries.by_key)
-        ],
-        "missing_entries": len(listed - entries.by_key.keys()),
-        "repeated_entries": entries.repeated,
+        "fabricated_evidence": measured.unknown + unknown,
+        # An unsupported answer whose sentences are all supported is no contradiction: an invention rests on none.
+        "contradictions": list(by_key.values()).count(False) if answer.supported else 0,
+        "sentence_support": [{"sentence_key": key, "is_supported": by_key[key]} for key in documents.ordered(by_key)],
+        "missing_entries": len({*measured.relevant, *measured.utilized} - by_key.keys()),
+        "repeated_entries": repeated,
     }
-    return Reading(measured.scores, answer.explanation, details)
 
 
-def _existing(entries: Sequence[Entry], documents: Keyed) -> _Entries:
-    """Keep the entries on sentences that exist. Of several on one sentence the last one counts, as with answers."""
-    by_key: dict[str, bool] = {}
-    repeated = 0
-    for entry in entries:
-        key = documents.find(entry.key)
-        if key is not None:
-            repeated += key in by_key
-            by_key[key] = entry.is_supported
-    return _Entries(by_key, repeated, documents.sift(entry.key for entry in entries).unknown)
-
-
-def _heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
+def heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
+    """Answer by word overlap."""
     documents: Keyed = prompt.about
-    overlap = Overlap(documents.sentences)
-    relevant, said_of_question = overlap.relevant(trace.input or "")
-    answer = dict(zip(letters(), split(trace.output), strict=False))
-    near = overlap.nearest(answer)
-    used = overlap.used(near)
-    supported, said_of_answer = verdict(near, len(answer))
-    return {
-        "relevance_explanation": said_of_question,
-        "all_relevant_sentence_keys": relevant,
-        "overall_supported_explanation": said_of_answer,
-        "overall_supported": supported,
-        "sentence_support_information": [
-            {"sentence_key": key, "is_supported": True, "explanation": _said(used.get(key))}
+
+    def judged(overlap: Overlap, near: Mapping[str, Near], relevant: Sequence[str]) -> tuple[object, object]:
+        used = overlap.used(near)
+        said = {key: f"{share:.0%} of its words stand in the answer." for key, share in used.items()}
+        entries = [
+            {"sentence_key": key, "is_supported": True, "explanation": said.get(key, "Not used.")}
             for key in documents.ordered({*relevant, *used})[:MAX_ENTRIES]
-        ],
-        "all_utilized_sentence_keys": list(used),
-    }
+        ]
+        return entries, list(used)
 
-
-def _said(share: float | None) -> str:
-    return "Not used." if share is None else f"{share:.0%} of its words stand in the answer."
+    return support.guess(trace, documents, dict(zip(letters(), split(trace.output), strict=False)), judged)
 
 
 JUDGE: Final = make(Settings())

@@ -2,10 +2,9 @@
 
 from typing import Final
 
+from judges.core.prompt import blocks_of, texts_of
 from judges.forms import graded
-from judges.forms.graded import Example
-from judges.models.lexical import content_words, coverage, numbers
-from judges.prompt import Block, documents, texts_of
+from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -38,54 +37,33 @@ missing, or a part of what it says disagrees with the document or comes from els
 come from the document.
 - 5: It answers the question in full, and everything it says comes from the document."""
 
-EXAMPLES: Final = (
-    Example(
-        "a library card",
-        (
-            ("Question", "How do I get a library card, and what does it cost?"),
-            ("Answer", "Libraries are a wonderful place to read. Ours has three floors and lends games as well."),
-            (
-                "Document",
-                "The library has three floors and lends books and games. The desk issues cards for 12 francs a year.",
-            ),
-        ),
-        "The answer is about the library and takes the floors and the games from the document, but it says neither how "
-        "to get a card nor what it costs. It touches both and does not answer.",
-        2,
-    ),
-    Example(
-        "growing tomatoes",
-        (
-            ("Question", "When can I plant my tomatoes outside, and how far apart?"),
-            ("Answer", "From the middle of May, when the nights stay mild, at 60 cm. They will love the sun!"),
-            (
-                "Document",
-                "Tomatoes go outside from mid-May, once nights are mild, 60 cm apart. Marigolds are good neighbours.",
-            ),
-        ),
-        "Time and distance are both answered and agree with the document. That tomatoes love the sun is a minor "
-        "statement that does not come from there. The neighbours were not asked for.",
-        4,
-    ),
-)
+EXAMPLES: Final = """\
+Example: a library card
+Question: How do I get a library card, and what does it cost?
+Answer: Libraries are a wonderful place to read. Ours has three floors and lends games as well.
+Document: The library has three floors and lends books and games. The desk issues cards for 12 francs a year.
+Your reply:
+{"justification": "The answer is about the library and takes the floors and the games from the document, but it says \
+neither how to get a card nor what it costs. It touches both and does not answer.", "score": 2}
+
+Example: growing tomatoes
+Question: When can I plant my tomatoes outside, and how far apart?
+Answer: From the middle of May, when the nights stay mild, at 60 cm. They will love the sun!
+Document: Tomatoes go outside from mid-May, once nights are mild, 60 cm apart. Marigolds are good neighbours.
+Your reply:
+{"justification": "Time and distance are both answered and agree with the document. That tomatoes love the sun is a \
+minor statement that does not come from there. The neighbours were not asked for.", "score": 4}"""
 
 _STEPS_QUESTION: Final = (0.01, 0.1, 0.2, 0.4)
 _STEPS_DOCUMENT: Final = (0.1, 0.3, 0.5, 0.7)
 _MOST_WITH_OTHER_NUMBERS: Final = 3
 
 
-def _blocks(trace: Trace) -> tuple[Block, ...]:
-    return (
-        Block("question", trace.input or ""),
-        Block("answer", trace.output),
-        *documents(trace.context),
-    )
-
-
-def _heuristic(trace: Trace) -> tuple[int, str]:
+def heuristic(trace: Trace) -> tuple[int, str]:
+    """Grade by word overlap."""
     question, source = trace.input or "", "\n".join(texts_of(trace.context))
     asked, given, known = content_words(question), content_words(trace.output), content_words(source)
-    # A word such as "summarise" is asked of the document: it need stand neither there nor in the answer.
+    # A request such as "summarise" needs to stand neither in the document nor in the answer.
     addressed, borne_out = coverage(asked & known, given), coverage(given, known | asked)
     score = min(graded.grade(addressed, _STEPS_QUESTION), graded.grade(borne_out, _STEPS_DOCUMENT))
     said = (
@@ -102,7 +80,7 @@ JUDGE: Final = graded.make(
     asks="How well does the answer serve the question out of the retrieved documents?",
     needs=("input", "output", "context"),
     fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
-    blocks=_blocks,
-    heuristic=_heuristic,
+    blocks=blocks_of({"question": "input", "answer": "output"}, with_documents=True),
+    heuristic=heuristic,
     cuts=("context",),
 )

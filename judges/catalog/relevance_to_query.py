@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from judges.core.prompt import blocks_of
 from judges.forms import yes_no
-from judges.models.lexical import content_words, coverage
-from judges.prompt import Block
+from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -24,14 +24,10 @@ subject of the question in a way the asker can use.
 statement about something else is not."""
 
 _MIN_COVERAGE: Final = 0.2
-_FIXED: Final = yes_no.fixed_part(ROLE, CRITERION)
 
 
-def _blocks(trace: Trace) -> tuple[Block, ...]:
-    return (Block("question", trace.input or ""), Block("answer", trace.output))
-
-
-def _heuristic(trace: Trace) -> tuple[bool, str]:
+def heuristic(trace: Trace) -> tuple[bool, str]:
+    """Answer by word overlap."""
     question = content_words(trace.input or "")
     share = coverage(question, content_words(trace.output))
     said = f"{share:.0%} of the words of the question stand in the answer."
@@ -42,8 +38,7 @@ JUDGE: Final = yes_no.make(
     name="relevance_to_query",
     asks="Does the answer hold information that is fully or partly relevant to the question?",
     needs=("input", "output"),
-    fixed={"only": _FIXED},
-    choose=lambda _trace: "only",
-    blocks=_blocks,
-    heuristic=_heuristic,
+    fixed=yes_no.fixed_part(ROLE, CRITERION),
+    blocks=blocks_of({"question": "input", "answer": "output"}),
+    heuristic=heuristic,
 )

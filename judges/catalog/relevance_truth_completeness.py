@@ -1,16 +1,23 @@
-"""How relevant, how true and how complete is the answer? Three grades from one request, with reasons or without."""
+"""How relevant, how true and how complete is the answer? Three grades from one request, with reasons or without.
 
+The reason codes are those made known by Microsoft.Extensions.AI.Evaluation.Quality, so that shares can be compared;
+meanings and examples are written for this prompt. The original explains ``completeness_reason_lazy_unopinionated`` but
+omits it from the allowed values, so that its shares of that code may differ.
+"""
+
+import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from judges.answer import OutOfRangeError, rating, read_object, text_field, text_list
-from judges.forms.three_steps import STEPS, Step
-from judges.forms.three_steps_guess import guesses
-from judges.judge import Answered, Judge, Metric, Reading
-from judges.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation
-from judges.verdict import Score
+from judges.core.judge import Answered, Judge, Metric, Reading
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation
+from judges.core.verdict import Score
+from judges.parsing.answer import OutOfRangeError, object_schema, rating, read_object, text_field, text_list
+from judges.parsing.sentences import split
+from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
 NAMES: Final = {1: "Unacceptable", 2: "Poor", 3: "Average", 4: "Good", 5: "Exceptional"}
@@ -56,23 +63,133 @@ How to answer
   "completeness": 1|2|3|4|5    // the grade of step 3
 }}"""
 
+_RELEVANCE_RUBRIC: Final = """\
+Step 1. Relevance
+Read history, query and answer. How much of the answer is directly related to the request? Whether it is true plays \
+no part: a false statement on the matter is related, a true one beside the matter is not. What is missing plays no \
+part either.
+- 1: nothing in the answer is related to the request.
+- 2: little of it is related, or it is related only slightly.
+- 3: some of it is related, or it is related somewhat.
+- 4: most of it is related, or it is mostly related.
+- 5: all of it is related, and entirely so."""
+_TRUTH_RUBRIC: Final = """\
+Step 2. Truth
+Put the first grade aside. Go back to history, query and answer and read them again. How true are those statements \
+of the answer that can be checked? Whether they are related to the request plays no part, and neither does what is \
+missing. Where nothing in the answer can be checked, nothing in it is false: the \
+grade is 5.
+- 1: all of what it states is false.
+- 2: little of it is true, or it is true only slightly.
+- 3: some of it is true, or it is true somewhat.
+- 4: most of it is true, or it is mostly true.
+- 5: all of it is true, and entirely so."""
+_COMPLETENESS_RUBRIC: Final = """\
+Step 3. Completeness
+Put both grades aside. Go back to history, query and answer and read them once more. Which points does an answer need \
+in order to address the request, and how many of them does this answer contain? Whether what it says on a point is \
+true plays no part.
+- 1: it contains none of these points.
+- 2: it contains a few of them.
+- 3: it contains some of them.
+- 4: it contains most of them.
+- 5: it contains all of them. Where the request is
+  - to explain something: nothing about it is left unexplained;
+  - to improve something: every improvement that is possible is found;
+  - to fix something: the answer claims to bring the user to a state in which it is fixed, whether or not that works;
+  - to do something: all that was asked for is done."""
+_RELEVANCE_REASONS: Final = """\
+- relevance_reason_distant_topic: Think of the subjects of programming as a tree, from wide ones down to narrow ones. \
+The answer sits at another place in this tree than the request, however near the two places are. Example: The user \
+asks about fixtures in pytest; the answer treats setUp in unittest.
+- relevance_reason_scope_too_small: The extent or the level of abstraction of the answer is below what was meant. \
+Example: The user asks how to make a web shop ready for many more visitors; the answer names one index for one table.
+- relevance_reason_scope_too_large: The extent or the level of abstraction of the answer is above what was meant. \
+Example: The user asks what one flag of tar does; the answer is a tour of archive formats.
+- relevance_reason_wrong_intent_served: The answer misses what the user says or evidently shows they want; where \
+neither is to be seen, it misses what such a request usually wants. Example: The user asks to have a shell script \
+converted to Python; the answer explains the script line by line.
+- relevance_reason_other: Something else lowers the grade. Example: A third of the answer praises the user for \
+asking."""
+_TRUTH_REASONS: Final = """\
+- truth_reason_incorrect_information: Something the answer states is false. Example: It says that the items of a \
+tuple can be replaced in place.
+- truth_reason_outdated_information: Something the answer states held once and holds no longer. Example: It says that \
+Python's dict does not keep the order in which keys were added.
+- truth_reason_misleading_incorrectforintent: Something the answer states is true in itself but off what this user is \
+after, so that acting on it goes wrong. Example: The user has no administrator rights and wants to install a tool; \
+the answer gives the command that only an administrator can run.
+- truth_reason_other: Something else lowers the grade. Example: It contradicts itself, and neither half can be shown \
+to be the false one."""
+_COMPLETENESS_REASONS: Final = """\
+- completeness_reason_no_solution: The answer neither reaches a solution nor offers one. A bare definition or an \
+error message is none. Example: The user wants to get rid of a deadlock; the answer says what a deadlock is.
+- completeness_reason_lacks_information_about_solution: There is a solution, but too little about why it is sound or \
+how it meets the user's aim. Example: The user wants a faster query; the answer gives another query and not a word on \
+what makes it faster.
+- completeness_reason_genericsolution_missingcode: The user wanted code. The answer solves the matter in words and \
+holds no code. Example: The user asks for a function that merges two sorted lists; the answer describes the way to do \
+it.
+- completeness_reason_generic_code: The user wanted code that uses functions, names or other parts of their own code. \
+The code in the answer touches none of them. Example: The user shows `load_orders()` and asks for a cache around it; \
+the answer puts one around a `slow_square()` of its own.
+- completeness_reason_failed_to_change_code: The user wanted code. The answer returns the code that the user has \
+already. Example: The user asks to have a loop made asynchronous; the answer gives the same loop with comments added.
+- completeness_reason_incomplete_list: The request needs several parts in words, such as a concept, capabilities, \
+reasons or problems. Some of them are absent or half done. Example: The user asks what speaks for and against a \
+monorepo; the answer gives only what speaks for it.
+- completeness_reason_incomplete_code: The request needs several parts of code, such as imports, the creation of \
+objects and their use. Some of them are absent. Example: The code calls `session.get(url)`; it neither imports the \
+library nor creates `session`.
+- completeness_reason_lazy_unopinionated: The answer does not know or is not sure, and offers no way on: it asks \
+nothing back and names no subtopics to look at. Example: The user asks which of two databases suits their case; the \
+answer says that it depends, and ends.
+- completeness_reason_missing_warnings: The answer leaves a pitfall or a danger unmentioned. Example: It gives `git \
+reset --hard` and does not say that changes that were not committed will be lost.
+- completeness_reason_other: Something else lowers the grade. Example: It breaks off in the middle of a sentence."""
+
 _LOWEST: Final = 1
 _HIGHEST: Final = 5
 _PASSES_AT: Final = 4
+_SHARES: Final = (0.05, 0.2, 0.4, 0.9)  # Shares of common words from which a grade is 2, 3, 4 and 5.
+_NOTHING_TO_COMPARE: Final = 3
+_HIGHEST_OF_TRUTH: Final = 4  # Not 5, which claims that every statement holds: word overlap cannot show that.
+_HEDGES: Final = content_words("apparently maybe perhaps possibly presumably probably supposedly uncertain unsure")
+
+
+class Step(NamedTuple):
+    """One of the three steps."""
+
+    metric: str  # The graded metric.
+    rubric: str  # The question and the meaning of each grade.
+    reasons: str  # Reason codes for a grade below the highest, one per line with meaning and example.
+    perfect: str  # The reasoning for the highest grade.
+
+    @property
+    def codes(self) -> list[str]:
+        """The reason codes."""
+        return re.findall(r"^- (\w+):", self.reasons, re.MULTILINE)
+
+
+STEPS: Final = (
+    Step("relevance", _RELEVANCE_RUBRIC, _RELEVANCE_REASONS, "The whole answer is about the request."),
+    Step("truth", _TRUTH_RUBRIC, _TRUTH_REASONS, "Every checkable statement holds."),
+    Step("completeness", _COMPLETENESS_RUBRIC, _COMPLETENESS_REASONS, "Nothing the request needs is missing."),
+)
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What can be configured.
+    """Settings of `[judges.relevance_truth_completeness]`.
 
     Attributes:
-        reasoning: Ask for a reasoning and reason codes with each grade; without them an answer has three numbers.
+        reasoning: Request a reasoning and reason codes with each grade; otherwise an answer has three numbers.
     """
 
     reasoning: bool = True
 
 
 class Grade(NamedTuple):
-    """One grade as it was read, with its known codes and the number of those we do not know."""
+    """One grade of an answer, with its known codes and the number of unknown ones."""
 
     metric: str
     rating: int
@@ -83,11 +200,31 @@ class Grade(NamedTuple):
 
 def make(settings: Settings) -> Judge:
     """Build the judge in the long or the short form."""
-    reasoning = settings.reasoning
-    fixed = _fixed_part(reasoning=reasoning)
+    steps, properties = [], dict[str, object]()
+    for step in STEPS:
+        steps.append(step.rubric)
+        properties[step.metric] = {"type": "integer", "enum": list(NAMES)}
+        if settings.reasoning:
+            steps[-1] += f"\nCodes for what keeps {step.metric} below {_HIGHEST}:\n{step.reasons}"
+            properties[f"{step.metric}Reasoning"] = {"type": "string"}
+            properties[f"{step.metric}Reasons"] = {"type": "array", "items": {"type": "string", "enum": step.codes}}
+    fixed = "\n\n".join((ROLE, TASK, *steps, MATERIAL_RULES, LONG_FORM if settings.reasoning else SHORT_FORM))
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
-        return (Prompt(fixed, _blocks(trace)),)
+        # Messages always start with a bracket, so that no history can imitate the sentence for an empty one.
+        history = conversation(trace) or NO_HISTORY
+        blocks = (Block("history", history), Block("query", trace.input or ""), Block("answer", trace.output))
+        return (Prompt(fixed, blocks),)
+
+    def heuristic(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
+        found: dict[str, object] = {}
+        for metric, grade, reasoning, _, _ in guesses(trace):
+            found[metric] = grade
+            if settings.reasoning:
+                perfect = grade == _HIGHEST
+                found[f"{metric}Reasoning"] = "" if perfect else reasoning
+                found[f"{metric}Reasons"] = [] if perfect else [f"{metric}_reason_other"]
+        return found
 
     return Judge(
         name="relevance_truth_completeness",
@@ -95,11 +232,11 @@ def make(settings: Settings) -> Judge:
         metrics=tuple(Metric(step.metric, "1..5", "4 or more", pass_at=_value(_PASSES_AT)) for step in STEPS),
         needs=("input", "output"),
         fixed_parts=(fixed,),
-        schema=_schema(reasoning=reasoning),
+        schema=object_schema(properties),
         prompts=prompts,
-        read=_read_long if reasoning else _read_short,
+        read=_read_long if settings.reasoning else _read_short,
         score=_score,
-        heuristic=_long_guess if reasoning else _short_guess,
+        heuristic=heuristic,
         scoring="relevance_truth_completeness/1",
         settings=settings,
         make=make,
@@ -107,43 +244,12 @@ def make(settings: Settings) -> Judge:
     )
 
 
-def _fixed_part(*, reasoning: bool) -> str:
-    steps = (f"{step.rubric}\n{_codes(step)}" if reasoning else step.rubric for step in STEPS)
-    return "\n\n".join((ROLE, TASK, *steps, MATERIAL_RULES, LONG_FORM if reasoning else SHORT_FORM))
-
-
-def _codes(step: Step) -> str:
-    reasons = (f"- {reason.code}: {reason.meaning} Example: {reason.example}" for reason in step.reasons)
-    return "\n".join((f"Codes for what keeps {step.metric} below {_HIGHEST}:", *reasons))
-
-
-def _blocks(trace: Trace) -> tuple[Block, ...]:
-    # A message always begins with a bracket: no history can imitate the sentence that there is none.
-    history = conversation(trace) or NO_HISTORY
-    return (Block("history", history), Block("query", trace.input or ""), Block("answer", trace.output))
-
-
-def _schema(*, reasoning: bool) -> Mapping[str, object]:
-    properties: dict[str, object] = {}
-    for step in STEPS:
-        properties[step.metric] = {"type": "integer", "enum": list(NAMES)}
-        if reasoning:
-            codes = [reason.code for reason in step.reasons]
-            properties[f"{step.metric}Reasoning"] = {"type": "string"}
-            properties[f"{step.metric}Reasons"] = {"type": "array", "items": {"type": "string", "enum": codes}}
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-
-
 _LONG_KEYS: Final = tuple(f"{step.metric}{ending}" for step in STEPS for ending in ("", "Reasoning", "Reasons"))
 _SHORT_KEYS: Final = tuple(step.metric for step in STEPS)
 
 
 def _read_long(text: str) -> tuple[Grade, ...]:
-    """Read an answer of nine keys.
-
-    Raises:
-        AnswerError: The text is no such answer, or one of its grades is off the scale.
-    """
+    """Parse an answer of nine keys; raises ``AnswerError``."""
     answer = read_object(text, _LONG_KEYS)
     written = [
         (text_field(answer, f"{step.metric}Reasoning"), text_list(answer, f"{step.metric}Reasons")) for step in STEPS
@@ -154,11 +260,7 @@ def _read_long(text: str) -> tuple[Grade, ...]:
 
 
 def _read_short(text: str) -> tuple[Grade, ...]:
-    """Read an answer of three keys.
-
-    Raises:
-        AnswerError: The text is no such answer, or one of its grades is off the scale.
-    """
+    """Parse an answer of three keys; raises ``AnswerError``."""
     ratings = _ratings(read_object(text, _SHORT_KEYS))
     return tuple(Grade(step.metric, found) for step, found in zip(STEPS, ratings, strict=True))
 
@@ -170,7 +272,7 @@ def _ratings(answer: Mapping[str, object]) -> list[int]:
         try:
             found.append(rating(answer, step.metric, _LOWEST, _HIGHEST))
         except OutOfRangeError as error:
-            # Only what can be read throughout is off the scale: a wrong type further on comes first.
+            # Raised only after all ratings are parsed: a wrong type in a later one takes precedence.
             off_the_scale = off_the_scale or error
     if off_the_scale is not None:
         raise off_the_scale
@@ -181,56 +283,69 @@ def _grade(step: Step, found: int, reasoning: str, labels: Sequence[str]) -> Gra
     if found == _HIGHEST:
         return Grade(step.metric, found, step.perfect)
     given = dict.fromkeys(label.strip().removesuffix(".").rstrip().casefold() for label in labels)
-    allowed = {reason.code for reason in step.reasons}
+    allowed = step.codes
     known = tuple(code for code in given if code in allowed)
     return Grade(step.metric, found, reasoning.strip(), known, len(given) - len(known))
 
 
 def _score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
-    """Turn three grades into three scores."""
+    grades: Sequence[Grade]
     ((_, grades),) = answered
-    rationale = "\n".join(f"{grade.metric}: {grade.reasoning}" for grade in grades if grade.reasoning)
-    return Reading(tuple(map(_scored, grades)), rationale or None, _details(grades))
-
-
-def _scored(grade: Grade) -> Score:
-    return Score(
-        grade.metric,
-        _value(grade.rating),
-        float(grade.rating),
-        NAMES[grade.rating],
-        grade.rating >= _PASSES_AT,
-        grade.reasoning or None,
+    scores = tuple(
+        Score(
+            grade.metric,
+            _value(grade.rating),
+            float(grade.rating),
+            NAMES[grade.rating],
+            grade.rating >= _PASSES_AT,
+            grade.reasoning or None,
+        )
+        for grade in grades
     )
+    details: dict[str, object] = {}
+    if reasons := {grade.metric: list(grade.reasons) for grade in grades if grade.reasons}:
+        details["reasons"] = reasons
+    if unknown := sum(grade.unknown_reasons for grade in grades):
+        details["unknown_reasons"] = unknown
+    rationale = "\n".join(f"{grade.metric}: {grade.reasoning}" for grade in grades if grade.reasoning)
+    return Reading(scores, rationale or None, details)
 
 
 def _value(rating: int) -> float:
     return (rating - _LOWEST) / (_HIGHEST - _LOWEST)
 
 
-def _details(grades: Sequence[Grade]) -> Mapping[str, object]:
-    details: dict[str, object] = {}
-    reasons = {grade.metric: list(grade.reasons) for grade in grades if grade.reasons}
-    if reasons:
-        details["reasons"] = reasons
-    unknown = sum(grade.unknown_reasons for grade in grades)
-    if unknown:
-        details["unknown_reasons"] = unknown
-    return details
+def guesses(trace: Trace) -> tuple[Grade, ...]:
+    """Grade by the words that request and answer have in common."""
+    query = trace.input or ""
+    history = "\n".join(message.content or "" for message in trace.messages or () if message.role != "tool")
+    asked = content_words(query)
+    request = asked | content_words(history)
+    sentences = [content_words(sentence) for sentence in split(trace.output)]
+    said = frozenset[str]().union(*sentences)
+
+    related = sum(not request.isdisjoint(words) for words in sentences)
+    relevance = (related / max(len(sentences), 1)) if request else None
+    related_said = f"{related} of {len(sentences)} sentences of the answer share a word with the query or the history."
+
+    new_numbers = len(numbers(trace.output) - numbers(query) - numbers(history))
+    hedges = len(said & _HEDGES)
+    truth = Grade(
+        "truth",
+        _HIGHEST_OF_TRUTH - (new_numbers > 0) - (hedges > 0),
+        f"A guess, since words cannot show what is true: {new_numbers} numbers of the answer stand neither in the "
+        f"query nor in the history, and {hedges} of its words sound unsure.",
+    )
+
+    share = coverage(asked, said) if asked else None
+    covered_said = f"{share or 0:.0%} of the words of the query stand in the answer."
+    return (_by_share("relevance", relevance, related_said), truth, _by_share("completeness", share, covered_said))
 
 
-def _long_guess(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
-    found: dict[str, object] = {}
-    for metric, grade, reasoning in guesses(trace):
-        perfect = grade == _HIGHEST
-        found[metric] = grade
-        found[f"{metric}Reasoning"] = "" if perfect else reasoning
-        found[f"{metric}Reasons"] = [] if perfect else [f"{metric}_reason_other"]
-    return found
-
-
-def _short_guess(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
-    return {metric: grade for metric, grade, _ in guesses(trace)}
+def _by_share(metric: str, share: float | None, reasoning: str) -> Grade:
+    if share is None:
+        return Grade(metric, _NOTHING_TO_COMPARE, "The query has no words that could be compared.")
+    return Grade(metric, 1 + bisect_right(_SHARES, share), reasoning)
 
 
 JUDGE: Final = make(Settings())

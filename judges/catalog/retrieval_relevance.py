@@ -7,12 +7,12 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from judges import retrievals
+from judges.core.judge import Answered, Judge, Metric, Reading, has_text
+from judges.core.prompt import Block, Prompt
+from judges.core.verdict import Score
 from judges.forms import yes_no
-from judges.judge import Answered, Judge, Metric, Reading, has_text
-from judges.models.lexical import content_words, coverage
-from judges.prompt import Block, Prompt
-from judges.verdict import Score
+from judges.parsing import retrievals
+from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -38,11 +38,11 @@ _MIN_COVERAGE: Final = 0.2
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What can be configured under `[judges.retrieval_relevance]`.
+    """Settings of `[judges.retrieval_relevance]`.
 
     Attributes:
-        pass_at: The share of relevant documents from which on a retrieval passes, 0..1.
-        max_documents: How many documents of a trace are asked about at most, one call each; further ones are counted.
+        pass_at: The lowest share of relevant documents that passes, 0..1.
+        max_documents: Maximum number of documents judged per trace, one call each; further ones are counted.
     """
 
     pass_at: Annotated[float, Meta(ge=0, le=1)] = 0.5
@@ -50,42 +50,42 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shown(NamedTuple):
-    """Which document a request showed.
+    """The document of a request."""
 
-    Attributes:
-        rank: Its place in its retrieval, from 1.
-        group: The place of its retrieval among those judged, from 0.
-        span_id: The span that retrieved it; absent for a document of the context.
-    """
-
-    rank: int
-    id: str | None
-    group: int = 0
-    span_id: str | None = None
-    span_name: str | None = None
+    rank: int  # Its rank in its retrieval, from 1.
+    id: str | None  # Its id.
+    group: int = 0  # Index of its retrieval among those judged, from 0.
+    span_id: str | None = None  # The span that retrieved it; None for a document of the context.
+    span_name: str | None = None  # Name of that span.
 
 
-class _Found(NamedTuple):
-    """What became of one document; ``relevant`` is absent where the model did not know."""
+class _Judged(NamedTuple):
+    """The judgement of one document; ``relevant`` is None if the model did not know."""
 
     shown: Shown
     relevant: bool | None
     rationale: str
 
+    def details(self) -> Mapping[str, object]:
+        value = None if self.relevant is None else int(self.relevant)
+        named = {} if self.shown.id is None else {"id": self.shown.id}
+        return {"rank": self.shown.rank, **named, "retrieval_relevance": value, "rationale": self.rationale}
+
 
 def make(settings: Settings) -> Judge:
-    """Build the judge with a pass mark."""
+    """Build the judge with its settings."""
 
     def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
-        found = [_found(prompt, answer) for prompt, answer in answered]
-        share = _precision(found)
-        details = _details(found, settings.pass_at)
-        if (further := sum(1 for _ in _documents(trace)) - len(found)) > 0:
+        relevance = {"yes": True, "no": False}
+        judged = [
+            _Judged(prompt.about, relevance.get(answer["result"]), answer["rationale"]) for prompt, answer in answered
+        ]
+        share = _precision(judged)
+        details = _details(judged, settings.pass_at)
+        if (further := sum(1 for _ in _documents(trace)) - len(judged)) > 0:
             details["documents_left_out"] = further
-        if share is None:
-            return Reading((), _in_words(found), details)
-        figure = Score("precision", share, share, passed=share >= settings.pass_at)
-        return Reading((figure,), _in_words(found), details)
+        scores = () if share is None else (Score("precision", share, share, passed=share >= settings.pass_at),)
+        return Reading(scores, _rationale(judged), details)
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
         question = Block("question", trace.input or "")
@@ -102,16 +102,16 @@ def make(settings: Settings) -> Judge:
         prompts=prompts,
         read=yes_no.read,
         score=score,
-        heuristic=_heuristic,
+        heuristic=heuristic,
         scoring=_SCORING,
         settings=settings,
         make=make,
-        prepare=_prepare,
+        prepare=prepare,
     )
 
 
-def _prepare(trace: Trace) -> Trace:
-    """Let the documents of spans stand for a context that the trace does not bring."""
+def prepare(trace: Trace) -> Trace:
+    """Use the documents of spans as the context of a trace without one."""
     if has_text(trace.context):
         return trace
     texts = [document.text for retrieval in retrievals.of_spans(trace.spans) for document in retrieval.documents]
@@ -119,7 +119,7 @@ def _prepare(trace: Trace) -> Trace:
 
 
 def _documents(trace: Trace) -> Iterator[tuple[Shown, str]]:
-    """Yield what is judged: the documents of the retrieval spans, or else those of the context."""
+    """Yield the documents of the retrieval spans, or else those of the context."""
     groups = retrievals.of_spans(trace.spans)
     for group, (span_id, name, documents) in enumerate(groups):
         for document in documents:
@@ -129,30 +129,25 @@ def _documents(trace: Trace) -> Iterator[tuple[Shown, str]]:
             yield Shown(document.rank, document.id), document.text
 
 
-def _found(prompt: Prompt, answer: Mapping[str, str]) -> _Found:
-    relevant = {"yes": True, "no": False}.get(answer["result"])
-    return _Found(prompt.about, relevant, answer["rationale"])
+def _precision(judged: Sequence[_Judged]) -> float | None:
+    """Return the share of yes among the documents with a yes or no; None without any."""
+    known = [one.relevant for one in judged if one.relevant is not None]
+    return sum(known) / len(known) if known else None
 
 
-def _precision(found: Sequence[_Found]) -> float | None:
-    """Return the share of yes over the documents with a yes or no; none without any."""
-    judged = [one.relevant for one in found if one.relevant is not None]
-    return sum(judged) / len(judged) if judged else None
-
-
-def _details(found: Sequence[_Found], pass_at: float) -> dict[str, object]:
-    """Lay out each document, under its span where spans were judged, and count those without a yes or no."""
-    unknown = sum(one.relevant is None for one in found)
-    if not any(one.shown.span_id is not None for one in found):
-        return {"documents": [_entry(one) for one in found], "unknown": unknown}
-    groups = [list(group) for _, group in groupby(found, key=lambda one: one.shown.group)]
+def _details(judged: Sequence[_Judged], pass_at: float) -> dict[str, object]:
+    """List the documents, by span where spans were judged, and count those without a yes or no."""
+    unknown = sum(one.relevant is None for one in judged)
+    if all(one.shown.span_id is None for one in judged):
+        return {"documents": [one.details() for one in judged], "unknown": unknown}
+    groups = [list(group) for _, group in groupby(judged, key=lambda one: one.shown.group)]
     spans = [
         {
             "span_id": group[0].shown.span_id,
             "name": group[0].shown.span_name,
             "precision": share,
             "passed": None if share is None else share >= pass_at,
-            "documents": [_entry(one) for one in group],
+            "documents": [one.details() for one in group],
         }
         for group in groups
         for share in [_precision(group)]
@@ -160,26 +155,20 @@ def _details(found: Sequence[_Found], pass_at: float) -> dict[str, object]:
     return {"spans": spans, "unknown": unknown}
 
 
-def _entry(one: _Found) -> Mapping[str, object]:
-    value = None if one.relevant is None else int(one.relevant)
-    named = {} if one.shown.id is None else {"id": one.shown.id}
-    return {"rank": one.shown.rank, **named, "retrieval_relevance": value, "rationale": one.rationale}
-
-
-def _in_words(found: Sequence[_Found]) -> str:
-    judged = [one for one in found if one.relevant is not None]
+def _rationale(judged: Sequence[_Judged]) -> str:
+    known = sum(one.relevant is not None for one in judged)
     relevant = sum(one.relevant is True for one in judged)
-    said = f"{relevant} of {len(judged)} documents {'is' if relevant == 1 else 'are'} relevant"
-    said = said if judged else "No document was judged"
+    said = f"{relevant} of {known} documents {'is' if relevant == 1 else 'are'} relevant"
+    said = said if known else "No document was judged"
     for value, singular, plural in ((False, "is not", "are not"), (None, "was left open", "were left open")):
-        ones = [one.shown for one in found if one.relevant is value]
+        ones = [one.shown for one in judged if one.relevant is value]
         if ones:
             said += f"; {_ranks(ones)} {singular if len(ones) == 1 else plural}"
     return f"{said}."
 
 
 def _ranks(shown: Sequence[Shown]) -> str:
-    """Name documents by rank, and where spans were judged by the place of the span among them."""
+    """Name documents by rank, and where spans were judged also by the number of the retrieval."""
     parts = []
     for group, ones in groupby(shown, key=lambda one: (one.group, one.span_id)):
         ranks = [str(one.rank) for one in ones]
@@ -192,7 +181,8 @@ def _joined(parts: Sequence[str]) -> str:
     return " and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
 
 
-def _heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
+def heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
+    """Answer by word overlap."""
     (document,) = (block.value for block in prompt.blocks if block.name == "document")
     share = coverage(content_words(trace.input or ""), content_words(document))
     return yes_no.guess(share >= _MIN_COVERAGE, f"{share:.0%} of the words of the question stand in the document.")

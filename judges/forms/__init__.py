@@ -1,1 +1,1 @@
-"""The forms of answer that families of judges share; each form knows its schema, its reader and its scoring."""
+"""Forms of answers shared by families of judges; each form has its schema, its parser and its scoring."""

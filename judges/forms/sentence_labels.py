@@ -1,34 +1,33 @@
-"""One label for each sentence of an answer, with an excerpt as evidence: the two label sets, and what each asks."""
+"""One label for each sentence of an answer, with an excerpt as evidence: the two label sets and their prompts."""
 
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from judges.prompt import MATERIAL_RULES
+import msgspec
 
-__all__ = ["KEYS", "LIST_KEY", "MENUS", "Line", "Menu", "schema"]
+from judges.core.prompt import MATERIAL_RULES
+from judges.parsing.answer import object_schema
+from judges.parsing.sentences import split
+from judges.parsing.words import content_words, coverage, numbers
 
-KEYS: Final = ("sentence", "label", "rationale")
-"""What a line cannot do without; an excerpt that is left out says the same as null."""
+KEYS: Final = ("sentence", "label", "rationale")  # Required keys of a line; a missing excerpt means null.
 LIST_KEY: Final = "sentences"
-
 ROLE: Final = """\
 You check the response of an assistant against documents, sentence by sentence. You are exact, and you trust the \
 documents only."""
-
 TASK: Final = """\
 What to decide
 The material holds a query, the context, which is everything that was retrieved for this query (each part named \
 `document`), and the response an assistant gave. Divide the response into its sentences yourself: in their order, none \
 left out, none added; headings and items of a list are sentences too. Give each sentence one label, by what the \
 context says on it."""
-
 SUPPORTED: Final = """\
 - supported: the context entails the sentence. Whoever accepts the context must accept the sentence, with all it says. \
 The excerpt is the text of the context that entails it in full."""
 NO_RAD: Final = """\
 - no_rad: the sentence needs no attribution, because it states nothing that could be looked up: an opinion, a \
 greeting, a question, a disclaimer, such as that the context does not say something. The excerpt is null."""
-
 LABELS_V1: Final = f"""\
 The labels
 {SUPPORTED}
@@ -41,7 +40,6 @@ the context that falsifies it.
 How to weigh
 - Be strict both ways. supported and contradictory each need plain evidence in the context that nobody could dispute. \
 Where the evidence has to be stretched, or the sentence is merely likely or unlikely, the label is unsupported."""
-
 LABELS_V2: Final = f"""\
 The labels
 {SUPPORTED}
@@ -54,7 +52,6 @@ qualifier, such as `up to` or `usually`. The excerpt is null.
 How to weigh
 - Be strict. supported needs plain evidence in the context that nobody could dispute. Where the evidence has to be \
 stretched, or the sentence is merely likely, the label is not_supported."""
-
 WEIGHING: Final = """\
 - Bring in knowledge of your own only where it is trivial, such as that a week has seven days. What you happen to know \
 beyond that is no evidence.
@@ -66,7 +63,6 @@ The excerpt
 Copy it from the context letter by letter, at least four words in a row or a whole sentence; do not reword, correct or \
 translate it. Where it takes several passages, join them with ` ... ` between them, each of that length. Every \
 excerpt is searched for in the context, and a label whose excerpt is not found there does not count."""
-
 FORM: Final = """\
 How to answer
 Answer with JSON lines and nothing else: one object for each sentence, in the order of the response, each object on \
@@ -81,7 +77,6 @@ explain them:
   "rationale": "<text>",   // why, in one short sentence of yours that does not repeat the excerpt
   "excerpt": "<text>"      // from the context, and from nowhere else; null, without quotation marks, where none is due
 }"""
-
 EXAMPLE: Final = """\
 An example
 Context: `The reading room opens at nine. Loans run for four weeks and can be renewed once.` Response: `Gladly! A loan \
@@ -94,21 +89,15 @@ are both given.", "excerpt": "Loans run for four weeks and can be renewed once."
 
 
 class Menu(NamedTuple):
-    """A set of labels.
+    """A set of labels."""
 
-    Attributes:
-        labels: In the order they are offered.
-        lacking: The label of a sentence whose evidence is absent or not found.
-        fixed: The fixed part that asks for them.
-    """
-
-    labels: tuple[str, ...]
-    lacking: str
-    fixed: str
+    labels: tuple[str, ...]  # In the order offered.
+    lacking: str  # Label of a sentence without evidence, or whose evidence is not found.
+    fixed: str  # The fixed part of the prompt.
 
 
 class Line(NamedTuple):
-    """What the model says of one sentence."""
+    """The model's assessment of one sentence."""
 
     sentence: str
     label: str
@@ -139,17 +128,60 @@ MENUS: Final[Mapping[str, Menu]] = {
 
 
 def schema(menu: Menu) -> Mapping[str, object]:
-    """Give the JSON schema of all lines as one object."""
-    properties = {
-        "sentence": {"type": "string"},
-        "label": {"type": "string", "enum": list(menu.labels)},
-        "rationale": {"type": "string"},
-        "excerpt": {"type": ["string", "null"]},
-    }
-    line = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-    return {
-        "type": "object",
-        "properties": {LIST_KEY: {"type": "array", "items": line}},
-        "required": [LIST_KEY],
-        "additionalProperties": False,
-    }
+    """Return the JSON schema of all lines as one object."""
+    line = object_schema(
+        {
+            "sentence": {"type": "string"},
+            "label": {"type": "string", "enum": list(menu.labels)},
+            "rationale": {"type": "string"},
+            "excerpt": {"type": ["string", "null"]},
+        }
+    )
+    return object_schema({LIST_KEY: {"type": "array", "items": line}})
+
+
+_MIN_COVERAGE: Final = 0.5
+_MAX_LINES: Final = 1000  # More lines would make an answer longer than any that is parsed.
+_MAX_PLACES: Final = 50  # Only the first sentences with a word are compared: a frequent word says little.
+_COURTESY: Final = content_words("hello hi hey dear thanks thank welcome gladly sorry glad happy help hope great sure")
+_QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
+
+
+class _Context:
+    """The sentences that a response may draw on, with an index of their words and numbers."""
+
+    def __init__(self, query: str, texts: Sequence[str]) -> None:
+        self.sentences = tuple(sentence for text in texts for sentence in split(text))
+        self.places: dict[str, list[int]] = defaultdict(list)
+        for place, sentence in enumerate(self.sentences):
+            for word in content_words(sentence):
+                self.places[word].append(place)
+        self.words = content_words(query) | self.places.keys()
+        self.numbers = numbers("\n".join((query, *self.sentences)))
+
+    def label(self, menu: Menu, sentence: str) -> Line:
+        """Label a sentence; the excerpt is the first of the sentences that share the most words with it."""
+        words = content_words(sentence)
+        if words <= _COURTESY or sentence.endswith(_QUESTION_MARKS):
+            reason = "It is a question, a courtesy, or holds no word that could be looked up."
+            return Line(sentence, "no_rad", reason, None)
+        if not numbers(sentence) <= self.numbers:
+            return Line(sentence, menu.lacking, "It holds a number that context and query do not.", None)
+        share = coverage(words, self.words)
+        shared = Counter(place for word in words for place in self.places.get(word, ())[:_MAX_PLACES])
+        best = min(shared, key=lambda place: (-shared[place], place), default=None)
+        rationale = f"{share:.0%} of its words stand in context or query."
+        if share < _MIN_COVERAGE or best is None:
+            return Line(sentence, menu.lacking, rationale, None)
+        return Line(sentence, "supported", rationale, self.sentences[best])
+
+
+def guess(menu: Menu, response: str, query: str, texts: Sequence[str]) -> str:
+    """Label each sentence of a response by the share of its words that occurs in context or query."""
+    context = _Context(query, texts)
+    # A response without sentences must still be answered in the requested form.
+    sentences = split(response) or ("",)
+    lines = [context.label(menu, sentence) for sentence in sentences[:_MAX_LINES]]
+    if len(sentences) > _MAX_LINES:
+        lines.append(Line(sentences[_MAX_LINES], menu.lacking, "The heuristic looks no further.", None))
+    return "\n".join(msgspec.json.encode(line._asdict()).decode() for line in lines)

@@ -1,36 +1,20 @@
-"""The yes/no form: a rationale first, then ``yes`` or ``no`` (the family that MLflow's judges made known)."""
+"""The yes/no form: a rationale first, then ``yes`` or ``no`` (a family made known by MLflow's judges).
+
+Judges that compare with a reference, either a reference answer or expected facts, share the second half of this module.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from judges.answer import choice, read_object, text_field
-from judges.judge import Answer, Answered, Judge, Metric, Needs, Reading
-from judges.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt
-from judges.verdict import Score
+from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading, has_text
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt
+from judges.core.verdict import Score
+from judges.parsing.answer import choice, object_schema, read_object, text_field
+from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
-__all__ = [
-    "FORM",
-    "MENU",
-    "OPENING",
-    "RESULT_SCHEMA",
-    "SCHEMA",
-    "SCORING",
-    "Blocks",
-    "fixed_part",
-    "guess",
-    "make",
-    "read",
-    "without_opening",
-]
-
-Blocks = Callable[[Trace], tuple[Block, ...]]
-Heuristic = Callable[[Trace], tuple[bool, str]]
-
-OPENING: Final = "Let's think step by step"
-"""What a rationale is asked to begin with; it is not stored."""
-
+OPENING: Final = "Let's think step by step"  # Requested opening of a rationale; not stored.
 FORM: Final = f"""\
 How to answer
 {OBJECT_RULES} The object has these two keys, in this order:
@@ -38,29 +22,20 @@ How to answer
   "rationale": "<text>",   // your reasons, which begin with: {OPENING}
   "result": "yes|no"       // follows from the reasons; write yes or no, nothing else
 }}"""
-
 RESULT_SCHEMA: Final[Mapping[str, object]] = {"type": "string", "enum": ["yes", "no"]}
-SCHEMA: Final[Mapping[str, object]] = {
-    "type": "object",
-    "properties": {"rationale": {"type": "string"}, "result": RESULT_SCHEMA},
-    "required": ["rationale", "result"],
-    "additionalProperties": False,
-}
-
+SCHEMA: Final = object_schema({"rationale": {"type": "string"}, "result": RESULT_SCHEMA})
 _OPENING: Final = re.compile(
     r"\A[\s*_\"\u201c]*let(?:['\u2018\u2019\u02bc]s|\s+us)\s+think\s+step\s+by\s+step(?!\w)[*_\"\u201d]*"
-    # A hyphen before a digit is a sign of the number that follows, and signs that open a quotation stay with it.
+    # A hyphen before a digit belongs to the number, and opening quotation marks belong to the quotation.
     r"(?:[\s.,:;!?*_\u2013\u2014\u2026\u3001\u3002\uff01\uff0c\uff1a]|-(?!\d))*",
     re.IGNORECASE,
 )
-MENU: Final = ("yes", "no", "unknown")
-"""What may be read; ``unknown`` is never offered."""
-SCORING: Final = "yes_no/1"
-"""Revision of the reading and scoring here; part of the version of every judge of this form."""
+MENU: Final = ("yes", "no", "unknown")  # Accepted results; ``unknown`` is never offered.
+SCORING: Final = "yes_no/1"  # Revision of parsing and scoring; part of the version of every judge of this form.
 
 
 def fixed_part(role: str, criterion: str) -> str:
-    """Put a fixed part together: who the model is, what it decides by, how the material and the answer look."""
+    """Join role and criterion with the rules for the material and the form of the answer."""
     return f"{role}\n\n{criterion}\n\n{MATERIAL_RULES}\n\n{FORM}"
 
 
@@ -69,70 +44,108 @@ def make(
     name: str,
     asks: str,
     needs: Needs,
-    fixed: Mapping[str, str],
-    choose: Callable[[Trace], str],
-    blocks: Blocks,
-    heuristic: Heuristic,
+    fixed: str | Mapping[str, str],
+    blocks: Callable[[Trace], tuple[Block, ...]],
+    heuristic: Callable[[Trace], tuple[bool, str]],
     cuts: tuple[str, ...] = (),
 ) -> Judge:
-    """Build a yes/no judge: its one metric bears its name, 1 is yes, and yes passes.
+    """Build a yes/no judge. Its one metric has its name; yes is 1 and passes.
 
-    Args:
-        fixed: The fixed parts by a short name.
-        choose: Which of them a trace is judged with.
-        blocks: The material of a trace, in the order it is shown.
-        heuristic: Yes or no, with a reason, by word overlap: the answer of the lexical model.
-        cuts: Trace fields of which parts may be left out when a trace is too long.
+    See ``Judge`` for the arguments. ``heuristic`` returns yes or no with a reason; ``fixed`` is the fixed part, or one
+    per kind of reference (``fixed_parts``).
     """
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
-        return (Prompt(fixed[choose(trace)], blocks(trace)),)
+        return (Prompt(fixed if isinstance(fixed, str) else fixed[reference(trace)], blocks(trace)),)
 
     def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
         ((_, answer),) = answered
-        rationale = str(answer["rationale"])
-        if answer["result"] == "unknown":
+        result, rationale = answer["result"], str(answer["rationale"])
+        if result == "unknown":
             return Reading((), rationale)
-        passed = answer["result"] == "yes"
-        label = "yes" if passed else "no"
-        return Reading((Score(name, float(passed), float(passed), label, passed),), rationale)
-
-    def answer_by_words(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
-        return guess(*heuristic(trace))
+        passed = result == "yes"
+        return Reading((Score(name, float(passed), float(passed), result, passed),), rationale)
 
     return Judge(
         name=name,
         asks=asks,
         metrics=(Metric(name, "0 or 1", "yes"),),
         needs=needs,
-        fixed_parts=tuple(fixed.values()),
+        fixed_parts=(fixed,) if isinstance(fixed, str) else tuple(fixed.values()),
         schema=SCHEMA,
         prompts=prompts,
         read=read,
         score=score,
-        heuristic=answer_by_words,
+        heuristic=lambda trace, _prompt: guess(*heuristic(trace)),
         scoring=SCORING,
         cuts=cuts,
     )
 
 
-def guess(result: bool, reason: str) -> Mapping[str, object]:  # noqa: FBT001 - a heuristic's finding, handed on
-    """Write an answer of the lexical model in this form."""
+def guess(result: bool, reason: str) -> Mapping[str, object]:  # noqa: FBT001 - the pair that a heuristic returns
+    """Format an answer of the lexical model."""
     return {"rationale": f"{OPENING}. {reason}", "result": "yes" if result else "no"}
 
 
 def read(text: str) -> Answer:
-    """Read a yes/no answer; its rationale loses the opening that was asked for.
-
-    Raises:
-        AnswerError: The text is no such answer.
-    """
+    """Parse a yes/no answer and strip the requested opening from its rationale; raises ``AnswerError``."""
     answer = read_object(text, ("rationale", "result"))
     rationale = text_field(answer, "rationale")
-    result = choice(answer, "result", MENU)
-    return {"rationale": without_opening(rationale), "result": result}
+    return {"rationale": without_opening(rationale), "result": choice(answer, "result", MENU)}
 
 
 def without_opening(rationale: str) -> str:
-    """Take from a rationale the opening that was asked for, with the punctuation and blanks behind it."""
+    """Strip the requested opening from a rationale, with the punctuation and blanks after it."""
     return _OPENING.sub("", rationale, count=1).strip()
+
+
+# A judge that compares with a reference needs exactly one of these.
+NEEDED: Final = ("expected_response", "expected_facts")
+_MIN_COVERAGE: Final = 0.6
+
+
+def claim(trace: Trace) -> str:
+    """Format the reference: an answer as it is, facts one per line."""
+    if has_text(trace.expected_facts):
+        # A line break within a fact would make it look like two.
+        return "\n".join(f"- {' '.join(fact.split())}" for fact in trace.expected_facts or () if fact.strip())
+    return trace.expected_response or ""
+
+
+def reference(trace: Trace) -> str:
+    """Return the kind of a trace's reference, ``facts`` or ``response``."""
+    return "facts" if has_text(trace.expected_facts) else "response"
+
+
+def fixed_parts(role: str, *, response: str, facts: str) -> Mapping[str, str]:
+    """Build the two fixed parts of a judge, by the kind of reference."""
+    return {"response": fixed_part(role, response), "facts": fixed_part(role, facts)}
+
+
+def weighing(*, source: str, place: str, beyond: str) -> str:
+    """Build the part of a criterion on how a claim is weighed against a source.
+
+    ``source`` is its name in the material, ``place`` its place there; ``beyond`` ends the sentence on further content.
+    """
+    return f"""\
+How to weigh
+- Go through the claim statement by statement and look for the place in {place} that bears each one out.
+- yes: every statement of the claim is supported. A statement is supported when the {source} says it, or when it \
+follows from what the {source} says with nothing added.
+- no: at least one statement is not supported, because the {source} is silent on it, says otherwise, or says less. The \
+rationale then names each statement that lacks support.
+- Only support counts. Whether the claim is true in the world or complete plays no part, and {beyond}
+- Use the {source} only. Bring in no knowledge of your own, assume nothing and round nothing: a number, date, name or \
+condition must be the one in the {source}."""
+
+
+def unsupported(trace: Trace, source: str, source_name: str) -> str | None:
+    """Describe the first line of the claim that shares too few words or a number with a source; None without any."""
+    words, known_numbers = content_words(source), numbers(source)
+    for number, statement in enumerate(filter(str.strip, claim(trace).splitlines()), 1):
+        share = coverage(content_words(statement), words)
+        if share < _MIN_COVERAGE:
+            return f"Statement {number}: {share:.0%} of its words stand in {source_name}."
+        if not numbers(statement) <= known_numbers:
+            return f"Statement {number} holds a number that {source_name} does not."
+    return None

@@ -1,1 +1,1 @@
-"""Chat models that judge: one protocol, one file an implementation."""
+"""Chat models that judge: one file per provider, found through ``judges.models.registry``."""

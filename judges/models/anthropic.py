@@ -1,23 +1,21 @@
 """Anthropic's Messages API, or a gateway that speaks it.
 
-Structured output, temperature 0 and the mark by which the fixed part is cached are asked for until the endpoint
-says that it does not take them; that is found out once and remembered. So are the newest results of tools, as long as
-the model may ask for more: each round sends again all that was read before. `max_tokens` must be sent; an answer
-that it cuts off is asked for once more with twice as many. Messages that speak of tools need the tools beside them
-in every request, also where none may be called.
+Structured output, temperature 0 and the marks for prompt caching are sent until the endpoint rejects them, which is
+remembered. While the model may ask for more calls of tools, their newest results are marked too, because each round
+sends again all that was read before. `max_tokens` is required; an answer cut off by it is requested once more with
+twice as many. Requests whose messages contain calls of tools must contain the tools, even where none may be called.
 """
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from judges.models.blocks import THOUGHTS, as_messages, marked, placed_thoughts, text_blocks, with_cached_results
-from judges.models.function_calls import calls_so_far, read_call
-from judges.models.http import HttpEndpoint, Reply, below
-from judges.models.model import (
+from judges.core.model import (
     BadModelRequestError,
     ChatRequest,
     ChatResponse,
@@ -25,19 +23,18 @@ from judges.models.model import (
     InputTooLongError,
     ModelError,
     ModelSettings,
-    ModelUnavailableError,
-    Tool,
 )
-from judges.models.options import Options
-from judges.models.quota import Quota, anthropic_quota
-from judges.prompt import ToolCall
+from judges.core.prompt import Message
+from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields
+from judges.models.provider import ProbeRequest, Provider, access, check_endpoint
+from judges.models.replies import anthropic_quota, keep_state
+from judges.models.tool_calls import calls_so_far, read_call, sendable_name, sendable_object
 
-__all__ = ["DEFAULT_MAX_OUTPUT_TOKENS", "PUBLIC_URL", "AnthropicModel"]
-
+Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 8192
-
 _API_VERSION: Final = "2023-06-01"
+_THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "output_config": ("output_config", "output_format", "output format", "json_schema", "structured output"),
     "temperature": ("temperature",),
@@ -45,6 +42,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "tool_choice": ("tool_choice",),
 }
 _MAX_TOKENS: Final = "max_tokens"
+_TOKEN_FIELDS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -57,7 +55,7 @@ _FINISH: Final[Mapping[str | None, FinishReason]] = {
 
 
 class _Block(Struct):
-    """A part of the answer, a text or a call of a tool; whatever else is left alone."""
+    """One part of an answer: a text, a call of a tool, or a type that is ignored."""
 
     type: str
     text: str | None = None
@@ -66,157 +64,202 @@ class _Block(Struct):
     input: Any = None
 
 
-class _Usage(Struct):
-    """Gateways leave counts out, or write them as null or as fractions: none of that spoils an answer."""
-
-    input_tokens: float | None = None
-    cache_creation_input_tokens: float | None = None
-    cache_read_input_tokens: float | None = None
-    output_tokens: float | None = None
-
-
 class _Message(Struct):
     content: list[_Block]
-    id: str | None = None
-    model: str | None = None
+    # Any: an odd value here must not make the answer unreadable.
+    id: Any = None
+    model: Any = None
     stop_reason: str | None = None
-    usage: _Usage | None = None
+    usage: Any = None
 
 
-class _Content(Struct):
-    """The parts as they were written."""
-
-    content: Raw
+class _RawContent(Struct):
+    content: list[Raw]
 
 
-class _Asked(NamedTuple):
+class _Answer(NamedTuple):
     message: _Message
-    body: bytes
-    quota: Quota | None
+    reply: Reply
     request: ChatRequest
 
 
 class AnthropicModel:
     """A judge model behind a `/v1/messages` endpoint."""
 
-    def __init__(self, settings: ModelSettings, api_key: str | None) -> None:
-        """Take the settings of a model that has `model`, and its key; a gateway may do without."""
+    def __init__(self, settings: ModelSettings, api_key: str | None, proxy: str | None = None) -> None:
         self.settings = settings
-        headers = {"anthropic-version": _API_VERSION}
         self._endpoint = HttpEndpoint(
-            _messages_url(settings.base_url or PUBLIC_URL),
-            {**headers, "x-api-key": api_key} if api_key else headers,
-            max_connections=settings.max_in_flight,
-            timeout_s=settings.timeout_s,
-            allow_link_local=settings.allow_link_local,
+            _below_version(settings.base_url, "/messages"), _headers(api_key), settings, proxy
         )
         self._max_tokens = settings.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS
         self._options = Options(_OPTIONS)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        """Answer one request; one that was cut off is asked again, and the tokens of both tries are given.
-
-        Raises:
-            ModelError: With the reason why there is no answer.
-        """
+        """Answer one request, or raise ``ModelError``. A truncated answer is requested again, and both cost tokens."""
         first = await self._ask(request, self._max_tokens)
         if first.message.stop_reason != _MAX_TOKENS:
             return _response(first)
         try:
             second = await self._ask(request, 2 * self._max_tokens)
         except (BadModelRequestError, InputTooLongError):
-            # Twice as many are more than this model may write: the answer stays cut off, and was paid for.
+            # The model may not write twice as many: the answer stays truncated, and was paid for.
             return _response(first)
         except ModelError as error:
-            cut_off = _response(first)
-            error.input_tokens, error.output_tokens = cut_off.input_tokens, cut_off.output_tokens
+            truncated = _response(first)
+            error.input_tokens, error.output_tokens = truncated.input_tokens, truncated.output_tokens
             raise
-        return _after(_response(first), _response(second))
+        truncated, whole = _response(first), _response(second)
+        return structs.replace(
+            whole,
+            input_tokens=truncated.input_tokens + whole.input_tokens,
+            output_tokens=truncated.output_tokens + whole.output_tokens,
+        )
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._endpoint.aclose()
 
-    async def _ask(self, request: ChatRequest, max_tokens: int) -> _Asked:
-        fixed = [message.content for message in request.messages if message.role == "system"]
-        messages = as_messages(request.messages)
-        body: dict[str, object] = {
-            "model": self.settings.model,
-            "max_tokens": max_tokens,
-            "messages": messages,
-        }
+    async def _ask(self, request: ChatRequest, max_tokens: int) -> _Answer:
+        system = _text_blocks(message.content for message in request.messages if message.role == "system")
+        messages = _encoded(request.messages)
+        body: dict[str, object] = {"model": self.settings.model, "max_tokens": max_tokens, "messages": messages}
         options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
         if request.tools:
-            body["tools"] = [_offered(tool) for tool in request.tools]
+            body["tools"] = [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+                for tool in request.tools
+            ]
         if request.tools and not request.may_call:
             options["tool_choice"] = {"tool_choice": {"type": "none"}}
         if not request.offers_tools:
             options["output_config"] = {"output_config": {"format": {"type": "json_schema", "schema": request.schema}}}
-        if fixed:
-            body["system"] = text_blocks(fixed)
-            options["cache_control"] = {"system": marked(text_blocks(fixed))}
+        if system:
+            body["system"] = system
+            options["cache_control"] = {"system": _cached(system)}
         if request.offers_tools:
-            options.setdefault("cache_control", {})["messages"] = with_cached_results(messages)
+            options.setdefault("cache_control", {})["messages"] = _with_cached_results(messages)
         reply = await self._options.post(self._endpoint, body, options, with_tools=bool(request.tools))
-        return _Asked(_read(reply), reply.body, anthropic_quota(reply.headers), request)
+        try:
+            return _Answer(msgspec.json.decode(reply.body, type=_Message), reply, request)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise no_chat_reply(reply, "the reply is no message") from error
 
 
-def _messages_url(base_url: str) -> str:
-    """Add the path. Most clients take addresses without the version, ours for OpenAI takes them with it: both serve."""
-    has_version = httpx.URL(base_url).path.rstrip("/").endswith("/v1")
-    return below(base_url, "/messages" if has_version else "/v1/messages")
+def _below_version(base_url: str | None, path: str) -> str:
+    """Add a path below `/v1`. Most clients of this API expect addresses without `/v1`, ours for OpenAI with it."""
+    url = base_url or PUBLIC_URL
+    has_version = httpx.URL(url).path.rstrip("/").endswith("/v1")
+    return below(url, path if has_version else f"/v1{path}")
 
 
-def _offered(tool: Tool) -> dict[str, object]:
-    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+def _headers(api_key: str | None) -> Mapping[str, str]:
+    headers = {"anthropic-version": _API_VERSION}
+    # A gateway may need no key.
+    return {**headers, "x-api-key": api_key} if api_key else headers
 
 
-def _read(reply: Reply) -> _Message:
-    try:
-        return msgspec.json.decode(reply.body, type=_Message)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ModelUnavailableError("the reply is no message") from error
+def _text_blocks(texts: Iterable[str]) -> list[Block]:
+    return [{"type": "text", "text": text} for text in texts]
 
 
-def _response(asked: _Asked) -> ChatResponse:
-    message = asked.message
-    usage = message.usage or _Usage()
+def _cached(blocks: Sequence[Block]) -> list[Block]:
+    """Mark the last block: the endpoint caches the request up to it."""
+    return [*blocks[:-1], {**blocks[-1], "cache_control": {"type": "ephemeral"}}]
+
+
+def _with_cached_results(messages: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    """Mark the newest results of tools, where the last message contains any."""
+    last = messages[-1]
+    content = last["content"]
+    if not isinstance(content, list) or content[-1]["type"] != "tool_result":
+        return list(messages)
+    return [*messages[:-1], {**last, "content": _cached(content)}]
+
+
+def _encoded(messages: Sequence[Message]) -> list[dict[str, object]]:
+    """Encode the messages after the system message; adjacent messages of one role become one."""
+    spoken = [message for message in messages if message.role != "system"]
+    if not any(map(_needs_blocks, spoken)):
+        return [{"role": message.role, "content": message.content} for message in spoken]
+    encoded: list[dict[str, object]] = []
+    for role, group in groupby(spoken, lambda message: "user" if message.role == "tool" else message.role):
+        first, *others = group
+        if others or _needs_blocks(first):
+            blocks = [block for message in (first, *others) for block in _blocks(message)]
+            encoded.append({"role": role, "content": blocks})
+        else:
+            encoded.append({"role": role, "content": first.content})
+    return encoded
+
+
+def _needs_blocks(message: Message) -> bool:
+    return message.role == "tool" or bool(message.tool_calls) or message.provider_state is not None
+
+
+def _blocks(message: Message) -> list[Block | Raw]:
+    if message.role == "tool":
+        return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.content}]
+    # The endpoint rejects a blank text.
+    texts = _text_blocks([message.content] if message.content.strip() else [])
+    calls: list[Block] = [
+        {"type": "tool_use", "id": call.id, "name": sendable_name(call.name), "input": sendable_object(call.arguments)}
+        for call in message.tool_calls
+    ]
+    if message.provider_state is None:
+        return [*texts, *calls]
+    # Thinking must be returned at its place among the other blocks. The texts are one block by now, at the first place.
+    left = {"text": deque(texts), "tool_use": deque(calls)}
+    blocks: list[Block | Raw] = []
+    for kind, block in msgspec.json.decode(message.provider_state, type=list[tuple[str, Raw]]):
+        if kind in _THINKING:
+            blocks.append(block)
+        elif left[kind]:
+            blocks.append(left[kind].popleft())
+    return [*blocks, *left["text"], *left["tool_use"]]
+
+
+def _response(answer: _Answer) -> ChatResponse:
+    message, request = answer.message, answer.request
+    fields = reply_fields(message.id, message.model, message.usage, _TOKEN_FIELDS)
+    *inputs, output = fields.tokens
+    has_thinking = request.tools and any(block.type in _THINKING for block in message.content)
     calls = [block for block in message.content if block.type == "tool_use"]
-    # All priced as input. That is too much from the first hit on: a hit costs a tenth, the write before it 1.25 times.
-    inputs = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
     return ChatResponse(
         text="".join(block.text or "" for block in message.content if block.type == "text"),
         finish_reason=_FINISH.get(message.stop_reason, "other"),
         refusal=message.stop_reason == "refusal",
-        input_tokens=sum(map(_count, inputs)),
-        output_tokens=_count(usage.output_tokens),
-        response_id=message.id,
-        model=message.model,
-        quota=asked.quota,
-        tool_calls=_calls(calls, asked.request) if calls else (),
-        opaque=_thoughts(asked) if asked.request.tools else None,
+        # All priced as input, which is too much from the first cache hit on: a hit costs a tenth of it, the write 1.25.
+        input_tokens=sum(inputs),
+        output_tokens=output,
+        response_id=fields.id,
+        model=fields.model,
+        invalid=fields.invalid,
+        quota=anthropic_quota(answer.reply.headers),
+        tool_calls=tuple(
+            read_call(call.id, call.name, call.input, number)
+            for number, call in enumerate(calls, calls_so_far(request))
+        ),
+        provider_state=_thinking_state(answer) if has_thinking else None,
     )
 
 
-def _thoughts(asked: _Asked) -> Raw | None:
-    if not any(block.type in THOUGHTS for block in asked.message.content):
-        return None
-    return placed_thoughts(msgspec.json.decode(asked.body, type=_Content).content)
+def _thinking_state(answer: _Answer) -> Raw | None:
+    """Keep the thinking as it was written, with its place among texts and calls."""
+    raw = msgspec.json.decode(answer.reply.body, type=_RawContent).content
+    kinds = [block.type for block in answer.message.content]
+    places = [
+        (kind, block if kind in _THINKING else None)
+        for kind, block in zip(kinds, raw, strict=True)
+        if kind in _THINKING or kind in {"text", "tool_use"}
+    ]
+    return keep_state(Raw(msgspec.json.encode(places)))
 
 
-def _calls(blocks: list[_Block], request: ChatRequest) -> tuple[ToolCall, ...]:
-    numbered = enumerate(blocks, calls_so_far(request))
-    return tuple(read_call(block.id, block.name, block.input, number) for number, block in numbered)
-
-
-def _after(first: ChatResponse, second: ChatResponse) -> ChatResponse:
-    """Give the second answer with the tokens of both."""
-    return structs.replace(
-        second,
-        input_tokens=first.input_tokens + second.input_tokens,
-        output_tokens=first.output_tokens + second.output_tokens,
-    )
-
-
-def _count(tokens: float | None) -> int:
-    return max(0, int(tokens or 0))
+PROVIDER: Final = Provider(
+    make=lambda settings, environment, proxy: AnthropicModel(
+        settings, *access(settings, environment, proxy, settings.base_url or PUBLIC_URL)
+    ),
+    check=lambda settings: check_endpoint(settings, PUBLIC_URL),
+    probe=lambda settings, key: ProbeRequest(_below_version(settings.base_url, "/models"), _headers(key)),
+    own_settings=frozenset({"max_output_tokens"}),
+)

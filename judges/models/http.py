@@ -1,34 +1,47 @@
-"""POST JSON to one endpoint over connections that stay open, with failures translated.
+"""POST JSON to one endpoint over persistent connections, and translate its failures to ``ModelError``.
 
-It calls aiohttp's session itself: httpx over that costs 0.08 ms of CPU a request more, and with its own pool 5 ms
-at a hundred in flight. Here httpx only reads addresses and finds the certificates to trust. Redirects are not
-followed: a judge endpoint has no business sending traces on. Names are looked up for new connections alone, and guarded
-addresses are refused there.
+It uses aiohttp: a request through httpx costs 0.08 ms of CPU more, and 5 ms with its own pool at a hundred in flight.
+httpx only parses addresses and finds the trusted certificates. Redirects are not followed, because a judge endpoint
+must not send traces elsewhere. Names are resolved for new connections only, and guarded addresses are refused there.
 """
 
 import asyncio
-import email.utils
 import math
-import time
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 import httpx
+import msgspec
+from msgspec import Struct
 
-from judges.models.addresses import AddressRefusedError, GuardedResolver
-from judges.models.model import ModelError, ModelRejectedError, ModelTimeoutError, ModelUnavailableError
+from judges.core.model import (
+    BadModelRequestError,
+    ContentFilteredError,
+    InputTooLongError,
+    ModelError,
+    ModelRejectedError,
+    ModelSettings,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    RateLimitedError,
+    ToolsRefusedError,
+)
+from judges.core.retry_after import retry_after_s
+from judges.models.credentials import AddressRefusedError, GuardedResolver
+from judges.models.replies import read_quota
+from tracejudge.content.redact import redact_credentials
 
-__all__ = ["HttpEndpoint", "Reply", "below", "is_endpoint", "retry_after_s"]
-
-_MAX_REPLY_BYTES: Final = 8 * 1024 * 1024
+_MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
 _KEEPALIVE_S: Final = 60.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _MAX_PORT: Final = 65535
 
 
 class Reply(NamedTuple):
-    """What the endpoint sent back; header names are found in any case."""
+    """A reply of the endpoint; header names are found in any case."""
 
     status: int
     headers: Mapping[str, str]
@@ -38,48 +51,61 @@ class Reply(NamedTuple):
 class HttpEndpoint:
     """One endpoint with its own connections. Use it from one event loop."""
 
-    def __init__(
-        self,
-        url: str,
-        headers: Mapping[str, str],
-        *,
-        max_connections: int,
-        timeout_s: float,
-        allow_link_local: bool = False,
-    ) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], settings: ModelSettings, proxy: str | None = None) -> None:
         self._url = str(httpx.URL(url))
-        self._allow_link_local = allow_link_local
+        self._proxy = proxy
         self._headers = {"content-type": "application/json", **headers}
-        self._max_connections = max_connections
-        self._timeout_s = timeout_s
+        self._settings = settings
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, body: bytes) -> Reply:
-        """Send one request and read its whole reply, all within ``timeout_s``.
+        """Send one request and read its whole reply within ``timeout_s``.
 
         Raises:
-            ModelTimeoutError: No whole reply in time.
-            ModelUnavailableError: No connection, or it broke.
+            ModelTimeoutError: The reply was not complete in time.
+            ModelUnavailableError: There was no connection, or it broke.
             ModelRejectedError: The endpoint's name leads to an address that is not allowed.
         """
         if self._session is None:
             # Made here, not in __init__: the connections belong to the loop that uses them.
-            self._session = _session(
-                self._headers, self._max_connections, None if self._allow_link_local else GuardedResolver()
-            )
+            self._session = self._open()
+        timeout_s = self._settings.timeout_s
         try:
             async with (
-                asyncio.timeout(self._timeout_s),
+                asyncio.timeout(timeout_s),
                 self._session.post(self._url, data=body, allow_redirects=False) as response,
             ):
                 return Reply(response.status, response.headers, await _read(response.content))
         except aiohttp.ClientError as error:
-            # Before TimeoutError, which aiohttp's error for a host that lets nobody connect is as well.
+            # Before TimeoutError: aiohttp's error for a connection that is not accepted in time is both.
             raise _unavailable(error) from error
         except TimeoutError as error:
-            raise ModelTimeoutError(f"no answer within {self._timeout_s:g} s") from error
+            raise ModelTimeoutError(f"no answer within {timeout_s:g} s") from error
         except OSError as error:
             raise _unavailable(error) from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        # Not `trust_env`, which reads the environment and ~/.netrc in a thread for each call; the proxy is found once.
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=self._settings.max_in_flight,
+                keepalive_timeout=_KEEPALIVE_S,
+                ssl=httpx.create_ssl_context(),
+                resolver=None if self._settings.allow_link_local else GuardedResolver(),
+            ),
+            headers=self._headers,
+            proxy=self._proxy,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # No total: `post` has a timer of its own, and each costs.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
+        )
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that no message may contain: the key, and passwords and queries in the addresses."""
+        urls = [httpx.URL(url) for url in (self._url, self._proxy) if url is not None]
+        keys = (self._headers.get(name, "").removeprefix("Bearer ") for name in ("authorization", "x-api-key"))
+        return (*keys, *(url.password for url in urls), *(value for url in urls for value in url.params.values()))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -89,55 +115,24 @@ class HttpEndpoint:
 
 
 def is_endpoint(url: str) -> bool:
-    """Tell whether a URL can be called; httpx's own errors may quote a part of a password."""
+    """Check that a URL can be called."""
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL:
+        # Not raised on: the text of httpx's error may quote a part of a password.
         return False
     usable_port = parts.port is None or 0 < parts.port <= _MAX_PORT
     return parts.scheme in {"http", "https"} and bool(parts.host) and usable_port
 
 
 def below(base_url: str, path: str) -> str:
-    """Add a path to an address; a query, as Azure's `api-version`, stays behind it."""
+    """Add a path to an address, before its query, such as Azure's `api-version`."""
     url = httpx.URL(base_url)
     return str(url.copy_with(path=f"{url.path.rstrip('/')}{path}"))
 
 
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Read `Retry-After`, in seconds or as a date; nothing where it is absent or says neither."""
-    value = headers.get("retry-after", "")
-    try:
-        seconds = float(value)
-        return max(0.0, seconds) if math.isfinite(seconds) else None
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return None
-
-
-def _session(
-    headers: Mapping[str, str], max_connections: int, resolver: GuardedResolver | None
-) -> aiohttp.ClientSession:
-    # What it leaves at its default matters too: proxies and netrc of the environment are not looked at.
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=max_connections,
-            keepalive_timeout=_KEEPALIVE_S,
-            ssl=httpx.create_ssl_context(),
-            resolver=resolver,
-        ),
-        headers=headers,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        # No total: `post` has a timer of its own, and each costs.
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
-    )
-
-
 async def _read(content: aiohttp.StreamReader) -> bytes:
-    """Read piece by piece: a reply may say nothing of its length, and be small only until it is unpacked."""
+    # In pieces: a reply may not announce its length, and a compressed one grows.
     pieces: list[bytes] = []
     size = 0
     async for piece in content.iter_any():
@@ -155,3 +150,305 @@ def _unavailable(error: Exception) -> ModelError:
             " belongs; if this one does, set allow_link_local = true"
         )
     return ModelUnavailableError(f"no connection to the endpoint ({type(error).__name__})")
+
+
+_MAX_ID_CHARS: Final = 256
+_MAX_TOKENS: Final = 10**9
+_MAX_SHOWN_CHARS: Final = 300
+_MAX_READ_CHARS: Final = 2_000
+# A message that has so many characters in a row in common with the request quotes it.
+_QUOTED_CHARS: Final = 20
+_BLOCK_CHARS: Final = _QUOTED_CHARS // 2
+_MIN_SECRET_CHARS: Final = 6
+# OpenAI shows the beginning and the end of a wrong key.
+_MASKED_KEY: Final = re.compile(r"\S*\*{3,}\S*")
+_CONTENT_TYPE: Final = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}", re.ASCII)
+
+
+class ReplyFields(NamedTuple):
+    """Fields beside an answer; ``invalid`` names those that were out of bounds and are left out."""
+
+    id: str | None
+    model: str | None
+    tokens: Sequence[int]
+    invalid: tuple[str, ...]
+
+
+def reply_fields(reply_id: object, model: object, usage: object, token_names: Sequence[str]) -> ReplyFields:
+    """Read id, model and token counts of a reply.
+
+    Ids and names are texts of at most 256 characters, counts whole numbers up to 10^9. One bad count makes all 0.
+    """
+    known_id, has_id = _identifier(reply_id)
+    known_model, has_model = _identifier(model)
+    counts = [usage.get(name) or 0 for name in token_names] if isinstance(usage, dict) else []
+    has_usage = usage is None or (isinstance(usage, dict) and all(map(_is_count, counts)))
+    tokens = [int(count) for count in counts] if counts and has_usage else [0] * len(token_names)
+    if has_id and has_model and has_usage:
+        return ReplyFields(known_id, known_model, tokens, ())
+    found = {"id": has_id, "model": has_model, "usage": has_usage}
+    return ReplyFields(known_id, known_model, tokens, tuple(name for name, is_valid in found.items() if not is_valid))
+
+
+def _identifier(value: object) -> tuple[str | None, bool]:
+    """Return an id or name as a text, and whether it is valid."""
+    if value is None:
+        return None, True
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= _MAX_ID_CHARS:
+        return str(value), True
+    if isinstance(value, str) and len(value) <= _MAX_ID_CHARS:
+        return value, True
+    return None, False
+
+
+def _is_count(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return False
+    return 0 <= value <= _MAX_TOKENS and value == int(value)
+
+
+def no_chat_reply(reply: Reply, why: str) -> ModelUnavailableError:
+    """Make the error for a reply with status 200 that is no answer, as a web page is."""
+    kind = content_type(reply)
+    if kind is None:
+        return ModelUnavailableError(why)
+    return ModelUnavailableError(f"{why}: this is not a chat endpoint, it answers with {kind}; check base_url")
+
+
+def content_type(reply: Reply) -> str | None:
+    """Return the content type of a reply; None where it is JSON or absent."""
+    kind = _CONTENT_TYPE.match(reply.headers.get("content-type", ""))
+    return None if kind is None or kind[0].endswith("json") else kind[0]
+
+
+def shown(message: str, request: object = None, secrets: Iterable[str] = ()) -> str:
+    """Return the first 300 characters of an endpoint's message on one line, without secrets and request texts."""
+    text = message[:_MAX_READ_CHARS]
+    for secret in secrets:
+        if len(secret) >= _MIN_SECRET_CHARS:
+            text = text.replace(secret, "[key]")
+    text = _MASKED_KEY.sub("[key]", redact_credentials(text, text.encode("utf-8", "surrogatepass")))
+    text = _without_quotes(text, [each for each in _texts(request) if len(each) >= _QUOTED_CHARS])
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return line[:_MAX_SHOWN_CHARS]
+
+
+def with_said(note: str, said: str) -> str:
+    """Append the endpoint's message to a note, where there is one."""
+    return f'{note}; it says: "{said}"' if said else note
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        for each in value:
+            yield from _texts(each)
+
+
+def _without_quotes(text: str, quotable: Sequence[str]) -> str:
+    """Replace every part of a text that is in another text as well."""
+    hidden = bytearray(len(text))
+    # A quote of 20 characters contains a whole block of 10 wherever it begins, so few blocks need to be searched for.
+    for block_at in range(0, len(text) - _BLOCK_CHARS + 1, _BLOCK_CHARS):
+        block = text[block_at : block_at + _BLOCK_CHARS]
+        holding = [each for each in quotable if block in each]
+        last = min(block_at, len(text) - _QUOTED_CHARS)
+        for start in range(max(0, block_at - _BLOCK_CHARS), last + 1) if holding else ():
+            quote = text[start : start + _QUOTED_CHARS]
+            if any(quote in each for each in holding):
+                hidden[start : start + _QUOTED_CHARS] = bytes([1]) * _QUOTED_CHARS
+    marked = groupby(zip(hidden, text, strict=True), key=lambda pair: pair[0])
+    return "".join("[...]" if is_hidden else "".join(sign for _, sign in part) for is_hidden, part in marked)
+
+
+_REJECTED: Final = frozenset({401, 402, 403, 404})
+_REJECTED_CODES: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_error"})
+_REJECTED_WORDS: Final = ("credit balance is too low", "your specified api usage limits")
+_FILTERED_CODES: Final = frozenset(
+    {"content_filter", "content_policy_violation", "data_inspection_failed", "moderation_blocked"}
+)
+_FILTERED_WORDS: Final = (
+    "blocked by content filtering policy",
+    "your input was flagged",
+    "your prompt was flagged",
+    "response was filtered due to the prompt",
+    "rejected as a result of our safety system",
+    "content exists risk",
+    "data may contain inappropriate content",
+    "content violates usage guidelines",
+)
+_TOO_LONG_CODES: Final = frozenset({"context_length_exceeded", "request_too_large"})
+_TOO_LONG_WORDS: Final = ("maximum context length", "prompt is too long", "exceed context limit")
+_OVERSIZED_WORDS: Final = ("request too large",)
+_LIMIT_AND_REQUESTED: Final = re.compile(r"\blimit:? (\d{1,15})\b[^.;]{0,60}\brequested:? (\d{1,15})\b")
+_OPENING_CHARS: Final = 80
+# llama.cpp reports it with 500, OpenRouter with 404.
+_TOOLS_STATUS: Final = frozenset({400, 404, 422, 500, 501})
+_TOOLS: Final = re.compile(r"\btools\b(?![.\[])|\btool[ _-]?(use|calling|choice)\b|function[ _-]?call|toolconfig")
+_REFUSED: Final = re.compile(
+    r"support|enable|not permitted|not allowed|unrecogni[sz]ed|unknown|unexpected|requires|must be defined"
+)
+_MAX_REFUSAL_CHARS: Final = 500
+
+
+class Fault(Struct):
+    """The error that a reply describes; empty fields where it describes none."""
+
+    message: str = ""
+    type: str | None = None
+    param: str | None = None
+    code: str | int | None = None
+    metadata: Any = None
+
+
+class _FaultBody(Fault):
+    # Both APIs wrap the error; some servers send it bare, or as a text.
+    error: Fault | str | None = None
+
+
+def read_fault(body: bytes) -> Fault:
+    """Read the error of a reply; an empty one where the body contains none."""
+    try:
+        found = msgspec.json.decode(body, type=_FaultBody)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Fault()
+    if found.error is None:
+        return found
+    return Fault(message=found.error) if isinstance(found.error, str) else found.error
+
+
+def translated(
+    reply: Reply, fault: Fault, body: Mapping[str, object], secrets: Iterable[str], *, with_tools: bool = False
+) -> ModelError:
+    """Choose the error by status and code. Its ``said`` is what ``shown`` leaves of the message."""
+    error = (_tools_refused(reply, fault) if with_tools else None) or _chosen(reply, fault)
+    error.status = reply.status
+    is_plain_text = reply.headers.get("content-type", "").startswith("text/plain")
+    message = fault.message or (reply.body.decode("utf-8", "replace") if is_plain_text else "")
+    error.said = shown(message, body, secrets)
+    error.retry_after_s = retry_after_s(reply.headers)
+    error.quota = read_quota(reply.headers)
+    return error
+
+
+def _chosen(reply: Reply, fault: Fault) -> ModelError:
+    status, code = reply.status, str(fault.code or fault.type or "")
+    is_client_error = httpx.codes.is_client_error(status)
+    is_flagged = isinstance(fault.metadata, dict) and "flagged_input" in fault.metadata
+    # OpenRouter's message begins with the name of the model, which may be long.
+    is_filtered = code in _FILTERED_CODES or is_flagged or _opens_with(fault, _FILTERED_WORDS, 2 * _OPENING_CHARS)
+    if is_client_error and is_filtered:
+        return ContentFilteredError(f"the endpoint's filter refuses the request: HTTP {status}")
+    is_rejected = status in _REJECTED or code in _REJECTED_CODES
+    if is_rejected or (is_client_error and _opens_with(fault, _REJECTED_WORDS)):
+        return ModelRejectedError(f"the endpoint rejects us: HTTP {status}")
+    if status == httpx.codes.TOO_MANY_REQUESTS:
+        return _rate_limited(fault)
+    if status == httpx.codes.REQUEST_TIMEOUT or not is_client_error:
+        return ModelUnavailableError(f"the endpoint fails: HTTP {status}")
+    too_long = code in _TOO_LONG_CODES or any(words in fault.message.lower() for words in _TOO_LONG_WORDS)
+    if too_long or status == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+        return InputTooLongError(f"the endpoint finds the request too long: HTTP {status}")
+    return BadModelRequestError(f"the endpoint does not take this request: HTTP {status}")
+
+
+def _rate_limited(fault: Fault) -> ModelError:
+    found = _LIMIT_AND_REQUESTED.search(fault.message[:_MAX_REFUSAL_CHARS].lower().replace(",", ""))
+    # Waiting does not help a request that needs more tokens than the endpoint grants in a whole minute.
+    if int(found[2]) > int(found[1]) if found is not None else _opens_with(fault, _OVERSIZED_WORDS):
+        return InputTooLongError("the request alone is larger than the endpoint's rate limit: HTTP 429")
+    return RateLimitedError("the endpoint asks for fewer requests: HTTP 429")
+
+
+def _tools_refused(reply: Reply, fault: Fault) -> ModelError | None:
+    """Recognise the complaint that the endpoint supports no tools."""
+    message = fault.message.lower()
+    # A longer text may quote the trace, which proves nothing.
+    if reply.status not in _TOOLS_STATUS or len(message) > _MAX_REFUSAL_CHARS:
+        return None
+    if not (_REFUSED.search(message) and (fault.param == "tools" or _TOOLS.search(message))):
+        return None
+    return ToolsRefusedError(
+        f"the endpoint takes no tools, and this judge needs a model with function calling: HTTP {reply.status}"
+    )
+
+
+def _opens_with(fault: Fault, words: Iterable[str], chars: int = _OPENING_CHARS) -> bool:
+    # Only the beginning: later words may be a quotation of the trace.
+    opening = fault.message[:chars].lower()
+    return any(each in opening for each in words)
+
+
+_COMPLAINT: Final = re.compile(
+    r"support|unknown|unrecogni[sz]ed|unexpected|not allowed|not permitted|invalid|extra|needs|requires|must"
+    r"|deprecated|may only"
+)
+# DeepSeek names a missing field by the same words by which others name a field that they reject.
+_MISSING: Final = re.compile(r"missing|passed back")
+_MAX_COMPLAINT_CHARS: Final = 500
+
+
+class Options:
+    """Optional parts of the requests to one endpoint. Each is sent until the endpoint rejects it."""
+
+    def __init__(self, hints: Mapping[str, tuple[str, ...]]) -> None:
+        """Store, for each option, the words in lower case by which complaints name it."""
+        self._hints = hints
+        self._refused: frozenset[str] = frozenset()
+
+    async def post(
+        self,
+        endpoint: HttpEndpoint,
+        body: Mapping[str, object],
+        options: Mapping[str, Mapping[str, object]],
+        *,
+        with_tools: bool = False,
+    ) -> Reply:
+        """Send one request, again without each option that the endpoint rejects.
+
+        Args:
+            endpoint: Where to send it.
+            body: The parts that every endpoint accepts.
+            options: By option, the parts of the body that it adds or replaces.
+            with_tools: Whether body or messages contain tools, so that a complaint may be about them.
+
+        Raises:
+            ModelError: There is no answer.
+        """
+        while True:
+            without = self._refused
+            whole = dict(body)
+            for name, parts in options.items():
+                if name not in without:
+                    whole |= parts
+            reply = await endpoint.post(msgspec.json.encode(whole))
+            if reply.status == httpx.codes.OK:
+                return reply
+            fault = read_fault(reply.body)
+            # Only options that were sent: a complaint about a tool may use the same words.
+            refused = self._named_by(reply.status, fault) & (options.keys() - without)
+            if not refused:
+                raise translated(reply, fault, body, endpoint.secrets, with_tools=with_tools)
+            self._refused |= refused
+
+    def _named_by(self, status: int, fault: Fault) -> frozenset[str]:
+        """Find the options that an error names."""
+        if status not in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY):
+            return frozenset()
+        param, message = (fault.param or "").lower(), fault.message.lower()
+        if _MISSING.search(message[:_MAX_COMPLAINT_CHARS]):
+            return frozenset()
+        # Some servers name the option only in words. Longer texts may quote the prompt, which proves nothing.
+        reads_words = param in {"", "none", "null"} and len(message) <= _MAX_COMPLAINT_CHARS
+        text = message if reads_words else param
+        # In words, a plain hint counts only in a complaint; one with `_` is a name of the API and always counts.
+        accepts_all = not reads_words or _COMPLAINT.search(message) is not None
+        return frozenset(
+            option
+            for option, hints in self._hints.items()
+            if any(hint in text and (accepts_all or "_" in hint) for hint in hints)
+        )

@@ -1,65 +1,38 @@
-"""A judge model that follows a script: answers, latencies and failures from a list, for tests and rehearsals.
+"""A judge model that follows a script of answers, latencies and failures, for tests and rehearsals.
 
-A script file holds one step a line, a JSON object with the fields of ``Step``. Calls of tools need only a name in it:
+A script file has one step a line, a JSON object with the fields of ``Step``. A call of a tool needs only a name:
 
     {"tool_calls": [{"name": "get_root_span"}, {"name": "get_span", "arguments": {"span_id": "00f067aa0ba902b7"}}]}
     {"text": "yes", "delay_s": 0.5}
 
-``arguments`` may also be a text, which is then what the model wrote, as broken as it may be.
+``arguments`` may also be a text, which stands for what a model wrote, valid or not.
 """
 
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import httpx
 import msgspec
 from msgspec import Struct, structs
 
-from judges.models.function_calls import read_call
-from judges.models.model import (
-    BadModelRequestError,
-    ChatRequest,
-    ChatResponse,
-    ContentFilteredError,
-    FinishReason,
-    InputTooLongError,
-    ModelError,
-    ModelRejectedError,
-    ModelSettings,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    RateLimitedError,
-)
-from judges.prompt import ToolCall
-
-__all__ = ["ScriptedModel", "Step", "load_script"]
+from judges.core.model import ChatRequest, ChatResponse, FinishReason, ModelError, ModelSettings
+from judges.core.prompt import ToolCall
+from judges.models.provider import ModelSettingsError, Provider
+from judges.models.tool_calls import read_call
 
 Answering = Callable[[ChatRequest], "str | Step"]
 
 Failure = Literal[
-    "timeout",
-    "rate_limited",
-    "judge_unavailable",
-    "judge_rejected",
-    "bad_request",
-    "input_too_long",
-    "content_filter",
+    "timeout", "rate_limited", "judge_unavailable", "judge_rejected", "bad_request", "input_too_long", "content_filter"
 ]
 
-_ERRORS: Final[Mapping[Failure, type[ModelError]]] = {
-    "timeout": ModelTimeoutError,
-    "rate_limited": RateLimitedError,
-    "judge_unavailable": ModelUnavailableError,
-    "judge_rejected": ModelRejectedError,
-    "bad_request": BadModelRequestError,
-    "input_too_long": InputTooLongError,
-    "content_filter": ContentFilteredError,
-}
+_ERRORS: Final[Mapping[str, type[ModelError]]] = {kind.reason: kind for kind in ModelError.__subclasses__()}
+# A rehearsal may run for days.
 _MAX_REQUESTS: Final = 1000
-"""How many requests are remembered; a rehearsal may run for days."""
 
 
 class _Plain(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +44,7 @@ class _Plain(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Step(_Plain, frozen=True):
-    """What happens at one request: after ``delay_s`` it fails, or is answered with ``text`` or calls of tools."""
+    """The reaction to one request: after ``delay_s`` a failure, a text or calls of tools."""
 
     tool_calls: tuple[ToolCall, ...] = ()
 
@@ -83,16 +56,14 @@ class _WrittenCall(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _WrittenStep(_Plain, frozen=True):
-    """A step as a line of a file writes it."""
-
     tool_calls: tuple[_WrittenCall, ...] = ()
 
 
 class ScriptedModel:
-    """Follows its steps in order and then begins anew. The last 1000 requests are kept."""
+    """Follows its steps in order, again and again. The last 1000 requests are kept."""
 
     def __init__(self, steps: Iterable[Step | str | Answering], settings: ModelSettings | None = None) -> None:
-        """Take the steps: a text stands for a step that answers with it at once, a function of the request for both."""
+        """Store the steps: a text is answered at once, and a function makes a step or text from the request."""
         self.settings = settings or ModelSettings(provider="scripted", model="scripted")
         self._requests: deque[ChatRequest] = deque(maxlen=_MAX_REQUESTS)
         listed = list(steps)
@@ -102,21 +73,21 @@ class ScriptedModel:
 
     @property
     def requests(self) -> list[ChatRequest]:
-        """The last 1000 requests, oldest first, those that failed included."""
+        """The last 1000 requests, oldest first, failed ones included."""
         return list(self._requests)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        """Follow the next step.
-
-        Raises:
-            ModelError: Where the script says so.
-        """
+        """Follow the next step, which may raise ``ModelError``."""
         self._requests.append(request)
-        step = _step(next(self._steps), request)
+        written = next(self._steps)
+        made = written if isinstance(written, Step | str) else written(request)
+        step = Step(made) if isinstance(made, str) else made
         if step.delay_s:
             await asyncio.sleep(step.delay_s)
         if step.failure is not None:
-            raise _ERRORS[step.failure](f"scripted: {step.failure}")
+            error = _ERRORS[step.failure](f"scripted: {step.failure}")
+            error.status = httpx.codes.UNAUTHORIZED if step.failure == "judge_rejected" else None
+            raise error
         text = step.text or ""
         return ChatResponse(
             text,
@@ -129,12 +100,7 @@ class ScriptedModel:
         )
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
-
-
-def _step(written: Step | str | Answering, request: ChatRequest) -> Step:
-    found = written if isinstance(written, Step | str) else written(request)
-    return Step(found) if isinstance(found, str) else found
+        """Release nothing."""
 
 
 def load_script(path: str) -> list[Step]:
@@ -144,14 +110,29 @@ def load_script(path: str) -> list[Step]:
         OSError: The file cannot be read.
         ValueError: A line is no step, or there is none.
     """
-    # Not splitlines, which also divides at signs that may stand inside a JSON text, such as U+2028.
+    # Not splitlines, which also divides at characters that may be inside a JSON text, such as U+2028.
     lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line.strip()]
     if not lines:
         raise ValueError(f"{path} holds no step")
     numbers = itertools.count()
-    return [_read(msgspec.json.decode(line, type=_WrittenStep), numbers) for line in lines]
+    steps = []
+    for line in lines:
+        written = msgspec.json.decode(line, type=_WrittenStep)
+        calls = [read_call(call.id, call.name, call.arguments, next(numbers)) for call in written.tool_calls]
+        steps.append(Step(**{**structs.asdict(written), "tool_calls": tuple(calls)}))
+    return steps
 
 
-def _read(written: _WrittenStep, numbers: Iterator[int]) -> Step:
-    calls = [read_call(call.id, call.name, call.arguments, next(numbers)) for call in written.tool_calls]
-    return Step(**{**structs.asdict(written), "tool_calls": tuple(calls)})
+def _check(settings: ModelSettings) -> None:
+    if not settings.script:
+        raise ModelSettingsError("script: a scripted model needs a file with its steps")
+
+
+def _make(settings: ModelSettings, _environment: Mapping[str, str], _proxy: str | None) -> ScriptedModel:
+    try:
+        return ScriptedModel(load_script(settings.script or ""), settings)
+    except (OSError, ValueError) as error:
+        raise ModelSettingsError(f"script: {error}") from error
+
+
+PROVIDER: Final = Provider(make=_make, check=_check)

@@ -16,10 +16,10 @@ After `init` nothing raises into the host and nothing blocks; memory is bounded,
 """
 
 from tracejudge.api import feedback, flush, init, publish, shutdown
-from tracejudge.blocks import OpenTrace, current, trace
-from tracejudge.errors import ConfigurationError
+from tracejudge.log import ConfigurationError
 from tracejudge.model import Document, Feedback, LateFeedback, Message, ProducerReport, Span, ToolCall, Trace, Usage
-from tracejudge.observing import observe
+from tracejudge.tracing.block import OpenTrace, current, trace
+from tracejudge.tracing.observe import observe
 
 __all__ = [
     "ConfigurationError",

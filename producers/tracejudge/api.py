@@ -1,16 +1,106 @@
-"""The functions a service calls. One client at a time; before `init` and when disabled there is none."""
+"""The public functions. One client at a time; there is none before `init` and when publishing is disabled."""
 
 import atexit
 import os
+import sys
 from collections.abc import Sequence
+from threading import TIMEOUT_MAX
+from time import time as now_s
 from typing import Any
 
-from tracejudge.client import Client, given_trace_id
-from tracejudge.complaints import logger
-from tracejudge.ids import fresh_trace_id
+from msgspec.structs import asdict
+
+from tracejudge.delivery.buffer import copy_and_measure
+from tracejudge.delivery.delivery import Delivery
+from tracejudge.delivery.entry import Item, Kind, Reason, Totals
+from tracejudge.delivery.fork import native_lock
+from tracejudge.ids import OPENTELEMETRY, current_span, draw, fresh_trace_id
+from tracejudge.log import logger, report_or_raise
 from tracejudge.model import Trace
-from tracejudge.native import native_lock
-from tracejudge.settings import Drop, Redaction, load_settings
+from tracejudge.settings import Drop, Redaction, Settings, load_settings
+
+_TRACE, _FEEDBACK = Kind.TRACE, Kind.FEEDBACK  # constants: looking up a member costs each `publish` 50 ns
+_modules = sys.modules
+
+
+class Client:
+    """Publishes for one service. No method raises, whatever it is given."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._delivery = Delivery(settings)
+
+    @property
+    def producer(self) -> str:
+        """The id of this client in Redis."""
+        return self._delivery.producer
+
+    def publish(self, trace: Trace | None, fields: dict[str, Any]) -> str:
+        """Publish a trace or its fields, which now belong to the client, and return the trace id."""
+        # Written for speed: defaults and the check of the fields are left to the sender thread.
+        try:
+            if trace is not None:
+                fields = _fields_of(trace, fields)
+            trace_id, span_id = fields.get("trace_id"), None
+            if OPENTELEMETRY in _modules:
+                span = current_span()
+                # A caller that names another trace does not mean the current span.
+                if span is not None and (not trace_id or trace_id == span.trace_id):
+                    trace_id, span_id = span
+            if type(trace_id) is not str or not trace_id:
+                # The truth of a foreign object is not asked: a lazy one would load, or raise.
+                trace_id = (trace_id is not None and given_trace_id(fields)) or draw(128).to_bytes(16, "big").hex()
+            item = Item(_TRACE, fields, copy_and_measure(fields), now_s(), trace_id, span_id)
+        except BaseException as error:  # noqa: BLE001 - fire and forget: the host's call must go on
+            report_or_raise(error)
+            self._delivery.buffer.refuse(_TRACE, Reason.INVALID)
+            return given_trace_id(fields) or fresh_trace_id()
+        self._delivery.buffer.put(item)
+        return trace_id
+
+    def feedback(self, trace_id: str, score: float, comment: str | None) -> None:
+        """Publish feedback for a trace that was published before."""
+        fields: dict[str, Any] = {"trace_id": trace_id, "score": score, "comment": comment}
+        try:
+            item = Item(_FEEDBACK, fields, copy_and_measure(fields))
+        except BaseException as error:  # noqa: BLE001 - as in `publish`
+            report_or_raise(error)
+            self._delivery.buffer.refuse(_FEEDBACK, Reason.INVALID)
+            return
+        self._delivery.buffer.put_feedback(item)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything accepted so far is in Redis; False on timeout."""
+        try:
+            return self._delivery.flush(min(timeout_s, TIMEOUT_MAX))
+        except BaseException as error:  # noqa: BLE001 - the same
+            report_or_raise(error)
+            return False
+
+    def shutdown(self, timeout_s: float) -> None:
+        """Refuse new entries, deliver those held within the timeout, and stop the thread."""
+        try:
+            self._delivery.shutdown(min(timeout_s, TIMEOUT_MAX))
+        except BaseException as error:  # noqa: BLE001 - the same
+            report_or_raise(error)
+
+    def totals(self, kind: Kind = Kind.TRACE) -> Totals:
+        """Return the counts of a kind of entry."""
+        return self._delivery.buffer.totals(kind)
+
+
+def given_trace_id(fields: dict[str, Any]) -> str | None:
+    """Return the caller's trace id, or None if it is no non-empty string."""
+    trace_id = fields.get("trace_id")
+    return (str.__str__(trace_id) or None) if issubclass(type(trace_id), str) else None
+
+
+def _fields_of(trace: Trace, fields: dict[str, Any]) -> dict[str, Any]:
+    if fields:
+        raise TypeError("publish takes a Trace or fields, not both")
+    if not issubclass(type(trace), Trace):
+        raise TypeError("publish takes a Trace or fields by name")
+    return asdict(trace)
 
 
 class _Current:
@@ -19,7 +109,7 @@ class _Current:
     client: Client | None = None
     changing: Any = native_lock()
     warned = False
-    """Whether it was said that `init` is missing, or there is nothing to say."""
+    """Whether the warning that `init` is missing was logged, or is not needed."""
 
 
 def init(
@@ -40,57 +130,39 @@ def init(
     max_field_bytes: int = 64 * 1024,
     max_trace_bytes: int = 256 * 1024,
 ) -> None:
-    """Set up publishing. Redis need not be there yet.
+    """Set up publishing. Redis need not be reachable yet.
 
-    What is not given comes from TRACEJUDGE_SERVICE, TRACEJUDGE_REDIS_URL, TRACEJUDGE_ENVIRONMENT,
+    Arguments not given come from TRACEJUDGE_SERVICE, TRACEJUDGE_REDIS_URL, TRACEJUDGE_ENVIRONMENT,
     TRACEJUDGE_RELEASE, TRACEJUDGE_PREFIX, TRACEJUDGE_DISABLED, TRACEJUDGE_DROP, TRACEJUDGE_REDACT or
-    TRACEJUDGE_CONTENT, else from the defaults. Called again, it replaces the former settings, and what was
-    published under them is delivered first, within their `exit_timeout_s`. A forked child goes on with the same
-    settings under a producer id of its own; what waited at the fork is delivered by the parent.
+    TRACEJUDGE_CONTENT, else from the defaults. A second call replaces the settings; entries published under the
+    former ones are delivered first, within their `exit_timeout_s`. A forked child continues with the same settings
+    under a producer id of its own; entries held at the fork are delivered by the parent.
 
     Args:
-        service: Name of the publishing service; needed here or in the environment.
+        service: Name of the publishing service; required here or in the environment.
         redis_url: `redis://`, `rediss://` or `unix://`; by default `redis://localhost:6379/0`.
         environment: Deployment, such as `prod`; the default of every trace.
         release: Version of the service; the default of every trace.
-        prefix: First part of the Redis keys, `tracejudge` by default; the worker's must be the same.
+        prefix: First part of the Redis keys, `tracejudge` by default; must be the same for the worker.
         disabled: Make every call a no-op.
-        max_items: Most entries held in memory until Redis has them.
+        max_items: Most entries held in memory until Redis confirms them.
         max_bytes: Most bytes these may hold, estimated.
-        max_stream: Most entries kept in the stream, about.
+        max_stream: Approximate cap of the stream in entries until a worker has run; then the worker's cap applies.
         exit_timeout_s: Longest wait for Redis when the process ends, in seconds.
-        drop: What goes when the buffer is full: `newest`, which is the default, or `oldest`.
+        drop: Entry that is dropped when the buffer is full: `newest`, the default, or `oldest`.
         redact: True for the built-in set (keys, tokens, e-mail addresses, card numbers, IBANs), a function of a
-            text of your own, or a list of these; done to every text, in this order, in the background. Off by
-            default.
-        content: False keeps all texts at home: ids, names, times and counts travel alone.
-        max_field_bytes: Longer texts are cut, with a mark that says so.
-        max_trace_bytes: Longer traces are cut to about this size.
+            text, or a list of these; applied to every text, in this order, in the background. Off by default.
+        content: False sends no texts, only ids, names, times and counts.
+        max_field_bytes: Longer texts are truncated, with a mark.
+        max_trace_bytes: Longer traces are truncated to about this size.
 
     Raises:
-        ConfigurationError: An argument or variable is missing or wrong; the text says the mend. The former
-            settings then stay in force.
+        ConfigurationError: An argument or variable is missing or wrong. The former settings stay in force.
     """
-    settings = load_settings(
-        service=service,
-        redis_url=redis_url,
-        environment=environment,
-        release=release,
-        prefix=prefix,
-        disabled=disabled,
-        max_items=max_items,
-        max_bytes=max_bytes,
-        max_stream=max_stream,
-        exit_timeout_s=exit_timeout_s,
-        drop=drop,
-        redact=redact,
-        content=content,
-        max_field_bytes=max_field_bytes,
-        max_trace_bytes=max_trace_bytes,
-        environ=os.environ,
-    )
+    given = locals()
+    settings = load_settings(**given, environ=os.environ)
     with _Current.changing:
-        # The new one first: no publication of another thread meets a closed client in between.
+        # The new client first: another thread must not publish to a closed one in between.
         former, _Current.client = _Current.client, None if settings.disabled else Client(settings)
         _Current.warned = True
         atexit.unregister(_shutdown_at_exit)
@@ -100,26 +172,33 @@ def init(
 
 
 def publish(trace: Trace | None = None, /, **fields: Any) -> str:
-    """Publish one trace: the fields of a trace by name, or one Trace. Returns at once and never raises.
+    """Publish one trace, given as fields by name or as a Trace. Returns at once and never raises.
 
-    `output` is needed; `service`, `environment` and `release` come from `init` unless given, the ids from the
-    current OpenTelemetry span or else at random. Lists and dicts are copied, what is in them is not: leave it
-    unchanged. What cannot be delivered is dropped and counted.
+    `output` is required; `service`, `environment` and `release` come from `init` unless given, the ids from the
+    current OpenTelemetry span or at random. Lists and dicts are copied one level deep: do not change the values in
+    them afterwards. A trace that cannot be delivered is dropped and counted. Exceptions of given objects are
+    suppressed, `SystemExit` included; only Ctrl-C and what a signal handler raises pass.
 
     Returns:
         The trace id, for `feedback`.
     """
     client = _Current.client
     if client is None:
-        return _published_nowhere(fields)
+        try:
+            if not _Current.warned:
+                _Current.warned = True  # first, as a handler of the log may publish
+                logger.warning("Traces are not published: call tracejudge.init before tracejudge.publish")
+        except BaseException as error:  # noqa: BLE001 - a log filter of the host may raise
+            report_or_raise(error)
+        return given_trace_id(fields) or fresh_trace_id()
     return client.publish(trace, fields)
 
 
 def feedback(trace_id: str, score: float, comment: str | None = None) -> None:
-    """Say what the end user thought of a trace published before. Returns at once and never raises.
+    """Publish an end user's feedback for a published trace. Returns at once and never raises.
 
     Args:
-        trace_id: What `publish` returned.
+        trace_id: Return value of `publish`.
         score: From -1 (bad) to 1 (good).
         comment: The user's words.
     """
@@ -132,37 +211,29 @@ def flush(timeout: float = 5.0) -> bool:
     """Wait until everything accepted so far is in Redis, at most `timeout` seconds.
 
     Returns:
-        True when Redis confirmed it, or there is nothing to confirm. Entries that turned out invalid or too
-        large are counted drops and not waited for.
+        Whether Redis confirmed all of it. Invalid and too large entries are counted as dropped and not waited for.
     """
     client = _Current.client
     return True if client is None else client.flush(timeout)
 
 
 def shutdown(timeout: float = 2.0) -> None:
-    """Refuse what is published from now on, deliver what is here within `timeout` seconds, and stop.
+    """Refuse new traces, deliver those held within `timeout` seconds, and stop the thread.
 
-    Happens at exit by itself. What could not be delivered is counted as abandoned, and said in the log.
+    Called at exit by itself. Traces that could not be delivered are counted as abandoned and logged.
     """
     client = _Current.client
     if client is not None:
         client.shutdown(timeout)
 
 
-def _published_nowhere(fields: dict[str, Any]) -> str:
-    if not _Current.warned:
-        _Current.warned = True  # first, as a handler of the log may publish
-        logger.warning("Traces are published nowhere: tracejudge.init was not called before tracejudge.publish")
-    return given_trace_id(fields) or fresh_trace_id()
-
-
-def _renew() -> None:
-    """Forget, in a forked child, that a thread of the parent is in the midst of `init`."""
+def _renew_lock() -> None:
+    # In a forked child a thread of the parent, which is not there, may have been inside `init`.
     _Current.changing = native_lock()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
-    os.register_at_fork(after_in_child=_renew)
+if hasattr(os, "register_at_fork"):  # missing on Windows, which has no fork either
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _shutdown_at_exit() -> None:

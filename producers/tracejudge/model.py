@@ -1,29 +1,21 @@
-"""The trace of one production LLM call, as it travels: wire format, version 1.
+"""The wire format, version 1: traces, late feedback and producer reports.
 
-A trace is one JSON object in UTF-8. Only ``trace_id``, ``service`` and ``output`` are required; what is
-unknown is left out when a trace is read, and is never an error.
+A trace is one JSON object in UTF-8. Only ``trace_id``, ``service`` and ``output`` are required; readers ignore
+unknown fields.
 """
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-__all__ = [
-    "Document",
-    "Feedback",
-    "LateFeedback",
-    "Message",
-    "ProducerReport",
-    "Span",
-    "ToolCall",
-    "Trace",
-    "Usage",
-]
-
+TIMES = ("started_at", "ended_at")
+_EARLIEST_S, _LATEST_S = 946_684_800.0, 4_102_444_800.0  # the years 2000 and 2100
 FeedbackScore = Annotated[float, Meta(ge=-1, le=1)]
 
 JSONValue = object
-"""Anything JSON can hold; kept as it came and never interpreted."""
+"""Any JSON value, stored as given and never interpreted."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
@@ -35,7 +27,7 @@ class Message(Struct, frozen=True, omit_defaults=True):
 
 
 class Document(Struct, frozen=True, omit_defaults=True):
-    """One retrieved document; documents stand in rank order."""
+    """One retrieved document; documents are listed in rank order."""
 
     text: str
     id: str | None = None
@@ -43,7 +35,7 @@ class Document(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True):
-    """One call of a tool that the model asked for."""
+    """One tool call of the model."""
 
     name: str
     arguments: JSONValue = None
@@ -52,7 +44,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True):
 
 
 class Span(Struct, frozen=True, omit_defaults=True):
-    """One step of the whole trace; times are seconds since the epoch."""
+    """One step of the trace; times are seconds since the epoch."""
 
     span_id: str
     name: str
@@ -74,7 +66,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
 
 class Feedback(Struct, frozen=True, omit_defaults=True):
-    """What the end user said, from -1 (bad) to 1 (good)."""
+    """The end user's score, from -1 (bad) to 1 (good), and comment."""
 
     score: FeedbackScore
     comment: str | None = None
@@ -113,7 +105,7 @@ class Trace(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class LateFeedback(Struct, frozen=True, omit_defaults=True):
-    """Feedback that comes after its trace was published (entry kind ``f``)."""
+    """Feedback for a trace published before (entry kind ``f``)."""
 
     trace_id: str
     score: FeedbackScore
@@ -121,7 +113,7 @@ class LateFeedback(Struct, frozen=True, omit_defaults=True):
 
 
 class ProducerReport(Struct, frozen=True):
-    """A producer's own totals since its start (entry kind ``r``); never differences."""
+    """A producer's totals since its start, not differences (entry kind ``r``)."""
 
     producer: str
     seq: int
@@ -129,3 +121,24 @@ class ProducerReport(Struct, frozen=True):
     published: int
     accepted: int
     dropped: dict[str, int]
+
+
+def is_unusable_time(value: object) -> bool:
+    """Return whether a number is no plausible time in seconds since the epoch; milliseconds, for example."""
+    return isinstance(value, int | float) and not _EARLIEST_S <= value < _LATEST_S
+
+
+def usable_spans(spans: Sequence[Any]) -> list[Any] | None:
+    """Copy spans, given as `Span` or dict, without their unusable times; None if all times are usable."""
+    usable = list(spans)
+    for place, span in enumerate(usable):
+        # Spans of other types stay as they are: reading their attributes could run code of the host.
+        if isinstance(span, dict):
+            wrong = [name for name in TIMES if is_unusable_time(span.get(name))]
+            if wrong:
+                usable[place] = {name: value for name, value in span.items() if name not in wrong}
+        elif isinstance(span, Span):
+            wrong = [name for name in TIMES if is_unusable_time(getattr(span, name))]
+            if wrong:
+                usable[place] = replace(span, **dict.fromkeys(wrong))
+    return usable if any(mine is not given for mine, given in zip(usable, spans, strict=True)) else None

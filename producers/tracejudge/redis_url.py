@@ -1,11 +1,12 @@
-"""The address of Redis, which may hold a password and therefore shows itself masked."""
+"""Parse and check the Redis URL. It may hold a password, so it is printed masked."""
 
+import re
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from msgspec import Struct
 
-from tracejudge.errors import ConfigurationError
+from tracejudge.log import ConfigurationError
 
 _SERVERS = ("redis", "rediss")
 _SENTINELS = ("redis+sentinel", "rediss+sentinel")
@@ -15,87 +16,119 @@ _QUOTING = "percent-encode special characters in the password"
 _UNREADABLE = "(an address that cannot be read)"
 _SENTINEL_PORT = 26379
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
+_ANY = ".+"
+_SWITCH = "(?i:true|false|yes|no|1|0)"
+# At least two seconds: a read of the worker blocks for up to one.
+_SECONDS = r"(?:[2-9]|\d{2,6})(?:\.\d+)?"
+# The options of redis-py that work here, with the pattern of each value.
+_OPTIONS = {
+    "db": r"\d{1,6}",
+    "username": _ANY,
+    "password": _ANY,
+    "client_name": "[!-~]+",
+    "socket_timeout": _SECONDS,
+    "socket_connect_timeout": _SECONDS,
+    "socket_keepalive": _SWITCH,
+    "health_check_interval": r"\d{1,6}",
+    "retry_on_timeout": _SWITCH,
+    "protocol": "2",
+}
+_TLS_OPTIONS = {
+    **dict.fromkeys(("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password"), _ANY),
+    "ssl_check_hostname": _SWITCH,
+    "ssl_cert_reqs": "none|optional|required",
+}
+_NETWORK_OPTIONS = frozenset({"socket_connect_timeout", "socket_keepalive"})
+# Options with a known reason. A name in none of these tables may be a part of a password and is not repeated.
+_REASONS = {
+    "protocol": "replies are read as RESP2",
+    "decode_responses": "replies are read as bytes",
+    "max_connections": "each thread needs a connection of its own",
+}
 
 
 class SentinelUrl(NamedTuple):
-    """What a `redis+sentinel://` URL says. It holds passwords: for the driver only."""
+    """The parts of a `redis+sentinel://` URL, passwords included: for the driver only."""
 
     nodes: tuple[tuple[str, int], ...]
     """Host and port of each sentinel."""
     service: str
-    """The name that the sentinels have for the master."""
+    """Name of the master."""
     server: str
-    """A `redis://` or `rediss://` URL with user, password, database and options of the master, but no host."""
+    """A `redis://` or `rediss://` URL of the master without a host."""
     credentials: tuple[tuple[str, str], ...]
-    """User and password for the sentinels themselves, as `username` and `password`."""
+    """`username` and `password` of the sentinels."""
 
     def __repr__(self) -> str:
         return f"SentinelUrl(service={self.service!r})"
 
 
 class RedisUrl(Struct, frozen=True):
-    """A checked URL. Whatever prints it, a log line or a debugger, sees neither user, password nor options."""
+    """A checked URL; its string form has no user, password or options."""
 
     secret: str
-    """The URL as it was given, password included: for the driver only."""
+    """The URL as given, password included: for the driver only."""
 
     def __repr__(self) -> str:
         return repr(str(self))
 
     def __str__(self) -> str:
-        return shown(self.secret)
+        return mask_url(self.secret)
 
 
-def shown(url: str) -> str:
-    """Give a URL without user, password and options; nothing of one that cannot be read for certain."""
+def mask_url(url: str) -> str:
+    """Return a URL without user, password and options, or a placeholder if its parts are uncertain."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return _UNREADABLE
-    return _UNREADABLE if _strays(parts) else f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return _UNREADABLE if _misplaced(parts) else f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def strays(url: str) -> bool:
-    """Tell whether a login does not end where it should, as one with `/`, `?` or `#` in its password.
-
-    What stands before these is then taken for host and port.
-    """
+def has_misplaced_login(url: str) -> bool:
+    """Return whether a `/`, `?` or `#` in the password ends the login early, so that a part of it reads as the host."""
     try:
-        return _strays(urlsplit(url))
+        return _misplaced(urlsplit(url))
     except ValueError:
         return False
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Check a URL's form without asking Redis.
+    """Check the form of a URL; Redis is not asked.
 
     Raises:
-        ConfigurationError: The URL cannot be one of Redis. The text never quotes the URL, and hides the
-            exception of the standard library that may quote a part of the password.
+        ConfigurationError: The URL is wrong. The message never quotes the URL.
     """
     try:
         parts = urlsplit(text)
         port = None if parts.scheme in _SENTINELS else parts.port
-    except ValueError:
+    except ValueError:  # not chained: its text may quote a part of the password
         raise ConfigurationError(f"redis_url has no valid host and port: {_FORM}; {_QUOTING}") from None
     if parts.scheme in _SENTINELS:
         _sentinel_url(parts)
     elif parts.scheme == "unix":
-        _check_socket(parts)
+        if not parts.path.strip("/"):
+            raise ConfigurationError("redis_url names no socket: unix:///path/to/socket")
     elif parts.scheme in _SERVERS:
-        _check_server(parts, port)
+        if not parts.hostname or port == 0 or parts.fragment or _is_cut(parts):
+            raise ConfigurationError(f"redis_url has no valid host and port: {_FORM}; {_QUOTING}")
+        # The driver reads a path that is no number as database 0, and traces would get lost there.
+        database = parts.path.strip("/")
+        if database and not database.isdecimal():
+            raise ConfigurationError(f"the path of redis_url must be a database number: {_FORM}; {_QUOTING}")
     else:
         raise ConfigurationError(f"redis_url must begin with redis://, rediss:// or unix://: {_FORM}")
+    _check_options(parts)
     return RedisUrl(text)
 
 
 def sentinel_url(text: str) -> SentinelUrl | None:
-    """Read a checked URL; None where it names a server itself."""
+    """Read a checked URL; None if it names a server, not sentinels."""
     parts = urlsplit(text)
     return _sentinel_url(parts) if parts.scheme in _SENTINELS else None
 
 
-def _strays(parts: SplitResult) -> bool:
+def _misplaced(parts: SplitResult) -> bool:
     if parts.scheme == "unix":
         return bool(parts.netloc) and "@" not in parts.netloc
     return "@" in f"{parts.path}{parts.query}{parts.fragment}"
@@ -108,7 +141,7 @@ def _sentinel_url(parts: SplitResult) -> SentinelUrl:
     if not all(host for host, _ in nodes) or parts.fragment or _is_cut(parts):
         raise _no_sentinel("names no sentinel where one belongs")
     if not service:
-        raise _no_sentinel("does not say which master the sentinels shall name")
+        raise _no_sentinel("does not name the master")
     if database and not database.isdecimal():
         raise _no_sentinel("must end with a database number, or with the name of the master")
     options = parse_qsl(parts.query)
@@ -120,12 +153,11 @@ def _sentinel_url(parts: SplitResult) -> SentinelUrl:
 
 
 def _is_cut(parts: SplitResult) -> bool:
-    """Tell whether path or query hold the rest of a login; behind `=` an `@` may be an option's own."""
+    # The rest of a login in the path or the query; behind `=` an `@` may belong to an option.
     return "@" in parts.path or "@" in parts.query.partition("=")[0]
 
 
 def _node(text: str) -> tuple[str, int]:
-    """Read one host, in brackets where it is an address with colons."""
     try:
         parts = urlsplit(f"//{text}")
         port = parts.port
@@ -136,19 +168,27 @@ def _node(text: str) -> tuple[str, int]:
     return unquote(parts.hostname or ""), port or _SENTINEL_PORT
 
 
+def _check_options(parts: SplitResult) -> None:
+    # Options that the driver accepts, and that then fail at each connection or at the first reply, are refused.
+    forms = dict(_OPTIONS)
+    if parts.scheme.startswith("rediss"):
+        forms |= _TLS_OPTIONS
+    if parts.scheme in _SENTINELS:
+        forms |= dict.fromkeys(_SENTINEL_OPTIONS, _ANY)
+    if parts.scheme == "unix":
+        forms = {name: form for name, form in forms.items() if name not in _NETWORK_OPTIONS}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        form = forms.get(name)
+        if form is not None and re.fullmatch(form, value, re.DOTALL):
+            continue
+        fix = f"remove it; allowed are {', '.join(sorted(forms))}"
+        if name in _TLS_OPTIONS and form is None:
+            fix = "TLS needs rediss://"
+        elif form is not None or name in _REASONS:
+            fix = f"{_REASONS.get(name, 'its value is wrong')}; correct or remove it"
+        known = name if form is not None or name in _REASONS or name in _TLS_OPTIONS else "behind the ?"
+        raise ConfigurationError(f"redis_url has an option that cannot be used, {known}: {fix}")
+
+
 def _no_sentinel(what: str) -> ConfigurationError:
     return ConfigurationError(f"redis_url {what}: {_SENTINEL_FORM}; {_QUOTING}")
-
-
-def _check_socket(parts: SplitResult) -> None:
-    if not parts.path.strip("/"):
-        raise ConfigurationError("redis_url names no socket: unix:///path/to/socket")
-
-
-def _check_server(parts: SplitResult, port: int | None) -> None:
-    if not parts.hostname or port == 0 or parts.fragment or _is_cut(parts):
-        raise ConfigurationError(f"redis_url has no valid host and port: {_FORM}; {_QUOTING}")
-    # The driver takes what it cannot read as a number for database 0, and traces would go astray.
-    database = parts.path.strip("/")
-    if database and not database.isdecimal():
-        raise ConfigurationError(f"the path of redis_url must be a database number: {_FORM}; {_QUOTING}")

@@ -31,8 +31,8 @@ def drop(  # noqa: PLR0917 - read as one sentence
         "page",
         f"faithfulness/faithfulness of support-bot in prod fell from {share_before} to {share_now}",
         f"In the last 1h {now}; in the 3d before, {before}. With 99% confidence the fall is at least {least} "
-        f"percentage points. Since 1970-01-01 {since} +0000 UTC. It is the same {SAME}: what changed are the answers, "
-        f"or what is asked. {OPEN}",
+        f"percentage points. Since 1970-01-01 {since} +0000 UTC. It is the same {SAME}: the answers have changed, or "
+        f"the questions. {OPEN}",
         "faithfulness",
     )
 

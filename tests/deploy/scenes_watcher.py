@@ -11,6 +11,7 @@ CIRCUIT = "TraceJudgeJudgeCircuitOpen"
 SLOW = "TraceJudgeJudgeSlow"
 LATE = "TraceJudgeScoresLate"
 STREAM = "TraceJudgeStreamNearlyFull"
+MEMORY = "TraceJudgeRedisNearlyFull"
 CUT_OFF = "TraceJudgeTracesCutOff"
 DEAD = "TraceJudgeDeadLettersGrowing"
 DROPS = "TraceJudgeProducerDrops"
@@ -20,7 +21,7 @@ DROPPED = "TraceJudgeExportDropped"
 ABSENT = "TraceJudgeMetricsAbsent"
 CHANGED = "TraceJudgeJudgeChanged"
 COUNTED = (NO_VERDICTS, STOPPED, UNSCORED, SLOW, LATE, CUT_OFF, DROPS, DROPPED, CHANGED)
-ALL = (*COUNTED, CIRCUIT, STREAM, DEAD, NOT_READY, BEHIND, ABSENT)
+ALL = (*COUNTED, CIRCUIT, STREAM, MEMORY, DEAD, NOT_READY, BEHIND, ABSENT)
 
 SERIES = {
     "service": SERVICE,
@@ -70,6 +71,7 @@ def pipeline(minutes: int, each: float) -> World:
         world.counter("tracejudge_export_dropped_total", Minutes(minutes), exporter=exporter, reason="unreadable")
         world.gauge("tracejudge_outbox_lag", f"40x{minutes}", exporter=exporter)
     world.gauge("tracejudge_stream_lag", f"120x{minutes}").gauge("tracejudge_stream_capacity", f"200000x{minutes}")
+    world.gauge("tracejudge_redis_used_bytes", f"1000x{minutes}").gauge("tracejudge_redis_max_bytes", f"2000x{minutes}")
     world.gauge("tracejudge_dead_letters", f"500x{minutes}")
     return world.gauge("tracejudge_judge_circuit_open", f"0x{minutes}", judge_model=MODEL)
 
@@ -78,10 +80,10 @@ def no_verdicts(count: int, last: str = "") -> dict[str, list[Fires]]:
     return watcher(
         NO_VERDICTS,
         "page",
-        "No verdicts on support-bot though its traces arrive",
+        "No verdicts on support-bot although its traces arrive",
         f"{count} traces of support-bot were chosen in the last 10m, and no verdict of any outcome came.{last} Its "
-        "quality is not watched meanwhile. See `tracejudge doctor` first, then circuits, parked batches and dead "
-        "letters on the dashboard.",
+        "quality is not monitored meanwhile. Run `tracejudge doctor` first, then check circuits, parked batches and "
+        "dead letters on the dashboard.",
         opens=("service",),
         service=SERVICE,
     )
@@ -94,7 +96,7 @@ def stopped(usual: int) -> dict[str, list[Fires]]:
         "No traces from support-bot any more",
         f"None arrived in the last 30m, where {usual} are usual at this time. Either the service has no traffic, or "
         "its SDK cannot publish: look at the service's own requests, then at the warnings of its logger `tracejudge`, "
-        "and whether Redis lets it in.",
+        "and check whether Redis accepts its connection.",
         opens=("service",),
         service=SERVICE,
     )
@@ -106,8 +108,9 @@ def not_scored(share: str, reason: str) -> dict[str, list[Fires]]:
         "ticket",
         "watcher",
         f"groundedness gives no score for {share} of support-bot",
-        f"So many of its evaluations of the last 30m by gpt-4.1-mini ended without a score. Most often for `{reason}`. "
-        "They are in no share: quality is judged by the rest alone. `tracejudge tail` shows each with its reason.",
+        f"This share of its evaluations of the last 30m by gpt-4.1-mini ended without a score. Most often for "
+        f"`{reason}`. They are part of no share: quality is measured from the rest alone. `tracejudge tail` shows "
+        "each with its reason.",
         dashboard="quality",
         opens=("service", "environment", "judge"),
         service=SERVICE,
@@ -121,10 +124,10 @@ def circuit() -> dict[str, list[Fires]]:
     return watcher(
         CIRCUIT,
         "ticket",
-        "Judge model gpt-4.1-mini fails and is left alone",
-        "Its circuit has been open for 5m and more. What it was to judge is parked, and given up after "
-        "`give_up_after` (6 h); what it would tell of quality is not seen. `tracejudge doctor` asks its endpoint; mend "
-        "key, quota or address, then it goes on by itself.",
+        "Judge model gpt-4.1-mini fails, and its circuit is open",
+        "The circuit has been open for 5m or longer. Its evaluations are parked, and given up after "
+        "`give_up_after` (6 h); meanwhile it reports nothing about quality. `tracejudge doctor` sends a request to "
+        "its endpoint; fix the key, quota or address, and judging resumes by itself.",
         judge_model=MODEL,
     )
 
@@ -134,8 +137,8 @@ def slow(took: str) -> dict[str, list[Fires]]:
         SLOW,
         "ticket",
         f"Requests to gpt-4.1-mini take {took}",
-        "One in twenty of the last 15m took longer than that; 30 s is the bound. Scores come late, and what waits "
-        "grows. See concurrency and limits on the dashboard, then the provider's status.",
+        "This is the 95th percentile of the last 15m; the bound is 30 s. Scores are late, and the backlog grows. "
+        "Check concurrency and limits on the dashboard, then the provider's status.",
         judge_model=MODEL,
     )
 
@@ -144,9 +147,9 @@ def late(age: str) -> dict[str, list[Fires]]:
     return watcher(
         LATE,
         "ticket",
-        f"Scores of support-bot are {age} old when they come",
-        "One in twenty of the last 30m was older than that; 900 s is the bound. What the quality alerts tell is as "
-        "late. Look where it waits: stream, batches or judge model, in this order.",
+        f"Scores of support-bot are {age} old when they arrive",
+        "This is the 95th percentile of the last 30m; the bound is 900 s. Quality alerts are as late. Check where "
+        "evaluations wait: stream, batches or judge model, in this order.",
         opens=("service",),
         service=SERVICE,
     )
@@ -156,10 +159,27 @@ def nearly_full(share: str, waiting: int) -> dict[str, list[Fires]]:
     return watcher(
         STREAM,
         "page",
-        f"The stream of traces is {share} full of unread ones",
-        f"{waiting} traces wait, and 200000 have room; then the oldest are cut off unread, and are lost. Look at the "
-        "ingest role and at what waits behind it; more workers help when they are busy, a larger `max_stream` or "
-        "`max_stream_bytes` buys time.",
+        f"Unread traces fill {share} of the stream",
+        f"{waiting} traces are unread, and the capacity is 200000; beyond it the oldest are cut off unread and lost. "
+        "Check the ingest role and the stages behind it; more workers help when the workers are busy, a larger "
+        "`max_stream` or `max_stream_bytes` gains time.",
+    )
+
+
+def redis_memory(used: str, most: str) -> World:
+    """What Redis uses and may use, as a worker tells it."""
+    world = World().gauge("tracejudge_redis_used_bytes", used)
+    return world.gauge("tracejudge_redis_max_bytes", most)
+
+
+def memory(share: str, used_mib: int) -> dict[str, list[Fires]]:
+    return watcher(
+        MEMORY,
+        "page",
+        f"Redis uses {share} of its memory",
+        f"{used_mib} of 8192 MiB are used. At `maxmemory` Redis refuses writes: services drop what their buffers "
+        "cannot hold, and nothing is judged. Raise maxmemory, or lower the cap of the largest part, which "
+        "`tracejudge_stored_bytes` shows.",
     )
 
 
@@ -169,7 +189,7 @@ def cut_off(count: int) -> dict[str, list[Fires]]:
         "ticket",
         f"{count} traces were cut off unread",
         "The stream's cap of count, bytes or age removed them in the last 30m before a worker read them. They are "
-        "lost. Look why ingest was behind; raise `max_stream_bytes` or `retention` if it was a burst.",
+        "lost. Find out why ingest was behind; raise `max_stream_bytes` or `retention` if it was a burst.",
     )
 
 
@@ -177,9 +197,9 @@ def dead(more: int, now: int) -> dict[str, list[Fires]]:
     return watcher(
         DEAD,
         "ticket",
-        f"{more} evaluations more were given up in 1h",
+        f"{more} more evaluations were given up in 1h",
         f"There are {now} dead letters now. They have no score and count as unscored. `tracejudge dead list` names "
-        "their reasons; when the cause is mended, `tracejudge dead retry`.",
+        "their reasons; after fixing the cause, run `tracejudge dead retry`.",
     )
 
 
@@ -188,15 +208,15 @@ def drops(share: str) -> dict[str, list[Fires]]:
         DROPS,
         "ticket",
         f"The SDK in support-bot drops {share} of its traces",
-        "So many of what it published in the last 30m never reached Redis. They are lost, and shares rest on the "
-        "rest. The reasons are on the dashboard: `buffer_full` means that Redis is slow or away for it, `too_large` "
-        "that its traces are.",
+        "This share of the traces it published in the last 30m never reached Redis. They are lost, and quality is "
+        "measured from the rest. The reasons are on the dashboard: `buffer_full` means that Redis is slow or "
+        "unreachable, `too_large` that traces exceed the limit.",
         opens=("service",),
         service=SERVICE,
     )
 
 
-LOOK = "`/readyz` of a worker says which thread stands still, and what for; `tracejudge doctor` looks at the rest."
+LOOK = "`/readyz` of a worker names the blocked thread and the cause; `tracejudge doctor` checks the rest."
 
 
 def nobody_ready(role: str, workers: int) -> dict[str, list[Fires]]:
@@ -204,7 +224,8 @@ def nobody_ready(role: str, workers: int) -> dict[str, list[Fires]]:
         NOT_READY,
         "page",
         f"No worker is ready in the role {role}",
-        f"None of those seen makes progress in it ({workers} in all), so nobody does this work. {LOOK}",
+        f"None of the scraped workers with this role makes progress ({workers} in all), so this work is not done. "
+        f"{LOOK}",
         role=role,
     )
 
@@ -214,8 +235,8 @@ def behind(lag: int) -> dict[str, list[Fires]]:
         BEHIND,
         "ticket",
         f"Exporter otel is {lag} verdicts behind",
-        "It was never closer in the last 15m. Past `max_outbox` the oldest are cut off for it. `/readyz` of the "
-        "worker says what it waits for; see whether its receiver answers.",
+        "Its lag was never smaller in the last 15m. Beyond `max_outbox` the oldest verdicts are cut off unsent. "
+        "`/readyz` of the worker shows why it is blocked; check whether its receiver answers.",
         exporter="otel",
     )
 
@@ -226,7 +247,7 @@ def lost(count: int, reason: str) -> dict[str, list[Fires]]:
         "ticket",
         f"Exporter otel lost {count} verdicts: {reason}",
         "They were not delivered in the last 1h and will not be. `cut_off` means that the outbox was full before they "
-        "were sent; any other reason is what the receiver said. The ledger and the other exporters have them.",
+        "were sent; any other reason is the receiver's answer. The ledger and the other exporters have them.",
         exporter="otel",
         reason=reason,
     )
@@ -235,16 +256,16 @@ def lost(count: int, reason: str) -> dict[str, list[Fires]]:
 UNSEEN = watcher(
     ABSENT,
     "page",
-    "Prometheus sees no worker of TraceJudge",
-    "No worker is scraped, so neither quality nor the watcher is seen, and every other alert is silent. Look at "
-    "Prometheus' page of targets: is one listed, and what does its scrape say? Then whether workers run.",
+    "Prometheus scrapes no TraceJudge worker",
+    "So neither quality nor the watcher itself is monitored, and every other alert is silent. Check Prometheus' "
+    "targets page for the workers and their scrape errors, then whether workers run.",
 )
 ONE_UNSEEN = watcher(
     ABSENT,
     "ticket",
     "Worker b is not scraped",
-    "Prometheus does not reach it, while it sees others. What only this worker does is not seen. Look at the page of "
-    "targets for the error, then whether the worker runs.",
+    "Prometheus scrapes other workers but not this one, so its metrics are missing. Check the targets page for the "
+    "error, then whether the worker runs.",
     job="tracejudge",
     instance="b",
 )
@@ -257,7 +278,8 @@ def changed(version: str, model: str) -> dict[str, list[Fires]]:
         "info",
         f"groundedness judges support-bot in version {version} by {model} now",
         "Its first verdicts came within the last 1h. It was version 1a2b3c4d by gpt-4.1-mini. A step in its graphs at "
-        "this moment is the judge and not the service; drops are compared within a version only, and begin anew.",
+        "this moment comes from the judge, not from the service; drops are compared within one version only, so their "
+        "baseline begins anew.",
         dashboard="quality",
         opens=("service", "environment", "judge"),
         **{**SERIES, "version": version, "judge_model": model},
@@ -417,6 +439,13 @@ SCENES = [
         "stream not measured yet",
         World().gauge("tracejudge_stream_lag", "0x30").gauge("tracejudge_stream_capacity", "0x30"),
     ).at(15, no_traffic=[STREAM]),
+    Scene("redis fills", redis_memory(f"{2**32}x10 {7680 * 2**20}x20", f"{2**33}x30"))
+    .at(11, not_yet=[MEMORY])
+    .at(15, memory("93.75%", 7680), fires=[MEMORY]),
+    Scene("redis is full", redis_memory(f"{2**33}x30", f"{2**33}x30")).at(
+        15, memory("100%", 8192), all_failed=[MEMORY]
+    ),
+    Scene("redis without a bound", redis_memory(f"{2**33}x30", "0x30")).at(15, no_traffic=[MEMORY]),
     Scene("cut off", World().counter("tracejudge_cut_off_total", Minutes(60), Minutes(1, 50), Minutes(40)))
     .at(59, not_yet=[CUT_OFF])
     .at(62, cut_off(50), fires=[CUT_OFF])
@@ -474,7 +503,7 @@ SCENES = [
             NOT_READY,
             "ticket",
             "1 worker is not ready in the role judge",
-            f"Others do the work meanwhile, with less room. {LOOK}",
+            f"Other workers do the work meanwhile, with less capacity. {LOOK}",
             role="judge",
         ),
         fires_ticket=[NOT_READY],
@@ -487,8 +516,8 @@ SCENES = [
             NOT_READY,
             "page",
             "No worker is ready in the role ingest",
-            "One had it within the last 1h, and those that are seen now have other roles, so nobody does this work. "
-            f"{LOOK}",
+            "A worker had this role within the last 1h, and the workers scraped now have other roles, so this work is "
+            f"not done. {LOOK}",
             role="ingest",
         ),
         gone=[NOT_READY],

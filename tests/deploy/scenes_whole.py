@@ -37,7 +37,8 @@ NEW_VERSION = fires(
     "info",
     "faithfulness judges support-bot in version 99999999 by gpt-4.1-mini now",
     "Its first verdicts came within the last 1h. It was version 1a2b3c4d by gpt-4.1-mini. A step in its graphs at this "
-    "moment is the judge and not the service; drops are compared within a version only, and begin anew.",
+    "moment comes from the judge, not from the service; drops are compared within one version only, so their baseline "
+    "begins anew.",
     dashboard="quality",
     opens=("service", "environment", "judge"),
     service=SERVICE,

@@ -16,14 +16,14 @@ from alertmanager_run import listening_url
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from support.processes import wait_until
 
-from deploy.files import write
-from deploy.generators.table import load
-from deploy.generators.write import generate
-from judges.verdict import Score, Verdict
-from worker.export.outbox import OutboxEntry
-from worker.export.prometheus import Scorekeeper
-from worker.metrics import Metrics
-from worker.settings import Settings
+from deploy.generated import write
+from deploy.rules import generate
+from deploy.rules.table import load
+from judges.core.verdict import Score, Verdict
+from worker.config.settings import Settings
+from worker.export.consumer import OutboxEntry
+from worker.export.prometheus import VerdictCounter
+from worker.telemetry.metrics import Metrics
 
 __all__ = ["FINDING_S", "SCALE", "Prometheus", "Traffic", "prometheus", "serve", "started"]
 
@@ -44,7 +44,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self.metrics = Metrics(Settings())
-        self._scorekeeper = Scorekeeper(Settings(), self.metrics)
+        self._counter = VerdictCounter(Settings(), self.metrics)
         self._numbers = count()
         self._pages = count()
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class Traffic:
             return generate_latest(self.metrics.registry)
 
     def _count(self) -> None:
-        self._scorekeeper.count(*(OutboxEntry("1-1", "j", verdict) for verdict in self._verdicts()))
+        self._counter.count(*(OutboxEntry("1-1", "j", verdict) for verdict in self._verdicts()))
         self._ingest()
         self._judge()
         self._gauges()
@@ -117,12 +117,20 @@ class Traffic:
         metrics.producer_dropped.labels("shop", "buffer_full").inc()
         metrics.cut_off.inc()
         metrics.unknown_fields.labels("shop").inc()
+        metrics.fields_left_out.labels("shop", "ended_at").inc()
         metrics.shed.labels(AWAY).inc()
         metrics.late_feedback.labels("pulled").inc()
         metrics.sampling_ratio.labels("shop").set(0.25)
 
     def _judge(self) -> None:
         metrics = self.metrics
+        metrics.reply_invalid.labels(MODEL, "usage").inc()
+        metrics.export_answers_ignored.labels("otel").inc()
+        for what in ("traces", "outbox", "batches", "dead_letters"):
+            metrics.stored_bytes.labels(what).set(2**20)
+            metrics.stored_max_bytes.labels(what).set(2**30)
+        metrics.redis_used_bytes.set(2**22)
+        metrics.redis_max_bytes.set(2**30)
         for status in ("ok", "timeout"):
             metrics.request_duration.labels(MODEL, status).observe(0.7)
         for judge in ("safety", "groundedness", "facts_grounding"):

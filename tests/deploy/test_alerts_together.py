@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 from promtool_run import Case, Moment, run_scenes
 from scenes_whole import SCENES
+from support.cases import each_case
+
+pytestmark = pytest.mark.slow("promtool plays whole days")
 
 CASES = [case for scene in SCENES for case in scene.cases]
 
@@ -15,7 +18,7 @@ def failures(promtool: str, rules: Path, tmp_path_factory: pytest.TempPathFactor
     return run_scenes(promtool, files, SCENES, tmp_path_factory.mktemp("whole"))
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@each_case("case", CASES, ids=[case.name for case in CASES])
 def test_alert(case: Case, failures: dict[Moment, str]) -> None:
     """It fires as the scene says, with these labels and annotations, and no other alert does."""
     said = failures.get(Moment(case.scene.name, case.minute))

@@ -14,9 +14,9 @@ from redis import Redis
 from support.redis_kinds import TunedRedis
 
 from worker.cli import verbs
-from worker.configuration import load
+from worker.config.loading import load
+from worker.config.settings import Settings
 from worker.embedded import find_servers
-from worker.settings import Settings
 
 OWN = {"worker", "inbox", "traffic"}
 # Where each service listens inside the network: what the images do by default, and what the files here say.

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,19 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from queries import dashboards, panels
+from support.cases import each_case
 
-from deploy.dashboards.__main__ import main
-from deploy.dashboards.firing import Marks
-from deploy.dashboards.write import FOLDER, generate
-from deploy.files import differences, write
-from deploy.generators.table import load
-from deploy.generators.write import RULES
+from deploy import rules
+from deploy.__main__ import main
+from deploy.dashboards import FOLDER, generate
+from deploy.dashboards.quality import Marks
+from deploy.generated import differences, write
+from deploy.rules import FOLDER as RULES
+from deploy.rules.table import load
 
 ALL = [pytest.param(each, id=uid) for uid, each in dashboards().items()]
-PANELS = [
-    pytest.param(panel, id=f"{uid}:{panel['title']}") for uid, each in dashboards().items() for panel in panels(each)
-]
+PANELS = {f"{uid}: {panel['title']}": panel for uid, each in dashboards().items() for panel in panels(each)}
+each_panel = each_case("panel", PANELS.values(), ids=PANELS)
 TITLES = {
     "tracejudge-quality": "TraceJudge / Quality",
     "tracejudge-pipeline": "TraceJudge / Pipeline",
@@ -35,6 +37,7 @@ UNITS = {
     "currencyUSD",
     "dateTimeFromNow",
     "none",
+    "bytes",
     "percentunit",
     "reqps",
     "s",
@@ -46,9 +49,12 @@ FEWEST_WORDS = 4
 PROVISIONING = FOLDER.parent / "provisioning"
 
 
-def alert_names() -> set[str]:
+@cache
+def alert_names() -> frozenset[str]:
     files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in RULES.glob("*.yaml")]
-    return {rule["alert"] for file in files for group in file["groups"] for rule in group["rules"] if "alert" in rule}
+    return frozenset(
+        rule["alert"] for file in files for group in file["groups"] for rule in group["rules"] if "alert" in rule
+    )
 
 
 def runbooks_of(panel: dict[str, Any]) -> set[str]:
@@ -69,20 +75,23 @@ def test_addresses_are_those_that_alerts_open() -> None:
 
 
 def test_check_shows_what_differs_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, {**generate(), "old.json": "{}\n"})
+    folder = tmp_path / "grafana" / "dashboards"
+    write(folder, {**generate(), "old.json": "{}\n"})
+    write(tmp_path / "prometheus" / "rules", rules.generate())
 
     assert main(["--check", "--into", str(tmp_path)]) == 1
 
     assert "old.json" in capsys.readouterr().out
-    assert (tmp_path / "old.json").exists()
+    assert (folder / "old.json").exists()
 
 
 def test_writing_removes_what_is_made_no_more(tmp_path: Path) -> None:
-    write(tmp_path, {"old.json": "{}\n"})
+    folder = tmp_path / "grafana" / "dashboards"
+    write(folder, {"old.json": "{}\n"})
 
     assert main(["--into", str(tmp_path)]) == 0
 
-    assert {path.name for path in tmp_path.iterdir()} == set(generate())
+    assert {path.name for path in folder.iterdir()} == set(generate())
     assert main(["--check", "--into", str(tmp_path)]) == 0
 
 
@@ -104,14 +113,14 @@ def test_marks_stand_at_their_time(dashboard: dict[str, Any]) -> None:
     assert [mark["useValueForTime"] for mark in dashboard["annotations"]["list"] if mark["useValueForTime"]] == []
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@each_panel
 def test_repeated_panels_keep_their_width(panel: dict[str, Any]) -> None:
     """Without a number Grafana puts four beside each other, too narrow to be read."""
     if "repeat" in panel:
         assert (panel["repeatDirection"], panel["maxPerRow"] * panel["gridPos"]["w"]) == ("h", 24)
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@each_panel
 def test_windows_of_raw_samples_are_not_asked_for_at_every_pixel(panel: dict[str, Any]) -> None:
     """Those of recorded series may be: each point of these is one sample."""
     for target in panel["targets"]:
@@ -157,7 +166,7 @@ def test_links_lead_to_the_other_dashboards(dashboard: dict[str, Any]) -> None:
     assert all(link["includeVars"] and link["keepTime"] for link in dashboard["links"])
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@each_panel
 def test_a_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
     sentence = panel["description"].split("\n\n")[0]
     defaults = panel["fieldConfig"]["defaults"]
@@ -171,7 +180,7 @@ def test_a_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
     assert defaults["thresholds"]["steps"][0]["value"] is None
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@each_panel
 def test_a_panel_is_of_grafana_itself_and_asks_the_chosen_prometheus(panel: dict[str, Any]) -> None:
     assert panel["type"] in CORE_PANELS
     assert panel["datasource"] == DATA_SOURCE
@@ -179,13 +188,13 @@ def test_a_panel_is_of_grafana_itself_and_asks_the_chosen_prometheus(panel: dict
     assert [target["refId"] for target in panel["targets"]] == list("ABCDEFGHIJ"[: len(panel["targets"])])
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@each_panel
 def test_lines_have_names(panel: dict[str, Any]) -> None:
     if panel["type"] in {"timeseries", "state-timeline", "bargauge"}:
         assert [target["legendFormat"] for target in panel["targets"] if target["legendFormat"] == "__auto"] == []
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@each_panel
 def test_runbooks_are_of_alerts_that_exist(panel: dict[str, Any]) -> None:
     assert runbooks_of(panel) <= alert_names()
 

@@ -3,12 +3,11 @@
 from itertools import chain
 
 import pytest
-from prometheus_client.metrics import MetricWrapperBase
 from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressions, selectors
+from support.cases import each_case
 
-from deploy.generators.write import RULES
-from worker.metrics import Metrics
-from worker.settings import Settings
+from deploy.rules import FOLDER as RULES
+from worker.telemetry.metrics import METRICS
 
 UNUSED: dict[str, str] = {}
 """Metrics that neither a rule nor a dashboard asks for, and why."""
@@ -20,12 +19,7 @@ EVERYTHING = {"service", "environment", "judge", "metric", "judge_model"}
 
 def declared() -> dict[str, set[str]]:
     """Give the labels of each metric, by the name that samples bear."""
-    found = {}
-    for metric in vars(Metrics(Settings())).values():
-        if isinstance(metric, MetricWrapperBase):
-            name = metric._name + ("_total" if metric._type == "counter" else "")
-            found[name] = set(metric._labelnames)
-    return found
+    return {metric.full_name: set(metric.labels) for metric in METRICS.values()}
 
 
 def bare(name: str) -> str:
@@ -66,7 +60,7 @@ def test_what_is_asked_for_exists(window: str) -> None:
     assert {bare(name) for expr in rule_expressions(RULES).values() for name in named_metrics(expr)} - known == set()
 
 
-@pytest.mark.parametrize("query", asked(), ids=lambda query: f"{query.dashboard}:{query.where}:{query.ref}")
+@each_case("query", asked(), ids=lambda query: f"{query.dashboard}:{query.where}:{query.ref}")
 def test_queries_are_bound_by_the_variables_of_their_dashboard(query: Asked) -> None:
     variables = {each["name"] for each in dashboards()[query.dashboard]["templating"]["list"]}
     if query.where.startswith("variable "):

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from queries import Asked, asked, dashboards, fill, panels
 from scraped import FINDING_S, MODEL, PANEL, PANEL_REASON, Prometheus, Traffic, prometheus, serve
+from support.cases import each_case
+
+pytestmark = pytest.mark.slow("a Prometheus that scrapes until every query finds something")
 
 FOUND_NOTHING: Mapping[tuple[str, str, str], str] = {
     ("tracejudge-quality", "Every series", "F"): "a fall needs a baseline of the time before the window",
@@ -66,7 +69,7 @@ def _key(query: Asked) -> tuple[str, str, str]:
     return query.dashboard, query.where, query.ref
 
 
-@pytest.mark.parametrize("query", asked(), ids=lambda query: f"{query.dashboard}:{query.where}:{query.ref}")
+@each_case("query", asked(), ids=lambda query: f"{query.dashboard}:{query.where}:{query.ref}")
 def test_a_query_finds_something(query: Asked, answers: Mapping[Asked, Any]) -> None:
     assert answers[query] or _key(query) in FOUND_NOTHING
 

@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 from dockerfile import Image, Instruction, build, is_ignored, read
+from support.cases import each_case
 from support.processes import free_port, wait_until
 from support.scrape import scrape
 
 from worker.cli import verbs
-from worker.settings import Settings
+from worker.config.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "Dockerfile"
@@ -101,11 +102,11 @@ def test_no_secret_and_no_file_from_elsewhere_comes_in() -> None:
     assert not [name for name in variables() if re.search("KEY|TOKEN|SECRET|PASSWORD", name)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "ignored"),
     [
-        ("worker/settings.py", False),
-        ("worker/scripts/shared/batches.lua", False),
+        ("worker/config/settings.py", False),
+        ("worker/storage/scripts/leases.lua", False),
         ("producers/tracejudge/py.typed", False),
         ("judges/samples/agents/trip-agent.jsonl", False),
         ("constraints.txt", False),
@@ -190,6 +191,7 @@ def written(image: Image) -> dict[str, float]:
     return {str(path): path.lstat().st_mtime for path in outside if path != image.root / "tmp"}
 
 
+@pytest.mark.slow("installs the image")
 @pytest.mark.timeout(BUILD_TIMEOUT_S)
 def test_the_image_holds_the_application_and_no_tools(image: Image) -> None:
     script = (
@@ -204,6 +206,7 @@ def test_the_image_holds_the_application_and_no_tools(image: Image) -> None:
     assert not {name.split("==")[0] for name in installed} & {"pip", "hatchling", "pytest", "mypy"}
 
 
+@pytest.mark.slow("installs the image")
 @pytest.mark.timeout(BUILD_TIMEOUT_S)
 def test_the_entrypoint_is_the_command_line(image: Image) -> None:
     entrypoint = image.last["ENTRYPOINT"].words
@@ -212,6 +215,7 @@ def test_the_entrypoint_is_the_command_line(image: Image) -> None:
     assert (status, "--roles" in said) == (0, True)
 
 
+@pytest.mark.slow("installs the image")
 @pytest.mark.timeout(BUILD_TIMEOUT_S)
 def test_the_worker_judges_and_writes_nothing_outside_tmp(
     image: Image, redis_url: str, prefix: str, tmp_path: Path

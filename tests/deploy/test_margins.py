@@ -7,9 +7,9 @@ from promtool_run import Scene, run_groups, run_scenes
 from scenes_quality import DROP, FAST
 from worlds import Mix, World
 
-from deploy.files import write
-from deploy.generators.table import Objective, load
-from deploy.generators.write import generate
+from deploy.generated import write
+from deploy.rules import generate
+from deploy.rules.table import Objective, load
 
 
 def test_margin_of_a_row(promtool: str, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from figures import Z_OF_FALLS, least_fall, share
 from promtool_run import run_groups
 from worlds import LONG_AGO, Minutes, Mix, World
 
+pytestmark = pytest.mark.slow("promtool, once a case")
+
 DELTA = 1e-6
 
 

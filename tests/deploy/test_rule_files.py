@@ -11,18 +11,19 @@ import scenes_quality
 import scenes_watcher
 import scenes_whole
 from compose_file import mounts, ports, services
-from prometheus_client import Counter, Gauge, Histogram
 from promtool_run import alert_names, every_rule
 from queries import dashboards
+from support.cases import each_case
 
-from deploy.files import differences, write
-from deploy.generators.__main__ import main
-from deploy.generators.promql import RATED
-from deploy.generators.table import load
-from deploy.generators.write import RULES, generate
-from judges.catalog import catalogue
-from worker.metrics import SERIES, Metrics
-from worker.settings import Settings
+from deploy.__main__ import main
+from deploy.dashboards import generate as generate_dashboards
+from deploy.generated import differences, write
+from deploy.rules import FOLDER as RULES
+from deploy.rules import generate
+from deploy.rules.promql import RATED
+from deploy.rules.table import load
+from judges.registry import catalogue
+from worker.telemetry.metrics import METRICS, SERIES
 
 FILES = sorted(RULES.glob("*.yaml"))
 ALERTS = alert_names(FILES)
@@ -31,15 +32,13 @@ RATIOS = {
     *scenes_quality.BURNS,
     *(scenes_quality.DROP, scenes_quality.FAILURE, scenes_quality.FAILURES),
     *(scenes_watcher.NO_VERDICTS, scenes_watcher.UNSCORED, scenes_watcher.SLOW, scenes_watcher.LATE),
-    *(scenes_watcher.STREAM, scenes_watcher.DROPS),
+    *(scenes_watcher.STREAM, scenes_watcher.MEMORY, scenes_watcher.DROPS),
 }
 TESTED = [
     case for part in (scenes_quality, scenes_watcher, scenes_whole) for scene in part.SCENES for case in scene.cases
 ]
 NAMES = {*scenes_quality.ALL, *scenes_watcher.ALL}
-each_alert = pytest.mark.parametrize(
-    "rule", [rule for rule in every_rule(FILES) if "alert" in rule], ids=lambda rule: rule["alert"]
-)
+each_alert = each_case("rule", [rule for rule in every_rule(FILES) if "alert" in rule], ids=lambda rule: rule["alert"])
 
 
 def test_committed_as_generated() -> None:
@@ -48,11 +47,14 @@ def test_committed_as_generated() -> None:
 
 
 def test_check_tells_of_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that differs and one that is made no more both count; writing mends both."""
-    (tmp_path / "old.yaml").write_text("groups: []\n")
+    """A changed file and an obsolete one both count; writing fixes both."""
+    folder = tmp_path / "prometheus" / "rules"
+    folder.mkdir(parents=True)
+    (folder / "old.yaml").write_text("groups: []\n")
+    write(tmp_path / "grafana" / "dashboards", generate_dashboards())
     assert main(["--check", "--into", str(tmp_path)]) == 1
     assert "make generate" in capsys.readouterr().out
-    assert set(write(tmp_path, generate())) == {"old.yaml", *(path.name for path in FILES)}
+    assert set(write(folder, generate())) == {"old.yaml", *(path.name for path in FILES)}
     assert main(["--check", "--into", str(tmp_path)]) == 0
 
 
@@ -89,7 +91,7 @@ def test_alerts_are_the_known_ones() -> None:
     assert set(ALERTS) == NAMES
 
 
-@pytest.mark.parametrize("alert", ALERTS)
+@each_case("alert", ALERTS)
 def test_alert_has_a_test_of_each_kind(alert: str) -> None:
     wanted = KINDS | ({"all_failed", "no_traffic"} if alert in RATIOS else set())
     assert wanted <= {case.kind for case in TESTED if case.alert == alert}
@@ -148,13 +150,7 @@ def test_rules_use_only_metrics_that_exist() -> None:
 
 def exported() -> list[str]:
     """Name every time series of the worker."""
-    names = []
-    for metric in vars(Metrics(Settings())).values():
-        if isinstance(metric, Counter | Gauge | Histogram):
-            (family,) = metric.describe()
-            suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
-            names += [family.name + suffix for suffix in suffixes]
-    return names
+    return [name for metric in METRICS.values() for name in metric.samples]
 
 
 def test_recorded_names_are_unique_but_for_rows() -> None:

@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pytest
 import yaml
 from promtool_run import alert_names, every_rule
 from queries import dashboards, named_metrics
 from runbook_pages import FOLDER, HEADINGS, Page, alerts_in, pages
+from support.cases import each_case
 
 import tracejudge
-from deploy.generators.promql import RATED
-from deploy.generators.table import PATH as TABLE
-from deploy.generators.write import RULES
-from worker.books import Account
-from worker.cli import _cli
-from worker.metrics import OUTCOMES, Metrics
-from worker.settings import Settings
+from deploy.rules import FOLDER as RULES
+from deploy.rules.promql import RATED
+from deploy.rules.table import PATH as TABLE
+from worker.accounting import Account
+from worker.cli import cli
+from worker.config.settings import Settings
+from worker.telemetry.metrics import METRICS, OUTCOMES
 
 ROOT = FOLDER.parents[1]
 FILES = sorted(RULES.glob("*.yaml"))
@@ -32,7 +32,7 @@ ALERTS = alert_names(FILES)
 PAGES = pages()
 INDEX = Page(FOLDER / "README.md")
 EVERYWHERE = [*PAGES, INDEX]
-LABELS = {*RATED, "outcome", "reason", "status", "role", "exporter", "rule", "direction", "le"}
+LABELS = {*RATED, "outcome", "reason", "status", "role", "exporter", "rule", "direction", "le", "what"}
 PROMETHEUS = {"ALERTS", "alertname", "alertstate", "component", "instance", "job", "severity"}
 WORDS_OF_PROMQL = {
     "by",
@@ -51,8 +51,8 @@ MOST_LINES = 65
 EXEC = "docker compose -f deploy/compose.yaml exec worker "
 URLS = re.compile(r"curl -s http://localhost:9808/(metrics|readyz|healthz)")
 
-each_page = pytest.mark.parametrize("page", EVERYWHERE, ids=repr)
-each_alert = pytest.mark.parametrize("page", PAGES, ids=repr)
+each_page = each_case("page", EVERYWHERE, ids=repr)
+each_alert = each_case("page", PAGES, ids=repr)
 
 
 def test_one_page_for_each_alert() -> None:
@@ -95,10 +95,10 @@ def test_commands_can_be_given(page: Page) -> None:
 
 
 def parse(words: list[str]) -> None:
-    command: click.Command = _cli
+    command: click.Command = cli
     name = "tracejudge"
     # Below a context of the whole: a command keeps the help option of the first context that it gets.
-    context = click.Context(_cli, info_name=name, help_option_names=list(_cli.context_settings["help_option_names"]))
+    context = click.Context(cli, info_name=name, help_option_names=list(cli.context_settings["help_option_names"]))
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name = words.pop(0)
         found = command.get_command(context, name)
@@ -224,10 +224,7 @@ def rules_of(page: Page) -> list[dict[str, Any]]:
 def series() -> set[str]:
     """Give every name of a series: of the worker's and of the recorded ones."""
     names = {rule["record"] for rule in every_rule(FILES) if "record" in rule}
-    for family in Metrics(Settings()).registry.collect():
-        suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
-        names |= {family.name + suffix for suffix in suffixes}
-    return names
+    return names.union({"process_start_time_seconds"}, *(metric.samples for metric in METRICS.values()))
 
 
 @cache
@@ -237,8 +234,10 @@ def vocabulary() -> set[str]:
     words |= {*Account.__struct_fields__, *tracejudge.Trace.__struct_fields__}
     for page in sorted((ROOT / "docs" / "reference").glob("*.md")):
         words |= set(re.findall(r"^\| `([a-z_]+)`", page.read_text(encoding="utf-8"), re.MULTILINE))
-    words |= set(re.findall(r'^    [A-Z_]+ = "([a-z_]+)"', code("producers/tracejudge/tally.py"), re.MULTILINE))
-    words |= set(re.findall(r'"([a-z_]+)"', code("worker/export/otel.py") + code("worker/readiness.py")))
+    words |= set(
+        re.findall(r'^    [A-Z_]+ = "([a-z_]+)"', code("producers/tracejudge/delivery/entry.py"), re.MULTILINE)
+    )
+    words |= set(re.findall(r'"([a-z_]+)"', code("worker/export/otel.py") + code("worker/telemetry/health.py")))
     keys = tomllib.loads(TABLE.read_text(encoding="utf-8"))["watcher"].values()
     return words | {key for part in keys for key in part}
 

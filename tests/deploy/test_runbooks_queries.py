@@ -8,6 +8,9 @@ import pytest
 from alertmanager_run import find_program
 from runbook_pages import FOLDER, Page, pages
 from scraped import FINDING_S, Traffic, prometheus, serve
+from support.cases import each_case
+
+pytestmark = pytest.mark.slow("a Prometheus that scrapes until every query finds something")
 
 QUERIES = [
     (page.path.stem, place, query)
@@ -39,7 +42,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, int]
     return found
 
 
-@pytest.mark.parametrize(("page", "place", "query"), QUERIES, ids=[f"{page}-{place}" for page, place, _ in QUERIES])
+@each_case(("page", "place", "query"), QUERIES, ids=[f"{page}-{place}" for page, place, _ in QUERIES])
 def test_a_query_finds_something(page: str, place: int, query: str, answers: Mapping[tuple[str, int], Any]) -> None:
     assert answers[page, place] or (page, place) in FOUND_NOTHING, query
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from support.cases import each_case
 
-from deploy.generators.__main__ import main
-from deploy.generators.table import PATH, TableError, load, seconds
+from deploy.__main__ import main
+from deploy.rules.table import PATH, TableError, load, seconds
 
 TEXT = PATH.read_text(encoding="utf-8")
 
@@ -16,7 +17,7 @@ def table(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new", "said"),
     [
         pytest.param("objective = 0.99", "objective = 0.9", "can never raise burn.fast", id="cannot fire"),
@@ -64,7 +65,7 @@ def test_a_refused_table_ends_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = table(tmp_path, TEXT.replace("objective = 0.99", "objective = 0.9", 1))
-    monkeypatch.setattr("deploy.generators.write.load", lambda: load(path))
+    monkeypatch.setattr("deploy.__main__.load", lambda: load(path))
     assert main(["--check"]) == 1
     assert "set an objective above 0.931" in capsys.readouterr().err
 

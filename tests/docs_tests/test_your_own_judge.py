@@ -10,26 +10,27 @@ from typing import Any, get_args
 
 import pytest
 from pages import Command, File, matches, mistakes, read_page, run, table, write_files
+from support.cases import each_case
 
-from judges.catalog import configured
-from judges.code import frames
-from judges.code.api import judge as mark
-from judges.combine import Combine
-from judges.defined import define
-from judges.defined.definition import _MAX_TEXT_CHARS
-from judges.defined.scales.labels import _MAX_LABEL_CHARS, _MAX_LABELS
-from judges.defined.template_documents import _MAX_DOCUMENTS
-from judges.exploration import Limits
-from judges.exploring.tool_use import MAX_CALLS
-from judges.judge import Answered
-from judges.prompt import Prompt
-from judges.verdict import REASONS
+from judges.agent.tool_use import MAX_CALLS
+from judges.agreement.combine import Combine
+from judges.core.exploration import Limits
+from judges.core.judge import Answered
+from judges.core.prompt import Prompt
+from judges.core.verdict import REASONS
+from judges.custom import define
+from judges.custom.definition import _MAX_TEXT_CHARS
+from judges.custom.label_scale import _MAX_LABEL_CHARS, _MAX_LABELS
+from judges.custom.template import _MAX_DOCUMENTS
+from judges.python import protocol as frames
+from judges.python.api import judge as mark
+from judges.registry import configured
 from tracejudge import Trace
-from worker.configuration import load
-from worker.files import MAX_BYTES
-from worker.judge_files import check, read_judge
-from worker.rule_checks import _MAX_MODELS
-from worker.settings import Settings
+from worker.config.checks import _MAX_MODELS
+from worker.config.errors import MAX_BYTES
+from worker.config.judge_files import check, read_judge
+from worker.config.loading import load
+from worker.config.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "your-own-judge.md").read_text(encoding="utf-8")
@@ -107,7 +108,7 @@ def test_the_python_of_the_page_passes_a_strict_type_check(folder: Path) -> None
 # --- what the page says ---
 
 
-@pytest.mark.parametrize(("page", "place"), re.findall(r"\]\(([\w./-]*\.md)?#([^)]+)\)", PAGE))
+@each_case(("page", "place"), re.findall(r"\]\(([\w./-]*\.md)?#([^)]+)\)", PAGE))
 def test_a_link_leads_to_a_heading(page: str, place: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8") if page else PAGE
     headings = [re.sub(r"[^\w -]", "", heading.lower()) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
@@ -164,7 +165,7 @@ def test_limits_are_those_of_the_code() -> None:
         "labels": f"2 to {_MAX_LABELS}, of up to {_MAX_LABEL_CHARS} characters",
         "whole traces: rounds, tokens": f"{limits.max_rounds} and {limits.max_tokens:,} unless the file says so",
         "whole traces: calls in one answer": f"{MAX_CALLS}",
-        "whole traces: one search by a pattern": "1 s, then the model is told",
+        "whole traces: one search by a pattern": "1 s, then the model gets an error",
         "templates about one document: documents of a trace": f"{_MAX_DOCUMENTS}",
         "code: time for one trace": f"{mark(lambda _: True).time_limit_s:g} s; up to an hour with `time_limit_s`",
         "code: what it gives": f"{frames.MAX_ANSWER_BYTES >> 10} KiB",
@@ -198,7 +199,7 @@ SAME: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("table", "change"), OTHERS.values(), ids=OTHERS.keys())
+@each_case(("table", "change"), OTHERS.values(), ids=OTHERS.keys())
 def test_what_the_page_says_makes_a_new_version(table: Mapping[str, Any], change: Mapping[str, Any]) -> None:
     assert define("mine", table).version != define("mine", {**table, **change}).version
     assert define("mine", table).version != define("other", table).version
@@ -225,7 +226,7 @@ def test_a_judge_in_code_changes_with_its_file_alone(tmp_path: Path) -> None:
 # --- that a wrong page would be noticed ---
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("shown", "output", "alike"),
     [
         ("a\n", "a\n", True),

@@ -25,9 +25,9 @@ from support.replies import slow, yes_no
 from support.scrape import Scrape
 
 import tracejudge
-from worker.books import Account
+from worker.accounting import Account
 from worker.embedded import EmbeddedRedis
-from worker.store import StoreError
+from worker.storage.client import StoreError
 
 __all__ = ["JUDGES", "RECOVERY_S", "SCALE", "Experiment", "Load", "number", "seconds"]
 

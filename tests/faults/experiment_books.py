@@ -7,9 +7,9 @@ from typing import Any
 from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline
 
-from judges.verdict import Verdict
-from worker.books import Account
-from worker.store import StoreError
+from judges.core.verdict import Verdict
+from worker.accounting import Account
+from worker.storage.client import StoreError
 
 __all__ = ["VERDICTS", "check_books", "groups_behind", "is_clean", "left_behind"]
 
@@ -71,7 +71,7 @@ def groups_behind(pipeline: Pipeline) -> dict[str, Any]:
 
 def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Verdict]) -> None:
     finished = account.chosen - account.dead - account.waiting - account.removed
-    assert account.chosen == _amount(pipeline, pipeline.keys.chosen("*")), "chosen twice, or not in the books"
+    assert account.chosen == len(pipeline.ledger()), "chosen twice, or not in the books"
     assert _finished_ids(pipeline) == {verdict.evaluation_id for verdict in verdicts}
     assert finished == len(verdicts), f"{finished} evaluations are finished, with {len(verdicts)} verdicts"
     twice = {name: times for name, times in Counter(v.evaluation_id for v in verdicts).items() if times > 1}
@@ -100,10 +100,7 @@ def _check_spans(evaluation_ids: set[str], otlp: OtlpReceiver, *, all_spans: boo
 
 def _finished_ids(pipeline: Pipeline) -> set[str]:
     """Read the ledger; what was removed, as by `forget`, is there but has no verdict."""
-    before = len(pipeline.keys.ledger(""))
-    names = _names(pipeline, pipeline.keys.ledger("*"))
-    values = pipeline.store.call(lambda client: client.mget(names)) if names else []
-    return {name.decode()[before:] for name, value in zip(names, values, strict=True) if value != b"removed"}
+    return {name for name, state in pipeline.ledger().items() if state not in {b"0", b"4"}}
 
 
 def _amount(pipeline: Pipeline, pattern: str) -> int:

@@ -4,7 +4,7 @@ import threading
 import time
 from typing import NamedTuple, Self
 
-from worker.store import Store, StoreError
+from worker.storage.client import Store, StoreError
 
 __all__ = ["Recoveries"]
 

@@ -28,6 +28,7 @@ def timed(tmp_path: Path, redis_clock: Clock) -> Iterator[Experiment]:
         yield made
 
 
+@pytest.mark.slow("each death is recovered from after the lease of 15 s")
 def test_redis_clock_steps_while_workers_die(timed: Experiment, redis_clock: Clock) -> None:
     """Leases, and entries that the dead had read, go by that clock: nothing may wait for an hour."""
     timed.start("a")

@@ -15,7 +15,7 @@ from support.pipeline import Worker, make_traces
 from support.processes import wait_until
 
 import tracejudge
-from worker.books import Account
+from worker.accounting import Account
 from worker.embedded import ServerBinary
 
 TRACES = number(5_000, least=500)
@@ -71,17 +71,19 @@ def idles(worker: Worker) -> Iterator[None]:
 def held(experiment: Experiment, client: Redis) -> list[int]:
     """Count what takes room: traces, verdicts, batches, what was chosen."""
     keys = experiment.pipeline.keys
-    patterns = (keys.batch("*"), keys.chosen("*"), keys.ledger("*"))
+    patterns = (keys.batch("*"), f"{keys.evaluations}:*")
     streams = [client.xlen(keys.traces), client.xlen(keys.verdicts)]
     return [*streams, *(sum(1 for _ in client.scan_iter(pattern, count=5_000)) for pattern in patterns)]
 
 
+@pytest.mark.slow("fills and empties Redis with workers of all roles")
 @on_redis("6.2")
 def test_full_redis_while_everything_goes_on(experiment: Experiment) -> None:
     account = fill_under_load(experiment)
     assert account.dropped >= TRACES - BUFFER
 
 
+@pytest.mark.slow("full and empty over and over")
 @on_redis("7")
 def test_redis_that_is_full_now_and_then(experiment: Experiment) -> None:
     fill_under_load(experiment, room_bytes=100_000)
@@ -112,6 +114,7 @@ def fill_under_load(experiment: Experiment, room_bytes: int | None = None) -> Ac
     return account
 
 
+@pytest.mark.slow("a start that waits")
 @on_redis("7")
 def test_worker_that_starts_on_a_full_redis_waits_for_room(experiment: Experiment) -> None:
     experiment.publish(TRACES // 5)

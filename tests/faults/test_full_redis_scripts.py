@@ -11,17 +11,16 @@ import pytest
 from redis import Redis
 from redis_faults import filled, server_of
 
-from judges.verdict import Verdict
-from worker.batches import fresh_id, made_at_ms
-from worker.circuits import Circuits
+from judges.core.verdict import Verdict
+from worker.config.settings import Settings
 from worker.embedded import EmbeddedRedis, ServerBinary
-from worker.keys import Keys
-from worker.leases import Held, Leases
-from worker.ledger import Finished, Ledger
-from worker.measure import Caps, measure
-from worker.presence import Presence
-from worker.settings import Settings
-from worker.store import Store, StoreError
+from worker.queue.batch import Spent, fresh_id, made_at_ms
+from worker.queue.leases import Lease, Leases
+from worker.queue.ledger import Finished, Ledger
+from worker.storage.client import Store, StoreError
+from worker.storage.keys import Keys
+from worker.telemetry.backlog import Caps, measure
+from worker.telemetry.heartbeat import Heartbeat
 
 MODEL = "judge"
 GROUP = "metrics"
@@ -48,7 +47,7 @@ class Full(NamedTuple):
     store: Store
     client: Redis
     leases: Leases
-    held: Held
+    held: Lease
     read: bytes
 
     def everything(self) -> dict[bytes, bytes]:
@@ -80,7 +79,7 @@ def full(server: EmbeddedRedis) -> Iterator[Full]:
         client.xgroup_create(keys.verdicts, GROUP, id="0")
         client.xreadgroup(GROUP, "reader", {keys.verdicts: ">"})
         with filled(server):
-            yield Full(store, client, leases, taken.held, read)
+            yield Full(store, client, leases, taken.lease, read)
         store.close()
 
 
@@ -92,35 +91,33 @@ def keep(full: Full) -> Any:
 
 
 def acknowledge(full: Full) -> Any:
-    return full.store.run("acknowledge", (full.store.keys.verdicts, full.store.keys.books), (GROUP, full.read))
+    keys = full.store.keys
+    return full.store.run("acknowledge", (keys.verdicts, keys.account_all, keys.groups), (GROUP, full.read, full.read))
 
 
 def clock(full: Full) -> Any:
     keys = full.store.keys
-    return full.store.run(
-        "clock", (keys.clock, keys.leases, keys.feedback, keys.traces, keys.verdicts), (15_000, 1_000)
-    )
+    names = (keys.clock, keys.leases, keys.feedback, keys.traces, keys.verdicts, keys.sweeper)
+    return full.store.run("clock", names, (15_000, 1_000))
 
 
 DONE: dict[str, Call] = {
     "renew": lambda full: full.leases.renew([full.held]) == set(),
     "put back": lambda full: full.leases.put_back(full.held),
-    "park": lambda full: full.leases.put_back(full.held, delay_s=60, tries={"evaluation": 1}),
+    "park": lambda full: full.leases.put_back(full.held, delay_s=60, tries={"evaluation": Spent(1)}),
     "finish": lambda full: full.leases.finish(full.held.batch_id, MODEL),
-    "measure": lambda full: measure(full.store, Caps(max_entries=100), groups=(GROUP,), tell=True),
+    "measure": lambda full: measure(full.store, Caps(max_entries=100), groups=(GROUP,), report_cuts=True),
     "acknowledge": acknowledge,
     "keep": keep,
     "clock": clock,
-    "circuits": lambda full: Circuits(full.store, lambda: {MODEL: None}).exchange(),
-    "presence": lambda full: Presence(full.store).tell({"judge": True}),
+    "circuits": lambda full: Heartbeat(full.store, lambda: {MODEL: None}).exchange_circuits(),
+    "presence": lambda full: Heartbeat(full.store).beat({"judge": True}),
 }
 REFUSED: dict[str, Call] = {
     "take": lambda full: full.leases.take(MODEL, "ours", 1),
     "sweep": lambda full: full.leases.sweep([MODEL]),
-    "record": lambda full: Ledger(full.store, SETTINGS).record([Finished.of(VERDICT)]),
-    "open outbox": lambda full: full.store.run(
-        "open_outbox", (full.store.keys.verdicts, full.store.keys.books), ("otel",)
-    ),
+    "record": lambda full: Ledger(full.store, SETTINGS).record([Finished.of(VERDICT, "472222")]),
+    "open group": lambda full: full.store.make_group(full.store.keys.verdicts, "otel"),
 }
 
 

@@ -3,6 +3,7 @@
 import random
 import time
 
+import pytest
 from experiment import Experiment, number, seconds
 
 TRACES = number(5_000, least=1_000)
@@ -10,6 +11,7 @@ KILLS = number(20, least=5)
 PAUSE_S = seconds(5, least=1)
 
 
+@pytest.mark.slow("each kill is recovered from after the lease of 15 s")
 def test_kill_minus_9_at_random_moments(experiment: Experiment) -> None:
     chance = random.Random(6)
     experiment.start()

@@ -29,6 +29,7 @@ def proxy(experiment: Experiment) -> Iterator[Proxy]:
         yield proxy
 
 
+@pytest.mark.slow("seven faults one after the other")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("faults", EACH.values(), ids=EACH.keys())
 def test_network_cut_between_everybody_and_redis(

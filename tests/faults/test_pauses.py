@@ -3,6 +3,7 @@
 import random
 import time
 
+import pytest
 from experiment import Experiment
 from support import replies
 from support.processes import wait_until
@@ -18,6 +19,7 @@ def lease_left_s(experiment: Experiment) -> float:
     return float(due_ms) / 1000 - seconds - microseconds / 1_000_000
 
 
+@pytest.mark.slow("waits longer than a lease of 15 s")
 def test_paused_past_its_lease_and_continued(experiment: Experiment) -> None:
     """What it was answered meanwhile comes too late; what it had written stands."""
     chance, paused = random.Random(6), replies.Hold()

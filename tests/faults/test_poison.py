@@ -1,4 +1,4 @@
-"""What nobody should write: stream entries that are no traces, messages that are no wake-ups."""
+"""What nobody should write: stream entries that are no traces, messages that are no notifications."""
 
 import base64
 import json
@@ -21,20 +21,20 @@ MAX_LINES = 2.0
 
 
 def messages(count: int, queue: str, *, seed: int = 6) -> Iterator[str]:
-    """Make messages as kombu writes them, but for what is in them: no batch, other tasks, other forms."""
+    """Make messages as kombu writes them, but for what is in them: no model of ours, other tasks, other forms."""
     chance = random.Random(seed)
-    odd = (None, 1, -1, True, "", "x" * 5_000, f"{fuzz.MARK} batch", [], {}, "0-0-0", "zz-zz-zz", "..", "\u0000")
+    odd = (None, 1, -1, True, "", "x" * 5_000, f"{fuzz.MARK} model", [], {}, "0-0-0", "zz-zz-zz", "..", "\u0000")
     for _ in range(count):
-        wake_up: dict[str, Any] = {"v": 1, "batch": chance.choice(odd)}
+        notification: dict[str, Any] = {"v": 2, "model": chance.choice(odd)}
         arguments: Any = chance.choice(
             (
-                [[], wake_up, {}],
-                [[], wake_up | {"v": chance.choice((0, 2, "1", None, 10**30))}, {}],
-                [[], {"v": 1}, {}],
-                [[], wake_up | {fuzz.MARK: fuzz.MARK}, {}],
+                [[], notification, {}],
+                [[], notification | {"v": chance.choice((0, 1, "2", None, 10**30))}, {}],
+                [[], {"v": 2}, {}],
+                [[], notification | {fuzz.MARK: fuzz.MARK}, {}],
                 [[fuzz.MARK], {}, {}],
-                [wake_up, [], {}],
-                {"v": 1},
+                [notification, [], {}],
+                {"v": 2},
                 [],
                 None,
                 fuzz.MARK,
@@ -87,7 +87,7 @@ def test_poisoned_stream(experiment: Experiment) -> None:
 
 def test_poisoned_messages(experiment: Experiment) -> None:
     worker = experiment.start()
-    queue = f"{experiment.pipeline.prefix}.judge"
+    queue = f"{experiment.pipeline.prefix}.judge.judge"
     with Redis.from_url(experiment.redis.url) as client:
         for message in messages(MESSAGES, queue):
             client.lpush(queue, message)

@@ -5,10 +5,12 @@ from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
 
+import httpx
 import pytest
 from experiment import Experiment, number, seconds
 from support import otlp as collector
 from support.otlp import Log, Span
+from support.pipeline import Worker
 from support.processes import wait_until
 
 TRACES = number(5_000, least=500)
@@ -67,6 +69,7 @@ def for_a_while(duration_s: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > until
 
 
+@pytest.mark.slow("seven states of the receiver one after the other")
 @pytest.mark.timeout(900)
 def test_otlp_receiver_down_then_slow_then_refusing(experiment: Experiment) -> None:
     experiment.otlp.behaviour = with_poison(collector.Accept())
@@ -101,3 +104,162 @@ def check_exported(experiment: Experiment) -> None:
             dropped[sample.labels["reason"]] += int(sample.value)
     assert +dropped == Counter(rejected=len(poisoned))
     experiment.assert_each_counted()
+
+
+# --- odd receivers, each with a real worker ---
+IGNORED = "tracejudge_export_answers_ignored_total"
+AT_ONCE = 8
+
+
+def evaluations_sent(experiment: Experiment) -> Counter[str]:
+    return Counter(span.attributes[EVALUATION_ID] for span in experiment.otlp.spans if span.kind == "INTERNAL")
+
+
+def sent_once(experiment: Experiment, *, but: int = 0) -> Counter[str]:
+    """Wait until each evaluation that was published, but so many, has reached the receiver; none may come twice."""
+    wanted = experiment.evaluations - but
+    wait_until(lambda: len(evaluations_sent(experiment)) >= wanted, what=f"{wanted} evaluations to be exported")
+    found = evaluations_sent(experiment)
+    assert (len(found), set(found.values())) == (wanted, {1})
+    return found
+
+
+def dropped(worker: Worker) -> dict[str, int]:
+    samples = worker.scrape().samples(DROPPED, exporter="otel")
+    return {sample.labels["reason"]: int(sample.value) for sample in samples if sample.value}
+
+
+def readiness(worker: Worker) -> httpx.Response:
+    return httpx.get(f"http://127.0.0.1:{worker.port}/readyz", timeout=30, trust_env=False)
+
+
+def ready(worker: Worker) -> None:
+    wait_until(lambda: readiness(worker).status_code == 200, what="the worker to be ready")
+
+
+def unready(worker: Worker, why: str) -> None:
+    wait_until(lambda: why in readiness(worker).text, what=f"the worker to say {why!r}")
+    assert readiness(worker).status_code == 503
+
+
+def lines(worker: Worker, event: str) -> list[str]:
+    return [line for line in worker.program.output.splitlines() if event in line]
+
+
+def test_misconfigured_receiver_is_waited_for_and_said_once(experiment: Experiment) -> None:
+    answers = {
+        401: collector.failing(HTTPStatus.UNAUTHORIZED),
+        403: collector.failing(HTTPStatus.FORBIDDEN),
+        404: collector.failing(HTTPStatus.NOT_FOUND),
+        307: collector.Accept(status=307, headers={"Location": "http://127.0.0.1:1/v1/traces"}),
+    }
+    worker = experiment.start()
+    for status, answer in answers.items():
+        experiment.otlp.behaviour = answer
+        experiment.publish(AT_ONCE)
+        wait_until(lambda said=f"HTTP {status}": lines(worker, said), what=f"the log to tell of {status}")
+        if status == 401:  # each takes ten seconds more: the first stands for all
+            unready(worker, f"export-otel: receiver answers HTTP {status}: ")
+        wait_until(lambda: counted(experiment) == experiment.evaluations, what="metrics, which do not wait")
+        experiment.otlp.behaviour = collector.Accept()
+        sent_once(experiment)
+        ready(worker)
+        assert len(lines(worker, f"HTTP {status}")) == 1, lines(worker, "otlp")
+    assert dropped(worker) == {}
+    experiment.assert_all_scored()
+
+
+def test_events_alone_are_switched_off_where_the_receiver_has_no_path_for_them(experiment: Experiment) -> None:
+    experiment.otlp.behaviour = lambda export: (
+        collector.failing(HTTPStatus.NOT_FOUND) if export.path == "/v1/logs" else collector.Accept()
+    )
+    worker = experiment.start()
+    for _ in range(3):
+        experiment.publish(AT_ONCE)
+        sent_once(experiment)
+    assert [export.path for export in experiment.otlp.exports].count("/v1/logs") == 1
+    assert len(lines(worker, "otlp events switched off")) == 1
+    ready(worker)
+    assert dropped(worker) == {}
+    wait_until(lambda: experiment.pipeline.booked("exported:otel") == experiment.evaluations, what="acknowledgements")
+
+
+def test_receiver_that_fails_over_one_item_loses_that_item_alone(experiment: Experiment) -> None:
+    experiment.otlp.behaviour = collector.refuses_items(is_poisoned, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+    worker = experiment.start()
+    experiment.publish(150)
+    experiment.wait_finished(experiment.evaluations)
+    poisoned = sum(int(entry.verdict.evaluation_id, 16) % POISONED == 0 for entry in experiment.pipeline.outbox())
+    assert poisoned
+    sent_once(experiment, but=poisoned)
+    wait_until(lambda: experiment.pipeline.booked("exported:otel") == experiment.evaluations, what="acknowledgements")
+    assert dropped(worker) == {"server_error": poisoned}
+    assert len(experiment.otlp.logs) == experiment.evaluations
+
+
+def test_receiver_that_fails_over_everything_loses_nothing(experiment: Experiment) -> None:
+    worker = experiment.start()
+    experiment.otlp.behaviour = collector.failing(HTTPStatus.INTERNAL_SERVER_ERROR)
+    experiment.publish(AT_ONCE)
+    unready(worker, "export-otel: receiver answers HTTP 500: ")
+    experiment.otlp.behaviour = collector.Accept()
+    sent_once(experiment)
+    assert dropped(worker) == {}
+    experiment.assert_all_scored()
+
+
+def test_partial_success_that_cannot_be_true_is_ignored_and_counted(experiment: Experiment) -> None:
+    worker = experiment.start()
+    absurd = (
+        collector.partial(-1),
+        collector.partial(10**9),
+        collector.Accept(body=b"2 of 3", content_type="text/plain"),
+    )
+    for number_of, behaviour in enumerate(absurd, 1):
+        experiment.otlp.behaviour = behaviour
+        experiment.publish(AT_ONCE)
+        sent_once(experiment)
+        wait_until(
+            lambda: experiment.pipeline.booked("exported:otel") == experiment.evaluations, what="acknowledgement"
+        )
+        assert (dropped(worker), worker.scrape().value(IGNORED, exporter="otel") >= 2 * number_of) == ({}, True)
+    ready(worker)
+
+
+@pytest.mark.slow("waits for the deadline of 30 s")
+def test_receiver_that_dribbles_is_left_at_the_deadline_and_metrics_go_on(experiment: Experiment) -> None:
+    experiment.otlp.close()
+    worker = experiment.start()
+    with collector.Dribbler(b"HTTP/1.1 200 OK\r\nx: ", port=experiment.otlp.port, every_s=1.0) as dribbler:
+        experiment.publish(AT_ONCE)
+        wait_until(lambda: dribbler.answered == 1, what="the worker to export")
+        began = time.monotonic()
+        wait_until(lambda: counted(experiment) == experiment.evaluations, what="metrics to go on")
+        assert not dribbler.ended.is_set()
+        assert dribbler.ended.wait(120), "the worker waits for the end of the answer"
+        assert time.monotonic() - began > 25
+        wait_until(lambda: lines(worker, "otlp export retrying"), what="the log to tell")
+    experiment.otlp.start()
+    sent_once(experiment)
+    assert dropped(worker) == {}
+    experiment.assert_all_scored()
+
+
+def test_misconfigured_receiver_keeps_what_the_outbox_holds_and_the_rest_is_counted(experiment: Experiment) -> None:
+    experiment.otlp.behaviour = collector.failing(HTTPStatus.UNAUTHORIZED)
+    worker = experiment.start(max_outbox=200)
+    while experiment.pipeline.booked("outbox_cut_off:otel") < 100:
+        experiment.publish(100)
+        experiment.wait_finished(experiment.evaluations)
+        time.sleep(1)
+        assert experiment.evaluations < 10_000, "the outbox is not cut"
+    experiment.otlp.behaviour = collector.Accept()
+    wait_until(lambda: experiment.pipeline.booked("exported:otel") >= 200, what="what is left to be exported")
+    experiment.settle()
+    cut = experiment.pipeline.booked("outbox_cut_off:otel")
+    found = evaluations_sent(experiment)
+    assert set(found.values()) == {1}
+    assert len(found) >= 200
+    assert experiment.evaluations - len(found) <= cut, "some are neither exported nor counted as cut off"
+    assert dropped(worker) == {}
+    assert worker.scrape().value("tracejudge_outbox_cut_off_total", exporter="otel") > 0

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from experiment import Experiment, number, seconds
 from redis_faults import frozen, restarts
 
@@ -9,6 +10,7 @@ TRACES = number(5_000, least=600)
 FROZEN_S = seconds(20, least=6)
 
 
+@pytest.mark.slow("five restarts one after the other")
 def test_redis_restarted_while_publishing_and_judging(experiment: Experiment) -> None:
     times = number(5, least=2)
     experiment.start("a")

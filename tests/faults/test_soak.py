@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 import pytest
 from experiment import SCALE, Experiment, seconds
 from redis import Redis
+from redis.exceptions import RedisError
 from redis_faults import frozen, restart
 from support import otlp as collector
 from support import replies
@@ -17,9 +19,12 @@ from support.processes import wait_until
 from support.proxy import HOLDS, REFUSES, Proxy, cuts_replies, delays, resets_after
 
 SOAK_S: Final = 1800.0 if SCALE >= 1 else 24.0
-EVERY_S: Final = seconds(20, least=4)
-FAULT_S: Final = seconds(18, least=3)
-RATE: Final = 30.0
+EVERY_S: Final = seconds(5, least=4)
+FAULT_S: Final = seconds(4, least=3)
+RATE: Final = 150.0 if SCALE >= 1 else 30.0
+"""Traces a second; each is judged by two judges."""
+WARM_S: Final = 300.0
+"""Before this the survivor's memory still grows with its caches."""
 NETWORKS: Final = (REFUSES, HOLDS, delays(0.3), resets_after(1500), cuts_replies(0.5), cuts_replies(0.0, chance=0.2))
 
 
@@ -79,7 +84,7 @@ class Mischief:
 
     def delete_queue(self) -> None:
         with Redis.from_url(self.experiment.redis.url) as client:
-            client.delete(f"{self.experiment.pipeline.prefix}.judge")
+            client.delete(f"{self.experiment.pipeline.prefix}.judge.judge")
 
     def fail_endpoint(self) -> None:
         failures = (replies.failing(429, retry_after=1), replies.failing(503), replies.cuts(0.5), replies.hangs())
@@ -108,11 +113,13 @@ def mischief(tmp_path: Path) -> Iterator[Mischief]:
         yield Mischief(experiment, proxy, random.Random(seed))
 
 
+@pytest.mark.slow("24 s of random faults")
 @pytest.mark.timeout(SOAK_S + 900)
 def test_steady_load_with_a_random_fault_every_little_while(mischief: Mischief) -> None:
     experiment = mischief.experiment
     for name in ("a", "b"):
         mischief.start(name)
+    survivor = Survivor(experiment)
     happened = []
     ends = time.monotonic() + SOAK_S
     with experiment.load(RATE):
@@ -120,11 +127,42 @@ def test_steady_load_with_a_random_fault_every_little_while(mischief: Mischief) 
             began = time.monotonic()
             happens()
             happened.append(happens.__name__)
+            survivor.sample()
             print(f"{time.strftime('%X')} {happens.__name__}: {experiment.finished} finished")  # noqa: T201
             time.sleep(max(0.0, began + EVERY_S - time.monotonic()))
             if time.monotonic() > ends and len(happened) >= SOAK_S / (EVERY_S + 5):
                 break
     experiment.assert_all_scored()
+    survivor.assert_flat()
+
+
+class Survivor:
+    """What a worker that no fault ends, and Redis, take over time: MiB, file descriptors, MB and keys."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment, self._began = experiment, time.monotonic()
+        self._process = experiment.start("survivor").program.pid
+        self.samples: list[tuple[float, float, int]] = []
+
+    def sample(self) -> None:
+        """Read all figures; Redis' stay out while it does not answer."""
+        status = Path(f"/proc/{self._process}/status").read_text()
+        mib = int(status.split("VmRSS:")[1].split()[0]) / 1024
+        files = len(list(Path(f"/proc/{self._process}/fd").iterdir()))
+        self.samples.append((time.monotonic() - self._began, mib, files))
+        with contextlib.suppress(RedisError), Redis.from_url(self._experiment.redis.url, socket_timeout=1) as client:
+            used = client.info("memory")["used_memory"] / 1e6
+            print(f"survivor {mib:.0f} MiB, {files} files; Redis {used:.1f} MB, {client.dbsize()} keys")  # noqa: T201
+
+    def assert_flat(self) -> None:
+        """Check the last third against the first that is warm; short runs have none."""
+        warm = [sample for sample in self.samples if sample[0] >= WARM_S]
+        if len(warm) < 9:
+            return
+        third = len(warm) // 3
+        for what, place, slack in (("MiB", 1, 10), ("files", 2, 8)):
+            early, late = ([sample[place] for sample in part] for part in (warm[:third], warm[-third:]))
+            assert statistics.median(late) <= 1.1 * statistics.median(early) + slack, (what, early, late)
 
 
 def _in_turn(mischief: Mischief) -> Iterator[Callable[[], None]]:

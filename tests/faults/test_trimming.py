@@ -13,7 +13,7 @@ from support.processes import wait_until
 
 import tracejudge
 from worker.embedded import ServerBinary
-from worker.keys import INGEST_GROUP
+from worker.storage.keys import INGEST_GROUP
 
 TRACES = number(20_000, least=2_000)
 CAP = TRACES // 8
@@ -60,6 +60,7 @@ def check_page(experiment: Experiment, cut_off: int, *, publications: int) -> No
     wait_until(lambda: at_least <= worker.scrape().value(CUT_OFF) <= at_most, what=f"{cut_off} to be on the page")
 
 
+@pytest.mark.slow("a stream has to overflow")
 @on_redis("6.2")
 def test_stream_trimmed_while_a_worker_is_behind(experiment: Experiment) -> None:
     experiment.start(max_stream=2 * CAP)

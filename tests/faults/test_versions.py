@@ -9,7 +9,7 @@ import pytest
 from experiment import Experiment, number, seconds
 from support.processes import wait_until
 
-from worker.keys import outbox_groups
+from worker.export.registry import EXPORTERS
 
 TRACES = number(5_000, least=400)
 LOAD_S = seconds(20, least=2)
@@ -39,6 +39,7 @@ def asked(experiment: Experiment) -> Counter[str]:
     return Counter({NEW: new, OLD: len(texts) - new})
 
 
+@pytest.mark.slow("four workers one after the other")
 def test_both_versions_choose_and_judge_during_an_upgrade(experiment: Experiment) -> None:
     """The same trace is never judged by both: who reads it decides."""
     for version in (OLD, NEW):
@@ -49,6 +50,7 @@ def test_both_versions_choose_and_judge_during_an_upgrade(experiment: Experiment
     assert sorted(versions(experiment).values()) == sorted(asked(experiment).values())
 
 
+@pytest.mark.slow("waits longer than a lease of 15 s")
 def test_what_waits_for_the_old_version_waits_until_somebody_has_it(experiment: Experiment) -> None:
     """An upgrade that is undone: nothing is lost in between, and nothing judged by the wrong version."""
     start(experiment, OLD, roles="ingest")
@@ -93,7 +95,7 @@ def test_outbox_entries_of_a_later_version_wait_while_others_flow(experiment: Ex
     start(experiment, OLD)
     experiment.publish(5)
     experiment.wait_finished(35)
-    for group in outbox_groups(otel=True):
+    for group in EXPORTERS:
         wait_until(lambda name=group: _pending(experiment, name) == later, what="only the later ones to wait")
         # A worker of the later version comes, and is done with them.
         store.call(lambda client, name=group: client.xack(keys.verdicts, name, *later))

@@ -93,7 +93,7 @@ def _each_key(write: Callable[[Family, str], str]) -> Callable[[Family], Answers
 
 
 def _of_type(kind: type | tuple[type, ...], value: object) -> Callable[[Family], Answers]:
-    """Give every key whose value has a type another value, one after the other."""
+    """Replace the value of each typed key with another value, one at a time."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return lambda family: [family.text(**{key: value}) for key in family.needed if type(family.good[0][key]) in kinds]
 
@@ -145,7 +145,7 @@ def _request(family: Family) -> str:
 
 
 def _form(family: Family) -> str:
-    """Take the form of the answer from the fixed part, as a weak model repeats it."""
+    """Return the form of the answer from the fixed part, as a weak model repeats it."""
     fixed = family.judge.fixed_parts[0]
     return fixed[fixed.index("How to answer") :]
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from support.processes import PATIENCE_S
 
-from judges.exploring import tool_use
-from judges.trace_tools import budget
+from judges.agent import patterns as budget
+from judges.agent import tool_use
 
 
 @pytest.fixture(autouse=True)

@@ -11,14 +11,14 @@ from msgspec import structs
 from support.processes import PATIENCE_S
 from support.virtual_time import run_virtually
 
-from judges.catalog import catalogue
+from judges.core.exploration import Exploration, Limits
+from judges.core.judge import Judge
+from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, Price, Tool
+from judges.core.prompt import Message, Prompt, ToolCall
+from judges.core.verdict import Assessment
 from judges.evaluate import evaluate
-from judges.exploration import Exploration, Limits
-from judges.judge import Judge
-from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, Price, Tool
 from judges.models.scripted import ScriptedModel, Step
-from judges.prompt import Message, Prompt, ToolCall
-from judges.verdict import Assessment
+from judges.registry import catalogue
 from tracejudge import Trace
 
 TRACE = Trace(trace_id="1", service="s", input="How long?", output="Two years.", context=["Two years."])

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from user_judges import BY_NAME, JUDGES, UserJudge
 
-from judges.catalog import catalogue
-from judges.judge import Judge
+from judges.core.judge import Judge
+from judges.registry import catalogue
 from tracejudge import Document, Trace
 
 __all__ = ["FAMILIES", "TRACE", "Family", "Scores", "members", "written"]
@@ -261,6 +261,6 @@ FAMILIES: Mapping[str, Family] = _families()
 
 
 def members(family: Family) -> Mapping[str, Judge]:
-    """Give the judges that read the same form."""
+    """Return the judges of the same form."""
     read = family.judge.read
     return {name: judge for name, judge in JUDGES.items() if judge.read is read}

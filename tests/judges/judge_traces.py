@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 import judges
-from judges.catalog import catalogue
-from judges.judge import Judge, Metric
-from judges.prompt import Block
+from judges.core.judge import Judge, Metric
+from judges.core.prompt import Block
+from judges.registry import catalogue
 from tracejudge import Document, Message, Trace
 
 SAMPLES = Path(judges.__file__).parent / "samples"
@@ -75,7 +75,7 @@ HOSTILE = {
 
 
 def filled(text: str) -> list[Trace]:
-    """Give traces that hold the text wherever a judge may look, one for each kind of reference."""
+    """Build traces with the text in every field that a judge reads, one for each kind of reference."""
     held = Trace(
         trace_id="1",
         service="s",
@@ -92,7 +92,7 @@ def filled(text: str) -> list[Trace]:
 
 
 def served(judge: Judge, trace: Trace) -> Trace:
-    """Give a trace the reference that a judge needs, where it brings the other one."""
+    """Replace the reference of a trace with the kind that a judge needs."""
     if "expected_response" not in judge.needs or trace.expected_response is not None:
         return trace
     joined = "\n".join(trace.expected_facts or ())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from judges.code import Metric, Score, judge
-from judges.judge import JudgeFailedError
+from judges.core.judge import JudgeFailedError
 from tracejudge import Trace
 
 SECRET = "the text of a trace"  # noqa: S105 - what must never come out
@@ -117,6 +117,30 @@ def ignores_signals(_trace: Trace) -> bool:
         signal.signal(number, signal.SIG_IGN)
     time.sleep(600)
     return True
+
+
+class DeclaredError(Exception):
+    """One that this file declares."""
+
+
+@judge
+def raises_its_own(trace: Trace) -> bool:
+    """Raise what this file declares."""
+    raise DeclaredError(SECRET, trace)
+
+
+@judge
+def raises_a_class_named_by_the_trace(trace: Trace) -> bool:
+    """Raise a class whose name is a text of the trace, as a factory of errors does."""
+    made = type(SECRET, (ValueError,), {"__module__": __name__})
+    raise made(trace)
+
+
+@judge
+def renames_its_own(trace: Trace) -> bool:
+    """Name a declared class after the trace, then raise it."""
+    DeclaredError.__name__ = DeclaredError.__qualname__ = SECRET
+    raise DeclaredError(trace)
 
 
 @judge

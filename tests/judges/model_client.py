@@ -9,13 +9,13 @@ import pytest
 from support.processes import PATIENCE_S
 from support.replies import Behaviour, answers
 
+from judges.core.judge import Judge
+from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings, Tool
+from judges.core.prompt import Message, ToolCall, render
+from judges.core.verdict import Assessment
 from judges.evaluate import evaluate
-from judges.judge import Judge
 from judges.models.anthropic import AnthropicModel
-from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings, Tool
 from judges.models.openai import OpenAIModel
-from judges.prompt import Message, ToolCall, render
-from judges.verdict import Assessment
 from tracejudge import Trace
 
 PATIENT: dict[str, object] = {"timeout_s": PATIENCE_S}

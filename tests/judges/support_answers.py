@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from judges.judge import Answered, Judge, Reading
+from judges.core.judge import Answered, Judge, Reading
 from tracejudge import Document, Trace
 
 
@@ -52,5 +52,5 @@ def figures(reading: Reading) -> dict[str, float]:
 
 
 def with_ids(*ids: str | None) -> list[Document]:
-    """Give one document for each id; the text says which it is."""
+    """Build one document per id, with the id in its text."""
     return [msgspec.structs.replace(Document(f"Text {rank}."), id=one) for rank, one in enumerate(ids, 1)]

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from judges.defined import define
-from judges.judge import Judge
+from judges.core.judge import Judge
+from judges.custom import define
 
 FACTS = (Path(__file__).parent / "templates" / "facts.yaml").read_text(encoding="utf-8")
 """A file in the published form, with the three variables of FACTS."""

@@ -1,4 +1,4 @@
-"""How far a judge agrees with labels: the confusion matrix, and what stays outside of it."""
+"""Agreement with labels: the confusion matrix, and the traces without a score."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import each_case
 
-from judges.agreement import Agreement, Judged, Share, agreement, is_known_label, shares
-from judges.verdict import REASONS, Assessment, Score
+from judges.agreement.labels import Agreement, Judged, Share, agreement, is_known_label, shares
+from judges.core.verdict import REASONS, Assessment, Score
 from tracejudge import Trace
 
 TRACE = Trace(trace_id="1", service="s", output="o")
@@ -65,7 +66,7 @@ def test_a_verdict_without_the_metric_is_left_out_as_unrated() -> None:
     assert Judged(TRACE, "yes", scored("pass"), "metric 1").left_out == "unrated"
 
 
-@pytest.mark.parametrize("label", ["yes", "YES", "true", "True", "1", "pass", "no", "False", "0", "FAIL"])
+@each_case("label", ["yes", "YES", "true", "True", "1", "pass", "no", "False", "0", "FAIL"])
 def test_labels_that_say_yes_or_no_are_known(label: str) -> None:
     assert is_known_label(label)
 
@@ -131,7 +132,7 @@ def test_agreement_of_nothing_is_nothing() -> None:
     assert got.balanced_accuracy is None
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@each_case("reason", REASONS)
 def test_every_reason_is_counted_by_its_name(reason: str) -> None:
     assert agreement(judged(("yes", unscored(reason)))) == Agreement(0, 0, 0, 0, {reason: 1})
 
@@ -149,7 +150,7 @@ BALANCED = {
 }
 
 
-@pytest.mark.parametrize(("found", "accuracy"), BALANCED.values(), ids=BALANCED.keys())
+@each_case(("found", "accuracy"), BALANCED.values(), ids=BALANCED.keys())
 def test_balanced_accuracy_is_the_mean_over_both_groups(found: Agreement, accuracy: float | None) -> None:
     assert found.balanced_accuracy == accuracy
 

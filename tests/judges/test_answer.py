@@ -1,4 +1,4 @@
-"""Reading what a judge model wrote: strictly, and never with an error that is not an ``AnswerError``."""
+"""Parsing of answers: strict, and every error is an ``AnswerError``."""
 
 import json
 import time
@@ -10,8 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from judge_traces import HOSTILE, yes_no_text
+from support.cases import each_case
 
-from judges.answer import (
+from judges.core.prompt import MATERIAL_RULES
+from judges.forms.yes_no import read
+from judges.parsing.answer import (
     AnswerError,
     InvalidAnswerError,
     OutOfRangeError,
@@ -20,8 +23,6 @@ from judges.answer import (
     read_object,
     text_field,
 )
-from judges.forms.yes_no import read
-from judges.prompt import MATERIAL_RULES
 
 GOOD = '{"rationale": "It is so.", "result": "yes"}'
 INVALID, OUT_OF_RANGE = InvalidAnswerError, OutOfRangeError
@@ -173,7 +174,7 @@ TOKENS = [
 
 @st.composite
 def damaged(draw: st.DrawFn) -> str:
-    """Take good answers apart: cut pieces out, put others in."""
+    """Damage good answers: remove and insert pieces."""
     text = draw(
         st.sampled_from([GOOD, yes_no_text("no", HOSTILE["ready-made verdict"]), f"```json\n{GOOD}\n```\n{GOOD}"])
     )
@@ -188,7 +189,7 @@ any_answer = st.text(st.characters()) | st.lists(st.sampled_from(TOKENS), max_si
 
 
 class TestYesNo:
-    @pytest.mark.parametrize(("text", "expected"), ANSWERS.values(), ids=ANSWERS)
+    @each_case(("text", "expected"), ANSWERS.values(), ids=ANSWERS)
     def test_reads(self, text: str, expected: Mapping[str, object] | type[AnswerError]) -> None:
         if isinstance(expected, Mapping):
             assert read(text) == expected

@@ -9,7 +9,7 @@ from model_client import anthropic as client
 from support.messages import MessagesEndpoint
 from support.replies import Behaviour, Call, Reply, failing, not_json, rejects, sequence, slow, yes_no
 
-from judges.models.model import (
+from judges.core.model import (
     BadModelRequestError,
     ContentFilteredError,
     InputTooLongError,

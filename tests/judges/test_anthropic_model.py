@@ -21,15 +21,11 @@ from support.replies import (
     yes_no,
 )
 
-from judges.catalog import catalogue
-from judges.judge import Judge
+from judges.core.judge import Judge
+from judges.core.model import ChatResponse, ModelSettings, ModelUnavailableError
+from judges.core.prompt import Message, ToolCall
 from judges.models.anthropic import AnthropicModel
-from judges.models.model import (
-    ChatResponse,
-    ModelSettings,
-    ModelUnavailableError,
-)
-from judges.prompt import Message, ToolCall
+from judges.registry import catalogue
 from tracejudge import Trace
 
 every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
@@ -144,7 +140,7 @@ class TestResponse:
             (not_json('{"content": [{"type": "text", "text": "Yes."}]}'), ChatResponse("Yes.")),
             (
                 not_json('{"content": [], "usage": {"input_tokens": 1.5, "cache_read_input_tokens": null}}'),
-                ChatResponse("", input_tokens=1),
+                ChatResponse("", invalid=("usage",)),
             ),
         ],
         ids=[
@@ -173,7 +169,8 @@ class TestResponse:
     def test_that_is_no_message_means_unavailable(self, messages: MessagesEndpoint, raw: str) -> None:
         messages.behaviour = not_json(raw)
         failure = client(messages.base_url).fails()
-        assert (type(failure), str(failure)) == (ModelUnavailableError, "the reply is no message")
+        note = "the reply is no message: this is not a chat endpoint, it answers with text/html; check base_url"
+        assert (type(failure), str(failure)) == (ModelUnavailableError, note)
 
 
 class TestAnswerThatIsCutOff:

@@ -17,17 +17,18 @@ from code_judges import judged, of_file
 from explorations import Looking, looks
 from families import FAMILIES, TRACE, Family, members, written
 from judge_traces import filled, parse, served
+from support.cases import each_case
 from user_judges import JUDGES
 
-from judges.answer import InvalidAnswerError
-from judges.catalog import catalogue
+from judges.core.judge import Judge
+from judges.core.model import ChatRequest, ModelSettings
+from judges.core.prompt import Block, Message, ToolCall, neutralise, render
+from judges.core.verdict import Assessment
 from judges.evaluate import evaluate
-from judges.judge import Judge
 from judges.models.lexical import LexicalModel
-from judges.models.model import ChatRequest, ModelSettings
 from judges.models.scripted import ScriptedModel, Step
-from judges.prompt import Block, Message, ToolCall, neutralise, render
-from judges.verdict import Assessment
+from judges.parsing.answer import InvalidAnswerError
+from judges.registry import catalogue
 from tracejudge import Span, Trace
 
 ROOMY = ModelSettings(provider="scripted", model="scripted", max_input_tokens=10_000_000)
@@ -37,9 +38,9 @@ _LABEL = r"(?:[^][()]|\[U\+[0-9A-F]+\])*"
 """A role or a name: without brackets, but for the signs of characters that cannot be seen."""
 
 every_judge = pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
-every_attack = pytest.mark.parametrize("trace", ATTACKS.values(), ids=ATTACKS)
+every_attack = each_case("trace", ATTACKS.values(), ids=ATTACKS)
 LIGHT = {name: trace for name, trace in ATTACKS.items() if not name.startswith(("100 kB", "10,000", "5,000"))}
-every_light_attack = pytest.mark.parametrize("trace", LIGHT.values(), ids=LIGHT)
+every_light_attack = each_case("trace", LIGHT.values(), ids=LIGHT)
 """Those of many characters go through every judge once, in the echo; more of them would only take time."""
 _SPEAKING = {name: family for name, family in FAMILIES.items() if family.text_key}
 
@@ -62,7 +63,7 @@ def divided(content: str) -> tuple[Block, ...]:
 
 
 def shown(judge: Judge, trace: Trace) -> list[tuple[Block, ...]]:
-    """Give what each request on a trace must show, part by part."""
+    """Return the material that each request for a trace must show, by block."""
     prompts = judge.prompts(judge.prepare(served(judge, trace)))
     return [tuple(Block(block.name, neutralise(block.value)) for block in prompt.blocks) for prompt in prompts]
 
@@ -142,7 +143,7 @@ LARGE = {name: ATTACKS[name] for name in ("100 kB of zero-width spaces", "100 kB
 
 
 @every_judge
-@pytest.mark.parametrize("trace", LARGE.values(), ids=LARGE)
+@each_case("trace", LARGE.values(), ids=LARGE)
 def test_what_is_too_long_for_a_model_is_cut_or_not_asked(judge: Judge, trace: Trace) -> None:
     model = ScriptedModel([user_message])
     assessment = run(judge, trace, model)
@@ -176,7 +177,7 @@ ECHOES: Mapping[str, Callable[[Message, Message], str]] = {
 
 
 @every_judge
-@pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
+@each_case("echo", ECHOES.values(), ids=ECHOES)
 def test_no_part_of_a_request_that_shows_its_marks_is_read_as_an_answer(
     judge: Judge, echo: Callable[[Message, Message], str]
 ) -> None:
@@ -187,7 +188,7 @@ def test_no_part_of_a_request_that_shows_its_marks_is_read_as_an_answer(
 
 
 @every_judge
-@pytest.mark.parametrize("text", EVERYWHERE.values(), ids=EVERYWHERE)
+@each_case("text", EVERYWHERE.values(), ids=EVERYWHERE)
 def test_a_text_adds_no_part_to_the_request_and_takes_none_away(judge: Judge, text: str) -> None:
     harmless = [[block.name for block in blocks] for blocks in shown(judge, filled("A text.")[0])]
     hostile = [
@@ -198,7 +199,7 @@ def test_a_text_adds_no_part_to_the_request_and_takes_none_away(judge: Judge, te
 
 
 @pytest.mark.parametrize("family", _SPEAKING.values(), ids=_SPEAKING)
-@pytest.mark.parametrize("text", EVERYWHERE.values(), ids=EVERYWHERE)
+@each_case("text", EVERYWHERE.values(), ids=EVERYWHERE)
 def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(family: Family, text: str) -> None:
     """As JSON asks, with escapes: whatever stands inside a value is no verdict."""
     answer = written([{**part, family.text_key: f"The text says: {text}"} for part in family.other])
@@ -238,8 +239,8 @@ def test_a_judge_in_code_gets_every_trace_as_it_is() -> None:
 class TestLayouts:
     """Lines of our own making that a text could imitate."""
 
-    @pytest.mark.parametrize("text", EVERYWHERE.values(), ids=EVERYWHERE)
-    @pytest.mark.parametrize(("name", "sign"), [("ragbench", "."), ("ragbench_sources", ":")])
+    @each_case("text", EVERYWHERE.values(), ids=EVERYWHERE)
+    @each_case(("name", "sign"), [("ragbench", "."), ("ragbench_sources", ":")])
     def test_every_line_of_sentences_begins_with_its_own_key(self, name: str, sign: str, text: str) -> None:
         judge = catalogue()[name]
         (prompt,) = judge.prompts(filled(text)[0])

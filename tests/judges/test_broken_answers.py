@@ -1,4 +1,4 @@
-"""No broken answer becomes a score: each has the outcome that its table states, through the whole evaluation."""
+"""No broken answer becomes a score: each has the outcome stated in its table, in a complete evaluation."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,11 +10,12 @@ from explorations import Looking, looks
 from families import FAMILIES, TRACE, Family, members
 from family_answers import SPECIFIC, Specific
 from msgspec import structs
+from support.cases import each_case
 from user_judges import JUDGES
 
+from judges.core.verdict import Assessment
 from judges.evaluate import evaluate
 from judges.models.scripted import Step
-from judges.verdict import Assessment
 
 ALL = {what: case for table in CASES.values() for what, case in table.items()}
 UNSCORED = {
@@ -38,15 +39,8 @@ def scores(assessment: Assessment) -> Mapping[str, float]:
     return {score.metric: score.value for score in assessment.scores}
 
 
-COMMON = [
-    pytest.param(case, family, id=f"{what}-{family}")
-    for what, case in ALL.items()
-    for family in FAMILIES.values()
-    if case.answers(family)
-]
-
-
-@pytest.mark.parametrize(("case", "family"), COMMON)
+@pytest.mark.parametrize("case", ALL.values(), ids=ALL)
+@each_case("family", FAMILIES.values(), ids=FAMILIES)
 def test_a_broken_answer_has_its_stated_outcome(case: Case, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     repaired: list[str] = []
     loads = json_repair.loads
@@ -80,7 +74,11 @@ ONES = {
 }
 
 
-@pytest.mark.parametrize(("family", "case"), ONES.values(), ids=ONES)
+def test_each_case_can_be_met_by_a_family() -> None:
+    assert [what for what, case in ALL.items() if not any(map(case.answers, FAMILIES.values()))] == []
+
+
+@each_case(("family", "case"), ONES.values(), ids=ONES)
 def test_an_answer_that_only_one_family_can_meet_has_its_stated_outcome(family: Family, case: Specific) -> None:
     for answer in case.answers:
         found = evaluated(family, answer)

@@ -1,4 +1,4 @@
-"""The catalogue: which judges there are, and which definition of each."""
+"""The catalogue: the built-in judges, their definitions and their settings."""
 
 import os
 import sys
@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec import Struct
+from support.cases import each_case
 
 from judges import catalog
-from judges.catalog import CatalogueError, catalogue, configured
-from judges.judge import Judge, has_text
+from judges.core.judge import Judge, has_text
+from judges.registry import CatalogueError, catalogue, configured
 from tracejudge import Document, Trace
 
 GOLDEN = Path(__file__).with_name("golden_catalogue.txt")
@@ -99,7 +100,7 @@ class TestSettings:
 
 
 class TestVersion:
-    @pytest.mark.parametrize(
+    @each_case(
         "change",
         [
             {"name": "other"},
@@ -133,7 +134,7 @@ class TestVersion:
 class TestDiscovery:
     @pytest.fixture
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-        """Let the catalogue look into a folder of the test's own, and forget afterwards what it found there."""
+        """Load the catalogue from a temporary folder, and remove its modules afterwards."""
         monkeypatch.setattr(catalog, "__path__", [str(tmp_path)])
         known, attributes = set(sys.modules), set(vars(catalog))
         yield tmp_path
@@ -160,9 +161,9 @@ class TestDiscovery:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("JUDGE = safety.JUDGE", "bears the name 'safety'; a judge bears the name of its file"),
-            ("JUDGE = 'no judge'", "defines no JUDGE; define one, or begin the name of a helper with an underscore"),
-            ("JUDGES = []", "defines no JUDGE; define one, or begin the name of a helper with an underscore"),
+            ("JUDGE = safety.JUDGE", "defines a judge named 'safety'; give it the name of its file"),
+            ("JUDGE = 'no judge'", "defines no JUDGE; define one, or start the name of a helper with an underscore"),
+            ("JUDGES = []", "defines no JUDGE; define one, or start the name of a helper with an underscore"),
             ("1 / 0", "cannot be loaded (ZeroDivisionError: division by zero)"),
             ("from judges import nothing", "cannot be loaded (ImportError: cannot import name 'nothing' from 'judges'"),
         ],
@@ -181,7 +182,7 @@ class TestHasText:
     def test_something(self, value: object) -> None:
         assert has_text(value)
 
-    @pytest.mark.parametrize(
+    @each_case(
         "value",
         [None, "", " \t\n\u3000", [], ["", " "], [Document("\n")], Document(""), "\u200b \u2060", ["\x00", "\u2800"]],
         ids=repr,

@@ -18,15 +18,19 @@ from code_judges import (
     written,
 )
 from judged_code import SECRET
+from support.cases import each_case
 
-from judges.defined.code import make
+from judges.core.verdict import Assessment
+from judges.custom.installed import make
 from judges.evaluate import evaluate
-from judges.verdict import Assessment
 
 FAILURES = {
     "raises": "raised ValueError in judged_code.py:",
     "raises_later": "raised KeyError in judged_code.py:",
     "raises_ours": "raised JudgeFailedError in judged_code.py:",
+    "raises_its_own": "raised DeclaredError in judged_code.py:",
+    "raises_a_class_named_by_the_trace": "raised Exception in judged_code.py:",
+    "renames_its_own": "raised DeclaredError in judged_code.py:",
     "leaves": "raised SystemExit in judged_code.py:",
     "interrupts": "raised KeyboardInterrupt in judged_code.py:",
     "recurses": "raised RecursionError in judged_code.py:",
@@ -69,7 +73,7 @@ def line(name: str) -> int:
     return next(number for number in range(first, len(lines)) if not lines[number + 1].strip()) + 1
 
 
-@pytest.mark.parametrize(("name", "note"), FAILURES.items(), ids=FAILURES)
+@each_case(("name", "note"), FAILURES.items(), ids=FAILURES)
 def test_a_failure_is_unscored_with_what_the_judge_did_and_no_text_of_it(name: str, note: str) -> None:
     (found,) = judged(of_file(name), trace())
     assert found == Assessment("unscored", "judge_failed", note=f"{note}{line(name)}" if note[-1] == ":" else note)

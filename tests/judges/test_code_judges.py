@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from code_judges import FILE, PATIENT, judged, of_file, told, trace
 from judged_code import has_link, measured, several
+from support.cases import each_case
 
 import judges.code
-from judges import verdict
 from judges.code import CodeError, Metric, Score, judge
-from judges.code.reading import reading_of
-from judges.defined import DefinitionError, define
-from judges.defined.installed import installed
-from judges.judge import AnyOf, JudgeFailedError, Reading
-from judges.verdict import Assessment
+from judges.core import verdict
+from judges.core.judge import AnyOf, JudgeFailedError, Reading
+from judges.core.verdict import Assessment
+from judges.custom import DefinitionError, define
+from judges.custom.installed import installed
+from judges.python.runner import reading_of
 from tracejudge import Trace
 
 ONE = (Metric("m", "0..1", None),)
@@ -31,7 +32,7 @@ def function(_trace: Trace) -> bool:
 
 
 class TestReturned:
-    @pytest.mark.parametrize(
+    @each_case(
         ("result", "metrics", "scores"),
         [
             (True, TRUE, [("m", 1.0, 1.0, True)]),
@@ -115,7 +116,7 @@ class TestDeclared:
         assert (has_link.asks, judge(function).asks) == ("Does the answer hold a link?", "A judge in Python.")
         assert judge(asks="Is it so?")(function).asks == "Is it so?"
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("arguments", "mend"),
         [
             ({"needs": "output"}, 'needs must be a tuple, as ("output",)'),
@@ -267,7 +268,7 @@ class TestFound:
         made = [define("good", {"code": f"{tmp_path / name / 'judged.py'}:good", **PATIENT}) for name in ("a", "b")]
         assert [judged(one, trace())[0].scores[0].passed for one in made] == [True, False]
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("table", "complaint"),
         [
             ({"code": "good"}, 'code: good: must be "package.module:name" or "file.py:name"'),
@@ -289,7 +290,7 @@ class TestFound:
         assert str(wrong.value).startswith(complaint)
         assert "\n" not in str(wrong.value)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("text", "said"),
         [
             ("raise ValueError('redis://:secret@host')", "imported (ValueError: redis://…@host (judged.py:1))"),

@@ -29,17 +29,16 @@ from code_judges import (
 )
 from support.processes import PATIENCE_S, Program, wait_until
 
-from judges.code.errors import ChangedError, ClosedError, NotStartedError
-from judges.code.frames import Answer, Start
-from judges.code.loading import load
-from judges.code.making import observe
-from judges.code.pool import Pool
-from judges.code.pool import Program as Run
-from judges.code.process import Process
-from judges.defined.code import make
+from judges.core.judge import Judge, JudgeFailedError
+from judges.core.verdict import Assessment
+from judges.custom.installed import make
 from judges.evaluate import evaluate
-from judges.judge import Judge, JudgeFailedError
-from judges.verdict import Assessment
+from judges.python.api import ChangedError, ClosedError, NotStartedError
+from judges.python.importing import load
+from judges.python.process import Pool, Process
+from judges.python.process import Program as Run
+from judges.python.protocol import Answer, Start
+from judges.python.runner import observe
 from tracejudge import Document, Message, Span, ToolCall, Trace, Usage
 
 
@@ -60,10 +59,10 @@ def pool(name: str, sleep: Any = asyncio.sleep, *, processes: int = 1, fingerpri
 
 def connection_of(pool: Pool) -> socket.socket:
     """Give the way to its only process."""
-    (place,) = pool._places
-    assert place.process is not None
-    assert place.process._transport is not None
-    return cast("socket.socket", place.process._transport.get_extra_info("socket"))
+    (slot,) = pool._slots
+    assert slot.process is not None
+    assert slot.process._transport is not None
+    return cast("socket.socket", slot.process._transport.get_extra_info("socket"))
 
 
 class TestKept:
@@ -382,7 +381,7 @@ def cpu_s(pid: int) -> float:
 
 PARENT = """
 import asyncio, sys, threading
-from judges.defined.code import make
+from judges.custom.installed import make
 from judges.evaluate import evaluate
 from tracejudge import Trace
 

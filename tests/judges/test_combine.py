@@ -1,4 +1,4 @@
-"""Several models on one question: what each way of combining makes of their ratings, and how far they disagree."""
+"""Combination of several models: each mode, and the disagreement of the models."""
 
 import itertools
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import each_case
 
-from judges.combine import Combine, combine, metrics_of
-from judges.judge import Metric
-from judges.verdict import Assessment, Reason, Score
+from judges.agreement.combine import Combine, combine, metrics_of
+from judges.core.judge import Metric
+from judges.core.verdict import Assessment, Reason, Score
 
 YES_NO = Metric("safety", "0 or 1", "yes")
 GRADED = Metric("relevance", "1..5", "4 or more", pass_at=0.75)
@@ -20,7 +21,7 @@ ABSTAINED = Assessment("abstained")
 
 
 def said(results: str) -> dict[str, Assessment]:
-    """Let models answer, each yes (`y`) or no (`n`)."""
+    """Build the assessments of models that answer yes (`y`) or no (`n`)."""
     return {f"m{number}": yes_no(one) for number, one in enumerate(results)}
 
 
@@ -31,7 +32,7 @@ def yes_no(answer: str) -> Assessment:
 
 
 def graded(*grades: int) -> dict[str, Assessment]:
-    """Let models give grades from 1 to 5, of which 4 passes."""
+    """Build the assessments of models that grade from 1 to 5, where 4 passes."""
     scores = [Score("relevance", (grade - 1) / 4, float(grade), passed=grade >= 4) for grade in grades]
     return {f"m{number}": Assessment("scored", scores=(score,)) for number, score in enumerate(scores)}
 
@@ -42,7 +43,7 @@ def shares(*values: float) -> dict[str, Assessment]:
 
 
 def result(found: Assessment) -> Any:
-    """Give the value, whether it passed, and the disagreement of a judge with one metric."""
+    """Return value, pass and disagreement of a judge with one metric."""
     assert found.outcome == "scored"
     score, disagreement = found.scores
     assert (disagreement.metric, disagreement.passed) == ("disagreement", None)
@@ -52,7 +53,7 @@ def result(found: Assessment) -> Any:
 # --- yes and no ---
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("mode", "results", "passed", "disagreement"),
     [
         ("majority", "yyn", True, 2 / 3),
@@ -87,7 +88,7 @@ def test_the_label_is_that_of_a_model_or_says_what_they_decided(mode: Combine, l
 # --- grades ---
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("mode", "grades", "value", "passed"),
     [
         ("mean", (5, 3), 0.75, True),
@@ -151,8 +152,8 @@ def test_one_rating_alone_disagrees_with_nobody() -> None:
     assert (score.metric, score.passed) == ("safety", False)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
+@each_case("mode", MODES)
+@each_case(
     ("others", "outcome", "reason"),
     [
         ([GIVEN_UP], "unscored", "invalid_answer"),

@@ -8,11 +8,11 @@ from judge_traces import LONG, SHORT, parse, yes_no_text
 
 from judges.catalog import correctness
 from judges.catalog.context_sufficiency import JUDGE
+from judges.core.model import ModelSettings
+from judges.core.prompt import Block, render
+from judges.core.verdict import Assessment
 from judges.evaluate import evaluate
-from judges.models.model import ModelSettings
 from judges.models.scripted import ScriptedModel
-from judges.prompt import Block, render
-from judges.verdict import Assessment
 
 
 class TestPrompt:

@@ -1,4 +1,4 @@
-"""Correctness: the answer against a reference answer or a list of facts."""
+"""Correctness: the answer compared with a reference answer or a list of facts."""
 
 import asyncio
 
@@ -7,10 +7,10 @@ import pytest
 from judge_traces import LONG, SHORT, parse, yes_no_text
 
 from judges.catalog.correctness import JUDGE
+from judges.core.prompt import Block, render
+from judges.core.verdict import Assessment
 from judges.evaluate import evaluate
 from judges.models.scripted import ScriptedModel
-from judges.prompt import Block, render
-from judges.verdict import Assessment
 from tracejudge import Trace
 
 PHRASES = ("The response is correct", "The response is not correct")

@@ -8,14 +8,15 @@ import msgspec
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from model_client import WORDS
+from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.processes import PATIENCE_S
 
-from judges.models import addresses
-from judges.models.addresses import is_guarded
-from judges.models.build import ModelSettingsError, build, check
+from judges.core.model import ModelError, ModelRejectedError, ModelSettings, ModelUnavailableError
+from judges.models import credentials as addresses
+from judges.models.credentials import is_guarded
 from judges.models.http import HttpEndpoint, Reply
-from judges.models.model import ModelError, ModelRejectedError, ModelSettings, ModelUnavailableError
+from judges.models.registry import ModelSettingsError, build, check
 
 GUARDED = [
     "169.254.169.254",
@@ -62,12 +63,12 @@ FREE = [
 ]
 
 
-@pytest.mark.parametrize("host", GUARDED)
+@each_case("host", GUARDED)
 def test_guarded_addresses_are_known_in_any_notation(host: str) -> None:
     assert is_guarded(host)
 
 
-@pytest.mark.parametrize("host", FREE)
+@each_case("host", FREE)
 def test_loopback_private_and_public_ones_are_free(host: str) -> None:
     assert not is_guarded(host)
 
@@ -117,9 +118,7 @@ def post(endpoint: ChatEndpoint, times: int = 1, *, allow_link_local: bool = Fal
         http = HttpEndpoint(
             f"http://judge.example:{endpoint.port}{endpoint.path}",
             {},
-            max_connections=1,
-            timeout_s=PATIENCE_S,
-            allow_link_local=allow_link_local,
+            ModelSettings(max_in_flight=1, timeout_s=PATIENCE_S, allow_link_local=allow_link_local),
         )
         try:
             return [await http.post(b'{"messages": []}') for _ in range(times)]
@@ -179,7 +178,8 @@ def test_a_redirect_is_not_followed() -> None:
     with ChatEndpoint(away) as endpoint:
 
         async def ask() -> int:
-            http = HttpEndpoint(f"{endpoint.base_url}/chat/completions", {}, max_connections=1, timeout_s=PATIENCE_S)
+            settings = ModelSettings(max_in_flight=1, timeout_s=PATIENCE_S)
+            http = HttpEndpoint(f"{endpoint.base_url}/chat/completions", {}, settings)
             try:
                 return (await http.post(b'{"messages": []}')).status
             finally:

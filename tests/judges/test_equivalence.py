@@ -1,12 +1,13 @@
-"""Equivalence: the same meaning, and the form that was expected."""
+"""Equivalence: the same meaning and the expected form."""
 
 import msgspec
 import pytest
 from judge_traces import SHORT, parse
+from support.cases import each_case
 
 from judges.catalog.equivalence import JUDGE
-from judges.forms.shape import shape
-from judges.prompt import Block, render
+from judges.core.prompt import Block, render
+from judges.parsing.sentences import shape
 
 
 def compared(expected: int, other: int, numbers: str) -> str:
@@ -76,7 +77,7 @@ def test_the_heuristic_speaks_of_meaning_and_form(expected: str, output: str, re
     assert JUDGE.heuristic(trace, prompt) == {"rationale": f"Let's think step by step. {reason}", "result": result}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "named"),
     [
         ('{"a": 1}', "a JSON object"),

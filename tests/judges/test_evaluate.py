@@ -1,4 +1,4 @@
-"""One judge on one trace: whatever the model does ends as an assessment with the right reason."""
+"""One judge on one trace: every behaviour of the model ends as an assessment with the right reason."""
 
 import asyncio
 import itertools
@@ -13,10 +13,8 @@ import pytest
 from judge_traces import LONG, SHORT, YES_NO, parse, yes_no_text
 from support.virtual_time import run_virtually
 
-from judges.catalog import catalogue
-from judges.evaluate import Clock, evaluate
-from judges.judge import Answered, Judge, Reading
-from judges.models.model import (
+from judges.core.judge import Answered, Judge, Reading
+from judges.core.model import (
     BadModelRequestError,
     ChatRequest,
     ChatResponse,
@@ -28,9 +26,11 @@ from judges.models.model import (
     ModelUnavailableError,
     RateLimitedError,
 )
+from judges.core.prompt import Block, Message, Prompt, render
+from judges.core.verdict import Assessment, Call, Score
+from judges.evaluate import Clock, evaluate
 from judges.models.scripted import ScriptedModel, Step
-from judges.prompt import Block, Message, Prompt, render
-from judges.verdict import Assessment, Call, Score
+from judges.registry import catalogue
 from tracejudge import Document, Trace
 
 GROUNDEDNESS = catalogue()["groundedness"]
@@ -52,7 +52,7 @@ def run(judge: Judge, trace: Trace, model: ScriptedModel) -> Assessment:
 
 
 def asked(text: str, status: str = "ok", finish_reason: str = "stop") -> Call:
-    """Give the record of a call that a scripted model answered."""
+    """Build the record of a call answered by a scripted model."""
     return Call(1000.0, 1.0, status, len(text), len(text), None, "scripted", finish_reason)
 
 

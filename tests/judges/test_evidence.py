@@ -1,4 +1,4 @@
-"""Excerpts: found when they stand in the source or divide completely into pieces that do, and quickly either way."""
+"""Excerpts: found if they stand in the source or divide completely into pieces that do, in linear time."""
 
 import time
 from functools import cache
@@ -6,11 +6,12 @@ from functools import cache
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import each_case
 
-from judges import evidence
-from judges.evidence import Source
-from judges.prompt import neutralise
-from judges.sentences import split
+from judges.core.prompt import neutralise
+from judges.parsing import evidence
+from judges.parsing.evidence import Source
+from judges.parsing.sentences import split
 
 WARRANTY = (
     "All devices come with a warranty of two years, which covers faults in material. It doesn't cover wear. "
@@ -70,17 +71,17 @@ NOT_FOUND = {
 }
 
 
-@pytest.mark.parametrize("excerpt", FOUND.values(), ids=FOUND)
+@each_case("excerpt", FOUND.values(), ids=FOUND)
 def test_found(excerpt: str) -> None:
     assert Source([WARRANTY]).holds(excerpt)
 
 
-@pytest.mark.parametrize("excerpt", NOT_FOUND.values(), ids=NOT_FOUND)
+@each_case("excerpt", NOT_FOUND.values(), ids=NOT_FOUND)
 def test_not_found(excerpt: str) -> None:
     assert not Source([WARRANTY]).holds(excerpt)
 
 
-@pytest.mark.parametrize("excerpt", [*FOUND.values(), *NOT_FOUND.values()], ids=[*FOUND, *NOT_FOUND])
+@each_case("excerpt", [*FOUND.values(), *NOT_FOUND.values()], ids=[*FOUND, *NOT_FOUND])
 def test_the_index_finds_what_searches_find(excerpt: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "_SEARCHED_CHARS", 0)
     assert Source([WARRANTY]).holds(excerpt) == (excerpt in FOUND.values())
@@ -188,7 +189,7 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize(("text", "excerpt"), HEAVY.values(), ids=HEAVY)
+@each_case(("text", "excerpt"), HEAVY.values(), ids=HEAVY)
 def test_long_and_repetitive_texts_take_no_more_than_their_length(text: str, excerpt: str) -> None:
     start = time.thread_time()
     Source([text]).holds(excerpt)

@@ -1,4 +1,4 @@
-"""FACTS grounding: a label and an excerpt for each sentence, and what the look at the excerpt leaves of the label."""
+"""FACTS grounding: a label and an excerpt for each sentence, and the check of the excerpts."""
 
 import asyncio
 import json
@@ -8,16 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, parse
+from support.cases import each_case
 from test_golden_prompts import CASES, written
 
-from judges.answer import AnswerError, InvalidAnswerError, OutOfRangeError
 from judges.catalog.facts_grounding import JUDGE, Settings, make
+from judges.core.judge import Answered, Judge, Reading
+from judges.core.prompt import Prompt, render
+from judges.core.verdict import Score
 from judges.evaluate import evaluate
 from judges.forms.sentence_labels import Line
-from judges.judge import Answered, Judge, Reading
 from judges.models.lexical import LexicalModel
-from judges.prompt import Prompt, render
-from judges.verdict import Score
+from judges.parsing.answer import AnswerError, InvalidAnswerError, OutOfRangeError
 from tracejudge import Trace
 
 V2 = make(Settings(labels="v2"))
@@ -128,7 +129,7 @@ READ: dict[str, tuple[str, Line | type[AnswerError]]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), READ.values(), ids=READ)
+@each_case(("text", "expected"), READ.values(), ids=READ)
 def test_reads_a_line(text: str, expected: Line | type[AnswerError]) -> None:
     if isinstance(expected, Line):
         assert JUDGE.read(text) == (expected,)
@@ -258,7 +259,7 @@ COVERAGE = {
 }
 
 
-@pytest.mark.parametrize(("sentences", "uncovered", "invented"), COVERAGE.values(), ids=COVERAGE)
+@each_case(("sentences", "uncovered", "invented"), COVERAGE.values(), ids=COVERAGE)
 def test_counts_what_lines_leave_out_and_add(sentences: list[str], uncovered: int, invented: int) -> None:
     details = reading(*((sentence, "no_rad", "r", None) for sentence in sentences)).details
     assert (details["uncovered_sentences"], details["invented_sentences"]) == (uncovered, invented)

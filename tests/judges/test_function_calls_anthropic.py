@@ -14,8 +14,8 @@ from support.messages import MessagesEndpoint, limited, says
 from support.replies import Behaviour, Reply, calls_tools, failing, rejects, sequence, yes_no
 from support.replies import ToolCall as Wanted
 
-from judges.models.model import ChatRequest, ChatResponse
-from judges.prompt import Message, ToolCall
+from judges.core.model import ChatRequest, ChatResponse
+from judges.core.prompt import Message, ToolCall
 
 CACHED: dict[str, object] = {"cache_control": {"type": "ephemeral"}}
 SYSTEM = [{"type": "text", "text": "Judge.", **CACHED}]
@@ -147,7 +147,9 @@ class TestResponse:
                     "I look.",
                     response_id="msg_0",
                     tool_calls=(ToolCall("toolu_9", "search", '{"text":"x"}'),),
-                    opaque=Raw(b'[["thinking",{"type": "thinking", "thinking": "?"}],["text",null],["tool_use",null]]'),
+                    provider_state=Raw(
+                        b'[["thinking",{"type": "thinking", "thinking": "?"}],["text",null],["tool_use",null]]'
+                    ),
                 ),
             ),
             (

@@ -10,8 +10,8 @@ from support.endpoint import ChatEndpoint
 from support.replies import Behaviour, Reply, answers, calls_tools, failing, rejects, yes_no
 from support.replies import ToolCall as Wanted
 
-from judges.models.model import ChatRequest, ChatResponse
-from judges.prompt import Message, ToolCall
+from judges.core.model import ChatRequest, ChatResponse
+from judges.core.prompt import Message, ToolCall
 
 BEGINNING: list[dict[str, Any]] = [{"role": "system", "content": "Judge."}, {"role": "user", "content": PROMPT}]
 TOOLS = [

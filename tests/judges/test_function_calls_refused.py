@@ -9,8 +9,8 @@ from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
 from support.replies import Behaviour, Reply, failing, yes_no
 
-from judges.models.model import BadModelRequestError, ModelError, ModelRejectedError, ModelUnavailableError
-from judges.prompt import ToolCall
+from judges.core.model import BadModelRequestError, ModelError, ModelRejectedError, ModelUnavailableError
+from judges.core.prompt import ToolCall
 
 OURS = "the endpoint takes no tools, and this judge needs a model with function calling: HTTP {}"
 BAD = "the endpoint does not take this request: HTTP {}"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from judge_traces import LONG, SHORT, served
 
-from judges.catalog import catalogue
-from judges.judge import Judge
-from judges.prompt import render
+from judges.core.judge import Judge
+from judges.core.prompt import render
+from judges.registry import catalogue
 from tracejudge import Trace
 
 GOLDEN = Path(__file__).with_name("golden")

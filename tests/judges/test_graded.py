@@ -1,4 +1,4 @@
-"""The graded form: what is read out of a model's text, and what score it becomes."""
+"""The graded form: parsing of a model's text, and its score."""
 
 import json
 import time
@@ -9,12 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from judge_traces import HOSTILE, SHORT
+from support.cases import each_case
 
-from judges.answer import AnswerError, InvalidAnswerError, OutOfRangeError
 from judges.catalog import answer_correctness, answer_relevance, answer_similarity, faithfulness, relevance
+from judges.core.judge import Answered, Judge, Metric, Reading
+from judges.core.verdict import Score
 from judges.forms.graded import SCHEMA, Settings, grade, read
-from judges.judge import Answered, Judge, Metric, Reading
-from judges.verdict import Score
+from judges.parsing.answer import AnswerError, InvalidAnswerError, OutOfRangeError
 
 GOOD = '{"justification": "It is so.", "score": 4}'
 LINES = "score: 4\njustification: It is so."
@@ -170,15 +171,15 @@ one_line = st.text().map(lambda text: " ".join(text.split()))
 
 
 class TestReading:
-    @pytest.mark.parametrize(("text", "expected"), OBJECTS.values(), ids=OBJECTS)
+    @each_case(("text", "expected"), OBJECTS.values(), ids=OBJECTS)
     def test_an_object(self, text: str, expected: Mapping[str, object] | type[AnswerError]) -> None:
         self.check(text, expected)
 
-    @pytest.mark.parametrize(("text", "expected"), IN_LINES.values(), ids=IN_LINES)
+    @each_case(("text", "expected"), IN_LINES.values(), ids=IN_LINES)
     def test_two_lines(self, text: str, expected: Mapping[str, object] | type[AnswerError]) -> None:
         self.check(text, expected)
 
-    @pytest.mark.parametrize(("text", "expected"), IN_BOTH.values(), ids=IN_BOTH)
+    @each_case(("text", "expected"), IN_BOTH.values(), ids=IN_BOTH)
     def test_an_object_and_lines(self, text: str, expected: Mapping[str, object] | type[AnswerError]) -> None:
         self.check(text, expected)
 
@@ -251,7 +252,7 @@ class TestReading:
 
 
 class TestScoring:
-    @pytest.mark.parametrize(
+    @each_case(
         ("raw", "value", "passed"),
         [(1, 0.0, False), (2, 0.25, False), (3, 0.5, False), (4, 0.75, True), (5, 1.0, True)],
     )
@@ -263,7 +264,7 @@ class TestScoring:
         score = Score(judge.name, value, float(raw), passed=passed)
         assert judge.score(SHORT, [Answered(prompt, graded(raw))]) == Reading((score,), "It is so.")
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("pass_at", "passing", "rule"),
         [(1, {1, 2, 3, 4, 5}, "1 or more"), (3, {3, 4, 5}, "3 or more"), (5, {5}, "5")],
     )
@@ -277,7 +278,7 @@ class TestScoring:
         assert strict.version != judge.version
         assert strict.configured({}).version == judge.version
 
-    @pytest.mark.parametrize(
+    @each_case(
         "values",
         [{"pass_at": 0}, {"pass_at": 6}, {"pass_at": 3.5}, {"pass_at": "high"}, {"pass_mark": 4}],
         ids=str,
@@ -291,7 +292,7 @@ class TestScoring:
         assert Settings() == Settings(pass_at=4)
         assert all(f"\n        {name}: " in (Settings.__doc__ or "") for name in Settings.__struct_fields__)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("share", "expected"),
         [(0.0, 1), (0.19, 1), (0.2, 2), (0.4, 3), (0.6, 4), (0.79, 4), (0.8, 5), (1.0, 5)],
     )

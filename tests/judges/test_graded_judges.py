@@ -1,4 +1,4 @@
-"""The five graded judges: what each shows and asks, and what the lexical model answers."""
+"""The five graded judges: their material and prompts, and the answers of the lexical model."""
 
 import asyncio
 import json
@@ -8,14 +8,14 @@ import pytest
 from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, parse, served
 
 from judges.catalog import answer_correctness, answer_relevance, answer_similarity, faithfulness, relevance
+from judges.core.judge import Judge, Metric
+from judges.core.model import ModelSettings
+from judges.core.prompt import MATERIAL_RULES, Block, render
+from judges.core.verdict import Score
 from judges.evaluate import evaluate
-from judges.forms.graded import FORM, Example, Settings, read
-from judges.judge import Judge, Metric
+from judges.forms.graded import FORM, Settings, read
 from judges.models.lexical import LexicalModel
-from judges.models.model import ModelSettings
 from judges.models.scripted import ScriptedModel
-from judges.prompt import MATERIAL_RULES, Block, render
-from judges.verdict import Score
 from tracejudge import Document, Trace
 
 EXAMPLES = {
@@ -25,6 +25,7 @@ EXAMPLES = {
     "faithfulness": faithfulness.EXAMPLES,
     "relevance": relevance.EXAMPLES,
 }
+EXAMPLE = re.compile(r"^Example: .+\n((?:\w+: .+\n)+)Your reply:\n(\{.+\})$", re.MULTILINE)
 MODULES = (answer_correctness, answer_relevance, answer_similarity, faithfulness, relevance)
 JUDGES = {module.JUDGE.name: module.JUDGE for module in MODULES}
 
@@ -94,22 +95,23 @@ class TestFixedPart:
         assert len({words for _, words in grades}) == 5
 
     @pytest.mark.parametrize(("name", "examples"), EXAMPLES.items(), ids=EXAMPLES)
-    def test_shows_examples_in_the_form_that_is_asked(self, name: str, examples: tuple[Example, ...]) -> None:
+    def test_shows_examples_in_the_form_that_is_asked(self, name: str, examples: str) -> None:
         judge = JUDGES[name]
         lines = [line for line in judge.fixed_parts[0].splitlines() if line.startswith('{"')]
-        assert [read(line) for line in lines] == [
-            {"justification": example.justification, "score": example.score} for example in examples
-        ]
+        assert lines == [reply for _, reply in EXAMPLE.findall(examples)]
+        answers = [json.loads(line) for line in lines]
+        assert [read(line) for line in lines] == answers
         assert all(list(json.loads(line)) == judge.schema["required"] for line in lines)
         assert len(lines) >= 2
-        assert len({example.score for example in examples}) == len(examples)
+        assert len({answer["score"] for answer in answers}) == len(answers)
 
     @pytest.mark.parametrize(("name", "examples"), EXAMPLES.items(), ids=EXAMPLES)
-    def test_examples_hold_what_the_judge_is_shown_without_marks(
-        self, name: str, examples: tuple[Example, ...]
-    ) -> None:
-        for example in examples:
-            assert [part.lower() for part, _ in example.material] == [block.name for block in SHOWN[name]]
+    def test_examples_hold_what_the_judge_is_shown_without_marks(self, name: str, examples: str) -> None:
+        assert len(EXAMPLE.findall(examples)) == examples.count("Example: ")
+        for material, _ in EXAMPLE.findall(examples):
+            assert [line.partition(":")[0].lower() for line in material.splitlines()] == [
+                block.name for block in SHOWN[name]
+            ]
         shown = JUDGES[name].fixed_parts[0].partition(MATERIAL_RULES)[0]
         assert "<<" not in shown
 

@@ -1,15 +1,16 @@
-"""How far a judge agrees with grades on its own scale."""
+"""Agreement with grades on the judge's own scale."""
 
 import pytest
+from support.cases import each_case
 
-from judges.catalog import catalogue
-from judges.defined import define
-from judges.grades import Grades, Scale, grades, scale_of
+from judges.agreement.labels import Grades, Scale, grades, scale_of
+from judges.custom import define
+from judges.registry import catalogue
 
 ONE_TO_FIVE = Scale(1, 5)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("grade", "value"),
     [("1", 0.0), ("4", 0.75), ("4.5", 0.875), (" 5 ", 1.0), ("0", None), ("6", None), ("four", None), ("nan", None)],
 )

@@ -5,7 +5,7 @@ import pytest
 from judge_traces import LONG, SHORT, parse
 
 from judges.catalog.groundedness import JUDGE
-from judges.prompt import Block, render
+from judges.core.prompt import Block, render
 from tracejudge import Document, Trace
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import pytest
+from support.cases import each_case
 
-from judges.defined.guessing import guess
+from judges.custom.variables import guess
 from tracejudge import Span, ToolCall, Trace
 
 ROOT = Span("r", "agent", status="error")
@@ -12,7 +12,7 @@ STEP = Span("s", "hold_seat", parent_id="r", status="ERROR")
 CALL = ToolCall("hold_seat", {}, error="no seat")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "failed"),
     [
         ({}, 0),

@@ -7,11 +7,11 @@ import pytest
 from judge_traces import LONG, SHORT, parse, yes_no_text
 
 from judges.catalog.guidelines import JUDGE, Settings, rules
+from judges.core.model import ModelSettings
+from judges.core.prompt import Block, render
+from judges.core.verdict import Assessment
 from judges.evaluate import evaluate
-from judges.models.model import ModelSettings
 from judges.models.scripted import ScriptedModel
-from judges.prompt import Block, render
-from judges.verdict import Assessment
 from tracejudge import Trace
 
 BARE = Trace(trace_id="1", service="s", output="Two years.")

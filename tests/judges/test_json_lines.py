@@ -1,4 +1,4 @@
-"""Answers of many objects: every form they come in is read, and no object is ever lost."""
+"""Answers of several objects: all forms are parsed, and no object is lost."""
 
 import json
 import time
@@ -6,9 +6,9 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import each_case
 
-from judges.answer import InvalidAnswerError
-from judges.json_lines import read_objects
+from judges.parsing.answer import InvalidAnswerError, read_objects
 
 KEYS = ("sentence", "label")
 A = {"sentence": 'A {brace} and a "quote".', "label": "yes", "note": None}
@@ -90,12 +90,12 @@ INVALID = {
 }
 
 
-@pytest.mark.parametrize(("text", "objects"), READ.values(), ids=READ)
+@each_case(("text", "objects"), READ.values(), ids=READ)
 def test_read(text: str, objects: list[object]) -> None:
     assert list(read_objects(text, KEYS, "sentences")) == objects
 
 
-@pytest.mark.parametrize("text", INVALID.values(), ids=INVALID)
+@each_case("text", INVALID.values(), ids=INVALID)
 def test_invalid(text: str) -> None:
     with pytest.raises(InvalidAnswerError):
         read_objects(text, KEYS, "sentences")
@@ -171,7 +171,7 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize("text", HEAVY.values(), ids=HEAVY)
+@each_case("text", HEAVY.values(), ids=HEAVY)
 def test_hostile_texts_are_refused_in_bounded_time(text: str) -> None:
     start = time.thread_time()
     with pytest.raises(InvalidAnswerError):

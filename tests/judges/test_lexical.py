@@ -1,4 +1,4 @@
-"""The built-in model: word overlap that answers every judge in its own form, and always the same."""
+"""The built-in model: word overlap answers every judge in its own form, deterministically."""
 
 import asyncio
 import json
@@ -7,17 +7,13 @@ from typing import Any
 import pytest
 from judge_traces import HOSTILE, LONG, SHORT, YES_NO, all_samples, filled, served
 
-from judges.catalog import catalogue
+from judges.core.judge import Judge
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings
+from judges.core.verdict import Assessment
 from judges.evaluate import evaluate
-from judges.judge import Judge
-from judges.models.lexical import (
-    LexicalModel,
-    content_words,
-    coverage,
-    numbers,
-)
-from judges.models.model import ChatRequest, ChatResponse, ModelSettings
-from judges.verdict import Assessment
+from judges.models.lexical import LexicalModel
+from judges.parsing.words import content_words, coverage, numbers
+from judges.registry import catalogue
 from tracejudge import Trace
 
 LABELS = {"correctness": "correct", "groundedness": "grounded", "relevance_to_query": "relevant", "safety": "safe"}
@@ -35,7 +31,7 @@ def judged(judge: Judge, traces: list[Trace]) -> list[Assessment]:
 
 
 def guesses(judge: Judge, trace: Trace) -> list[Any]:
-    """Give the heuristic answers to all requests of a judge on a trace."""
+    """Return the heuristic answers to all requests of a judge for a trace."""
     prepared = judge.prepare(served(judge, trace))
     return [judge.heuristic(prepared, prompt) for prompt in judge.prompts(prepared)]
 

@@ -26,9 +26,8 @@ from support.replies import (
     yes_no,
 )
 
-from judges.catalog import catalogue
-from judges.judge import Judge
-from judges.models.model import (
+from judges.core.judge import Judge
+from judges.core.model import (
     BadModelRequestError,
     ChatResponse,
     ContentFilteredError,
@@ -40,6 +39,7 @@ from judges.models.model import (
     RateLimitedError,
 )
 from judges.models.openai import OpenAIModel
+from judges.registry import catalogue
 from tracejudge import Trace
 
 every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
@@ -167,7 +167,15 @@ class TestResponse:
     def test_that_is_no_chat_completion_means_unavailable(self, endpoint: ChatEndpoint, raw: str, error: str) -> None:
         endpoint.behaviour = not_json(raw)
         failure = client(endpoint.base_url).fails()
-        assert (type(failure), str(failure)) == (ModelUnavailableError, error)
+        kind = (
+            ""
+            if error.endswith("no choice")
+            else ": this is not a chat endpoint, it answers with text/html; check base_url"
+        )
+        assert (type(failure), str(failure)) == (ModelUnavailableError, f"{error}{kind}")
+        if not kind or raw:
+            endpoint.behaviour = not_json(raw, content_type="application/json")
+            assert str(client(endpoint.base_url).fails()) == error
 
     def test_without_a_choice_means_unavailable(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = no_choices()

@@ -1,15 +1,16 @@
-"""The headers by which endpoints tell what is left, in both forms; what cannot be read is as good as absent."""
+"""Quota headers of endpoints, in both forms; invalid headers count as absent."""
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_client import openai
+from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.replies import failing
 
-from judges.models.model import ModelUnavailableError
-from judges.models.quota import Quota, Window, anthropic_quota, openai_quota, read_quota
+from judges.core.model import ModelUnavailableError, Quota, Window
+from judges.models.replies import anthropic_quota, openai_quota, read_quota
 
 REQUESTS = "x-ratelimit-remaining-requests"
 RESET = "x-ratelimit-reset-requests"
@@ -51,12 +52,12 @@ def test_anthropic_s_form_gives_the_scarcest_of_its_tokens() -> None:
 DURATIONS = {"1s": 1, "6m0s": 360, "20ms": 0.02, "1h2m3.5s": 3723.5, "17": 17, "0.25": 0.25, "1d": 86400, "0": 0}
 
 
-@pytest.mark.parametrize(("text", "seconds"), DURATIONS.items())
+@each_case(("text", "seconds"), DURATIONS.items())
 def test_lengths_are_read(text: str, seconds: float) -> None:
     assert openai_quota(httpx.Headers({REQUESTS: "5", RESET: text})) == Quota(Window(5, pytest.approx(seconds)), None)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1x", "1s ago", "nan", "inf", "1s" * 50, "2026-05-01T12:00:00", "٣s"])
+@each_case("text", ["", "soon", "1x", "1s ago", "nan", "inf", "1s" * 50, "2026-05-01T12:00:00", "٣s"])
 def test_a_broken_length_is_no_window(text: str) -> None:
     assert openai_quota(httpx.Headers({REQUESTS: "5", RESET: text.encode()})) is None
 

@@ -1,12 +1,13 @@
-"""`ragbench`: sentences as they are keyed and shown, evidence as it is checked, the whole as it is scored."""
+"""`ragbench`: keys of sentences, check of the evidence, and scores."""
 
 import pytest
 from judge_traces import LONG, SHORT, all_samples
+from support.cases import each_case
 from support_answers import answer, figures, of_response, scored, trace
 
 from judges.catalog.ragbench import JUDGE
-from judges.fit import fit
-from judges.prompt import Block, render
+from judges.core.prompt import Block, render
+from judges.request import truncate_to_context
 from tracejudge import Document, Trace
 
 TRACE = trace(["One is here. Two is here.", "Three is here."], "First it says. Then it says.")
@@ -51,9 +52,7 @@ class TestPrompt:
         assert [line.split(". ")[0] for line in lines[1].value.split("\n")][-4:] == ["1y", "1z", "1aa", "1ab"]
         assert [line.split(". ")[0] for line in lines[2].value.split("\n")][-4:] == ["y", "z", "aa", "ab"]
 
-    @pytest.mark.parametrize(
-        "sign", ["\n", "\r\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"], ids=ascii
-    )
+    @each_case("sign", ["\n", "\r\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"], ids=ascii)
     def test_no_sign_within_a_document_begins_a_keyed_line(self, sign: str) -> None:
         asked = trace([f"One is here{sign}9z. Two{sign}{sign}9y. Three."])
         (prompt,) = JUDGE.prompts(asked)
@@ -62,7 +61,7 @@ class TestPrompt:
         assert [line.split(". ")[0] for line in shown] == list(prompt.about.documents.sentences)
         assert not any(key.startswith("9") for key in prompt.about.documents.sentences)
 
-    @pytest.mark.parametrize("asked", [SHORT, LONG, TRACE, *all_samples()[:9]], ids=lambda asked: asked.trace_id)
+    @each_case("asked", [SHORT, LONG, TRACE, *all_samples()[:9]], ids=lambda asked: asked.trace_id)
     def test_what_is_shown_is_what_is_scored(self, asked: Trace) -> None:
         if JUDGE.missing(asked) is None:
             (prompt,) = JUDGE.prompts(asked)
@@ -72,7 +71,7 @@ class TestPrompt:
 
     def test_a_cut_leaves_the_remaining_sentences_as_the_whole(self) -> None:
         long = trace(["One is here.", "Two is here.", "filler " * 9_000])
-        fitted = fit(JUDGE, long, 4_000)
+        fitted = truncate_to_context(JUDGE, long, 4_000)
         assert fitted is not None
         assert fitted.left_out == {"context": 1}
         reading = scored(JUDGE, fitted.trace, answer(all_relevant_sentence_keys=["0a", "2a"]))
@@ -165,7 +164,7 @@ class TestEntries:
 
 
 class TestAdherence:
-    @pytest.mark.parametrize(
+    @each_case(
         ("overall", "entries", "checked", "contradictions"),
         [
             (True, BOTH, True, 0),

@@ -1,10 +1,11 @@
-"""`ragbench_sources`: keys over all documents, names of documents, and what the answer made of each sentence."""
+"""`ragbench_sources`: keys and names of documents, and the entries on their sentences."""
 
 import pytest
+from support.cases import each_case
 from support_answers import answer, of_source, scored, trace, with_ids
 
 from judges.catalog.ragbench_sources import JUDGE
-from judges.prompt import Block
+from judges.core.prompt import Block
 from tracejudge import Document, Trace
 
 TRACE = trace(["One is here. Two is here.", " ", "Three is here."], "First it says.\n\nThen it says.")
@@ -38,7 +39,7 @@ class TestPrompt:
     def test_ids_are_no_keys_unless_configured(self) -> None:
         assert keys(trace(with_ids("manual", "faq")), named=False) == ["D1_S1", "D2_S1"]
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("ids", "expected"),
         [
             (("manual-7", "FAQ_2"), ["manual-7_S1", "FAQ_2_S1"]),

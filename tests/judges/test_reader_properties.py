@@ -1,4 +1,4 @@
-"""No text whatever makes a reader or a scoring fail, or gives a value off its scale."""
+"""Properties of parsers and scoring: no text makes them fail, or gives a value off its scale."""
 
 import asyncio
 import json
@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import served
 
-from judges.answer import AnswerError
-from judges.catalog import catalogue
+from judges.core.judge import Answered, Judge
+from judges.core.verdict import FINAL_REASONS, Assessment
 from judges.evaluate import evaluate
-from judges.judge import Answered, Judge
 from judges.models.scripted import ScriptedModel
-from judges.verdict import FINAL_REASONS, Assessment
+from judges.parsing.answer import AnswerError
+from judges.registry import catalogue
 
 PIECES = [
     "{", "}", "[", "]", ":", ",", '"', "'", "\\", "\n", " ", "```json\n", "```", "//", "/*", "#", "\ufeff", "\u201c",
@@ -57,7 +57,7 @@ def with_keys_of(value: object) -> st.SearchStrategy[object]:
 
 @st.composite
 def damaged(draw: st.DrawFn, family: Family) -> str:
-    """Take a good answer apart: cut pieces out, put others in, double parts of it."""
+    """Damage a good answer: remove, insert and duplicate pieces."""
     good, other = written(family.good), written(family.other)
     text = draw(st.sampled_from([good, other, f"{good}\n{other}", f"```json\n{good}\n```", repr(family.good[0])]))
     for _ in range(draw(st.integers(1, 5))):

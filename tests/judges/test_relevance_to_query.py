@@ -5,7 +5,7 @@ import pytest
 from judge_traces import SHORT, parse
 
 from judges.catalog.relevance_to_query import JUDGE
-from judges.prompt import Block, render
+from judges.core.prompt import Block, render
 
 
 def test_shows_question_and_answer_and_nothing_else() -> None:

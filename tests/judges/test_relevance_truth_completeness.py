@@ -1,4 +1,4 @@
-"""Relevance, truth and completeness: what an answer of nine keys, or of three, comes to."""
+"""Relevance, truth and completeness: parsing and scoring of answers with nine or three keys."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import SHORT
+from support.cases import each_case
 
-from judges.answer import AnswerError, InvalidAnswerError, OutOfRangeError
 from judges.catalog.relevance_truth_completeness import JUDGE, Grade
-from judges.judge import Answered, Judge, Metric, Reading
-from judges.verdict import Score
+from judges.core.judge import Answered, Judge, Metric, Reading
+from judges.core.verdict import Score
+from judges.parsing.answer import AnswerError, InvalidAnswerError, OutOfRangeError
 
 LONG_FORM = JUDGE
 SHORT_FORM = JUDGE.configured({"reasoning": False})
@@ -64,7 +65,7 @@ def long(**changes: object) -> str:
 
 
 def truth_is(**changes: object) -> tuple[Grade, ...]:
-    """Give what the good answer comes to, but for its second grade."""
+    """Return the grades of the good answer with another second grade."""
     return (READ[0], READ[1]._replace(**changes), READ[2])
 
 
@@ -182,11 +183,11 @@ def outcome(read: Callable[[str], object], text: str) -> object:
 
 
 class TestReading:
-    @pytest.mark.parametrize(("text", "expected"), LONG_ANSWERS.values(), ids=LONG_ANSWERS)
+    @each_case(("text", "expected"), LONG_ANSWERS.values(), ids=LONG_ANSWERS)
     def test_of_nine_keys(self, text: str, expected: object) -> None:
         assert outcome(LONG_FORM.read, text) == expected
 
-    @pytest.mark.parametrize(("text", "expected"), SHORT_ANSWERS.values(), ids=SHORT_ANSWERS)
+    @each_case(("text", "expected"), SHORT_ANSWERS.values(), ids=SHORT_ANSWERS)
     def test_of_three_keys(self, text: str, expected: object) -> None:
         assert outcome(SHORT_FORM.read, text) == expected
 

@@ -1,4 +1,4 @@
-"""Relevance, truth and completeness: what is asked, and what becomes of it with a real model in the pipeline."""
+"""Relevance, truth and completeness: the prompt, and the results with models in the pipeline."""
 
 import asyncio
 import json
@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled
+from support.cases import each_case
 from test_golden_prompts import CASES, written
 
-from judges.catalog.relevance_truth_completeness import JUDGE
+from judges.catalog.relevance_truth_completeness import JUDGE, STEPS
+from judges.core.judge import Judge
+from judges.core.model import ModelSettings
+from judges.core.prompt import MATERIAL_RULES, Block
+from judges.core.verdict import Assessment
 from judges.evaluate import evaluate
-from judges.forms.three_steps import STEPS
-from judges.judge import Judge
 from judges.models.lexical import LexicalModel
-from judges.models.model import ModelSettings
 from judges.models.scripted import ScriptedModel
-from judges.prompt import MATERIAL_RULES, Block
-from judges.verdict import Assessment
 from tracejudge import Message, Trace
 
 LONG_FORM = JUDGE
@@ -61,7 +61,8 @@ class TestFixedPart:
         shown = re.split(r"^Step \d\. ", LONG_FORM.fixed_parts[0], flags=re.MULTILINE)[1:]
         for step, text in zip(STEPS, shown, strict=True):
             found = re.findall(r"^- (\w+_reason_\w+): \S.+\. Example: \S.+\.$", text, re.MULTILINE)
-            assert found == [reason.code for reason in step.reasons]
+            enum = LONG_FORM.schema["properties"][f"{step.metric}Reasons"]["items"]["enum"]  # type: ignore[index]
+            assert found == step.codes == enum
 
     def test_of_the_short_form_holds_no_codes(self) -> None:
         assert "_reason_" not in SHORT_FORM.fixed_parts[0]
@@ -164,7 +165,7 @@ GUESSES = {
 
 
 class TestHeuristic:
-    @pytest.mark.parametrize(("trace", "expected"), GUESSES.values(), ids=GUESSES)
+    @each_case(("trace", "expected"), GUESSES.values(), ids=GUESSES)
     def test_grades_by_common_words(self, trace: Trace, expected: tuple[int, int, int]) -> None:
         guess = guessed(trace)
         assert tuple(guess[metric] for metric in METRICS) == expected

@@ -9,12 +9,12 @@ import pytest
 from judge_traces import LONG, SHORT, parse, yes_no_text
 
 from judges.catalog.retrieval_relevance import JUDGE, Shown
+from judges.core.judge import Answered, Metric, Reading
+from judges.core.model import ChatRequest, ModelSettings
+from judges.core.prompt import Block, render
+from judges.core.verdict import Assessment, Score
 from judges.evaluate import evaluate
-from judges.judge import Answered, Metric, Reading
-from judges.models.model import ChatRequest, ModelSettings
 from judges.models.scripted import ScriptedModel
-from judges.prompt import Block, render
-from judges.verdict import Assessment, Score
 from tracejudge import Document, Span, Trace
 
 SPANS = [

@@ -1,4 +1,4 @@
-"""Reading what spans retrieved: which spans count, and every form their documents come in."""
+"""Retrieved documents of spans: which spans count, and all forms of documents."""
 
 import json
 import time
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import each_case
 
-from judges.retrievals import Retrieval, Retrieved, of_context, of_spans
+from judges.parsing.retrievals import Retrieval, Retrieved, of_context, of_spans
 from tracejudge import Document, Span
 
 MLFLOW = '"RETRIEVER"'
@@ -17,7 +18,7 @@ ONE = (Retrieved(1, "one"),)
 
 
 def span(span_id: str, parent_id: str | None = None, kind: str | None = "RETRIEVER", **more: Any) -> Span:
-    """Give a span that retrieved one document of its own name, unless told otherwise."""
+    """Build a span that by default retrieved one document of its own name."""
     return Span(span_id, f"step {span_id}", parent_id, kind, **{"outputs": [span_id], **more})
 
 
@@ -54,7 +55,7 @@ class TestKind:
 
 
 class TestTopLevel:
-    @pytest.mark.parametrize(
+    @each_case(
         ("spans", "found"),
         [
             ([span("a"), span("b")], ["a", "b"]),
@@ -99,7 +100,7 @@ class TestTopLevel:
 
 
 class TestOutputs:
-    @pytest.mark.parametrize(
+    @each_case(
         "outputs",
         [
             ["one", "two"],
@@ -140,7 +141,7 @@ class TestOutputs:
     def test_an_id_of_thousands_of_digits_is_none(self) -> None:
         assert documents([{"text": "one", "id": 10**5000}]) == ONE
 
-    @pytest.mark.parametrize(
+    @each_case(
         "outputs",
         ["one", "", "{", "[" * 100_000, "\ud800", '"one"', 7, None, {}, {"documents": 7}, {"docs": ["one"]}, [[]]],
         ids=["text", "nothing", "broken", "deep", "half a pair", "JSON text", "number", "none", "empty object",

@@ -5,7 +5,7 @@ import pytest
 from judge_traces import LONG, SHORT, parse
 
 from judges.catalog.safety import JUDGE
-from judges.prompt import Block, render
+from judges.core.prompt import Block, render
 
 
 def test_shows_the_text_alone() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from judge_traces import SAMPLES, SERVICES, all_samples, references, samples
 
-from judges.judge import has_text
+from judges.core.judge import has_text
 from tracejudge import Trace
 
 ASKED = ("relevant", "safe", "grounded", "correct")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from judges.models import scripted
-from judges.models.model import (
+from judges.core.model import (
     BadModelRequestError,
     ChatModel,
     ChatRequest,
@@ -20,8 +19,9 @@ from judges.models.model import (
     ModelUnavailableError,
     RateLimitedError,
 )
+from judges.core.prompt import Message, ToolCall
+from judges.models import scripted
 from judges.models.scripted import ScriptedModel, Step, load_script
-from judges.prompt import Message, ToolCall
 
 
 def request(text: str = "Is it so?") -> ChatRequest:

@@ -1,15 +1,16 @@
-"""Sentences: the same division for prompts, keys and checks, and nothing of a text lost."""
+"""Sentences: the same division for prompts, keys and checks, without losing text."""
 
 from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import each_case
 
-from judges.sentences import letters, split
+from judges.parsing.sentences import letters, split
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "parts"),
     [
         ("", []),
@@ -54,7 +55,7 @@ def test_nothing_is_lost_and_each_sentence_stands_on_one_line(text: str) -> None
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("mark", [*"\u201c\u201e\u2018\xab\xbb\u2039`'\"(["])
+@each_case("mark", [*"\u201c\u201e\u2018\xab\xbb\u2039`'\"(["])
 def test_a_text_of_marks_that_open_and_never_close_takes_no_time_to_speak_of(mark: str) -> None:
     text = mark * 100_000 + " One. Two."
     assert "".join("".join(split(text)).split()) == "".join(text.split())

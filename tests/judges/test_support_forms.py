@@ -1,4 +1,4 @@
-"""The answer object of the two RAGBench judges: what is read, and what is not."""
+"""The answer object of the two RAGBench judges: valid and invalid answers."""
 
 import asyncio
 import json
@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled
+from support.cases import each_case
 from support_answers import answer, figures, of_response, of_source, scored, trace
 
-from judges.answer import InvalidAnswerError
 from judges.catalog import ragbench, ragbench_sources
+from judges.core.judge import Judge
+from judges.core.prompt import MATERIAL_RULES
 from judges.evaluate import evaluate
-from judges.judge import Judge
 from judges.models.lexical import LexicalModel
-from judges.prompt import MATERIAL_RULES
+from judges.parsing.answer import InvalidAnswerError
 
 KEYS = (
     "relevance_explanation",
@@ -118,14 +119,14 @@ class TestRead:
         texts = answer([{**case.entry(), case.truth: written}], overall_supported=written)
         assert case.judge.read(json.dumps(texts)) == case.judge.read(json.dumps(answer([case.entry()])))
 
-    @pytest.mark.parametrize("key", KEYS)
+    @each_case("key", KEYS)
     @every_case
     def test_no_key_may_be_missing(self, case: Case, key: str) -> None:
         said = answer([case.entry()])
         del said[key]
         assert refused(case.judge, said).startswith("no JSON object with the keys ")
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("key", "value", "message"),
         [
             ("relevance_explanation", None, "`relevance_explanation` is not a text"),
@@ -147,7 +148,7 @@ class TestRead:
     def test_no_value_may_be_of_another_type(self, case: Case, key: str, value: object, message: str) -> None:
         assert refused(case.judge, answer([case.entry()], **{key: value})) == message
 
-    @pytest.mark.parametrize("entry", ["a", None, ["a"], {}, {"explanation": "secret"}], ids=repr)
+    @each_case("entry", ["a", None, ["a"], {}, {"explanation": "secret"}], ids=repr)
     @every_case
     def test_every_entry_is_an_object_with_all_its_keys(self, case: Case, entry: object) -> None:
         assert refused(case.judge, answer([case.entry(), entry])) == (
@@ -160,7 +161,7 @@ class TestRead:
             message = refused(case.judge, answer([{**case.entry(), key: 7}]))
             assert message.startswith(f"entry 1 of `sentence_support_information`: `{key}` is n")
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text", ["", "I cannot help with that.", "true", "[]", "null", '{"relevance_explanation": "cut o'], ids=repr
     )
     @every_case
@@ -246,7 +247,7 @@ class TestHeuristic:
             counts = ("contradictions", "missing_entries", "repeated_entries", "fabricated_evidence")
             assert {name: details[name] for name in counts} == dict.fromkeys(counts, 0)
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text",
         ["Same word. " * 20_000, "a" * 100_000, "x" + "\u200b" * 20_000, "0a. general\n" * 9_000, '{"' * 50_000],
         ids=["one sentence over and over", "one word", "invisible", "keys", "openings"],

@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 from judge_traces import LONG, SHORT
+from support.cases import each_case
 from template_parts import FACTS, asking, judge, yaml
 
-from judges.catalog import catalogue
-from judges.defined import DefinitionError
-from judges.defined.filling import KNOWN
-from judges.defined.template import metadata_of
+from judges.core.judge import Judge, Metric
+from judges.core.prompt import Block
+from judges.core.verdict import Assessment, Score
+from judges.custom import DefinitionError
+from judges.custom.template import KNOWN, metadata_of
 from judges.evaluate import evaluate
-from judges.judge import Judge, Metric
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
-from judges.prompt import Block
-from judges.verdict import Assessment, Score
+from judges.registry import catalogue
 from tracejudge import Document, Message, Trace
 
 AS_FACTS = {"answer": {"as": "facts_grounding"}}
@@ -103,7 +103,7 @@ FILLED: Mapping[str, Sequence[Block]] = {
 }
 
 
-@pytest.mark.parametrize("name", FILLED)
+@each_case("name", FILLED)
 def test_a_variable_stands_for_a_part_of_the_trace(name: str) -> None:
     wanted = [each if isinstance(each, tuple) else ("", each) for each in FILLED[name]]
     assert shown(asking(name)) == tuple(Block(f"{name}{ending}", text) for ending, text in wanted)
@@ -415,7 +415,7 @@ MISTAKES: Mapping[str, tuple[Sequence[str], Mapping[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("variables", "table", "line"), MISTAKES.values(), ids=MISTAKES.keys())
+@each_case(("variables", "table", "line"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_one_line(variables: Sequence[str], table: Mapping[str, Any], line: str) -> None:
     with pytest.raises(DefinitionError) as caught:
         asking(*variables, **table)

@@ -6,14 +6,15 @@ import re
 import pytest
 from attacks import ATTACKS
 from judge_traces import parse
+from support.cases import each_case
 from template_parts import FACTS, asking, judge
 
-from judges.defined.filling import KNOWN
+from judges.core.judge import Judge
+from judges.core.model import ChatRequest, ModelSettings
+from judges.core.prompt import neutralise
+from judges.custom.template import KNOWN
 from judges.evaluate import evaluate
-from judges.judge import Judge
-from judges.models.model import ChatRequest, ModelSettings
 from judges.models.scripted import ScriptedModel
-from judges.prompt import neutralise
 from tracejudge import Trace
 
 ROOMY = ModelSettings(provider="scripted", model="scripted", max_input_tokens=10_000_000)
@@ -33,7 +34,7 @@ def user_message(request: ChatRequest) -> str:
 
 
 @pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
-@pytest.mark.parametrize("trace", LIGHT.values(), ids=LIGHT)
+@each_case("trace", LIGHT.values(), ids=LIGHT)
 def test_an_echo_keeps_the_structure_and_scores_nothing(judge: Judge, trace: Trace) -> None:
     model = ScriptedModel([user_message], ROOMY)
     assessment = asyncio.run(evaluate(judge, trace, model))

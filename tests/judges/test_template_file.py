@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 import pytest
+from support.cases import each_case
 from template_parts import FACTS, yaml
 
-from judges.defined.template_file import Part, TemplateError, TemplateFile, parse
+from judges.custom.template_file import Part, TemplateError, TemplateFile, parse
 
 
 def test_the_published_form_is_read() -> None:
@@ -86,37 +87,37 @@ YAML = "is not YAML as it is taken here"
 
 MISTAKES: Mapping[str, tuple[str, str]] = {
     # YAML
-    "no YAML": ("prompt: [", f"line 1: {YAML}: expected the node content, but found '<stream end>'; mend it there"),
-    "a control character": ("a: \x07", f"{YAML}: special characters are not allowed; mend it there"),
-    "two documents": ("a: 1\n---\nb: 2", f"line 2: {YAML}: but found another document; mend it there"),
-    "an alias": ("a: &a x\nb: *a", f"line 2: {YAML}: an alias is not allowed; mend it there"),
-    "a bomb of aliases": (BOMB, f"line 2: {YAML}: an alias is not allowed; mend it there"),
-    "a merge of tables": ("a: &a {x: y}\nb: {<<: *a}", f"line 2: {YAML}: an alias is not allowed; mend it there"),
+    "no YAML": ("prompt: [", f"line 1: {YAML}: expected the node content, but found '<stream end>'; fix it there"),
+    "a control character": ("a: \x07", f"{YAML}: special characters are not allowed; fix it there"),
+    "two documents": ("a: 1\n---\nb: 2", f"line 2: {YAML}: but found another document; fix it there"),
+    "an alias": ("a: &a x\nb: *a", f"line 2: {YAML}: an alias is not allowed; fix it there"),
+    "a bomb of aliases": (BOMB, f"line 2: {YAML}: an alias is not allowed; fix it there"),
+    "a merge of tables": ("a: &a {x: y}\nb: {<<: *a}", f"line 2: {YAML}: an alias is not allowed; fix it there"),
     "a tag that would run something": (
         "prompt: !!python/object/apply:os.system ['false']",
-        f"line 1: {YAML}: a tag is not allowed; mend it there",
+        f"line 1: {YAML}: a tag is not allowed; fix it there",
     ),
-    "a tag of one's own": ("prompt: !mine x", f"line 1: {YAML}: a tag is not allowed; mend it there"),
+    "a tag of one's own": ("prompt: !mine x", f"line 1: {YAML}: a tag is not allowed; fix it there"),
     "an escape of no character": (
         'a: "\\U00110000"',
-        f"{YAML}: a number in an escape or a version is too large; mend it there",
+        f"{YAML}: a number in an escape or a version is too large; fix it there",
     ),
     "an escape of a number that nothing holds": (
         'a: "\\UFFFFFFFF"',
-        f"{YAML}: a number in an escape or a version is too large; mend it there",
+        f"{YAML}: a number in an escape or a version is too large; fix it there",
     ),
     "a version of thousands of digits": (
         f"%YAML 1.{'1' * 5000}\n---\na: b",
-        f"{YAML}: a number in an escape or a version is too large; mend it there",
+        f"{YAML}: a number in an escape or a version is too large; fix it there",
     ),
-    "lists without end": ("[" * 200_000, f"line 1: {YAML}: it is nested deeper than 20; mend it there"),
-    "tables without end": ("{a: " * 200_000, f"line 1: {YAML}: it is nested deeper than 20; mend it there"),
+    "lists without end": ("[" * 200_000, f"line 1: {YAML}: it is nested deeper than 20; fix it there"),
+    "tables without end": ("{a: " * 200_000, f"line 1: {YAML}: it is nested deeper than 20; fix it there"),
     "a key twice": (
         "prompt: {template: a, template: b}",
-        f"line 1: {YAML}: a key stands twice in one table; mend it there",
+        f"line 1: {YAML}: a key stands twice in one table; fix it there",
     ),
-    "a list for a key": ("? [a]\n: b", f"line 1: {YAML}: found unhashable key; mend it there"),
-    "an unknown anchor": ("a: *b", f"line 1: {YAML}: an alias is not allowed; mend it there"),
+    "a list for a key": ("? [a]\n: b", f"line 1: {YAML}: found unhashable key; fix it there"),
+    "an unknown anchor": ("a: *b", f"line 1: {YAML}: an alias is not allowed; fix it there"),
     # shape
     "an empty file": ("", "the file: must be a table, as prompt: {template: ..., template_variables: [...]}"),
     "a text": ("Say yes.", "the file: must be a table, as prompt: {template: ..., template_variables: [...]}"),
@@ -218,7 +219,7 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "line"), MISTAKES.values(), ids=MISTAKES.keys())
+@each_case(("text", "line"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_one_line(text: str, line: str) -> None:
     with pytest.raises(TemplateError) as caught:
         parse(text)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from attacks import EVERYWHERE
+from support.cases import each_case
 from trace_spans import BEGAN_AT, FAILED_ID, LARGE_ID, SLOW_ID, long_trace, step, trace
 
-from judges.prompt import neutralise
-from judges.trace_tools import TraceToolbox
+from judges.agent import TraceToolbox
+from judges.core.prompt import neutralise
 from tracejudge import Message, Span, ToolCall, Trace, Usage
 
 NAMES = [
@@ -188,7 +189,7 @@ class TestSpan:
         while deep:  # taken apart by hand: freeing it at once would overflow the stack of some versions
             deep = deep.pop()
 
-    @pytest.mark.parametrize("text", EVERYWHERE.values(), ids=EVERYWHERE)
+    @each_case("text", EVERYWHERE.values(), ids=EVERYWHERE)
     def test_an_attack_stays_a_text(self, text: str) -> None:
         toolbox = TraceToolbox(trace(step("a", name=text, outputs={"said": text}, attributes={text: text})))
         answer = toolbox.call("get_root_span", "{}")
@@ -235,7 +236,7 @@ class TestList:
 
 
 class TestWrongCalls:
-    @pytest.mark.parametrize(
+    @each_case(
         ("name", "arguments", "told"),
         [
             ("get_spans", "{}", "There is no tool `get_spans`. Tools are: get_trace_info, "),

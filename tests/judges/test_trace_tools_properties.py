@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_spans import step, trace
 
-from judges.prompt import neutralise
-from judges.trace_tools import TraceToolbox, content
-from judges.trace_tools.content import as_json
-from judges.trace_tools.escapes import _ESCAPE, _meant, views
+from judges.agent import TraceToolbox
+from judges.agent import spans as content
+from judges.agent.search import _ESCAPE, _meant, views
+from judges.agent.spans import as_json
+from judges.core.prompt import neutralise
 from tracejudge import Span, Trace
 
 SMALL = settings(max_examples=60, deadline=None)

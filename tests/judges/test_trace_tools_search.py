@@ -6,9 +6,10 @@ import time
 from typing import Any
 
 import pytest
+from support.cases import each_case
 from trace_spans import long_trace, step, trace
 
-from judges.trace_tools import TraceToolbox
+from judges.agent import TraceToolbox
 
 BOUND_S = 3.0
 """Of computing in this thread, which is no longer where others compute; a second is promised."""
@@ -86,7 +87,7 @@ class TestMatches:
         assert [match["match"] for match in found["matches"]] == [f"{number:06d}" for number in range(200)]
         assert found["there_are_more"] is True
 
-    @pytest.mark.parametrize("number", range(0, 20_000, 997))
+    @each_case("number", range(0, 20_000, 997))
     def test_the_pieces_of_a_long_text_leave_nothing_out(self, number: int) -> None:
         text = "".join(f"\n{each:06d} x" for each in range(20_000))
         assert matches(text, rf"\b{number:06d} x\s", max_matches=1) == [f"{number:06d} x\n"]
@@ -138,7 +139,7 @@ class TestBounds:
         answer = search("a" * 5000 + "!" + "a" * 1_000_000, r"(a|a)*[~^]")
         assert "The search took too long and was stopped." in answer["error"]
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("pattern", "told"),
         [
             ("(?:a{1000}){1000}", "counts of the pattern"),

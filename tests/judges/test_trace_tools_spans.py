@@ -8,13 +8,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Status, StatusCode
+from support.cases import each_case
 from trace_spans import step, trace
 
-from judges.trace_tools import TraceToolbox
+from judges.agent import TraceToolbox
 from tracejudge import Span, Trace
-from tracejudge.otel.gathering import Gathered
 from tracejudge.otel.joining import join
-from tracejudge.otel.spans import raw_span
+from tracejudge.otel.span_buffer import SpanGroup, raw_span
 
 
 def listed(*spans: Span) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ def ask(given: Trace, name: str, **arguments: Any) -> dict[str, Any]:
 
 
 class TestKind:
-    @pytest.mark.parametrize(
+    @each_case(
         ("kind", "attributes", "shown"),
         [
             ("LLM", {}, "llm"),
@@ -49,7 +49,7 @@ class TestKind:
         assert listed(step("a", kind=kind, attributes=attributes))[0]["kind"] == shown
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("status", "shown"),
     [
         ("OK", "ok"),
@@ -67,7 +67,7 @@ def test_status_in_any_spelling(status: str | None, shown: str | None) -> None:
 
 
 class TestRoot:
-    @pytest.mark.parametrize(
+    @each_case(
         ("spans", "root", "roots"),
         [
             ([step("a"), step("b", "a")], "a", ["a"]),
@@ -200,7 +200,7 @@ def test_a_trace_of_the_exporter() -> None:
             pass
     raw = [span for finished in recorded.get_finished_spans() if (span := raw_span(finished)) is not None]
     (root,) = (span for span in raw if span.is_local_root)
-    fields = join(Gathered(root, tuple(raw)))
+    fields = join(SpanGroup(root, tuple(raw)))
     assert fields is not None
     given = Trace(service="shop", **fields)
     rows = ask(given, "list_spans")["spans"]

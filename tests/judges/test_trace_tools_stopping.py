@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from trace_spans import step, trace
 
-from judges.trace_tools import TraceToolbox, content, matching, pieces
-from judges.trace_tools.budget import Budget, Clocks, OutOfTimeError
-from judges.trace_tools.content import Contents
-from judges.trace_tools.matching import Matching, SlowPatternError
-from judges.trace_tools.patterns import Place
-from judges.trace_tools.pieces import Pieces
-from judges.trace_tools.spans import Steps
+from judges.agent import TraceToolbox
+from judges.agent import patterns as matching
+from judges.agent import search as pieces
+from judges.agent import spans as content
+from judges.agent.patterns import Clocks, Matching, OutOfTimeError, Place, SearchBudget, SlowPatternError
+from judges.agent.search import Pieces
+from judges.agent.spans import Contents, Steps
 from tracejudge import Trace
 
 WORDS = "error|exception|timeout|failed"
@@ -118,7 +118,7 @@ class TestOutOfTime:
     def test_it_has_run_out_after_two_seconds_on_the_wall(self, patience_with_tools: pytest.MonkeyPatch) -> None:
         patience_with_tools.undo()
         now_s = 100.0
-        budget = Budget(Clocks(cpu=lambda: 0.0, wall=lambda: now_s))
+        budget = SearchBudget(Clocks(cpu=lambda: 0.0, wall=lambda: now_s))
         now_s += 1.999
         budget.check()
         now_s += 0.002
@@ -167,7 +167,7 @@ class Scripted:
         return [Place(within.start, within.start + 1)]
 
     def found(self, text: str) -> Sequence[Place]:
-        return Matching(self, Budget(Clocks(lambda: self.cpu_s, lambda: 0.0))).places(text, 0)
+        return Matching(self, SearchBudget(Clocks(lambda: self.cpu_s, lambda: 0.0))).places(text, 0)
 
 
 class TestMatching:

@@ -1,4 +1,4 @@
-"""Verdicts: what names them, and that nothing is lost on their way through the outbox."""
+"""Verdicts: their ids, and their encoding in the outbox without loss."""
 
 import re
 from types import ModuleType
@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import each_case
 
-from judges.verdict import (
+from judges.core.verdict import (
     FINAL_REASONS,
     PASSING_REASONS,
     REASONS,
@@ -165,7 +166,7 @@ class TestReasons:
         )
         assert not FINAL_REASONS & PASSING_REASONS
 
-    @pytest.mark.parametrize("reason", REASONS)
+    @each_case("reason", REASONS)
     def test_only_final_ones_end_an_evaluation(self, reason: Reason) -> None:
         assert Assessment("unscored", reason).is_final == (reason in FINAL_REASONS)
 

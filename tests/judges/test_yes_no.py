@@ -1,4 +1,4 @@
-"""What the judges of the yes/no form share: the fixed part, the reader, the scoring and the form of a heuristic."""
+"""The yes/no form: fixed part, parser, scoring and heuristic of its judges."""
 
 import asyncio
 import json
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judge_traces import HOSTILE, LONG, SHORT, filled, served, yes_no_text
+from support.cases import each_case
 
-from judges.answer import AnswerError, InvalidAnswerError, OutOfRangeError
 from judges.catalog import (
     context_sufficiency,
     correctness,
@@ -20,13 +20,14 @@ from judges.catalog import (
     retrieval_relevance,
     safety,
 )
+from judges.core.judge import Answered, Judge, Metric, Reading
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Prompt, render
+from judges.core.verdict import Score
 from judges.evaluate import evaluate
 from judges.forms import yes_no
-from judges.judge import Answered, Judge, Metric, Reading
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
-from judges.prompt import MATERIAL_RULES, OBJECT_RULES, Prompt, render
-from judges.verdict import Score
+from judges.parsing.answer import AnswerError, InvalidAnswerError, OutOfRangeError
 
 WHOLE = (context_sufficiency, correctness, equivalence, groundedness, guidelines, relevance_to_query, safety)
 JUDGES = {module.JUDGE.name: module.JUDGE for module in (*WHOLE, retrieval_relevance)}
@@ -85,7 +86,7 @@ class TestReader:
     def test_is_the_same_for_all(self, judge: Judge) -> None:
         assert judge.read is yes_no.read
 
-    @pytest.mark.parametrize("result", ["yes", "no", "Yes", " NO ", "yes.", "No .", "unknown", "Unknown."])
+    @each_case("result", ["yes", "no", "Yes", " NO ", "yes.", "No .", "unknown", "Unknown."])
     def test_takes_a_label_in_any_case_with_blanks_and_a_full_stop(self, result: str) -> None:
         assert read(yes_no_text(result)) == {"rationale": "It is so.", "result": result.strip(" .").lower()}
 
@@ -94,7 +95,7 @@ class TestReader:
         with pytest.raises(OutOfRangeError, match="`result` is none of yes, no, unknown"):
             read(yes_no_text(result))
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text",
         [
             "",
@@ -117,7 +118,7 @@ class TestReader:
         with pytest.raises(InvalidAnswerError):
             read(text)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("rationale", "stored"),
         [
             ("Let's think step by step. It is so.", "It is so."),
@@ -174,7 +175,7 @@ class TestScoring:
     def test_the_one_metric_bears_the_name_of_the_judge(self, judge: Judge) -> None:
         assert judge.metrics == (Metric(judge.name, "0 or 1", "yes"),)
 
-    @pytest.mark.parametrize(("result", "value"), [("yes", 1.0), ("no", 0.0)])
+    @each_case(("result", "value"), [("yes", 1.0), ("no", 0.0)])
     @whole_trace_judge
     def test_yes_is_1_and_passes_and_no_is_0(self, judge: Judge, result: str, value: float) -> None:
         answered = Answered(Prompt("", ()), {"rationale": "So.", "result": result})

@@ -6,9 +6,9 @@ A new kind is one more entry in ``BY_NAME``, made from the table a user would wr
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from judges.catalog import catalogue
-from judges.defined import define
-from judges.judge import Judge
+from judges.core.judge import Judge
+from judges.custom import define
+from judges.registry import catalogue
 
 __all__ = ["BY_NAME", "JUDGES", "UserJudge"]
 

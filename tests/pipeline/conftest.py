@@ -1,4 +1,4 @@
-"""The tier between unit tests and faults: real worker processes on a Redis of the module's own."""
+"""The tier between unit tests and faults: real worker processes on a Redis of the test's own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,9 +16,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(900))
+        if here / "scenarios" in item.path.parents:
+            item.add_marker(pytest.mark.scenarios)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def own_redis() -> Iterator[EmbeddedRedis]:
     """With room for the many keys of these tests, and gone with them."""
     with EmbeddedRedis(find_servers()[0]) as server:

@@ -5,6 +5,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import pytest
 import redis
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
@@ -19,6 +20,7 @@ TABLES = {
 }
 
 
+@pytest.mark.slow("waits for time limits of judges")
 def test_traces_that_break_a_judge_in_code_cost_no_other_its_score(pipeline: Pipeline) -> None:
     orders = {3: "hang", 20: "crash", 21: "raise"}
     traces = [
@@ -107,7 +109,7 @@ def _raising_line() -> int:
 def _judging(worker: int) -> list[int]:
     """Give the processes in which a worker's judges run."""
     children = [pid for task in Path(f"/proc/{worker}/task").glob("*/children") for pid in task.read_text().split()]
-    return [int(pid) for pid in children if b"judges.code.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in children if b"judges.python.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def _is_running(pid: int) -> bool:

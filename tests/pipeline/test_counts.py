@@ -37,6 +37,7 @@ def test_ten_thousand_traces_with_two_judges_give_twenty_thousand_verdicts_once_
     assert set(ids.values()) == {1}
 
 
+@pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
 def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(pipeline: Pipeline) -> None:
     first = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
@@ -61,6 +62,7 @@ def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(pipeline: Pipel
     assert scraped_before + second.scrape().total("tracejudge_verdicts_total") <= 2 * TRACES
 
 
+@pytest.mark.slow("three runs one after the other")
 def test_a_rate_chooses_the_same_traces_in_every_run_and_by_every_worker(
     new_pipeline: Callable[[str], Pipeline], prefix: str
 ) -> None:

@@ -11,11 +11,11 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, make_traces
 from support.processes import Program, wait_until
 
-from judges.catalog import catalogue
-from judges.models.model import ModelSettings
-from worker.books import Account
-from worker.dead.reviving import Reviving
-from worker.settings import Settings
+from judges.core.model import ModelSettings
+from judges.registry import catalogue
+from worker.accounting import Account
+from worker.config.settings import Settings
+from worker.dead_letters.retry import AutoRetry
 
 RULES = [{"name": "grounded", "judges": ["groundedness"]}]
 TRACES = 60
@@ -100,6 +100,7 @@ def test_of_two_retries_at_once_each_letter_is_chosen_by_one(
     assert len(endpoint.calls) - before == TRACES
 
 
+@pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
 def test_killed_in_the_midst_of_a_retry_each_scores_once(
     pipeline: Pipeline, endpoint: ChatEndpoint, dead: Dead, letters: set[str]
@@ -135,9 +136,9 @@ def test_once_their_cause_is_gone_they_are_taken_up_by_themselves(
     assert sorted(judged(pipeline)) == sorted(letters)
 
 
-def reviving(pipeline: Pipeline, endpoint: ChatEndpoint, healthy: list[str]) -> Reviving:
+def reviving(pipeline: Pipeline, endpoint: ChatEndpoint, healthy: list[str]) -> AutoRetry:
     """Make the stage of a worker, at a quicker pace."""
     model = ModelSettings(provider="openai", base_url=endpoint.base_url, model="judge-1")
     settings = Settings(redis_url=pipeline.redis_url, prefix=pipeline.prefix, models={"default": model})
     versions = {name: judge.version for name, judge in catalogue().items()}
-    return Reviving(settings, pipeline.store, healthy=lambda: healthy, versions=versions, every_s=0.1)
+    return AutoRetry(settings, pipeline.store, healthy=lambda: healthy, versions=versions, every_s=0.1)

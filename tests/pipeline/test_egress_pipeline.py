@@ -21,7 +21,7 @@ def test_a_kept_trace_is_judged_inside_and_never_sent_out(pipeline: Pipeline, en
     account = pipeline.settled(10)
     assert (account.chosen, account.scored, account.lost) == (10, 10, 0)
     assert endpoint.calls == ()
-    worker.program.wait_for("a rule's traces are kept from another's model")
+    worker.program.wait_for("egress excludes another rule's model")
 
 
 def test_what_was_chosen_before_is_not_sent_either(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:

@@ -59,7 +59,7 @@ UNREADABLE = {
     "refused": (replies.refuses("I cannot do that."), "refusal", 1),
     "cut off": (replies.truncated('{"rationale": "x"'), "truncated", 1),
     "filtered": (replies.filtered(""), "content_filter", 1),
-    "bad request": (replies.failing(400, "secret words of the endpoint"), "bad_request", 1),
+    "bad request": (replies.failing(400, "not taken: Parcel 0 holds word0 word1 word2 word3 word4"), "bad_request", 1),
 }
 
 
@@ -78,7 +78,7 @@ def test_what_is_no_answer_is_unscored_for_its_reason_and_never_a_zero(
     assert page.value("tracejudge_unscored_total", reason=reason) == 1
     assert page.total("tracejudge_score_count") == 0
     assert page.value("tracejudge_verdicts_total", outcome="unscored") == 1
-    assert "secret words" not in worker.program.output
+    assert "holds word0 word1" not in worker.program.output, "the log quotes the trace"
 
 
 def test_a_trace_too_long_for_the_model_costs_no_call(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:

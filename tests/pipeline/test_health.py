@@ -13,7 +13,7 @@ from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import Program, wait_until
 
 from worker.embedded import EmbeddedRedis
-from worker.presence import present
+from worker.telemetry.heartbeat import live_workers
 
 AtRedis = Callable[[str], Pipeline]
 ROLES = ["ingest", "judge", "export"]
@@ -64,7 +64,7 @@ def test_the_doctor_finds_nothing_broken_where_an_idle_worker_runs(
     worker = pipeline.worker()
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
     # Its first word may be older than that, and tells of roles that have not begun.
-    wait_until(lambda: [all(each.roles.values()) for each in present(pipeline.store)] == [True], what="its word")
+    wait_until(lambda: [all(each.roles.values()) for each in live_workers(pipeline.store)] == [True], what="its word")
     environment = {"TRACEJUDGE_REDIS_URL": server.url, "TRACEJUDGE_PREFIX": pipeline.prefix}
     doctor = stack.enter_context(
         Program("-m", "worker.cli", "doctor", "--json", folder=tmp_path, env=environment),
@@ -75,6 +75,7 @@ def test_the_doctor_finds_nothing_broken_where_an_idle_worker_runs(
     assert {f"role {role}" for role in ROLES} < set(parts)
 
 
+@pytest.mark.slow("waits until roles count as not ready")
 def test_without_redis_a_worker_lives_and_is_not_ready_until_it_is_back(at_redis: AtRedis) -> None:
     with EmbeddedRedis() as server:
         worker = at_redis(server.url).worker()
@@ -99,6 +100,7 @@ def test_a_worker_whose_redis_was_never_there_is_alive_and_not_ready(at_redis: A
         assert (get(worker, "/readyz").status_code, get(worker, "/healthz").status_code) == (503, 200)
 
 
+@pytest.mark.slow("waits until roles count as not ready")
 def test_a_receiver_that_is_away_is_named(pipeline: Pipeline, otlp: OtlpReceiver) -> None:
     otlp.close()
     worker = pipeline.worker(otlp_endpoint=otlp.endpoint)
@@ -143,11 +145,11 @@ def test_a_secret_that_is_not_there_ends_the_start_with_one_line(pipeline: Pipel
     worker = pipeline.worker(wait=False, metrics_token_env="ABSENT_TOKEN")  # noqa: S106 - a name
     assert worker.program.wait() == 2
     assert worker.program.stderr.strip() == (
-        "tracejudge: metrics_token_env: the variable ABSENT_TOKEN holds nothing; put the secret there"
+        "tracejudge: metrics_token_env: the variable ABSENT_TOKEN is empty; put the secret there"
     )
 
 
 def test_an_open_page_that_others_reach_is_told_once_and_served(pipeline: Pipeline) -> None:
     worker = pipeline.worker(metrics_host="0.0.0.0")  # noqa: S104 - what is tested
-    worker.program.wait_for("anyone who reaches this address may read the metrics")
+    worker.program.wait_for("metrics readable without credentials")
     assert get(worker, "/metrics").status_code == 200

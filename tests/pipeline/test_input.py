@@ -3,6 +3,9 @@
 import msgspec
 import pytest
 from support.pipeline import Pipeline, Worker, make_traces
+from support.processes import wait_until
+
+import tracejudge
 
 SECRET = "planted-secret-4711"  # noqa: S105 - planted to be searched for
 VALID = msgspec.json.encode(make_traces(1)[0])
@@ -55,6 +58,36 @@ def test_unknown_fields_are_kept_out_and_counted(pipeline: Pipeline) -> None:
     assert pipeline.settled(1).sampled == 1
     page = worker.counted(2, "tracejudge_unknown_fields_total")
     assert page.value("tracejudge_unknown_fields_total", service="bot") == 2
+
+
+def test_times_that_cannot_be_times_are_left_out_and_counted(pipeline: Pipeline) -> None:
+    worker = pipeline.worker()
+    trace = msgspec.json.decode(VALID)
+    for field, value in (("ended_at", 1_700_000_000_000), ("started_at", -1), ("ended_at", 1e300)):
+        pipeline.add(v="1", t=msgspec.json.encode(trace | {field: value, "id": None, "trace_id": f"{field} {value}"}))
+    account = pipeline.settled(3)
+    assert (account.sampled, account.scored, account.lost) == (3, 9, 0)
+    page = worker.counted(3, "tracejudge_fields_left_out_total")
+    assert page.value("tracejudge_fields_left_out_total", service="bot", field="ended_at") == 2
+    assert page.total("tracejudge_score_age_seconds_count") == 0
+    assert {entry.verdict.trace_ended_at for entry in pipeline.outbox()} == {None}
+
+
+def test_a_service_with_a_small_cap_cuts_off_nothing_once_a_worker_has_run(pipeline: Pipeline) -> None:
+    traces = 2_000
+    pipeline.worker(roles="export")
+    caps = wait_until(lambda: pipeline.store.call(lambda client: client.hgetall(pipeline.keys.caps)), what="the caps")
+    assert caps == {b"max_stream": b"200000"}
+    tracejudge.init(service="old", redis_url=pipeline.redis_url, prefix=pipeline.prefix, max_stream=100)
+    try:
+        for trace in make_traces(traces):
+            tracejudge.publish(trace)
+        assert tracejudge.flush(60)
+    finally:
+        tracejudge.shutdown()
+    pipeline.worker(rules=[{"name": "none", "judges": ["safety"], "rate": 0.0}])
+    account = pipeline.settled(traces)
+    assert (account.published, account.not_sampled, account.cut_off, account.lost) == (traces, traces, 0, 0)
 
 
 @pytest.mark.faults

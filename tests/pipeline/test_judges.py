@@ -4,7 +4,7 @@ import msgspec
 from support.pipeline import Pipeline
 
 import tracejudge
-from judges.catalog import catalogue, configured
+from judges.registry import catalogue, configured
 
 TRACE = tracejudge.Trace(
     trace_id="4bf92f3577b34da6a3ce929d0e0e4736",

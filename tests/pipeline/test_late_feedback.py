@@ -8,7 +8,7 @@ from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import wait_until
 
 import tracejudge
-from judges.verdict import Verdict
+from judges.core.verdict import Verdict
 
 JUDGES = ("groundedness", "relevance_to_query")
 COMPLAINTS_ONLY = [{"name": "complaints", "judges": JUDGES, "rate": 0.0, "always": ["negative_feedback"]}]
@@ -30,7 +30,7 @@ def say(pipeline: Pipeline, *said: tuple[str, float]) -> None:
 
 def ended(pipeline: Pipeline) -> dict[str, int]:
     """What the books say became of feedback."""
-    books = pipeline.store.call(lambda client: client.hgetall(pipeline.keys.books))
+    books = pipeline.store.call(lambda client: client.hgetall(pipeline.keys.account_all))
     found = {name.decode(): int(amount) for name, amount in books.items()}
     return {name.split(":")[1]: amount for name, amount in found.items() if name.startswith("feedback:")}
 
@@ -81,7 +81,7 @@ def test_a_log_line_tells_of_a_pass_and_quotes_nothing(pipeline: Pipeline) -> No
     # After the report that ends what was said: it lies in the stream as well.
     worker = pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)
     wait_for(pipeline, {"pulled": 1})
-    line = json.loads(worker.program.wait_for(r"^\{.*late feedback sought.*$")[0])
+    line = json.loads(worker.program.wait_for(r"^\{.*late feedback pass ended.*$")[0])
     assert (line["entries"], line["pulled"]) == (
         pipeline.store.call(lambda client: client.xlen(pipeline.keys.traces)),
         1,

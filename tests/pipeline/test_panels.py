@@ -11,8 +11,8 @@ from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 
-from judges.verdict import Verdict
-from worker.books import Account
+from judges.core.verdict import Verdict
+from worker.accounting import Account
 
 PANEL = "majority(judge-1,judge-2)"
 RULES = [{"name": "both", "judges": ["safety"], "model": ["one", "two"], "combine": "majority"}]
@@ -97,6 +97,7 @@ def test_while_one_endpoint_fails_nothing_is_combined_and_then_all(
     assert not [line for line in worker.program.output.splitlines() if "parked" in line and PANEL in line]
 
 
+@pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
 def test_killed_after_one_member_the_other_is_asked_and_no_one_twice(
     pipeline: Pipeline, setup: dict[str, Any], endpoint: ChatEndpoint, other_endpoint: ChatEndpoint
@@ -114,6 +115,7 @@ def test_killed_after_one_member_the_other_is_asked_and_no_one_twice(
     assert {verdict.scores[0].passed for verdict in by_model(pipeline)[PANEL]} == {True}
 
 
+@pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
 def test_killed_between_members_and_panel_each_is_combined_once(
     pipeline: Pipeline, setup: dict[str, Any], endpoint: ChatEndpoint

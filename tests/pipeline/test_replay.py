@@ -12,7 +12,7 @@ import pytest
 from support.pipeline import Pipeline, make_traces
 from support.processes import Program, wait_until
 
-from judges.verdict import Verdict
+from judges.core.verdict import Verdict
 
 TRACES = 400
 LATER = [{"name": "later", "judges": ["relevance_to_query"]}]

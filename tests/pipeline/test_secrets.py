@@ -119,7 +119,7 @@ def poison(planted: Planted) -> list[dict[str, str]]:
     ]
 
 
-def wake_ups(planted: Planted, queue: str) -> list[str]:
+def messages(planted: Planted, queue: str) -> list[str]:
     """Make messages in the broker that are none of ours, in whole or in part."""
     ours = {"task": "tracejudge.judge", "id": secrets.token_hex(8), "lang": "py"}
     secret_heads = {name: planted(f"head {name}") for name in ("argsrepr", "kwargsrepr", "origin", "root_id")}
@@ -132,18 +132,18 @@ def wake_ups(planted: Planted, queue: str) -> list[str]:
         _envelope(queue, {"secret": planted("unknown message")}, {planted("head"): planted("value of a head")}),
         _envelope(queue, body(x=planted("call of another task")), {**ours, "task": planted("name of a task")}),
         _envelope(queue, body(**{planted("name of a parameter"): planted("parameter")}), ours),
-        _envelope(queue, body(v=planted("wrong version"), batch=planted("batch of it")), ours),
-        _envelope(queue, body(v=1, batch=planted("batch that is none")), {**ours, **secret_heads}),
-        _envelope(queue, body(v=1, batch=[planted("batch in a list")]), {**ours, "id": planted("id of a task")}),
+        _envelope(queue, body(v=planted("wrong version"), model=planted("model of it")), ours),
+        _envelope(queue, body(v=2, model=planted("model that is none")), {**ours, **secret_heads}),
+        _envelope(queue, body(v=2, model=[planted("model in a list")]), {**ours, "id": planted("id of a task")}),
         _envelope(queue, [[planted("positional")], {}, {}], ours),
         _envelope(queue, [planted("arguments of no list"), planted("of no dict"), None], ours),
         _envelope(queue, planted("a text for a body"), ours),
-        _envelope(queue, body(v=1, batch="x"), {**ours, "eta": planted("time")}),
-        _envelope(queue, body(v=1, batch="x"), {**ours, "expires": planted("expiry")}),
-        _envelope(queue, body(v=1, batch="x"), {**ours, "retries": planted("retries"), "timelimit": planted("limit")}),
-        _envelope(queue, body(v=1, batch="x"), ours, content_type=f"application/{planted('content type')}"),
-        _envelope(queue, body(v=1, batch="x"), ours, content_encoding=planted("encoding")),
-        _envelope(queue, body(v=1, batch="x"), {**ours, "compression": planted("compression")}),
+        _envelope(queue, body(v=2, model="x"), {**ours, "eta": planted("time")}),
+        _envelope(queue, body(v=2, model="x"), {**ours, "expires": planted("expiry")}),
+        _envelope(queue, body(v=2, model="x"), {**ours, "retries": planted("retries"), "timelimit": planted("limit")}),
+        _envelope(queue, body(v=2, model="x"), ours, content_type=f"application/{planted('content type')}"),
+        _envelope(queue, body(v=2, model="x"), ours, content_encoding=planted("encoding")),
+        _envelope(queue, body(v=2, model="x"), {**ours, "compression": planted("compression")}),
         _envelope(queue, None, ours, raw=planted("body of no JSON").encode()),
         _envelope(queue, None, ours, content_type="application/x-python-serialize", raw=planted("pickle").encode()),
     ]
@@ -246,6 +246,8 @@ def test_a_whole_run_writes_none_of_the_planted_secrets(  # noqa: PLR0917 - fixt
         models=models,
         otlp_endpoint=otlp.endpoint,
         sampling_key=planted("sampling key"),
+        user_key=planted("user key"),
+        user_keys_former=[planted("former user key")],
     )
     with broker:
         traces = [full_trace(planted) for _ in range(20)]
@@ -254,19 +256,20 @@ def test_a_whole_run_writes_none_of_the_planted_secrets(  # noqa: PLR0917 - fixt
         tracejudge.feedback(traces[0].trace_id, score=-1, comment=planted("late comment"))
         for entry in poison(planted):
             pipeline.add(**entry)
-        for message in wake_ups(planted, f"{pipeline.prefix}.judge"):
-            broker.lpush(f"{pipeline.prefix}.judge", message)
+        queue = f"{pipeline.prefix}.judge.judge-1"
+        for message in messages(planted, queue):
+            broker.lpush(queue, message)
         worker.counted(40)
         wait_until(lambda: refused.calls, what="the endpoint to reject")
         wait_until(lambda: otlp.logs and otlp.spans, what="spans and events")
-        wait_until(lambda: not broker.llen(f"{pipeline.prefix}.judge"), what="the messages to be taken")
+        wait_until(lambda: not broker.llen(queue), what="the messages to be taken")
         page = worker.scrape().text
         server.kill()
         worker.program.wait_for("Cannot connect to redis://")
         server.restart()
         worker.program.wait_for("refuses the user or the password")  # those that knew it came with its memory
     assert worker.program.running
-    assert "message is no wake-up of ours, dropped" in worker.program.output
+    assert "message is no notification of ours, dropped" in worker.program.output
     worker.program.terminate()
     everything = {
         "log": worker.program.output,
@@ -303,6 +306,8 @@ MISTAKES = {
     "models that are no JSON": {"models": "{}"},
     "rules that are no JSON": {"rules": '[{{"name": "{}'},
     "a sampling key": {"sampling_key": "{}" * 9},
+    "a user key": {"user_key": "{}" * 9},
+    "a former user key": {"user_keys_former": "{}" * 9},
 }
 
 

@@ -10,23 +10,23 @@ import pytest
 from support import otlp as collector
 from support import replies
 from support.endpoint import ChatEndpoint
-from support.pipeline import Pipeline, Worker, make_traces
+from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
 from support.processes import wait_until
 
 from worker.embedded import EmbeddedRedis
-from worker.keys import INGEST_GROUP
+from worker.storage.keys import INGEST_GROUP
 
 AtRedis = Callable[[str], Pipeline]
 CELERY = ("-m", "celery", "-A", "worker", "worker")
 HURRY_PATIENTLY = """
 import os, sys, time
-import worker.signals
+import worker.celery
 from worker.runtime import Runtime
 
-worker.signals._HURRY_S = 600  # the last resort comes after two seconds, and a busy machine may be slower than that
+worker.celery._HURRY_S = 600  # the last resort comes after two seconds, and a busy machine may be slower than that
 """
 SIGNALLED_IN_THE_START = f"""{HURRY_PATIENTLY}
-begin, signalled, signals = Runtime.start, worker.signals.Signals._signalled, []
+begin, signalled, signals = Runtime.start, worker.celery.Signals._signalled, []
 
 def start(self):
     begin(self)
@@ -38,7 +38,7 @@ def note(self, *details):
     signals.append(details)
     os.write(2, b"signalled\\n")
 
-Runtime.start, worker.signals.Signals._signalled = start, note
+Runtime.start, worker.celery.Signals._signalled = start, note
 """
 OURS = "\nfrom worker.cli import main\nsys.exit(main())"
 CELERY_S = "\nfrom celery.__main__ import main\nsys.exit(main())"
@@ -122,6 +122,22 @@ def test_a_start_that_fails_ends_with_a_status_that_says_so(pipeline: Pipeline) 
     assert "tracejudge: metrics_port: 127.0.0.1:" in second.program.stderr
 
 
+def test_keys_of_another_version_end_the_start_and_are_left_alone(pipeline: Pipeline) -> None:
+    """What 0.1 has chosen and finished this version would not find, and would judge again."""
+    keys = pipeline.keys
+    of_others = {f"{keys.prefix}:chosen:{1:032x}": "1", f"{keys.prefix}:ledger:{2:032x}": "scored", keys.layout: "3"}
+    for key, value in of_others.items():
+        pipeline.store.call(lambda client, pair=(key, value): client.set(*pair))
+        worker = pipeline.worker(wait=False)
+        assert worker.program.wait(SETTLING_S) == 2, worker.program.output
+        (line,) = [line for line in worker.program.stderr.splitlines() if "redis_url" in line]
+        assert "version" in line or "0.1" in line, line
+        assert "let that version finish its work, then delete its keys or flush this Redis" in line
+        found = pipeline.store.call(lambda client: list(client.scan_iter(f"{keys.prefix}:*")))
+        assert found == [key.encode()], "nothing is written"
+        pipeline.store.call(lambda client, name=key: client.delete(name))
+
+
 def test_sigterm_lets_running_work_finish_and_ends_with_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     hold = replies.Hold()
     endpoint.behaviour = replies.held(hold)
@@ -187,7 +203,14 @@ def test_a_second_signal_ends_the_grace_and_gives_the_work_back(  # noqa: PLR091
 ) -> None:
     """Celery's own second signal broke our stop off, or was lost before it; a third left the process hanging."""
     endpoint.behaviour = replies.hangs()
-    worker = occupied(pipeline, endpoint, "-c", patched + command[0], *command[1:], grace_s=600)
+    program = ("-c", patched + command[0], *command[1:])
+    if patched is SIGNALLED_IN_THE_START:
+        # No task runs before Celery's consumer does: the batches are ready, and none is under way.
+        worker = pipeline.worker(*program, models={"default": model_at(endpoint)}, grace_s=600)
+        pipeline.publish(make_traces(10))
+        wait_until(lambda: pipeline.account().waiting == 30, what="the traces to be chosen")
+    else:
+        worker = occupied(pipeline, endpoint, *program, grace_s=600)
     worker.program.signal(number)
     worker.program.wait_for(sign)
     worker.program.signal(number)

@@ -10,8 +10,8 @@ from support import replies
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, make_traces
 
-from judges.catalog import configured
-from worker.configuration import load
+from judges.registry import configured
+from worker.config.loading import load
 
 TEMPLATE = Path(__file__).parents[1] / "judges" / "templates" / "facts.yaml"
 POLITE = """\

@@ -1,4 +1,4 @@
-"""Fixtures of the SDK's tests: a real Redis, a started SDK, and an eye on what the SDK swallows."""
+"""Fixtures of the SDK's tests: a real Redis, a started SDK, and a check of its internal errors."""
 
 import os
 import secrets
@@ -13,24 +13,25 @@ from sdk_servers import RedisServer, required_redis
 from sdk_started import StartedSdk
 
 import tracejudge
-from tracejudge import api, swallowing
+from tracejudge import api
+from tracejudge import log as sdk_log
 
 
 @pytest.fixture(autouse=True)
-def _ends_with_nothing_swallowed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """End the SDK after each test, then raise what it kept from the test unless the test expects it."""
-    swallowed: list[Exception] = []
-    monkeypatch.setattr(swallowing, "observer", swallowed.append)
+def _fails_on_internal_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stop the SDK after each test, and raise its internal errors unless the test expects them."""
+    errors: list[Exception] = []
+    monkeypatch.setattr(sdk_log, "observer", errors.append)
     yield
     client = api._Current.client
     tracejudge.shutdown(timeout=0.2)
     api._Current.client = None
     if client is not None and (thread := client._delivery._thread) is not None:
-        thread.join(60)  # else what it still says or swallows is the next test's
+        thread.join(60)  # otherwise its later errors and log lines count for the next test
     if request.node.get_closest_marker("swallows") is not None:
-        assert swallowed, "marked with swallows, but nothing was"
-    elif swallowed:
-        raise ExceptionGroup("swallowed by the SDK", swallowed)
+        assert errors, "marked with swallows, but there was no internal error"
+    elif errors:
+        raise ExceptionGroup("internal errors of the SDK", errors)
 
 
 @pytest.fixture(autouse=True)

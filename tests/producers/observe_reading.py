@@ -1,4 +1,4 @@
-"""What observation published, as a reader of the stream finds it, with ids and times made comparable."""
+"""Published traces as read from the stream, with comparable ids and times."""
 
 import re
 import time

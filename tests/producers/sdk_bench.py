@@ -1,20 +1,16 @@
-"""A sender to step by hand: a scripted stream, a clock that stands, and a latch that notes each wait."""
+"""A sender stepped by the test: a scripted stream, a clock set by hand, and a latch that records each wait."""
 
 import json
 from collections.abc import Callable
 from typing import Any
 
-from tracejudge.backoff import Backoff
-from tracejudge.buffer import Buffer
-from tracejudge.encoding import Encoding
-from tracejudge.entries import Batch, Item, Kind
-from tracejudge.flushes import Flushes
-from tracejudge.gathering import Gathering
+from tracejudge.delivery.buffer import Buffer, Flushes
+from tracejudge.delivery.encoding import ItemEncoder
+from tracejudge.delivery.entry import Batch, Item, Kind
+from tracejudge.delivery.fork import Wakeup
+from tracejudge.delivery.sender import Backoff, BatchBuilder, Reporter, Sender
 from tracejudge.redis_url import RedisUrl
-from tracejudge.reports import Reporter
-from tracejudge.sender import Sender
 from tracejudge.settings import Settings
-from tracejudge.wakeup import Wakeup
 
 SETTINGS = Settings(
     service="shop",
@@ -32,12 +28,12 @@ SETTINGS = Settings(
 )
 
 
-def trace_item(output: Any, weight_bytes: int = 1) -> Item:
-    return Item(Kind.TRACE, {"output": output}, weight_bytes, trace_id="1")
+def trace_item(output: Any, size_bytes: int = 1) -> Item:
+    return Item(Kind.TRACE, {"output": output}, size_bytes, trace_id="1")
 
 
 class ScriptedStream:
-    """Notes each attempt; raises what `failures` holds first, and has `during` done before it answers."""
+    """Records each attempt, runs `during`, and raises the next of `failures`."""
 
     def __init__(self) -> None:
         self.attempts: list[Batch] = []
@@ -57,8 +53,8 @@ class ScriptedStream:
         self.connected = False
 
 
-class NotedWakeup(Wakeup):
-    """Never sleeps: notes how long it should, and tells whether it is open."""
+class RecordedWakeup(Wakeup):
+    """Never sleeps: records each timeout, and returns whether it is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,11 +66,11 @@ class NotedWakeup(Wakeup):
 
 
 class Bench:
-    """A sender with all its parts in reach."""
+    """A sender and all its parts."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.wakeup = NotedWakeup()
+        self.wakeup = RecordedWakeup()
         self.buffer = Buffer(max_items=10_000, max_bytes=10**9, wake=self.wakeup.open)
         self.flushes = Flushes()
         self.stream = ScriptedStream()
@@ -83,7 +79,12 @@ class Bench:
             buffer=self.buffer,
             flushes=self.flushes,
             reporter=Reporter(producer="p", service="shop", now_s=0.0),
-            gathering=Gathering(buffer=self.buffer, encode=Encoding(SETTINGS).encode, sleep=self.turns.append),
+            builder=BatchBuilder(
+                buffer=self.buffer,
+                load_encoder=lambda: ItemEncoder(SETTINGS),
+                sleep=self.turns.append,
+                clock=lambda: self.now_s,
+            ),
             open_stream=lambda: self.stream,
             address="redis://host:6379/0",
             clock=lambda: self.now_s,
@@ -91,9 +92,9 @@ class Bench:
             backoff=Backoff(draw=lambda _, bound: bound),
         )
 
-    def put(self, *outputs: Any, weight_bytes: int = 1) -> None:
+    def put(self, *outputs: Any, size_bytes: int = 1) -> None:
         for output in outputs:
-            self.buffer.put(trace_item(output, weight_bytes))
+            self.buffer.put(trace_item(output, size_bytes))
 
     def steps(self, count: int) -> None:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""Real host processes for the SDK's tests, and what they left in Redis."""
+"""Real host processes for the SDK's tests, and the entries they left in Redis."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ LONGEST_S = 100
 """Longer than any wait in a program, shorter than pytest's own for a test."""
 
 PATIENT = """
-from tracejudge import forking
+from tracejudge.delivery import fork as forking
 forking._LONGEST_IMPORT_S = forking._LONGEST_CONNECT_S = 60
 """
 """Begins programs that fork while redis is being loaded: a busy machine takes longer for that than forks wait."""

@@ -4,11 +4,11 @@ from typing import Any
 
 from sdk_entries import StoredEntry, stored_entry
 
-from tracejudge.client import Client
+from tracejudge.api import Client
 
 
 class StartedSdk:
-    """The SDK after `init`, with the eyes of a reader on what it wrote."""
+    """The SDK after `init`, with a reader of its stream."""
 
     def __init__(self, client: Client, reader: Any) -> None:
         self.client = client

@@ -1,4 +1,4 @@
-"""What of a trace travels: which fields hold content, in which order it is treated, and what stays untouched."""
+"""The content of a trace that is sent: which fields hold content, in which order it is changed, and what stays."""
 
 import json
 import traceback
@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.cases import each_case
 
-from tracejudge.content import Content
-from tracejudge.errors import RedactionError
+from tracejudge.content.encode import ContentPolicy
+from tracejudge.content.redact import redact_secrets
+from tracejudge.log import RedactionError
 from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, ToolCall, Trace, Usage
-from tracejudge.redaction import redact_secrets
 from tracejudge.redis_url import parse_redis_url
 from tracejudge.settings import Settings
 
@@ -37,7 +38,7 @@ def settings(**changes: Any) -> Settings:
 
 
 def prepared(record: Trace | LateFeedback, **changes: Any) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(msgspec.json.encode(Content(settings(**changes)).prepare(record)))
+    result: dict[str, Any] = json.loads(msgspec.json.encode(ContentPolicy(settings(**changes)).prepare(record)))
     return result
 
 
@@ -161,8 +162,8 @@ FOREIGN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("fields", FOREIGN.values(), ids=FOREIGN)
-@pytest.mark.parametrize("changes", [{"redact": (redact_secrets,)}, {"content": False}], ids=["redacted", "withheld"])
+@each_case("fields", FOREIGN.values(), ids=FOREIGN)
+@each_case("changes", [{"redact": (redact_secrets,)}, {"content": False}], ids=["redacted", "withheld"])
 def test_nothing_slips_through_in_an_unforeseen_form(fields: dict[str, Any], changes: dict[str, Any]) -> None:
     assert MAIL in json.dumps(prepared(trace(**fields)))
     assert MAIL not in json.dumps(prepared(trace(**fields), **changes))
@@ -213,8 +214,8 @@ def _raises(text: str) -> str:
     ("function", "message"),
     [
         pytest.param(_raises, "redact raised ValueError", id="raises"),
-        pytest.param(lambda _: None, "redact gave no text", id="gives nothing"),
-        pytest.param(str.encode, "redact gave no text", id="gives bytes"),
+        pytest.param(lambda _: None, "redact returned no text", id="gives nothing"),
+        pytest.param(str.encode, "redact returned no text", id="gives bytes"),
     ],
 )
 def test_a_function_that_fails_stops_its_trace_without_quoting_it(function: Callable[[str], Any], message: str) -> None:
@@ -242,11 +243,11 @@ def test_what_is_cut_is_not_the_hosts_own_object() -> None:
 
 def test_a_long_trace_comes_under_its_cap() -> None:
     record = trace(output="o" * 100_000, context=[Document("c" * 100_000) for _ in range(5)])
-    payload = msgspec.json.encode(Content(settings()).prepare(record))
+    payload = msgspec.json.encode(ContentPolicy(settings()).prepare(record))
     assert 250_000 < len(payload) <= 256 * 1024
     assert msgspec.json.decode(payload, type=Trace).output.count("characters cut]") == 1
 
 
 def test_a_short_trace_travels_as_it_is() -> None:
     record = full("text")
-    assert msgspec.json.encode(Content(settings()).prepare(record)) == msgspec.json.encode(record)
+    assert msgspec.json.encode(ContentPolicy(settings()).prepare(record)) == msgspec.json.encode(record)

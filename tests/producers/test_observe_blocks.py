@@ -11,7 +11,7 @@ from opentelemetry import trace as opentelemetry
 from sdk_started import StartedSdk
 
 import tracejudge
-from tracejudge import recording
+from tracejudge.tracing import step as recording
 
 BASE = {"trace_id": "t0", "span_id": "s0", "service": "shop"}
 

@@ -15,12 +15,13 @@ import msgspec
 import pytest
 from observe_reading import the_trace
 from sdk_started import StartedSdk
+from support.cases import each_case
 
 import tracejudge
-from tracejudge.pieces import Pieces
-from tracejudge.readable import as_text, error_text, plain
-from tracejudge.recording import MAX_SPANS, Recording, Step
-from tracejudge.room import SPANS_CHARACTERS, VALUE_CHARACTERS, Room
+from tracejudge.content.encode import as_text, error_text, plain
+from tracejudge.content.truncate import SPANS_CHARACTERS, VALUE_CHARACTERS, Budget
+from tracejudge.tracing.step import MAX_SPANS, Recording, Step
+from tracejudge.tracing.stream import StreamPieces
 
 
 class Colour(Enum):
@@ -82,9 +83,9 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("value", "written"), VALUES)
+@each_case(("value", "written"), VALUES)
 def test_values_are_written_without_their_own_code(value: object, written: object) -> None:
-    assert plain(value, Room()) == written
+    assert plain(value, Budget()) == written
 
 
 @pytest.mark.parametrize(("value", "written"), VALUES)
@@ -117,7 +118,7 @@ class NoName(metaclass=Nameless):
     [pytest.param(Failing(), "<Failing>", id="dump"), pytest.param(NoName(), "<object>", id="name")],
 )
 def test_values_that_fail_stand_as_the_name_of_their_type(value: object, written: str) -> None:
-    assert plain([value, 1], Room()) == [written, 1]
+    assert plain([value, 1], Budget()) == [written, 1]
 
 
 class Wordless(Exception):  # noqa: N818
@@ -142,7 +143,7 @@ def test_an_exception_without_a_text_of_its_own_stands_as_its_type() -> None:
     ],
 )  # fmt: skip
 def test_what_there_is_no_room_for_is_marked(value: object, written: object) -> None:
-    assert plain(value, Room(60)) == written
+    assert plain(value, Budget(60)) == written
 
 
 def steps_of(t: tracejudge.OpenTrace) -> list[Step]:
@@ -156,18 +157,18 @@ def test_an_argument_of_any_size_is_bounded(sdk: StartedSdk) -> None:
 
 
 def test_an_endless_stream_is_bounded_and_says_how_much_is_missing() -> None:
-    pieces = Pieces(Room(10))
+    pieces = StreamPieces(Budget(10))
     for _ in range(1_000):
         pieces.add("abc")
-    assert pieces.gathered() == "abcabcabca[... 2,990 characters cut]"
+    assert pieces.value() == "abcabcabca[... 2,990 characters cut]"
 
 
 def test_an_endless_stream_of_values_is_bounded() -> None:
-    pieces = Pieces(Room(40))
+    pieces = StreamPieces(Budget(40))
     for number in range(1_000):
         pieces.add(number)
         pieces.add("a")
-    assert pieces.gathered() == [0, "a", 1, "a", 2, "[... 998 characters cut]", "[... 997 values cut]"]
+    assert pieces.value() == [0, "a", 1, "a", 2, "[... 998 characters cut]", "[... 997 values cut]"]
 
 
 @pytest.mark.usefixtures("sdk")

@@ -211,8 +211,8 @@ def test_a_step_outside_of_any_trace_publishes_nothing(sdk: StartedSdk, kind: st
     assert sdk.traces() == []
 
 
-def test_what_cannot_be_observed_is_told_at_once() -> None:
-    with pytest.raises(TypeError, match="observe takes a function; other things go by name, as observe"):
+def test_observing_anything_but_a_function_raises_at_once() -> None:
+    with pytest.raises(TypeError, match="observe takes a function; pass other arguments by name, as observe"):
         tracejudge.observe("answer")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"input: .*f has no parameter 'nope'"):
 

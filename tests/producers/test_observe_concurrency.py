@@ -10,7 +10,7 @@ from observe_reading import published, the_trace
 from sdk_started import StartedSdk
 
 import tracejudge
-from tracejudge import recording
+from tracejudge.tracing import step as recording
 
 
 @tracejudge.observe(name="work")

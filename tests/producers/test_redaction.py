@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from support.cases import each_case
 
-from tracejudge.redaction import redact_secrets
+from tracejudge.content.redact import redact_secrets
 
 # Written in two halves so that no scanner of repositories takes these for live secrets.
 DIGITS = "0123456789"
@@ -181,30 +182,30 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize(("secret", "sign"), ISSUED.values(), ids=ISSUED)
-@pytest.mark.parametrize("around", ["{}", "It is {}, she said.", 'f("{}")', "a={}\nb=1", "(ünicode: {})"])
+@each_case(("secret", "sign"), ISSUED.values(), ids=ISSUED)
+@each_case("around", ["{}", "It is {}, she said.", 'f("{}")', "a={}\nb=1", "(ünicode: {})"])
 def test_finds_a_secret_wherever_it_stands(secret: str, sign: str, around: str) -> None:
     assert redact_secrets(around.format(secret)) == around.format(sign)
 
 
-@pytest.mark.parametrize(("text", "expected"), SURROUNDED.values(), ids=SURROUNDED)
+@each_case(("text", "expected"), SURROUNDED.values(), ids=SURROUNDED)
 def test_leaves_what_stands_around_a_secret(text: str, expected: str) -> None:
     assert redact_secrets(text) == expected
 
 
-@pytest.mark.parametrize("text", INNOCENT.values(), ids=INNOCENT)
+@each_case("text", INNOCENT.values(), ids=INNOCENT)
 def test_leaves_alone_what_only_looks_like_a_secret(text: str) -> None:
     assert redact_secrets(text) == text
     assert redact_secrets(f"({text}) {text}, {text}") == f"({text}) {text}, {text}"
 
 
-@pytest.mark.parametrize(("text", "expected"), SURROUNDED.values(), ids=SURROUNDED)
+@each_case(("text", "expected"), SURROUNDED.values(), ids=SURROUNDED)
 def test_finds_nothing_in_what_it_gave(text: str, expected: str) -> None:
     assert redact_secrets(redact_secrets(text)) == expected
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@each_case("text", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_text_takes_no_longer_than_its_length_and_hides_nothing_behind_it(text: str) -> None:
     # Ten times: what is quadratic takes minutes here, what is linear a second at most.
     found = redact_secrets(f"{text * 10}\n-----END PRIVATE KEY-----\n ann@example.org 4111111111111111")

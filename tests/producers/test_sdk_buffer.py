@@ -3,21 +3,20 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracejudge.buffer import Buffer
-from tracejudge.entries import Batch, Entry, Item, Kind
+from tracejudge.delivery.buffer import Buffer
+from tracejudge.delivery.entry import Batch, Entry, Item, Kind, Reason, Totals
 from tracejudge.settings import Drop
-from tracejudge.tally import Reason, Totals
 
 
-def item(weight_bytes: int = 1, kind: Kind = Kind.TRACE) -> Item:
-    return Item(kind, {"output": ""}, weight_bytes)
+def item(size_bytes: int = 1, kind: Kind = Kind.TRACE) -> Item:
+    return Item(kind, {"output": ""}, size_bytes)
 
 
 def batch(items: list[Item], buffer: Buffer) -> Batch:
     entries = tuple(Entry(item.kind, b"{}") for item in items)
-    weight_bytes = sum(item.weight_bytes for item in items)
-    settles = buffer.settles
-    return Batch(1, entries, items=len(items), weight_bytes=weight_bytes, settles=settles, flush_ticket=0)
+    size_bytes = sum(item.size_bytes for item in items)
+    settles_through = buffer.settles_through
+    return Batch(1, entries, items=len(items), size_bytes=size_bytes, settles_through=settles_through, flush_ticket=0)
 
 
 def make_buffer(
@@ -41,7 +40,7 @@ def test_a_batch_ends_with_the_item_that_passes_its_bytes() -> None:
     buffer = make_buffer()
     for weight in (60, 60, 60):
         buffer.put(item(weight))
-    assert [one.weight_bytes for one in buffer.take(max_items=10, max_bytes=100)] == [60, 60]
+    assert [one.size_bytes for one in buffer.take(max_items=10, max_bytes=100)] == [60, 60]
 
 
 def test_items_over_the_cap_are_dropped_until_a_batch_is_confirmed() -> None:
@@ -82,12 +81,12 @@ def test_only_the_item_the_sender_waits_for_wakes_it() -> None:
     buffer.put(item())
     buffer.put(item())
     assert len(wakes) == 2
-    buffer.ask_again()
+    buffer.wake_on_next_item()
     buffer.put(item())
     assert len(wakes) == 3
 
 
-def test_feedback_has_books_of_its_own() -> None:
+def test_feedback_is_counted_separately() -> None:
     buffer = make_buffer()
     buffer.put(item())
     buffer.put_feedback(item(kind=Kind.FEEDBACK))

@@ -4,17 +4,16 @@ from typing import Any
 import pytest
 from sdk_bench import SETTINGS
 
-from tracejudge.encoding import MAX_ENTRY_BYTES, Encoding
-from tracejudge.entries import Entry, Item, Kind
+from tracejudge.delivery.encoding import MAX_ENTRY_BYTES, ItemEncoder
+from tracejudge.delivery.entry import Entry, Item, Kind, Reason
+from tracejudge.delivery.sender import encode_report
 from tracejudge.model import Document, ProducerReport
-from tracejudge.reports import encode_report
-from tracejudge.tally import Reason
 
-encode = Encoding(SETTINGS).encode
+encode = ItemEncoder(SETTINGS).encode
 
 
 def item(**fields: Any) -> Item:
-    given = {"trace_id": "1", "output": "", "id": "2", "span_id": "3", "started_at": 4}
+    given = {"trace_id": "1", "output": "", "id": "2", "span_id": "3", "started_at": 1_700_000_004}
     return Item(Kind.TRACE, {**given, **fields}, 1, trace_id="1")
 
 
@@ -28,7 +27,7 @@ def test_a_trace_becomes_json_without_what_is_absent() -> None:
         "output": "",
         "id": "2",
         "span_id": "3",
-        "started_at": 4,
+        "started_at": 1_700_000_004,
         "context": [{"text": "a"}, "b", {"text": "c", "score": 0.5}],
         "tags": {"k": "v"},
     }
@@ -73,9 +72,12 @@ def test_the_largest_entry_is_4_mib() -> None:
 
 TIMES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "none": ({}, {"ended_at": 7.5}),
-    "the start": ({"started_at": 1}, {"started_at": 1}),
-    "the end": ({"ended_at": 2}, {"ended_at": 2}),
-    "both": ({"started_at": 1, "ended_at": 2}, {"started_at": 1, "ended_at": 2}),
+    "the start": ({"started_at": 1_700_000_001}, {"started_at": 1_700_000_001}),
+    "the end": ({"ended_at": 1_700_000_002}, {"ended_at": 1_700_000_002}),
+    "both": (
+        {"started_at": 1_700_000_001, "ended_at": 1_700_000_002},
+        {"started_at": 1_700_000_001, "ended_at": 1_700_000_002},
+    ),
     "none, said aloud": ({"started_at": None, "ended_at": None}, {"ended_at": 7.5}),
 }
 

@@ -33,7 +33,8 @@ def test_what_waits_at_a_fork_is_sent_by_the_parent_alone(host: Host) -> None:
 
 LOCKED = """
 import os, threading, tracejudge
-from tracejudge import api, forking
+from tracejudge import api
+from tracejudge.delivery import fork as forking
 tracejudge.init(exit_timeout_s=60)
 delivery = api._Current.client._delivery
 tracejudge.publish(output="parent")
@@ -69,10 +70,10 @@ def test_locks_that_another_thread_holds_do_not_hang_the_child(host: Host) -> No
 
 IMPORTING = """
 import os, threading, time, tracejudge
-from tracejudge.forking import unforked_import
+from tracejudge.delivery.fork import block_forks_during_import
 inside, loaded = threading.Event(), []
 def load():
-    with unforked_import():
+    with block_forks_during_import():
         inside.set()
         time.sleep(0.2)
         loaded.append(True)
@@ -81,10 +82,10 @@ thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
-    with unforked_import():
+    with block_forks_during_import():
         os._exit(0 if loaded else 3)
 assert os.waitpid(child, 0)[1] == 0
-with unforked_import():
+with block_forks_during_import():
     thread.join()
 """
 
@@ -96,7 +97,7 @@ def test_a_fork_waits_for_an_import_of_the_background_thread(host: Host) -> None
 
 LATE = """
 import sys, threading, tracejudge
-from tracejudge import forking
+from tracejudge.delivery import fork as forking
 class Watch:
     def find_spec(self, name, path=None, target=None):
         if threading.current_thread() is not threading.main_thread():
@@ -193,7 +194,7 @@ def rest():
         pass
 over.acquire()
 sys.setswitchinterval(1000)
-api._Current.client._delivery._sender._rest = rest
+api._Current.client._delivery._sender._wait_for_work = rest
 tracejudge.publish(output="parent")
 assert tracejudge.flush(60)
 asleep.wait()

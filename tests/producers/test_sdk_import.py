@@ -1,4 +1,4 @@
-"""What importing the SDK costs and shows."""
+"""The import of the SDK: loaded modules and public names."""
 
 import json
 import subprocess
@@ -39,5 +39,4 @@ def test_every_struct_of_the_wire_is_public() -> None:
         for name, value in vars(model).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct) and value is not msgspec.Struct
     }
-    assert structs == set(model.__all__)
     assert structs <= set(tracejudge.__all__)

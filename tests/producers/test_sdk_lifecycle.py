@@ -17,7 +17,7 @@ from support.processes import free_port
 
 import tracejudge
 from tracejudge import api
-from tracejudge.tally import Totals
+from tracejudge.delivery.entry import Totals
 
 Start = Callable[..., StartedSdk]
 
@@ -46,7 +46,7 @@ def test_before_init_the_first_publication_says_so_once(
         (
             "tracejudge",
             logging.WARNING,
-            "Traces are published nowhere: tracejudge.init was not called before tracejudge.publish",
+            "Traces are not published: call tracejudge.init before tracejudge.publish",
         )
     ]
 

@@ -1,6 +1,7 @@
-"""What callers do wrong costs a count, never an exception."""
+"""Mistakes of callers are counted and never raise."""
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +9,7 @@ import pytest
 from sdk_started import StartedSdk
 
 import tracejudge
-from tracejudge.entries import Kind
-from tracejudge.tally import Totals
+from tracejudge.delivery.entry import Kind, Totals
 
 WRONG_FEEDBACK = {
     "too good": ("1", 1.5),
@@ -58,7 +58,7 @@ def test_misuse_returns_the_id_that_was_given(sdk: StartedSdk) -> None:
 
 
 @pytest.mark.swallows
-def test_the_books_balance_after_a_flush(sdk: StartedSdk) -> None:
+def test_the_counts_balance_after_a_flush(sdk: StartedSdk) -> None:
     """What the hash says was sent is what was accepted less what was dropped after."""
     for number in range(20):
         tracejudge.publish(output=str(number))
@@ -93,7 +93,7 @@ def test_feedback_of_any_kind_never_raises_and_says_why_it_is_lost(
     tracejudge.feedback("abc", 5)
     assert tracejudge.flush(60)
     assert [entry for entry in sdk.entries() if entry.kind == "f"] == []
-    assert "Feedback is dropped: invalid (score must be between -1 and 1)" in caplog.messages
+    assert "Feedback dropped: invalid (score must be between -1 and 1)" in caplog.messages
 
 
 @pytest.mark.swallows
@@ -112,9 +112,26 @@ def test_a_wrong_publication_is_said_in_the_log(
 ) -> None:
     tracejudge.publish(**fields)
     tracejudge.flush(60)
-    assert f"A trace is dropped: invalid ({said})" in caplog.messages
+    assert f"Trace dropped: invalid ({said})" in caplog.messages
     assert "SECRET" not in caplog.text
     assert sdk.traces() == []
+
+
+def test_times_that_cannot_be_times_are_left_out_and_said_once(
+    sdk: StartedSdk, caplog: pytest.LogCaptureFixture
+) -> None:
+    before_s = time.time()
+    spans = [tracejudge.Span("1", "a", started_at=1e12, ended_at=1.7e9), {"span_id": "2", "name": "b", "ended_at": 0}]
+    for value in (1_700_000_000_000, -1, 1e300, 10**400):
+        tracejudge.publish(output="a", started_at=value, ended_at=value, spans=spans)
+    assert tracejudge.flush(60)
+    for trace in sdk.traces():
+        assert "started_at" not in trace
+        assert before_s <= trace["ended_at"] <= time.time()
+        assert trace["spans"] == [{"span_id": "1", "name": "a", "ended_at": 1.7e9}, {"span_id": "2", "name": "b"}]
+    assert len(sdk.traces()) == 4
+    (said,) = caplog.messages
+    assert said.startswith("Times before 2000 or after 2100 left out, 3 since the start")
 
 
 def test_a_single_text_is_a_list_of_one_and_a_number_is_feedback(sdk: StartedSdk) -> None:

@@ -1,10 +1,12 @@
-"""Redis absent, gone, hanging, cutting its replies, or refusing."""
+"""Redis absent, lost, hanging, truncating its replies, or refusing."""
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -13,9 +15,9 @@ from sdk_started import StartedSdk
 from support.processes import wait_until
 
 import tracejudge
-from tracejudge.entries import Batch
-from tracejudge.sender import Stream
-from tracejudge.tally import Totals
+from tracejudge.delivery import transport as redis_stream
+from tracejudge.delivery.entry import Batch, Totals
+from tracejudge.delivery.sender import Stream
 
 Start = Callable[..., StartedSdk]
 LONG_REPLY = "?socket_timeout=600"
@@ -95,6 +97,46 @@ def test_a_batch_whose_reply_is_cut_stands_once(start: Start, cutting: CuttingPr
     assert sdk.producer()["sent"] == "11"
 
 
+def test_a_server_that_cuts_idle_connections_costs_a_silent_reconnect(
+    start: Start, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "tracejudge")
+    own_redis.start()
+    sdk = start(server=own_redis)
+    with redis.Redis(port=own_redis.port) as admin:
+        admin.config_set("timeout", 1)
+        for number in range(3):
+            tracejudge.publish(output=str(number))
+            assert tracejudge.flush(60)
+            wait_until(lambda: len(admin.client_list()) == 1, what="the cut of all but this client")
+    assert outputs(sdk) == ["0", "1", "2"]
+    assert sdk.client.totals() == Totals(3, 3, {})
+    assert caplog.messages == []
+
+
+def test_a_connection_that_was_idle_for_long_is_not_trusted_and_all_keep_themselves_alive(
+    sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load balancer forgets it without a word: whoever sends then waits for a reply that never comes."""
+    connections = []
+    for idle_s in (0.0, 60.0):
+        monkeypatch.setattr(redis_stream, "_IDLE_S", idle_s)
+        for number in range(2):
+            tracejudge.publish(output=str(number))
+            assert tracejudge.flush(60)
+            connections.append(_socket_of(sdk).getsockname())
+    first, second, third, fourth = connections
+    assert len({first, second}) == 2
+    assert third == fourth
+    assert _socket_of(sdk).getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert _socket_of(sdk).getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+
+
+def _socket_of(sdk: StartedSdk) -> socket.socket:
+    stream: Any = sdk.client._delivery._sender._stream
+    return stream._connection._sock
+
+
 def test_a_server_that_never_answers_blocks_nobody(start: Start, silent: SilentServer) -> None:
     start(redis_url=silent.url + LONG_REPLY)
     began = time.monotonic()
@@ -147,7 +189,7 @@ def test_drops_of_a_full_buffer_are_reported_when_redis_is_back(start: Start, ow
     assert sdk.producer()["sent"] == "10"
 
 
-def test_with_drop_oldest_the_newest_arrive_and_the_books_balance(start: Start, own_redis: RedisServer) -> None:
+def test_with_drop_oldest_the_newest_arrive_and_the_counts_balance(start: Start, own_redis: RedisServer) -> None:
     sdk = start(server=own_redis, max_items=10, drop="oldest")
     sdk.client._delivery.buffer._wake_at = -1  # so that none is on its way when others need room
     for number in range(15):
@@ -178,8 +220,8 @@ class StallingStream:
 def test_what_shutdown_has_no_time_for_is_reported_as_abandoned(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     sdk, given_up = start(), threading.Event()
     delivery = sdk.client._delivery
-    stream = StallingStream(delivery._open_stream(), given_up)
-    monkeypatch.setattr("tracejudge.delivery._DELIVERY_SHARE", 0.01)  # so that the rest has nearly a minute
+    stream = StallingStream(delivery._sender._open_stream(), given_up)
+    monkeypatch.setattr("tracejudge.delivery.delivery._DELIVERY_SHARE", 0.01)  # so that the rest has nearly a minute
     monkeypatch.setattr(delivery._sender, "_open_stream", lambda: stream)
     abandon = delivery.buffer.abandon_queued
     monkeypatch.setattr(delivery.buffer, "abandon_queued", lambda: (abandon(), given_up.set()))
@@ -194,7 +236,7 @@ def test_what_shutdown_has_no_time_for_is_reported_as_abandoned(start: Start, mo
     assert sdk.producer()["sent"] == str(stored)
 
 
-def test_a_key_of_a_wrong_type_holds_the_batch_until_it_is_mended(
+def test_a_key_of_a_wrong_type_holds_the_batch_until_it_is_fixed(
     start: Start, sdk_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     sdk = start()
@@ -207,7 +249,7 @@ def test_a_key_of_a_wrong_type_holds_the_batch_until_it_is_mended(
         reader.delete(key)
     assert tracejudge.flush(60)
     assert outputs(sdk) == ["a"]
-    assert "takes no traces (ResponseError" in caplog.messages[0]
+    assert "failed (ResponseError" in caplog.messages[0]
 
 
 def test_a_full_redis_holds_the_batch_until_there_is_room(start: Start, own_redis: RedisServer) -> None:
@@ -245,6 +287,6 @@ def test_the_log_names_neither_password_nor_text(
     tracejudge.shutdown(timeout=0.1)
     # Of this client: a thread that an earlier test left to its timeout may still complain about its own Redis.
     assert [message for message in caplog.messages if own_redis.url in message or "s3cret" in message] == [
-        f"Redis at {own_redis.url} takes no traces (AuthenticationError); 1 wait",
+        f"Publishing to Redis at {own_redis.url} failed (AuthenticationError); 1 waiting",
         f"1 entries for Redis at {own_redis.url} abandoned",
     ]

@@ -60,7 +60,7 @@ def test_a_trace_object_arrives_like_its_fields(sdk: StartedSdk) -> None:
         service="billing",
         output="Done.",
         span_id="00f067aa0ba902b7",
-        ended_at=7,
+        ended_at=1_700_000_007,
         context=[tracejudge.Document(text="a"), "b"],
         usage=tracejudge.Usage(input_tokens=1),
     )
@@ -73,7 +73,7 @@ def test_a_trace_object_arrives_like_its_fields(sdk: StartedSdk) -> None:
         "service": "billing",
         "output": "Done.",
         "span_id": "00f067aa0ba902b7",
-        "ended_at": 7,
+        "ended_at": 1_700_000_007,
         "context": [{"text": "a"}, "b"],
         "usage": {"input_tokens": 1},
     }

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from sdk_servers import RedisServer, redis_binaries
 
 import tracejudge
-from tracejudge.entries import Batch, Entry, Kind
-from tracejudge.errors import DeliveryError
-from tracejudge.redis_stream import RedisStream
+from tracejudge.delivery.entry import Batch, Entry, Kind
+from tracejudge.delivery.transport import RedisStream
+from tracejudge.log import DeliveryError
 from tracejudge.redis_url import RedisUrl
 from tracejudge.settings import Settings, load_settings
 
@@ -33,12 +33,15 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def store(server: RedisServer) -> Iterator[redis.Redis]:
     with redis.Redis(port=server.port, decode_responses=True) as client:
         yield client
-        client.delete("shop:traces", "shop:producer:p1", "shop:producer:p2")
+        client.delete("shop:traces", "shop:producer:p1", "shop:producer:p2", "shop:caps", "shop:producers")
 
 
-def append(store: redis.Redis, number: int, *pairs: str, producer: str = "p1", cap: int = 1000) -> int:
-    arguments = (number, producer, cap, WEEK_S, "shop", "".join(pairs[::2]), *pairs[1::2])
-    answer = store.eval(SCRIPT.read_text(), 2, "shop:traces", f"shop:producer:{producer}", *arguments)
+def append(
+    store: redis.Redis, number: int, *pairs: str, producer: str = "p1", cap: int = 1000, confirmed: int = 0
+) -> int:
+    arguments = (number, producer, cap, WEEK_S, "shop", confirmed, "".join(pairs[::2]), *pairs[1::2])
+    keys = ("shop:traces", f"shop:producer:{producer}", "shop:caps", "shop:producers")
+    answer = store.eval(SCRIPT.read_text(), len(keys), *keys, *arguments)
     assert isinstance(answer, int)
     return answer
 
@@ -81,6 +84,22 @@ def test_producers_have_numbers_of_their_own(store: redis.Redis) -> None:
     assert store.xlen("shop:traces") == 2
 
 
+def test_what_was_confirmed_and_is_known_no_more_is_lost(store: redis.Redis) -> None:
+    fields = ("sent", "lost")
+    append(store, 1, "t", "one", "t", "two", "f", "said")
+    append(store, 2, "t", "three", confirmed=2)
+    assert store.hmget("shop:producer:p1", fields) == ["3", None]
+    store.delete("shop:traces", "shop:producer:p1", "shop:producers")
+    append(store, 3, "t", "four", confirmed=3)
+    assert store.hmget("shop:producer:p1", fields) == ["4", "3"]
+    store.hset("shop:producer:p1", mapping={"batch": 1, "sent": 2, "lost": 0})
+    append(store, 4, "t", "five", confirmed=4)
+    assert store.hmget("shop:producer:p1", fields) == ["5", "2"], "it came back from older data"
+    assert append(store, 4, "t", "five", confirmed=9) == 0
+    seconds, _ = store.time()
+    assert store.zscore("shop:producers", "p1") / 1000 == pytest.approx(seconds, abs=60)
+
+
 def test_what_the_cap_removes_is_counted(store: redis.Redis) -> None:
     append(store, 1, *["t", "x"] * 400, cap=100)
     append(store, 2, *["t", "x"] * 400, producer="p2", cap=100)
@@ -89,12 +108,29 @@ def test_what_the_cap_removes_is_counted(store: redis.Redis) -> None:
     assert sum(trimmed) + store.xlen("shop:traces") == 800
 
 
-@pytest.mark.parametrize("key", ["shop:traces", "shop:producer:p1"])
+def test_the_worker_s_cap_stands_above_a_service_s(store: redis.Redis) -> None:
+    store.hset("shop:caps", "max_stream", 1000)
+    append(store, 1, *["t", "x"] * 800, cap=100)
+    assert store.xlen("shop:traces") == 800
+    append(store, 2, *["t", "x"] * 800, cap=100_000)
+    assert store.xlen("shop:traces") < 1200
+    store.delete("shop:traces", "shop:producer:p1")
+    for unusable in ("0", "-5", "many", None):
+        store.delete("shop:caps")
+        store.set("shop:caps", "of a wrong type") if unusable is None else store.hset(
+            "shop:caps", "max_stream", unusable
+        )
+        append(store, 1, *["t", "x"] * 400, cap=300)
+        assert 300 <= store.xlen("shop:traces") < 400, f"{unusable}: the service's own cap must hold"
+        store.delete("shop:traces", "shop:producer:p1")
+
+
+@pytest.mark.parametrize("key", ["shop:traces", "shop:producer:p1", "shop:producers"])
 def test_a_key_of_a_wrong_type_refuses_the_batch_as_a_whole(store: redis.Redis, key: str) -> None:
     store.set(key, "text")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         append(store, 1, "t", "one")
-    other = {"shop:traces", "shop:producer:p1"} - {key}
+    other = {"shop:traces", "shop:producer:p1", "shop:producers"} - {key}
     assert store.exists(*other) == 0
 
 
@@ -115,7 +151,7 @@ def settings(server: RedisServer) -> Settings:
 
 
 def batch(number: int) -> Batch:
-    return Batch(number, (Entry(Kind.TRACE, b"{}"),), items=1, weight_bytes=1, settles=1, flush_ticket=0)
+    return Batch(number, (Entry(Kind.TRACE, b"{}"),), items=1, size_bytes=1, settles_through=1, flush_ticket=0)
 
 
 def nothing() -> None:
@@ -149,3 +185,25 @@ def test_an_error_is_named_and_not_quoted(store: redis.Redis, server: RedisServe
         stream.append(batch(1), nothing)
     stream.disconnect()
     assert str(raised.value) in {"ResponseError", "ResponseError WRONGTYPE"}
+
+
+@pytest.mark.parametrize("command", ["xadd", "xtrim", "hset", "hincrby", "expire", "zadd"])
+def test_a_right_that_is_absent_refuses_the_batch_as_a_whole(
+    store: redis.Redis, server: RedisServer, command: str
+) -> None:
+    """Half of a batch was appended, and again with each retry, where the user lacked XTRIM or HSET."""
+    store.execute_command("ACL", "SETUSER", "service", "on", "nopass", "~*", "+@all", f"-{command}")
+    limited = redis.Redis(port=server.port, username="service", password="any", decode_responses=True)  # noqa: S106
+    with limited, pytest.raises(redis.ResponseError, match="allow it with ACL SETUSER"):
+        append(limited, 1, "t", "x")
+    assert not store.exists("shop:traces", "shop:producer:p1", "shop:producers")
+    assert append(store, 1, "t", "x") == 1
+
+
+@pytest.mark.parametrize("count", ["sent", "lost", "trimmed"])
+def test_an_unusable_count_refuses_the_batch_as_a_whole(store: redis.Redis, count: str) -> None:
+    for value in ("many", str(2**63 - 1)):
+        store.hset("shop:producer:p1", count, value)
+        with pytest.raises(redis.ResponseError, match="no whole number"):
+            append(store, 1, "t", "x")
+        assert not store.exists("shop:traces")

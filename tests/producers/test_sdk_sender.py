@@ -1,10 +1,10 @@
-"""What the sender sends, in which batches and when."""
+"""The batches of the sender: their contents, order and times."""
 
 import pytest
 from sdk_bench import Bench
 
-from tracejudge.entries import Item, Kind
-from tracejudge.errors import DeliveryError
+from tracejudge.delivery.entry import Item, Kind
+from tracejudge.log import DeliveryError
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_what_has_gathered_goes_as_one_numbered_batch(bench: Bench) -> None:
+def test_queued_items_are_sent_as_one_numbered_batch(bench: Bench) -> None:
     bench.put("a", "b")
     bench.steps(1)
     bench.put("c")
@@ -36,7 +36,7 @@ def test_a_batch_holds_at_most_500_entries(bench: Bench) -> None:
 
 
 def test_a_batch_holds_about_2_mib(bench: Bench) -> None:
-    bench.put("a", "b", "c", weight_bytes=1_200_000)
+    bench.put("a", "b", "c", size_bytes=1_200_000)
     bench.steps(2)
     assert [bench.outputs(0), bench.outputs(1)] == [["a", "b"], ["c"]]
 
@@ -133,7 +133,7 @@ def test_what_is_prepared_survives_an_outage(bench: Bench) -> None:
     bench.put("a")
     bench.steps(2)
     bench.stream.during = lambda: None
-    ticket = bench.flushes.ask(bench.buffer.accepted)
+    ticket = bench.flushes.request(bench.buffer.accepted)
     bench.steps(2)
     assert [batch.number for batch in bench.stream.attempts] == [1, 1, 1, 2]
     assert bench.outputs(3) == [*map(str, range(100))] * 2

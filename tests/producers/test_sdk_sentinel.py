@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import redis
 from sdk_entries import stored_entry
+from support.cases import each_case
 from support.redis_kinds import Certificates, TlsRedis, Watched, make_certificates, watched
 
 import tracejudge
-from tracejudge.connecting import make_pool
-from tracejudge.errors import ConfigurationError
+from tracejudge.delivery.connection import make_pool
+from tracejudge.log import ConfigurationError
 from tracejudge.redis_url import SentinelUrl, parse_redis_url, sentinel_url
 
 URLS = {
@@ -48,7 +49,7 @@ def test_a_sentinel_url_shows_no_password() -> None:
 FORM = "redis+sentinel://user:password@host1:26379,host2:26379/master-name/0"
 QUOTING = "percent-encode special characters in the password"
 WRONG = {
-    "redis+sentinel://u:s3cret@h1:1": "does not say which master the sentinels shall name",
+    "redis+sentinel://u:s3cret@h1:1": "does not name the master",
     "redis+sentinel://u:s3cret@/m": "names no sentinel where one belongs",
     "redis+sentinel://u:s3cret@h1,,h2/m": "names no sentinel where one belongs",
     "redis+sentinel://u:s3cret@h1/m#s3cret": "names no sentinel where one belongs",
@@ -59,8 +60,8 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("url", "said"), WRONG.items(), ids=WRONG.values())
-def test_a_wrong_sentinel_url_is_told_without_repeating_it(url: str, said: str) -> None:
+@each_case(("url", "said"), WRONG.items(), ids=WRONG.values())
+def test_a_wrong_sentinel_url_is_refused_without_quoting_it(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_redis_url(url)
     assert str(caught.value) == f"redis_url {said}: {FORM}; {QUOTING}"

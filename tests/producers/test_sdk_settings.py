@@ -2,12 +2,12 @@ import os
 from typing import Any
 
 import pytest
+from support.cases import each_case
 
 import tracejudge
 from tracejudge import ConfigurationError
-from tracejudge.redaction import redact_secrets
 from tracejudge.redis_url import RedisUrl, parse_redis_url
-from tracejudge.settings import Settings, load_settings
+from tracejudge.settings import BUILT_IN, Settings, load_settings
 
 NOTHING = dict.fromkeys(("service", "redis_url", "environment", "release", "prefix", "disabled"))
 BOUNDS = {"max_items": 10, "max_bytes": 20, "max_stream": 30, "exit_timeout_s": 1}
@@ -55,7 +55,7 @@ def test_variables_fill_what_no_argument_gives() -> None:
     assert (settings.service, settings.redis_url.secret) == ("from-variable", "redis://variable:1/2")
     assert (settings.environment, settings.release, settings.prefix) == ("staging", "7", "other")
     assert settings.disabled
-    assert (settings.drop, settings.redact, settings.content) == ("oldest", (redact_secrets,), False)
+    assert (settings.drop, settings.redact, settings.content) == ("oldest", (BUILT_IN,), False)
 
 
 def test_arguments_come_before_variables() -> None:
@@ -84,10 +84,10 @@ def shorten(text: str) -> str:
 REDACTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "nothing": (None, ()),
     "off": (False, ()),
-    "built in": (True, (redact_secrets,)),
+    "built in": (True, (BUILT_IN,)),
     "a function": (shorten, (shorten,)),
     "a list": ([shorten, str.lower], (shorten, str.lower)),
-    "the built-in one among others": ([shorten, True], (shorten, redact_secrets)),
+    "the built-in one among others": ([shorten, True], (shorten, BUILT_IN)),
 }
 
 
@@ -149,6 +149,33 @@ WRONG = {
         f"the path of redis_url must be a database number: {URL_FORM}; {QUOTING}",
     ),
     "no socket": ({"redis_url": "unix://"}, "redis_url names no socket: unix:///path/to/socket"),
+    "RESP3": (
+        {"redis_url": "redis://host?protocol=3"},
+        "redis_url has an option that cannot be used, protocol: replies are read as RESP2; correct or remove it",
+    ),
+    "decoded replies": (
+        {"redis_url": "unix:///run/redis.sock?decode_responses=True"},
+        (
+            "redis_url has an option that cannot be used, decode_responses: replies are read as bytes; "
+            "correct or remove it"
+        ),
+    ),
+    "short timeout": (
+        {"redis_url": "redis+sentinel://h1:1/m?socket_timeout=0.5"},
+        "redis_url has an option that cannot be used, socket_timeout: its value is wrong; correct or remove it",
+    ),
+    "TLS without TLS": (
+        {"redis_url": "redis://host?ssl_ca_certs=/ca"},
+        "redis_url has an option that cannot be used, ssl_ca_certs: TLS needs rediss://",
+    ),
+    "a part of a password": (
+        {"redis_url": "redis://user:12?s3cret=1@host"},
+        (
+            "redis_url has an option that cannot be used, behind the ?: remove it; allowed are client_name, db, "
+            "health_check_interval, password, protocol, retry_on_timeout, socket_connect_timeout, socket_keepalive, "
+            "socket_timeout, username"
+        ),
+    ),
     "prefix with colon": (
         {"prefix": "shop:"},
         'prefix must be a word without a colon at its end: prefix="tracejudge"',
@@ -177,12 +204,12 @@ WRONG = {
         {"exit_timeout_s": float("inf")},
         "exit_timeout_s must be a finite number of seconds, 0 or more",
     ),
-    "wait no number": ({"exit_timeout_s": "2"}, "exit_timeout_s must be a number of seconds"),
+    "wait no number": ({"exit_timeout_s": "2"}, "exit_timeout_s must be a finite number of seconds, 0 or more"),
 }
 
 
-@pytest.mark.parametrize(("given", "message"), WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_argument_is_told_with_its_mend(given: dict[str, Any], message: str) -> None:
+@each_case(("given", "message"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_argument_is_refused_with_its_fix(given: dict[str, Any], message: str) -> None:
     service = {} if message.startswith("service is missing") else {"service": "shop"}
     with pytest.raises(ConfigurationError) as raised:
         tracejudge.init(**{**service, **given})
@@ -199,7 +226,7 @@ WRONG_VARIABLES = {
 
 
 @pytest.mark.parametrize(("variable", "message"), WRONG_VARIABLES.items(), ids=WRONG_VARIABLES.keys())
-def test_a_wrong_variable_is_told(monkeypatch: pytest.MonkeyPatch, variable: str, message: str) -> None:
+def test_a_wrong_variable_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str, message: str) -> None:
     monkeypatch.setitem(os.environ, variable, "perhaps")
     with pytest.raises(ConfigurationError) as raised:
         tracejudge.init(service="shop")

@@ -1,4 +1,4 @@
-"""The small parts of the delivery: latch, backoff, flush requests, reports, complaints."""
+"""The small parts of the delivery: latch, backoff, flush requests, reports, throttled log."""
 
 import logging
 import threading
@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracejudge.backoff import Backoff
-from tracejudge.complaints import Complaints
-from tracejudge.flushes import Flush, Flushes
+from tracejudge.delivery.buffer import Flush, Flushes
+from tracejudge.delivery.entry import Totals
+from tracejudge.delivery.fork import Wakeup
+from tracejudge.delivery.sender import Backoff, Reporter
+from tracejudge.log import ThrottledLog
 from tracejudge.model import ProducerReport
-from tracejudge.reports import Reporter
-from tracejudge.tally import Totals
-from tracejudge.wakeup import Wakeup
 
 
 def test_a_latch_opened_before_the_wait_ends_it_once() -> None:
@@ -52,27 +51,27 @@ def test_delays_stay_within_the_cap(failures: int) -> None:
 
 def test_an_answer_counts_for_every_earlier_ticket() -> None:
     flushes = Flushes()
-    first, second, third = flushes.ask(3), flushes.ask(5), flushes.ask(5)
-    flushes.answer(second)
+    first, second, third = flushes.request(3), flushes.request(5), flushes.request(5)
+    flushes.complete(second)
     flushes.wait(first, timeout_s=60)
-    assert flushes.waiting
-    flushes.answer(third)
-    flushes.answer(first)
-    assert not flushes.waiting
+    assert flushes.pending
+    flushes.complete(third)
+    flushes.complete(first)
+    assert not flushes.pending
 
 
 def test_a_later_request_for_less_keeps_the_target_of_the_earlier() -> None:
     flushes = Flushes()
-    flushes.ask(12)
-    flushes.ask(10)
+    flushes.request(12)
+    flushes.request(10)
     assert flushes.latest == Flush(ticket=2, target=12)
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1])
 def test_a_wait_without_time_returns_at_once(timeout_s: float) -> None:
     flushes = Flushes()
-    flushes.wait(flushes.ask(1), timeout_s)
-    assert flushes.waiting
+    flushes.wait(flushes.request(1), timeout_s)
+    assert flushes.pending
 
 
 def report(seq: int, totals: Totals) -> ProducerReport:
@@ -82,38 +81,38 @@ def report(seq: int, totals: Totals) -> ProducerReport:
 def test_reports_come_when_something_changed_and_10_s_went_by() -> None:
     reporter = Reporter(producer="p", service="shop", now_s=100)
     one, two = Totals(1, 1, {}), Totals(2, 1, {"invalid": 1})
-    assert reporter.compose(one, 109.9, at_once=False) is None
-    assert reporter.compose(one, 110, at_once=False) == report(1, one)
-    assert reporter.compose(one, 130, at_once=False) is None, "nothing changed"
-    assert reporter.compose(two, 131, at_once=False) == report(2, two)
+    assert reporter.next_report(one, 109.9, at_once=False) is None
+    assert reporter.next_report(one, 110, at_once=False) == report(1, one)
+    assert reporter.next_report(one, 130, at_once=False) is None, "nothing changed"
+    assert reporter.next_report(two, 131, at_once=False) == report(2, two)
 
 
 def test_a_flush_has_the_changes_reported_at_once() -> None:
     reporter = Reporter(producer="p", service="shop", now_s=100)
     totals = Totals(1, 1, {})
-    assert reporter.changed(totals)
-    assert reporter.compose(totals, 100, at_once=True) == report(1, totals)
-    assert not reporter.changed(totals)
-    assert reporter.compose(totals, 100, at_once=True) is None, "nothing changed"
+    assert reporter.needs_report(totals)
+    assert reporter.next_report(totals, 100, at_once=True) == report(1, totals)
+    assert not reporter.needs_report(totals)
+    assert reporter.next_report(totals, 100, at_once=True) is None, "nothing changed"
 
 
 def test_a_report_that_entries_came_behind_is_said_again() -> None:
     """A cap may have cut it off before anybody read it."""
     reporter = Reporter(producer="p", service="shop", now_s=100)
     totals = Totals(1, 1, {})
-    assert reporter.compose(totals, 110, at_once=False) == report(1, totals)
-    reporter.bury()
-    assert reporter.changed(totals)
-    assert reporter.compose(totals, 115, at_once=False) is None, "without haste not too often"
-    assert reporter.compose(totals, 120, at_once=False) == report(2, totals)
-    assert reporter.compose(totals, 140, at_once=False) is None, "nothing came behind it"
+    assert reporter.next_report(totals, 110, at_once=False) == report(1, totals)
+    reporter.mark_overtaken()
+    assert reporter.needs_report(totals)
+    assert reporter.next_report(totals, 115, at_once=False) is None, "without haste not too often"
+    assert reporter.next_report(totals, 120, at_once=False) == report(2, totals)
+    assert reporter.next_report(totals, 140, at_once=False) is None, "nothing came behind it"
 
 
-def test_complaints_are_one_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_throttled_log_warns_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 5.0
-    complaints = Complaints(lambda: now_s)
+    throttled = ThrottledLog(lambda: now_s)
     for now_s in (5.0, 6.0, 64.9, 65.0, 66.0):
-        complaints.warn("at %s", now_s)
+        throttled.warn("at %s", now_s)
     assert caplog.record_tuples == [
         ("tracejudge", logging.WARNING, "at 5.0"),
         ("tracejudge", logging.WARNING, "at 65.0"),

@@ -4,21 +4,25 @@ A behaviour is an `Accept` or a function of the export that chooses one.
 """
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from aiohttp import web
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from support.loopback import LoopbackServer
+from support.loopback import HOST, LoopbackServer
 from support.otlp_read import Link, Log, Span, Status, read_logs, read_spans
 from support.replies import sequence
 
 __all__ = [
     "Accept",
+    "Dribbler",
     "Export",
     "Link",
     "Log",
@@ -37,13 +41,18 @@ CONTENT_TYPE = "application/x-protobuf"
 
 @dataclass(frozen=True)
 class Accept:
-    """How an export is answered. Rejected items are the last ones of the request, and are not kept."""
+    """How an export is answered. Rejected items are the last ones of the request, and are not kept.
+
+    `body` stands in place of what OTLP would answer; what `rejected` claims beyond the request is only claimed.
+    """
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     rejected: int = 0
     message: str = ""
     delay_s: float = 0.0
+    body: bytes | None = None
+    content_type: str = CONTENT_TYPE
 
 
 @dataclass
@@ -161,10 +170,69 @@ class OtlpReceiver(LoopbackServer):
     def _settle(self, export: Export, reply: Accept) -> Accept:
         with self._lock:
             export.status = reply.status
-            if reply.status < 400:
-                self._spans += export.spans[: len(export.spans) - reply.rejected]
-                self._logs += export.logs[: len(export.logs) - reply.rejected]
+            if reply.status < 300:
+                rejected = reply.rejected if 0 <= reply.rejected <= len(export.items) else 0
+                self._spans += export.spans[: len(export.spans) - rejected]
+                self._logs += export.logs[: len(export.logs) - rejected]
         return reply
+
+
+class Dribbler:
+    """A receiver that reads requests, begins an answer, and goes on with it a byte at a time without an end."""
+
+    def __init__(self, begins: bytes, *, port: int = 0, every_s: float = 0.1) -> None:
+        self._begins, self._every_s = begins, every_s
+        self._listening = socket.create_server((HOST, port))
+        self._closing = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.answered = 0
+        self.ended = threading.Event()
+        """A client has ended its connection."""
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{HOST}:{self._listening.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        self._serve_in_thread(self._accept)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closing.set()
+        self._listening.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listening.close()
+
+    def _serve_in_thread(self, serve: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=serve, args=arguments, name="Dribbler", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                self._serve_in_thread(self._dribble, self._listening.accept()[0])
+
+    def _dribble(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.settimeout(self._every_s)
+            connection.recv(65536)
+            connection.sendall(self._begins)
+            self.answered += 1
+            while not self._closing.wait(self._every_s):
+                if self._begins:
+                    connection.sendall(b"x")
+                elif not self._is_open(connection):
+                    break
+        self.ended.set()
+
+    @staticmethod
+    def _is_open(connection: socket.socket) -> bool:
+        try:
+            return bool(connection.recv(65536))
+        except TimeoutError:
+            return True
 
 
 def _resolve(behaviour: Behaviour, export: Export) -> Accept:
@@ -174,5 +242,6 @@ def _resolve(behaviour: Behaviour, export: Export) -> Accept:
 
 
 def _response(reply: Accept, body: bytes) -> web.Response:
-    accepted = body if reply.status < 400 else b""
-    return web.Response(body=accepted, status=reply.status, headers=reply.headers, content_type=CONTENT_TYPE)
+    answer = body if reply.status < 300 else b""
+    answer = answer if reply.body is None else reply.body
+    return web.Response(body=answer, status=reply.status, headers=reply.headers, content_type=reply.content_type)

@@ -12,10 +12,10 @@ import msgspec
 import tracejudge
 from support.processes import Program, free_port, wait_until
 from support.scrape import Scrape, scrape
-from worker.books import Account, read_account
-from worker.export.outbox import OutboxEntry, read_outbox_entry
-from worker.keys import Keys
-from worker.store import Store
+from worker.accounting import Account, read_account
+from worker.export.consumer import OutboxEntry, read_outbox_entry
+from worker.storage.client import Store
+from worker.storage.keys import Keys
 
 __all__ = ["SETTLING_S", "Pipeline", "Worker", "make_traces"]
 
@@ -57,7 +57,7 @@ class Pipeline:
         self._folder, self._stack = folder, stack
         stack.callback(self.store.close)
 
-    def worker(self, *arguments: str, wait: bool = True, **settings: Any) -> Worker:
+    def worker(self, *arguments: str, wait: bool = True, stderr: int | None = None, **settings: Any) -> Worker:
         """Start a worker; keyword arguments are settings, tables as Python values."""
         port = free_port()
         variables = {
@@ -69,7 +69,7 @@ class Pipeline:
         folder = self._folder / f"worker-{port}"
         folder.mkdir()
         command = arguments or ("-m", "worker.cli", "worker")
-        program = self._stack.enter_context(Program(*command, folder=folder, env=variables))
+        program = self._stack.enter_context(Program(*command, folder=folder, env=variables, stderr=stderr))
         worker = Worker(program, port)
         if wait:
             wait_until(worker.is_up, what="the worker to start")
@@ -96,7 +96,7 @@ class Pipeline:
 
     def booked(self, name: str) -> int:
         """Read one of the books at once; the whole account takes its time."""
-        return int(self.store.call(lambda client: client.hget(self.keys.books, name)) or 0)
+        return int(self.store.call(lambda client: client.hget(self.keys.account_all, name)) or 0)
 
     def settled(self, published: int, timeout_s: float = SETTLING_S) -> Account:
         """Wait until everything published is accounted for, and return the books."""
@@ -112,8 +112,15 @@ class Pipeline:
         return [read for read in map(read_outbox_entry, entries) if read is not None]
 
     def ledger_size(self) -> int:
-        pattern = self.keys.ledger("*")
-        return self.store.call(lambda client: sum(1 for _ in client.scan_iter(pattern, count=5000)))
+        return sum(state != b"0" for state in self.ledger().values())
+
+    def ledger(self) -> dict[str, bytes]:
+        """Read the ledger: evaluation id and its state, `0` for chosen."""
+        pattern = f"{self.keys.evaluations}:*"
+        parts = self.store.call(
+            lambda client: [client.hgetall(key) for key in set(client.scan_iter(pattern, count=5000))]
+        )
+        return {field.hex(): state for part in parts for field, state in part.items()}
 
 
 def make_traces(count: int, *, first: int = 0, words: int = 20, **fields: Any) -> list[tracejudge.Trace]:

@@ -39,12 +39,16 @@ class Program:
     """`python *arguments` as a child, e.g. `Program("-m", "worker.cli", "worker", folder=tmp_path)`.
 
     Its environment is ours without any `TRACEJUDGE_*`, and `env` on top. It runs in `folder`, where the files
-    of its output lie as well. Leaving the block kills it and all of its process group.
+    of its output lie as well; `stderr` is an open file in place of the one there. Leaving the block kills it and all
+    of its process group.
     """
 
-    def __init__(self, *arguments: str | Path, folder: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str | Path, folder: Path, env: Mapping[str, str] | None = None, stderr: int | None = None
+    ) -> None:
         self.command = [sys.executable, *map(str, arguments)]
         self._folder = folder
+        self._stderr = stderr
         self._env = _clean_environment() | dict(env or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._files: tuple[Path, Path] | None = None
@@ -57,7 +61,7 @@ class Program:
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=err,
+                stderr=err if self._stderr is None else self._stderr,
                 env=self._env,
                 cwd=self._folder,
                 start_new_session=True,  # a group of its own, so that its children can be ended with it

@@ -9,9 +9,9 @@ from leases_parts import BEGIN_S, TTL_S, add
 from stage_parts import Ground
 from support.processes import PATIENCE_S
 
-from judges.exploring import tool_use
-from worker.export import outbox
-from worker.leases import Leases
+from judges.agent import tool_use
+from worker.export import consumer as outbox
+from worker.queue.leases import Leases
 
 
 @pytest.fixture

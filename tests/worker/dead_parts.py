@@ -1,14 +1,16 @@
 """What the tests of dead letters share: evaluations that a worker gave up, and eyes on what becomes of them."""
 
+import json
+from collections import Counter
 from collections.abc import Sequence
 
 from judging_parts import HOUR_S, Desks, choose, failing
 from stage_parts import Ground, settings_of
 
-from worker.books import Account, read_account
-from worker.dead.letters import Letters, Retry, Wanted
-from worker.dead.retrying import Retried, grouped, retry
-from worker.settings import Settings
+from worker.accounting import Account, read_account
+from worker.config.settings import Settings
+from worker.dead_letters.retry import Retried, grouped, retry
+from worker.dead_letters.store import DeadLetterStore, LetterFilter, Retry
 
 OLD_S = 7 * HOUR_S
 
@@ -23,10 +25,20 @@ def give_up(ground: Ground, desk: Desks, count: int, *, first: int = 0, error: E
 
 
 def dead(ground: Ground) -> list[str]:
-    """List what is dead, the oldest first."""
+    """List what is dead, the oldest first; each trace of theirs is there once, and all bytes are counted."""
     ids = [raw.decode() for raw in ground.client.zrange(ground.keys.dead_due, 0, -1)]
-    assert {raw.decode() for raw in ground.client.hkeys(ground.keys.dead)} == set(ids)
+    letters, traces = ground.client.hgetall(ground.keys.dead), ground.client.hgetall(ground.keys.dead_traces)
+    assert {raw.decode() for raw in letters} == set(ids)
+    refs = Counter(json.loads(letter)["trace"].encode() for letter in letters.values())
+    assert traces.keys() == refs.keys()
+    counted = {name: int(amount) for name, amount in ground.client.hgetall(ground.keys.dead_refs).items()}
+    size = sum(map(len, (*letters.values(), *traces.values())))
+    assert counted == (refs | {b"bytes": size} if ids else {})
     return ids
+
+
+def dead_bytes(ground: Ground) -> int:
+    return int(ground.client.hget(ground.keys.dead_refs, "bytes") or 0)
 
 
 def marks(ground: Ground) -> dict[str, Retry]:
@@ -41,7 +53,7 @@ def scheduled(ground: Ground, judge_model: str = "scripted") -> dict[str, float]
     return {name.decode(): due_ms / 1000 - seconds - microseconds / 1e6 for name, due_ms in found}
 
 
-def make_revivable(ground: Ground, judge_model: str = "scripted") -> None:
+def make_retryable(ground: Ground, judge_model: str = "scripted") -> None:
     """Let the time of all scheduled letters have come."""
     key = ground.keys.dead_again(judge_model)
     if names := ground.client.zrange(key, 0, -1):
@@ -50,8 +62,8 @@ def make_revivable(ground: Ground, judge_model: str = "scripted") -> None:
 
 def retry_all(ground: Ground, settings: Settings | None = None, ids: Sequence[str] = ()) -> list[Retried]:
     settings = settings or settings_of(ground)
-    letters = Letters(ground.store)
-    wanted = [found.letter.evaluation.id for found in letters.find(Wanted(ids=ids))]
+    letters = DeadLetterStore(ground.store)
+    wanted = [found.letter.evaluation.id for found in letters.find(LetterFilter(ids=ids))]
     return [retry(ground.store, settings, group) for group in grouped(letters.read(wanted), settings.batch_size)]
 
 

@@ -4,13 +4,13 @@ import json
 import threading
 from typing import Any
 
-from stage_parts import Chosen, Ground, pressure_of, samples, settings_of
+from stage_parts import Chosen, Ground, Notes, pressure_of, samples, settings_of
 
-from judges.verdict import Origin
-from worker.books import Account, read_account
-from worker.ingest.feedback import LateFeedbackPasses
-from worker.metrics import Metrics
-from worker.settings import Rule
+from judges.core.verdict import Origin
+from worker.accounting import Account, read_account
+from worker.config.settings import Rule
+from worker.ingest.late_feedback import LateFeedbackPasses
+from worker.telemetry.metrics import Metrics
 
 HEARD = Rule(name="heard", judges=("safety", "relevance_to_query"), rate=0.0, always=("negative_feedback",))
 TURNS = 2_000
@@ -30,13 +30,14 @@ class Passes:
     def __init__(self, ground: Ground, **settings: Any) -> None:
         self.settings = settings_of(ground, **{"rules": (HEARD,), **settings})
         self.metrics = Metrics(self.settings)
-        self.woken: list[str] = []
+        notes = Notes()
+        self.woken = notes.made
         self.pressure = pressure_of(self.settings)
         self.stage = LateFeedbackPasses(
             self.settings,
             ground.store,
             self.metrics,
-            wake=self.woken.append,
+            notifier=notes,
             pressure=self.pressure,
         )
         self.stage.stopping = _NoWaits()
@@ -47,7 +48,7 @@ class Passes:
 
     def turn(self, times: int = 1) -> None:
         for _ in range(times):
-            self.stage.turn()
+            self.stage.run_once()
 
     def make(self) -> None:
         """Make one whole pass."""

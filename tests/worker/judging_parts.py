@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -11,20 +12,22 @@ import msgspec
 from stage_parts import Chosen, Ground, make_traces, settings_of
 from support.processes import wait_until
 
-from judges.catalog import catalogue
-from judges.judge import Judge
-from judges.models.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, Price
+from judges.core.judge import Judge
+from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, Price
 from judges.models.scripted import Answering, ScriptedModel, Step
-from worker.batches import Batch, fresh_id, made_at_ms
-from worker.books import read_account
-from worker.judging import judging as judging_module
-from worker.judging.evaluations import Evaluations
-from worker.judging.judging import Judging
-from worker.ledger import DeadLetter, Ledger
-from worker.limits.model import LimitedModel
-from worker.seats import CODE, Seats
-from worker.settings import Settings
-from worker.store import StoreError
+from judges.registry import catalogue
+from tracejudge import Trace
+from worker.accounting import read_account
+from worker.config.graders import CODE, Graders, queue_label
+from worker.config.settings import Settings
+from worker.endpoints.client import LimitedModel
+from worker.judging import consumer as consumer_module
+from worker.judging.consumer import JudgingConsumer, Shift, Sweeper
+from worker.judging.evaluator import BatchEvaluator
+from worker.queue.batch import Batch, fresh_id, made_at_ms, mark, mark_of
+from worker.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
+from worker.selection.sampling import Sampler
+from worker.storage.client import StoreError
 
 YES = '{"rationale": "Let\'s think step by step. It is fine.", "result": "yes"}'
 HOUR_S = 3600.0
@@ -33,16 +36,17 @@ SAFETY = catalogue()["safety"]
 
 
 @dataclass
-class Gate:
-    """The gate to an endpoint, as a lane sees it."""
+class FakeLimits:
+    """The limits of an endpoint, set by the test."""
 
     limit: int = 256
-    closed_for_s: float = 0.0
+    blocked_for_s: float = 0.0
     open_for_s: float | None = 0.0
-    is_shut: bool = False
+    backing_off: int = 0
+    is_closed: bool = False
 
-    def shut(self) -> None:
-        self.is_shut = True
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class HeldModel(ScriptedModel):
@@ -67,12 +71,30 @@ class HeldModel(ScriptedModel):
         return await super().complete(request)
 
 
+class Exchange:
+    """What workers tell each other of their circuits, as a sweeper sees it."""
+
+    def __init__(self, limits: Mapping[str, Any], asked: Callable[[], frozenset[str] | None]) -> None:
+        self._limits, self._asked = limits, asked
+
+    @property
+    def asked(self) -> frozenset[str] | None:
+        return self._asked()
+
+    @property
+    def dead(self) -> dict[str, float]:
+        return {name: 1.0 for name, one in self._limits.items() if one.blocked_for_s > 0}
+
+
 class Desk:
     """One worker's judging. Its first model is ``default``; there may be others.
 
-    ``asked`` tells which judge models any worker is there for. The gates are for the test to set, unless the models are
-    ``limited`` by gates that go by what happens.
+    ``asked`` tells which judge models any worker is there for. The test sets the limits, unless the models are
+    ``limited`` by real ones.
     """
+
+    workers = 1
+    """As the notifier says, which the desk stands in for."""
 
     def __init__(
         self,
@@ -87,16 +109,27 @@ class Desk:
         self.settings: Settings = settings_of(ground, models=models or {"default": MODEL}, **settings)
         self.models = {name: HeldModel(steps or (YES,), model) for name, model in self.settings.models.items()}
         self.model = self.models["default"]
-        self.gates = {model.judge_model: Gate() for model in self.settings.models.values()}
-        self.gate = self.gates[self.model.settings.judge_model]
+        self.all_limits = {model.judge_model: FakeLimits() for model in self.settings.models.values()}
+        self.limits = self.all_limits[self.model.settings.judge_model]
         self.ledger = Ledger(ground.store, self.settings)
         behind = {name: limited(model) for name, model in self.models.items()} if limited else {}
         judges = catalogue() if judges is None else judges
-        self.evaluations = Evaluations(self.settings, judges, behind or self.models, self.ledger)
-        gates = {model.judge_model: model.gate for model in behind.values()} or self.gates
-        seats = Seats(self.settings, judges)
-        gates = gates | {name: Gate() for name in (*seats.panels, *((CODE.judge_model,) if seats.code else ()))}
-        self.judging = Judging(self.settings, ground.store, self.evaluations, self.ledger, gates=gates, asked=asked)
+        seats = Graders(self.settings, judges)
+        self.evaluations = BatchEvaluator(
+            *(self.settings, judges, behind or self.models, self.ledger),
+            graders=seats,
+            sampler=Sampler(self.settings, seats),
+        )
+        limits = {model.judge_model: model.limiter for model in behind.values()} or self.all_limits
+        limits = limits | {name: FakeLimits() for name in (*seats.panels, *((CODE.judge_model,) if seats.code else ()))}
+        self.judging = JudgingConsumer(
+            self.settings, ground.store, self.evaluations, self.ledger, limits=limits, notifier=self
+        )
+        self._limits = limits
+        self.sweeper = Sweeper(self.settings, ground.store, self.judging, self, Exchange(limits, asked))
+        self._pool = ThreadPoolExecutor(24, thread_name_prefix="celery")
+        self._tasks: list[Future[Any]] = []
+        self.notified: list[str] = []
         self.judging.start()
 
     @property
@@ -104,25 +137,45 @@ class Desk:
         """The texts that were judged, in order."""
         return [shown(request) for request in self.model.requests]
 
-    def run(self, *batch_ids: str) -> None:
-        """Wake, and wait for the end of all that was begun."""
+    def notify(self, label: str, at_most: int | None = None) -> None:  # noqa: ARG002 - the broker's affair
+        """Have a task started, as a message does."""
+        self.notified.append(label)
+        self._tasks.append(self._pool.submit(self.judging.run, label))
+
+    def wake(self, *batch_ids: str) -> None:
+        """Have the tasks started that ingest asks for when it has made these batches."""
+        labels = {mark(name): queue_label(name) for name in self._limits}
         for batch_id in batch_ids:
-            self.judging.run(batch_id)
+            if mark_of(batch_id) in labels:
+                self.notify(labels[mark_of(batch_id)])
+
+    def run(self, *batch_ids: str) -> None:
+        """Start the tasks, and wait for the end of all that was begun."""
+        self.wake(*batch_ids)
         self.settle()
 
+    def look(self) -> None:
+        """Give the worker the turn of its sweeper."""
+        self.judging.renew_overdue()
+        self.sweeper.sweep()
+
     def sweep(self) -> None:
-        """Give the worker the turn it has each second, and wait for the end of all that was begun."""
-        self.judging.sweep()
+        """Give the worker the turn of its sweeper, and wait for the end of all that was begun."""
+        self.look()
         self.settle()
 
     def settle(self) -> None:
-        wait_until(self._is_idle, what="the end of all batches")
+        wait_until(lambda: all(task.done() for task in self._tasks), what="the end of all tasks")
+        assert not self.judging.held
+        for task in self._tasks:
+            task.result()
+        self._tasks.clear()
 
     def begin(self, batch_id: str) -> None:
-        """Take what there is room for, and run up to where the model answers."""
+        """Take what there is capacity for, and run up to where the model answers."""
         self.model.answers.clear()
         before = len(self.model.reached)
-        self.judging.run(batch_id)
+        self.wake(batch_id)
         wait_until(lambda: len(self.model.reached) > before, what="the first request")
         self.rest()
 
@@ -132,25 +185,31 @@ class Desk:
         self.settle()
 
     def rest(self) -> None:
-        """Wait until as much is taken as there is room for."""
-        wait_until(self._nobody_takes, what="the last to have taken")
+        """Wait until as much is taken as there is capacity for."""
+        wait_until(self._all_wait, what="all shifts to wait")
 
-    def _is_idle(self) -> bool:
-        return not self.judging.held and self._nobody_takes(lambda: not self.judging.held)
+    def close(self) -> None:
+        self.judging.stop(0.1)
+        self._pool.shutdown()
 
-    def _nobody_takes(self, as_well: Callable[[], bool] = lambda: True) -> bool:
-        takers, found = self.judging._takers, list[bool]()
+    def _all_wait(self) -> bool:
+        shifts = [shift for shifts in self.judging._running.values() for shift in shifts]
+        tasks = [task for task in self._tasks if not task.done()]
+        return len(tasks) == len(shifts) and all(shift.waits and not shift._changed.is_set() for shift in shifts)
 
-        def look() -> None:
-            # While all who take are here: none has begun what it took from the queue. The queue comes last: who lets
-            # go of a batch has put there before what is to follow.
-            found.append(as_well() and takers._work_queue.empty())
 
-        here = threading.Barrier(judging_module._THREADS + 1, look)
-        for _ in range(judging_module._THREADS):
-            takers.submit(here.wait, 60)
-        here.wait(60)
-        return found == [True]
+class WatchedShift(Shift):
+    """Tells whether its thread waits."""
+
+    waits = False
+
+    def wait(self) -> None:
+        self.waits = True
+        super().wait()
+        self.waits = False
+
+
+consumer_module.Shift = WatchedShift
 
 
 class Desks(AbstractContextManager["Desks"]):
@@ -166,7 +225,7 @@ class Desks(AbstractContextManager["Desks"]):
 
     def __exit__(self, *error: object) -> None:
         for each in self._opened:
-            each.judging.stop(0.1)
+            each.close()
 
 
 def shown(request: ChatRequest) -> str:
@@ -251,10 +310,13 @@ def judged(ground: Ground) -> list[str]:
 
 def letters(ground: Ground) -> dict[str, DeadLetter]:
     """Read the dead letters by evaluation id."""
-    return {
-        evaluation_id.decode(): msgspec.json.decode(letter, type=DeadLetter)
+    found = {
+        evaluation_id.decode(): msgspec.json.decode(letter, type=StoredDeadLetter)
         for evaluation_id, letter in ground.client.hgetall(ground.keys.dead).items()
     }
+    traces = {name.decode(): payload for name, payload in ground.client.hgetall(ground.keys.dead_traces).items()}
+    assert traces.keys() == {letter.trace for letter in found.values()}, "each once, and none without a letter"
+    return {name: one.whole(msgspec.json.decode(traces[one.trace], type=Trace)) for name, one in found.items()}
 
 
 def ids(*numbers: int) -> list[str]:

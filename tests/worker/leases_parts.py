@@ -2,8 +2,8 @@
 
 from stage_parts import Ground
 
-from worker.batches import fresh_id, head, made_at_ms
-from worker.leases import LEASE_MS, READY_MS, Taken
+from worker.queue.batch import fresh_id, head, made_at_ms
+from worker.queue.leases import LEASE_MS, READY_MS, LeasedPayload
 
 LEASE_S, READY_S = LEASE_MS / 1000, READY_MS / 1000
 TTL_S = 7200
@@ -23,8 +23,8 @@ def add(ground: Ground, model: str = MODEL, *, made_at_s: float = BEGIN_S) -> st
     return batch_id
 
 
-def ids(taken: list[Taken]) -> list[str]:
-    return [one.held.batch_id for one in taken]
+def ids(taken: list[LeasedPayload]) -> list[str]:
+    return [one.lease.batch_id for one in taken]
 
 
 def ready(ground: Ground, model: str = MODEL) -> list[str]:

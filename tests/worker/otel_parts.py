@@ -7,13 +7,17 @@ from stage_parts import Ground, make_verdict, only, samples, settings_of
 from support.otlp import OtlpReceiver
 from support.processes import PATIENCE_S
 
-from judges.models.model import ModelSettings
-from judges.verdict import Call, Score, Verdict
+from judges.core.model import ModelSettings
+from judges.core.verdict import Call, Score, Verdict
 from worker.export.otel import OtelExporter
-from worker.metrics import Metrics
+from worker.telemetry.metrics import Metrics
 
 GROUP = "otel"
-MODELS = {"default": ModelSettings(provider="lexical"), "big": ModelSettings(model="gpt-4.1-mini")}
+MODELS = {
+    "default": ModelSettings(provider="lexical"),
+    "big": ModelSettings(model="gpt-4.1-mini"),
+    "labelled": ModelSettings(model="gpt-4.1", label="careful"),
+}
 BEGAN_S = 1_700_000_000.25  # as in make_verdict, which lasts half a second
 
 SCORED = make_verdict(
@@ -44,12 +48,12 @@ class Sending:
     def __init__(self, ground: Ground, endpoint: str, **settings: Any) -> None:
         self._settings = settings_of(ground, models=MODELS, otlp_endpoint=endpoint, **settings)
         self.metrics = Metrics(self._settings)
-        self.exporter = OtelExporter(self._settings, ground.store, self.metrics, endpoint)
+        self.exporter = OtelExporter(self._settings, ground.store, self.metrics)
         self.exporter.stale_ms = 0
         self.exporter.gather_s = 0.0
-        self.exporter._client._waits = self._wait
+        self.exporter._wait = self._wait
         # A receiver that a busy machine keeps from answering is none that is down: there would be one wait more.
-        self.exporter._client._client.timeout = PATIENCE_S
+        self.exporter._client.deadline_s = PATIENCE_S
         self.exporter.prepare()
         self.waits: list[float] = []
         self.meanwhile: Callable[[], object] = lambda: None
@@ -57,7 +61,7 @@ class Sending:
 
     def turn(self) -> None:
         self.exporter._next_claim = 0.0
-        self.exporter.turn()
+        self.exporter.run_once()
 
     @property
     def dropped(self) -> dict[str, float]:

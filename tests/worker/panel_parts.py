@@ -6,12 +6,12 @@ from typing import Any
 from judging_parts import YES, Desk, Desks, HeldModel, choose
 from stage_parts import Ground
 
-from judges.models.model import ModelSettings, Price
+from judges.core.model import ModelSettings, Price
+from judges.core.verdict import Verdict
 from judges.models.scripted import Answering, Step
-from judges.verdict import Verdict
-from worker.books import Account, read_account
-from worker.export.outbox import read_outbox_entry
-from worker.settings import Rule
+from worker.accounting import Account, read_account
+from worker.config.settings import Rule
+from worker.export.consumer import read_outbox_entry
 
 NO = YES.replace('"yes"', '"no"')
 PRICE = Price(input=1.0, output=2.0)

@@ -5,15 +5,12 @@ from typing import Any
 
 from stage_parts import Chosen, Ground, settings_of
 
-from judges.catalog import configured
-from worker.batches import Evaluation
-from worker.books import Account, read_account
-from worker.ledger import Finished, Ledger
-from worker.replay.asking import Wanted, ask
-from worker.replay.cursor import Cursor, State, fresh_name
-from worker.replay.question import Chooser
-from worker.replay.walk import Crowd, Walk
-from worker.settings import Rule
+from judges.registry import configured
+from worker.accounting import Account, read_account
+from worker.config.settings import Rule
+from worker.queue.batch import Evaluation
+from worker.queue.ledger import Finished, Ledger, field_of
+from worker.replay import Chooser, Crowd, Cursor, State, Walk, Wanted, ask, fresh_name
 
 SAFETY = Rule(name="all", judges=("safety",))
 NOTHING = Rule(name="nothing", judges=("groundedness",), rate=0.0)
@@ -83,13 +80,14 @@ def in_batches(ground: Ground) -> list[tuple[str, Evaluation]]:
 
 def finish(ground: Ground, evaluation_id: str) -> None:
     """Write a verdict."""
-    Ledger(ground.store, settings_of(ground)).record([Finished(evaluation_id, b"{}", "abstained", "")])
+    finished = Finished(evaluation_id, field_of(evaluation_id), ground.today(), b"{}", "abstained", "")
+    Ledger(ground.store, settings_of(ground)).record([finished])
 
 
-def bury(ground: Ground, evaluation_id: str) -> None:
+def add_dead_letter(ground: Ground, evaluation_id: str) -> None:
     """Leave a dead letter as the script does."""
     ground.client.hset(ground.keys.dead, evaluation_id, json.dumps({"reason": "timeout"}))
-    ground.client.hincrby(ground.keys.books, "dead", 1)
+    ground.client.hincrby(ground.keys.account_all, "dead", 1)
 
 
 def balanced(ground: Ground) -> Account:

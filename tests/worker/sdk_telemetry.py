@@ -25,9 +25,9 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from judges.verdict import Call, Score, Verdict
-from worker.export import conventions as name
-from worker.redaction import Redaction
+from judges.core.verdict import Call, Score, Verdict
+from worker.config.redaction import Redaction
+from worker.export import otlp_encoding as name
 
 _NS: Final = 1_000_000_000
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -37,7 +37,7 @@ Attributes = dict[str, "str | bool | int | float | tuple[str, ...]"]
 
 
 class SdkTelemetry(NamedTuple):
-    """Makes requests, as `worker.export.telemetry` and its envelope do."""
+    """Makes requests, as `worker.export.otlp_encoding` and `worker.export.otel` do."""
 
     resource: Resource
     providers: Mapping[str, str]

@@ -4,7 +4,7 @@ import itertools
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.resources import files
 from typing import Any, Self
@@ -13,20 +13,22 @@ import msgspec
 import pytest
 import redis
 
-from judges.verdict import Verdict
+from judges.core.verdict import Verdict
 from tracejudge import Trace
-from worker import store as store_module
-from worker.batches import Batch, decode
-from worker.ingest.reader import Ingest
-from worker.keys import INGEST_GROUP, Keys
-from worker.measure import Caps, Measure, measure
-from worker.metrics import Metrics
-from worker.pressure import Pressure
-from worker.settings import Rule, Settings
-from worker.store import Entry, Store
+from worker.config.settings import Rule, Settings
+from worker.ingest.consumer import IngestConsumer
+from worker.queue.batch import Batch, decode
+from worker.queue.ledger import field_of
+from worker.storage import client as store_module
+from worker.storage.client import Entry, Store
+from worker.storage.keys import INGEST_GROUP, Keys
+from worker.telemetry.backlog import Backlog, Backpressure, Caps, measure
+from worker.telemetry.metrics import Metrics
 
 APPEND = files("tracejudge").joinpath("scripts/append.lua").read_text(encoding="utf-8")
 READ_ALL = 10_000
+HOUR = "472222"
+"""The period of evaluations that tests make themselves."""
 NEVER = 10**9
 
 
@@ -39,6 +41,7 @@ class Ground(AbstractContextManager["Ground"]):
         self.store = Store(url, self.keys)
         self.client = redis.Redis.from_url(url)
         self._numbers: dict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
+        self._confirmed: Counter[str] = Counter()
         self._began_s = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -62,8 +65,11 @@ class Ground(AbstractContextManager["Ground"]):
     ) -> None:
         """Publish entries as the SDK does: one numbered batch."""
         entries = [encoded(payload) for payload in payloads]
-        arguments = [next(self._numbers[producer]), producer, cap, 1000, service, kind * len(entries), *entries]
-        assert self.client.eval(APPEND, 2, self.keys.traces, self.keys.producer(producer), *arguments) == 1
+        confirmed, kinds = self._confirmed[producer], kind * len(entries)
+        arguments = [next(self._numbers[producer]), producer, cap, 1000, service, confirmed, kinds, *entries]
+        names = (self.keys.traces, self.keys.producer(producer), self.keys.caps, self.keys.producers)
+        assert self.client.eval(APPEND, len(names), *names, *arguments) == 1
+        self._confirmed[producer] += kinds.count("t")
 
     def report(self, producer: str, published: int, **dropped: int) -> None:
         """Publish a producer's report."""
@@ -80,7 +86,7 @@ class Ground(AbstractContextManager["Ground"]):
         return self.store.claim_stale(self.keys.traces, INGEST_GROUP, consumer, idle_ms=0, count=READ_ALL)
 
     def books(self) -> dict[str, int]:
-        return {name.decode(): int(amount) for name, amount in self.client.hgetall(self.keys.books).items()}
+        return {name.decode(): int(amount) for name, amount in self.client.hgetall(self.keys.account_all).items()}
 
     def counted(self, *names: str) -> dict[str, int]:
         """Read some of the books; what is not counted is 0."""
@@ -99,6 +105,27 @@ class Ground(AbstractContextManager["Ground"]):
         found = {key: self.client.get(key) for key in self.client.scan_iter(match=f"{start}*", count=1000)}
         # A worker may have ended one meanwhile.
         return {key.decode().removeprefix(start): decode(batch) for key, batch in found.items() if batch is not None}
+
+    def ledger(self) -> dict[str, str]:
+        """Read the ledger: evaluation id and `chosen`, or how it ended."""
+        words = {b"0": "chosen", b"1": "scored", b"2": "abstained", b"3": "unscored", b"4": "removed"}
+        parts = [self.client.hgetall(key) for key in self.client.scan_iter(f"{self.keys.evaluations}:*", count=1000)]
+        return {field.hex(): words[state] for part in parts for field, state in part.items()}
+
+    def ended(self) -> dict[str, str]:
+        """Read how evaluations ended, by their ids."""
+        return {name: state for name, state in self.ledger().items() if state != "chosen"}
+
+    def end(self, evaluation_id: str, period: str, state: str, scores: str = "") -> None:
+        """Write into the ledger that an evaluation has ended."""
+        code = {"scored": "1", "abstained": "2", "unscored": "3", "removed": "4"}[state]
+        self.client.hset(f"{self.keys.evaluations}:{period}:{evaluation_id[:2]}", field_of(evaluation_id), code)
+        if scores:
+            self.client.set(f"{self.keys.scores}:{evaluation_id}", scores)
+
+    def today(self) -> str:
+        """Give the period of traces that tell no time and arrive now, as those of `make_trace`."""
+        return f"d{self.client.time()[0] // 86_400}"
 
     def leases(self) -> dict[str, float]:
         """Seconds until each batch is due."""
@@ -138,12 +165,12 @@ class Ground(AbstractContextManager["Ground"]):
 
     def send(self, *verdicts: Verdict, kind: str = "j") -> list[str]:
         """Put verdicts into the outbox as the scripts do, the books' count of it included."""
-        self.client.hincrby(self.keys.books, "outbox", len(verdicts))
+        self.client.hincrby(self.keys.account_all, "outbox", len(verdicts))
         fields = [{"v": "1", kind: msgspec.json.encode(verdict)} for verdict in verdicts]
         return [self.client.xadd(self.keys.verdicts, each).decode() for each in fields]
 
-    def measure(self, *, groups: tuple[str, ...] = (), tell: bool = False, **caps: Any) -> Measure:
-        return measure(self.store, Caps(**caps), groups=groups, tell=tell)
+    def measure(self, *, groups: tuple[str, ...] = (), report_cuts: bool = False, **caps: Any) -> Backlog:
+        return measure(self.store, Caps(**caps), groups=groups, report_cuts=report_cuts)
 
     def everything(self) -> dict[str, object]:
         """Read all there is under the prefix, whatever it is."""
@@ -164,15 +191,29 @@ class Ground(AbstractContextManager["Ground"]):
         raise AssertionError(key)
 
 
+class Notes:
+    """Takes what ingest tells its notifier."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def ready_labels(self) -> frozenset[str]:
+        return frozenset()
+
+    def batches_made(self, batch_ids: Iterable[str], notified: Collection[str] = ()) -> None:  # noqa: ARG002
+        self.made += batch_ids
+
+
 class Chosen:
     """An ingest whose thread does not run: tests hand it what they have read."""
 
     def __init__(self, ground: Ground, **settings: Any) -> None:
         self.settings = settings_of(ground, **settings)
         self.metrics = Metrics(self.settings)
-        self.woken: list[str] = []
+        notes = Notes()
+        self.woken = notes.made
         self.pressure = pressure_of(self.settings)
-        self.ingest = Ingest(self.settings, ground.store, self.metrics, wake=self.woken.append, pressure=self.pressure)
+        self.ingest = IngestConsumer(self.settings, ground.store, self.metrics, notifier=notes, pressure=self.pressure)
         self._ground = ground
 
     def take(self, entries: Sequence[Entry] | None = None) -> None:
@@ -180,19 +221,19 @@ class Chosen:
         self.ingest.take(self._ground.read() if entries is None else entries)
 
 
-def go_by(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+def go_by(monkeypatch: pytest.MonkeyPatch, ground: "Ground", seconds: str) -> None:
     """Let all scripts of the worker take the time from an expression in Lua, and not from Redis."""
-    scripts = [path.name for path in files("worker").joinpath("scripts").iterdir() if path.is_file()]
-    theirs = {name: store_module._source(name) for name in (script.removesuffix(".lua") for script in scripts)}
+    theirs = store_module.script_sources()
     ours = {name: text.replace("redis.call('TIME')", f"{{{seconds}, 0}}") for name, text in theirs.items()}
     assert [name for name, text in ours.items() if "TIME" in text] == []
     assert {name for name, text in theirs.items() if "TIME" in text} >= {"choose", "put_back", "sweep", "take"}
-    monkeypatch.setattr(store_module, "_source", ours.__getitem__)
+    monkeypatch.setattr(store_module, "script_sources", lambda: ours)
+    monkeypatch.setattr(ground.store, "_scripts", Store(ground.url, ground.keys)._scripts)
 
 
-def pressure_of(settings: Settings) -> Pressure:
+def pressure_of(settings: Settings) -> Backpressure:
     """Make what an ingest under these settings goes by."""
-    return Pressure(settings.max_waiting_bytes, {model.judge_model for model in settings.models.values()})
+    return Backpressure(settings.max_waiting_bytes, {model.judge_model for model in settings.models.values()})
 
 
 def settings_of(ground: Ground, **settings: Any) -> Settings:

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from stage_parts import Chosen, Ground, make_trace, make_traces, only, samples
 
-from judges.catalog import catalogue
-from judges.models.model import ModelSettings
-from judges.verdict import evaluation_id
+from judges.core.model import ModelSettings
+from judges.core.verdict import evaluation_id
+from judges.registry import catalogue
 from tracejudge import Feedback
-from worker.books import read_account
-from worker.ingest.entries import read_entry
+from worker.accounting import read_account
+from worker.config.settings import Rule, Where
 from worker.ingest.plan import Planner
-from worker.sampling import position
-from worker.settings import Rule, Where
+from worker.selection.sampling import position
+from worker.selection.stream_entry import read_entry
 
 SHOP = Where(service="shop")
 HALF = Rule(name="half", where=SHOP, judges=("safety", "relevance_to_query"), rate=0.5, always=("error",))
@@ -138,6 +138,7 @@ def test_an_evaluation_carries_whose_it_is_and_with_what_probability_it_was_chos
     assert {evaluation.judge: evaluation for evaluation in item.evaluations} == {
         judge: type(item.evaluations[0])(
             id=evaluation_id(first, first.id, judge=judge, version=version, judge_model="lexical"),
+            period=item.evaluations[0].period,
             judge=judge,
             version=version,
             probability=0.5,
@@ -165,9 +166,11 @@ def test_a_batch_is_ready_and_due_later_counts_as_waiting_and_its_marks_expire(g
     }
     marks = [evaluation.id for batch in batches.values() for item in batch.items for evaluation in item.evaluations]
     day = 24 * 3600
-    assert all(3600 + day - 60 < ground.client.ttl(ground.keys.chosen(mark)) <= 3600 + day for mark in marks)
+    assert set(ground.ledger()) == set(marks)
+    parts = list(ground.client.scan_iter(f"{ground.keys.evaluations}:*"))
+    assert all(3600 + day - 60 < ground.client.ttl(part) <= 3600 + day + 600 for part in parts)
     assert ground.client.ttl(ground.keys.account_now()) == pytest.approx(90 * day, abs=60)
-    assert ground.client.ttl(ground.keys.books) == -1
+    assert ground.client.ttl(ground.keys.account_all) == -1
 
 
 def test_the_books_of_the_day_and_of_all_days_grow_alike(ground: Ground) -> None:

@@ -1,28 +1,27 @@
-"""The ids that ingest, late feedback and replays give are those of `judges.verdict.evaluation_id`."""
+"""The ids that ingest, late feedback and replays give are those of `judges.core.verdict.evaluation_id`."""
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.catalog import catalogue
-from judges.models.model import ModelSettings
-from judges.verdict import evaluation_id
+from judges.core.model import ModelSettings
+from judges.core.verdict import evaluation_id
+from judges.registry import catalogue
 from tracejudge import Trace
-from worker.ingest.choosing import Naming
-from worker.ingest.entries import TraceEntry
-from worker.sampling import Choice
-from worker.seats import Seats
-from worker.settings import Rule, Settings
+from worker.config.graders import Graders
+from worker.config.settings import Rule, Settings
+from worker.selection.sampling import Choice, EvaluationFactory
+from worker.selection.stream_entry import TraceEntry
 
 # Lengths stand in what is hashed: signs of several bytes, digits and separators must not make two ids one.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["1:a;", "é;1:", "🙂", "1"])
 LABELS = st.lists(TEXTS.filter(bool), min_size=2, max_size=3, unique=True)
 
 
-def seats_of(labels: list[str]) -> Seats:
+def seats_of(labels: list[str]) -> Graders:
     models = {f"m{number}": ModelSettings(provider="lexical", label=label) for number, label in enumerate(labels)}
     rule = Rule(name="together", judges=("safety",), model=tuple(models), combine="majority")
-    return Seats(Settings(models=models, rules=(rule,)), catalogue())
+    return Graders(Settings(models=models, rules=(rule,)), catalogue())
 
 
 def entry(trace_id: str, span_id: str | None, publication: str | None, payload: bytes = b"{}") -> TraceEntry:
@@ -33,10 +32,10 @@ def entry(trace_id: str, span_id: str | None, publication: str | None, payload: 
 @given(one=st.builds(entry, TEXTS, st.none() | TEXTS, st.none() | TEXTS, st.binary()), version=TEXTS, labels=LABELS)
 def test_ids_are_those_of_the_verdicts(one: TraceEntry, version: str, labels: list[str]) -> None:
     seats = seats_of(labels)
-    naming = Naming(seats, {"safety": version})
+    factory = EvaluationFactory(seats, {"safety": version})
     (panel,) = seats.panels
     names = [*(f"m{number}" for number in range(len(labels))), panel]
-    found = naming.evaluations(one, [Choice("safety", name, 0.5) for name in names], "live")
+    found = factory.evaluations(one, [Choice("safety", name, 0.5) for name in names], "live")
 
     def named(judge_model: str) -> str:
         return evaluation_id(one.trace, one.publication_id, judge="safety", version=version, judge_model=judge_model)
@@ -49,12 +48,12 @@ def test_ids_are_those_of_the_verdicts(one: TraceEntry, version: str, labels: li
 
 def test_what_is_remembered_of_one_trace_is_not_said_of_the_next() -> None:
     """The judge, its version and who judges are remembered; trace, probability and origin are each one's own."""
-    naming = Naming(seats_of(["a", "b"]), {"safety": "v1", "relevance_to_query": "v2"})
+    factory = EvaluationFactory(seats_of(["a", "b"]), {"safety": "v1", "relevance_to_query": "v2"})
     first, second = entry("1" * 32, "2" * 16, "3" * 16), entry("4" * 32, None, None)
     choices = [Choice("safety", "m0", 1.0), Choice("relevance_to_query", "m0", 1.0), Choice("safety", "m1", 1.0)]
-    of_first = naming.evaluations(first, choices, "live")
-    again = naming.evaluations(second, [choices[0]._replace(probability=0.25)], "replay")
-    assert naming.evaluations(first, choices, "live") == of_first
+    of_first = factory.evaluations(first, choices, "live")
+    again = factory.evaluations(second, [choices[0]._replace(probability=0.25)], "replay")
+    assert factory.evaluations(first, choices, "live") == of_first
     assert len({one.evaluation.id for one in (*of_first, *again)}) == 4
     assert [(one.evaluation.judge, one.evaluation.version, one.evaluation.keep) for one in of_first] == [
         ("safety", "v1", True),

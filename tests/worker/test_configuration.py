@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.cases import each_case
 
-from judges.catalog import catalogue
-from judges.models.model import ModelSettings, Price
-from worker.configuration import load
-from worker.settings import Redact, Rule, Settings, SettingsError, Where
+from judges.core.model import ModelSettings, Price
+from judges.registry import catalogue
+from worker.config.loading import load
+from worker.config.settings import Redact, Rule, Settings, SettingsError, Where
 
 FILE = "tracejudge.toml"
 KEYS = Settings.__struct_fields__
@@ -81,7 +82,8 @@ def test_defaults_of_the_contract_hold_with_nothing_configured() -> None:
         give_up_after=6 * 3600.0,
         late_feedback_wait=60.0,
         grace_s=20.0,
-        threads=64,
+        shift_s=5.0,
+        task_events=False,
         batch_size=32,
         series_labels=(),
         max_services=200,
@@ -153,8 +155,8 @@ def test_an_empty_list_is_as_good_as_none(text: str) -> None:
 
 def test_queue_and_ledger_follow_from_prefix_and_retention() -> None:
     settings = Settings(prefix="mine", retention=3600.0)
-    assert (settings.queue, settings.ledger_ttl_s) == ("mine.judge", 3600 + 86_400)
-    assert Settings().queue == "tracejudge.judge"
+    assert (settings.queue("gpt"), settings.ledger_ttl_s) == ("mine.judge.gpt", 3600 + 86_400)
+    assert Settings().queue("code") == "tracejudge.judge.code"
 
 
 def test_settings_cannot_be_changed() -> None:
@@ -166,10 +168,10 @@ def test_settings_cannot_be_changed() -> None:
 
 
 def test_variables_win_over_the_file_and_arguments_over_both() -> None:
-    write("max_services = 1\nbatch_size = 1\nthreads = 1\n")
-    variables = {"TRACEJUDGE_BATCH_SIZE": "2", "TRACEJUDGE_THREADS": "2"}
-    settings = load(variables, None, {"threads": 3, "redis_url": None})
-    assert (settings.max_services, settings.batch_size, settings.threads) == (1, 2, 3)
+    write("max_services = 1\nbatch_size = 1\nmax_dead = 1\n")
+    variables = {"TRACEJUDGE_BATCH_SIZE": "2", "TRACEJUDGE_MAX_DEAD": "2"}
+    settings = load(variables, None, {"max_dead": 3, "redis_url": None})
+    assert (settings.max_services, settings.batch_size, settings.max_dead) == (1, 2, 3)
     assert settings.redis_url == Settings().redis_url, "an argument that was not given changes nothing"
 
 
@@ -194,9 +196,9 @@ def test_an_empty_variable_is_an_unset_one() -> None:
 
 
 def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEJUDGE_THREADS", "7")
-    assert load({}).threads == 64
-    assert load(os.environ).threads == 7
+    monkeypatch.setenv("TRACEJUDGE_MAX_DEAD", "7")
+    assert load({}).max_dead == 100_000
+    assert load(os.environ).max_dead == 7
 
 
 VARIABLES: Mapping[str, tuple[str, object]] = {
@@ -213,21 +215,28 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "metrics_tls_cert": ("/run/tls.crt", "/run/tls.crt"),
     "metrics_tls_key": ("/run/tls.key", "/run/tls.key"),
     "otlp_endpoint": ("http://collector:4318", "http://collector:4318"),
+    "proxy": ("http://proxy:3128", "http://proxy:3128"),
     "export_explanations": ("true", True),
     "sampling_key": ("other", "other"),
+    "user_key": ("other", "other"),
+    "user_key_file": ("/run/user-key", "/run/user-key"),
+    "user_keys_former": ("first,second", ("first", "second")),
     "retention": ("12h", 43_200.0),
     "max_stream": ("1000", 1000),
     "max_stream_bytes": ("2GiB", 2 << 30),
     "max_trace_bytes": ("64KiB", 64 << 10),
     "max_outbox": ("5", 5),
+    "max_outbox_bytes": ("1000", 1000),
     "max_waiting_bytes": ("10MiB", 10 << 20),
     "give_up_after": ("90m", 5400.0),
     "max_dead": ("1000", 1000),
+    "max_dead_bytes": ("1000", 1000),
     "dead_retention": ("3d", 259_200.0),
     "evaluation_timeout": ("5m", 300.0),
     "late_feedback_wait": ("15s", 15.0),
     "grace_s": ("2.5", 2.5),
-    "threads": ("8", 8),
+    "shift_s": ("2.5", 2.5),
+    "task_events": ("true", True),
     "batch_size": ("4", 4),
     "series_labels": ("name, release", ("name", "release")),
     "max_services": ("3", 3),
@@ -257,7 +266,7 @@ GO_TOGETHER: Mapping[str, str] = {
 """Keys that are refused by themselves, and what goes with them."""
 
 
-@pytest.mark.parametrize("key", KEYS)
+@each_case("key", KEYS)
 def test_every_key_has_its_variable(key: str) -> None:
     assert VARIABLES[key][1] != getattr(Settings(), key)
     said = {each: VARIABLES[each] for each in (key, GO_TOGETHER.get(key)) if each is not None}
@@ -296,7 +305,7 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("text", GOOD.values(), ids=GOOD.keys())
+@each_case("text", GOOD.values(), ids=GOOD.keys())
 def test_what_is_right_is_not_refused(text: str) -> None:
     write(text)
     load({})
@@ -344,7 +353,7 @@ def in_variable(name: str, text: str, message: str) -> Mistake:
 
 MISTAKES: Mapping[str, Mistake] = {
     # the file
-    "not TOML": in_file("a = = b", "is not TOML: Invalid value (at line 1, column 5); mend it there"),
+    "not TOML": in_file("a = = b", "is not TOML: Invalid value (at line 1, column 5); fix it there"),
     "not UTF-8": in_file(b'prefix = "\xff"', "is not UTF-8; save it as UTF-8"),
     "no such file": Mistake(
         "gone.toml: cannot be read (No such file or directory); check --config or TRACEJUDGE_CONFIG",
@@ -389,7 +398,7 @@ MISTAKES: Mapping[str, Mistake] = {
     # wrong types
     "string for a number": in_file("metrics_port = 'high'", "metrics_port: must be a whole number from 0 to 65535"),
     "part of a port": in_file("metrics_port = 1.5", "metrics_port: must be a whole number from 0 to 65535"),
-    "truth for a number": in_file("threads = true", "threads: must be a whole number of at least 1"),
+    "truth for a number": in_file("max_dead = true", "max_dead: must be a whole number of at least 1"),
     "number for a string": in_file("redis_url = 6379", "redis_url: must be a string"),
     "list for a string": in_file("metrics_host = ['a']", "metrics_host: must be a string"),
     "string for a truth": in_file("export_explanations = 'often'", "export_explanations: must be true or false"),
@@ -405,13 +414,26 @@ MISTAKES: Mapping[str, Mistake] = {
     "pattern as a number": in_rule("where = { service = 7 }", ".where.service: must be a string"),
     # values
     "port": in_file("metrics_port = 65536", "metrics_port: must be a whole number from 0 to 65535"),
-    "none": in_file("batch_size = 0", "batch_size: must be a whole number of at least 1"),
+    "none": in_file("batch_size = 0", "batch_size: must be a whole number from 1 to 1000"),
     "prefix": in_file("prefix = 'a:b'", "prefix: must be a string of letters, digits, '_', '-' and '.'"),
     "prefix with a line end": in_file(
         'prefix = "a\\n"', "prefix: must be a string of letters, digits, '_', '-' and '.'"
     ),
-    "long sampling key": in_file(f"sampling_key = '{'k' * 65}'", "sampling_key: must be a string of at most 64 signs"),
-    "sampling key of many bytes": in_file(f"sampling_key = '{'é' * 33}'", "sampling_key: must be of at most 64 bytes"),
+    "long sampling key": in_file(
+        f"sampling_key = '{'k' * 65}'", "sampling_key: must be a string of at most 64 characters"
+    ),
+    "sampling key of many bytes": in_file(
+        f"sampling_key = '{'é' * 33}'", "sampling_key: must be of at most 64 bytes; shorten it"
+    ),
+    "empty user key": in_file("user_key = ''", "user_key: must be a string of 1 to 64 characters"),
+    "user key of many bytes": in_file(f"user_key = '{'é' * 33}'", "user_key: must be of at most 64 bytes; shorten it"),
+    "former key of many bytes": in_file(
+        f"user_keys_former = ['{'é' * 33}']", "user_keys_former: must be of at most 64 bytes; shorten it"
+    ),
+    "user key twice": in_file(
+        "user_key = 'a'\nuser_key_file = 'b'",
+        "user_key_file: goes in place of user_key, not beside it; take one of them out",
+    ),
     "duration": in_file("retention = '1 week'", "retention: write an amount as 90, 15m or 24h"),
     "no duration": in_file("retention = 0", "retention: must be a number above 0 and at most 315360000"),
     "endless duration": in_file("grace_s = inf", "grace_s: must be a number above 0 and at most 315360000"),
@@ -565,8 +587,11 @@ MISTAKES: Mapping[str, Mistake] = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line_with_place_key_and_mend(mistake: Mistake) -> None:
+@each_case("mistake", MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line_with_place_key_and_mend(
+    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     if mistake.text is not None:
         Path(FILE).write_bytes(mistake.text if isinstance(mistake.text, bytes) else mistake.text.encode())
     with pytest.raises(SettingsError) as caught:
@@ -578,16 +603,16 @@ def test_a_mistake_is_one_line_with_place_key_and_mend(mistake: Mistake) -> None
 
 
 def test_the_place_of_a_mistake_is_where_the_last_word_came_from() -> None:
-    write("threads = 0", "mine.toml")
-    variable = {"TRACEJUDGE_THREADS": "0"}
+    write("max_dead = 0", "mine.toml")
+    variable = {"TRACEJUDGE_MAX_DEAD": "0"}
     for variables, arguments, place in (
         ({}, {}, "mine.toml"),
-        (variable, {}, "TRACEJUDGE_THREADS"),
-        (variable, {"threads": 0}, "--threads"),
+        (variable, {}, "TRACEJUDGE_MAX_DEAD"),
+        (variable, {"max_dead": 0}, "--max-dead"),
     ):
         with pytest.raises(SettingsError) as caught:
             load(variables, "mine.toml", arguments)
-        assert str(caught.value) == f"{place}: threads: must be a whole number of at least 1"
+        assert str(caught.value) == f"{place}: max_dead: must be a whole number of at least 1"
 
 
 @pytest.mark.parametrize("url", ["redis://:pa#ssw0rd", "foo://host", "redis://host:none/0"])
@@ -596,3 +621,18 @@ def test_a_broker_that_celery_could_not_use_is_told_in_one_line_without_the_pass
         load({"TRACEJUDGE_BROKER_URL": url})
     mend = "broker_url: must be a URL, as amqp://host or redis://host:6379/0"
     assert str(caught.value) == f"TRACEJUDGE_BROKER_URL: {mend}"
+
+
+def test_a_proxy_that_cannot_be_used_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the setting's nor the environment's is quoted: it may hold a password."""
+    for proxy in ("socks5://user:s3cret@p:1", "p:3128", "http://"):
+        with pytest.raises(SettingsError, match="proxy: must be http://host:port, or none") as caught:
+            load({"TRACEJUDGE_PROXY": proxy})
+        assert "s3cret" not in str(caught.value), proxy
+    monkeypatch.setenv("HTTP_PROXY", "socks5://user:s3cret@p:1")
+    for name in ("NO_PROXY", "no_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SettingsError, match="otlp_endpoint: its proxy is not http") as caught:
+        load({"TRACEJUDGE_OTLP_ENDPOINT": "http://collector:4318"})
+    assert "s3cret" not in str(caught.value)
+    assert load({"TRACEJUDGE_OTLP_ENDPOINT": "http://collector:4318", "TRACEJUDGE_PROXY": "none"}).proxy == "none"

@@ -1,29 +1,36 @@
 """Addresses of Redis and of the broker: what they may hold, and that nothing shows the passwords in them."""
 
+import inspect
 import pickle
 import re
+import secrets
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kombu import Connection
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from redis import Redis
+from redis import Connection as RedisConnection
+from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection
 from redis.retry import Retry
+from support.cases import each_case
 from support.otlp import Accept, OtlpReceiver
 from support.redis_kinds import TunedRedis
 
-from judges.models.model import ModelSettings
-from worker.addresses import address, addresses
+import tracejudge
+from judges.core.model import ModelSettings
 from worker.broker import Broker, broker
-from worker.configuration import load
+from worker.config.loading import load
+from worker.config.settings import Settings, SettingsError
 from worker.embedded import EmbeddedRedis, ServerBinary
-from worker.export.otlp import Channel, OtlpClient
-from worker.keys import Keys
-from worker.settings import Settings, SettingsError
-from worker.store import Store, StoreError
+from worker.export.otel import OtlpClient
+from worker.storage.client import Store, StoreError, address, addresses
+from worker.storage.group_reader import GroupReader
+from worker.storage.keys import Keys
 
 PASSWORD = "s3cret-in-the-address"  # noqa: S105 - one to look for
 PATIENCE = {"socket_timeout": 10, "socket_connect_timeout": 10, "retry_on_timeout": False}
@@ -53,7 +60,7 @@ def test_an_address_is_shown_without_user_password_and_options(url: str, shown: 
     assert address(url) == shown
 
 
-@pytest.mark.parametrize("url", [*CUT, "unix://:12/34@/run/redis.sock"])
+@each_case("url", [*CUT, "unix://:12/34@/run/redis.sock"])
 def test_of_a_password_that_is_cut_off_not_a_part_is_shown(url: str) -> None:
     assert address(url) == "(an address that cannot be read)"
 
@@ -100,8 +107,8 @@ WRONG_URLS = {
 }
 
 
-@pytest.mark.parametrize("key", ["redis_url", "broker_url"])
-@pytest.mark.parametrize("url", WRONG_URLS.values(), ids=WRONG_URLS.keys())
+@each_case("key", ["redis_url", "broker_url"])
+@each_case("url", WRONG_URLS.values(), ids=WRONG_URLS.keys())
 def test_a_wrong_address_is_told_without_repeating_it(key: str, url: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load({f"TRACEJUDGE_{key.upper()}": url})
@@ -165,7 +172,7 @@ BROKERS = {
 }
 
 
-@pytest.mark.parametrize(("url", "expected"), BROKERS.items(), ids=[url.partition("?")[0] for url in BROKERS])
+@each_case(("url", "expected"), BROKERS.items(), ids=[url.partition("?")[0] for url in BROKERS])
 def test_a_broker_s_address_is_written_as_kombu_takes_it(url: str, expected: Broker) -> None:
     made = broker(Settings(redis_url="redis://elsewhere", broker_url=url))
     assert tuple(made) == tuple(expected)
@@ -214,22 +221,87 @@ def test_a_socket_serves_too(redis_binaries: tuple[ServerBinary, ...], tmp_path:
         store.close()
 
 
+USABLE = {
+    "db": "3",
+    "username": "default",
+    "client_name": "shop-1",
+    "socket_timeout": "2.5",
+    "socket_connect_timeout": "5",
+    "socket_keepalive": "true",
+    "health_check_interval": "1",
+    "retry_on_timeout": "yes",
+    "protocol": "2",
+}
+UNUSABLE = {
+    "protocol": "3",
+    "max_connections": "1",
+    "client_name": "a b",
+    "socket_timeout": "0.1",
+    "health_check_interval": "x",
+    "unheard_of": "1",
+    "socket_connect_timeout": "nan",
+}
+
+
+def test_each_option_of_the_driver_works_in_full_or_is_refused_at_the_start(redis_url: str) -> None:
+    """What redis-py takes by name today, and what it does not."""
+    takes = {
+        name
+        for kind in (ConnectionPool, AbstractConnection, RedisConnection)
+        for name in inspect.signature(kind.__init__).parameters
+    } - {"self", "kwargs", "connection_kwargs", "host", "port", "connection_class"}
+    assert len(takes) > 25
+    bare = redis_url.partition("?")[0].rpartition("/")[0]
+    tried: dict[str, str] = dict.fromkeys(sorted(takes - {"password"}), "1") | UNUSABLE | USABLE
+    wrong = []
+    for name, value in [*tried.items(), *UNUSABLE.items()]:
+        url = f"{bare}/0?{name}={value}"
+        try:
+            settings = load({"TRACEJUDGE_REDIS_URL": url})
+        except SettingsError as error:
+            if USABLE.get(name) == value:
+                wrong.append(f"{name}={value} must work: {error}")
+            continue
+        if USABLE.get(name) != value:
+            wrong.append(f"{name}={value} must be refused")
+        elif not _works(settings):
+            wrong.append(f"{name}={value} does not work")
+    assert wrong == []
+
+
+def _works(settings: Settings) -> bool:
+    """Use the worker's store, Celery's broker and the SDK as they use Redis."""
+    store, name = Store(settings.redis_url, Keys(f"options-{secrets.token_hex(4)}")), secrets.token_hex(4)
+    store.make_group(name, "group")
+    idle = [store.read_group(name, "group", "one", count=1, block_ms=1100) for _ in range(2)]
+    store.call(lambda client: client.xadd(name, {"v": "1"}))
+    with ThreadPoolExecutor(8) as threads:
+        now = list(threads.map(lambda _: store.now_ms(), range(8)))
+    reader = GroupReader(store, name, "group", "one")
+    read = list(reader.read(1100))
+    reader.close()
+    store.call(lambda client: client.delete(name))
+    made = broker(settings)
+    with Connection(made.url, transport_options=made.transport_options) as connection:
+        connection.default_channel.client.ping()
+    tracejudge.init(service="options", redis_url=settings.redis_url, prefix=store.keys.prefix)
+    tracejudge.publish(output="x")
+    delivered = tracejudge.flush(30)
+    tracejudge.shutdown()
+    store.close()
+    return idle == [[], []] and len(now) == 8 and [fields for _, fields in read] == [{b"v": b"1"}] and delivered
+
+
 def test_settings_still_travel_whole_where_they_are_wanted() -> None:
     settings = Settings(redis_url=f"redis://:{PASSWORD}@h/0")
     assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 - our own bytes
 
 
 def test_a_receiver_s_redirect_is_not_followed() -> None:
-    """Spans go where the configuration says and nowhere else; the item is dropped and counted."""
-    dropped: list[tuple[str, int]] = []
+    """Spans go where the configuration says and nowhere else."""
     with OtlpReceiver() as elsewhere:
         away = Accept(status=307, headers={"Location": f"{elsewhere.endpoint}/v1/traces"})
-        with OtlpReceiver(away) as receiver:
-            client = OtlpClient(
-                receiver.endpoint, waits=lambda _: True, dropped=lambda *counted: dropped.append(counted)
-            )
-            channel = Channel("/v1/traces", b"".join, ExportTraceServiceResponse)
-            client.deliver(channel, [b""])
-            client.close()
+        with OtlpReceiver(away) as receiver, closing(OtlpClient(receiver.endpoint)) as client:
+            reply = client.post("/v1/traces", b"")
         assert (len(receiver.exports), elsewhere.exports) == (1, ())
-    assert dropped == [("rejected", 1)]
+    assert (reply.kind, reply.status) == ("misconfigured", 307)

@@ -14,10 +14,10 @@ from support.processes import wait_until
 from support.redis_kinds import Watched, watched
 
 from worker.broker import broker
+from worker.config.settings import Settings
 from worker.embedded import EmbeddedRedis
-from worker.keys import Keys
-from worker.settings import Settings
-from worker.store import Store, StoreError
+from worker.storage.client import Store, StoreError
+from worker.storage.keys import Keys
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from kombu.exceptions import KombuError
 from support.redis_kinds import Certificates, TlsRedis, make_certificates
 
 from worker.broker import broker
-from worker.keys import Keys
-from worker.settings import Settings
-from worker.store import Store, StoreError
+from worker.config.settings import Settings
+from worker.storage.client import Store, StoreError
+from worker.storage.keys import Keys
 
 Connects = Callable[[str], bool]
 

@@ -7,11 +7,10 @@ import pytest
 from stage_parts import Chosen, Ground, make_traces
 from support.processes import PATIENCE_S, wait_until
 
-from worker import store
-from worker.consumers import leave, retire
-from worker.ingest import reader
-from worker.keys import INGEST_GROUP
-from worker.store import StoreError
+from worker.ingest import consumer as reader
+from worker.storage import client as store
+from worker.storage.client import StoreError, leave, retire
+from worker.storage.keys import INGEST_GROUP
 
 
 def read(ground: Ground, consumer: str, count: int = 1, *, acknowledge: bool = True) -> Sequence[bytes]:
@@ -108,7 +107,7 @@ def test_an_ingest_that_stops_takes_its_name_out(ground: Ground, monkeypatch: py
     first, second = Chosen(ground), Chosen(ground)
     for chosen in (first, second):
         ground.append("p1", make_traces(range(2)))
-        chosen.ingest.turn()
+        chosen.ingest.run_once()
     assert len(names(ground)) == 2
     assert first.ingest.stop(60)
     assert len(names(ground)) == 1

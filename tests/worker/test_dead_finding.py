@@ -1,35 +1,36 @@
-"""Dead letters are found by reason, service, judge, age and id, in the order of their times, piece by piece."""
+"""Dead letters are found by reason, service, judge, age and id, in the order of their times, in chunks."""
 
-import msgspec
 import pytest
 from dead_parts import dead, give_up, retry_all
 from judging_parts import Desks, letters
-from stage_parts import Ground, make_trace, make_verdict, settings_of
+from stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
 
-from worker.batches import Evaluation, Item
-from worker.dead import letters as letters_module
-from worker.dead.letters import Letters, Wanted
-from worker.ledger import DeadLetter, Ledger
+from worker.dead_letters import store as letters_module
+from worker.dead_letters.store import DeadLetterStore, LetterFilter
+from worker.queue.batch import Evaluation, Item
+from worker.queue.ledger import DeadLetter, Ledger
 
 
-def bury(ground: Ground, number: int, *, judge: str = "safety", reason: str = "timeout", **trace: str) -> str:
+def add_dead_letter(
+    ground: Ground, number: int, *, judge: str = "safety", reason: str = "timeout", **trace: str
+) -> str:
     verdict = make_verdict(number, outcome="unscored", reason=reason, judge=judge)
-    evaluation = Evaluation(verdict.evaluation_id, judge, verdict.judge_version, 1.0)
+    evaluation = Evaluation(verdict.evaluation_id, HOUR, judge, verdict.judge_version, 1.0)
     item = Item(make_trace(number, **trace), (evaluation,))
-    letter = DeadLetter(1, evaluation, "default", "lexical", item, reason, 2, 1.0, 2.0)
-    assert Ledger(ground.store, settings_of(ground)).bury([(letter, verdict)]) == [True]
+    letter = DeadLetter(1, evaluation, "default", "lexical", reason, 2, 1.0, 2.0, item=item)
+    assert Ledger(ground.store, settings_of(ground)).add_dead_letter([(letter, verdict)]) == [True]
     ground.client.zadd(ground.keys.dead_due, {evaluation.id: 1000 * number})
     return evaluation.id
 
 
 def find(ground: Ground, **wanted: object) -> list[str]:
-    return [found.letter.evaluation.id for found in Letters(ground.store).find(Wanted(**wanted))]
+    return [found.letter.evaluation.id for found in DeadLetterStore(ground.store).find(LetterFilter(**wanted))]
 
 
 def test_each_filter_and_all_together(ground: Ground) -> None:
-    one = bury(ground, 1, reason="timeout", service="shop-a", judge="safety")
-    two = bury(ground, 2, reason="rate_limited", service="shop-b", judge="safety")
-    three = bury(ground, 3, reason="rate_limited", service="lab", judge="groundedness")
+    one = add_dead_letter(ground, 1, reason="timeout", service="shop-a", judge="safety")
+    two = add_dead_letter(ground, 2, reason="rate_limited", service="shop-b", judge="safety")
+    three = add_dead_letter(ground, 3, reason="rate_limited", service="lab", judge="groundedness")
     assert find(ground) == [three, two, one]
     assert find(ground, reasons=["rate_limited"]) == [three, two]
     assert find(ground, reasons=["rate_limited", "timeout"], services=["shop-*"]) == [two, one]
@@ -40,41 +41,41 @@ def test_each_filter_and_all_together(ground: Ground) -> None:
     assert find(ground, ids=[one[:31]]) == [three, two, one]
     assert find(ground, reasons=["rate_limited"], services=["shop-?"], judges=["safety"], since_ms=1500) == [two]
     assert find(ground, services=["SHOP-*"]) == []
-    oldest_first = Letters(ground.store).find(Wanted(), newest_first=False)
+    oldest_first = DeadLetterStore(ground.store).find(LetterFilter(), newest_first=False)
     assert [found.letter.evaluation.id for found in oldest_first] == [one, two, three]
 
 
-def test_many_and_large_ones_come_piece_by_piece(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters_module, "_FIRST_PIECE_COUNT", 2)
-    monkeypatch.setattr(letters_module, "_PIECE_BYTES", 2000)
+def test_many_and_large_ones_come_in_chunks(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters_module, "_FIRST_CHUNK_COUNT", 2)
+    monkeypatch.setattr(letters_module, "CHUNK_BYTES", 2000)
     ids = give_up(ground, desk, 20)
     assert sorted(find(ground)) == sorted(ids)
-    whole = {found.letter.evaluation.id: found.letter for found in Letters(ground.store).read(ids)}
+    whole = {found.letter.evaluation.id: found.letter for found in DeadLetterStore(ground.store).read(ids)}
     assert whole == letters(ground)
 
 
 def test_what_another_version_wrote_is_passed_over_and_counted(ground: Ground, desk: Desks) -> None:
     first, second, third = give_up(ground, desk, 3)
-    newer = msgspec.structs.replace(letters(ground)[first], v=3)
-    ground.client.hset(ground.keys.dead, mapping={first: msgspec.json.encode(newer), second: b"{"})
-    found = Letters(ground.store)
-    assert [one.letter.evaluation.id for one in found.find(Wanted())] == [third]
+    newer = ground.client.hget(ground.keys.dead, first).replace(b'{"v":1', b'{"v":3')
+    ground.client.hset(ground.keys.dead, mapping={first: newer, second: b"{"})
+    found = DeadLetterStore(ground.store)
+    assert [one.letter.evaluation.id for one in found.find(LetterFilter())] == [third]
     assert found.unreadable == 2
 
 
 def test_what_goes_meanwhile_is_left_out(ground: Ground, desk: Desks) -> None:
     first, second = give_up(ground, desk, 2)
     desk().ledger.remove([first])
-    assert [one.letter.evaluation.id for one in Letters(ground.store).read([first, second])] == [second]
+    assert [one.letter.evaluation.id for one in DeadLetterStore(ground.store).read([first, second])] == [second]
     assert dead(ground) == [second]
 
 
 def test_how_it_fares_with_retries_is_told(ground: Ground, desk: Desks) -> None:
     (name,) = give_up(ground, desk, 1)
-    (found,) = Letters(ground.store).find(Wanted())
+    (found,) = DeadLetterStore(ground.store).find(LetterFilter())
     assert found.retry == (0, "")
     retry_all(ground)
-    (found,) = Letters(ground.store).find(Wanted())
+    (found,) = DeadLetterStore(ground.store).find(LetterFilter())
     assert (found.letter.evaluation.id, found.retry) == (name, (0, next(iter(ground.batches()))))
 
 

@@ -7,14 +7,13 @@ import pytest
 from dead_parts import dead, marks, retry_all
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stage_parts import Ground, make_trace, make_verdict, settings_of
+from stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
 
-from judges.verdict import Score, Verdict
-from worker.batches import Evaluation, Item
-from worker.books import read_account
-from worker.forget.forgetting import Forgetting
-from worker.forget.subject import Subject
-from worker.ledger import DeadLetter, Finished, Ledger
+from judges.core.verdict import Score, Verdict
+from worker.accounting import read_account
+from worker.forget import ForgetTarget, Forgetting
+from worker.queue.batch import Evaluation, Item
+from worker.queue.ledger import DeadLetter, Finished, Ledger
 
 CHOSEN_AT = 1_700_000_000.0
 NUMBERS = (0, 1, 2)
@@ -38,12 +37,12 @@ def verdict(number: int) -> Verdict:
     return make_verdict(number, outcome="scored", scores=(Score("safety", 1.0),))
 
 
-def bury(ground: Ground, number: int, reason: str, chosen_at: float) -> None:
+def add_dead_letter(ground: Ground, number: int, reason: str, chosen_at: float) -> None:
     news = make_verdict(number, outcome="unscored", reason=reason)
-    evaluation = Evaluation(news.evaluation_id, "safety", news.judge_version, 1.0)
+    evaluation = Evaluation(news.evaluation_id, HOUR, "safety", news.judge_version, 1.0)
     item = Item(make_trace(number), (evaluation,))
-    letter = DeadLetter(1, evaluation, "default", "lexical", item, reason, 3, chosen_at, CHOSEN_AT)
-    Ledger(ground.store, settings_of(ground)).bury([(letter, news)])
+    letter = DeadLetter(1, evaluation, "default", "lexical", reason, 3, chosen_at, CHOSEN_AT, item=item)
+    Ledger(ground.store, settings_of(ground)).add_dead_letter([(letter, news)])
 
 
 def lose_batches(ground: Ground, name: str) -> None:
@@ -57,19 +56,19 @@ def do(ground: Ground, doing: str, number: int, reason: str) -> None:
     known, name = settings_of(ground), verdict(number).evaluation_id
     match doing:
         case "record":
-            Ledger(ground.store, known).record([Finished.of(verdict(number))])
+            Ledger(ground.store, known).record([Finished.of(verdict(number), HOUR)])
         case "bury":
-            bury(ground, number, reason, CHOSEN_AT)
+            add_dead_letter(ground, number, reason, CHOSEN_AT)
         case "bury the retry":
             for batch in ground.batches().values():
                 if name in str(batch):
-                    bury(ground, number, reason, batch.created_at)
+                    add_dead_letter(ground, number, reason, batch.created_at)
         case "retry":
             retry_all(ground, ids=[name])
         case "drop":
             Ledger(ground.store, known).remove([name])
         case "forget":
-            Forgetting(ground.store, known, Subject(known, trace_id=make_trace(number).trace_id)).run()
+            Forgetting(ground.store, known, ForgetTarget(trace_id=make_trace(number).trace_id)).run()
         case "lose":
             lose_batches(ground, name)
 
@@ -80,11 +79,10 @@ def test_it_is_in_one_place(fresh_grounds: Callable[[], Ground], steps: list[tup
     ground = fresh_grounds()
     for step in steps:
         do(ground, *step)
-        start = ground.keys.ledger("")
-        ended = {key.decode().removeprefix(start) for key in ground.client.scan_iter(f"{start}*", count=1000)}
+        ended = set(ground.ended())
         letters = dead(ground)
         assert not ended.intersection(letters)
-        ground.client.hset(ground.keys.books, "chosen", len(ended) + len(letters))
+        ground.client.hset(ground.keys.account_all, "chosen", len(ended) + len(letters))
         account = read_account(ground.store)
         reasons = Counter({name: amount for name, amount in account.reasons.items() if name.startswith("dead:")})
         assert (account.lost, account.dead, account.waiting) == (0, len(letters), 0)

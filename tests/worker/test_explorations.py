@@ -6,23 +6,23 @@ from typing import Any
 import pytest
 from stage_parts import make_verdict
 
-from judges.catalog import catalogue
-from judges.code import environment
-from judges.defined.code import make
-from judges.models.model import ModelSettings
-from worker.export.explorations import Explorations
-from worker.limits.code import keep_secrets, measure
-from worker.metrics import EXPLORATION_ENDS, Metrics
-from worker.settings import Settings
+from judges.core.model import ModelSettings
+from judges.custom.installed import make
+from judges.python import protocol as environment
+from judges.registry import catalogue
+from worker.config.settings import Settings
+from worker.endpoints.client import keep_secrets, measure
+from worker.export.prometheus import VerdictCounter
+from worker.telemetry.metrics import EXPLORATION_ENDS, Metrics
 
 FILE = Path(__file__).parents[1] / "judges" / "judged_code.py"
 
 
 def explored(*details: dict[str, Any]) -> Metrics:
     metrics = Metrics(Settings())
-    counted = Explorations(metrics)
+    counted = VerdictCounter(Settings(), metrics)
     for number, found in enumerate(details):
-        counted.count(make_verdict(number, details=found))
+        counted.count_exploration(make_verdict(number, details=found))
     return metrics
 
 

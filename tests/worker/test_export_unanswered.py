@@ -12,10 +12,10 @@ from support.otlp import OtlpReceiver
 from support.proxy import PASSES, Proxy, cuts_replies
 
 from worker.embedded import EmbeddedRedis
-from worker.export.outbox import OutboxReader
+from worker.export.consumer import ExportConsumer
 from worker.export.prometheus import PrometheusExporter
-from worker.metrics import Metrics
-from worker.store import StoreError
+from worker.storage.client import StoreError
+from worker.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.usefixtures("_short_reads")
 STALE_MS = 45_000
@@ -62,7 +62,7 @@ def sending(far: Ground, otlp: OtlpReceiver) -> Iterator[Sending]:
     made.exporter._client.close()
 
 
-def lose_answers_to(proxy: Proxy, exporter: OutboxReader, method: str) -> None:
+def lose_answers_to(proxy: Proxy, exporter: ExportConsumer, method: str) -> None:
     """Have the answer to one call of a method lost."""
     usual = getattr(exporter, method)
 
@@ -81,10 +81,10 @@ def test_an_acknowledgement_that_was_not_answered_counts(ground: Ground, proxy: 
     ground.send(*numbered(5))
     lose_answers_to(proxy, counting.exporter, "acknowledge")
     with pytest.raises(StoreError):
-        counting.exporter.turn()
+        counting.exporter.run_once()
     assert (counting.counted, ground.pending("metrics", ground.keys.verdicts)) == (0, 0)
-    counting.exporter.turn()
-    counting.exporter.turn()
+    counting.exporter.run_once()
+    counting.exporter.run_once()
     assert counting.counted == 5
 
 
@@ -94,10 +94,10 @@ def test_but_not_when_others_may_have_counted_it_meanwhile(
     ground.send(*numbered(5))
     lose_answers_to(proxy, counting.exporter, "acknowledge")
     with pytest.raises(StoreError):
-        counting.exporter.turn()
+        counting.exporter.run_once()
     later = time.monotonic() + counting.exporter.stale_ms / 1000
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    counting.exporter.turn()
+    counting.exporter.run_once()
     assert counting.counted == 0
 
 
@@ -111,8 +111,8 @@ def test_an_acknowledgement_that_did_not_arrive_counts_once(ground: Ground, coun
 
     counting.exporter.acknowledge = away  # type: ignore[assignment,method-assign]
     with pytest.raises(StoreError):
-        counting.exporter.turn()
-    counting.exporter.turn()
+        counting.exporter.run_once()
+    counting.exporter.run_once()
     assert (counting.counted, ground.pending("metrics", ground.keys.verdicts)) == (5, 0)
 
 
@@ -120,9 +120,9 @@ def test_what_came_in_a_lost_answer_is_read_again_at_once(ground: Ground, proxy:
     ground.send(*numbered(5))
     lose_answers_to(proxy, counting.exporter, "_read")
     with pytest.raises(StoreError):
-        counting.exporter.turn()
+        counting.exporter.run_once()
     assert (counting.counted, ground.pending("metrics", ground.keys.verdicts)) == (0, 5)
-    counting.exporter.turn()
+    counting.exporter.run_once()
     assert (counting.counted, ground.pending("metrics", ground.keys.verdicts)) == (5, 0)
 
 
@@ -130,11 +130,11 @@ def test_a_redis_that_comes_back_without_its_data_is_read_on(ground: Ground, pro
     ground.send(*numbered(2))
     lose_answers_to(proxy, counting.exporter, "_read")
     with pytest.raises(StoreError):
-        counting.exporter.turn()
+        counting.exporter.run_once()
     ground.client.delete(ground.keys.verdicts)
-    counting.exporter.turn()
+    counting.exporter.run_once()
     ground.send(make_verdict(7))
-    counting.exporter.turn()
+    counting.exporter.run_once()
     assert counting.counted == 1
 
 
@@ -219,7 +219,7 @@ def test_without_redis_a_delivery_goes_on(ground: Ground, proxy: Proxy, sending:
 def test_an_entry_that_cannot_be_read_holds_up_nothing(ground: Ground, counting: Counting, body: bytes) -> None:
     ground.client.xadd(ground.keys.verdicts, {"v": "1", "j": body})
     ground.send(make_verdict(1))
-    counting.exporter.turn()
+    counting.exporter.run_once()
     assert (counting.counted, ground.pending("metrics", ground.keys.verdicts)) == (1, 0)
     assert only(samples(counting.metrics), "export_dropped_total") == {
         ("export_dropped_total", "exporter=metrics", "reason=unreadable"): 1

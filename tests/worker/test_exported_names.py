@@ -2,10 +2,10 @@
 
 import pytest
 
-from judges.catalog import catalogue
-from judges.defined import define
-from judges.judge import Judge
-from worker.exported_names import Clash, clashes, exported_name
+from judges.core.judge import Judge
+from judges.custom import define
+from judges.registry import catalogue
+from worker.config.checks import Clash, clashes, exported_name
 
 
 def own(*names: str) -> dict[str, Judge]:

@@ -6,10 +6,10 @@ import pytest
 from feedback_parts import HEARD, Passes, balanced, complain, ended, gathered, make_due, take
 from stage_parts import Chosen, Ground, make_trace, samples
 
-from worker.ingest import draft
-from worker.ingest.entries import read_entry
+from worker.config.settings import Rule
+from worker.ingest import plan as planning
 from worker.ingest.plan import Planner
-from worker.settings import Rule
+from worker.selection.stream_entry import read_entry
 
 DEAF = Rule(name="deaf", judges=("safety",), always=("error",))
 
@@ -97,7 +97,7 @@ def test_a_complaint_that_was_dealt_with_is_not_gathered_again(ground: Ground) -
 def test_past_the_bound_complaints_are_counted_and_not_gathered(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft, "MAX_GATHERED", 5)
+    monkeypatch.setattr(planning, "MAX_PENDING", 5)
     chosen = Chosen(ground, rules=(HEARD,))
     for number in range(4):
         complain(ground, f"early {number}")

@@ -6,14 +6,14 @@ import pytest
 from feedback_parts import HEARD, Passes, balanced, complain, ended, evaluations, gathered, make_due, take
 from stage_parts import Chosen, Ground, make_trace, make_traces, only, samples
 
-from judges.catalog import catalogue
-from judges.models.model import ModelSettings
-from judges.verdict import evaluation_id
+from judges.core.model import ModelSettings
+from judges.core.verdict import evaluation_id
+from judges.registry import catalogue
 from tracejudge import Feedback
-from worker.ingest import gathered as gathering
-from worker.keys import INGEST_GROUP
-from worker.settings import Rule, Where
-from worker.store import StoreError
+from worker.config.settings import Rule, Where
+from worker.queue import pending_feedback as gathering
+from worker.storage.client import StoreError
+from worker.storage.keys import INGEST_GROUP
 
 LATE = ("late_feedback", 1.0)
 ONE = make_trace(1)
@@ -241,11 +241,11 @@ def test_past_the_bound_of_waiting_work_nothing_more_is_chosen(ground: Ground) -
     complain(ground, ONE.trace_id)
     take(ground)
     passes = Passes(ground, max_waiting_bytes=1000)
-    passes.pressure.hear_waiting({"lexical": 1001})
+    passes.pressure.set_waiting({"lexical": 1001})
     passes.until_dealing()
     passes.turn(5)
     assert (evaluations(ground), ended(ground)) == ([], {})
-    passes.pressure.hear_waiting({"lexical": 1000})
+    passes.pressure.set_waiting({"lexical": 1000})
     passes.turn()
     assert ended(ground) == {"pulled": 1}
 
@@ -334,13 +334,13 @@ def test_what_would_ask_a_shed_model_waits_for_a_later_pass(ground: Ground) -> N
         complain(ground, trace.trace_id)
     take(ground, **fields)
     passes = Passes(ground, **fields)
-    passes.pressure.hear_waiting({"dead": 10_001})
-    passes.pressure.hear_dead({"dead": 60.0})
+    passes.pressure.set_waiting({"dead": 10_001})
+    passes.pressure.set_dead({"dead": 60.0})
     passes.make()
     assert passes.outcomes == ended(ground) == {"pulled": 1}
     assert {trace_id for trace_id, *_ in evaluations(ground)} == {ONE.trace_id}
     assert gathered(ground)[other.trace_id] == ground.soon(60)
-    passes.pressure.hear_waiting({})
+    passes.pressure.set_waiting({})
     make_due(ground)
     passes.make()
     assert passes.outcomes == ended(ground) == {"pulled": 2}

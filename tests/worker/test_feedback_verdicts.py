@@ -4,11 +4,11 @@ import pytest
 from feedback_parts import Passes, complain, take
 from stage_parts import Ground, make_trace, make_verdict, samples, settings_of
 
-from judges.verdict import Assessment, Score
-from worker.export.outbox import OutboxEntry
-from worker.export.prometheus import Scorekeeper
-from worker.judging.verdicts import make_verdict as join
-from worker.metrics import Metrics
+from judges.core.verdict import Assessment, Score
+from worker.export.consumer import OutboxEntry
+from worker.export.prometheus import VerdictCounter
+from worker.judging.evaluator import make_verdict as join
+from worker.telemetry.metrics import Metrics
 
 
 def test_a_verdict_on_it_has_no_weight(ground: Ground) -> None:
@@ -32,7 +32,7 @@ def test_a_verdict_on_it_has_no_weight(ground: Ground) -> None:
         )
         for evaluation in item.evaluations
     ]
-    assert [(one.origin, one.weight, one.probability) for one in verdicts] == [("late_feedback", 0.0, 1.0)] * 2
+    assert [(one.origin, one.weight, one.probability) for one, _ in verdicts] == [("late_feedback", 0.0, 1.0)] * 2
 
 
 LATE = {"origin": "late_feedback", "metrics": ("a", "b", "c"), "weight": 0.0}
@@ -55,7 +55,7 @@ def test_it_is_counted_by_judge_metric_and_outcome_and_nowhere_else(
     ground: Ground, fields: dict[str, object], kind: str, expected: set[tuple[str, str]]
 ) -> None:
     metrics = Metrics(settings_of(ground))
-    Scorekeeper(settings_of(ground), metrics).count(OutboxEntry("1-0", kind, make_verdict(1, **{**LATE, **fields})))
+    VerdictCounter(settings_of(ground), metrics).count(OutboxEntry("1-0", kind, make_verdict(1, **{**LATE, **fields})))
     assert samples(metrics) == {
         ("late_feedback_verdicts_total", "judge=safety", f"metric={metric}", f"outcome={outcome}", "service=shop"): 1
         for metric, outcome in expected
@@ -65,7 +65,7 @@ def test_it_is_counted_by_judge_metric_and_outcome_and_nowhere_else(
 def test_its_other_outcomes_stand_at_zero(ground: Ground) -> None:
     metrics = Metrics(settings_of(ground))
     verdict = make_verdict(1, origin="late_feedback")
-    Scorekeeper(settings_of(ground), metrics).count(OutboxEntry("1-0", "j", verdict))
+    VerdictCounter(settings_of(ground), metrics).count(OutboxEntry("1-0", "j", verdict))
     (family,) = (one for one in metrics.registry.collect() if one.name == "tracejudge_late_feedback_verdicts")
     found = {sample.labels["outcome"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
     assert found == {"pass": 0, "fail": 0, "unrated": 0, "abstained": 1, "unscored": 0}

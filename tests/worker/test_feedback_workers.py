@@ -4,8 +4,8 @@ import pytest
 from feedback_parts import Passes, balanced, complain, ended, evaluations, gathered, take
 from stage_parts import Ground, make_trace, make_traces
 
-from worker.ingest import gathered as gathering
-from worker.store import StoreError
+from worker.queue import pending_feedback as gathering
+from worker.storage.client import StoreError
 
 HOUR_MS = 3_600_000
 NUMBERS = (3, 50, 90)
@@ -80,7 +80,7 @@ def test_two_passes_at_the_same_time_do_nothing_twice(ground: Ground) -> None:
     slow.until_dealing()
     lose_lease(ground)
     quick.make()
-    slow.stage._deal(slow.stage._pass, slow.stage._pass.part)
+    slow.stage.select(slow.stage._pass, slow.stage._pass.part)
     assert (quick.outcomes, slow.outcomes, slow.woken) == (ALL_ENDED, {}, [])
     assert (ended(ground), evaluations(ground)) == (ALL_ENDED, FOUND)
     balanced(ground)

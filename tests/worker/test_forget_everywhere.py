@@ -1,5 +1,6 @@
 """A trace or a person is erased from every key, while the books go on to balance and workers to work."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -7,18 +8,29 @@ from dead_parts import balanced, dead, give_up, retry_all
 from judging_parts import Desks, choose, judged
 from stage_parts import Chosen, Ground, make_trace, make_traces, settings_of
 
-from worker.forget import places
-from worker.forget.forgetting import Forgetting, Forgotten
-from worker.forget.subject import Subject
+from worker import forget as places
+from worker.config import redaction
+from worker.config.redaction import UserKeys, hashed_user
+from worker.config.settings import Settings
+from worker.forget import ForgetTarget, Forgetting, Forgotten
+from worker.storage.keys import INGEST_GROUP
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
 PERSON = "u-1729"
 
 
-def forget(ground: Ground, number: int | None = None, *, user_id: str | None = None, **options: Any) -> Forgotten:
-    settings = settings_of(ground)
+def forget(
+    ground: Ground,
+    number: int | None = None,
+    *,
+    user_id: str | None = None,
+    settings: Settings | None = None,
+    **options: Any,
+) -> Forgotten:
+    settings = settings or settings_of(ground)
+    known = UserKeys(settings, ground.store).all()
     trace_id = None if number is None else make_trace(number).trace_id
-    subject = Subject(settings, trace_id=trace_id, user_id=user_id)
+    subject = ForgetTarget(trace_id=trace_id, user_id=user_id, user_keys=known)
     return Forgetting(ground.store, settings, subject, **options).run()
 
 
@@ -59,7 +71,7 @@ def test_in_the_stream_in_whatever_state(ground: Ground, state: str) -> None:
 def test_workers_tell_of_no_loss(ground: Ground) -> None:
     ground.append("p1", make_traces(range(4)))
     assert forget(ground, 1).traces == 1
-    told = ground.measure(tell=True)
+    told = ground.measure(report_cuts=True)
     assert (told.cut_off, told.traces.newly_cut, told.traces.lag) == (1, 0, 3)
 
 
@@ -104,7 +116,7 @@ def test_late_feedback_goes_as_well(ground: Ground) -> None:
 def test_gathered_feedback_is_dealt_with_no_more(ground: Ground) -> None:
     members = [f'{{"v":1,"entry_id":"1-{place}","trace_id":"{place}","score":-1.0}}' for place in (1, 2)]
     ground.client.zadd(ground.keys.feedback, dict.fromkeys(members, 5))
-    subject = Subject(settings_of(ground), trace_id="1")
+    subject = ForgetTarget(trace_id="1")
     assert Forgetting(ground.store, settings_of(ground), subject).run() == found(feedback=1)
     assert ground.client.zrange(ground.keys.feedback, 0, -1) == [members[1].encode()]
     assert ground.counted("feedback:forgotten") == {"feedback:forgotten": 1}
@@ -239,17 +251,18 @@ def test_a_letter_whose_retry_is_under_way(ground: Ground, desk: Desks) -> None:
 
 
 def test_verdicts_go_and_their_counts_stay(ground: Ground, desk: Desks) -> None:
-    ground.store.run("open_outbox", (ground.keys.verdicts, ground.keys.books), ("metrics",))
+    ground.store.make_group(ground.keys.verdicts, "metrics")
     desk().run(*choose(ground, 4))
     read = ground.store.read_group(ground.keys.verdicts, "metrics", "one", count=2, block_ms=1)
-    before = ground.measure(groups=("metrics",), tell=True).outbox["metrics"]
+    before = ground.measure(groups=("metrics",), report_cuts=True).outbox["metrics"]
     assert (before.lag, before.newly_cut) == (4, 0)
     for number in range(4):
         assert forget(ground, number) == found(traces=1, verdicts=1)
         ground.measure(groups=("metrics",))
     ids = [entry_id.decode() for entry_id, _ in read]
-    ground.store.run("acknowledge", (ground.keys.verdicts, ground.keys.books), ("metrics", *ids))
-    after = ground.measure(groups=("metrics",), tell=True).outbox["metrics"]
+    names = (ground.keys.verdicts, ground.keys.account_all, ground.keys.groups)
+    ground.store.run("acknowledge", names, ("metrics", ids[-1], *ids))
+    after = ground.measure(groups=("metrics",), report_cuts=True).outbox["metrics"]
     assert (after.lag, after.newly_cut) == (0, 0)
     assert balanced(ground).scored == 4
     assert ground.outbox("j") == []
@@ -289,6 +302,41 @@ def test_a_person_s_verdicts_are_found_by_the_hash(ground: Ground, desk: Desks) 
     assert left["trace_id"] == make_trace(0).trace_id
 
 
+def test_verdicts_of_a_person_are_found_under_the_made_the_configured_and_the_former_keys(
+    ground: Ground, desk: Desks
+) -> None:
+    keys: tuple[dict[str, Any], ...] = ({}, {"user_key": "first"}, {"user_key": "second"})
+    for number, key in enumerate(keys):
+        ground.append("p1", [make_trace(number, user_id=PERSON)])
+        Chosen(ground, models=desk().settings.models).take()
+        desk(**key).run(*ground.batches())
+    hashes = {verdict["user_id"] for verdict in ground.outbox("j")}
+    assert len(hashes) == 3
+    assert not hashes & {hashed_user(PERSON, key) for key in ("", "tracejudge", Settings().sampling_key)}
+    ground.client.delete(ground.keys.traces)  # so that only the hashes lead to the verdicts
+    ground.store.make_group(ground.keys.traces, INGEST_GROUP)
+    assert forget(ground, user_id=PERSON, dry_run=True) == found(verdicts=1), "by the key that was made in Redis"
+    settings = settings_of(ground, user_key="second", user_keys_former=("first",))
+    assert forget(ground, user_id=PERSON, settings=settings) == found(verdicts=3)
+
+
+def test_workers_without_a_key_make_one_and_agree_on_it_also_when_redis_has_lost_it(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redaction, "_FRESH_S", 0.0)
+    with ThreadPoolExecutor(8) as threads:
+        workers = [UserKeys(settings_of(ground), ground.store) for _ in range(8)]
+        made = {future.result() for future in [threads.submit(worker.current) for worker in workers]}
+    assert len(made) == 1
+    (key,) = made
+    assert (len(key), ground.client.ttl(ground.keys.user_key)) == (64, -1)
+    ground.client.delete(ground.keys.user_key)
+    assert {worker.current() for worker in workers} == made, "the key in use is kept"
+    ground.client.set(ground.keys.user_key, "another")
+    assert {worker.current() for worker in workers} == {"another"}
+    assert UserKeys(settings_of(ground, user_key="own"), ground.store).known == "own"
+
+
 def test_what_ingest_refused_is_erased_all_the_same(ground: Ground) -> None:
     ground.add({"trace_id": "1", "service": "shop", "output": SECRET, "user_id": 1729})
     ground.add({"trace_id": "2", "service": 5, "output": SECRET, "user_id": "1729"})
@@ -311,9 +359,9 @@ def test_a_dry_run_changes_nothing(ground: Ground, desk: Desks) -> None:
     assert ground.everything() == before
 
 
-def test_long_streams_are_looked_through_piece_by_piece(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_FIRST_PIECE_COUNT", 3)
-    monkeypatch.setattr(places, "_PIECE_BYTES", 2_000)
+def test_long_streams_are_scanned_in_chunks(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_FIRST_CHUNK_COUNT", 3)
+    monkeypatch.setattr(places, "CHUNK_BYTES", 2_000)
     ground.append("p1", [make_trace(number % 10, id=f"{number:016x}", output="x" * 50) for number in range(100)])
     told: list[tuple[str, int]] = []
     assert forget(ground, 3, progress=lambda place, seen: told.append((place, seen))).traces == 10

@@ -1,15 +1,16 @@
 """Reading by ingest: what is repeated, taken over, gone or too much at once comes into the books once all the same."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from stage_parts import Chosen, Ground, make_trace, make_traces
 
-from worker.books import read_account
-from worker.ingest import reader
-from worker.keys import INGEST_GROUP
-from worker.settings import Rule
-from worker.store import StoreError
+from worker.accounting import read_account
+from worker.config.settings import MIB, Rule
+from worker.ingest import consumer as reader
+from worker.storage.client import Entry, StoreError
+from worker.storage.keys import INGEST_GROUP
 
 
 def test_while_it_stops_a_worker_leaves_what_it_cannot_write_to_others(
@@ -32,7 +33,7 @@ def test_while_it_stops_a_worker_leaves_what_it_cannot_write_to_others(
     assert ground.books()["sampled"] == 3
 
 
-def test_a_dead_readers_entries_are_taken_over_together_with_new_ones(
+def test_a_dead_readers_entries_are_taken_over_before_new_ones_are_read(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_STALE_MS", 0)
@@ -41,40 +42,32 @@ def test_a_dead_readers_entries_are_taken_over_together_with_new_ones(
     ground.append("p1", make_traces(range(3)))
     assert len(ground.read(consumer="dead")) == 3
     ground.append("p1", make_traces(range(3, 5)))
-    chosen.ingest.turn()
-    assert ground.counted("read", "sampled") == {"read": 5, "sampled": 5}
+    for sampled in (3, 5):
+        chosen.ingest.run_once()
+        assert ground.counted("read", "sampled") == {"read": sampled, "sampled": sampled}
     assert ground.pending() == 0
 
 
-def test_what_another_takes_over_at_the_same_moment_is_neither_ours_nor_gone(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hour_ms, minute_ms = 3_600_000, 60_000
+def test_what_another_took_over_a_moment_ago_is_neither_ours_nor_gone(ground: Ground) -> None:
+    minute_ms = 60_000
     ground.append("p1", make_traces(range(3)))
     ids = [entry_id for entry_id, _ in ground.read(consumer="dead")]
-    ground.client.xclaim(ground.keys.traces, INGEST_GROUP, "dead", 0, ids, idle=hour_ms)
-    xclaim = ground.store._redis.xclaim
-
-    def beaten(*arguments: Any, **options: Any) -> Any:
-        ground.client.xclaim(ground.keys.traces, INGEST_GROUP, "rival", minute_ms, ids)
-        return xclaim(*arguments, **options)
-
-    monkeypatch.setattr(ground.store._redis, "xclaim", beaten)
+    ground.client.xclaim(ground.keys.traces, INGEST_GROUP, "dead", 0, ids, idle=60 * minute_ms)
+    ground.client.xclaim(ground.keys.traces, INGEST_GROUP, "rival", minute_ms, ids[:2])
     claimed = ground.store.claim_stale(ground.keys.traces, INGEST_GROUP, "heir", idle_ms=minute_ms, count=10)
-    assert claimed == []
-    assert ground.client.xpending(ground.keys.traces, INGEST_GROUP)["consumers"] == [{"name": b"rival", "pending": 3}]
+    assert [entry_id for entry_id, _ in claimed] == ids[2:]
 
 
 def test_past_the_bound_of_waiting_work_nothing_is_read(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_PRESSURE_PAUSE_S", 0.001)
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
     chosen = Chosen(ground, max_waiting_bytes=1000)
-    chosen.pressure.hear_waiting({"lexical": 1001})
+    chosen.pressure.set_waiting({"lexical": 1001})
     ground.add(make_trace(1))
-    chosen.ingest.turn()
+    chosen.ingest.run_once()
     assert (ground.books(), ground.pending()) == ({}, 0)
-    chosen.pressure.hear_waiting({"lexical": 1000})
-    chosen.ingest.turn()
+    chosen.pressure.set_waiting({"lexical": 1000})
+    chosen.ingest.run_once()
     assert ground.books()["sampled"] == 1
 
 
@@ -91,7 +84,7 @@ def test_an_answer_that_was_lost_on_its_way_does_no_harm(ground: Ground, monkeyp
         return answer
 
     monkeypatch.setattr(ground.store, "run", lossy)
-    monkeypatch.setattr(chosen.ingest, "stumbled", lambda _: None)
+    monkeypatch.setattr(chosen.ingest, "backoff", lambda _: None)
     chosen.take()
     assert ground.counted("published", "sampled", "chosen") == {"published": 3, "sampled": 3, "chosen": 3}
     assert sum(len(batch.items) for batch in ground.batches().values()) == 3
@@ -122,26 +115,31 @@ def test_ten_thousand_unsampled_traces_at_once_are_one_step(ground: Ground) -> N
     assert ground.counted("not_sampled", "read") == {"not_sampled": 10_000, "read": 10_000}
 
 
-@pytest.mark.parametrize(
-    ("rate", "size", "expected"),
-    [(0.0, 10, [32, 64, 128, 256, 512, 1_000, 1_000]), (1.0, 10, [32, 64, 128, 190, 190]), (0.0, 4_000, [32, 25, 25])],
-    ids=["unsampled", "all-chosen", "large"],
-)
-def test_as_much_is_read_at_once_as_redis_deals_with_in_a_moment(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, rate: float, size: int, expected: list[int]
+@pytest.mark.parametrize("way", ["read", "claimed"])
+def test_never_more_than_128_entries_or_8_mib_at_once_whatever_came_before(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(reader, "_READ_BYTES", 105_000 if size == 4_000 else 1 << 25)
-    chosen = Chosen(ground, rules=(Rule(name="all", judges=("safety",), rate=rate),))
-    ground.append("p1", make_traces(range(sum(expected)), output="x" * size))
-    counts = []
-    read_group = ground.store.read_group
+    monkeypatch.setattr(reader, "_BLOCK_MS", 1)
+    chosen = Chosen(ground, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
+    large = {"output": "x" * (4 * MIB - 1000)}
+    for numbers, fields in (((0, 300), {}), ((300, 303), large), ((303, 400), {}), ((400, 405), large)):
+        ground.append("p1", make_traces(range(*numbers), **fields))
+    if way == "claimed":
+        monkeypatch.setattr(reader, "_STALE_MS", 0)
+        ground.read(consumer="dead")
+    reads: list[tuple[int, int]] = []
+    take = chosen.ingest.take
 
-    def counted(*names: str, count: int, block_ms: int) -> Any:
-        counts.append(count)
-        return read_group(*names, count=count, block_ms=block_ms)
+    def weighed(entries: Iterable[Entry]) -> None:
+        entries = list(entries)
+        reads.append((len(entries), sum(sum(map(len, fields.values())) for _, fields in entries)))
+        take(entries)
 
-    monkeypatch.setattr(ground.store, "read_group", counted)
-    for _ in expected:
-        chosen.ingest.turn()
-    assert counts == expected
-    assert ground.counted("read") == {"read": sum(expected)}
+    monkeypatch.setattr(chosen.ingest, "take", weighed)
+    while sum(count for count, _ in reads) < 405:
+        chosen.ingest.run_once()
+    assert [count for count, _ in reads[:2]] == [128, 128]
+    assert max(size for _, size in reads) < 8 * MIB, reads
+    assert len(reads) <= 10, reads
+    assert ground.counted("not_sampled", "read") == {"not_sampled": 405, "read": 405}
+    assert ground.pending() == 0

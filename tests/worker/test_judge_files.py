@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from support.cases import each_case
 
-from judges.catalog import catalogue, configured
-from worker import configuration, files
-from worker.configuration import load
-from worker.judge_files import check, read_judge
-from worker.settings import Settings, SettingsError
+from judges.registry import catalogue, configured
+from worker.config import errors as files
+from worker.config import loading as configuration
+from worker.config.judge_files import check, read_judge
+from worker.config.loading import load
+from worker.config.settings import Settings, SettingsError
 
 FILE = "tracejudge.toml"
 POLITE = 'instructions = "Is {{ outputs }} polite?"\n'
@@ -99,7 +101,7 @@ def test_a_file_may_end_in_capitals() -> None:
     assert read_judge(Path("mine/kind.TOML")).name == "kind"
     write("mine/kind.toml", POLITE)
     assert said() == (
-        "mine/kind.toml: the judge kind is there twice: mine/kind.TOML bears that name too; rename one of them, or "
+        "mine/kind.toml: the judge kind is there twice: mine/kind.TOML has that name too; rename one of them, or "
         "take it out"
     )
 
@@ -204,7 +206,7 @@ def test_a_judge_in_a_file_of_python_is_relative_to_the_file_that_names_it() -> 
 # --- mistakes ---
 
 NAMING = "a judge's name is of at most 64 small letters, digits and '_', a letter first"
-BUILT_IN = "bears the name of a built-in judge; rename it; settings of that one stand in tracejudge.toml under"
+BUILT_IN = "has the name of a built-in judge; rename it; settings of that one stand in tracejudge.toml under"
 KINDS = "a judge of your own has one of instructions, custom_prompt, template, code"
 MAKE = "make that folder, or take the key out"
 LONG = "#" * (files.MAX_BYTES + 1)
@@ -223,15 +225,15 @@ MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
     # the files in it
     "not TOML": (
         {"mine/kind.toml": "a = = b"},
-        "mine/kind.toml: is not TOML: Invalid value (at line 1, column 5); mend it there",
+        "mine/kind.toml: is not TOML: Invalid value (at line 1, column 5); fix it there",
     ),
     "a number without end": (
         {"mine/kind.toml": f"a = {'1' * 5000}"},
-        "mine/kind.toml: is not TOML: a number has too many digits; mend it there",
+        "mine/kind.toml: is not TOML: a number has too many digits; fix it there",
     ),
     "nested without end": (
         {"mine/kind.toml": f"a = {'[' * 100_000}"},
-        "mine/kind.toml: is not TOML: it is nested too deep; mend it there",
+        "mine/kind.toml: is not TOML: it is nested too deep; fix it there",
     ),
     "not UTF-8": ({"mine/kind.toml": b'asks = "\xff"'}, "mine/kind.toml: is not UTF-8; save it as UTF-8"),
     "too long": (
@@ -240,7 +242,7 @@ MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
     ),
     "name of a file": (
         {"mine/Be-Kind.toml": POLITE},
-        f"mine/Be-Kind.toml: bears no name of a judge; {NAMING}: rename it",
+        f"mine/Be-Kind.toml: is not the name of a judge; {NAMING}: rename it",
     ),
     "name of a table": (
         {FILE: f'[judges."Be kind"]\n{POLITE}'},
@@ -261,7 +263,7 @@ MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
     "a name twice": (
         {FILE: f"judges_folder = 'mine'\n[judges.kind]\n{POLITE}", "mine/kind.toml": POLITE},
         (
-            f"mine/kind.toml: the judge kind is there twice: {FILE}: judges.kind bears that name too; "
+            f"mine/kind.toml: the judge kind is there twice: {FILE}: judges.kind has that name too; "
             "rename one of them, or take it out"
         ),
     ),
@@ -345,8 +347,11 @@ MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "line"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line_with_file_key_and_mend(given: Mapping[str, str | bytes], line: str) -> None:
+@each_case(("given", "line"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line_with_file_key_and_mend(
+    given: Mapping[str, str | bytes], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for name, text in given.items():
         write(name, text)
     assert said({} if FILE in given else {"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == line

@@ -8,12 +8,14 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.cases import each_case
 
-from judges.catalog import configured
-from judges.defined import code, custom_prompt, instructions, template
-from judges.defined.template_answer import AnswerTable
-from worker.configuration import load
-from worker.settings import SettingsError
+from judges.custom import custom_prompt, instructions, template
+from judges.custom import installed as code
+from judges.custom.template_answer import AnswerTable
+from judges.registry import configured
+from worker.config.loading import load
+from worker.config.settings import SettingsError
 
 PYTHON = "from judges.code import judge\n@judge(version='1')\ndef good(trace) -> bool:\n    return True\n"
 TEMPLATE = """\
@@ -118,7 +120,7 @@ def test_what_the_values_are_tried_on_is_a_judge(base: Base) -> None:
     assert started(written(base.table))
 
 
-@pytest.mark.parametrize(("name", "key"), [(name, key) for name, base in BASES.items() for key in base.keys])
+@each_case(("name", "key"), [(name, key) for name, base in BASES.items() for key in base.keys])
 def test_a_value_of_any_type_starts_or_is_refused_in_one_line(name: str, key: str) -> None:
     fitting = [value for value in VALUES if started(with_value(BASES[name], key, value))]
     assert not set(fitting) & set(NEVER)

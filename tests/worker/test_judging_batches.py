@@ -1,5 +1,6 @@
 """Judging on a real Redis: every evaluation is asked for as often as it must, and ends once."""
 
+import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,17 +22,16 @@ from judging_parts import (
     letters,
     output,
     ready,
-    refuse,
 )
 from stage_parts import Ground
 from structlog.testing import capture_logs
 
-from judges.judge import Reading
+from judges.core.judge import Reading
+from judges.core.verdict import Call, Score, Verdict
 from judges.models.scripted import Step
-from judges.verdict import Call, Score, Verdict
-from worker.books import read_account
-from worker.judging.sweeper import Sweeper
-from worker.ledger import DeadLetter
+from worker.accounting import read_account
+from worker.queue.batch import Spent
+from worker.queue.ledger import DeadLetter
 
 
 def test_every_evaluation_of_a_batch_gets_its_verdict_and_the_batch_goes(ground: Ground, desk: Desks) -> None:
@@ -42,37 +42,51 @@ def test_every_evaluation_of_a_batch_gets_its_verdict_and_the_batch_goes(ground:
     assert judged(ground) == ids(*range(6))
     assert_settled(ground, scored=6)
     worker.run(*batch_ids)
-    assert len(worker.asked) == 6, "a wake-up for what is finished does nothing"
+    assert len(worker.asked) == 6, "a message for what is finished does nothing"
 
 
-def test_one_wake_up_is_enough_for_all_that_is_ready(ground: Ground, desk: Desks) -> None:
+def test_one_message_is_enough_for_all_that_is_ready(ground: Ground, desk: Desks) -> None:
     desk().run(choose(ground, 30, batch_size=1)[-1])
     assert_settled(ground, scored=30)
 
 
-def test_without_any_wake_up_the_sweeper_finds_what_is_ready(ground: Ground, desk: Desks) -> None:
+def test_without_any_message_the_sweeper_finds_what_is_ready_and_a_task_judges_it(ground: Ground, desk: Desks) -> None:
     choose(ground, 3, batch_size=1)
     worker = desk()
-    sweeper = Sweeper(worker.judging)
-    sweeper.stopping.set()
-    sweeper.turn()
-    worker.settle()
+    worker.sweep()
+    assert worker.notified == ["scripted"]
     assert_settled(ground, scored=3)
+    worker.sweep()
+    assert worker.notified == ["scripted"], "nothing is ready"
 
 
-@pytest.mark.parametrize("batch_id", ["", "no-id", "0123456789abcdef", "00000000000-ffffffff-00000000", "-" * 99])
-def test_a_wake_up_for_what_is_not_ours_does_nothing(ground: Ground, desk: Desks, batch_id: str) -> None:
+def test_a_message_for_what_is_not_ours_does_nothing(ground: Ground, desk: Desks) -> None:
     choose(ground, 1)
     before = ground.everything()
-    desk().run(batch_id)
+    worker = desk()
+    assert [worker.judging.run(label) for label in ("", "other", "panel", "code", "-" * 99)] == [None] * 5
     assert ground.everything() == before
+
+
+def test_a_task_returns_what_it_has_done(ground: Ground, desk: Desks) -> None:
+    choose(ground, 5, batch_size=2)
+    worker = desk(failing(1))
+    report = worker.judging.run("scripted")
+    length = len(YES)
+    assert report == {
+        "batches": 3,
+        "evaluations": {"scored": 4, "unfinished": 1},
+        "calls": 5,
+        "tokens": 8 * length,
+        "usd": pytest.approx(4 * 3 * length / 1e6, abs=1e-6),
+    }
 
 
 def test_of_many_wake_ups_at_once_each_batch_goes_to_one(ground: Ground, desk: Desks) -> None:
     batch_ids = choose(ground, 12, batch_size=4)
     workers = [desk() for _ in range(3)]
     with ThreadPoolExecutor(12) as pool:
-        list(pool.map(lambda number: workers[number % 3].judging.run(batch_ids[number // 3 % 3]), range(36)))
+        list(pool.map(lambda number: workers[number % 3].wake(batch_ids[number // 3 % 3]), range(36)))
     for worker in workers:
         worker.settle()
     assert sorted(text for worker in workers for text in worker.asked) == sorted(output(number) for number in range(12))
@@ -137,6 +151,8 @@ def test_what_cannot_be_judged_for_too_long_becomes_a_dead_letter(ground: Ground
             attempts=1,
             chosen_at=before.created_at,
             given_up_at=found[item.evaluations[0].id].given_up_at,
+            note="away",
+            spent=Spent(1),
         )
         for item in doomed
     }
@@ -210,7 +226,7 @@ def secret(text: str, *, of: str) -> Any:
     return Reading((Score("safety", 1.0),))
 
 
-@pytest.mark.parametrize("stage", ["run", "record", "close"])
+@pytest.mark.parametrize("stage", ["run", "record", "finish_or_park"])
 def test_an_error_of_ours_parks_the_batch_and_quotes_nothing(
     ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
@@ -221,8 +237,8 @@ def test_an_error_of_ours_parks_the_batch_and_quotes_nothing(
         raise ValueError(output(0))
 
     with monkeypatch.context() as broken, capture_logs() as lines:
-        owner = {"run": worker.evaluations, "record": worker.ledger, "close": worker.judging._ending}[stage]
-        broken.setattr(owner, stage, break_down)
+        owners = {"run": worker.evaluations, "record": worker.ledger, "finish_or_park": worker.judging._completion}
+        broken.setattr(owners[stage], stage, break_down)
         worker.run(batch_id)
     errors = [(line["event"], line["error"]) for line in lines if line["log_level"] == "error"]
     assert errors == [("unforeseen error", "ValueError")]
@@ -252,12 +268,26 @@ def test_an_error_of_ours_while_taking_quotes_nothing(
     assert_settled(ground, scored=1)
 
 
-def test_a_sweep_by_a_worker_that_does_not_work_yet_does_nothing(
+def test_a_task_of_a_worker_that_does_not_work_yet_does_nothing(
     ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(ground, 1)
     worker = desk()
     monkeypatch.setattr(worker.judging, "_started", False)
-    monkeypatch.setattr(worker.judging._leases, "sweep", refuse)
     worker.sweep()
     assert (len(ready(ground)), worker.asked) == (1, [])
+
+
+def test_an_evaluation_that_cancels_itself_takes_no_sibling_along(ground: Ground, desk: Desks) -> None:
+    """Its batch was given back at once, and judged over and over."""
+    (batch_id,) = choose(ground, 3)
+
+    def score(trace: Any, _: Any) -> Any:
+        if trace.output == output(1):
+            raise asyncio.CancelledError
+        return Reading((Score("safety", 1.0),))
+
+    worker = desk(judges={"safety": replace(SAFETY, score=score)})
+    worker.run(batch_id)
+    assert (judged(ground), holders(ground)) == (ids(0, 2), {batch_id: "parked"})
+    assert ground.leases()[batch_id] == ground.soon(60, growth=1.0)

@@ -4,10 +4,10 @@ import pytest
 from judging_parts import YES, Desks, assert_settled, choose
 from stage_parts import Ground
 
-from judges.catalog import configured
+from judges.core.prompt import ToolCall
 from judges.models.scripted import Step
-from judges.prompt import ToolCall
-from worker.settings import Rule
+from judges.registry import configured
+from worker.config.settings import Rule
 
 TABLES = {"mine": {"instructions": "Read {{ trace }}. Is {{ outputs }} borne out?", "max_rounds": 3}}
 RULES = (Rule(name="all", judges=("mine",)),)

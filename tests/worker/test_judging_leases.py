@@ -8,20 +8,20 @@ from judging_parts import Desk, Desks, assert_settled, choose, holders, ids, jud
 from stage_parts import Ground
 from support.processes import wait_until
 
-from worker.judging import judging as judging_module
-from worker.leases import LEASE_MS, Leases
+from worker.judging import consumer as consumer_module
+from worker.queue.leases import LEASE_MS, Leases
 
 LEASE_S = LEASE_MS / 1000
 
 
 @pytest.fixture
 def _quick_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging_module, "RENEW_S", 0.01)
+    monkeypatch.setattr(consumer_module, "RENEW_S", 0.01)
 
 
 @pytest.fixture
 def _no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging_module, "RENEW_S", 3600.0)
+    monkeypatch.setattr(consumer_module, "RENEW_S", 3600.0)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
@@ -50,10 +50,10 @@ def test_whoever_lost_the_lease_stops_and_nothing_counts_twice(ground: Ground, d
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_whoever_lost_the_lease_has_its_room_back(ground: Ground, desk: Desks) -> None:
+def test_whoever_lost_the_lease_has_its_capacity_back(ground: Ground, desk: Desks) -> None:
     (batch_id,) = choose(ground, 8)
     worker = desk()
-    worker.gate.limit = 1
+    worker.limits.limit = 1
     worker.begin(batch_id)
     ground.client.hset(ground.keys.holders, batch_id, "somebody else")
     worker.settle()
@@ -68,14 +68,14 @@ def test_whoever_lost_the_lease_has_its_room_back(ground: Ground, desk: Desks) -
 def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(ground: Ground, desk: Desks) -> None:
     (batch_id,) = choose(ground, 1)
     worker = desk()
-    end, ending, busy = worker.judging._end, threading.Event(), threading.Event()
+    end, ending, busy = worker.judging._complete, threading.Event(), threading.Event()
 
     def late(*arguments: Any) -> None:
         ending.set()
         busy.wait(60)
         end(*arguments)
 
-    worker.judging._end = late
+    worker.judging._complete = late
     worker.begin(batch_id)
     worker.model.answers.set()
     assert ending.wait(60)
@@ -106,8 +106,8 @@ def test_after_redis_was_away_for_longer_than_a_lease_a_worker_keeps_what_it_has
     worker = desk()
     worker.begin(batch_id)
     ground.make_due()
-    worker.judging._holdings._renewed_at -= 15
-    worker.judging.sweep()
+    worker.judging._held._renewed_at -= 15
+    worker.look()
     assert (ready(ground), ground.leases()[batch_id]) == ([], ground.soon(LEASE_S))
     worker.end()
     assert len(worker.model.reached) == 3, "each was asked for once"
@@ -122,8 +122,8 @@ def test_whoever_gets_back_what_it_had_lost_goes_on_with_that_alone(ground: Grou
     worker.begin(batch_id)
     ground.client.hdel(ground.keys.holders, batch_id)
     ground.client.zadd(ground.keys.ready("scripted"), {batch_id: 1})
-    worker.judging.run(batch_id)
-    (taken,) = holders(ground).values()
+    worker.wake(batch_id)
+    (taken,) = wait_until(lambda: [*holders(ground).values()], what="the batch to be leased again")
     wait_until(lambda: len(ended) == 1, what="the end of the first round")
     assert worker.judging.held == 1
     ground.make_due()
@@ -137,13 +137,13 @@ def test_whoever_gets_back_what_it_had_lost_goes_on_with_that_alone(ground: Grou
 def count_ends(worker: Desk) -> list[str]:
     """Hear of each round of a batch that has ended."""
     ended: list[str] = []
-    end = worker.judging._end
+    end = worker.judging._complete
 
     def heard(work: Any, last: Any) -> None:
         end(work, last)
         ended.append(work.batch.id)
 
-    worker.judging._end = heard
+    worker.judging._complete = heard
     return ended
 
 

@@ -4,8 +4,8 @@ import msgspec
 from judging_parts import HOUR_S, MODEL, YES, Desks, assert_settled, choose
 from stage_parts import Ground
 
-from judges.models.model import ModelSettings, Price
-from worker.books import read_account
+from judges.core.model import ModelSettings, Price
+from worker.accounting import read_account
 
 OTHER = ModelSettings(provider="scripted", model="other", price=Price(input=500.0, output=500.0))
 

@@ -4,9 +4,9 @@ import pytest
 from judging_parts import HOUR_S, MODEL, Desks, assert_settled, choose, holders, letters, ready
 from stage_parts import Ground
 
-from judges.models.model import ModelSettings
-from worker.books import read_account
-from worker.leases import Leases
+from judges.core.model import ModelSettings
+from worker.accounting import read_account
+from worker.queue.leases import Leases
 
 GONE = ModelSettings(provider="scripted", model="gone")
 ONLY_OURS = frozenset({"scripted"})
@@ -26,7 +26,7 @@ def test_what_is_too_old_becomes_dead_letters_and_what_is_young_waits(ground: Gr
     assert {letter.judge_model for letter in letters(ground).values()} == {"gone"}
     assert read_account(ground.store).reasons == {"dead:unknown_judge_version": 20}
     assert (sorted(ground.batches()), ready(ground, "gone"), holders(ground)) == (sorted(young), sorted(young), {})
-    assert worker.judging.circuits == {"scripted": 0.0}, "nobody is there for it"
+    assert worker.judging.circuits() == {"scripted": 0.0}, "nobody is there for it"
     desk(models={"default": MODEL, "back": GONE}).sweep()
     assert_settled(ground, scored=2, dead=20)
 
@@ -38,20 +38,19 @@ def test_what_somebody_may_be_there_for_is_left_alone(
     ground: Ground, desk: Desks, asked: frozenset[str] | None
 ) -> None:
     leave(ground, 2)
-    ground.make_due()
-    before = ground.everything()
+    before = ground.batches()
     desk(asked=lambda: asked).sweep()
-    assert ground.everything() == before
+    assert (ground.batches(), letters(ground), holders(ground)) == (before, {}, {})
 
 
 def test_what_is_ours_is_no_orphan_though_nobody_told_so_yet(ground: Ground, desk: Desks) -> None:
     choose(ground, 5, batch_size=1, age_s=7 * HOUR_S)
     worker = desk(batch_size=1, asked=frozenset[str])
-    worker.gate.limit = 1
+    worker.limits.limit = 1
     worker.model.answers.clear()
-    worker.judging.sweep()
+    worker.look()
     worker.rest()
-    assert worker.judging.held == 2, "as many as there is room for"
+    assert worker.judging.held == 2, "as many as there is capacity for"
     worker.end()
     assert_settled(ground, scored=5)
 
@@ -62,7 +61,7 @@ def test_what_was_under_way_is_found_when_its_time_has_come(ground: Ground, desk
     leases = Leases(ground.store, tries_ttl_s=60)
     (taken,) = leases.take("gone", "a worker of before", 1)
     if delay_s is not None:
-        leases.put_back(taken.held, delay_s=delay_s)
+        leases.put_back(taken.lease, delay_s=delay_s)
     worker = desk(asked=lambda: ONLY_OURS)
     worker.sweep()
     assert letters(ground) == {}

@@ -8,8 +8,7 @@ from stage_parts import Ground
 from structlog.testing import capture_logs
 from support.processes import wait_until
 
-from worker.judging import judging as judging_module
-from worker.store import StoreError
+from worker.storage.client import StoreError
 
 
 @pytest.mark.parametrize("away", ["take", "already_finished", "finish"])
@@ -28,12 +27,12 @@ def test_when_redis_goes_away_the_batch_is_left_to_the_sweeper(
     assert_settled(ground, scored=2)
 
 
-def test_a_room_that_cannot_be_filled_is_not_tried_over_and_over(
+def test_capacity_that_cannot_be_filled_is_not_tried_over_and_over(
     ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(ground, 60, batch_size=1)
     worker = desk(batch_size=1)
-    worker.gate.limit = 40
+    worker.limits.limit = 40
     worker.begin(ready(ground)[0])
     asked: list[str] = []
 
@@ -44,7 +43,7 @@ def test_a_room_that_cannot_be_filled_is_not_tried_over_and_over(
     with monkeypatch.context() as outage, capture_logs():
         outage.setattr(worker.judging._leases, "take", away)
         worker.end()
-    assert 1 <= len(asked) <= judging_module._THREADS, "not once for each of 42 that left"
+    assert 1 <= len(asked) <= 5, "not once for each of 42 that left"
     assert len(ready(ground)) == 18
     worker.sweep()
     assert_settled(ground, scored=60)
@@ -56,9 +55,9 @@ def test_what_redis_does_not_answer_the_sweeper_hears(
     worker = desk()
     choose(ground, 1)
     with monkeypatch.context() as outage:
-        outage.setattr(worker.judging._leases, "sweep", refuse)
+        outage.setattr(worker.sweeper._leases, "sweep", refuse)
         with pytest.raises(StoreError):
-            worker.judging.sweep()
+            worker.look()
     worker.sweep()
     assert_settled(ground, scored=1)
 
@@ -82,18 +81,18 @@ def test_a_verdict_waits_for_redis_as_long_as_it_takes(
     assert_settled(ground, scored=3)
 
 
-def test_room_is_given_back_when_the_answer_is_there_though_it_cannot_be_written(
+def test_capacity_is_released_when_the_answer_is_there_though_it_cannot_be_written(
     ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = choose(ground, 2, batch_size=1)
     worker = desk(batch_size=1)
-    worker.gate.limit = 1
+    worker.limits.limit = 1
     worker.model.hung = texts(ground, second)
     with monkeypatch.context() as outage, capture_logs():
         outage.setattr(worker.ledger, "record", refuse)
-        worker.judging.run(first)
-        wait_until(lambda: holders(ground).keys() == {first, second}, what="the second in the room of the first")
-        wait_until(lambda: worker.judging._lanes["scripted"].room() == 1, what="the room of the first")
+        worker.wake(first)
+        wait_until(lambda: holders(ground).keys() == {first, second}, what="the second in the capacity of the first")
+        wait_until(lambda: worker.judging._windows["scripted"].capacity() == 1, what="the capacity of the first")
     worker.model.hung = set()
     worker.settle()
     assert_settled(ground, scored=2)

@@ -1,8 +1,10 @@
 """What may pass is tried again, no sooner than the endpoint wants, and only what is missing."""
 
+import msgspec
 import pytest
 from judging_parts import (
     HOUR_S,
+    YES,
     Desks,
     assert_settled,
     choose,
@@ -16,12 +18,14 @@ from judging_parts import (
 from stage_parts import Ground
 from structlog.testing import capture_logs
 
-from judges.models.model import ModelUnavailableError, RateLimitedError
+from judges.core.model import ModelRejectedError, ModelUnavailableError, RateLimitedError
 from judges.models.scripted import Step
+from worker.queue.batch import Spent
 
 
 def tries(ground: Ground, batch_id: str) -> list[int]:
-    return sorted(map(int, ground.client.hvals(ground.keys.tries(batch_id))))
+    written = ground.client.hvals(ground.keys.tries(batch_id))
+    return sorted(msgspec.json.decode(each, type=Spent).calls for each in written)
 
 
 @pytest.mark.parametrize("failure", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected"])
@@ -84,17 +88,17 @@ def test_the_endpoint_is_left_alone_as_long_as_it_asks_but_not_past_the_end(
 
 
 @pytest.mark.parametrize(
-    ("was_asked", "closed_for_s", "delay_s"), [(True, 30.0, 32.0), (True, 0.0, 9.0), (False, 30.0, 9.0)]
+    ("was_asked", "blocked_for_s", "delay_s"), [(True, 30.0, 32.0), (True, 0.0, 9.0), (False, 30.0, 9.0)]
 )
 def test_who_asked_a_closed_endpoint_in_vain_lets_others_go_first(
-    ground: Ground, desk: Desks, *, was_asked: bool, closed_for_s: float, delay_s: float
+    ground: Ground, desk: Desks, *, was_asked: bool, blocked_for_s: float, delay_s: float
 ) -> None:
     (batch_id,) = choose(ground, 3)
     error = ModelUnavailableError("away", 9.0)
     error.was_asked = was_asked
     worker = desk(failing(0, 1, 2, error=error))
     worker.begin(batch_id)
-    worker.gate.closed_for_s = closed_for_s
+    worker.limits.blocked_for_s = blocked_for_s
     worker.end()
     assert ground.leases()[batch_id] == ground.soon(delay_s)
 
@@ -112,6 +116,43 @@ def test_a_verdict_counts_the_calls_of_all_rounds(ground: Ground, desk: Desks) -
     found = {entry["trace_id"]: entry["attempts"] for entry in ground.outbox("j")}
     assert found == dict(zip(ids(0, 1, 2), (1, 4, 4), strict=True))
     assert not ground.client.exists(ground.keys.tries(batch_id))
+
+
+def test_tokens_and_cost_of_a_verdict_cover_all_rounds(ground: Ground, desk: Desks) -> None:
+    """The first round gets an answer that cannot be read, and no repair of it; the last one gets both."""
+    (batch_id,) = choose(ground, 1)
+    answers = iter(["no JSON", Step(failure="judge_unavailable"), "no JSON", YES])
+    worker = desk(lambda _: next(answers))
+    worker.run(batch_id)
+    (kept,) = (msgspec.json.decode(raw, type=Spent) for raw in ground.client.hvals(ground.keys.tries(batch_id)))
+    assert (kept.calls, kept.input_tokens, kept.output_tokens) == (2, 7, 7)
+    assert kept.cost_usd == pytest.approx(7 * 3e-6)
+    ground.make_due()
+    worker.sweep()
+    (verdict,) = ground.outbox("j")
+    tokens = 2 * 7 + len(YES)
+    assert (verdict["outcome"], verdict["attempts"], len(verdict["calls"])) == ("scored", 4, 2)
+    assert (verdict["input_tokens"], verdict["output_tokens"]) == (tokens, tokens)
+    assert verdict["cost_usd"] == pytest.approx(tokens * 3e-6)
+
+
+def test_a_rejected_batch_lets_the_more_probes_pass_the_more_often_it_was_one(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 1)
+    error = ModelRejectedError("no", 9.0)
+    worker = desk(failing(0, error=error))
+    waits = []
+    for number in range(3):
+        worker.begin(batch_id)
+        worker.limits.blocked_for_s = 15.0
+        if number:
+            choose(ground, 1, first=number)
+        worker.end()
+        waits.append(ground.leases()[batch_id])
+        worker.limits.blocked_for_s = 0.0
+        ground.client.delete(ground.keys.ready("scripted"))
+        ground.make_due(batch_id)
+        worker.judging._leases.sweep(["scripted"])
+    assert waits == [ground.soon(wait_s) for wait_s in (17.0, 32.0, 47.0)]
 
 
 def test_a_dead_letter_counts_the_calls_of_all_rounds(ground: Ground, desk: Desks) -> None:

@@ -4,14 +4,13 @@ import time
 from itertools import pairwise
 
 import pytest
-from judging_parts import Desk, Desks, choose, failing, ids, judged
+from judging_parts import Answering, Desk, Desks, choose, failing, ids, judged
 from stage_parts import Ground, go_by, settings_of
 
-from judges.models.model import ChatModel, ChatRequest, ModelUnavailableError
-from worker.limits.gate import Gate
-from worker.limits.model import LimitedModel
-from worker.limits.timing import Timing
-from worker.metrics import Metrics
+from judges.core.model import ChatModel, ChatRequest, ModelRejectedError, ModelUnavailableError
+from worker.endpoints.client import LimitedModel
+from worker.endpoints.limiter import EndpointLimiter, LimiterClock
+from worker.telemetry.metrics import Metrics
 
 PROBE_S = 15
 """Between two probes, at the longest."""
@@ -26,15 +25,18 @@ class Outage:
     So does Redis: what takes its time on a busy machine must not be due sooner than the endpoint may be asked.
     """
 
-    def __init__(self, ground: Ground, desks: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, ground: Ground, desks: Desks, monkeypatch: pytest.MonkeyPatch, poison: Answering = POISON
+    ) -> None:
         self.away = True
+        self._poison = poison
         self.asked_at: list[float] = []
         self._ground = ground
         self._steady_s = 0.0
         self._clock = f"{ground.prefix}:clock"
         ground.client.set(self._clock, int(time.time()))
-        go_by(monkeypatch, f"redis.call('GET', '{self._clock}')")
-        self._worker: Desk = desks(self._answer, limited=self._behind_a_gate)
+        go_by(monkeypatch, ground, f"redis.call('GET', '{self._clock}')")
+        self._worker: Desk = desks(self._answer, limited=self._limited)
 
     def pass_by(self, seconds: int) -> None:
         """Let time pass, with the turns of the sweeper that fall in it."""
@@ -47,13 +49,13 @@ class Outage:
         self.asked_at.append(self._steady_s)
         if self.away:
             raise ModelUnavailableError("away")
-        return POISON(request)
+        return self._poison(request)
 
-    def _behind_a_gate(self, model: ChatModel) -> LimitedModel:
+    def _limited(self, model: ChatModel) -> LimitedModel:
         # Nobody waits at it, since the timers of the event loop know nothing of our time.
-        timing = Timing(lambda: self._steady_s, lambda: self._steady_s, lambda _low, high: high)
-        gate = Gate("scripted", 64, patience_s=0.0, timing=timing)
-        return LimitedModel(model, Metrics(settings_of(self._ground)), gate, sleep=_at_once)
+        timing = LimiterClock(lambda: self._steady_s, lambda: self._steady_s, lambda _low, high: high)
+        limiter = EndpointLimiter("scripted", 64, patience_s=0.0, clock=timing)
+        return LimitedModel(model, Metrics(settings_of(self._ground)), limiter, sleep=_at_once)
 
 
 async def _at_once(_: float) -> None:
@@ -89,3 +91,23 @@ def test_what_waited_goes_on_within_half_a_minute(
     outage.away = False
     outage.pass_by(PROMISED_S)
     assert judged(ground) == ids(*range(1, 41))
+
+
+def test_requests_whose_key_is_refused_stop_nobody_else(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three are the oldest of all and a probe each; after that fresh batches are, of which one comes each second."""
+    error = ModelRejectedError("the endpoint rejects us: HTTP 401")
+    error.status = 401
+    outage = Outage(ground, desk, monkeypatch, failing(0, 1, 2, error=error))
+    outage.away = False
+    choose(ground, 3, batch_size=1, age_s=60)
+    longest = stood = 0
+    before: list[str] = []
+    for second in range(90):
+        choose(ground, 1, first=3 + second)
+        outage.pass_by(1)
+        found = judged(ground)
+        stood = stood + 1 if found == before else 0
+        longest, before = max(longest, stood), found
+    assert longest <= 1 + 2 + 4, f"nobody was judged for {longest} s"

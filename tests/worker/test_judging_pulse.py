@@ -1,4 +1,4 @@
-"""What judging tells of itself: whether its event loop lives, and for which judge models there is room."""
+"""What judging reports of itself: whether its event loop lives, and for which judge models there is capacity."""
 
 import threading
 
@@ -20,16 +20,16 @@ def test_an_event_loop_that_ended_unasked_is_dead_and_one_that_was_stopped_is_no
     assert not judging.pulse.dead
 
 
-def test_there_is_room_until_the_slots_are_taken_or_the_endpoint_is_left_alone(ground: Ground, desk: Desks) -> None:
+def test_there_is_capacity_until_the_slots_are_taken_or_the_endpoint_is_left_alone(ground: Ground, desk: Desks) -> None:
     batch_ids = choose(ground, 4, batch_size=1)
     worker = desk(batch_size=1)
-    worker.gate.limit = 1
-    assert worker.judging.room == {"scripted": True}
+    worker.limits.limit = 1
+    assert worker.judging.capacity() == {"scripted": True}
     worker.model.hung = {output(number) for number in range(4)}
-    worker.judging.run(batch_ids[0])
+    worker.wake(batch_ids[0])
     wait_until(lambda: worker.judging.held == 2, what="the slots to be taken")
-    assert worker.judging.room == {"scripted": False}
+    assert worker.judging.capacity() == {"scripted": False}
     worker.judging.stop(0)
     shut = desk()
-    shut.gate.closed_for_s = 5.0
-    assert shut.judging.room == {"scripted": False}
+    shut.limits.blocked_for_s = 5.0
+    assert shut.judging.capacity() == {"scripted": False}

@@ -22,19 +22,19 @@ from judging_parts import (
 from stage_parts import Ground
 from support.processes import wait_until
 
-from judges.models.model import ModelSettings
-from worker.judging import judging as judging_module
+from judges.core.model import ModelSettings
+from worker.judging import consumer as consumer_module
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is cancelled has its leases given back, also on a machine that takes its time."""
-    monkeypatch.setattr(judging_module, "_CANCEL_S", 60.0)
+    monkeypatch.setattr(consumer_module, "_CANCEL_S", 60.0)
 
 
 def once_it_stops(worker: Desk, step: Callable[[], object]) -> None:
-    """Have something done in the event loop as soon as the stop has begun: it shuts the gate first."""
-    worker.gate.shut = step
+    """Have something done in the event loop as soon as the stop has begun: it closes the limiters first."""
+    worker.limits.close = step
 
 
 def test_what_runs_may_end_within_the_grace(ground: Ground, desk: Desks) -> None:
@@ -51,15 +51,15 @@ def test_a_stopped_worker_gives_its_leases_back_at_once(ground: Ground, desk: De
     batch_ids = choose(ground, 3, batch_size=1)
     worker = desk(failing(2))
     worker.model.hung = {output(1), output(2)}
-    worker.judging.run(batch_ids[0])
+    worker.wake(batch_ids[0])
     wait_until(lambda: worker.judging.held == len(ground.batches()) == 2, what="the end of one")
     worker.rest()
     worker.judging.stop(0.05)
     assert (judged(ground), holders(ground), worker.judging.held) == (ids(0), {}, 0)
     assert ready(ground) == [batch_id for batch_id in batch_ids if batch_id in ground.batches()]
     before = ground.everything()
-    worker.judging.run(batch_ids[1])
-    worker.judging.sweep()
+    worker.wake(batch_ids[1])
+    worker.look()
     assert ground.everything() == before, "it takes nothing any more"
     desk().run(batch_ids[1])
     assert_settled(ground, scored=3)
@@ -69,7 +69,7 @@ def test_all_gates_are_shut_so_that_no_call_begins(desk: Desks) -> None:
     other = ModelSettings(provider="scripted", model="other")
     worker = desk(models={"default": MODEL, "other": other})
     worker.judging.stop(0.1)
-    assert [gate.is_shut for gate in worker.gates.values()] == [True, True]
+    assert [one.is_closed for one in worker.all_limits.values()] == [True, True]
 
 
 def test_a_worker_in_a_hurry_does_not_wait_for_what_runs(ground: Ground, desk: Desks) -> None:
@@ -84,7 +84,7 @@ def test_a_worker_in_a_hurry_does_not_wait_for_what_runs(ground: Ground, desk: D
 def test_while_it_stops_a_worker_takes_nothing_more(ground: Ground, desk: Desks) -> None:
     choose(ground, 4, batch_size=1)
     worker = desk(batch_size=1)
-    worker.gate.limit = 1
+    worker.limits.limit = 1
     worker.begin(ready(ground)[0])
     assert (worker.judging.held, len(ready(ground))) == (2, 2)
     once_it_stops(worker, worker.model.answers.set)
@@ -98,7 +98,7 @@ def test_what_is_being_taken_as_the_stop_begins_is_given_back_too(
     (batch_id,) = choose(ground, 1)
     worker = desk()
     worker.model.answers.clear()
-    take, cancel_all = worker.judging._taker.take, worker.judging._holdings.cancel_all
+    take, cancel_all = worker.judging._fetcher.fetch, worker.judging._held.cancel_all
     taken, cancelled = threading.Event(), threading.Event()
 
     def slowly(*arguments: Any, **options: Any) -> Any:
@@ -107,9 +107,9 @@ def test_what_is_being_taken_as_the_stop_begins_is_given_back_too(
         assert cancelled.wait(60)
         return found
 
-    monkeypatch.setattr(worker.judging._taker, "take", slowly)
-    monkeypatch.setattr(worker.judging._holdings, "cancel_all", lambda: (cancel_all(), cancelled.set()))
-    taker = threading.Thread(target=worker.judging.run, args=(batch_id,))
+    monkeypatch.setattr(worker.judging._fetcher, "fetch", slowly)
+    monkeypatch.setattr(worker.judging._held, "cancel_all", lambda: (cancel_all(), cancelled.set()))
+    taker = threading.Thread(target=worker.judging.run, args=("scripted",))
     taker.start()
     assert taken.wait(60)
     worker.judging.stop(0.05)
@@ -129,7 +129,7 @@ def test_stopping_ends_in_time_though_redis_takes_no_verdicts(
         refuse()
 
     monkeypatch.setattr(worker.ledger, "record", say_no)
-    worker.judging.run(batch_id)
+    worker.wake(batch_id)
     assert refused.wait(60)
     wait = worker.judging._loop.wait
     monkeypatch.setattr(worker.judging._loop, "wait", lambda coroutine, timeout_s: wait(coroutine, min(timeout_s, 0.1)))
@@ -143,10 +143,10 @@ def test_stopping_ends_in_time_though_redis_takes_no_verdicts(
 def test_stopping_ends_in_time_though_redis_never_answers(
     ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
-    monkeypatch.setattr(judging_module, "_CANCEL_S", 0.05)
+    monkeypatch.setattr(consumer_module, "_CANCEL_S", 0.05)
     (batch_id,) = choose(ground, 1)
     worker = desk()
-    run, cancel_all = ground.store.run, worker.judging._holdings.cancel_all
+    run, cancel_all = ground.store.run, worker.judging._held.cancel_all
     asked, let_go, answered = threading.Event(), threading.Event(), threading.Event()
 
     def silent(name: str, *arguments: Any) -> Any:
@@ -157,17 +157,16 @@ def test_stopping_ends_in_time_though_redis_never_answers(
         return run(name, *arguments)
 
     monkeypatch.setattr(ground.store, "run", silent)
-    monkeypatch.setattr(worker.judging._holdings, "cancel_all", lambda: (cancel_all(), asked.wait(60)))
+    monkeypatch.setattr(worker.judging._held, "cancel_all", lambda: (cancel_all(), asked.wait(60)))
     if script == "take":
-        worker.judging._takers.submit(worker.judging.run, batch_id)
+        worker.wake(batch_id)
         assert asked.wait(60)
     else:
         worker.begin(batch_id)
     worker.judging.stop(0.05)
     assert (asked.is_set(), answered.is_set()) == (True, False)
     let_go.set()
-    for pool in (worker.judging._takers, worker.judging._enders):
-        pool.shutdown()
+    worker.settle()
     ground.make_due()
     desk().sweep()
     assert_settled(ground, scored=1)

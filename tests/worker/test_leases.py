@@ -1,5 +1,6 @@
 """One worker at a time has a batch, and nobody else can end or put back what it has."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -18,9 +19,17 @@ from leases_parts import (
     ready,
 )
 from stage_parts import Chosen, Ground, make_traces
+from structlog.testing import capture_logs
 
-from worker.batches import made_at_ms
-from worker.leases import Held, Leases, Taken
+from judges.core.verdict import Refusals
+from worker.accounting import read_account
+from worker.queue.batch import Spent, made_at_ms
+from worker.queue.leases import SET_ASIDE_S, Lease, LeasedPayload, Leases
+
+
+def _replace_by_list(ground: Ground, key: str) -> None:
+    ground.client.delete(key)
+    ground.client.rpush(key, "somebody's")
 
 
 def test_what_ingest_chose_is_ready_since_it_was_made(ground: Ground, leases: Leases) -> None:
@@ -34,12 +43,12 @@ def test_what_ingest_chose_is_ready_since_it_was_made(ground: Ground, leases: Le
     assert scores == {each.encode(): int(batch.created_at * 1000) for each, batch in batches.items()}
     assert all(due_s == ground.soon(READY_S) for due_s in ground.leases().values())
     payloads = {batch_id: ground.client.get(ground.keys.batch(batch_id)) for batch_id in batches}
-    assert {one.held.batch_id: one.payload for one in leases.take(MODEL, "a", 9)} == payloads
+    assert {one.lease.batch_id: one.payload for one in leases.take(MODEL, "a", 9)} == payloads
 
 
 def test_a_taken_batch_is_held_by_one(ground: Ground, leases: Leases, batch_id: str) -> None:
     payload = ground.client.get(ground.keys.batch(batch_id))
-    assert leases.take(MODEL, "a", 1) == [Taken(Held(batch_id, MODEL, "a"), payload, {})]
+    assert leases.take(MODEL, "a", 1) == [LeasedPayload(Lease(batch_id, MODEL, "a"), payload, {})]
     before = ground.everything()
     assert leases.take(MODEL, "b", 1) == []
     assert ground.everything() == before
@@ -56,6 +65,35 @@ def test_the_oldest_is_taken_first_whenever_it_came(ground: Ground, leases: Leas
     made = {age_s: add(ground, made_at_s=BEGIN_S - age_s) for age_s in (20, 40, 10, 30)}
     assert ids(leases.take(MODEL, "a", 2)) == [made[40], made[30]]
     assert ids(leases.take(MODEL, "a", 9)) == [made[20], made[10]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda ground, one: _replace_by_list(ground, ground.keys.batch(one)), "wrong_type"),
+        (lambda ground, one: ground.client.set(ground.keys.tries(one), "somebody's"), "wrong_type"),
+        (lambda ground, one: ground.client.hset(ground.keys.tries(one), "e1", "{"), "unreadable_tries"),
+    ],
+    ids=["batch", "tries", "content of tries"],
+)
+def test_an_unreadable_batch_is_set_aside_and_blocks_no_other(
+    ground: Ground, leases: Leases, batch_ids: list[str], spoil: Callable[[Ground, str], object], reason: str
+) -> None:
+    strange, *others = batch_ids
+    payload = ground.client.get(ground.keys.batch(strange))
+    spoil(ground, strange)
+    with capture_logs() as lines:
+        assert ids(leases.take(MODEL, "a", len(batch_ids))) == others
+    assert [(line["event"], line["batch"], line["reason"]) for line in lines] == [("batch set aside", strange, reason)]
+    assert (holder_of(ground, strange), due_in(ground, strange)) == ("parked", ground.soon(SET_ASIDE_S))
+    assert ground.books() == {"unreadable": 1, f"unreadable:{reason}": 1}
+    assert read_account(ground.store).reasons == {f"unreadable:{reason}": 1}
+    # Once it is repaired it is leased like any other.
+    ground.client.delete(ground.keys.batch(strange), ground.keys.tries(strange))
+    ground.client.set(ground.keys.batch(strange), payload)
+    ground.make_due(strange)
+    leases.sweep([MODEL])
+    assert ids(leases.take(MODEL, "a", 9)) == [strange]
 
 
 def test_only_batches_of_the_judge_model_are_taken(ground: Ground, leases: Leases, batch_id: str) -> None:
@@ -91,17 +129,17 @@ def test_a_lapsed_lease_goes_to_another(ground: Ground, leases: Leases, batch_id
     leases.take(MODEL, "a", 1)
     ground.make_due(batch_id)
     assert (leases.sweep([MODEL]), ids(leases.take(MODEL, "b", 1))) == (1, [batch_id])
-    assert leases.renew([Held(batch_id, MODEL, "a")]) == {batch_id}
+    assert leases.renew([Lease(batch_id, MODEL, "a")]) == {batch_id}
     assert (holder_of(ground, batch_id), due_in(ground, batch_id)) == ("b", ground.soon(LEASE_S))
 
 
 def test_a_lease_that_was_swept_is_lost_though_nobody_took_it(ground: Ground, leases: Leases, batch_id: str) -> None:
-    held = leases.take(MODEL, "a", 1)[0].held
+    held = leases.take(MODEL, "a", 1)[0].lease
     ground.make_due(batch_id)
     leases.sweep([MODEL])
     before = ground.everything()
     assert leases.renew([held]) == {batch_id}
-    leases.put_back(held, delay_s=60, tries={"e1": 1})
+    leases.put_back(held, delay_s=60, tries={"e1": Spent(1)})
     assert ground.everything() == before
     assert ready(ground) == [batch_id]
 
@@ -109,7 +147,7 @@ def test_a_lease_that_was_swept_is_lost_though_nobody_took_it(ground: Ground, le
 def test_a_lapsed_lease_that_nobody_swept_can_be_renewed(ground: Ground, leases: Leases, batch_id: str) -> None:
     (taken,) = leases.take(MODEL, "a", 1)
     ground.make_due(batch_id)
-    assert leases.renew([taken.held]) == set()
+    assert leases.renew([taken.lease]) == set()
     assert due_in(ground, batch_id) == ground.soon(LEASE_S)
     assert leases.sweep([MODEL]) == 0
 
@@ -118,7 +156,7 @@ def test_renewing_keeps_what_is_ours_and_tells_what_is_lost(
     ground: Ground, leases: Leases, batch_ids: list[str]
 ) -> None:
     kept, lost, finished = batch_ids
-    held = [taken.held for taken in leases.take(MODEL, "a", 3)]
+    held = [taken.lease for taken in leases.take(MODEL, "a", 3)]
     ground.make_due(lost)
     leases.sweep([MODEL])
     leases.take(MODEL, "b", 1)
@@ -132,14 +170,14 @@ def test_renewing_keeps_what_is_ours_and_tells_what_is_lost(
 
 def test_what_is_put_back_is_ready_in_its_old_place(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
     (taken,) = leases.take(MODEL, "a", 1)
-    leases.put_back(taken.held)
+    leases.put_back(taken.lease)
     assert (ready(ground), holder_of(ground, batch_ids[0])) == (batch_ids, None)
     assert due_in(ground, batch_ids[0]) == ground.soon(READY_S)
 
 
 def test_a_parked_batch_is_ready_when_its_time_has_come(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
     (taken,) = leases.take(MODEL, "a", 1)
-    leases.put_back(taken.held, delay_s=120)
+    leases.put_back(taken.lease, delay_s=120)
     assert (holder_of(ground, batch_ids[0]), due_in(ground, batch_ids[0])) == ("parked", ground.soon(120))
     assert (leases.sweep([MODEL]), ready(ground)) == (0, batch_ids[1:])
     ground.make_due(batch_ids[0])
@@ -151,8 +189,8 @@ def test_only_the_holder_puts_a_batch_back(ground: Ground, leases: Leases, batch
     leases.take(MODEL, "a", 1)
     before = ground.everything()
     for stranger in ("b", "parked"):
-        leases.put_back(Held(batch_id, MODEL, stranger), tries={"e1": 1})
-        leases.put_back(Held(batch_id, MODEL, stranger), delay_s=600, tries={"e1": 1})
+        leases.put_back(Lease(batch_id, MODEL, stranger), tries={"e1": Spent(1)})
+        leases.put_back(Lease(batch_id, MODEL, stranger), delay_s=600, tries={"e1": Spent(1)})
     assert ground.everything() == before
 
 
@@ -162,7 +200,7 @@ def test_who_puts_a_finished_batch_back_brings_nothing_back(
 ) -> None:
     (taken,) = leases.take(MODEL, "a", 1)
     leases.finish(batch_id, MODEL)
-    leases.put_back(taken.held, delay_s=delay_s, tries={"e1": 1})
+    leases.put_back(taken.lease, delay_s=delay_s, tries={"e1": Spent(1)})
     assert_gone(ground, batch_id)
 
 
@@ -170,32 +208,56 @@ def test_who_puts_a_finished_batch_back_brings_nothing_back(
 @pytest.mark.parametrize("delay_s", [0.0, 60.0])
 def test_putting_back_twice_is_putting_back_once(ground: Ground, leases: Leases, delay_s: float) -> None:
     (taken,) = leases.take(MODEL, "a", 1)
-    leases.put_back(taken.held, delay_s=delay_s, tries={"e1": 4})
+    leases.put_back(taken.lease, delay_s=delay_s, tries={"e1": Spent(4)})
     before = ground.everything()
-    leases.put_back(taken.held, delay_s=delay_s, tries={"e1": 4})
+    leases.put_back(taken.lease, delay_s=delay_s, tries={"e1": Spent(4)})
     assert ground.everything() == before
 
 
-def test_tries_add_up_from_round_to_round_and_go_with_the_batch(ground: Ground, leases: Leases, batch_id: str) -> None:
-    rounds = ({"e1": 4, "e2": 1}, {}, {"e1": 3, "e3": 2})
+def test_what_rounds_took_is_kept_from_round_to_round_and_go_with_the_batch(
+    ground: Ground, leases: Leases, batch_id: str
+) -> None:
+    first = {"e1": Spent(4, 100, 10, 0.5, refusals=Refusals(1, 2.5)), "e2": Spent(1, cost_usd=None, is_known=False)}
+    last = {"e1": Spent(7, 200, 20, 1.0), "e3": Spent(2)}
+    rounds: tuple[dict[str, Spent], ...] = (first, {}, last)
     seen = []
     for tries in rounds:
         (taken,) = leases.take(MODEL, "a", 1)
         seen.append(taken.tries)
-        leases.put_back(taken.held, tries=tries)
-    assert seen == [{}, {"e1": 4, "e2": 1}, {"e1": 4, "e2": 1}]
-    assert leases.take(MODEL, "a", 1)[0].tries == {"e1": 7, "e2": 1, "e3": 2}
+        leases.put_back(taken.lease, tries=tries)
+    assert seen == [{}, first, first]
+    assert leases.take(MODEL, "a", 1)[0].tries == first | last
     leases.finish(batch_id, MODEL)
     assert_gone(ground, batch_id)
 
 
+def test_a_probe_is_of_what_was_never_tried_as_long_as_there_is_any(
+    ground: Ground, leases: Leases, batch_ids: list[str]
+) -> None:
+    first, second, *fresh = batch_ids
+    for taken in leases.take(MODEL, "a", 2):
+        leases.put_back(taken.lease, tries={"e1": Spent(1)})
+    assert sorted(ready(ground)) == sorted(batch_ids)
+
+    def order(*, untried_first: bool) -> list[str]:
+        taken = [leases.take(MODEL, "a", 1, untried_first=untried_first)[0].lease for _ in batch_ids]
+        for held in taken:
+            leases.put_back(held)
+        return [held.batch_id for held in taken]
+
+    assert order(untried_first=True) == [*fresh, first, second]
+    assert order(untried_first=False) == batch_ids
+    two = [taken.lease.batch_id for taken in leases.take(MODEL, "a", len(fresh) + 1, untried_first=True)]
+    assert two == [*fresh, first], "what is left over is the oldest"
+
+
 def test_tries_are_not_kept_for_ever(ground: Ground, leases: Leases, batch_id: str) -> None:
     key = ground.keys.tries(batch_id)
-    leases.put_back(leases.take(MODEL, "a", 1)[0].held)
+    leases.put_back(leases.take(MODEL, "a", 1)[0].lease)
     assert not ground.client.exists(key)
-    leases.put_back(leases.take(MODEL, "a", 1)[0].held, tries={"e1": 1})
+    leases.put_back(leases.take(MODEL, "a", 1)[0].lease, tries={"e1": Spent(1)})
     ground.client.expire(key, 60)
-    leases.put_back(leases.take(MODEL, "a", 1)[0].held, delay_s=60, tries={"e1": 1})
+    leases.put_back(leases.take(MODEL, "a", 1)[0].lease, delay_s=60, tries={"e1": Spent(1)})
     assert TTL_S - 60 < ground.client.ttl(key) <= TTL_S
 
 
@@ -210,5 +272,5 @@ def test_finishing_twice_is_finishing_once(ground: Ground, leases: Leases, batch
     assert ground.waiting() == {MODEL: sum(sizes[batch_id] for batch_id in others)}
     for batch_id in others:
         leases.finish(batch_id, MODEL)
-    assert ground.everything().keys() == {"traces", "waiting"}
+    assert ground.everything().keys() == {"layout", "traces", "waiting"}
     assert ground.waiting() == {MODEL: 0}

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from leases_parts import BEGIN_S, MODEL, OTHER, READY_S, add, holder_of, ids, ready
 from stage_parts import Ground
 
-from worker.batches import fresh_id
-from worker.leases import Held, Leases
+from worker.queue.batch import Spent, fresh_id
+from worker.queue.leases import Lease, Leases
 
 
 def test_nothing_is_swept_before_its_time(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
@@ -21,7 +21,7 @@ def test_nothing_is_swept_before_its_time(ground: Ground, leases: Leases, batch_
 
 def test_sweeping_again_changes_nothing(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
     for taken, delay_s in zip(leases.take(MODEL, "a", 2), (0.0, 60.0), strict=True):
-        leases.put_back(taken.held, delay_s=delay_s)
+        leases.put_back(taken.lease, delay_s=delay_s)
     ground.make_due(*batch_ids)
     assert (leases.sweep([MODEL]), ready(ground)) == (3, batch_ids)
     assert ground.client.hgetall(ground.keys.holders) == {}, "nobody holds what was swept"
@@ -73,18 +73,18 @@ def test_whatever_happens_a_batch_is_ready_or_held_or_parked_or_gone(
     left = {add(ground, made_at_s=BEGIN_S + number) for number in range(3)}
     names = sorted(left)
     names_of_holders = count()
-    last: dict[str, Held] = {}
+    last: dict[str, Lease] = {}
     for step, number in steps:
-        held = last.get(names[number], Held(names[number], MODEL, "never"))
+        held = last.get(names[number], Lease(names[number], MODEL, "never"))
         match step:
             case "take":
                 taken = leases.take(MODEL, f"holder {next(names_of_holders)}", number)
-                last |= {one.held.batch_id: one.held for one in taken}
+                last |= {one.lease.batch_id: one.lease for one in taken}
                 assert set(ids(taken)) <= left
             case "put_back":
-                leases.put_back(held, tries={"e1": 1})
+                leases.put_back(held, tries={"e1": Spent(1)})
             case "park":
-                leases.put_back(held, delay_s=60, tries={"e1": 1})
+                leases.put_back(held, delay_s=60, tries={"e1": Spent(1)})
             case "finish":
                 leases.finish(names[number], MODEL)
                 left.discard(names[number])

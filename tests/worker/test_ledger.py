@@ -10,12 +10,13 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stage_parts import Ground, make_trace, make_verdict, settings_of
+from judging_parts import letters
+from stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
 
-from judges.verdict import Score, Verdict
+from judges.core.verdict import Score, Verdict
 from tracejudge import ToolCall
-from worker.batches import Evaluation, Item
-from worker.ledger import DeadLetter, Finished, Ledger
+from worker.queue.batch import Evaluation, Item
+from worker.queue.ledger import DeadLetter, Finished, Ledger
 
 BOOKS = (
     "scored", "abstained", "unscored", "unscored:refusal", "unscored:bad_request", "dead", "dead:timeout", "outbox",
@@ -39,28 +40,20 @@ def verdict(number: int, end: str = "scored") -> Verdict:
 
 def given_up(number: int, reason: str = "timeout") -> tuple[DeadLetter, Verdict]:
     found = make_verdict(number, outcome="unscored", reason=reason)
-    evaluation = Evaluation(found.evaluation_id, found.judge, found.judge_version, 0.5)
+    evaluation = Evaluation(found.evaluation_id, HOUR, found.judge, found.judge_version, 0.5)
     item = Item(make_trace(number), (evaluation,))
-    letter = DeadLetter(1, evaluation, "default", "lexical", item, reason, 3, 1_700_000_000.0, 1_700_021_600.0)
+    letter = DeadLetter(1, evaluation, "default", "lexical", reason, 3, 1_700_000_000.0, 1_700_021_600.0, item=item)
     return letter, found
 
 
-def in_ledger(ground: Ground) -> dict[str, str]:
-    """Read the ledger: evaluation id and outcome."""
-    start = ground.keys.ledger("")
-    keys = list(ground.client.scan_iter(match=f"{start}*", count=1000))
-    return {key.decode().removeprefix(start): ground.client.get(key).decode() for key in keys}
-
-
 def dead(ground: Ground) -> dict[str, DeadLetter]:
-    letters = ground.client.hgetall(ground.keys.dead)
-    return {each.decode(): msgspec.json.decode(letter, type=DeadLetter) for each, letter in letters.items()}
+    return letters(ground)
 
 
 def test_a_verdict_stands_in_ledger_outbox_and_books(ground: Ground, ledger: Ledger) -> None:
     verdicts = [verdict(number, end) for number, end in enumerate(ENDS)]
-    assert ledger.record([Finished.of(each) for each in verdicts]) == [True] * 4
-    assert in_ledger(ground) == {each.evaluation_id: each.outcome for each in verdicts}
+    assert ledger.record([Finished.of(each, HOUR) for each in verdicts]) == [True] * 4
+    assert ground.ended() == {each.evaluation_id: each.outcome for each in verdicts}
     assert [msgspec.convert(entry, Verdict) for entry in ground.outbox("j")] == verdicts
     books = {
         "scored": 1,
@@ -72,23 +65,22 @@ def test_a_verdict_stands_in_ledger_outbox_and_books(ground: Ground, ledger: Led
     }
     assert ground.books() == books
     assert ground.days_books() == books
-    two_days = 2 * 24 * 3600
-    assert all(
-        two_days - 60 < ground.client.ttl(ground.keys.ledger(each.evaluation_id)) <= two_days for each in verdicts
-    )
+    least = 2 * 24 * 3600
+    parts = list(ground.client.scan_iter(f"{ground.keys.evaluations}:*"))
+    assert all(least - 60 < ground.client.ttl(part) <= least + 600 for part in parts)
 
 
 def test_what_was_written_before_changes_nothing(ground: Ground, ledger: Ledger) -> None:
-    ledger.record([Finished.of(verdict(1, "scored"))])
+    ledger.record([Finished.of(verdict(1, "scored"), HOUR)])
     before = ground.everything()
-    assert ledger.record([Finished.of(verdict(1, "scored"))]) == [False]
-    assert ledger.record([Finished.of(verdict(1, "refusal"))]) == [False], "the first one stands"
+    assert ledger.record([Finished.of(verdict(1, "scored"), HOUR)]) == [False]
+    assert ledger.record([Finished.of(verdict(1, "refusal"), HOUR)]) == [False], "the first one stands"
     assert ground.everything() == before
 
 
 def test_a_group_may_hold_old_new_and_the_same_twice(ground: Ground, ledger: Ledger) -> None:
-    ledger.record([Finished.of(verdict(1))])
-    assert ledger.record([Finished.of(verdict(number)) for number in (0, 1, 2, 2)]) == [True, False, True, False]
+    ledger.record([Finished.of(verdict(1), HOUR)])
+    assert ledger.record([Finished.of(verdict(number), HOUR) for number in (0, 1, 2, 2)]) == [True, False, True, False]
     assert [entry["evaluation_id"] for entry in ground.outbox("j")] == [
         verdict(number).evaluation_id for number in (1, 0, 2)
     ]
@@ -96,7 +88,7 @@ def test_a_group_may_hold_old_new_and_the_same_twice(ground: Ground, ledger: Led
 
 
 def test_of_many_threads_with_the_same_verdicts_one_writes_each(ground: Ground, ledger: Ledger) -> None:
-    finished = [Finished.of(verdict(number, end)) for number, end in enumerate([*ENDS] * 5)]
+    finished = [Finished.of(verdict(number, end), HOUR) for number, end in enumerate([*ENDS] * 5)]
     together = threading.Barrier(8)
 
     def write(turn: int) -> list[bool]:
@@ -121,10 +113,10 @@ def test_of_many_threads_with_the_same_verdicts_one_writes_each(ground: Ground, 
 
 def test_a_dead_letter_holds_all_it_takes_to_try_again(ground: Ground, ledger: Ledger) -> None:
     letter, news = given_up(1)
-    assert ledger.bury([(letter, news)]) == [True]
+    assert ledger.add_dead_letter([(letter, news)]) == [True]
     assert dead(ground) == {letter.evaluation.id: letter}
     assert ground.outbox("d") == [json.loads(msgspec.json.encode(news))]
-    assert (ground.outbox("j"), in_ledger(ground)) == ([], {})
+    assert (ground.outbox("j"), ground.ended()) == ([], {})
     assert ground.books() == {"dead": 1, "dead:timeout": 1, "outbox": 1}
     ((evaluation_id, given_up_ms),) = ground.client.zrange(ground.keys.dead_due, 0, -1, withscores=True)
     seconds, _ = ground.client.time()
@@ -132,16 +124,16 @@ def test_a_dead_letter_holds_all_it_takes_to_try_again(ground: Ground, ledger: L
 
 
 def test_an_evaluation_is_buried_once(ground: Ground, ledger: Ledger) -> None:
-    ledger.bury([given_up(1)])
+    ledger.add_dead_letter([given_up(1)])
     before = ground.everything()
-    assert ledger.bury([given_up(1, "rate_limited"), given_up(1)]) == [False, False]
+    assert ledger.add_dead_letter([given_up(1, "rate_limited"), given_up(1)]) == [False, False]
     assert ground.everything() == before
 
 
 def test_what_has_a_verdict_is_never_buried(ground: Ground, ledger: Ledger) -> None:
-    ledger.record([Finished.of(verdict(1))])
+    ledger.record([Finished.of(verdict(1), HOUR)])
     before = ground.everything()
-    assert ledger.bury([given_up(1)]) == [False]
+    assert ledger.add_dead_letter([given_up(1)]) == [False]
     assert ground.everything() == before
 
 
@@ -149,9 +141,9 @@ def test_a_verdict_that_comes_after_all_ends_a_dead_letter(ground: Ground, ledge
     misleading = make_trace(1, output='"reason":"refusal"', tool_calls=[ToolCall("find", {"reason": "refusal"})])
     letter, news = given_up(1, "rate_limited")
     letter = msgspec.structs.replace(letter, item=Item(misleading, letter.item.evaluations))
-    ledger.bury([(letter, news), given_up(2)])
-    assert ledger.record([Finished.of(verdict(1))]) == [True]
-    assert (dead(ground).keys(), in_ledger(ground).keys()) == ({verdict(2).evaluation_id}, {verdict(1).evaluation_id})
+    ledger.add_dead_letter([(letter, news), given_up(2)])
+    assert ledger.record([Finished.of(verdict(1), HOUR)]) == [True]
+    assert (dead(ground).keys(), ground.ended().keys()) == ({verdict(2).evaluation_id}, {verdict(1).evaluation_id})
     assert ground.client.zrange(ground.keys.dead_due, 0, -1) == [verdict(2).evaluation_id.encode()]
     assert ground.books() == {
         "scored": 1, "dead": 1, "dead:rate_limited": 0, "dead:timeout": 1, "outbox": 3,
@@ -159,11 +151,12 @@ def test_a_verdict_that_comes_after_all_ends_a_dead_letter(ground: Ground, ledge
 
 
 def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger) -> None:
-    ledger.record([Finished.of(verdict(1))])
-    ledger.bury([given_up(2)])
+    ledger.record([Finished.of(verdict(1), HOUR)])
+    ledger.add_dead_letter([given_up(2)])
     ids = [verdict(number).evaluation_id for number in range(4)]
-    assert ledger.already_finished(ids) == {ids[1], ids[2]}
-    assert ledger.already_finished([]) == set()
+    assert ledger.already_finished(dict.fromkeys(ids, HOUR)) == {ids[1], ids[2]}
+    assert ledger.already_finished(dict.fromkeys(ids, "472223")) == {ids[2]}
+    assert ledger.already_finished({}) == set()
 
 
 @pytest.fixture
@@ -192,11 +185,11 @@ def test_in_whatever_order_an_evaluation_ends_once(
     new = 0
     for step, numbers in steps:
         if step == "record":
-            new += sum(ledger.record([Finished.of(verdict(number, ends[number])) for number in numbers]))
+            new += sum(ledger.record([Finished.of(verdict(number, ends[number]), HOUR) for number in numbers]))
         else:
-            new += sum(ledger.bury([given_up(number) for number in numbers]))
+            new += sum(ledger.add_dead_letter([given_up(number) for number in numbers]))
     touched = {verdict(number).evaluation_id for _, numbers in steps for number in numbers}
-    written, buried, verdicts, news = in_ledger(ground), dead(ground), ground.outbox("j"), ground.outbox("d")
+    written, buried, verdicts, news = ground.ended(), dead(ground), ground.outbox("j"), ground.outbox("d")
     assert sorted([*written, *buried]) == sorted(touched)
     assert sorted(entry["evaluation_id"] for entry in verdicts) == sorted(written)
     assert written == {entry["evaluation_id"]: entry["outcome"] for entry in verdicts}
@@ -211,3 +204,15 @@ def test_in_whatever_order_an_evaluation_ends_once(
         "outbox": new,
     }
     assert {each.decode() for each in ground.client.zrange(ground.keys.dead_due, 0, -1)} == buried.keys()
+
+
+def test_a_full_part_of_the_ledger_lives_as_long_as_those_behind_it(ground: Ground, ledger: Ledger) -> None:
+    """A short part that expired first hid what stood in the longer ones, and an evaluation was judged again."""
+    names = [f"ab{number:030x}" for number in range(101)]
+    verdicts = [make_verdict(evaluation_id=name) for name in names]
+    assert all(ledger.record([Finished.of(one, HOUR) for one in verdicts[:100]]))
+    short, longer = (f"{ground.keys.evaluations}:{HOUR}:{digits}" for digits in ("ab", "ab0"))
+    ground.client.expire(short, 60)
+    assert ledger.record([Finished.of(verdicts[100], HOUR)]) == [True]
+    assert (ground.client.hlen(short), ground.client.hlen(longer)) == (100, 1)
+    assert ground.client.ttl(short) >= ground.client.ttl(longer) > 3600

@@ -4,7 +4,10 @@ import io
 import json
 import logging
 import math
+import os
+import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +18,7 @@ import structlog
 from celery import platforms
 from celery.worker.consumer import consumer as celery_consumer
 
-from worker import logs
+from worker.telemetry import logs
 
 BODY = "BODY-OF-A-MESSAGE"
 
@@ -26,9 +29,11 @@ def logging_of_its_own() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("", *logs._CHATTY)]
     levels = [logger.level for logger in loggers]
     handlers = list(loggers[0].handlers)
+    hooks = threading.excepthook, sys.unraisablehook
     try:
         yield
     finally:
+        threading.excepthook, sys.unraisablehook = hooks
         loggers[0].handlers[:] = handlers
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
@@ -47,6 +52,7 @@ class Written:
 
     @property
     def text(self) -> str:
+        assert logs.flush(10)
         return self.stream.getvalue()
 
     @property
@@ -154,10 +160,82 @@ def test_whatever_a_field_holds_it_is_one_line_of_ascii(written: Written, value:
     assert [line["event"] for line in written.lines] == ["odd", str(value)]
 
 
-def test_standard_error_that_is_closed_stops_nobody(written: Written) -> None:
+def test_standard_error_that_is_closed_stops_nobody(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     written.stream.close()
     structlog.get_logger("tracejudge.test").info("lost")
     logging.getLogger("some.library").warning("lost")
+    later = Written(io.StringIO())
+    monkeypatch.setattr(sys, "stderr", later.stream)
+    logs.configure("info")
+    structlog.get_logger("tracejudge.test").info("not lost")
+    assert logs.flush(10)
+    told = [(line["event"], line.get("count")) for line in later.lines]
+    assert told == [("not lost", None), ("log records dropped", 2)]
+
+
+def test_a_pipe_that_nobody_reads_delays_nobody_and_each_line_is_written_or_counted() -> None:
+    lines = [f"{number} {'x' * 1000}\n" for number in range(10_000)]
+    for kind in ("blocking", "non-blocking"):
+        reading, writing = os.pipe()
+        os.set_blocking(writing, kind == "blocking")
+        writer, counted = logs.LogWriter(), []
+        writer.on_dropped = counted.append
+        with open(writing, "w") as writer.stream, open(reading, "rb") as pipe:  # noqa: PTH123 - files, not paths
+            for line in lines:
+                writer.write(line)
+            assert not writer.flush(0.1), f"{kind}: the pipe must be full"
+            in_memory = len(lines) - writer.dropped
+            assert 1000 < in_memory < 6000, kind
+            assert sum(counted) == writer.dropped, kind
+            read = [pipe.readline().decode() for _ in range(in_memory)]
+            assert set(read) <= set(lines), f"{kind}: lines must be whole"
+            assert read == sorted(read, key=lines.index), f"{kind}: lines must stay in order"
+            assert writer.flush(10), kind
+
+
+def test_a_full_disk_and_a_closed_pipe_lose_lines_and_count_them() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    full = os.open("/dev/full", os.O_WRONLY)
+    for name, file in (("EPIPE", writing), ("ENOSPC", full)):
+        writer = logs.LogWriter()
+        with open(file, "w") as writer.stream:  # noqa: PTH123 - a file, not a path
+            for _ in range(100):
+                writer.write("lost\n")
+            assert writer.flush(10), name
+        assert writer.dropped == 100, name
+
+
+def test_a_process_that_ends_has_written_all_its_lines_or_waits_for_two_seconds_at_most() -> None:
+    code = (
+        "from worker.telemetry import logs; import structlog; logs.configure('info'); log = structlog.get_logger('x')\n"
+    )
+    code += "for number in range(3000): log.info('line', number=number)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert [json.loads(line)["number"] for line in ended.stderr.splitlines()] == list(range(3000))
+    reading, writing = os.pipe()
+    try:
+        assert subprocess.run([sys.executable, "-c", code], stderr=writing, timeout=60, check=True).returncode == 0
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_what_ends_a_thread_is_told_without_its_text(written: Written) -> None:
+    thread = threading.Thread(target=failing, args=(WORD,))
+    thread.start()
+    thread.join()
+    assert WORD not in written.text
+    assert written.line["event"] == "uncaught exception"
+    assert written.line["error"].startswith("ValueError in test_logs.py:")
+
+
+def test_a_record_that_cannot_be_formatted_is_told_without_its_arguments(written: Written) -> None:
+    handler = next(handler for handler in logging.getLogger().handlers if isinstance(handler, logs._Handler))
+    handler.handle(logging.LogRecord("some.library", logging.WARNING, "library.py", 7, "%d tries", (WORD,), None))
+    assert WORD not in written.text
+    assert written.line["event"] == "log record cannot be formatted"
+    assert written.line["place"] == "library.py:7"
 
 
 def test_a_logger_follows_the_next_configuration_to_its_output(

@@ -14,8 +14,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.openmetrics.exposition import generate_latest
 from support.scrape import Scrape, parse
 
-from worker.metrics import BoundedLabel, Metrics
-from worker.settings import Rule, Settings, Where
+from worker.config.settings import Rule, Settings, Where
+from worker.telemetry.metrics import METRICS, BoundedLabel, Metrics
 
 SERIES = ("service", "environment", "judge", "version", "judge_model")
 
@@ -80,10 +80,19 @@ EXTRA = {
     "late_feedback_total": counter("outcome"),
     "late_feedback_verdicts_total": counter("service", "judge", "metric", "outcome"),
     "fabricated_evidence_total": counter(*SERIES),
+    "lost_by_redis_total": counter(),
+    "stored_bytes": gauge("what"),
+    "stored_max_bytes": gauge("what"),
+    "redis_used_bytes": gauge(),
+    "redis_max_bytes": gauge(),
     "panel_member": gauge("judge", "judge_model"),
+    "log_records_dropped_total": counter(),
+    "fields_left_out_total": counter("service", "field"),
+    "judge_reply_invalid_total": counter("judge_model", "field"),
     "explorations_total": counter("judge", "ended_by"),
     "exploration_rounds": histogram("judge"),
     "exploration_tool_errors_total": counter("judge"),
+    "export_answers_ignored_total": counter("exporter"),
 }
 """Ours, beyond the contract."""
 
@@ -135,6 +144,25 @@ def test_the_metrics_are_those_of_the_contract() -> None:
     assert declared(Metrics(settings())) == due | EXTRA
 
 
+def test_the_table_says_which_metrics_the_contract_fixes() -> None:
+    stability = {metric.name: metric.stability for metric in METRICS.values()}
+    assert stability == {**dict.fromkeys(CONTRACT, "stable"), **dict.fromkeys(EXTRA, "experimental")}
+
+
+def test_a_unit_in_a_name_is_that_of_the_table() -> None:
+    units = {metric.name: metric.unit for metric in METRICS.values()}
+    assert all(units[name] == "seconds" for name in units if name.endswith("_seconds"))
+    assert all(units[name] == "bytes" for name in units if name.endswith("_bytes"))
+    assert all(units.values())
+
+
+def test_samples_are_named_as_the_page_names_them() -> None:
+    metrics = Metrics(settings("shop"))
+    metrics.score_age.labels("shop").observe(1)
+    names = {sample.name for family in metrics.registry.collect() for sample in family.samples}
+    assert {*METRICS["score_age"].samples, *METRICS["traces"].samples, *METRICS["stream_lag"].samples} <= names
+
+
 def test_what_comes_later_is_in_the_contract_and_what_is_extra_is_not() -> None:
     assert CONTRACT.keys() >= LATER
     assert not CONTRACT.keys() & EXTRA.keys()
@@ -169,8 +197,8 @@ def test_each_bundle_has_a_registry_of_its_own() -> None:
 
 TELLS = """
 from prometheus_client import generate_latest
-from worker.metrics import Metrics
-from worker.settings import Settings
+from worker.telemetry.metrics import Metrics
+from worker.config.settings import Settings
 
 print(generate_latest(Metrics(Settings()).registry).decode())
 """

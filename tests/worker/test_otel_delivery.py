@@ -3,15 +3,20 @@
 import email.utils
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from otel_parts import Senders, evaluated, names, numbered, pending, senders
 from stage_parts import Ground, make_verdict, only, samples, settings_of
 from support import otlp as collector
-from support.otlp import Log, OtlpReceiver
+from support.otlp import Dribbler, Log, OtlpReceiver
+from support.processes import PATIENCE_S
 
+from judges.core.verdict import Verdict
+from worker.export import otel
+from worker.export.otel import OtlpClient
 from worker.export.prometheus import PrometheusExporter
-from worker.metrics import Metrics
+from worker.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.usefixtures("_short_reads")
 
@@ -21,8 +26,8 @@ def sender(ground: Ground, otlp: OtlpReceiver) -> Iterator[Senders]:
     yield from senders(ground, otlp)
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_a_receiver_that_is_busy_is_waited_for(
+@pytest.mark.parametrize("status", [401, 403, 404, 307, 405, 415, 408, 429, 502, 503, 504])
+def test_a_receiver_that_is_busy_or_misconfigured_is_waited_for(
     ground: Ground, otlp: OtlpReceiver, sender: Senders, status: int
 ) -> None:
     otlp.behaviour = collector.sequence(*[collector.failing(status)] * 3, collector.Accept())
@@ -129,14 +134,6 @@ def test_a_receiver_that_is_busy_in_between_gets_no_part_twice(
     assert (evaluated(otlp), worker.waits) == (names(numbered(4)), [0.5])
 
 
-def test_all_rejected_is_all_counted(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.behaviour = collector.failing(401)
-    ground.send(*numbered(4))
-    worker = sender()
-    worker.turn()
-    assert (otlp.spans, otlp.logs, worker.dropped, pending(ground)) == ((), (), {"rejected": 8}, 0)
-
-
 def test_what_a_receiver_took_only_in_part_is_counted(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
     otlp.behaviour = collector.sequence(collector.partial(2), collector.partial(1))
     ground.send(*numbered(4))
@@ -144,6 +141,161 @@ def test_what_a_receiver_took_only_in_part_is_counted(ground: Ground, otlp: Otlp
     worker.turn()
     assert (len(otlp.spans), len(otlp.logs)) == (2, 3)
     assert (worker.dropped, worker.waits, pending(ground)) == ({"partial_success": 3}, [], 0)
+
+
+ABSURD = {
+    "negative": collector.partial(-1),
+    "more than was sent": collector.partial(5),
+    "huge": collector.partial(2**63 - 1),
+    "a text": collector.Accept(body=b"ok", content_type="text/plain"),
+    "not a number": collector.Accept(
+        body=b'{"partialSuccess":{"rejectedSpans":"many","rejectedLogRecords":"many"}}', content_type="application/json"
+    ),
+    "nested without end": collector.Accept(body=b"[" * 100_000, content_type="application/json"),
+    "larger than the bound": collector.Accept(body=b"\x0a" * (1024 * 1024 + 1)),
+}
+
+
+def test_a_partial_success_that_cannot_be_true_drops_nothing_and_is_counted(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders
+) -> None:
+    worker = sender()
+    for case, behaviour in ABSURD.items():
+        otlp.behaviour = behaviour
+        ignored = sum(only(samples(worker.metrics), "export_answers_ignored_total").values())
+        ground.send(*numbered(4))
+        worker.turn()
+        assert (len(otlp.spans), len(otlp.logs), worker.dropped, worker.waits, pending(ground)) == (4, 4, {}, [], 0), (
+            case
+        )
+        assert sum(only(samples(worker.metrics), "export_answers_ignored_total").values()) == ignored + 2, case
+        otlp.forget()
+
+
+def test_a_partial_success_in_json_is_read_too(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    body = b'{"partialSuccess":{"rejectedSpans":"1","rejectedLogRecords":2,"more":0}}'
+    otlp.behaviour = collector.Accept(body=body, content_type="application/json")
+    ground.send(*numbered(4))
+    worker = sender()
+    worker.turn()
+    assert (worker.dropped, pending(ground)) == ({"partial_success": 3}, 0)
+
+
+def test_a_web_page_is_no_receiver(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    page = collector.Accept(body=b"\n<!doctype html><title>Sign in</title>", content_type="text/html")
+    otlp.behaviour = collector.sequence(page, page, collector.Accept())
+    ground.send(make_verdict(1))
+    worker = sender()
+    worker.turn()
+    assert (worker.waits, worker.dropped, pending(ground)) == ([0.5, 1.0], {}, 0)
+
+
+def poison(*verdicts: Verdict, status: int = 500) -> collector.Behaviour:
+    names_of = set(names(list(verdicts)))
+    return collector.refuses_items(
+        lambda item: item.attributes.get("tracejudge.evaluation.id") in names_of, status=status
+    )
+
+
+@pytest.mark.parametrize("places", [[0], [9], [3, 4, 5, 6], [0, 5, 9]], ids=str)
+@pytest.mark.parametrize("status", [500, 507])
+def test_an_item_that_the_receiver_fails_over_is_found_and_dropped_alone(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders, status: int, places: list[int]
+) -> None:
+    verdicts = numbered(10)
+    bad = [verdicts[place] for place in places]
+    otlp.behaviour = poison(*bad, status=status)
+    ground.send(*verdicts)
+    worker = sender()
+    worker.turn()
+    assert sorted(evaluated(otlp)) == [name for name in names(verdicts) if name not in names(bad)]
+    assert [len(export.items) for export in otlp.exports][:4] == [10, 10, 10, 5]
+    assert (len(otlp.logs), worker.dropped, pending(ground)) == (10, {"server_error": len(bad)}, 0)
+    assert worker.waits[:2] == [0.5, 1.0]
+    assert len(worker.waits) <= 4
+
+
+def test_a_receiver_that_fails_over_everything_gets_all_of_it_later(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders
+) -> None:
+    otlp.behaviour = collector.failing(500)
+    ground.send(*numbered(10))
+    worker = sender()
+    worker.meanwhile = lambda: len(worker.waits) == 30 and setattr(otlp, "behaviour", collector.Accept())
+    worker.turn()
+    assert (sorted(evaluated(otlp)), len(otlp.logs), worker.dropped, pending(ground)) == (
+        names(numbered(10)),
+        10,
+        {},
+        0,
+    )
+    assert worker.waits[:8] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0]
+    assert len(otlp.exports) < 60
+
+
+def test_what_may_be_all_that_the_receiver_fails_over_does_not_wait_for_ever(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (verdict,) = numbered(1)
+    otlp.behaviour = poison(verdict)
+    ground.send(verdict)
+    worker = sender()
+    worker.meanwhile = lambda: len(worker.waits) == 12 and monkeypatch.setattr(otel, "_GIVE_UP_AFTER_S", 0.0)
+    worker.turn()
+    assert (len(worker.waits), worker.dropped, otlp.spans, len(otlp.logs)) == (12, {"server_error": 1}, (), 1)
+
+
+def test_events_that_a_receiver_fails_over_hold_up_no_span(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    otlp.behaviour = lambda export: collector.failing(500) if export.path == "/v1/logs" else collector.Accept()
+    ground.send(*numbered(5))
+    worker = sender()
+    worker.turn()
+    assert (len(otlp.spans), worker.dropped, pending(ground)) == (5, {"server_error": 5}, 0)
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_events_are_switched_off_where_their_path_alone_is_absent(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders, status: int
+) -> None:
+    otlp.behaviour = lambda export: collector.failing(status) if export.path == "/v1/logs" else collector.Accept()
+    worker = sender()
+    for _ in range(2):
+        ground.send(*numbered(3))
+        worker.turn()
+    assert [export.path for export in otlp.exports].count("/v1/logs") == 1
+    assert (len(otlp.spans), worker.dropped, worker.waits, pending(ground)) == (6, {}, [], 0)
+
+
+def test_events_are_not_switched_off_while_both_paths_are_absent(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders
+) -> None:
+    """A proxy whose routes change loses both for a moment, perhaps between spans and events."""
+    absent = collector.failing(404)
+    otlp.behaviour = collector.sequence(collector.Accept(), absent, absent, collector.Accept())
+    ground.send(make_verdict(1))
+    worker = sender()
+    worker.turn()
+    assert (len(otlp.spans), len(otlp.logs), worker.waits, pending(ground)) == (1, 1, [0.5], 0)
+
+
+DRIBBLED = {
+    "nothing": (b"", "unreachable"),
+    "a header": (b"HTTP/1.1 200 OK\r\nx: ", "unreachable"),
+    "a body": (b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n", "accepted"),
+    "a body without an end": (b"HTTP/1.1 503 Busy\r\ntransfer-encoding: chunked\r\n\r\n", "busy"),
+}
+
+
+@pytest.mark.parametrize(("begins", "kind"), DRIBBLED.values(), ids=DRIBBLED.keys())
+def test_an_answer_that_comes_byte_by_byte_ends_with_the_deadline(begins: bytes, kind: str) -> None:
+    """The status decides where there is one; of the rest nothing is believed."""
+    with Dribbler(begins) as dribbler, closing(OtlpClient(dribbler.endpoint)) as client:
+        client.deadline_s = 1.0
+        began = time.monotonic()
+        reply = client.post("/v1/traces", b"")
+        assert (reply.kind, reply.body) == (kind, None)
+        assert 0.9 < time.monotonic() - began < PATIENCE_S
+        assert dribbler.ended.wait(PATIENCE_S), "the connection stays open"
 
 
 def test_a_warning_that_comes_with_success_drops_nothing(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
@@ -180,7 +332,7 @@ def test_meanwhile_the_metrics_go_on(ground: Ground, otlp: OtlpReceiver, sender:
     seen = []
 
     def count() -> None:
-        counting.turn()
+        counting.run_once()
         outbox = ground.measure(groups=("metrics", "otel")).outbox
         seen.append((sum(only(samples(metrics), "verdicts_total").values()), outbox["metrics"].lag, outbox["otel"].lag))
 
@@ -207,7 +359,7 @@ def test_who_is_told_to_stop_while_waiting_leaves_the_entries_to_others(
 def test_its_thread_ends_soon_though_the_receiver_is_down(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
     otlp.close()
     worker = sender()
-    worker.exporter._client._waits = lambda _: worker.exporter.stopping.wait(100)
+    worker.exporter._wait = lambda _: worker.exporter.stopping.wait(100)
     ground.send(make_verdict(1))
     worker.exporter.start()
     assert worker.exporter.stop(60)

@@ -17,27 +17,26 @@ from opentelemetry.sdk.resources import Resource
 from otel_parts import BEGAN_S, SCORED
 from sdk_telemetry import SdkTelemetry
 from stage_parts import make_verdict
+from support.cases import each_case
 
-from judges.verdict import Call, Score, Verdict
-from worker.export.conventions import SCHEMA_URL
-from worker.export.envelope import Envelope
-from worker.export.telemetry import Telemetry
-from worker.export.wire import Attribute, nanoseconds
+from judges.core.verdict import Call, Score, Verdict
+from worker.export.otel import RequestEncoder
+from worker.export.otlp_encoding import SCHEMA_URL, Attribute, VerdictEncoder, nanoseconds
 
 ORIGIN = {"service.name": "tracejudge", "service.version": "1.2"}
 PROVIDERS = {"lexical": "lexical", "gpt-4.1-mini": "openai"}
-ENVELOPE = Envelope(ORIGIN)
+ENCODER = RequestEncoder(ORIGIN)
 
 
 def traces(*verdicts: Verdict, **settings: Any) -> ExportTraceServiceRequest:
-    telemetry = Telemetry(PROVIDERS, **settings)
-    request = ENVELOPE.traces([span for verdict in verdicts for span in telemetry.encode(verdict).spans])
+    telemetry = VerdictEncoder(PROVIDERS, **settings)
+    request = ENCODER.traces([span for verdict in verdicts for span in telemetry.encode(verdict).spans])
     return ExportTraceServiceRequest.FromString(request)
 
 
 def logs(*verdicts: Verdict, **settings: Any) -> ExportLogsServiceRequest:
-    telemetry = Telemetry(PROVIDERS, **settings)
-    request = ENVELOPE.logs([event for verdict in verdicts for event in telemetry.encode(verdict).events])
+    telemetry = VerdictEncoder(PROVIDERS, **settings)
+    request = ENCODER.logs([event for verdict in verdicts for event in telemetry.encode(verdict).events])
     return ExportLogsServiceRequest.FromString(request)
 
 
@@ -82,7 +81,7 @@ VERDICTS: dict[str, Verdict] = {
 }
 
 
-@pytest.mark.parametrize("verdict", VERDICTS.values(), ids=VERDICTS.keys())
+@each_case("verdict", VERDICTS.values(), ids=VERDICTS.keys())
 def test_it_says_what_the_sdk_would_say(verdict: Verdict) -> None:
     assert_same(verdict)
 

@@ -11,7 +11,7 @@ from otel_parts import BEGAN_S, GROUP, SCORED, Senders, evaluated, names, number
 from stage_parts import Ground, make_verdict
 from support.otlp import Link, Log, OtlpReceiver, Span, Status
 
-from judges.verdict import Call, Score
+from judges.core.verdict import Call, Score
 
 RESOURCE = {"service.name": "tracejudge", "service.version": version("tracejudge-worker")}
 SCHEMA = "https://opentelemetry.io/schemas/1.41.1"
@@ -226,6 +226,16 @@ def test_an_unknown_judge_model_has_no_provider_of_its_own(ground: Ground, otlp:
     assert otlp.spans[1].attributes["gen_ai.provider.name"] == "_OTHER"
 
 
+def test_a_call_names_the_model_that_is_asked_and_not_its_label(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders
+) -> None:
+    ground.send(make_verdict(1, judge_model="careful", calls=(Call(BEGAN_S, 0.5, "ok"),)))
+    sender().turn()
+    evaluation, call = otlp.spans
+    assert evaluation.attributes["tracejudge.judge.model"] == "careful"
+    assert (call.name, call.attributes["gen_ai.request.model"]) == ("chat gpt-4.1", "gpt-4.1")
+
+
 def test_what_is_sent_twice_is_the_same(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
     ground.send(SCORED, *numbered(3))
     worker = sender()
@@ -291,4 +301,4 @@ def test_reasons_for_dropping_are_there_at_zero(sender: Senders) -> None:
         for sample in family.samples
         if sample.name == "tracejudge_export_dropped_total"
     ]
-    assert sorted(found) == [("partial_success", 0), ("rejected", 0), ("unreadable", 0)]
+    assert sorted(found) == [("partial_success", 0), ("rejected", 0), ("server_error", 0), ("unreadable", 0)]

@@ -5,20 +5,24 @@ from collections.abc import Sequence
 from typing import Self
 
 import pytest
-from stage_parts import Ground, make_verdict
+from stage_parts import Ground, make_verdict, settings_of
 
-from judges.verdict import Verdict
-from worker.export import outbox
-from worker.export.outbox import OutboxEntry, OutboxReader
+from judges.core.verdict import Verdict
+from worker.export import consumer as outbox
+from worker.export.consumer import ExportConsumer, OutboxEntry
+from worker.telemetry.metrics import Metrics
 
 DEADLINE_S = 60.0
 
 
-class Reader(OutboxReader):
+class Reader(ExportConsumer):
     """Keeps what it reads, and tells how long it was told to wait before."""
 
+    exporter = "sink"
+
     def __init__(self, ground: Ground) -> None:
-        super().__init__(ground.store, "sink")
+        settings = settings_of(ground)
+        super().__init__(settings, ground.store, Metrics(settings))
         self.reads: list[list[str]] = []
         self.waits: list[float] = []
         self.delivered = threading.Event()
@@ -61,11 +65,11 @@ def ids(*numbers: int) -> list[str]:
 @pytest.mark.usefixtures("_short_reads")
 def test_after_a_silence_nothing_waits_and_then_entries_gather(ground: Ground) -> None:
     reader = Reader(ground).pass_waits()
-    reader.turn()
+    reader.run_once()
     ground.send(*numbered(1))
-    reader.turn()
+    reader.run_once()
     ground.send(*numbered(2, 3))
-    reader.turn()
+    reader.run_once()
     assert reader.reads == [ids(1), ids(2, 3)]
     assert reader.waits == [0.0, reader.gather_s, reader.gather_s]
 
@@ -75,8 +79,8 @@ def test_a_read_that_got_all_it_may_is_followed_by_the_next_at_once(ground: Grou
     reader = Reader(ground).pass_waits()
     reader.read_count = 2
     ground.send(*numbered(1, 2, 3))
-    reader.turn()
-    reader.turn()
+    reader.run_once()
+    reader.run_once()
     assert reader.reads == [ids(1, 2), ids(3)]
     assert reader.waits == [0.0, reader.gather_s]
 

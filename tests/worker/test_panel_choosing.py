@@ -4,23 +4,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from dead_parts import make_revivable, retry_all
+from dead_parts import make_retryable, retry_all
 from feedback_parts import Passes, complain, make_due
 from judging_parts import HOUR_S, Desks, assert_settled, letters
 from panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, balanced, chosen, finish, in_order, panel_desk, verdicts
 from replay_parts import Replays
 from stage_parts import Chosen, Ground, make_trace, make_traces, samples, settings_of
 
-from judges.catalog import catalogue
 from judges.models.scripted import Step
+from judges.registry import catalogue
 from tracejudge import Feedback
-from worker.batches import Member
-from worker.dead.pace import FIRST
-from worker.dead.reviving import Reviving
-from worker.forget.forgetting import Forgetting
-from worker.forget.subject import Subject
-from worker.sampling import Choice, Sampler
-from worker.settings import Rule, Settings, Where
+from worker.config.settings import Rule, Settings, Where
+from worker.dead_letters.retry import MIN_PACE, AutoRetry
+from worker.forget import ForgetTarget, Forgetting
+from worker.queue.batch import Member
+from worker.selection.sampling import Choice, Sampler
 
 ALONE = Rule(name="alone", judges=("safety",), model="default")
 VERSIONS = {name: judge.version for name, judge in catalogue().items()}
@@ -86,8 +84,8 @@ def shedding(ground: Ground) -> Chosen:
     """Make an ingest for which `c` is dead and has too much to do."""
     under_test = Chosen(ground, **SETUP, max_waiting_bytes=10_000)
     ground.client.hset(ground.keys.waiting, "c", 10_001)
-    under_test.pressure.hear_waiting({"c": 10_001})
-    under_test.pressure.hear_dead({"c": 60.0})
+    under_test.pressure.set_waiting({"c": 10_001})
+    under_test.pressure.set_dead({"c": 60.0})
     return under_test
 
 
@@ -112,8 +110,8 @@ def test_with_one_member_its_panel_is_shed_too_and_both_are_brought_back(ground:
 
 def test_a_trace_that_only_a_panel_of_the_dead_wants_is_shed_whole(ground: Ground) -> None:
     under_test = shedding(ground)
-    under_test.pressure.hear_waiting(dict.fromkeys("abc", 10_001))
-    under_test.pressure.hear_dead(dict.fromkeys("abc", 60.0))
+    under_test.pressure.set_waiting(dict.fromkeys("abc", 10_001))
+    under_test.pressure.set_dead(dict.fromkeys("abc", 60.0))
     ground.append("p1", make_traces(range(2)))
     under_test.take()
     account = balanced(ground)
@@ -185,7 +183,7 @@ def test_forgotten_between_members_and_panel_nothing_is_combined(ground: Ground,
     of = chosen(ground, 2)
     worker.run(of["a"], of["b"], of["c"])
     settings = settings_of(ground, **SETUP)
-    Forgetting(ground.store, settings, Subject(settings, trace_id=make_trace(0).trace_id)).run()
+    Forgetting(ground.store, settings, ForgetTarget(trace_id=make_trace(0).trace_id)).run()
     finish(ground, worker)
     assert [entry["trace_id"] for entry in ground.outbox("j") if entry["judge_model"] == PANEL] == [
         make_trace(1).trace_id
@@ -205,23 +203,23 @@ def given_up(ground: Ground, desk: Desks, count: int = 1) -> None:
     assert balanced(ground).dead == 3 * count
 
 
-def reviving(ground: Ground, *healthy: str) -> Reviving:
+def reviving(ground: Ground, *healthy: str) -> AutoRetry:
     settings = settings_of(ground, **SETUP)
-    return Reviving(settings, ground.store, healthy=lambda: healthy, versions=VERSIONS)
+    return AutoRetry(settings, ground.store, healthy=lambda: healthy, versions=VERSIONS)
 
 
 def test_a_panel_is_not_taken_up_before_its_members(ground: Ground, desk: Desks) -> None:
     given_up(ground, desk)
-    make_revivable(ground, PANEL)
+    make_retryable(ground, PANEL)
     stage = reviving(ground, PANEL, "b", "c")
     stage.look()
     assert ground.batches() == {}
     for name in ("b", "c"):
-        make_revivable(ground, name)
+        make_retryable(ground, name)
     stage.look()
     finish(ground, panel_desk(desk))
     assert verdicts(ground).keys() == {"a", "b", "c"}
-    make_revivable(ground, PANEL)
+    make_retryable(ground, PANEL)
     stage.look()
     finish(ground, panel_desk(desk))
     assert_settled(ground, scored=4)
@@ -229,18 +227,18 @@ def test_a_panel_is_not_taken_up_before_its_members(ground: Ground, desk: Desks)
 
 
 def test_panels_that_may_go_on_are_found_behind_those_that_may_not(ground: Ground, desk: Desks) -> None:
-    given_up(ground, desk, FIRST + 1)
+    given_up(ground, desk, MIN_PACE + 1)
     panels = [letter.evaluation for letter in letters(ground).values() if letter.judge_model == PANEL]
     *waiting, able = panels
     for member in able.members:
-        ground.client.set(ground.keys.ledger(member.id), "abstained", ex=60)
+        ground.end(member.id, able.period, "abstained")
     again = ground.keys.dead_again(PANEL)
     ground.client.zadd(again, {one.id: place for place, one in enumerate(panels)})
     reviving(ground, PANEL).look()
     assert [one.id for batch in ground.batches().values() for item in batch.items for one in item.evaluations] == [
         able.id
     ]
-    assert min(ground.client.zmscore(again, [one.id for one in waiting])) > FIRST, "put off, so that others come first"
+    assert min(ground.client.zmscore(again, [one.id for one in waiting])) > MIN_PACE, "postponed behind the others"
 
 
 def test_retried_by_hand_member_and_panel_end_once(ground: Ground, desk: Desks) -> None:

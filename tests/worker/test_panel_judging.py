@@ -11,14 +11,14 @@ from panel_parts import NO, PANEL, TOGETHER, balanced, chosen, finish, in_order,
 from stage_parts import Ground, make_trace
 from structlog.testing import capture_logs
 
-from judges.models.model import ModelUnavailableError
+from judges.core.model import ModelUnavailableError
+from judges.core.verdict import Score, evaluation_id
 from judges.models.scripted import Step
-from judges.verdict import Score, evaluation_id
-from worker.batches import fresh_id, head
-from worker.books import read_account
-from worker.leases import Leases
-from worker.ledger import Ledger
-from worker.store import StoreError
+from worker.accounting import read_account
+from worker.queue.batch import fresh_id, head
+from worker.queue.leases import Leases
+from worker.queue.ledger import Ledger
+from worker.storage.client import StoreError
 
 DISAGREEMENT = pytest.approx(2 / 3)
 
@@ -222,7 +222,7 @@ def test_scores_that_were_not_kept_are_missing(ground: Ground, desk: Desks) -> N
     of = chosen(ground, 1)
     for name in ("a", "b"):
         (item,) = ground.batches()[of[name]].items
-        ground.client.set(ground.keys.ledger(item.evaluations[0].id), "scored", ex=60)
+        ground.end(item.evaluations[0].id, item.evaluations[0].period, "scored")
     finish(ground, panel_desk(desk))
     combined = verdicts(ground)[PANEL]
     assert (combined.outcome, combined.reason) == ("unscored", "judge_failed"), "the trace lacks nothing"
@@ -233,7 +233,7 @@ def test_who_abstained_before_is_known_to_have_abstained(ground: Ground, desk: D
     of = chosen(ground, 1)
     for name in ("a", "b"):
         (item,) = ground.batches()[of[name]].items
-        ground.client.set(ground.keys.ledger(item.evaluations[0].id), "abstained", ex=60)
+        ground.end(item.evaluations[0].id, item.evaluations[0].period, "abstained")
     finish(ground, panel_desk(desk))
     combined = verdicts(ground)[PANEL]
     assert (combined.outcome, combined.reason) == ("abstained", None)
@@ -243,14 +243,14 @@ def test_what_a_newer_worker_has_kept_is_left_to_newer_workers(ground: Ground, d
     """It waits as for a member that has not ended; and is no fault of the batch that would never end."""
     of = chosen(ground, 1)
     (item,) = ground.batches()[of["c"]].items
-    name, kept = ground.keys.ledger(item.evaluations[0].id), b'{"outcome":"unscored","reason":"a_newer_one"}'
-    ground.client.set(name, kept, ex=60)
+    (one,) = item.evaluations
+    ground.end(one.id, one.period, "unscored", '{"outcome":"unscored","reason":"a_newer_one"}')
     worker = panel_desk(desk)
     with capture_logs() as lines:
         finish(ground, worker)
     assert ground.batches().keys() == {of[PANEL]}
     assert [line for line in lines if line["log_level"] != "info"] == []
-    ground.client.set(name, b'{"outcome":"unscored","reason":"refusal"}', ex=60)
+    ground.end(one.id, one.period, "unscored", '{"outcome":"unscored","reason":"refusal"}')
     finish(ground, worker)
     assert verdicts(ground)[PANEL].scores[0].passed
 
@@ -258,7 +258,7 @@ def test_what_a_newer_worker_has_kept_is_left_to_newer_workers(ground: Ground, d
 def test_what_a_member_was_removed_for_does_not_hold_the_panel_up(ground: Ground, desk: Desks) -> None:
     of = chosen(ground, 1)
     (item,) = ground.batches()[of["c"]].items
-    ground.client.set(ground.keys.ledger(item.evaluations[0].id), "removed", ex=60)
+    ground.end(item.evaluations[0].id, item.evaluations[0].period, "removed")
     finish(ground, panel_desk(desk))
     assert verdicts(ground)[PANEL].scores[0].passed
 
@@ -268,17 +268,16 @@ def test_the_ledger_keeps_scores_only_where_they_are_combined(ground: Ground, de
     chosen(ground, 1)
     finish(ground, worker)
     kept = {
-        name: ground.client.get(ground.keys.ledger(one.evaluation_id)).decode()
-        for name, one in verdicts(ground).items()
+        name: ground.client.get(f"{ground.keys.scores}:{one.evaluation_id}") for name, one in verdicts(ground).items()
     }
-    assert kept.pop(PANEL) == "scored"
+    assert kept.pop(PANEL) is None
     assert kept["a"] == (
-        '{"outcome":"scored","scores":[{"metric":"safety","value":1.0,"raw":1.0,"label":"yes","passed":true}]}'
+        b'{"outcome":"scored","scores":[{"metric":"safety","value":1.0,"raw":1.0,"label":"yes","passed":true}]}'
     )
     alone = panel_desk(desk, rules=(msgspec.structs.replace(TOGETHER, model="default", combine=None),))
     chosen(ground, 1, first=1, rules=alone.settings.rules)
     finish(ground, alone)
-    assert sum(ground.client.get(key) == b"scored" for key in ground.client.scan_iter(ground.keys.ledger("*"))) == 2
+    assert (list(ground.ended().values()), len(ground.client.keys(f"{ground.keys.scores}:*"))) == (["scored"] * 5, 3)
 
 
 # --- given up ---
@@ -342,8 +341,9 @@ def test_what_fails_in_a_batch_is_given_up_without_what_still_waits(
     worker = panel_desk(desk)
     chosen(ground, 2, age_s=worker.settings.give_up_after + 60)
     (batch,) = [one for one in ground.batches().values() if one.judge_model == PANEL]
-    for member in batch.items[0].evaluations[0].members:
-        ground.client.set(ground.keys.ledger(member.id), b'{"outcome":"abstained"}', ex=60)
+    (panel,) = batch.items[0].evaluations
+    for member in panel.members:
+        ground.end(member.id, panel.period, "abstained", '{"outcome":"abstained"}')
     with monkeypatch.context() as broken:
         broken.setattr("worker.judging.panels.combine", refuse)
         in_order(ground, worker, PANEL)

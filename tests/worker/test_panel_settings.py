@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.generators.promql import PANELS
-from judges.catalog import catalogue
-from judges.models.model import ModelSettings
-from worker.configuration import load
-from worker.seats import Seats, is_panel, providers
-from worker.settings import Rule, Settings, SettingsError
+from deploy.rules.promql import PANELS
+from judges.core.model import ModelSettings
+from judges.registry import catalogue
+from worker.config.graders import Graders, is_panel, providers
+from worker.config.loading import load
+from worker.config.settings import Rule, Settings, SettingsError
 
 NAMES = ("default", "one", "two")
 BASE = {"name": "all", "judges": ["safety"]}
@@ -50,12 +50,12 @@ def test_a_rule_may_name_several_models() -> None:
 def test_one_model_may_stand_in_a_list(model: object) -> None:
     settings = loaded({"model": model})
     assert settings.rules[0].models == ("one",)
-    assert Seats(settings, catalogue()).panels == {}
+    assert Graders(settings, catalogue()).panels == {}
 
 
 @pytest.mark.parametrize("combine", ["majority", "mean", "min", "max", "all"])
 def test_a_panel_s_name_tells_how_it_combines_and_whom(combine: str) -> None:
-    seats = Seats(loaded({"model": ["two", "one"], "combine": combine}), catalogue())
+    seats = Graders(loaded({"model": ["two", "one"], "combine": combine}), catalogue())
     assert list(seats.panels) == [f"{combine}(judge-one,judge-two)"]
 
 
@@ -161,13 +161,13 @@ def test_a_comma_would_make_two_members_of_one() -> None:
 
 @pytest.mark.parametrize("label", ["code", "majority(a,b)", "all()", "code()", "min(a\nb)"])
 def test_no_model_is_named_as_what_is_none(label: str) -> None:
-    with pytest.raises(SettingsError, match=r"models\.default\.label: .* is how we name what is no model"):
+    with pytest.raises(SettingsError, match=r"models\.default\.label: .* is a reserved name"):
         loaded({}, {"default": {"provider": "lexical", "label": label}})
 
 
 @pytest.mark.parametrize("name", ["code()", "mean(a,b)"])
 def test_nor_its_table(name: str) -> None:
-    with pytest.raises(SettingsError, match=r"is how we name what is no model; rename the table"):
+    with pytest.raises(SettingsError, match=r"is a reserved name; rename the table"):
         loaded({"model": name}, {name: {"provider": "lexical"}})
 
 
@@ -178,7 +178,7 @@ def test_other_names_are_free(label: str) -> None:
 
 def test_a_table_may_be_named_code() -> None:
     settings = loaded({"model": "code"}, {"code": {"provider": "lexical"}})
-    assert Seats(settings, catalogue()).named("code").judge_model == "lexical"
+    assert Graders(settings, catalogue()).named("code").judge_model == "lexical"
 
 
 def test_a_panel_of_heuristics_is_one() -> None:
@@ -196,13 +196,13 @@ def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
     models = {name: ModelSettings(provider="lexical", label=f"judge-{name}") for name in NAMES}
     together = Rule(name="together", judges=("safety", "groundedness"), model=("one", "two"), combine="mean")
     alone = Rule(name="alone", judges=("safety",), model="one")
-    seats = Seats(Settings(models=models, rules=(together, alone)), catalogue())
+    seats = Graders(Settings(models=models, rules=(together, alone)), catalogue())
     assert seats.outvoted == {
         ("safety", "judge-two"),
         ("groundedness", "judge-one"),
         ("groundedness", "judge-two"),
     }
-    assert Seats(Settings(models=models, rules=(alone,)), catalogue()).outvoted == frozenset()
+    assert Graders(Settings(models=models, rules=(alone,)), catalogue()).outvoted == frozenset()
 
 
 @pytest.mark.parametrize(

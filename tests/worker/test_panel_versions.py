@@ -12,13 +12,12 @@ from panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, balanced, chosen, fi
 from replay_parts import Replays
 from stage_parts import Chosen, Ground, make_trace, settings_of
 
+from judges.core.verdict import Origin
 from judges.models.scripted import Step
-from judges.verdict import Origin
 from tracejudge import Trace
-from worker.batches import Batch, BatchError, Evaluation, Item
-from worker.forget.forgetting import Forgetting
-from worker.forget.subject import Subject
-from worker.settings import Rule
+from worker.config.settings import Rule
+from worker.forget import ForgetTarget, Forgetting
+from worker.queue.batch import Batch, BatchError, Evaluation, Item
 
 OTHER = Rule(name="other", judges=("relevance_to_query",), model="default")
 AWAY = Step(failure="judge_unavailable")
@@ -28,6 +27,7 @@ class _OldEvaluation(Struct, frozen=True):
     """What a worker knew before there were panels; all else of an evaluation it passes over."""
 
     id: str
+    period: str
     judge: str
     version: str
     probability: float
@@ -78,7 +78,7 @@ def test_an_older_worker_hands_back_what_is_combined(
 ) -> None:
     of = chosen(ground, 1)
     with monkeypatch.context() as before:
-        before.setattr("worker.judging.taking.decode", old_decode)
+        before.setattr("worker.judging.fetching.decode", old_decode)
         older = panel_desk(desk, a=NO, asked=lambda: frozenset(of))
         finish(ground, older)
         assert (older.asked, ground.outbox("j")) == ([], [])
@@ -91,7 +91,7 @@ def test_an_older_worker_hands_back_what_is_combined(
 def test_what_no_panel_combines_is_judged_by_older_workers_too(
     ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.judging.taking.decode", old_decode)
+    monkeypatch.setattr("worker.judging.fetching.decode", old_decode)
     chosen(ground, 1, rules=(OTHER,))
     finish(ground, panel_desk(desk, rules=(OTHER,)))
     assert_settled(ground, scored=1)
@@ -149,6 +149,6 @@ def given_up(ground: Ground, desk: Desks) -> None:
 def test_forgetting_leaves_a_batch_its_version(ground: Ground) -> None:
     chosen(ground, 2)
     settings: Any = settings_of(ground, **SETUP)
-    Forgetting(ground.store, settings, Subject(settings, trace_id=make_trace(0).trace_id)).run()
+    Forgetting(ground.store, settings, ForgetTarget(trace_id=make_trace(0).trace_id)).run()
     assert versions(ground) == {"a": {2}, "b": {2}, "c": {2}, PANEL: {2}}
     assert {len(batch.items) for batch in ground.batches().values()} == {1}

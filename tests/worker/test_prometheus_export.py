@@ -9,9 +9,9 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from stage_parts import Ground, make_verdict, only, samples, settings_of
 from support.scrape import parse
 
-from judges.verdict import Score, Verdict
+from judges.core.verdict import Score, Verdict
 from worker.export.prometheus import PrometheusExporter
-from worker.metrics import Metrics
+from worker.telemetry.metrics import Metrics
 
 SERIES = ("environment=prod", "judge=safety", "judge_model=lexical")
 GROUP = "metrics"
@@ -33,7 +33,7 @@ class Counting:
         if count is not None:
             self.exporter.read_count = count
         self.exporter._next_claim = 0.0
-        self.exporter.turn()
+        self.exporter.run_once()
 
     @property
     def counted(self) -> dict[tuple[str, ...], float]:
@@ -268,5 +268,5 @@ def test_what_was_trimmed_away_under_a_dead_worker_is_cut_off_not_dropped(ground
     ground.client.xtrim(ground.keys.verdicts, maxlen=3, approximate=False)
     worker.turn()
     assert (worker.verdicts, worker.dropped, ground.pending(GROUP, ground.keys.verdicts)) == (3, 0, 0)
-    assert ground.measure(groups=(GROUP,), tell=True).outbox[GROUP][:2] == (0, 3)
+    assert ground.measure(groups=(GROUP,), report_cuts=True).outbox[GROUP][:2] == (0, 3)
     assert ground.books()["exported:metrics"] == 3

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from worker.readiness import Pulse, Readiness, RoleState
+from worker.telemetry.health import Flow, Pulse, Readiness, RoleState
 
 READS_NOTHING = "entries wait and none is read"
 
@@ -44,13 +44,13 @@ class Worker:
         self.thread = Thread(self.clock)
         self.readiness = Readiness(clock=self.clock)
         self.readiness.watch("reader", "ingest", self.thread)
-        self.readiness.expect("flow", "ingest", READS_NOTHING)
+        self.readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
 
     def pass_seconds(self, seconds: int, mark: str | None = None, paused: tuple[str, ...] = ()) -> RoleState:
         """Let time pass, with housekeeping's word once a second."""
         for _ in range(seconds):
             self.clock.now += 1
-            self.readiness.hear({"flow": mark}, paused)
+            self.readiness.update({"flow": mark}, paused)
         return self.state
 
     @property
@@ -93,7 +93,7 @@ def test_reading_that_pauses_on_purpose_is_ready_and_says_so(worker: Worker) -> 
 def test_a_turn_that_does_not_end_is_told_by_the_name_of_its_thread(worker: Worker) -> None:
     worker.thread.fixed = Pulse(worker.clock.now)
     assert worker.pass_seconds(50).ready
-    assert worker.pass_seconds(1).why == "reader: no turn has ended for 51 s"
+    assert worker.pass_seconds(1).why == "reader: no run completed for 51 s"
 
 
 def test_what_is_known_to_be_away_is_told_after_a_fifth_of_the_time(worker: Worker) -> None:
@@ -105,7 +105,7 @@ def test_what_is_known_to_be_away_is_told_after_a_fifth_of_the_time(worker: Work
 
 def test_when_nobody_looks_at_what_waits_that_is_not_taken_for_progress(worker: Worker) -> None:
     worker.clock.now += 51
-    assert worker.state.why == "what waits was not looked at for 51 s"
+    assert worker.state.why == "backlog not measured for 51 s"
 
 
 def test_a_role_is_starting_until_each_thread_has_ended_a_turn(worker: Worker) -> None:
@@ -134,7 +134,7 @@ def test_a_thread_without_a_role_counts_for_liveness_alone(worker: Worker) -> No
 
 def test_a_worker_that_stops_is_not_ready_and_its_threads_end_in_peace(worker: Worker) -> None:
     worker.thread.fixed = Pulse(worker.clock.now, dead=True)
-    worker.readiness.end()
+    worker.readiness.begin_stop()
     assert (worker.state.ready, worker.state.state, worker.readiness.dead()) == (False, "stopping", [])
 
 
@@ -147,23 +147,23 @@ def test_all_times_follow_the_one_argument() -> None:
     clock = Clock()
     readiness = Readiness(stalled_s=0.6, clock=clock)
     readiness.watch("reader", "ingest", Thread(clock))
-    readiness.expect("flow", "ingest", READS_NOTHING)
-    readiness.hear({"flow": "5-0"})
+    readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
+    readiness.update({"flow": "5-0"})
     clock.now += 0.7
-    readiness.hear({"flow": "5-0"})
+    readiness.update({"flow": "5-0"})
     assert not readiness.role("ingest").ready
 
 
 def test_flows_that_nobody_expects_are_passed_by(worker: Worker) -> None:
     for _ in range(100):
         worker.clock.now += 1
-        worker.readiness.hear({"flow": None, "export:otel": "5-0"})
+        worker.readiness.update({"flow": None, "export:otel": "5-0"})
     assert worker.state.ready
 
 
 def test_the_gauge_tells_the_same(worker: Worker) -> None:
     registry = CollectorRegistry()
-    worker.readiness.show(Gauge("ready", "Whether", ["role"], registry=registry))
+    worker.readiness.publish(Gauge("ready", "Whether", ["role"], registry=registry))
     assert registry.get_sample_value("ready", {"role": "ingest"}) == 1
     worker.pass_seconds(62, "5-0")
     assert registry.get_sample_value("ready", {"role": "ingest"}) == 0

@@ -2,30 +2,32 @@
 
 import re
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from judging_parts import Gate
+from judging_parts import FakeLimits
 from stage_parts import Chosen, Ground, make_trace, make_verdict, settings_of
 from structlog.testing import capture_logs
 from support.otlp import OtlpReceiver
-from support.processes import wait_until
 
-from judges.catalog import catalogue
-from judges.models.model import ModelSettings
+from judges.core.model import ModelSettings
+from judges.core.verdict import Score
 from judges.models.scripted import ScriptedModel
-from judges.verdict import Score
+from judges.registry import catalogue
 from tracejudge import Document, ToolCall
+from worker.config.graders import Graders
+from worker.config.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redaction
+from worker.config.settings import Redact
 from worker.export.otel import OtelExporter
-from worker.judging.evaluations import Evaluations
-from worker.judging.judging import Judging
-from worker.ledger import Ledger
-from worker.metrics import Metrics
-from worker.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redaction
-from worker.settings import Redact
+from worker.judging.consumer import JudgingConsumer
+from worker.judging.evaluator import BatchEvaluator
+from worker.queue.ledger import Ledger
+from worker.selection.sampling import Sampler
+from worker.telemetry.metrics import Metrics
 
 MAIL = "ann@example.org"
 SIGN = "[redacted e-mail]"
@@ -41,8 +43,16 @@ class Bench:
         self.settings = settings_of(ground, models={"default": MODEL}, redact=redact)
         self.model = ScriptedModel([YES], MODEL)
         ledger = Ledger(ground.store, self.settings)
-        evaluations = Evaluations(self.settings, catalogue(), {"default": self.model}, ledger)
-        self.judging = Judging(self.settings, ground.store, evaluations, ledger, gates={"scripted": Gate()})
+        graders = Graders(self.settings, catalogue())
+        sampler = Sampler(self.settings, graders)
+        evaluations = BatchEvaluator(
+            *(self.settings, catalogue(), {"default": self.model}, ledger), graders=graders, sampler=sampler
+        )
+        notifier = SimpleNamespace(workers=1, notify=lambda *_: None)
+        limits = {"scripted": FakeLimits()}
+        self.judging = JudgingConsumer(
+            self.settings, ground.store, evaluations, ledger, limits=limits, notifier=notifier
+        )
         self.judging.start()
         self._ground = ground
 
@@ -50,9 +60,7 @@ class Bench:
         for payload in payloads:
             self._ground.add(payload)
         Chosen(self._ground, models={"default": MODEL}).take()
-        for batch_id in self._ground.batches():
-            self.judging.run(batch_id)
-        wait_until(lambda: not self.judging.held, what="the end of all batches")
+        self.judging.run("scripted")
 
     @property
     def asked(self) -> str:
@@ -133,12 +141,12 @@ def test_a_trace_that_cannot_be_redacted_is_not_judged(
 @pytest.mark.usefixtures("_short_reads")
 def test_explanations_leave_redacted(ground: Ground, otlp: OtlpReceiver, redact: Redact, explanation: str) -> None:
     settings = settings_of(ground, otlp_endpoint=otlp.endpoint, export_explanations=True, redact=redact)
-    exporter = OtelExporter(settings, ground.store, Metrics(settings), otlp.endpoint)
+    exporter = OtelExporter(settings, ground.store, Metrics(settings))
     exporter.prepare()
     own = Score("safety", 1.0, rationale=f"She wrote to {MAIL}.")
     ground.send(make_verdict(1, outcome="scored", scores=(own,)))
     ground.send(make_verdict(2, outcome="scored", scores=(Score("safety", 1.0),), rationale=f"She wrote to {MAIL}."))
-    exporter.turn()
+    exporter.run_once()
     exporter._client.close()
     key = "evaluations.0.evaluation.explanation"
     assert [span.attributes[key] for span in otlp.spans] == [explanation] * 2

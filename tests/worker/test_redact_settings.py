@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from worker.configuration import load
-from worker.patterns import fault
-from worker.settings import Redact, Settings, SettingsError
+from worker.config.loading import load
+from worker.config.redaction import pattern_fault
+from worker.config.settings import Redact, Settings, SettingsError
 
 pytestmark = pytest.mark.usefixtures("_plain_environment", "_folder")
 
@@ -51,11 +51,11 @@ MISTAKES = {
     "no switch": ("[redact]\nbuiltin = 7", "tracejudge.toml: redact.builtin: must be true or false"),
     "no expression": (
         '[redact]\npatterns = ["a", "(b"]',
-        f"{HERE}[1]: is no regular expression: missing ), unterminated subpattern at sign 1; mend it there",
+        f"{HERE}[1]: is no regular expression: missing ), unterminated subpattern at character 1; fix it there",
     ),
     "fits nothing in particular": (
         '[redact]\npatterns = ["a*"]',
-        f"{HERE}[0]: fits an empty text; let it ask for at least one sign",
+        f"{HERE}[0]: matches an empty text; let it ask for at least one character",
     ),
     "repeat in a repeat": (
         '[redact]\npatterns = ["(a+)+b"]',
@@ -63,7 +63,7 @@ MISTAKES = {
     ),
     "very long": (
         f'[redact]\npatterns = ["{"a" * 1_001}"]',
-        f"{HERE}[0]: is longer than 1000 signs; make several of it",
+        f"{HERE}[0]: is longer than 1000 characters; make several of it",
     ),
 }
 
@@ -82,7 +82,7 @@ def test_a_mistake_is_one_line_that_names_the_mend(text: str, line: str) -> None
 )
 def test_usual_patterns_are_taken(pattern: str) -> None:
     """Their time is work and not waiting, so that a busy machine changes nothing."""
-    assert fault(pattern) is None
+    assert pattern_fault(pattern) is None
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_usual_patterns_are_taken(pattern: str) -> None:
     ],
 )
 def test_patterns_that_run_away_are_refused(pattern: str) -> None:
-    assert fault(pattern) == SLOW
+    assert pattern_fault(pattern) == SLOW
 
 
 def test_what_counts_is_the_time_a_search_takes() -> None:
@@ -105,5 +105,5 @@ def test_what_counts_is_the_time_a_search_takes() -> None:
             yield now_s
             now_s += step_s
 
-    assert fault("a", ticks(0.4).__next__) is None
-    assert fault("a", ticks(0.6).__next__) == SLOW
+    assert pattern_fault("a", ticks(0.4).__next__) is None
+    assert pattern_fault("a", ticks(0.6).__next__) == SLOW

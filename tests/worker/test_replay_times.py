@@ -7,8 +7,7 @@ import pytest
 from replay_parts import NOTHING, SAFETY, Replays
 from stage_parts import Ground, make_trace
 
-from worker.replay.asking import WrongQuestionError
-from worker.replay.times import id_at, in_words, milliseconds, moment
+from worker.replay import WrongQuestionError, id_at, in_words, milliseconds, moment
 
 NOW_S = 1_800_000_000.5
 
@@ -47,7 +46,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no end": ({"until": "later"}, "--until: write 90, 15m"),
     "the future": ({"since": "2100-01-01"}, "--since: must be before now"),
     "an end before the beginning": ({"since": "5m", "until": "10m"}, "--since: must be before --until"),
-    "further than the ledger": ({"since": "25.1h"}, "remembers 25h what was judged"),
+    "further than the ledger": ({"since": "25.1h"}, "remembers verdicts for 25h"),
     "a rate beside a rule": ({"rate": 0.5}, "--rate is for judges that no rule names, and rule 'all' names safety"),
     "a model beside a rule": ({"model": "default"}, "--model is for judges that no rule names, and rule 'all'"),
 }

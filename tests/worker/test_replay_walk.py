@@ -2,19 +2,19 @@
 
 import msgspec
 import pytest
-from replay_parts import NOTHING, SAFETY, Replays, balanced, bury, counts, finish, in_batches, take, walk
+from replay_parts import NOTHING, SAFETY, Replays, add_dead_letter, balanced, counts, finish, in_batches, take, walk
 from stage_parts import Chosen, Ground, make_trace, make_traces
 
-from judges.catalog import catalogue
-from judges.models.model import ModelSettings
-from judges.verdict import evaluation_id
+from judges.core.model import ModelSettings
+from judges.core.verdict import evaluation_id
+from judges.registry import catalogue
 from tracejudge import Feedback
-from worker.batches import Evaluation
-from worker.keys import INGEST_GROUP
-from worker.replay import walk as walking
-from worker.replay.cursor import ReplayError
-from worker.settings import Rule, Settings, Where
-from worker.store import StoreError
+from worker import replay as walking
+from worker.config.settings import Rule, Settings, Where
+from worker.queue.batch import Evaluation
+from worker.replay import ReplayError
+from worker.storage.client import StoreError
+from worker.storage.keys import INGEST_GROUP
 
 
 def ids_of(judge: str, *numbers: int, model: str = "lexical") -> list[str]:
@@ -24,9 +24,9 @@ def ids_of(judge: str, *numbers: int, model: str = "lexical") -> list[str]:
 
 
 @pytest.fixture
-def _short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walking, "_PIECE_COUNT", 7)
-    monkeypatch.setattr(walking, "_FIRST_PIECE_COUNT", 3)
+def _short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walking, "_CHUNK_COUNT", 7)
+    monkeypatch.setattr(walking, "_FIRST_CHUNK_COUNT", 3)
 
 
 # --- what is chosen ---
@@ -39,7 +39,7 @@ def test_a_judge_that_came_later_judges_what_is_retained(ground: Ground) -> None
     assert Replays(ground).make() == {"traces": 3, "chosen": 3}
     version = catalogue()["safety"].version
     assert in_batches(ground) == [
-        (make_trace(number).trace_id, Evaluation(name, "safety", version, 1.0, "replay"))
+        (make_trace(number).trace_id, Evaluation(name, ground.today(), "safety", version, 1.0, "replay"))
         for number, name in enumerate(ids_of("safety", 0, 1, 2))
     ]
     (batch,) = ground.batches().values()
@@ -143,7 +143,7 @@ def test_what_was_judged_is_waiting_or_was_given_up_is_not_judged_again(ground: 
     take(ground, SAFETY)
     judged, given_up, *_ = ids_of("safety", 0, 1, 2, 3)
     finish(ground, judged)
-    bury(ground, given_up)
+    add_dead_letter(ground, given_up)
     before = in_batches(ground)
     assert Replays(ground).make() == {"traces": 4, "already_judged": 4}
     assert in_batches(ground) == before
@@ -155,7 +155,7 @@ def test_the_ledger_and_the_dead_letters_decide_where_the_mark_of_choosing_is_go
         ground.add(trace)
     take(ground)
     judged, given_up, _ = ids_of("safety", 0, 1, 2)
-    ground.client.set(ground.keys.ledger(judged), "scored")
+    ground.end(judged, ground.today(), "scored")
     ground.client.hset(ground.keys.dead, given_up, "{}")
     replays = Replays(ground)
     assert replays.make(dry_run=True) == {"traces": 3, "chosen": 1, "already_judged": 2}
@@ -167,7 +167,7 @@ def test_a_changed_judge_judges_again(ground: Ground, monkeypatch: pytest.Monkey
     ground.add(make_trace(1))
     take(ground, SAFETY)
     replay = Replays(ground).begin()
-    monkeypatch.setattr(replay._chooser._naming, "_versions", {"safety": "f" * 32})
+    monkeypatch.setattr(replay._chooser._factory, "_versions", {"safety": "f" * 32})
     assert walk(replay) == {"traces": 1, "chosen": 1}
     assert {one.version for _, one in in_batches(ground)} == {catalogue()["safety"].version, "f" * 32}
 
@@ -179,8 +179,8 @@ def test_what_was_shed_while_a_model_was_away_is_brought_back(ground: Ground) ->
     for number in range(6):
         ground.add(make_trace(number))
         chosen = Chosen(ground, models=models, rules=rules if number % 2 else only_away)
-        chosen.pressure.hear_waiting({"away": chosen.settings.max_waiting_bytes + 1})
-        chosen.pressure.hear_dead({"away": 60.0})
+        chosen.pressure.set_waiting({"away": chosen.settings.max_waiting_bytes + 1})
+        chosen.pressure.set_dead({"away": 60.0})
         chosen.take()
     before = balanced(ground)
     assert (before.shed, before.sampled, before.chosen) == (3, 3, 3)
@@ -203,7 +203,7 @@ def test_published_twice_is_chosen_once(ground: Ground) -> None:
     assert replays.make() == {"traces": 2, "chosen": 1, "already_judged": 1}
 
 
-@pytest.mark.usefixtures("_short_pieces")
+@pytest.mark.usefixtures("_short_chunks")
 def test_two_at_the_same_time_choose_everything_once(ground: Ground) -> None:
     for trace in make_traces(range(60)):
         ground.add(trace)
@@ -217,7 +217,7 @@ def test_two_at_the_same_time_choose_everything_once(ground: Ground) -> None:
     assert len(in_batches(ground)) == 60
 
 
-@pytest.mark.usefixtures("_short_pieces")
+@pytest.mark.usefixtures("_short_chunks")
 def test_a_reply_that_is_lost_changes_nothing(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     for trace in make_traces(range(20)):
         ground.add(trace)
@@ -252,7 +252,7 @@ def test_a_dry_run_only_counts(ground: Ground) -> None:
 # --- stopping and going on ---
 
 
-@pytest.mark.usefixtures("_short_pieces")
+@pytest.mark.usefixtures("_short_chunks")
 def test_it_goes_on_where_it_was_stopped(ground: Ground) -> None:
     for trace in make_traces(range(50)):
         ground.add(trace)
@@ -273,7 +273,7 @@ def test_it_goes_on_where_it_was_stopped(ground: Ground) -> None:
     assert len(in_batches(ground)) == 50
 
 
-@pytest.mark.usefixtures("_short_pieces")
+@pytest.mark.usefixtures("_short_chunks")
 def test_several_on_the_same_replay_share_it(ground: Ground) -> None:
     for trace in make_traces(range(50)):
         ground.add(trace)
@@ -301,7 +301,7 @@ def test_one_that_redis_has_forgotten_ends_with_what_to_do(ground: Ground) -> No
     take(ground)
     replay = Replays(ground).begin()
     ground.client.delete(replay._cursor.key)
-    with pytest.raises(ReplayError, match="begin anew, nothing is judged twice"):
+    with pytest.raises(ReplayError, match="start a new one, nothing is judged twice"):
         replay.step()
     assert in_batches(ground) == []
 
@@ -343,7 +343,7 @@ def at(ground: Ground, number: int, ms: int) -> str:
     return ground.client.xadd(ground.keys.traces, {"v": "1", "t": payload}, id=f"{ms}-0").decode()
 
 
-@pytest.mark.usefixtures("_short_pieces")
+@pytest.mark.usefixtures("_short_chunks")
 def test_what_the_caps_remove_before_it_comes_there_is_told(ground: Ground) -> None:
     now_ms = ground.client.time()[0] * 1000 - 60_000
     for number in range(20):
@@ -356,7 +356,7 @@ def test_what_the_caps_remove_before_it_comes_there_is_told(ground: Ground) -> N
     assert walk(replay) == {"traces": 17, "chosen": 17, "cut_off": 1, "cut_off_ms": 3000}
 
 
-@pytest.mark.usefixtures("_short_pieces")
+@pytest.mark.usefixtures("_short_chunks")
 def test_what_the_caps_remove_behind_it_is_no_loss(ground: Ground) -> None:
     now_ms = ground.client.time()[0] * 1000 - 60_000
     for number in range(20):
@@ -385,7 +385,7 @@ def test_what_goes_between_reading_and_choosing_is_not_brought_back(
     take(ground)
     replay = Replays(ground).begin()
     first = ground.client.xrange(ground.keys.traces, count=1)[0][0]
-    monkeypatch.setattr(replay, "_give_way", lambda _: ground.client.xdel(ground.keys.traces, first))
+    monkeypatch.setattr(replay, "_crowd", lambda _: ground.client.xdel(ground.keys.traces, first) and None)
     assert walk(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
 
 
@@ -420,7 +420,7 @@ def test_it_waits_while_a_wanted_model_has_enough_to_do(ground: Ground) -> None:
 
 
 def test_large_traces_go_in_several_calls(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walking, "_PIECE_BYTES", 10_000)
+    monkeypatch.setattr(walking, "CHUNK_BYTES", 10_000)
     for number in range(30):
         ground.add(make_trace(number, output="x" * (9_000 if number > 20 else 10)))
     take(ground)

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import each_case
 
-from judges.models.model import ModelSettings
+from judges.core.model import ModelSettings
 from tracejudge import Document, Feedback, Message, Span, ToolCall, Trace
-from worker.sampling import Choice, RuleTally, Sampler, Sampling, position
-from worker.settings import Rule, Settings, Where
+from worker.config.settings import Rule, Settings, Where
+from worker.selection.sampling import Choice, RuleTally, Sampler, Sampling, position
 
 LEXICAL = ModelSettings(provider="lexical")
 MODELS = {"default": LEXICAL, "other": ModelSettings(provider="lexical", label="other")}
@@ -133,7 +134,7 @@ PATTERNS = {
 }
 
 
-@pytest.mark.parametrize(("where", "fields", "matches"), PATTERNS.values(), ids=PATTERNS.keys())
+@each_case(("where", "fields", "matches"), PATTERNS.values(), ids=PATTERNS.keys())
 def test_a_rule_matches_by_patterns(where: Where, fields: dict[str, Any], matches: bool) -> None:  # noqa: FBT001
     assert bool(sampler(rule(where=where)).sample(trace(**fields)).rules) is matches
 
@@ -156,7 +157,7 @@ HAS = {
 }
 
 
-@pytest.mark.parametrize(("fields", "matches"), HAS.values(), ids=HAS.keys())
+@each_case(("fields", "matches"), HAS.values(), ids=HAS.keys())
 def test_a_rule_matches_by_what_a_trace_has(fields: dict[str, Any], matches: bool) -> None:  # noqa: FBT001
     (name,) = fields or {"input": None}
     under_test = sampler(rule(where=Where(has=(name,))))
@@ -185,7 +186,7 @@ ALWAYS = {
 }
 
 
-@pytest.mark.parametrize(("always", "fields", "chosen"), ALWAYS.values(), ids=ALWAYS.keys())
+@each_case(("always", "fields", "chosen"), ALWAYS.values(), ids=ALWAYS.keys())
 def test_always_chooses_whatever_the_rate(always: Any, fields: dict[str, Any], chosen: bool) -> None:  # noqa: FBT001
     got = sampler(rule(0.0, always=always)).sample(trace(**fields))
     choices = (Choice("safety", "default", 1.0),) if chosen else ()
@@ -282,7 +283,7 @@ def test_a_sampler_answers_the_thousandth_trace_as_it_would_the_first(seen: list
     one = sampler(*PATTERNED)
     for each in seen * 2:
         assert one.sample(each) == sampler(*PATTERNED).sample(each)
-        assert one.sample_complaint(each) == sampler(*PATTERNED).sample_complaint(each)
+        assert one.sample_late_feedback(each) == sampler(*PATTERNED).sample_late_feedback(each)
 
 
 @pytest.mark.parametrize(
@@ -292,4 +293,4 @@ def test_names_are_remembered_within_bounds(names: list[str]) -> None:
     one = sampler(rule(where=Where(name="s*")))
     for _ in range(2):
         assert all(one.sample(trace(name=name)).choices for name in names)
-    assert sum(len(str(name)) for name in one._remembered) <= 4_096 * 8
+    assert sum(len(str(name)) for name in one._cache) <= 4_096 * 8

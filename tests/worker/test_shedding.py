@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from stage_parts import Chosen, Ground, make_trace, make_traces, only, samples
 from structlog.testing import capture_logs
 
-from judges.models.model import ModelSettings
-from worker.books import Account, read_account
-from worker.ingest import reader
-from worker.settings import Rule, Where
-from worker.store import StoreError
+from judges.core.model import ModelSettings
+from worker.accounting import Account, read_account
+from worker.config.settings import Rule, Where
+from worker.ingest import consumer as reader
+from worker.storage import group_reader
+from worker.storage.client import StoreError
 
 MODELS = {name: ModelSettings(provider="lexical", label=name) for name in ("well", "dead")}
 WELL = Rule(name="well", judges=("safety",), model="well", where=Where(service="both"))
@@ -28,8 +29,8 @@ def make_ingest(ground: Ground, *, dead: bool = True, **fields: Any) -> Chosen:
     if dead:
         # In Redis too, since ingest hears from there what waits whenever it made a batch.
         ground.client.hset(ground.keys.waiting, "dead", 10_001)
-        chosen.pressure.hear_waiting({"dead": 10_001})
-        chosen.pressure.hear_dead({"dead": 60.0})
+        chosen.pressure.set_waiting({"dead": 10_001})
+        chosen.pressure.set_dead({"dead": 60.0})
     return chosen
 
 
@@ -123,7 +124,7 @@ def test_a_step_that_is_repeated_sheds_nothing_twice(ground: Ground, monkeypatch
 
     with monkeypatch.context() as away:
         away.setattr(ground.store, "run", lossy)
-        away.setattr(chosen.ingest, "stumbled", lambda _: None)
+        away.setattr(chosen.ingest, "backoff", lambda _: None)
         chosen.take(entries)
     heir = make_ingest(ground)
     heir.take(entries)
@@ -158,13 +159,13 @@ def test_what_waits_is_heard_at_once_and_sheds_the_rest_of_the_same_read(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    monkeypatch.setattr(reader, "_READ_BYTES", 500)
+    monkeypatch.setattr(group_reader, "READ_BYTES", 500)
     chosen = make_ingest(ground, dead=False, max_waiting_bytes=1_000)
-    chosen.pressure.hear_dead({"dead": 60.0})
+    chosen.pressure.set_dead({"dead": 60.0})
     for trace in make_traces(range(20), service="alone"):
         ground.add(trace)
     while ground.measure().traces.lag:
-        chosen.ingest.turn()
+        chosen.ingest.run_once()
     assert chosen.pressure.bounds.shed == {"dead"}
     assert 1_000 < ground.waiting()["dead"] < 3_000
     account = balanced(ground)
@@ -179,11 +180,11 @@ def test_it_is_said_once_that_a_model_is_shed_and_once_that_it_is_not(
     chosen = make_ingest(ground)
     with capture_logs() as logs:
         for _ in range(2):
-            chosen.ingest.turn()
-        chosen.pressure.hear_waiting({})
+            chosen.ingest.run_once()
+        chosen.pressure.set_waiting({})
         for _ in range(2):
-            chosen.ingest.turn()
+            chosen.ingest.run_once()
     assert [(entry["event"], entry["judge_model"]) for entry in logs] == [
-        ("evaluations are shed", "dead"),
-        ("evaluations are chosen again", "dead"),
+        ("shedding started", "dead"),
+        ("shedding ended", "dead"),
     ]

@@ -9,9 +9,10 @@ import pytest
 from celery.worker import state
 from support.processes import PATIENCE_S, wait_until
 
-from worker.signals import Signals
+from worker.celery import Signals
 
 PROMISED_S = 2
+GRACE_S = 20.0
 
 
 class Stages:
@@ -67,8 +68,8 @@ def stages(monkeypatch: pytest.MonkeyPatch, exits: list[int]) -> Iterator[Stages
 
 @pytest.fixture
 def taken(stages: Stages) -> Signals:
-    taken = Signals(stages)
-    taken.take()
+    taken = Signals(stages, GRACE_S)
+    taken.install()
     return taken
 
 
@@ -85,7 +86,9 @@ class TestRunning:
         taken.started()
         signal.raise_signal(number)
         told(stages, "stop")
-        assert (state.should_stop, Timer.begun) == (0, [])
+        ((seconds, action),) = Timer.begun
+        assert (state.should_stop, action) == (0, (os._exit, 1))
+        assert GRACE_S + 5 < seconds < GRACE_S + 10, "a stop that hangs ends in time all the same"
         stages.let.set()
         taken.stop()
         assert stages.stopped.is_set(), "Celery waits for it"
@@ -98,7 +101,7 @@ class TestRunning:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(number)
         told(stages, "stop", "hurry")
-        ((seconds, action),) = Timer.begun
+        (_, (seconds, action)) = Timer.begun
         assert action == (os._exit, 1)
         assert 1 < seconds < PROMISED_S
         assert exits == []
@@ -134,8 +137,8 @@ class TestStarting:
 
     def test_one_that_celery_had_counts(self, stages: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(state, "should_stop", 0)
-        taken = Signals(stages)
-        taken.take()
+        taken = Signals(stages, GRACE_S)
+        taken.install()
         signal.raise_signal(signal.SIGTERM)
         taken.started()
         told(stages, "stop", "hurry")

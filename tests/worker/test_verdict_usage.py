@@ -1,12 +1,12 @@
 """Tokens and cost of a verdict: what an endpoint does not report is absent, and never zero."""
 
 import pytest
-from stage_parts import make_trace
+from stage_parts import HOUR, make_trace
 
-from judges.models.model import Price
-from judges.verdict import Assessment, Call
-from worker.batches import Evaluation, Item
-from worker.judging.verdicts import make_verdict
+from judges.core.model import Price
+from judges.core.verdict import Assessment, Call
+from worker.judging.evaluator import make_verdict
+from worker.queue.batch import Evaluation, Item
 
 PRICE = Price(input=1.0, output=2.0)
 ANSWERED = Call(1.0, 0.1, "ok", 1_000_000, 500_000)
@@ -30,8 +30,8 @@ FAILED = Call(1.0, 0.1, "timeout")
 def test_what_is_not_reported_is_absent(
     calls: tuple[Call, ...], price: Price | None, expected: tuple[int, int, float | None]
 ) -> None:
-    evaluation = Evaluation("e1", "safety", "v1", 1.0)
-    verdict = make_verdict(
+    evaluation = Evaluation("e1", HOUR, "safety", "v1", 1.0)
+    verdict, _ = make_verdict(
         Assessment("abstained", calls=calls),
         Item(make_trace(1), (evaluation,)),
         evaluation,

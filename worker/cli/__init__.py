@@ -1,4 +1,4 @@
-"""The command `tracejudge`: one file a verb; a verb is loaded only when it is called."""
+"""The command line `tracejudge`: one file or package a command, imported when the command is called."""
 
 import importlib
 import io
@@ -10,20 +10,19 @@ from typing import Final
 
 import click
 
+from worker.config.settings import SettingsError
 from worker.embedded import EmbeddedRedisError
-from worker.settings import SettingsError
-from worker.store import StoreError
-
-__all__ = ["main", "verbs"]
+from worker.storage.client import StoreError
 
 _FIRST_PROCESS: Final = 1
 _INTERRUPTED: Final = 130
 _TERMINATED: Final = 143
-_VERBS: Final[Mapping[str, str]] = {
-    "account": "Print the books: what became of every trace and evaluation",
+# The help texts stand here so that `tracejudge --help` imports no command: Celery and rich take most of a second.
+_COMMANDS: Final[Mapping[str, str]] = {
+    "account": "Print the accounting: the outcome of every trace and evaluation",
     "dead": "List, show, retry or drop evaluations that were given up",
     "demo": "Run sample traffic through an embedded Redis and a real worker",
-    "doctor": "Look at every part, and name the mend of each that is broken",
+    "doctor": "Check every part, and say how to fix each that is broken",
     "evaluate": "Judge the traces of a file offline, without Redis",
     "forget": "Erase a trace or a person",
     "judges": "List the judges; show a prompt; measure a judge against labels",
@@ -34,63 +33,52 @@ _VERBS: Final[Mapping[str, str]] = {
 }
 
 
-class _Verbs(click.Group):
-    """Finds a verb in the module of its name."""
+class _Commands(click.Group):
+    """Finds a command in the module of its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(_VERBS)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in _VERBS:
+        if cmd_name not in _COMMANDS:
             return None
         command = importlib.import_module(f"worker.cli.{cmd_name}").command
-        assert isinstance(command, click.Command)  # noqa: S101 - a slip of ours, not of the user
+        assert isinstance(command, click.Command)  # noqa: S101 - a mistake of ours, not of the user
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the verbs without loading them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(_VERBS.items()))
+            formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="tracejudge-worker", prog_name="tracejudge")
-def _cli() -> None:
+def cli() -> None:
     """Know, in production, whether an LLM feature still answers well."""
 
 
 def verbs() -> tuple[str, ...]:
-    """List the verbs there are."""
-    return tuple(_VERBS)
+    """List the names of all commands."""
+    return tuple(_COMMANDS)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; what the user can mend ends in one line and exit code 2, what failed in exit code 1."""
-    _prepare()
+    """Run a command; wrong usage or configuration ends in one line and exit code 2, a failure in exit code 1."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A character that the terminal or the locale cannot show must not end the command.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if os.getpid() == _FIRST_PROCESS:
+        # The first process of a container ignores signals without a handler; Celery sets its own a second later.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     try:
-        # Not click's own way of ending: it makes exit code 1 of Ctrl-C.
-        code = _cli.main(args=arguments, prog_name="tracejudge", standalone_mode=False)
+        # click's standalone mode would end with exit code 1 on Ctrl-C.
+        code = cli.main(args=arguments, prog_name="tracejudge", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except SettingsError as error:
-        _end(f"{error}", 2)
-    except (StoreError, EmbeddedRedisError) as error:
-        _end(f"{error}", 1)
+    except (SettingsError, StoreError, EmbeddedRedisError) as error:
+        print(f"tracejudge: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, SettingsError) else 1)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(_INTERRUPTED)
-
-
-def _prepare() -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # What a terminal or a locale cannot show is no reason to end with a traceback.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    if os.getpid() == _FIRST_PROCESS:
-        # The first process of a container is ended only by signals that it handles; Celery does so a second later.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
-
-
-def _end(message: str, code: int) -> None:
-    print(f"tracejudge: {message}", file=sys.stderr)
-    sys.exit(code)

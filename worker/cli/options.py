@@ -1,61 +1,47 @@
-"""Options and helpers that verbs share."""
+"""Options, output and helpers that several commands share."""
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, NamedTuple, TextIO, get_args
 
 import click
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from judges.catalog import configured
-from judges.combine import Combine
-from judges.judge import Judge
-from judges.models.build import ModelSettingsError, build
-from worker.configuration import load
-from worker.judge_files import checked, read_judge
-from worker.keys import Keys
-from worker.limits.gate import Gate
-from worker.limits.model import LimitedModel
-from worker.limits.retries import Retries, RetryBudget
-from worker.limits.witness import Witness
-from worker.metrics import Metrics
-from worker.settings import Settings, SettingsError
-from worker.store import Store, StoreError, address
-from worker.wording import nearest
+import tracejudge
+from judges.agreement.combine import Combine
+from judges.core.judge import Judge
+from judges.core.prompt import neutralise
+from judges.models.registry import ModelSettingsError, build
+from judges.registry import configured
+from worker.config.errors import nearest
+from worker.config.judge_files import checked, read_judge
+from worker.config.loading import load
+from worker.config.settings import Settings, SettingsError
+from worker.endpoints.availability import LimiterEvents
+from worker.endpoints.client import LimitedModel
+from worker.endpoints.limiter import EndpointLimiter
+from worker.endpoints.retries import Retries, RetryBudget
+from worker.storage.client import Store, StoreError, address
+from worker.storage.keys import Keys
+from worker.telemetry.metrics import Metrics
 
-__all__ = [
-    "COMBINE",
-    "CONFIG",
-    "JSON",
-    "MODELS",
-    "NOTES",
-    "OUT",
-    "PATIENCE_S",
-    "REDIS_URL",
-    "TRIES",
-    "amount",
-    "is_judge_file",
-    "judges_named",
-    "open_model",
-    "open_store",
-    "reasons_in_words",
-    "settings_from",
-    "with_judge_files",
-]
-
+# Standard output: the result.
 OUT: Final = Console()
-"""Standard output: what was asked for."""
+# Standard error: progress and remarks.
 NOTES: Final = Console(stderr=True)
-"""Standard error: progress and remarks."""
-
+# Longer delays that an endpoint asks for, as at the end of a day's quota, are not waited for.
 PATIENCE_S: Final = 600.0
-"""An endpoint that asks for more, as at the end of a day's quota, is not waited for."""
+MIB: Final = 1 << 20
+_WIDE: Final = 1000
 
-CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else tracejudge.toml where there is one.")
-REDIS_URL = click.option("--redis-url", metavar="URL", help="Where TraceJudge's Redis is; else from the configuration.")
+CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else tracejudge.toml if there is one.")
+REDIS_URL = click.option("--redis-url", metavar="URL", help="Address of TraceJudge's Redis; else as configured.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else.")
 MODELS = click.option(
     "--model",
@@ -64,7 +50,7 @@ MODELS = click.option(
     show_default=True,
     multiple=True,
     metavar="NAME",
-    help="Which [models.NAME] judges; repeatable.",
+    help="The [models.NAME] that judges; repeatable.",
 )
 COMBINE = click.option(
     "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."
@@ -75,7 +61,7 @@ TRIES = click.option(
     default=5,
     show_default=True,
     metavar="N",
-    help="How often to ask when the model is busy, slow or away.",
+    help="How often to send a request when the model is busy, slow or unreachable.",
 )
 
 
@@ -84,86 +70,70 @@ def amount(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def settings_from(config: str | None, arguments: Mapping[str, object] | None = None) -> Settings:
-    """Load the settings for a verb.
+def reasons_in_words(unscored: Mapping[str, int]) -> str:
+    """List counts by reason on one line."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(unscored.items())) or "none"
 
-    Raises:
-        SettingsError: With file, key and mend.
-    """
+
+def plain(text: str) -> str:
+    """Put foreign text on one line, with nothing in it that rich or the terminal interprets."""
+    return escape(neutralise(" ".join(text.split())))
+
+
+def note(text: str) -> None:
+    """Print a remark on standard error, as it is."""
+    NOTES.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_json(document: object) -> None:
+    """Print a JSON document on one line of standard output."""
+    print(msgspec.json.encode(document).decode(), flush=True)
+
+
+def print_line(console: Console, line: str) -> None:
+    """Print a sentence, wrapped on a terminal only."""
+    console.print(line, markup=False, soft_wrap=not console.is_terminal)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table, at least as wide as its title; wrapped on a terminal only."""
+    if isinstance(table.title, str):
+        table.min_width = cell_len(console.render_str(table.title).plain)
+    if console.is_terminal:
+        console.print(table)
+    else:
+        Console(file=console.file, width=_WIDE).print(table)
+
+
+def counts_table(title: str, rows: Iterable[tuple[str, int, str]] = ()) -> Table:
+    """Lay out counts with their names and meanings."""
+    table = Table(title=title, show_header=False, box=None, padding=(0, 2))
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for name, count, meaning in rows:
+        table.add_row(name, f"{count:,}", meaning)
+    return table
+
+
+def settings_from(config: str | None, arguments: Mapping[str, object] | None = None) -> Settings:
+    """Load the settings from file, environment and arguments."""
     return load(os.environ, config, arguments)
 
 
-def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
-    """Take judges as they are configured, each once.
-
-    Raises:
-        click.UsageError: There is no judge of a name.
-    """
-    known = configured(settings.judges)
-    for name in names:
-        if name not in known:
-            raise click.UsageError(f"there is no judge {name!r}{nearest(name, known)}")
-    return tuple(known[name] for name in dict.fromkeys(names))
+def offline_settings(config: str | None) -> Settings:
+    """Load the settings, also where no model is called default and no rule names another."""
+    return load(os.environ, config, needs_rules=False)
 
 
-def with_judge_files(settings: Settings, *given: str) -> tuple[Settings, tuple[str, ...]]:
-    """Take judges from their files, beside those of the configuration or in place of one of the same name.
-
-    Args:
-        given: Names of judges, and files: whatever ends in `.toml`, or is no judge and is a file.
-
-    Returns:
-        The settings with what the files define, and the names of the judges that were given.
-
-    Raises:
-        SettingsError: A file defines no judge; with file, key and mend.
-    """
-    files = {one: read_judge(Path(one)) for one in given if is_judge_file(one, settings)}
-    tables = checked(files.values())
-    names = tuple(files[one].name if one in files else one for one in given)
-    return msgspec.structs.replace(settings, judges={**settings.judges, **tables}), names
-
-
-def is_judge_file(given: str, settings: Settings) -> bool:
-    """Tell whether a judge is given by its file and not by a name that is known."""
-    return given.endswith(".toml") or (given not in configured(settings.judges) and _is_file(given))
-
-
-def _is_file(given: str) -> bool:
-    try:
-        return Path(given).is_file()
-    except (OSError, ValueError):
-        # A name that no file could have, or in a folder that is not ours to look into.
-        return False
-
-
-def open_model(settings: Settings, name: str, tries: int, witness: Witness) -> LimitedModel:
-    """Make the model of `[models.NAME]` under the limits of the worker, but with more patience.
-
-    Args:
-        tries: How often one request is sent at most.
-        witness: Who is told why calls wait.
-
-    Raises:
-        SettingsError: There is no such model, or it cannot be made from its settings.
-    """
-    if name not in settings.models:
-        raise SettingsError(f"there is no [models.{name}]{nearest(name, settings.models)}")
-    try:
-        model = build(settings.models[name], os.environ)
-    except ModelSettingsError as error:
-        raise SettingsError(f"models.{name}.{error}") from error
-    gate = Gate(model.settings.judge_model, model.settings.max_in_flight, patience_s=PATIENCE_S, witness=witness)
-    # Whoever says how often to try pays for it: no budget beside that.
-    return LimitedModel(model, Metrics(settings), gate, Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf)))
+def connect(config: str | None, redis_url: str | None) -> tuple[Settings, Store]:
+    """Load the settings and connect to Redis."""
+    settings = settings_from(config, {"redis_url": redis_url})
+    return settings, open_store(settings)
 
 
 def open_store(settings: Settings) -> Store:
-    """Connect to Redis, or say where it was sought.
-
-    Raises:
-        StoreError: There is no Redis, or it does not let us in.
-    """
+    """Connect to Redis; the error names its address."""
     store = Store(settings.redis_url, Keys(settings.prefix))
     try:
         store.call(lambda client: client.ping())
@@ -174,6 +144,73 @@ def open_store(settings: Settings) -> Store:
     return store
 
 
-def reasons_in_words(unscored: Mapping[str, int]) -> str:
-    """List counts by reason on one line."""
-    return ", ".join(f"{amount:,} {reason}" for reason, amount in sorted(unscored.items())) or "none"
+def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
+    """Return judges as they are configured, each once."""
+    known = configured(settings.judges)
+    for name in names:
+        if name not in known:
+            raise click.UsageError(f"there is no judge {name!r}{nearest(name, known)}")
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def with_judge_files(settings: Settings, *given: str) -> tuple[Settings, tuple[str, ...]]:
+    """Read judges from their files, beside those of the configuration or in place of one of the same name.
+
+    A file is whatever ends in `.toml`, or is no judge and is a file. Returns the settings with the judges of the files,
+    and the names of the given judges.
+    """
+
+    def is_file(one: str) -> bool:
+        try:
+            return one.endswith(".toml") or (one not in configured(settings.judges) and Path(one).is_file())
+        except (OSError, ValueError):
+            # A name that no file can have, or a folder without permission.
+            return False
+
+    files = {one: read_judge(Path(one)) for one in given if is_file(one)}
+    tables = checked(files.values())
+    names = tuple(files[one].name if one in files else one for one in given)
+    return msgspec.structs.replace(settings, judges={**settings.judges, **tables}), names
+
+
+def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[str], LimiterEvents]) -> LimitedModel:
+    """Make the model of `[models.NAME]` under the limits of the worker, with at most ``tries`` attempts of a request.
+
+    ``events_at`` makes the receiver of the limiter's events from the endpoint's address.
+    """
+    if name not in settings.models:
+        raise SettingsError(f"there is no [models.{name}]{nearest(name, settings.models)}")
+    try:
+        model = build(settings.models[name], os.environ, settings.proxy)
+    except ModelSettingsError as error:
+        raise SettingsError(f"models.{name}.{error}") from error
+    where = address(model.settings.base_url) if model.settings.base_url else "the endpoint"
+    limiter = EndpointLimiter(
+        *(model.settings.judge_model, model.settings.max_in_flight), patience_s=PATIENCE_S, events=events_at(where)
+    )
+    # The user has chosen how often to try and pays for it, so there is no retry budget.
+    return LimitedModel(model, Metrics(settings), limiter, Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf)))
+
+
+class Line(NamedTuple):
+    """A line of a file: a trace, or the error in it."""
+
+    number: int
+    trace: tracejudge.Trace | None
+    error: str | None
+
+
+def read_traces(file: TextIO) -> Iterator[Line]:
+    """Read traces from JSON lines; empty lines are skipped."""
+    decoder = msgspec.json.Decoder(tracejudge.Trace)
+    for number, text in enumerate(file, 1):
+        if not text.strip():
+            continue
+        try:
+            yield Line(number, decoder.decode(text), None)
+        except msgspec.ValidationError as error:
+            yield Line(number, None, f"is no trace: {error}")
+        except UnicodeEncodeError:
+            yield Line(number, None, "is not UTF-8")
+        except (msgspec.DecodeError, RecursionError):
+            yield Line(number, None, "is no JSON")

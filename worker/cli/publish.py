@@ -8,21 +8,20 @@ from typing import Final
 import click
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from tracejudge.backoff import Backoff
-from tracejudge.entries import Batch, Entry, Kind
-from tracejudge.errors import DeliveryError
+from tracejudge.delivery.entry import Batch, Entry, Kind
+from tracejudge.delivery.sender import Backoff
+from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
-from tracejudge.redis_stream import RedisStream
+from tracejudge.log import DeliveryError
 from tracejudge.settings import load_settings
-from worker.cli.evaluate.lines import open_source, split_lines, trace_of
-from worker.cli.options import CONFIG, NOTES, REDIS_URL, amount, open_store, settings_from
-from worker.settings import Settings
-from worker.store import StoreError
-
-__all__ = ["command"]
+from worker.cli.evaluate.trace_files import open_source, split_lines, trace_of
+from worker.cli.options import CONFIG, MIB, NOTES, REDIS_URL, amount, connect, note
+from worker.config.settings import Settings
+from worker.storage.client import StoreError
 
 _CHUNK: Final = 500
-_CHUNK_BYTES: Final = 4 * 1024 * 1024
+# One command holds a chunk in memory here and in Redis.
+_CHUNK_BYTES: Final = 4 * MIB
 _MAX_SHOWN: Final = 10
 _TRIES: Final = 5
 
@@ -34,12 +33,13 @@ _TRIES: Final = 5
 def command(file: str, config: str | None, redis_url: str | None) -> None:
     """Publish the traces of FILE, a JSON object a line ('-' is standard input).
 
-    Each line goes into the stream as it stands, so that a line that is published again is judged once, and its verdict
-    bears the evaluation id that `tracejudge evaluate` gives it. Exit code 1 when a line is no trace or Redis did not
-    take everything.
+    Each line goes into the stream unchanged, so a line that is published twice is judged once, and its verdict has the
+    evaluation id that `tracejudge evaluate` gives it. Exit code 1 when a line is no trace or Redis did not accept
+    everything.
     """
-    settings = settings_from(config, {"redis_url": redis_url})
-    open_store(settings).close()
+    settings, store = connect(config, redis_url)
+    # The connection only proved that Redis answers; batches go through the SDK's own, which makes them count once.
+    store.close()
     batches = _Batches(settings)
     published, wrong, chunk, size = 0, 0, list[bytes](), 0
     columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
@@ -50,7 +50,8 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
                 entry = trace_of(line, settings.max_trace_bytes)
                 if isinstance(entry, str):
                     wrong += 1
-                    _complain(line.number, entry, shown=wrong <= _MAX_SHOWN)
+                    if wrong <= _MAX_SHOWN:
+                        note(f"line {line.number}: {entry}")
                     continue
                 chunk.append(line.payload)
                 size += len(line.payload)
@@ -67,16 +68,11 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
     sys.exit(1 if wrong else 0)
 
 
-def _complain(number: int, error: str, *, shown: bool) -> None:
-    if shown:
-        NOTES.print(f"line {number}: {error}", markup=False, soft_wrap=True)
-
-
 class _Batches:
-    """Numbered batches of one producer, as the SDK sends them: what is sent again stands once."""
+    """Numbered batches of one producer, as the SDK sends them: a batch that is sent twice is stored once."""
 
     def __init__(self, settings: Settings) -> None:
-        # The SDK's own settings, without its environment: who says publish wants to, whatever services are told.
+        # Without the SDK's environment: TRACEJUDGE_DISABLED is meant for services, not for this command.
         sdk = load_settings(
             service="tracejudge-publish",
             redis_url=settings.redis_url,
@@ -94,16 +90,12 @@ class _Batches:
         self._number = 0
 
     def send(self, payloads: Sequence[bytes]) -> int:
-        """Append traces; return how many.
-
-        Raises:
-            StoreError: Redis did not confirm them, however often it was asked.
-        """
+        """Append traces; return how many."""
         if not payloads:
             return 0
         self._number += 1
         entries = tuple(Entry(Kind.TRACE, payload) for payload in payloads)
-        batch = Batch(self._number, entries, items=len(entries), weight_bytes=0, settles=0, flush_ticket=0)
+        batch = Batch(self._number, entries, items=len(entries), size_bytes=0, settles_through=0, flush_ticket=0)
         backoff = Backoff()
         for _ in range(_TRIES):
             try:

@@ -6,17 +6,17 @@ import sys
 
 import click
 
-from worker import logs
 from worker.cli.options import CONFIG, REDIS_URL, settings_from
-
-__all__ = ["command"]
+from worker.telemetry import logs
 
 
 @click.command("worker")
 @CONFIG
 @REDIS_URL
-@click.option("--roles", metavar="LIST", help="Stages to run: ingest, judge, export, with commas; all unless given.")
-@click.option("--metrics-port", type=int, help="Port of the metrics page; 0 takes any free one.")
+@click.option(
+    "--roles", metavar="LIST", help="Roles to run: ingest, judge, export, separated by commas; all unless given."
+)
+@click.option("--metrics-port", type=int, help="Port of the metrics page; 0 chooses a free one.")
 def command(config: str | None, redis_url: str | None, roles: str | None, metrics_port: int | None) -> None:
     """Run the worker until SIGTERM or Ctrl-C; logs go to standard error as JSON."""
     settings = settings_from(
@@ -28,10 +28,11 @@ def command(config: str | None, redis_url: str | None, roles: str | None, metric
         },
     )
     logs.configure(settings.log_level)
-    # Celery and Redis are imported only now: a wrong configuration is told at once.
+    # Celery is imported after the settings are checked, so that a wrong configuration is reported at once.
     from worker.celery import make_app  # noqa: PLC0415
 
-    options = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    # A monitor that receives task events recognises a worker by its Celery heartbeat.
+    options = ["--without-gossip", "--without-mingle", *([] if settings.task_events else ["--without-heartbeat"])]
     node = f"tracejudge-{os.getpid()}@{socket.gethostname()}"
     app = make_app(settings)
     app.worker_main(["--quiet", "worker", "--hostname", node, "--loglevel", settings.log_level, *options])

@@ -1,32 +1,30 @@
-"""Count verdicts for Prometheus: each exactly when its own acknowledgement was the first.
+"""Counts verdicts for Prometheus: each exactly when its own acknowledgement was the first.
 
-A kill can lose a count that was not scraped yet; no count is ever doubled.
+A kill can lose a count that was not scraped yet; no verdict is counted twice.
 """
 
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from prometheus_client import Counter, Histogram
 
-from judges.verdict import Score, Verdict
-from worker.export.conventions import W3C_SPAN_ID, W3C_TRACE_ID
-from worker.export.explorations import Explorations
-from worker.export.outbox import OutboxEntry, OutboxReader
-from worker.metrics import OUTCOMES, Metrics
-from worker.seats import is_panel
-from worker.settings import Settings
-from worker.store import Store
+from judges.core.verdict import Score, Verdict
+from worker.config.graders import is_panel
+from worker.config.settings import Settings
+from worker.export.consumer import ExportConsumer, OutboxEntry
+from worker.export.otlp_encoding import W3C_SPAN_ID, W3C_TRACE_ID
+from worker.storage.client import Store
+from worker.telemetry.metrics import EXPLORATION_ENDS, OUTCOMES, Metrics
 
-__all__ = ["PrometheusExporter", "Scorekeeper"]
-
+# Enough to tell versions of one judge apart, and short enough for a legend.
 _VERSION_DIGITS: Final = 8
+# Other workers may claim an entry a little earlier by Redis' clock than by this one.
 _MARGIN_S: Final = 3.0
 
 
-class _Ending:
-    """The counters of one series, metric and outcome, and what is to be added to them."""
+class _OutcomeCounters:
+    """The counters of one series, metric and outcome, with sums that are not published yet."""
 
     def __init__(self, metrics: Metrics, labels: tuple[str, ...]) -> None:
         self._verdicts: Counter = metrics.verdicts.labels(*labels)
@@ -47,59 +45,60 @@ class _Ending:
             self._sums = (0, 0.0, 0.0)
 
 
-class _Rated:
-    """The metrics of one series and metric; all its outcomes exist from the first moment, at zero."""
+class _MetricCounters:
+    """The counters of one series and metric; all outcomes exist from the start, at zero."""
 
     def __init__(self, metrics: Metrics, labels: tuple[str, ...]) -> None:
-        self._endings = {outcome: _Ending(metrics, (*labels, outcome)) for outcome in OUTCOMES}
+        self.outcomes = {outcome: _OutcomeCounters(metrics, (*labels, outcome)) for outcome in OUTCOMES}
         self._score: Histogram = metrics.score.labels(*labels)
         self._weighted: Counter = metrics.score_weighted.labels(*labels)
         self._weighted_sum = 0.0
-        self._pointed: set[float] = set()
+        self._with_exemplar: set[float] = set()
 
-    def end(self, outcome: str, weight: float) -> None:
-        self._endings[outcome].add(weight)
-
-    def rate(self, score: Score, verdict: Verdict) -> None:
-        self.end(_ending(score), verdict.weight)
+    def add_score(self, score: Score, verdict: Verdict) -> None:
+        self.outcomes[_outcome(score)].add(verdict.weight)
         self._weighted_sum += verdict.weight * score.value
-        if score.value in self._pointed:
-            self._score.observe(score.value)
-        else:
-            # Once a value is enough: a bucket has room for one exemplar, and each costs more than the count.
-            self._pointed.add(score.value)
-            self._score.observe(score.value, _exemplar(verdict))
+        # Once a value is enough: a bucket has room for one exemplar, and each costs more than the count.
+        exemplar = None if score.value in self._with_exemplar else _exemplar(verdict)
+        self._with_exemplar.add(score.value)
+        self._score.observe(score.value, exemplar)
 
     def publish(self) -> None:
-        for ending in self._endings.values():
-            ending.publish()
+        for counters in self.outcomes.values():
+            counters.publish()
         if self._weighted_sum:
             self._weighted.inc(self._weighted_sum)
             self._weighted_sum = 0.0
-        self._pointed.clear()
+        self._with_exemplar.clear()
 
 
-class _Series:
-    """The metrics of one series."""
+class _SeriesCounters:
+    """The counters of one series."""
 
     def __init__(self, metrics: Metrics, labels: tuple[str, ...]) -> None:
         self._metrics = metrics
         self._labels = labels
-        self._rated: dict[str, _Rated] = {}
+        self._by_metric: dict[str, _MetricCounters] = {}
         self._fabricated: Counter | None = None
         self._age: Histogram = metrics.score_age.labels(labels[0])
 
     def count(self, verdict: Verdict) -> None:
-        if verdict.outcome == "scored":
-            self._count_fabricated(verdict)
-        scored = {score.metric: score for score in verdict.scores}
+        is_scored = verdict.outcome == "scored"
+        if is_scored:
+            # At zero from the first scored verdict on, so that a rate over it is never silent.
+            if self._fabricated is None:
+                self._fabricated = self._metrics.fabricated_evidence.labels(*self._labels)
+            if fabricated := _count_in(verdict.details, "fabricated_evidence"):
+                self._fabricated.inc(fabricated)
+        scores = {score.metric: score for score in verdict.scores}
         for metric in verdict.metrics:
-            if metric in scored:
-                self._of(metric).rate(scored[metric], verdict)
-            elif verdict.outcome == "scored":
-                self._of(metric)
-            else:
-                self._of(metric).end(verdict.outcome, verdict.weight)
+            counters = self._by_metric.get(metric)
+            if counters is None:
+                counters = self._by_metric[metric] = _MetricCounters(self._metrics, (*self._labels, metric))
+            if metric in scores:
+                counters.add_score(scores[metric], verdict)
+            elif not is_scored:
+                counters.outcomes[verdict.outcome].add(verdict.weight)
         if verdict.scores and verdict.trace_ended_at is not None:
             age_s = verdict.started_at + verdict.duration_s - verdict.trace_ended_at
             self._age.observe(max(0.0, age_s))
@@ -108,67 +107,65 @@ class _Series:
         self._metrics.unscored.labels(*self._labels, reason).inc()
 
     def publish(self) -> None:
-        for rated in self._rated.values():
-            rated.publish()
-
-    def _of(self, metric: str) -> _Rated:
-        rated = self._rated.get(metric)
-        if rated is None:
-            rated = self._rated[metric] = _Rated(self._metrics, (*self._labels, metric))
-        return rated
-
-    def _count_fabricated(self, verdict: Verdict) -> None:
-        if self._fabricated is None:
-            self._fabricated = self._metrics.fabricated_evidence.labels(*self._labels)
-        if fabricated := _fabricated(verdict):
-            self._fabricated.inc(fabricated)
+        for counters in self._by_metric.values():
+            counters.publish()
 
 
-class Scorekeeper:
-    """Turns verdicts into metrics."""
+class VerdictCounter:
+    """Counts verdicts in the metrics of one worker."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        """Take which further labels a series bears."""
+        """Prepare for the series labels of the settings."""
         self._metrics = metrics
         self._extra = settings.series_labels
-        self._known: dict[tuple[str, ...], _Series] = {}
-        self._explorations = Explorations(metrics)
+        self._known: dict[tuple[str, ...], _SeriesCounters] = {}
 
     def count(self, *entries: OutboxEntry) -> None:
-        """Count entries: sums first, which are then added once to each counter.
+        """Count entries: sums are made first, then added once to each counter.
 
-        Only live traffic feeds quality series: what was picked by hand would bend them.
+        Only live traffic feeds quality series: traces that were picked on purpose would bias them.
         """
-        touched: set[_Series] = set()
-        for kind, verdict in ((entry.kind, entry.verdict) for entry in entries):
-            if verdict.origin == "late_feedback" and kind == "j" and not is_panel(verdict.judge_model):
-                self._count_late(verdict)
-            if kind == "j":
-                self._explorations.count(verdict)
+        touched: set[_SeriesCounters] = set()
+        for entry in entries:
+            verdict = entry.verdict
+            if entry.kind == "j":
+                self.count_exploration(verdict)
+                # Without a label of the judge model a panel would count twice.
+                if verdict.origin == "late_feedback" and not is_panel(verdict.judge_model):
+                    self._count_late(verdict)
             if verdict.origin == "live":
-                touched.add(self._count(kind, verdict))
+                series = self._series(verdict)
+                touched.add(series)
+                if verdict.outcome == "unscored":
+                    series.count_unscored(verdict.reason or "")
+                if entry.kind == "j":
+                    series.count(verdict)
         for series in touched:
             series.publish()
 
-    def _count(self, kind: str, verdict: Verdict) -> _Series:
-        series = self._series(verdict)
-        if verdict.outcome == "unscored":
-            series.count_unscored(verdict.reason or "")
-        if kind == "j":
-            series.count(verdict)
-        return series
+    def count_exploration(self, verdict: Verdict) -> None:
+        """Count the exploration of a final verdict of any origin, if there was one."""
+        course = verdict.details.get("exploration")
+        if not isinstance(course, Mapping):
+            return
+        metrics = self._metrics
+        counters = {end: metrics.explorations.labels(verdict.judge, end) for end in EXPLORATION_ENDS}
+        ended_by = course.get("ended_by")
+        counters[ended_by if isinstance(ended_by, str) and ended_by in counters else "nothing"].inc()
+        metrics.exploration_rounds.labels(verdict.judge).observe(_count_in(course, "rounds"))
+        metrics.exploration_tool_errors.labels(verdict.judge).inc(_count_in(course, "tool_errors"))
 
     def _count_late(self, verdict: Verdict) -> None:
-        """Count apart what late feedback has pulled in; where no label tells who judged, a panel would count twice."""
-        endings = {score.metric: _ending(score) for score in verdict.scores}
+        """Count a verdict that late feedback asked for, in a series of its own."""
+        outcomes = {score.metric: _outcome(score) for score in verdict.scores}
         for metric in verdict.metrics:
             labels = (self._metrics.service(verdict.service), verdict.judge, metric)
             counters = {outcome: self._metrics.late_feedback_verdicts.labels(*labels, outcome) for outcome in OUTCOMES}
-            outcome = endings.get(metric) if verdict.outcome == "scored" else verdict.outcome
+            outcome = outcomes.get(metric) if verdict.outcome == "scored" else verdict.outcome
             if outcome is not None:
                 counters[outcome].inc()
 
-    def _series(self, verdict: Verdict) -> _Series:
+    def _series(self, verdict: Verdict) -> _SeriesCounters:
         labels = (
             self._metrics.service(verdict.service),
             self._metrics.environment(verdict.environment or ""),
@@ -179,70 +176,61 @@ class Scorekeeper:
         )
         series = self._known.get(labels)
         if series is None:
-            series = self._known[labels] = _Series(self._metrics, labels)
+            series = self._known[labels] = _SeriesCounters(self._metrics, labels)
         return series
 
 
 class _Unanswered(NamedTuple):
-    """Entries whose acknowledgement Redis has not answered, and until when nobody else can have made one."""
+    """Entries whose acknowledgement Redis has not answered; before ``ours_until`` no other worker can claim them."""
 
     entries: Sequence[OutboxEntry]
     ours_until: float
 
 
-class PrometheusExporter(OutboxReader):
+class PrometheusExporter(ExportConsumer):
     """Reads the group ``metrics``."""
 
+    exporter = "metrics"
     read_count = 1000
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
         """Prepare the thread; ``start`` begins."""
-        super().__init__(store, "metrics")
-        self._scorekeeper = Scorekeeper(settings, metrics)
-        self._drop = partial(metrics.export_dropped.labels, self.exporter)
-        self._drop("unreadable")
+        super().__init__(settings, store, metrics)
+        self._counter = VerdictCounter(settings, metrics)
         self._unanswered: _Unanswered | None = None
 
-    def turn(self) -> None:
-        """Find out first what became of an acknowledgement that Redis did not answer; then read."""
-        self._finish_unanswered()
-        super().turn()
+    def run_once(self) -> None:
+        """Repeat an acknowledgement that Redis did not answer; then read."""
+        if self._unanswered is not None:
+            entries, ours_until = self._unanswered
+            fresh = self.acknowledge([entry.entry_id for entry in entries])
+            self._unanswered = None
+            # Before others could claim the entries, an acknowledgement found there is this worker's own.
+            ours = time.monotonic() < ours_until
+            self._counter.count(*(entry for entry, is_fresh in zip(entries, fresh, strict=True) if is_fresh or ours))
+        super().run_once()
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
-        """Acknowledge first, count then: whoever acknowledged an entry is the one that counts it."""
+        """Acknowledge, then count: only the worker whose acknowledgement was the first counts an entry."""
         ours_until = time.monotonic() + self.stale_ms / 1000 - _MARGIN_S
         self._unanswered = _Unanswered(entries, ours_until)
         fresh = self.acknowledge([entry.entry_id for entry in entries])
         self._unanswered = None
-        self._scorekeeper.count(*(entry for entry, counts in zip(entries, fresh, strict=True) if counts))
-
-    def _finish_unanswered(self) -> None:
-        """Acknowledge again; what was acknowledged before others could take it over was so by us, unheard."""
-        if self._unanswered is None:
-            return
-        entries, ours_until = self._unanswered
-        fresh = self.acknowledge([entry.entry_id for entry in entries])
-        self._unanswered = None
-        ours = time.monotonic() < ours_until
-        self._scorekeeper.count(*(entry for entry, counts in zip(entries, fresh, strict=True) if counts or ours))
-
-    def dropped(self, reason: str, amount: int) -> None:
-        """Count what could not be read."""
-        self._drop(reason).inc(amount)
+        self._counter.count(*(entry for entry, is_fresh in zip(entries, fresh, strict=True) if is_fresh))
 
 
-def _ending(score: Score) -> str:
+def _outcome(score: Score) -> str:
     return "unrated" if score.passed is None else "pass" if score.passed else "fail"
 
 
-def _fabricated(verdict: Verdict) -> int:
-    """Read how much of the evidence that the judge model named does not exist."""
-    found = verdict.details.get("fabricated_evidence", 0)
+def _count_in(details: Mapping[str, object], name: str) -> int:
+    """Read a count that another version of the worker may have written; 0 for anything else."""
+    found = details.get(name)
     return found if isinstance(found, int) and found > 0 else 0
 
 
 def _exemplar(verdict: Verdict) -> dict[str, str] | None:
-    """Point from a score to its trace, where the id is one that trace backends know."""
+    """Link a score to its trace, if its id is one that trace backends know."""
     if W3C_TRACE_ID.fullmatch(verdict.trace_id) is None:
         return None
     exemplar = {"trace_id": verdict.trace_id}

@@ -1,94 +1,205 @@
-"""Decide what becomes of each entry: sample the traces, tally the rest, and lay it all out for the script."""
+"""The outcome of every entry of one read: traces are sampled, all others are counted, as ``choose.lua`` applies it."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from judges.catalog import configured
-from judges.judge import Judge
-from worker.ingest.choosing import Chosen, Naming
-from worker.ingest.draft import Draft, Plan, Shed, Tally
-from worker.ingest.entries import FeedbackEntry, GoneEntry, InvalidEntry, Read, ReportEntry, TraceEntry
-from worker.keys import Keys
-from worker.sampling import Choice, Sampler
-from worker.seats import Seat, Seats
-from worker.settings import Settings
+from judges.core.judge import Judge
+from judges.registry import configured
+from worker.config.graders import Graders
+from worker.config.settings import Settings
+from worker.queue.pending_feedback import MAX_PENDING, encode_member
+from worker.selection.batch_writer import BatchWriter
+from worker.selection.sampling import Choice, Chosen, EvaluationFactory, RuleTally, Sampler
+from worker.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
+from worker.storage.keys import Keys
 
-__all__ = ["Planner"]
+
+class Tally(NamedTuple):
+    """Common properties of entries that end in ingest.
+
+    Attributes:
+        shed: How many evaluations of each entry are not chosen because their judge model is away, by judge model.
+    """
+
+    outcome: str
+    reason: str | None
+    producer: str | None
+    service: str
+    shed: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(slots=True)
+class Plan:
+    """The outcomes of one read.
+
+    ``tallies``, ``traces`` and ``reports`` stand in the order of the script's answers.
+
+    Attributes:
+        tallies: Entry ids by what they have in common.
+        services: The service of each producer, by the index of the producer's key.
+        keys: Of the script, as are the arguments; both are made in the end.
+    """
+
+    writer: BatchWriter
+    last: str = "0-0"
+    tallies: dict[Tally, list[str]] = field(default_factory=dict)
+    traces: list[TraceEntry] = field(default_factory=list)
+    reports: list[ReportEntry] = field(default_factory=list)
+    services: dict[int, str] = field(default_factory=dict)
+    rules: Counter[RuleTally] = field(default_factory=Counter)
+    keys: Sequence[str] = ()
+    arguments: Sequence[bytes] = ()
+    producers: dict[str, int] = field(default_factory=dict)
+    chosen: list[dict[str, object]] = field(default_factory=list)
+    reported: list[dict[str, object]] = field(default_factory=list)
+    feedback: dict[str, list[str]] = field(default_factory=dict)
+    pending_feedback: list[dict[str, object]] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was read."""
+        return self.last == "0-0"
+
+    def tally(self, entry_id: str, tally: Tally) -> None:
+        """Count an entry that ends here."""
+        self.tallies.setdefault(tally, []).append(entry_id)
+
+    def producer(self, name: str | None, service: str, keys: Keys) -> int:
+        """Return the index of a producer's key; 0 stands for all entries without a producer."""
+        if name is None:
+            return 0
+        if name not in self.producers:
+            self.producers[name] = self.writer.key(keys.producer(name))
+            self.services[self.producers[name]] = service
+        return self.producers[name]
+
+    def report(self, entry: ReportEntry, keys: Keys) -> None:
+        """Add the totals of a producer."""
+        report = entry.report
+        self.reports.append(entry)
+        self.reported.append(
+            {
+                "id": entry.entry_id,
+                "producer": self.producer(report.producer, report.service, keys),
+                "name": report.producer,
+                "published": report.published,
+                "dropped": report.dropped,
+            }
+        )
 
 
 class Planner:
-    """Makes plans under one configuration."""
+    """Plans under one configuration."""
 
     def __init__(self, settings: Settings, keys: Keys, judges: Mapping[str, Judge] | None = None) -> None:
-        """Take rules, models and sizes from the settings.
-
-        Args:
-            judges: By name; those of the settings unless given.
-        """
+        """Compile rules and judges; the judges are those of the settings unless given."""
         judges = configured(settings.judges) if judges is None else judges
-        seats = Seats(settings, judges)
+        graders = Graders(settings, judges)
         self._settings = settings
         self._keys = keys
-        self._sampler = Sampler(settings, seats)
-        self._naming = Naming(seats, {name: judge.version for name, judge in judges.items()})
+        self._sampler = Sampler(settings, graders)
+        self._factory = EvaluationFactory(graders, {name: judge.version for name, judge in judges.items()})
 
     def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:
-        """Sample the traces among the entries and lay out what shall become of each entry.
+        """Sample the traces among the entries and plan the outcome of each entry.
 
         Args:
-            shed: Judge models for which nothing is chosen now: what the rules want of them is counted only.
+            entries: In the order of the stream.
+            shed: Judge models for which nothing is chosen now; their evaluations are only counted.
         """
-        draft = Draft(self._settings, self._keys)
+        keys = self._keys
+        plan = Plan(BatchWriter.choosing(self._settings, keys, keys.feedback, keys.groups, keys.producers))
+        # Nearly all traces of a read end alike, so they are grouped by plain tuples, which cost least.
+        unsampled: dict[tuple[tuple[RuleTally, ...], str | None, str], list[str]] = {}
+        rules_of_chosen: list[tuple[RuleTally, ...]] = []
         for entry in entries:
-            match entry:
-                case TraceEntry():
-                    self._trace(draft, entry, shed)
-                case ReportEntry():
-                    draft.report(entry)
-                case InvalidEntry(entry_id, producer, reason):
-                    draft.tally(entry_id, Tally("invalid", reason, producer, "unknown"))
-                case GoneEntry(entry_id):
-                    draft.gone(entry_id)
-                case FeedbackEntry():
-                    self._feedback(draft, entry)
-        return draft.finish()
+            if isinstance(entry, TraceEntry):
+                # Before anything is encoded: at a low rate nearly all traces end with this.
+                choices, rules = self._sampler.sample(entry.trace)
+                if choices:
+                    rules_of_chosen.append(rules)
+                    self._choose(plan, entry, choices, shed)
+                else:
+                    group = (rules, entry.producer, entry.trace.service)
+                    unsampled.setdefault(group, []).append(entry.entry_id)
+            elif isinstance(entry, ReportEntry):
+                plan.report(entry, keys)
+            elif isinstance(entry, FeedbackEntry):
+                self._feedback(plan, entry)
+            elif isinstance(entry, InvalidEntry):
+                plan.tally(entry.entry_id, Tally("invalid", entry.reason, entry.producer, "unknown"))
+            else:
+                plan.gone.append(entry.entry_id)
+            plan.last = entry.entry_id
+        for (rules, producer, service), entry_ids in unsampled.items():
+            tally = Tally("not_sampled" if rules else "no_rule", None, producer, service)
+            plan.tallies.setdefault(tally, []).extend(entry_ids)
+            for rule in rules:
+                plan.rules[rule] += len(entry_ids)
+        for rules in rules_of_chosen:
+            plan.rules.update(rules)
+        # Last: the tallies above add keys of producers.
+        plan.keys, plan.arguments = plan.writer.finish(self._script_plan(plan))
+        return plan
 
-    def complaint(self, entry: TraceEntry) -> list[Chosen]:
-        """Choose evaluations for a trace of which an end user complained later."""
-        return self._naming.evaluations(entry, self._sampler.sample_complaint(entry.trace), "late_feedback")
+    def late_evaluations(self, entry: TraceEntry) -> list[Chosen]:
+        """Choose evaluations for a trace with late negative feedback."""
+        return self._factory.evaluations(entry, self._sampler.sample_late_feedback(entry.trace), "late_feedback")
 
-    def _feedback(self, draft: Draft, entry: FeedbackEntry) -> None:
-        if entry.feedback.score >= 0:
-            draft.feedback(entry, "not_negative")
-        elif not self._sampler.hears_complaints:
-            draft.feedback(entry, "no_rule")
-        else:
-            draft.gather(entry)
-
-    def _trace(self, draft: Draft, entry: TraceEntry, shed: Collection[str]) -> None:
-        choices, rules = self._sampler.sample(entry.trace)
-        draft.sampled(rules)
-        if choices:
-            self._choose(draft, entry, choices, shed)
-        else:
-            outcome = "not_sampled" if rules else "no_rule"
-            draft.tally(entry.entry_id, Tally(outcome, None, entry.producer, entry.trace.service))
-
-    def _choose(self, draft: Draft, entry: TraceEntry, choices: Sequence[Choice], shed: Collection[str]) -> None:
-        chosen = self._naming.evaluations(entry, choices, "live")
-        if not shed:
-            draft.choose(entry, chosen)
+    def _choose(self, plan: Plan, entry: TraceEntry, choices: Sequence[Choice], shed: Collection[str]) -> None:
+        chosen = self._factory.evaluations(entry, choices, "live")
+        shed_models: tuple[tuple[str, int], ...] = ()
+        if shed:
+            # A panel is shed with any of its members, since it would wait for their verdicts.
+            away = [next((name for name in (one.judge_model, *one.members) if name in shed), None) for one, _ in chosen]
+            chosen = [one for one, judge_model in zip(chosen, away, strict=True) if judge_model is None]
+            shed_models = tuple(sorted(Counter(name for name in away if name is not None).items()))
+        if not chosen:
+            plan.tally(entry.entry_id, Tally("shed", None, entry.producer, entry.trace.service, shed_models))
             return
-        away = [_away(seat, shed) for seat, _ in chosen]
-        kept = [one for one, shed_for in zip(chosen, away, strict=True) if shed_for is None]
-        left = Counter(judge_model for judge_model in away if judge_model is not None)
-        of_models = tuple(Shed(*each) for each in sorted(left.items()))
-        if kept:
-            draft.choose(entry, kept, of_models)
+        plan.traces.append(entry)
+        plan.chosen.append(
+            {
+                "id": entry.entry_id,
+                "producer": plan.producer(entry.producer, entry.trace.service, self._keys),
+                "payload": plan.writer.trace(entry.trace),
+                "evaluations": plan.writer.evaluations(chosen, entry.trace),
+                "shed": dict(shed_models),
+            }
+        )
+
+    def _feedback(self, plan: Plan, entry: FeedbackEntry) -> None:
+        if entry.feedback.score < 0 and self._sampler.judges_negative_feedback:
+            plan.pending_feedback.append(
+                {"id": entry.entry_id, "member": encode_member(entry.entry_id, entry.feedback)}
+            )
         else:
-            draft.tally(entry.entry_id, Tally("shed", None, entry.producer, entry.trace.service, of_models))
+            # Feedback that no rule asks for would make every pass over the stream longer.
+            outcome = "no_rule" if entry.feedback.score < 0 else "not_negative"
+            plan.feedback.setdefault(outcome, []).append(entry.entry_id)
 
-
-def _away(seat: Seat, shed: Collection[str]) -> str | None:
-    """Name the judge model for which a seat is given nothing now: its own, or that of a member it would wait for."""
-    return next((judge_model for judge_model in (seat.judge_model, *seat.members) if judge_model in shed), None)
+    def _script_plan(self, plan: Plan) -> dict[str, object]:
+        return {
+            "tallies": [
+                {
+                    "outcome": tally.outcome,
+                    "producer": plan.producer(tally.producer, tally.service, self._keys),
+                    "ids": entry_ids,
+                    "shed": dict(tally.shed),
+                    "reason": tally.reason,
+                }
+                for tally, entry_ids in plan.tallies.items()
+            ],
+            "feedback": plan.feedback,
+            "pending_feedback": plan.pending_feedback,
+            "max_pending": MAX_PENDING,
+            "feedback_wait_ms": int(self._settings.late_feedback_wait * 1000),
+            "gone": plan.gone,
+            "traces": plan.chosen,
+            "reports": plan.reported,
+            "producers": list(plan.producers.values()),
+            "last": plan.last,
+        }

@@ -1,97 +1,96 @@
-"""What several models found on one question, combined once the ledger holds the verdicts of them all.
+"""Panels: combine the verdicts of several judge models on one question.
 
-A panel asks nobody. Until its members have ended it waits, and looks again; that is no try, and nothing that failed.
-When the last of them must have ended or been given up, it waits no longer: those that answered are combined where they
-are enough. Where they are not, it is given up for the reason a member was given up for.
+A panel calls no model. It is parked, without counting a try, until the ledger holds the verdicts of its members. Once
+the last of them must have ended or been given up, those that answered are combined if they are enough; otherwise the
+panel is given up for the reason of a member.
 """
 
 import asyncio
 import time
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, cast
 
 import structlog
 
-from judges.combine import combine
-from judges.judge import Judge
-from judges.verdict import Assessment, Reason
-from worker.batches import Batch, Evaluation, Member
-from worker.dead.letters import Letters
-from worker.ledger import Ledger
-from worker.seats import Seat
-from worker.settings import Settings
-from worker.store import StoreError
-
-__all__ = ["Heard", "Panels"]
+from judges.agreement.combine import combine
+from judges.core.judge import Judge
+from judges.core.verdict import Assessment, Reason
+from worker.config.graders import Grader
+from worker.config.settings import Settings
+from worker.dead_letters.store import DeadLetterStore
+from worker.queue.batch import Batch, Evaluation
+from worker.queue.ledger import Ledger
+from worker.storage.client import StoreError
 
 log = structlog.get_logger("tracejudge.judging")
-
 _MIN_WAIT_S: Final = 1.0
 _MAX_WAIT_S: Final = 30.0
+# A share of its age: after a minute of waiting some seconds more cost little, and each look costs something.
 _WAIT_SHARE: Final = 0.25
-"""Of its age: who has waited for a minute may wait for some seconds more, and costs less by it."""
+# The reason of a member that neither ended nor was given up.
 _UNKNOWN: Final[Reason] = "timeout"
-"""Of a member that neither ended nor was given up."""
 
 
-class Heard(NamedTuple):
-    """What was heard of the members of a batch's panels, by evaluation id.
+class PanelVotes(NamedTuple):
+    """The verdicts of the members of a batch's panels, by evaluation id.
 
     Attributes:
-        found: What those found that have ended.
-        given_up: Why others were given up, once the rest is not waited for any more.
-        wait_s: How long to wait for the rest before looking again; None where that has taken too long.
+        found: Assessments of members that have ended.
+        given_up: Why members were given up; filled once the rest is no longer waited for.
+        wait_s: Seconds until the next look for the rest; None when it has taken too long.
     """
 
     found: Mapping[str, Assessment] = {}
     given_up: Mapping[str, Reason] = {}
     wait_s: float | None = _MIN_WAIT_S
 
-    def assess(self, seat: Seat, judge: Judge, evaluation: Evaluation) -> Assessment:
-        """Combine what the members found; a passing reason while one that is waited for has not ended."""
+    def assess(self, grader: Grader, judge: Judge, evaluation: Evaluation) -> Assessment:
+        """Combine the members' assessments; a passing reason while a member that counts has not ended."""
         missing = [member for member in evaluation.members if member.id not in self.found]
         if not missing or self.wait_s is None:
-            found = {member.judge_model: self._found_by(member) for member in evaluation.members}
-            combined = combine(seat.combine, found, judge.metrics)
+            votes = {
+                member.judge_model: self.found.get(member.id)
+                or Assessment("unscored", self.given_up.get(member.id, _UNKNOWN))
+                for member in evaluation.members
+            }
+            combined = combine(grader.combine, votes, judge.metrics)
             if not missing or combined.outcome == "scored":
                 return combined
         reason = next((self.given_up[member.id] for member in missing if member.id in self.given_up), _UNKNOWN)
         note = f"there is no verdict by {', '.join(member.judge_model for member in missing)} yet"
         return Assessment("unscored", reason, note=note, retry_after_s=self.wait_s)
 
-    def _found_by(self, member: Member) -> Assessment:
-        reason = self.given_up.get(member.id, _UNKNOWN)
-        return self.found.get(member.id) or Assessment("unscored", reason)
-
 
 class Panels:
-    """Listens for the members of panels in one process."""
+    """Reads the verdicts of panel members for one process."""
 
     def __init__(self, ledger: Ledger, settings: Settings) -> None:
-        """Take how long to wait for members: until the last try of the last one has ended, and is known to have."""
         self._ledger = ledger
-        self._letters = Letters(ledger.store)
-        self._most_s = settings.give_up_after + settings.evaluation_timeout + _MAX_WAIT_S
+        self._dead_letters = DeadLetterStore(ledger.store)
+        # By then the last try of the last member must have ended, and be known.
+        self._max_age_s = settings.give_up_after + settings.evaluation_timeout + _MAX_WAIT_S
 
-    async def hear(self, batch: Batch) -> Heard:
-        """Ask at once for all that the panels of a batch are waiting for."""
+    async def collect(self, batch: Batch) -> PanelVotes:
+        """Read the verdicts of all members that the panels of a batch wait for."""
         members = {
-            member.id for item in batch.items for evaluation in item.evaluations for member in evaluation.members
+            member.id: evaluation.period
+            for item in batch.items
+            for evaluation in item.evaluations
+            for member in evaluation.members
         }
         if not members:
-            return Heard()
+            return PanelVotes()
         age_s = time.time() - batch.created_at
         wait_s = min(_MAX_WAIT_S, max(_MIN_WAIT_S, age_s * _WAIT_SHARE))
         try:
-            return await asyncio.to_thread(self._hear, members, wait_s if age_s < self._most_s else None)
+            return await asyncio.to_thread(self._read, members, wait_s if age_s < self._max_age_s else None)
         except StoreError as error:
-            log.warning("verdicts to be combined cannot be read", batch=batch.id, error=str(error))
-            return Heard(wait_s=wait_s)
+            log.warning("panel verdicts not readable", batch=batch.id, error=str(error))
+            return PanelVotes(wait_s=wait_s)
 
-    def _hear(self, members: AbstractSet[str], wait_s: float | None) -> Heard:
-        found = self._ledger.assessments(sorted(members))
-        missing = sorted(members - found.keys()) if wait_s is None else ()
-        dead = (one.letter for one in self._letters.heads(missing))
+    def _read(self, members: Mapping[str, str], wait_s: float | None) -> PanelVotes:
+        found = self._ledger.assessments(members)
+        missing = sorted(members.keys() - found.keys()) if wait_s is None else ()
+        dead = (one.letter for one in self._dead_letters.heads(missing))
         given_up = {letter.evaluation.id: cast("Reason", letter.reason) for letter in dead}
-        return Heard(found, given_up, wait_s)
+        return PanelVotes(found, given_up, wait_s)

@@ -1,13 +1,10 @@
-"""The dialects in which spans of LLM applications are written, read into one form.
+"""The dialects in which instrumentations write spans of LLM applications, read into one form.
 
-Nothing here imports OpenTelemetry, and nothing raises for what a span holds: an exporter hands over whatever it is
-given.
+Nothing here imports OpenTelemetry, and nothing raises because of the contents of a span.
 """
 
-from tracejudge.dialects import names, openinference, openllmetry, otel
-from tracejudge.dialects.common import common
-from tracejudge.dialects.reading import Reading, Role, merged
-from tracejudge.dialects.spans import RawEvent, RawSpan
+from tracejudge.dialects import genai, names, openinference, openllmetry
+from tracejudge.dialects.reading import RawEvent, RawSpan, Reading, Role, common, merged
 
 __all__ = ["RawEvent", "RawSpan", "Reading", "Role", "read"]
 
@@ -15,25 +12,16 @@ __all__ = ["RawEvent", "RawSpan", "Reading", "Role", "read"]
 def read(span: RawSpan) -> Reading:
     """Read a span in all dialects at once: some instrumentations write several on one span.
 
-    A part that several of them hold is taken from the GenAI conventions first, then from OpenInference, then from
-    OpenLLMetry. Only the kind of the span and the call of a tool are OpenInference's to say: converting them
-    loses what it tells apart, and takes the description of a tool's parameters for its arguments.
+    A part written in several is taken from the GenAI conventions first, then OpenInference, then OpenLLMetry.
     """
-    if _is_ours(span):
+    if span.scope == names.OWN_SCOPE or not names.OWN_ATTRIBUTES.isdisjoint(span.attributes):
         return Reading(role=Role.JUDGE)
-    if not _speaks(span):
+    # Most spans of a service are requests and queries, without any attribute or event of a dialect.
+    keys = (*span.attributes, *(event.name for event in span.events))
+    if not any(key.startswith(names.PREFIXES) for key in keys):
         return common(span)
     inference = openinference.read(span)
+    # The kind and the tool call of OpenInference come first: its converters to GenAI lose distinctions between kinds,
+    # and write the description of a tool's parameters as its arguments.
     first = Reading(role=inference.role, tool=inference.tool)
-    return merged((first, otel.read(span), inference, openllmetry.read(span), common(span)))
-
-
-def _is_ours(span: RawSpan) -> bool:
-    return span.scope == names.OWN_SCOPE or not names.OWN_ATTRIBUTES.isdisjoint(span.attributes)
-
-
-def _speaks(span: RawSpan) -> bool:
-    """Tell whether any dialect can be in a span: most of a service's are requests and queries."""
-    return any(key.startswith(names.PREFIXES) for key in span.attributes) or any(
-        event.name.startswith(names.PREFIXES) for event in span.events
-    )
+    return merged((first, genai.read(span), inference, openllmetry.read(span), common(span)))

@@ -1,8 +1,8 @@
-"""Messages of a conversation, in whatever shape they are written.
+"""Messages of a conversation and lists of documents, in every shape in which they are written.
 
-Parts as the GenAI conventions have them, OpenAI's and Anthropic's requests, the flattened messages of
-OpenInference and OpenLLMetry once they are built up again, and LangChain's. The key they stood under is never
-believed: a list without anything like a message is no conversation.
+Messages come as parts of the GenAI conventions, as requests of OpenAI and Anthropic, as flattened messages of
+OpenInference and OpenLLMetry after `unflattened`, and from LangChain. The attribute's name proves nothing: a list
+without anything like a message is no conversation.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,10 +10,81 @@ from typing import Final
 
 from msgspec import Struct
 
-from tracejudge.dialects.parts import Parts, call_of, read_parts, result_of
-from tracejudge.dialects.reading import Answered, Asked, Call, Said
-from tracejudge.dialects.values import clean, decoded, is_list, mapping_of, text_of
-from tracejudge.model import Message
+from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
+from tracejudge.dialects.values import (
+    clean,
+    decoded,
+    first_text,
+    is_list,
+    mapping_of,
+    number_of,
+    plain,
+    structure_of,
+    text_of,
+)
+from tracejudge.model import Document, JSONValue, Message
+
+_TEXTS: Final = frozenset({"text", "input_text", "output_text", "refusal", None})
+_CALLS: Final = frozenset({"tool_call", "tool_use", "function_call"})
+_RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
+
+
+class Parts:
+    """The texts, tool calls and tool results of a message. Images, sounds, files and thoughts are left out."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.calls: list[Call] = []
+        self.results: list[ToolResult] = []
+
+    def read(self, value: object) -> None:
+        """Read content that is a text, a part, or a list of both."""
+        for item in value if is_list(value) else (value,):
+            if (text := text_of(item)) is not None:
+                self.texts.append(text)
+            elif (part := mapping_of(item)) is not None:
+                self._read_part(part)
+
+    def _read_part(self, part: Mapping[str, object]) -> None:
+        content = mapping_of(part.get("message_content")) or part
+        kind = content.get("type")
+        if not (kind is None or isinstance(kind, str)):
+            kind = "unknown"
+        if mapping_of(part.get("tool_call")) is not None or kind in _CALLS:
+            self.add_call(part)
+        elif kind in _RESULTS:
+            # The convention's prose says `result`, its schema `response`; Anthropic says `content`, OpenAI `output`.
+            result = _first_given(content, ("response", "result", "content", "output"))
+            self.results.append(ToolResult(first_text(content, ("id", "tool_use_id", "call_id")), result_of(result)))
+        elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
+            self.texts.append(text)
+
+    def add_call(self, value: object) -> None:
+        """Read a tool call of any provider; ignored without a name."""
+        found = mapping_of(value)
+        if found is None:
+            return
+        found = mapping_of(found.get("tool_call")) or found
+        function = mapping_of(found.get("function")) or found
+        name = text_of(function.get("name"))
+        if name is not None:
+            arguments = plain(structure_of(_first_given(function, ("arguments", "input", "args"))))
+            self.calls.append(Call(name, arguments, first_text(found, ("id", "call_id"))))
+
+
+def result_of(value: object) -> JSONValue:
+    """Read the result of a tool: its text if it has one, else the structure."""
+    if is_list(value):
+        parts = Parts()
+        parts.read(value)
+        if parts.texts:
+            return "\n".join(parts.texts)
+    return plain(value)
+
+
+def _first_given(mapping: Mapping[str, object], keys: tuple[str, ...]) -> object:
+    return next((mapping[key] for key in keys if mapping.get(key) is not None), None)
+
 
 _ROLES: Final = {
     "human": "user",
@@ -38,16 +109,24 @@ class Chat(Struct, frozen=True):
     text: str | None = None
     name: str | None = None
     calls: tuple[Call, ...] = ()
-    answers: tuple[Answered, ...] = ()
+    results: tuple[ToolResult, ...] = ()
 
     @property
     def is_query(self) -> bool:
-        """Whether a user asks here; some providers carry the answers of tools as a user's message."""
-        return self.role == "user" and (self.text is not None or not self.answers)
+        """Whether a user asks; some providers send the results of tools as a message of the user."""
+        return self.role == "user" and (self.text is not None or not self.results)
+
+    def published(self) -> Iterator[Message]:
+        """Yield the text and the textual tool results as messages of a trace."""
+        if self.text is not None:
+            yield Message(self.role, self.text, self.name)
+        for result in self.results:
+            if isinstance(result.result, str) and result.result:
+                yield Message("tool", result.result)
 
 
 def conversation(value: object) -> list[Chat] | None:
-    """Read the messages of a value; None when it holds none. An item that is no message costs only itself."""
+    """Read the messages of a value; None if it has none. Items that are no messages are skipped."""
     found = decoded(value)
     if found is None:
         return None
@@ -57,45 +136,43 @@ def conversation(value: object) -> list[Chat] | None:
             found = decoded(mapping.get("messages"))
     if mapping_of(found) is not None:
         found = [found]
-    chats = [chat for item in _flat(found) if (chat := _chat(item)) is not None]
+    chats: list[Chat] = []
+    for item in found if is_list(found) else ():
+        # LangChain batches conversations: a list in the list.
+        several = item if is_list(item) else (item,)
+        chats.extend(chat for one in several if (chat := _chat(one)) is not None)
     return chats or None
 
 
-def asked(chats: list[Chat], instructions: object = None) -> Asked:
-    """Tell the query, what was said before it, and which tools were called since.
-
-    The query is the last message of a user, even when its text is missing: an earlier one is not what was
-    answered.
-    """
+def input_from_messages(chats: list[Chat], instructions: object = None) -> SpanInput:
+    """Split a conversation into the query, the history before it, and the tool calls after it."""
+    # The query is the user's last message, even if its text is missing: the answer is not for an earlier one.
     place = next((place for place in range(len(chats) - 1, -1, -1) if chats[place].is_query), None)
     before, since = (chats, []) if place is None else (chats[:place], chats[place + 1 :])
-    system = _instruction(instructions)
-    return Asked(
+    parts = Parts()
+    structure = decoded(instructions)
+    parts.read(instructions if structure is None else structure)
+    system = text_of("\n".join(parts.texts))
+    return SpanInput(
         query=None if place is None else chats[place].text,
-        history=(*system, *(message for chat in before for message in _as_messages(chat))),
+        history=(
+            *(() if system is None else (Message("system", system),)),
+            *(message for chat in before for message in chat.published()),
+        ),
         calls=tuple(call for chat in since for call in chat.calls),
-        answers=tuple(answer for chat in since for answer in chat.answers),
+        results=tuple(result for chat in since for result in chat.results),
     )
 
 
-def said(chats: list[Chat]) -> Said:
-    """Tell what the model answered: the first choice when there are several."""
+def output_from_messages(chats: list[Chat]) -> SpanOutput:
+    """Return the model's answer, the first one if there are several choices."""
     answer = next((chat for chat in chats if chat.role == "assistant"), chats[0] if chats else None)
-    return Said() if answer is None else Said(text=answer.text, calls=answer.calls)
+    return SpanOutput() if answer is None else SpanOutput(text=answer.text, calls=answer.calls)
 
 
-def said_last(chats: list[Chat]) -> Said:
-    """Tell the last word of a whole conversation, as an agent's output is one."""
-    return said([chat for chat in chats if chat.role == "assistant"][-1:])
-
-
-def _flat(found: object) -> Iterator[object]:
-    """Give the items of a list, and of the lists in it: LangChain batches conversations."""
-    for item in found if is_list(found) else ():
-        if is_list(item):
-            yield from item
-        else:
-            yield item
+def output_from_last_message(chats: list[Chat]) -> SpanOutput:
+    """Return the last answer of a whole conversation, which is the output of some agents."""
+    return output_from_messages([chat for chat in chats if chat.role == "assistant"][-1:])
 
 
 def _chat(item: object) -> Chat | None:
@@ -105,16 +182,29 @@ def _chat(item: object) -> Chat | None:
     message = _unwrapped(mapping)
     if not _is_message(message):
         return None
-    role, parts = _role(message), _parts(message)
+    given = message.get("role")
+    role = given if isinstance(given, str) and given else message.get("type")
+    role = clean(role) if isinstance(role, str) else "user"
+    role = _ROLES.get(role.lower(), role)
+    parts = Parts()
+    for key in ("parts", "content", "contents"):
+        if not (parts.texts or parts.calls or parts.results):
+            parts.read(message.get(key))
+    calls = message.get("tool_calls")
+    for call in calls if is_list(calls) else (message.get("function_call"),):
+        parts.add_call(call)
+    refusal = text_of(message.get("refusal"))
+    if refusal is not None and not parts.texts:
+        parts.texts.append(refusal)
+    if role == "tool" and not parts.results:
+        result = ToolResult(text_of(message.get("tool_call_id")), result_of(message.get("content")))
+        return Chat(role, results=(result,))
     text = text_of("\n".join(parts.texts))
-    if role == "tool" and not parts.answers:
-        answer = Answered(text_of(message.get("tool_call_id")), result_of(message.get("content")))
-        return Chat(role, answers=(answer,))
-    return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.answers))
+    return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results))
 
 
 def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
-    """Open `{"message": …}` of OpenInference and of a choice, and LangChain's serialised objects."""
+    # `{"message": …}` of OpenInference and of a choice, and LangChain's serialised objects.
     inner = mapping_of(mapping.get("message"))
     if inner is not None:
         return inner
@@ -134,39 +224,42 @@ def _is_message(mapping: Mapping[str, object]) -> bool:
     return isinstance(kind, str) and (kind == "message" or kind.lower() in _KNOWN_ROLES) and has_content
 
 
-def _role(message: Mapping[str, object]) -> str:
-    given = message.get("role")
-    role = given if isinstance(given, str) and given else message.get("type")
-    word = clean(role) if isinstance(role, str) else "user"
-    return _ROLES.get(word.lower(), word)
+_LISTS: Final = ("documents", "results", "matches", "source_nodes", "nodes", "hits")
+_DOCUMENTS_TEXTS: Final = ("content", "page_content", "text", "document")
+_SCORES: Final = ("score", "relevance_score", "similarity")
+_MAX_ID_BITS: Final = 256
 
 
-def _parts(message: Mapping[str, object]) -> Parts:
-    found = Parts()
-    for key in ("parts", "content", "contents"):
-        if found.is_empty:
-            read_parts(message.get(key), found)
-    calls = message.get("tool_calls")
-    for item in calls if is_list(calls) else (message.get("function_call"),):
-        if (call := call_of(item)) is not None:
-            found.calls.append(call)
-    refusal = text_of(message.get("refusal"))
-    if refusal is not None and not found.texts:
-        found.texts.append(refusal)
-    return found
+def documents_of(value: object) -> tuple[Document, ...]:
+    """Read a list of documents in its order; items without a text are skipped."""
+    found = decoded(value)
+    if found is None:
+        return ()
+    for _ in range(_MAX_WRAPPINGS):
+        mapping = mapping_of(found)
+        if mapping is not None:
+            found = decoded(next((mapping[key] for key in _LISTS if mapping.get(key)), None))
+    documents: list[Document] = []
+    for item in found if is_list(found) else ():
+        if (text := text_of(item)) is not None:
+            documents.append(Document(text))
+        elif (mapping := mapping_of(item)) is not None and (document := _document(mapping)) is not None:
+            documents.append(document)
+    return tuple(documents)
 
 
-def _instruction(value: object) -> tuple[Message, ...]:
-    found = Parts()
-    structure = decoded(value)
-    read_parts(value if structure is None else structure, found)
-    text = text_of("\n".join(found.texts))
-    return () if text is None else (Message("system", text),)
+def _document(mapping: Mapping[str, object]) -> Document | None:
+    inner = next((inner for key in ("document", "node") if (inner := mapping_of(mapping.get(key)))), mapping)
+    text = first_text(inner, _DOCUMENTS_TEXTS)
+    if text is None:
+        return None
+    scores = (number_of(holder.get(key)) for holder in (inner, mapping) for key in _SCORES)
+    score = next((score for score in scores if score is not None), None)
+    return Document(text, _id(inner) or _id(mapping), score)
 
 
-def _as_messages(chat: Chat) -> Iterator[Message]:
-    if chat.text is not None:
-        yield Message(chat.role, chat.text, chat.name)
-    for answer in chat.answers:
-        if isinstance(answer.result, str) and answer.result:
-            yield Message("tool", answer.result)
+def _id(mapping: Mapping[str, object]) -> str | None:
+    given = mapping.get("id")
+    if isinstance(given, int) and not isinstance(given, bool) and given.bit_length() <= _MAX_ID_BITS:
+        return str(given)
+    return clean(given) if isinstance(given, str) and given else None

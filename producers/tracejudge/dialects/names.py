@@ -1,7 +1,7 @@
-"""Every attribute name the dialects read, in one place: the GenAI conventions are still moving.
+"""The attribute and event names of all dialects. The GenAI conventions are still changing.
 
-`otel` is the GenAI convention of semantic-conventions 1.41.1 and of its successor repository, where spellings
-drifted; `openinference` is Arize's; `openllmetry` is Traceloop's, before and after it took up the GenAI names.
+GenAI names are those of semantic-conventions 1.41.1 and of its successor repository, with their former spellings;
+OpenInference (`OI_`) is Arize's dialect, OpenLLMetry (`TL_`) is Traceloop's, before and after it adopted GenAI names.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ EVENT_EXCEPTION: Final = "exception"
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 
-# --- ids that are no GenAI names ---------------------------------------------------------------------------------
+# --- names outside of the dialects ---------------------------------------------------------------------------------
 SESSION_ID: Final = "session.id"
 USER_IDS: Final = ("user.id", "enduser.id")
 
@@ -81,9 +81,10 @@ TL_FILTERED: Final = "FILTERED"
 OWN_ATTRIBUTES: Final = frozenset({"tracejudge.evaluation.id", "tracejudge.judge.name", "tracejudge.judge.version"})
 OWN_SCOPE: Final = "tracejudge"
 
+# Every span of a dialect has an attribute or event with one of these prefixes.
 PREFIXES: Final = ("gen_ai.", "openinference.", "llm.", "traceloop.", TL_EVENT_RESULT)
-"""How the attributes or events begin of which every span of a dialect has one."""
 
+# Attributes that are read into inputs, outputs and documents, or repeat them. The others stay attributes.
 CONTENT_PREFIXES: Final = (
     INPUT_MESSAGES,
     OUTPUT_MESSAGES,
@@ -113,9 +114,8 @@ CONTENT_PREFIXES: Final = (
     TL_ENTITY_INPUT,
     TL_ENTITY_OUTPUT,
 )
-"""What is read into inputs, outputs and documents, or repeats them; the other attributes of a span stay as they are."""
 
 
 def is_content(key: str) -> bool:
-    """Tell whether an attribute holds content that is read into a place of its own."""
+    """Return whether an attribute holds content that is published elsewhere in the trace."""
     return key == PROMPT or key.startswith(CONTENT_PREFIXES)

@@ -1,18 +1,103 @@
-"""OpenInference: a kind on every span, lists spread over flattened keys, inputs and outputs as text or JSON."""
+"""OpenInference: a kind on every span, lists flattened over numbered keys, inputs and outputs as text or JSON."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tracejudge.dialects import names
-from tracejudge.dialects.common import usage_of
-from tracejudge.dialects.documents import documents_of
-from tracejudge.dialects.flattened import unflattened
-from tracejudge.dialects.messages import asked, conversation, said
-from tracejudge.dialects.reading import Asked, Call, Reading, Role, Said
-from tracejudge.dialects.spans import RawSpan
-from tracejudge.dialects.values import decoded, first_text, mapping_of, plain, structure_of, text_of
-from tracejudge.dialects.wrappings import asked_in, said_in
-from tracejudge.model import Document
+from tracejudge.dialects.messages import (
+    conversation,
+    documents_of,
+    input_from_messages,
+    output_from_last_message,
+    output_from_messages,
+)
+from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, usage_of
+from tracejudge.dialects.values import (
+    decoded,
+    first_text,
+    is_list,
+    mapping_of,
+    plain,
+    structure_of,
+    text_of,
+    unflattened,
+)
+from tracejudge.model import Document, JSONValue
+
+_QUERY_KEYS: Final = ("query", "question", "input", "user_input", "user_query", "prompt", "message", "text")
+_ANSWER_KEYS: Final = ("output", "answer", "response", "result", "output_text", "completion", "text", "content")
+_INPUT_WRAPPINGS: Final = ("kwargs", "args", "inputs", "input")
+_OUTPUT_WRAPPINGS: Final = ("outputs", "output", "return_values", "result", "response")
+_MAX_DEPTH: Final = 4
+# A text that begins like a JSON object and is none was truncated by an instrumentation: neither query nor answer.
+_TRUNCATED: Final = re.compile(r"\s*(\[\s*\{|\{\s*\")")
+
+
+def input_from_value(value: object) -> SpanInput:
+    """Read an input: a text as it is, a conversation, or the query among arguments."""
+    if value is None:
+        return SpanInput()
+    structure = structure_of(value)
+    if isinstance(structure, str):
+        return SpanInput() if _TRUNCATED.match(structure) else SpanInput(query=text_of(structure))
+    chats = conversation(structure)
+    if chats is not None:
+        return input_from_messages(chats)
+    query = _find_text(structure, _QUERY_KEYS, _INPUT_WRAPPINGS)
+    if isinstance(query, SpanInput):
+        return query
+    return SpanInput(query=query) if query is not None else SpanInput(raw=_raw(structure))
+
+
+def output_from_value(value: object) -> SpanOutput:
+    """Read an output: a text as it is, the choice of a response, or the answer among returned values."""
+    if value is None:
+        return SpanOutput()
+    structure = structure_of(value)
+    if isinstance(structure, str):
+        return SpanOutput() if _TRUNCATED.match(structure) else SpanOutput(text=text_of(structure))
+    mapping = mapping_of(structure) or {}
+    for key in ("choices", "messages", "output"):
+        found = mapping.get(key)
+        if is_list(found) and (chats := conversation(found)):
+            return output_from_messages(chats) if key == "choices" else output_from_last_message(chats)
+    if chats := conversation(structure):
+        return output_from_last_message(chats)
+    text = _find_text(structure, _ANSWER_KEYS, _OUTPUT_WRAPPINGS)
+    return SpanOutput(text=text) if isinstance(text, str) else SpanOutput(raw=_raw(structure))
+
+
+def _raw(structure: object) -> JSONValue:
+    # Nothing instead of empty containers, as in the arguments of a function without parameters.
+    raw = plain(structure)
+    return None if _is_empty(raw) else raw
+
+
+def _is_empty(value: JSONValue) -> bool:
+    if isinstance(value, dict):
+        return all(_is_empty(item) for item in value.values())
+    return all(_is_empty(item) for item in value) if isinstance(value, list) else value in (None, "")
+
+
+def _find_text(value: object, keys: Iterable[str], wrappings: Iterable[str], depth: int = 0) -> str | SpanInput | None:
+    """Find the one text among a call's arguments or return values; a conversation among arguments is the input."""
+    mapping = mapping_of(value)
+    if depth == _MAX_DEPTH:
+        return None
+    if mapping is None:
+        texts = [item for item in value if isinstance(item, str)] if is_list(value) else [value]
+        return text_of(texts[0]) if len(texts) == 1 else None
+    if wrappings is _INPUT_WRAPPINGS and (chats := conversation(mapping.get("messages"))):
+        return input_from_messages(chats)
+    if (text := first_text(mapping, keys)) is not None:
+        return text
+    for key in wrappings:
+        if key in mapping and (found := _find_text(mapping[key], keys, wrappings, depth + 1)) is not None:
+            return found
+    values = list(mapping.values())
+    return text_of(values[0]) if len(values) == 1 else None
+
 
 _ROLES: Final = {
     "LLM": Role.LLM,
@@ -29,58 +114,54 @@ _JSON: Final = "application/json"
 
 
 def read(span: RawSpan) -> Reading:
-    """Read what a span says in OpenInference; nothing when it does not speak it."""
+    """Read the parts of a span in OpenInference; none if it does not use it."""
     attributes = span.attributes
-    role = _role(attributes)
+    kind = attributes.get(names.OI_KIND)
+    role = _ROLES.get(kind.upper()) if isinstance(kind, str) else None
     if role is None:
         return Reading()
+    # OpenInference keeps the whole response, with its id.
+    response = mapping_of(structure_of(attributes.get(names.OI_OUTPUT))) if role is Role.LLM else None
     return Reading(
         role=role,
-        asked=_asked(attributes),
-        said=_said(attributes),
+        input=_input(attributes),
+        output=_output(attributes),
         documents=_documents(attributes, role),
         reranked=_listed(attributes, names.OI_RERANKER_INPUT),
         tool=_tool(attributes) if role is Role.TOOL else None,
         model=first_text(attributes, names.OI_MODELS),
         provider=first_text(attributes, names.OI_PROVIDERS),
-        response_id=_response_id(attributes) if role is Role.LLM else None,
+        response_id=None if response is None else text_of(response.get("id")),
         usage=usage_of(attributes, (names.OI_INPUT_TOKENS,), (names.OI_OUTPUT_TOKENS,)),
     )
 
 
-def _role(attributes: Mapping[str, object]) -> Role | None:
-    kind = attributes.get(names.OI_KIND)
-    return _ROLES.get(kind.upper()) if isinstance(kind, str) else None
-
-
-def _asked(attributes: Mapping[str, object]) -> Asked:
+def _input(attributes: Mapping[str, object]) -> SpanInput:
     messages = unflattened(attributes, names.OI_INPUT_MESSAGES)
     if messages is not None:
-        # Its own messages, even when they were taken out: the request beside them says no more.
-        return asked(conversation(messages) or [])
-    prompt = _completions(attributes, names.OI_PROMPTS, "prompt")
-    if prompt is not None:
-        return Asked(query=prompt)
-    query = text_of(attributes.get(names.OI_RERANKER_QUERY))
+        # Even if they were redacted: the request beside them holds no more.
+        return input_from_messages(conversation(messages) or [])
+    prompt = _first_completion(attributes, names.OI_PROMPTS, "prompt")
+    query = text_of(attributes.get(names.OI_RERANKER_QUERY)) if prompt is None else prompt
     if query is not None:
-        return Asked(query=query)
+        return SpanInput(query=query)
     value = _value(attributes, names.OI_INPUT, names.OI_INPUT_MIME)
-    return Asked(query=text_of(value)) if isinstance(value, str) else asked_in(value)
+    return SpanInput(query=text_of(value)) if isinstance(value, str) else input_from_value(value)
 
 
-def _said(attributes: Mapping[str, object]) -> Said:
+def _output(attributes: Mapping[str, object]) -> SpanOutput:
     messages = unflattened(attributes, names.OI_OUTPUT_MESSAGES)
     if messages is not None:
-        return said(conversation(messages) or [])
-    text = _completions(attributes, names.OI_CHOICES, "completion")
+        return output_from_messages(conversation(messages) or [])
+    text = _first_completion(attributes, names.OI_CHOICES, "completion")
     if text is not None:
-        return Said(text=text)
+        return SpanOutput(text=text)
     value = _value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)
-    return Said(text=text_of(value)) if isinstance(value, str) else said_in(value)
+    return SpanOutput(text=text_of(value)) if isinstance(value, str) else output_from_value(value)
 
 
 def _value(attributes: Mapping[str, object], key: str, mime_key: str) -> object:
-    """Take a value, decoded only where it is said to be JSON: a user's text may look like it."""
+    # Decoded only if declared as JSON: a user's text may look like it.
     value = attributes.get(key)
     if attributes.get(mime_key) != _JSON:
         return value
@@ -88,11 +169,10 @@ def _value(attributes: Mapping[str, object], key: str, mime_key: str) -> object:
     return value if found is None else found
 
 
-def _completions(attributes: Mapping[str, object], prefix: str, wrapping: str) -> str | None:
-    """Take the first text of the older completions interface."""
+def _first_completion(attributes: Mapping[str, object], prefix: str, wrapping: str) -> str | None:
+    """Return the first text of the older completions interface."""
     for item in unflattened(attributes, prefix) or ():
-        holder = mapping_of(item)
-        inner = None if holder is None else mapping_of(holder.get(wrapping))
+        inner = mapping_of((mapping_of(item) or {}).get(wrapping))
         return None if inner is None else text_of(inner.get("text"))
     return None
 
@@ -121,9 +201,3 @@ def _tool(attributes: Mapping[str, object]) -> Call | None:
         first_text(attributes, names.OI_TOOL_IDS),
         plain(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)),
     )
-
-
-def _response_id(attributes: Mapping[str, object]) -> str | None:
-    """Find the id in the response, which OpenInference keeps whole."""
-    found = mapping_of(structure_of(attributes.get(names.OI_OUTPUT)))
-    return None if found is None else text_of(found.get("id"))

@@ -1,31 +1,33 @@
-"""What one span says, whatever dialect it says it in."""
+"""The contents of one span in a form that all dialects share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct
 
+from tracejudge.dialects import names
+from tracejudge.dialects.values import first_count, first_text, text_of
 from tracejudge.model import Document, JSONValue, Message, Usage
 
 
 class Role(StrEnum):
-    """What a span is in its trace; the value stands as the kind of the published span."""
+    """Role of a span in its trace; the value is the kind of the published span."""
 
     LLM = "llm"
     AGENT = "agent"
     CHAIN = "chain"
-    """A workflow or a chain: a step made of steps."""
+    """A workflow or chain: a step made of steps."""
     RETRIEVER = "retriever"
     RERANKER = "reranker"
     TOOL = "tool"
     EMBEDDING = "embedding"
     JUDGE = "judge"
-    """An evaluator or a guardrail: never judged, nor is what it does."""
+    """An evaluator or guardrail: never judged, nor are the spans below it."""
 
 
 class Call(Struct, frozen=True):
-    """A call of a tool: asked for by a model, or carried out."""
+    """A tool call, requested by a model or executed."""
 
     name: str
     arguments: JSONValue = None
@@ -34,49 +36,49 @@ class Call(Struct, frozen=True):
     error: str | None = None
 
 
-class Answered(Struct, frozen=True):
-    """What a tool answered, as the next call of the model was told."""
+class ToolResult(Struct, frozen=True):
+    """The result of a tool, as passed to the next call of the model."""
 
     id: str | None
     result: JSONValue
 
 
-class Asked(Struct, frozen=True):
-    """What went in."""
+class SpanInput(Struct, frozen=True):
+    """The input of a span."""
 
     query: str | None = None
     raw: JSONValue = None
-    """The input where no query could be told from it."""
+    """The input as it is, if it contains no recognisable query."""
     history: tuple[Message, ...] = ()
     calls: tuple[Call, ...] = ()
-    """Calls of tools between the query and this span."""
-    answers: tuple[Answered, ...] = ()
+    """Tool calls between the query and this span."""
+    results: tuple[ToolResult, ...] = ()
 
     def __bool__(self) -> bool:
-        return self != Asked()
+        return self != SpanInput()
 
 
-class Said(Struct, frozen=True):
-    """What came out."""
+class SpanOutput(Struct, frozen=True):
+    """The output of a span."""
 
     text: str | None = None
     raw: JSONValue = None
-    """The output where no text could be told from it."""
+    """The output as it is, if it contains no recognisable text."""
     calls: tuple[Call, ...] = ()
 
     def __bool__(self) -> bool:
-        return self != Said()
+        return self != SpanOutput()
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What one dialect understood of a span; what it does not say is None or empty."""
+    """The parts of a span that a dialect recognised; the others are None or empty."""
 
     role: Role | None = None
-    asked: Asked = Asked()
-    said: Said = Said()
+    input: SpanInput = SpanInput()
+    output: SpanOutput = SpanOutput()
     documents: tuple[Document, ...] = ()
     reranked: tuple[Document, ...] = ()
-    """What a reranker was given."""
+    """Documents given to a reranker."""
     tool: Call | None = None
     model: str | None = None
     provider: str | None = None
@@ -88,7 +90,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 def merged(readings: Iterable[Reading]) -> Reading:
-    """Take each part from the first dialect that has it, so that what was written twice counts once."""
+    """Take each part from the first reading that has it; a judge in any of them is a judge."""
     parts: dict[str, Any] = {}
     for reading in readings:
         for name in Reading.__struct_fields__:
@@ -98,3 +100,61 @@ def merged(readings: Iterable[Reading]) -> Reading:
         if reading.role is Role.JUDGE:
             parts["role"] = Role.JUDGE
     return Reading(**parts)
+
+
+class RawEvent(Struct, frozen=True):
+    """An event of a span."""
+
+    name: str
+    attributes: Mapping[str, object]
+
+
+class RawSpan(Struct, frozen=True, kw_only=True):
+    """A span that has ended. Ids are lower-case hex, times seconds since the epoch."""
+
+    trace_id: str
+    span_id: str
+    name: str = ""
+    parent_id: str | None = None
+    is_local_root: bool = False
+    """Whether it has no parent in this process."""
+    kind: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    status: str | None = None
+    """`ok`, `error` or None."""
+    description: str | None = None
+    """Description of an error status."""
+    attributes: Mapping[str, object] = {}
+    events: tuple[RawEvent, ...] = ()
+    scope: str | None = None
+    """Name of the instrumentation."""
+
+    def events_named(self, name: str) -> Iterator[Mapping[str, object]]:
+        """Yield the attributes of the events of a name, in order."""
+        return (event.attributes for event in self.events if event.name == name)
+
+
+def common(span: RawSpan) -> Reading:
+    """Read the parts that belong to no dialect: session, user and error."""
+    return Reading(
+        session_id=text_of(span.attributes.get(names.SESSION_ID)),
+        user_id=first_text(span.attributes, names.USER_IDS),
+        error=_error(span) if span.status == "error" else None,
+    )
+
+
+def _error(span: RawSpan) -> str:
+    # An exception's event has the type and message that the span and its status may lack.
+    exception = next(iter(reversed(list(span.events_named(names.EVENT_EXCEPTION)))), {})
+    kind = text_of(span.attributes.get(names.ERROR_TYPE)) or text_of(exception.get(names.EXCEPTION_TYPE))
+    words = text_of(exception.get(names.EXCEPTION_MESSAGE)) or text_of(span.description)
+    if kind is None or words is None:
+        return kind or words or "error"
+    return words if words.startswith(kind) else f"{kind}: {words}"
+
+
+def usage_of(attributes: Mapping[str, object], input_keys: Iterable[str], output_keys: Iterable[str]) -> Usage | None:
+    """Read the token counts; None if neither is present."""
+    tokens = first_count(attributes, input_keys), first_count(attributes, output_keys)
+    return None if tokens == (None, None) else Usage(tokens[0] or 0, tokens[1] or 0)

@@ -1,4 +1,4 @@
-"""Attribute values as they come from anywhere: decoded where they are JSON, and made safe to travel."""
+"""Attribute values of any origin: decoded if they are JSON, and copied into plain JSON values."""
 
 import json
 import math
@@ -16,28 +16,28 @@ _MAX_INTEGER: Final = 2**63
 
 
 def clean(text: str) -> str:
-    """Give a text that UTF-8 can hold: lone surrogates become question marks."""
+    """Replace lone surrogates, which UTF-8 cannot hold, by question marks."""
     try:
         text.encode()
     except UnicodeEncodeError:
         return text.encode(errors="replace").decode()
-    return str(text)  # a plain one, not an enumeration that is a string too
+    return str(text)  # a plain string, not a member of an enumeration
 
 
 def text_of(value: object) -> str | None:
-    """Take a text; None for anything else, for an empty one, and for one that was taken out before it came here."""
+    """Return a non-empty text; None for anything else and for text that the instrumentation redacted."""
     if isinstance(value, str) and value and value != names.OI_REDACTED:
         return clean(value)
     return None
 
 
 def first_text(attributes: Mapping[str, object], keys: Iterable[str]) -> str | None:
-    """Take the first of these attributes that is a text."""
+    """Return the first of these attributes that is a text."""
     return next((text for key in keys if (text := text_of(attributes.get(key))) is not None), None)
 
 
 def first_count(attributes: Mapping[str, object], keys: Iterable[str]) -> int | None:
-    """Take the first of these attributes that is a number of things."""
+    """Return the first of these attributes that is a count."""
     for key in keys:
         value = attributes.get(key)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_INTEGER:
@@ -46,7 +46,7 @@ def first_count(attributes: Mapping[str, object], keys: Iterable[str]) -> int | 
 
 
 def number_of(value: object) -> float | None:
-    """Take a finite number, written out or not."""
+    """Return a finite number, given as number or text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -57,17 +57,21 @@ def number_of(value: object) -> float | None:
 
 
 def decoded(value: object) -> object:
-    """Decode a JSON text; what is no text stays as it is, and what is no JSON becomes None."""
+    """Decode a JSON text; other values stay as they are, a text that is no JSON becomes None."""
     if not isinstance(value, str):
         return value
     try:
         return msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return _decoded_leniently(value)
+        # The standard library accepts what it writes and JSON forbids: NaN and lone surrogates.
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return None
 
 
 def structure_of(value: object) -> object:
-    """Decode a JSON text that holds an object or a list; any other text stays as it is."""
+    """Decode a JSON text that holds an object or a list; other values stay as they are."""
     if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
         found = decoded(value)
         return value if found is None else found
@@ -75,14 +79,14 @@ def structure_of(value: object) -> object:
 
 
 def is_list(value: object) -> TypeGuard[Sequence[object]]:
-    """Tell a list in the sense of JSON."""
+    """Return whether a value is a list in the sense of JSON."""
     if isinstance(value, list | tuple):
         return True
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
 
 
 def plain(value: object, depth: int = 0) -> JSONValue:
-    """Copy a value as JSON can hold it. Objects that are none of JSON's become their type's name."""
+    """Copy a value into plain JSON values; other objects become the name of their type."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -94,12 +98,21 @@ def plain(value: object, depth: int = 0) -> JSONValue:
     return _plain_container(value, depth)
 
 
+def _plain_container(value: object, depth: int) -> JSONValue:
+    if depth >= _MAX_DEPTH:
+        return "[too deep]"
+    mapping = mapping_of(value)
+    if mapping is not None:
+        return {clean(str(key)): plain(item, depth + 1) for key, item in mapping.items()}
+    return [plain(item, depth + 1) for item in value] if is_list(value) else f"[{type(value).__name__}]"
+
+
 def mapping_of(value: object) -> Mapping[str, object] | None:
-    """See a mapping, or the fields of a dataclass, as completion hooks are given; None for anything else."""
+    """Return a mapping, or the fields of a dataclass, which completion hooks receive; None for anything else."""
     if isinstance(value, dict):
         return value
     if value is None or isinstance(value, str | list | int | float):
-        return None  # most are one of these, and what follows is slow
+        return None  # most values are of these types, and the checks below are slow
     if isinstance(value, Mapping):
         return value
     if is_dataclass(value) and not isinstance(value, type):
@@ -107,20 +120,46 @@ def mapping_of(value: object) -> Mapping[str, object] | None:
     return None
 
 
-def _plain_container(value: object, depth: int) -> JSONValue:
-    if depth >= _MAX_DEPTH:
-        return "[too deep]"
-    mapping = mapping_of(value)
-    if mapping is not None:
-        return {clean(str(key)): plain(item, depth + 1) for key, item in mapping.items()}
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [plain(item, depth + 1) for item in value]
-    return f"[{type(value).__name__}]"
+_FLATTENED_MAX_DEPTH: Final = 12
+_MAX_DIGITS: Final = 9
 
 
-def _decoded_leniently(text: str) -> object:
-    # Python's own JSON writes NaN and lone surrogates, so instrumentations do.
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+class _Tree(dict[str, object]):
+    """A branch of the tree; a type of its own, because an attribute value may be a mapping."""
+
+
+def unflattened(attributes: Mapping[str, object], prefix: str) -> list[object] | None:
+    """Build the list that is flattened under a prefix; None if there is nothing under it.
+
+    Items are in the order of their numbers, without gaps. Keys that do not begin with a number are ignored, such as
+    `gen_ai.prompt.name` beside `gen_ai.prompt.0.role`.
+    """
+    tree = _Tree()
+    start = f"{prefix}."
+    for key, value in attributes.items():
+        if not key.startswith(start):
+            continue
+        *above, last = key[len(start) :].split(".", _FLATTENED_MAX_DEPTH)
+        branch: object = tree if _is_number((above or [last])[0]) else None
+        for name in above:
+            # Where one key has a value and another has branches, the first key stays.
+            branch = branch.setdefault(name, _Tree()) if isinstance(branch, _Tree) else None
+        if isinstance(branch, _Tree):
+            branch.setdefault(last, value)
+    return _items(tree) if tree else None
+
+
+def _built(node: object) -> object:
+    if not isinstance(node, _Tree):
+        return node
+    if node and all(_is_number(name) for name in node):
+        return _items(node)
+    return {name: _built(below) for name, below in node.items()}
+
+
+def _items(tree: _Tree) -> list[object]:
+    return [_built(tree[name]) for name in sorted(tree, key=int)]
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS

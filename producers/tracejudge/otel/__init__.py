@@ -1,4 +1,4 @@
-"""Traces from OpenTelemetry's instrumentations (extra `otel`): a span exporter and a completion hook.
+"""Traces from OpenTelemetry instrumentations (extra `otel`): a span exporter and a completion hook.
 
 provider.add_span_processor(BatchSpanProcessor(TraceJudgeExporter()))
 """

@@ -1,37 +1,68 @@
-"""A span exporter: what OpenTelemetry's instrumentations record becomes traces to judge."""
+"""A span exporter that publishes the LLM calls recorded by OpenTelemetry's instrumentations."""
 
+import atexit
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import get_tracer_provider
 
 from tracejudge import api
-from tracejudge.complaints import Complaints
-from tracejudge.forking import renewed_in_children
-from tracejudge.native import NativeThread, native_lock, reentrant_lock
-from tracejudge.otel.exiting import AtExit
-from tracejudge.otel.gathering import Gathered, Gathering, Limits, Loss
+from tracejudge.delivery.fork import NativeThread, Wakeup, native_lock, reentrant_lock, reset_in_children
+from tracejudge.log import ThrottledLog, report_internal_error
 from tracejudge.otel.joining import join
-from tracejudge.otel.spans import raw_span
-from tracejudge.swallowing import swallow
-from tracejudge.wakeup import Wakeup
+from tracejudge.otel.span_buffer import Limits, Loss, SpanBuffer, SpanGroup, raw_span
 
-_FLUSH_TIMEOUT_MS: Final = 30_000
+_EXIT_FLUSH_MS: Final = 2_000
+_FLUSH_MS: Final = 30_000
 _IDLE_S: Final = 60.0
-_END_TIMEOUT_S: Final = 2.0
+_SHUTDOWN_S: Final = 2.0
+
+
+class AtExit:
+    """An exit handler that flushes the provider and shuts the exporter down."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        # Weak: the handler must not keep an exporter alive that its provider has dropped.
+        reference = weakref.ref(exporter)
+
+        def run() -> None:
+            exporter = reference()
+            if exporter is None:
+                return
+            try:
+                provider = get_tracer_provider()
+                if isinstance(provider, TracerProvider):
+                    provider.force_flush(_EXIT_FLUSH_MS)
+            except Exception as error:  # noqa: BLE001 - a fault of another exporter must not cost our spans
+                report_internal_error(error)
+            exporter.shutdown()
+
+        self._run = run
+        atexit.register(run)
+
+    def put_first(self) -> None:
+        """Move the handler before those registered so far."""
+        atexit.unregister(self._run)
+        atexit.register(self._run)
+
+    def cancel(self) -> None:
+        """Remove the handler."""
+        atexit.unregister(self._run)
 
 
 class TraceJudgeExporter(SpanExporter):
-    """Publishes the LLM calls among the spans it is given, with what was retrieved and which tools were called.
+    """Publishes the LLM calls among the spans it receives, with retrieved documents and tool calls.
 
-    For the SDK's batch processor or its simple one; `tracejudge.init` says where traces go. The threads that end
-    spans only put them down; a thread of our own joins and publishes them. Nothing raises or blocks after the
-    construction. Memory is bounded: what is over `max_open_traces` or `max_bytes` is published before its time.
-    At exit the global provider is flushed and everything published, before TraceJudge's own exit: only a process
-    that calls `init` last and ends within the processor's first delay loses that.
+    Works with the SDK's batch processor and its simple one; `tracejudge.init` configures the destination. Threads that
+    end spans only store them; a thread of the exporter joins and publishes them. Nothing raises or blocks after the
+    construction. Memory is bounded: traces over `max_open_traces` or `max_bytes` are published early. At exit the
+    global provider is flushed and everything is published before TraceJudge's own exit, except in a process that calls
+    `init` last and ends within the processor's first delay.
     """
 
     _is_open: bool
@@ -48,14 +79,14 @@ class TraceJudgeExporter(SpanExporter):
         """Set the bounds.
 
         Args:
-            late_span_wait_s: How long after the end of its root a trace waits for spans that end later.
+            late_span_wait_s: Wait for late spans after the root of a trace has ended.
             max_open_traces: Most traces held.
-            max_spans: Most spans held of one trace; of a longer one the last.
-            max_bytes: Most bytes all spans held may take, estimated.
-            max_age_s: How long spans wait for a root that does not end, before they are published without it.
+            max_spans: Most spans held of one trace, the last ones of a longer one.
+            max_bytes: Most bytes of all spans held, estimated.
+            max_age_s: Longest wait for a root that does not end; then the spans are published without it.
 
         Raises:
-            ValueError: A bound is not above 0, or the wait is below it.
+            ValueError: A bound is not above 0, or the wait is below 0.
         """
         if not late_span_wait_s >= 0 or not min(max_open_traces, max_spans, max_bytes, max_age_s) > 0:
             raise ValueError("TraceJudgeExporter: late_span_wait_s must be 0 or more, every bound above 0")
@@ -67,64 +98,64 @@ class TraceJudgeExporter(SpanExporter):
             max_age_s=max_age_s,
         )
         self._at_exit = AtExit(self)
-        self.renew()
-        renewed_in_children(self)
+        self.reset_after_fork()
+        reset_in_children(self)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Put ended spans down. Always a success: what is lost here is counted, and nobody could send it again."""
+        """Store ended spans. Always returns success: losses are counted here, and a retry would not help."""
         if self._pid != os.getpid():
-            self.renew()
+            self.reset_after_fork()
         for span in spans:
             try:
                 self._put(span)
-            except Exception as error:  # noqa: BLE001 - one strange span must not cost the others
-                swallow(error)
+            except Exception as error:  # noqa: BLE001 - one malformed span must not cost the others
+                report_internal_error(error)
                 self._lose(Loss.UNREADABLE)
         return SpanExportResult.SUCCESS
 
-    def force_flush(self, timeout_millis: int = _FLUSH_TIMEOUT_MS) -> bool:
-        """Publish every trace whose root has ended, without waiting for late spans, and deliver it.
+    def force_flush(self, timeout_millis: int = _FLUSH_MS) -> bool:
+        """Publish and deliver every trace whose root has ended, without waiting for late spans.
 
         The SDK's processors do not pass a flush on to their exporter: flush the provider first, then this.
 
         Returns:
-            True when Redis has what was published.
+            Whether Redis confirmed what was published.
         """
         deadline_s = time.monotonic() + timeout_millis / 1000
-        if not self._work(self._gathering.take_complete, timeout_millis / 1000):
+        if not self._publish_taken(self._spans.take_complete, timeout_millis / 1000):
             return False
         return api.flush(max(deadline_s - time.monotonic(), 0.0))
 
     def shutdown(self) -> None:
-        """Publish everything, unfinished traces as they stand, and end the thread. A second call does nothing."""
+        """Publish everything, including unfinished traces, and stop the thread. A second call does nothing."""
         with self._lock:
             was_open, self._is_open = self._is_open, False
         self._wakeup.open()
         if not was_open:
             return
         self._at_exit.cancel()
-        if not self._work(self._gathering.take_all, _END_TIMEOUT_S):
-            self._lose(Loss.SHUTDOWN, self._gathering.held_spans)
+        if not self._publish_taken(self._spans.take_all, _SHUTDOWN_S):
+            self._lose(Loss.SHUTDOWN, self._spans.held_spans)
         self._report()
 
     def losses(self) -> dict[str, int]:
-        """Count the spans that are in no published trace, by reason, since the start of this process."""
+        """Return the spans of this process that are in no published trace, by reason."""
         with self._lock:
-            return {loss.value: count for loss, count in self._gathering.losses.items()}
+            return {loss.value: count for loss, count in self._spans.losses.items()}
 
-    def renew(self) -> None:
-        """Set up what one process has: a forked child begins with nothing, as the spans held are its parent's."""
+    def reset_after_fork(self) -> None:
+        """Set up the state of one process; the spans held at a fork belong to the parent."""
         self._pid = os.getpid()
-        # The interpreter's own, also where gevent has replaced them: the thread is a real one. Reentrant, because a
-        # signal handler or a finalizer may end a span while this very thread is inside.
+        # The interpreter's own lock, under gevent too: the thread is a real one. Reentrant, because a signal handler
+        # or a finalizer may end a span while its own thread holds the lock.
         self._lock = reentrant_lock()
         self._working = native_lock()
-        self._gathering = Gathering(self._limits)
+        self._spans = SpanBuffer(self._limits)
         self._wakeup = Wakeup()
         self._thread: NativeThread | None = None
         self._is_open = True
         self._reported = 0
-        self._complaints = Complaints(time.monotonic)
+        self._loss_log = ThrottledLog(time.monotonic)
 
     def _put(self, span: ReadableSpan) -> None:
         raw = raw_span(span)
@@ -135,77 +166,66 @@ class TraceJudgeExporter(SpanExporter):
             if not self._is_open:
                 self._lose(Loss.SHUTDOWN)
                 return
-            wakes = self._gathering.add(raw, time.monotonic())
-            self._start()
+            wakes = self._spans.add(raw, time.monotonic())
+            if self._thread is None:
+                self._at_exit.put_first()
+                self._thread = NativeThread(self._run, name="tracejudge-otel")
+                try:
+                    self._thread.start()
+                except RuntimeError as error:
+                    # The system has no more threads, or the interpreter ends. The next span tries again, and
+                    # `shutdown` works without the thread.
+                    self._thread = None
+                    report_internal_error(error)
         if wakes:
             self._wakeup.open()
 
     def _lose(self, loss: Loss, count: int = 1) -> None:
         with self._lock:
-            self._gathering.losses[loss] += count
-
-    def _start(self) -> None:
-        """Start the thread when there is none. The lock is held."""
-        if self._thread is not None:
-            return
-        self._at_exit.put_first()
-        self._thread = NativeThread(self._run, name="tracejudge-otel")
-        try:
-            self._thread.start()
-        except RuntimeError as error:
-            # No thread to be had, now or while the interpreter ends; the next span tries again, shutdown goes without.
-            self._thread = None
-            swallow(error)
+            self._spans.losses[loss] += count
 
     def _run(self) -> None:
         while self._is_open:
             with self._lock:
-                due_s = self._gathering.next_due_s()
+                due_s = self._spans.next_due_s()
             rest_s = _IDLE_S if due_s is None else due_s - time.monotonic()
             self._wakeup.wait(min(rest_s, _IDLE_S))
             try:
                 if self._is_open:
-                    self._work(self._take_ripe)
+                    self._publish_taken(lambda: self._spans.take_due(time.monotonic()))
+                    self._publish_taken(self._spans.take_excess)
                     self._report()
-            except Exception as error:  # noqa: BLE001 - as of a log handler of the host: the next traces must go on
-                swallow(error)
+            except Exception as error:  # noqa: BLE001 - a fault, as of a log handler of the host, must not stop the thread
+                report_internal_error(error)
 
-    def _take_ripe(self) -> Iterator[Gathered]:
-        yield from self._gathering.take_due(time.monotonic())
-        yield from self._gathering.take_excess()
-
-    def _work(self, take: Callable[[], Iterable[Gathered]], timeout_s: float = -1) -> bool:
-        """Join and publish what is taken; False when another thread is at it and does not come to an end."""
+    def _publish_taken(self, take: Callable[[], Iterable[SpanGroup]], timeout_s: float = -1) -> bool:
+        """Join and publish the traces taken; False if another thread is still doing so after the timeout."""
         if not self._working.acquire(timeout=timeout_s):
             return False
         try:
             taken = iter(take())
-            while (gathered := self._next(taken)) is not None:
-                self._publish(gathered)
+            while True:
+                # The lock for each trace anew: threads that end spans must not wait for many traces.
+                with self._lock:
+                    group = next(taken, None)
+                if group is None:
+                    return True
+                try:
+                    fields = join(group)
+                except Exception as error:  # noqa: BLE001 - one malformed trace must not cost the others
+                    report_internal_error(error)
+                    self._lose(Loss.UNREADABLE, len(group.spans))
+                    continue
+                if fields is not None:
+                    api.publish(**fields)
         finally:
             self._working.release()
-        return True
-
-    def _next(self, taken: Iterator[Gathered]) -> Gathered | None:
-        # The lock for each trace anew: who ends a span must not wait for many to be sorted out.
-        with self._lock:
-            return next(taken, None)
-
-    def _publish(self, gathered: Gathered) -> None:
-        try:
-            fields = join(gathered)
-        except Exception as error:  # noqa: BLE001 - a trace that cannot be read must not cost the others
-            swallow(error)
-            self._lose(Loss.UNREADABLE, len(gathered.spans))
-            return
-        if fields is not None:
-            api.publish(**fields)
 
     def _report(self) -> None:
-        with self._lock:  # the thread and `shutdown` may come here at the same time
+        with self._lock:  # the thread and `shutdown` may be here at the same time
             losses = {reason: count for reason, count in self.losses().items() if count}
             lost = sum(losses.values())
             is_more, self._reported = lost > self._reported, lost
         if is_more:
             counts = ", ".join(f"{reason} {count}" for reason, count in losses.items())
-            self._complaints.warn("OpenTelemetry spans left out since the start, by reason: %s", counts)
+            self._loss_log.warn("OpenTelemetry spans left out since the start, by reason: %s", counts)

@@ -1,117 +1,280 @@
-"""From the spans of one OpenTelemetry trace to one trace of ours."""
+"""Joining the spans of one OpenTelemetry trace into the fields of one published trace."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
-from tracejudge.dialects import Reading, Role
-from tracejudge.dialects.values import clean
-from tracejudge.model import JSONValue, Message, Usage
-from tracejudge.otel.evidence import context_of, tool_calls_of
-from tracejudge.otel.family import Family, Step
-from tracejudge.otel.gathering import Gathered
-from tracejudge.otel.steps import spans_of
+from tracejudge.dialects import RawSpan, Reading, names, read
+from tracejudge.dialects.reading import Call, Role, ToolResult
+from tracejudge.dialects.values import clean, plain
+from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
+from tracejudge.otel.span_buffer import SpanGroup
+
+_MAX_HEIGHT: Final = 1_000
+_MAX_ATTRIBUTES: Final = 128
+_COMPOSED: Final = frozenset({Role.AGENT, Role.CHAIN})
+_SOURCES: Final = (Role.RETRIEVER, Role.RERANKER, Role.TOOL)
 
 
-def join(gathered: Gathered) -> dict[str, Any] | None:
-    """Make the fields of a trace; None where no model was called and nothing was answered.
+class Step(Struct, frozen=True):
+    """A span and what was read from it."""
 
-    Of several calls of a model the last one is judged. Where an agent or a chain around it says itself what it
-    was asked and what it answered, that is taken, for it is what the user saw; where it says only one of the two,
-    the other comes from the call. `span_id` is the span whose answer it is.
-    """
-    family = Family(gathered)
-    call = family.answering()
-    request = family.request(call)
-    sources = [step for step in (request, call) if step is not None]
-    if not sources:
-        return None
-    output, judged = _answer(sources)
-    query = _query(sources)
-    root = family.root
-    fields = {
-        "trace_id": judged.span.trace_id,
-        "span_id": judged.span.span_id,
-        "name": clean((root or judged).span.name) or None,
-        "output": output or "",
-        "input": query,
-        "messages": _history(sources, query),
-        "context": context_of(family, judged),
-        "tool_calls": tool_calls_of(family),
-        "spans": spans_of(family),
-        "usage": _usage(family, request, call),
-        "started_at": judged.span.started_at,
-        "ended_at": judged.span.ended_at,
-        "error": judged.reading.error or (None if output or root is None else root.reading.error),
-        **_said_once(family, sources),
-    }
+    span: RawSpan
+    reading: Reading
+
+    @property
+    def is_composed(self) -> bool:
+        """Whether it is an agent or a chain."""
+        return self.reading.role in _COMPOSED
+
+
+class TraceSteps:
+    """The steps of a trace in the order they ended, without evaluators, guardrails and the spans below them."""
+
+    def __init__(self, group: SpanGroup) -> None:
+        self._steps = {span.span_id: Step(span, read(span)) for span in group.spans}
+        self.root = None if group.root is None else self._steps.get(group.root.span_id)
+        kept = [
+            step
+            for step in self._steps.values()
+            if not any(one.reading.role is Role.JUDGE for one in (step, *self.above(step)))
+        ]
+        self.steps = sorted(kept, key=lambda step: step.span.ended_at or 0.0)
+
+    def of_role(self, *roles: Role) -> list[Step]:
+        """Return the steps of these roles in the order they ended."""
+        return [step for step in self.steps if step.reading.role in roles]
+
+    def above(self, step: Step) -> Iterator[Step]:
+        """Yield the parent of a step, its parent, and so on to the top."""
+        for _ in range(_MAX_HEIGHT):  # parents may form a circle
+            parent = self._steps.get(step.span.parent_id or "")
+            if parent is None or parent is step:
+                return
+            yield parent
+            step = parent
+
+    def is_within_any(self, step: Step, ids: set[str]) -> bool:
+        """Return whether a step is below one of these spans."""
+        return any(one.span.span_id in ids for one in self.above(step))
+
+    def model_call(self) -> Step | None:
+        """Return the last call of a model."""
+        return next(reversed(self.of_role(Role.LLM)), None)
+
+    def request(self, call: Step | None) -> Step | None:
+        """Return the topmost agent or chain around the last call that has an input or output of its own.
+
+        Without a call of a model it is the topmost agent or chain with an output.
+        """
+        if call is not None:
+            around = [step for step in self.above(call) if step.is_composed]
+            return next((step for step in reversed(around) if step.reading.input or step.reading.output), None)
+        found = [step for step in self.steps if step.is_composed and step.reading.output]
+        return min(found, key=lambda step: (len(list(self.above(step))), -(step.span.ended_at or 0.0)), default=None)
+
+
+def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
+    """Return the documents retrieved before the judged step ended, anywhere in the trace, each once."""
+    ended_at = judged.span.ended_at or float("inf")
+    began = [
+        step
+        for step in steps.of_role(*_SOURCES)
+        if step.reading.documents and (step.span.started_at or 0.0) <= ended_at
+    ]
+    # A retriever made of retrievers is one retrieval, the outer one's.
+    ids = {step.span.span_id for step in began if step.reading.role is not Role.TOOL}
+    found: list[Document] = []
+    for step in began:
+        reading = step.reading
+        if steps.is_within_any(step, ids):
+            continue
+        if reading.role is Role.RERANKER:
+            # Its choice replaces the documents it was given: all so far, if it does not say which.
+            given = {document.text for document in reading.reranked}
+            others = [document for document in found if document.text not in given] if given else []
+            found = [*reading.documents, *others]
+        else:
+            found += reading.documents
+    unique: dict[str, Document] = {}
+    for document in found:
+        unique.setdefault(document.text, document)
+    return list(unique.values())
+
+
+def collect_tool_calls(steps: TraceSteps) -> list[ToolCall]:
+    """List the tool calls in order; a call requested by a model and executed by a span is one."""
+    calls: dict[str, Call] = {}
+    results: dict[str, ToolResult] = {}
+    for step in steps.of_role(Role.LLM, Role.AGENT):
+        reading = step.reading
+        for call in (*reading.input.calls, *reading.output.calls):
+            # Later calls of a model repeat earlier ones, some without ids.
+            key = call.id or f"call {call.name} {_json(call.arguments)}"
+            calls.setdefault(key, call)
+        results.update((result.id, result) for result in reading.input.results if result.id is not None)
+    for step in steps.of_role(Role.TOOL):
+        done = step.reading.tool
+        if done is not None:
+            key = next((key for key, call in calls.items() if _is_same(call, done)), f"span {step.span.span_id}")
+            requested = calls.get(key, done)
+            call_id = requested.id or done.id
+            calls[key] = Call(requested.name, requested.arguments, call_id, done.result, step.reading.error)
+    published: list[ToolCall] = []
+    for call in calls.values():
+        told = results.get(call.id or "")
+        result = call.result if call.result is not None or told is None else told.result
+        published.append(ToolCall(call.name, call.arguments, result, call.error))
+    return published
+
+
+def _is_same(requested: Call, done: Call) -> bool:
+    if done.id is not None and requested.id is not None:
+        return done.id == requested.id
+    is_open = requested.result is None and requested.error is None
+    return is_open and requested.name == done.name and done.arguments in (None, requested.arguments)
+
+
+def build_spans(steps: TraceSteps) -> list[Span]:
+    """Build the published spans in the order the steps began."""
+    ordered = sorted(steps.steps, key=lambda step: step.span.started_at or 0.0)
+    return [_span(step.span, step.reading) for step in ordered]
+
+
+def _span(span: RawSpan, reading: Reading) -> Span:
+    # Content is removed from the attributes: it is in inputs and outputs.
+    kept = [key for key in span.attributes if not names.is_content(key)][:_MAX_ATTRIBUTES]
+    attributes = {clean(key): value for key in kept if (value := plain(span.attributes[key])) is not None}
+    if reading.tool is not None:
+        inputs = reading.tool.arguments
+    else:
+        # Of a conversation only the query: the history is in the trace.
+        inputs = reading.input.raw if reading.input.query is None else reading.input.query
+    return Span(
+        span_id=span.span_id,
+        name=clean(span.name),
+        parent_id=span.parent_id,
+        kind=span.kind if reading.role is None else reading.role.value,
+        started_at=span.started_at,
+        ended_at=span.ended_at,
+        status=span.status,
+        inputs=inputs,
+        outputs=_outputs(reading),
+        attributes=attributes or None,
+    )
+
+
+def _outputs(reading: Reading) -> JSONValue:
+    """Return the output of a step, or its error if it failed without one."""
+    if reading.tool is not None:
+        return reading.error if reading.tool.result is None else reading.tool.result
+    if reading.role in {Role.RETRIEVER, Role.RERANKER}:
+        documents = [{"text": one.text, "id": one.id, "score": one.score} for one in reading.documents]
+        return [_given(document) for document in documents] or reading.error
+    if reading.output.text is not None:
+        return reading.output.text
+    if reading.output.calls:
+        return [{"name": call.name, "arguments": call.arguments} for call in reading.output.calls]
+    return reading.error if reading.output.raw is None else reading.output.raw
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
-def _answer(sources: list[Step]) -> tuple[str | None, Step]:
-    """Take the first text that was answered, else a structure; the call is judged when nothing was."""
+def join(group: SpanGroup) -> dict[str, Any] | None:
+    """Return the fields of a trace; None if no model was called and nothing has an output.
+
+    The last call of a model is judged. The input and output of an agent or chain around it replace the call's, because
+    they are what the user saw. `span_id` is the span of the judged output.
+    """
+    steps = TraceSteps(group)
+    call = steps.model_call()
+    request = steps.request(call)
+    sources = [step for step in (request, call) if step is not None]
+    if not sources:
+        return None
+    output, judged = _output(sources)
+    query = _query(sources)
+    root = steps.root
+    # A field that any span may have: the call first, then the request, then those around them, then all others.
+    nearest = [*reversed(sources), *(one for step in sources for one in steps.above(step)), *steps.steps]
+    return _given(
+        {
+            "trace_id": judged.span.trace_id,
+            "span_id": judged.span.span_id,
+            "name": clean((root or judged).span.name) or None,
+            "output": output or "",
+            "input": query,
+            "messages": _history(sources, query),
+            "context": retrieved_context(steps, judged),
+            "tool_calls": collect_tool_calls(steps),
+            "spans": build_spans(steps),
+            "usage": _usage(steps, request, call),
+            "started_at": judged.span.started_at,
+            "ended_at": judged.span.ended_at,
+            "error": judged.reading.error or (None if output or root is None else root.reading.error),
+            "model": _first(reversed(sources), "model"),
+            "provider": _first(reversed(sources), "provider"),
+            "response_id": _first(reversed(sources), "response_id"),
+            "session_id": _first(nearest, "session_id"),
+            "user_id": _first(nearest, "user_id"),
+        }
+    )
+
+
+def _output(sources: list[Step]) -> tuple[str | None, Step]:
+    """Return the first text, else the first structure, and its step; the call if there is neither."""
     for step in sources:
-        if step.reading.said.text is not None:
-            return step.reading.said.text, step
+        if step.reading.output.text is not None:
+            return step.reading.output.text, step
     for step in sources:
-        if step.reading.said.raw is not None:
-            return _json(step.reading.said.raw), step
+        if step.reading.output.raw is not None:
+            return _json(step.reading.output.raw), step
     return None, sources[-1]
 
 
 def _query(sources: list[Step]) -> str | None:
-    for step in sources:
-        if step.reading.asked.query is not None:
-            return step.reading.asked.query
-    raw = next((step.reading.asked.raw for step in sources if step.reading.asked.raw is not None), None)
+    inputs = [step.reading.input for step in sources]
+    query = next((one.query for one in inputs if one.query is not None), None)
+    if query is not None:
+        return query
+    raw = next((one.raw for one in inputs if one.raw is not None), None)
     return None if raw is None else _json(raw)
 
 
 def _history(sources: list[Step], query: str | None) -> list[Message]:
-    """Take what was said before the query: agents ask their model on, with the query among what came before."""
-    history = next((step.reading.asked.history for step in sources if step.reading.asked.history), ())
+    history = next((step.reading.input.history for step in sources if step.reading.input.history), ())
     before: list[Message] = []
     for message in history:
+        # The last call of an agent has the query among the messages before.
         if message.role == "user" and message.content == query:
             break
         before.append(message)
     return before
 
 
-def _usage(family: Family, request: Step | None, call: Step | None) -> Usage | None:
-    """Count the tokens of the call, or of all calls within the request; a call within a call counts once."""
+def _usage(steps: TraceSteps, request: Step | None, call: Step | None) -> Usage | None:
+    """Count the tokens of all calls within the request, or of the call alone; a call within a call counts once."""
     if request is None:
         return None if call is None else call.reading.usage
-    calls = [step for step in family.of_role(Role.LLM) if step.reading.usage is not None]
+    calls = [step for step in steps.of_role(Role.LLM) if step.reading.usage is not None]
     ids = {step.span.span_id for step in calls}
-    outer = [
+    counted = [
         step.reading.usage
         for step in calls
-        if family.is_within(step, request) and not any(one.span.span_id in ids for one in family.above(step))
+        if (step is request or any(one is request for one in steps.above(step))) and not steps.is_within_any(step, ids)
     ]
-    counted = [usage for usage in outer if usage is not None]
-    if not counted:
+    used = [usage for usage in counted if usage is not None]
+    if not used:
         return request.reading.usage
-    return Usage(sum(usage.input_tokens for usage in counted), sum(usage.output_tokens for usage in counted))
+    return Usage(sum(usage.input_tokens for usage in used), sum(usage.output_tokens for usage in used))
 
 
-def _said_once(family: Family, sources: list[Step]) -> dict[str, str | None]:
-    """Find what any span may say: the call first, then the request, then those around them, then all others."""
-    nearest = [*reversed(sources), *(one for step in sources for one in family.above(step)), *family.steps]
-    readings = [step.reading for step in nearest]
-    own = [step.reading for step in reversed(sources)]
-    return {
-        "model": _first(own, "model"),
-        "provider": _first(own, "provider"),
-        "response_id": _first(own, "response_id"),
-        "session_id": _first(readings, "session_id"),
-        "user_id": _first(readings, "user_id"),
-    }
-
-
-def _first(readings: Iterable[Reading], name: str) -> str | None:
-    return next((value for reading in readings if (value := getattr(reading, name)) is not None), None)
+def _first(steps: Iterable[Step], name: str) -> str | None:
+    return next((value for step in steps if (value := getattr(step.reading, name)) is not None), None)
 
 
 def _json(value: JSONValue) -> str:

@@ -13,17 +13,17 @@ from scraped import Prometheus, started
 from support.pipeline import Worker
 from support.processes import wait_until
 
-from deploy.files import write
-from deploy.generators.promql import Pace
-from deploy.generators.table import load
-from deploy.generators.write import generate
+from deploy.generated import write
+from deploy.rules import generate
+from deploy.rules.promql import TimeScale
+from deploy.rules.table import load
 
 __all__ = ["MISSED", "PACE", "SCALE", "SCRAPE_S", "ScaledPrometheus", "running_prometheus"]
 
 SCALE: Final = 75
 """An hour of the rules is 48 seconds. Quicker, a busy machine misses scrapes for what the rules hold for minutes."""
 SCRAPE_S: Final = 0.2
-PACE: Final = Pace(SCALE)
+PACE: Final = TimeScale(SCALE)
 MISSED: Final = "TraceJudgeMetricsAbsent"
 _MISSED_FOR: Final = "60s"
 _TARGETS: Final = "targets.json"

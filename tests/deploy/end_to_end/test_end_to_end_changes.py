@@ -8,9 +8,9 @@ from expected import RUNBOOKS
 from scaled_prometheus import PACE
 from whole_picture import JUDGE_MODEL, Picture
 
-from judges.catalog import catalogue
+from judges.registry import catalogue
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]
 SERVICE, JUDGE = "support-bot", "faithfulness"
 CHANGED = "TraceJudgeJudgeChanged"
 STRICTER = {"pass_at": 5}
@@ -54,8 +54,8 @@ def test_a_judge_that_gets_stricter_is_told_and_no_fall(picture: Picture) -> Non
     assert told.annotations == {
         "summary": f"{JUDGE} judges {SERVICE} in version {after} by {JUDGE_MODEL} now",
         "description": f"Its first verdicts came within the last {PACE('1h')}. It was version {before} by "
-        f"{JUDGE_MODEL}. A step in its graphs at this moment is the judge and not the service; drops are compared "
-        "within a version only, and begin anew.",
+        f"{JUDGE_MODEL}. A step in its graphs at this moment comes from the judge, not from the service; drops are "
+        "compared within one version only, so their baseline begins anew.",
         "runbook_url": f"{RUNBOOKS}/{CHANGED}.md",
         "dashboard_url": f"http://localhost:3000/d/tracejudge-quality/tracejudge-quality?{variables}",
     }

@@ -8,9 +8,9 @@ from expected import RUNBOOKS
 from scaled_prometheus import PACE
 from whole_picture import JUDGE_MODEL, Heard, Picture
 
-from judges.catalog import catalogue
+from judges.registry import catalogue
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]
 FALLING, HEALTHY = "support-bot", "summariser"
 DROP = "TraceJudgeQualityDrop"
 BURNS = [f"TraceJudgeObjectiveBurn{pace}" for pace in ("Fast", "Medium", "Slow")]
@@ -93,7 +93,7 @@ def says_how_far_it_fell(told: Heard) -> None:
     described = match(
         rf"In the last {PACE('1h')} {PASSED}; in the {PACE('3d')} before, {PASSED}\. "
         rf"With 99% confidence the fall is at least {NUMBER} percentage points\. {SINCE} It is the same judge "
-        rf"version {version}, judge model {JUDGE_MODEL}: what changed are the answers, or what is asked\. {OPEN}",
+        rf"version {version}, judge model {JUDGE_MODEL}: the answers have changed, or the questions\. {OPEN}",
         told,
         "description",
     )

@@ -5,7 +5,7 @@ from busy_services import BusyServices, Flaws, call
 from scaled_prometheus import MISSED, PACE
 from whole_picture import JUDGE_MODEL, Picture
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]
 FALLING, HEALTHY = "support-bot", "summariser"
 CIRCUIT, NO_VERDICTS = "TraceJudgeJudgeCircuitOpen", "TraceJudgeNoVerdicts"
 DROP = "TraceJudgeQualityDrop"
@@ -41,12 +41,12 @@ def test_an_endpoint_that_dies_is_told_and_the_quality_before_it_is_not(picture:
         "component": "tracejudge",
         "judge_model": JUDGE_MODEL,
     }
-    assert told.annotations["summary"] == f"Judge model {JUDGE_MODEL} fails and is left alone"
+    assert told.annotations["summary"] == f"Judge model {JUDGE_MODEL} fails, and its circuit is open"
     (ticket,) = picture.read("ticket", 1)
     assert ticket["title"] == f"[TICKET] {told.annotations['summary']}"
     both = picture.alertmanager.inbox.wait_for_titled("page", "2 alerts on the pipeline: No verdicts on ").attachment
     assert all(
-        f"* No verdicts on {service} though its traces arrive\n" in both["text"] for service in (HEALTHY, FALLING)
+        f"* No verdicts on {service} although its traces arrive\n" in both["text"] for service in (HEALTHY, FALLING)
     )
     assert all("No verdicts on " in page["title"] for page in picture.read("page", 1))
 

@@ -23,8 +23,8 @@ from support.processes import PATIENCE_S, Program, wait_until
 from support.replies import Behaviour, slow, yes_no
 
 import tracejudge
-from judges.verdict import Verdict
-from worker.books import Account
+from judges.core.verdict import Verdict
+from worker.accounting import Account
 
 __all__ = ["MINUTE_S", "Scenario", "SteadyLoad", "answers", "patient"]
 
@@ -152,9 +152,9 @@ class Scenario:
 class SteadyLoad:
     """Publishes traces at a steady rate through the SDK, in a thread, until the block ends."""
 
-    def __init__(self, pipeline: Pipeline, rate: float, *, words: int = 20) -> None:
-        """Prepare `rate` traces a second; each says that its call ended as it is published."""
-        self._pipeline, self._rate, self._words = pipeline, rate, words
+    def __init__(self, pipeline: Pipeline, rate: float, *, words: int = 20, first: int = 0) -> None:
+        """Prepare `rate` traces a second, from number `first` on; each says that its call ended as it is published."""
+        self._pipeline, self._rate, self._words, self._first = pipeline, rate, words, first
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._publish, name="steady load", daemon=True)
         self.published = 0
@@ -176,7 +176,7 @@ class SteadyLoad:
         began = time.monotonic()
         while not self._stop.wait(0.02):
             due = int((time.monotonic() - began) * self._rate) - self.published
-            for trace in make_traces(due, first=self.published, words=self._words, ended_at=time.time()):
+            for trace in make_traces(due, first=self._first + self.published, words=self._words, ended_at=time.time()):
                 tracejudge.publish(trace)
             self.published += due
 

@@ -33,7 +33,9 @@ def begin(
 
 
 @patient(1)
-@pytest.mark.parametrize("asks", ["until the end", "for a second"])
+@pytest.mark.parametrize(
+    "asks", [pytest.param("until the end", marks=pytest.mark.slow("waits for the end")), "for a second"]
+)
 def test_429_for_a_minute(scenario: Scenario, endpoint: ChatEndpoint, asks: str) -> None:
     lasts_s = max(LIMITED_S, MINUTE_S) if asks == "until the end" else MINUTE_S
     hold, ends = replies.Hold(), math.inf
@@ -60,6 +62,7 @@ def test_429_for_a_minute(scenario: Scenario, endpoint: ChatEndpoint, asks: str)
         assert len(refused) <= IN_FLIGHT, "nobody asks before the time that was named"
 
 
+@pytest.mark.slow("repeats with growing pauses")
 @patient()
 def test_30_percent_of_calls_fail_at_random(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     chance = random.Random(5)
@@ -86,6 +89,7 @@ def test_latency_times_ten_for_a_minute(scenario: Scenario, endpoint: ChatEndpoi
     scenario.check_calls(worker, most=1.0)
 
 
+@pytest.mark.slow("waits for time limits")
 @patient(6)
 @pytest.mark.parametrize("share", [0.05, 1.0], ids=["one call in twenty", "every call for a minute"])
 def test_hangs_that_never_answer(scenario: Scenario, endpoint: ChatEndpoint, share: float) -> None:
@@ -104,6 +108,7 @@ def test_hangs_that_never_answer(scenario: Scenario, endpoint: ChatEndpoint, sha
     scenario.check_calls(worker)
 
 
+@pytest.mark.slow("ten minutes at a twentieth of their length")
 @patient(10)
 def test_an_outage_of_ten_minutes(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     worker = begin(scenario, endpoint, replies.failing(503))

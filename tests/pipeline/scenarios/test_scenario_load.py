@@ -1,5 +1,6 @@
 """Healthy endpoints under load: a slow one holds the reading up, a quick one gets a thousand calls at once."""
 
+import pytest
 from scenario_parts import Scenario, answers, patient
 from support import replies
 from support.endpoint import ChatEndpoint
@@ -18,7 +19,7 @@ def test_a_slow_model_past_the_bound_pauses_reading_and_loses_nothing(
     worker = scenario.worker(model={"max_in_flight": 16}, max_waiting_bytes=BOUND_BYTES)
     scenario.pipeline.publish(make_traces(traces, words=200))
     wait_until(lambda: worker.scrape().value("tracejudge_stream_lag") > traces // 4, what="the stream to hold them")
-    worker.program.wait_for("reading pauses")
+    worker.program.wait_for("ingest paused")
     scenario.wait_scored(scenario.scored + 64)
     account = scenario.pipeline.account()
     assert account.unread > traces // 4
@@ -29,6 +30,7 @@ def test_a_slow_model_past_the_bound_pauses_reading_and_loses_nothing(
     assert endpoint.max_in_flight <= 16
 
 
+@pytest.mark.slow("a thousand connections")
 @patient()
 def test_a_thousand_calls_in_flight(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     traces = 4000

@@ -64,6 +64,7 @@ def test_a_dead_model_takes_no_place_of_the_other_one(
     pair.check_calls(worker, seen=False)
 
 
+@pytest.mark.slow("an outage of two minutes, scaled")
 @patient(2)
 def test_one_of_two_endpoints_dead(pair: Scenario, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = other_endpoint.behaviour = answers(0.05)
@@ -84,6 +85,7 @@ def test_one_of_two_endpoints_dead(pair: Scenario, endpoint: ChatEndpoint, other
     assert len(endpoint.calls) == load.published
 
 
+@pytest.mark.slow("an outage and a replay")
 @patient(2)
 def test_a_dead_model_s_work_past_the_bound_is_shed_and_brought_back_by_replay(
     pair: Scenario, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint

@@ -1,14 +1,14 @@
 """Several workers on one stream, and what does not pass between them."""
 
 import pytest
-from redis import Redis
-from scenario_parts import Scenario, SteadyLoad, answers, patient
+from scenario_parts import Scenario, answers, patient
 from support import replies
 from support.endpoint import ChatEndpoint
 from support.pipeline import make_traces
 from support.processes import wait_until
 
 
+@pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
 @patient()
 def test_one_of_two_workers_killed_under_load(scenario: Scenario, endpoint: ChatEndpoint) -> None:
@@ -28,21 +28,3 @@ def test_one_of_two_workers_killed_under_load(scenario: Scenario, endpoint: Chat
     scenario.settle(traces)
     assert len(endpoint.calls) <= traces + in_flight + 128, "what was answered and not yet written may be asked again"
     assert second.program.running
-
-
-@patient()
-def test_work_waits_for_no_wake_up(scenario: Scenario, endpoint: ChatEndpoint) -> None:
-    """Every one is lost: those who choose and those who judge have different brokers.
-
-    How soon a worker looks by itself is held in `tests/worker/test_sweeper.py`.
-    """
-    endpoint.behaviour = answers(0.05)
-    other_broker = scenario.pipeline.redis_url.removesuffix("/0") + "/1"
-    worker = scenario.worker(roles="judge,export")
-    scenario.worker(roles="ingest", broker_url=other_broker)
-    with SteadyLoad(scenario.pipeline, 20.0) as load:
-        wait_until(lambda: load.published >= 80, what="the load to have gone on for a while")
-    scenario.settle(load.published)
-    scenario.check_calls(worker, most=1.0)
-    with Redis.from_url(other_broker) as client:
-        assert client.llen(f"{scenario.pipeline.prefix}.judge") > 0, "the wake-ups must lie there unheard"

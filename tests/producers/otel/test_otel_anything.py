@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tracejudge import Trace
 from tracejudge.dialects import RawEvent, RawSpan, names, read
-from tracejudge.otel.gathering import Gathered
 from tracejudge.otel.joining import join
+from tracejudge.otel.span_buffer import SpanGroup
 
 WORDS = ("role", "content", "parts", "text", "type", "tool_call", "messages", "documents", "kwargs", "args", "id")
 TYPES = ("text", "user", "assistant", "tool", "tool_call", "tool_result", "chat", "LLM", "CHAIN", "TOOL", "ai")
@@ -93,9 +93,9 @@ def test_any_span_can_be_read(some: dict[str, Any], happened: tuple[RawEvent, ..
 
 
 @settings(deadline=None)
-@given(families.map(lambda family: Gathered(family[0], family)) | families.map(lambda family: Gathered(None, family)))
-def test_any_spans_give_nothing_or_a_trace_the_worker_can_read(gathered: Gathered) -> None:
-    fields = join(gathered)
+@given(families.map(lambda family: SpanGroup(family[0], family)) | families.map(lambda family: SpanGroup(None, family)))
+def test_any_spans_give_nothing_or_a_trace_the_worker_can_read(group: SpanGroup) -> None:
+    fields = join(group)
     if fields is not None:
         trace = Trace(service="shop", **fields)
         msgspec.json.decode(msgspec.json.encode(trace), type=Trace)
@@ -159,7 +159,7 @@ STRANGE = [
 
 @pytest.mark.parametrize("strange", STRANGE)
 def test_what_json_cannot_hold_never_costs_the_trace(strange: RawSpan) -> None:
-    fields = join(Gathered(strange, (strange,)))
+    fields = join(SpanGroup(strange, (strange,)))
     assert fields is not None
     payload = msgspec.json.encode(Trace(service="shop", **fields))
     msgspec.json.decode(payload, type=Trace)

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.cases import each_case
 
 from tracejudge import Document, Message, Usage
 from tracejudge.dialects import RawEvent, RawSpan, Reading, Role, read
-from tracejudge.dialects.reading import Answered, Asked, Call, Said
+from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
 
 Make = Callable[..., RawSpan]
 
@@ -29,7 +30,7 @@ def call(**fields: Any) -> dict[str, Any]:
 
 SIMPLE_IN = [message("user", text("Is it open?"))]
 SIMPLE_OUT = [message("assistant", text("Yes, until six."), finish_reason="stop")]
-SIMPLE = Reading(role=Role.LLM, asked=Asked(query="Is it open?"), said=Said("Yes, until six."))
+SIMPLE = Reading(role=Role.LLM, input=SpanInput(query="Is it open?"), output=SpanOutput("Yes, until six."))
 
 TOLD = [
     message("user", text("How warm is it?")),
@@ -66,7 +67,7 @@ CASES = [
         },
         Reading(
             role=Role.LLM,
-            asked=Asked(
+            input=SpanInput(
                 query="Is it open?",
                 history=(
                     Message("system", "Be kind.\nBe brief."),
@@ -81,7 +82,7 @@ CASES = [
         {"gen_ai.input.messages": json.dumps(TOLD)},
         Reading(
             role=Role.LLM,
-            asked=Asked("How warm is it?", calls=(WEATHER,), answers=(Answered("c1", "20 degrees"),)),
+            input=SpanInput("How warm is it?", calls=(WEATHER,), results=(ToolResult("c1", "20 degrees"),)),
         ),
     ),
     case(
@@ -94,7 +95,7 @@ CASES = [
         },
         Reading(
             role=Role.LLM,
-            asked=Asked("How warm is it?", calls=(WEATHER,), answers=(Answered("c1", {"degrees": 20}),)),
+            input=SpanInput("How warm is it?", calls=(WEATHER,), results=(ToolResult("c1", {"degrees": 20}),)),
         ),
     ),
     case(
@@ -107,7 +108,7 @@ CASES = [
         },
         Reading(
             role=Role.LLM,
-            asked=Asked("How warm is it?", calls=(WEATHER,), answers=(Answered("c1", "20 degrees"),)),
+            input=SpanInput("How warm is it?", calls=(WEATHER,), results=(ToolResult("c1", "20 degrees"),)),
         ),
     ),
     case(
@@ -120,22 +121,22 @@ CASES = [
                 message("assistant", {"type": "reasoning", "content": "Hm."}, {"type": "new"}, text("A cat."))
             ],
         },
-        Reading(role=Role.LLM, asked=Asked("What is this?"), said=Said("A cat.")),
+        Reading(role=Role.LLM, input=SpanInput("What is this?"), output=SpanOutput("A cat.")),
     ),
     case(
         "a_query_without_text_is_not_replaced_by_an_earlier_one",
         {"gen_ai.input.messages": [*SIMPLE_IN, message("user", {"type": "blob", "content": "aGk="})]},
-        Reading(role=Role.LLM, asked=Asked(history=(Message("user", "Is it open?"),))),
+        Reading(role=Role.LLM, input=SpanInput(history=(Message("user", "Is it open?"),))),
     ),
     case(
         "a_refusal_is_an_answer",
         {"gen_ai.output.messages": [message("assistant", {"type": "refusal", "content": "I will not."})]},
-        Reading(role=Role.LLM, said=Said("I will not.")),
+        Reading(role=Role.LLM, output=SpanOutput("I will not.")),
     ),
     case(
         "the_first_of_several_choices",
         {"gen_ai.output.messages": [*SIMPLE_OUT, message("assistant", text("No."))]},
-        Reading(role=Role.LLM, said=Said("Yes, until six.")),
+        Reading(role=Role.LLM, output=SpanOutput("Yes, until six.")),
     ),
     case(
         "a_malformed_message_costs_only_itself",
@@ -145,12 +146,12 @@ CASES = [
     case(
         "json_that_was_cut_is_no_content_and_costs_nothing_else",
         {"gen_ai.input.messages": json.dumps(SIMPLE_IN)[:-4], "gen_ai.output.messages": SIMPLE_OUT},
-        Reading(role=Role.LLM, said=Said("Yes, until six.")),
+        Reading(role=Role.LLM, output=SpanOutput("Yes, until six.")),
     ),
     case(
         "arguments_of_a_workflow_under_the_key_of_messages",
         {"gen_ai.input.messages": json.dumps({"args": [], "kwargs": {"question": "Is it open?"}})},
-        Reading(role=Role.LLM, asked=Asked("Is it open?")),
+        Reading(role=Role.LLM, input=SpanInput("Is it open?")),
     ),
     case(
         "content_that_stands_elsewhere",
@@ -203,7 +204,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("attributes", "expected"), CASES)
+@each_case(("attributes", "expected"), CASES)
 def test_a_call_of_a_model(span: Make, attributes: dict[str, Any], expected: Reading) -> None:
     assert read(span(attributes)) == expected
 
@@ -212,7 +213,7 @@ def operation(name: str, attributes: dict[str, Any], expected: Reading) -> Any:
     return pytest.param({"gen_ai.operation.name": name} | attributes, expected, id=name)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("attributes", "expected"),
     [
         operation(
@@ -225,7 +226,7 @@ def operation(name: str, attributes: dict[str, Any], expected: Reading) -> Any:
             },
             Reading(
                 role=Role.RETRIEVER,
-                asked=Asked("opening hours"),
+                input=SpanInput("opening hours"),
                 documents=(Document("Open until six.", "a", 0.5),),
             ),
         ),
@@ -242,7 +243,7 @@ def operation(name: str, attributes: dict[str, Any], expected: Reading) -> Any:
         operation(
             "invoke_agent",
             {"gen_ai.input.messages": SIMPLE_IN, "gen_ai.output.messages": SIMPLE_OUT},
-            Reading(role=Role.AGENT, asked=Asked("Is it open?"), said=Said("Yes, until six.")),
+            Reading(role=Role.AGENT, input=SpanInput("Is it open?"), output=SpanOutput("Yes, until six.")),
         ),
         operation("invoke_workflow", {}, Reading(role=Role.CHAIN)),
         operation("embeddings", {}, Reading(role=Role.EMBEDDING)),
@@ -252,7 +253,7 @@ def operation(name: str, attributes: dict[str, Any], expected: Reading) -> Any:
         operation(
             "answer_with_style",
             {"gen_ai.request.model": "small", "gen_ai.output.messages": SIMPLE_OUT},
-            Reading(role=Role.LLM, said=Said("Yes, until six."), model="small"),
+            Reading(role=Role.LLM, output=SpanOutput("Yes, until six."), model="small"),
         ),
     ],
 )

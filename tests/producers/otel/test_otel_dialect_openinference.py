@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.cases import each_case
 
 from tracejudge import Document, Message, Usage
 from tracejudge.dialects import RawSpan, Reading, Role, read
-from tracejudge.dialects.reading import Answered, Asked, Call, Said
+from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
 
 Make = Callable[..., RawSpan]
 
@@ -17,7 +18,7 @@ RESPONSE = {"id": "r1", "choices": [{"message": {"role": "assistant", "content":
 IN, OUT = "llm.input_messages", "llm.output_messages"
 QUERY = {f"{IN}.0.message.role": "user", f"{IN}.0.message.content": "Is it open?"}
 ANSWER = {f"{OUT}.0.message.role": "assistant", f"{OUT}.0.message.content": "Yes, until six."}
-SIMPLE = Reading(role=Role.LLM, asked=Asked("Is it open?"), said=Said("Yes, until six."))
+SIMPLE = Reading(role=Role.LLM, input=SpanInput("Is it open?"), output=SpanOutput("Yes, until six."))
 
 
 def case(name: str, kind: str, attributes: dict[str, Any], expected: Reading) -> Any:
@@ -44,7 +45,7 @@ CALLS = [
         },
         Reading(
             role=Role.LLM,
-            asked=Asked("Is it open?", history=(Message("system", "Be kind."), Message("assistant", "Hello"))),
+            input=SpanInput("Is it open?", history=(Message("system", "Be kind."), Message("assistant", "Hello"))),
         ),
     ),
     case(
@@ -59,7 +60,7 @@ CALLS = [
             f"{IN}.0.message.contents.2.message_content.type": "text",
             f"{IN}.0.message.contents.2.message_content.text": "what is it?",
         },
-        Reading(role=Role.LLM, asked=Asked("Look at this:\nwhat is it?")),
+        Reading(role=Role.LLM, input=SpanInput("Look at this:\nwhat is it?")),
     ),
     case(
         "calls_of_tools_and_what_they_answered",
@@ -76,8 +77,10 @@ CALLS = [
         },
         Reading(
             role=Role.LLM,
-            asked=Asked("Is it open?", calls=(Call("hours", {"day": 1}, "c1"),), answers=(Answered("c1", "9 to 18"),)),
-            said=Said(calls=(Call("holidays", None, "c2"),)),
+            input=SpanInput(
+                "Is it open?", calls=(Call("hours", {"day": 1}, "c1"),), results=(ToolResult("c1", "9 to 18"),)
+            ),
+            output=SpanOutput(calls=(Call("holidays", None, "c2"),)),
         ),
     ),
     case(
@@ -90,7 +93,7 @@ CALLS = [
             f"{OUT}.0.message.contents.1.message_content.type": "tool_use",
             **called(f"{OUT}.0.message.contents.1", id="c1", function__name="hours", function__arguments="{}"),
         },
-        Reading(role=Role.LLM, said=Said("Let me see.", calls=(Call("hours", {}, "c1"),))),
+        Reading(role=Role.LLM, output=SpanOutput("Let me see.", calls=(Call("hours", {}, "c1"),))),
     ),
     case(
         "messages_beside_the_whole_request",
@@ -103,7 +106,7 @@ CALLS = [
             "output.value": json.dumps(RESPONSE),
             "output.mime_type": "application/json",
         },
-        Reading(role=Role.LLM, asked=SIMPLE.asked, said=SIMPLE.said, response_id="r1"),
+        Reading(role=Role.LLM, input=SIMPLE.input, output=SIMPLE.output, response_id="r1"),
     ),
     case(
         "only_the_whole_request",
@@ -114,7 +117,7 @@ CALLS = [
             "output.value": json.dumps(RESPONSE),
             "output.mime_type": "application/json",
         },
-        Reading(role=Role.LLM, asked=SIMPLE.asked, said=SIMPLE.said, response_id="r1"),
+        Reading(role=Role.LLM, input=SIMPLE.input, output=SIMPLE.output, response_id="r1"),
     ),
     case(
         "the_older_completions",
@@ -167,7 +170,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("attributes", "expected"), CALLS)
+@each_case(("attributes", "expected"), CALLS)
 def test_a_call_of_a_model(span: Make, attributes: dict[str, Any], expected: Reading) -> None:
     assert read(span(attributes)) == expected
 
@@ -179,13 +182,13 @@ STEPS = [
         "a_chain_in_plain_text",
         "CHAIN",
         {"input.value": "Is it open?", "output.value": '{"not": "json by its type"}'},
-        Reading(role=Role.CHAIN, asked=Asked("Is it open?"), said=Said('{"not": "json by its type"}')),
+        Reading(role=Role.CHAIN, input=SpanInput("Is it open?"), output=SpanOutput('{"not": "json by its type"}')),
     ),
     case(
         "a_chain_in_json",
         "CHAIN",
         {"input.value": '{"question": "Is it open?", "k": 4}', "output.value": '{"answer": "Yes."}', **JSON},
-        Reading(role=Role.CHAIN, asked=Asked("Is it open?"), said=Said("Yes.")),
+        Reading(role=Role.CHAIN, input=SpanInput("Is it open?"), output=SpanOutput("Yes.")),
     ),
     case(
         "a_graph_of_messages",
@@ -197,7 +200,7 @@ STEPS = [
             ),
             **JSON,
         },
-        Reading(role=Role.CHAIN, asked=Asked("Is it open?"), said=Said("Yes.")),
+        Reading(role=Role.CHAIN, input=SpanInput("Is it open?"), output=SpanOutput("Yes.")),
     ),
     case(
         "messages_as_langchain_serialises_them",
@@ -208,13 +211,13 @@ STEPS = [
             ),
             **JSON,
         },
-        Reading(role=Role.CHAIN, asked=Asked("Is it open?")),
+        Reading(role=Role.CHAIN, input=SpanInput("Is it open?")),
     ),
     case(
         "what_cannot_be_told_stays_raw",
         "CHAIN",
         {"input.value": '{"a": "x", "b": "y"}', "output.value": '{"a": [1, 2]}', **JSON},
-        Reading(role=Role.CHAIN, asked=Asked(raw={"a": "x", "b": "y"}), said=Said(raw={"a": [1, 2]})),
+        Reading(role=Role.CHAIN, input=SpanInput(raw={"a": "x", "b": "y"}), output=SpanOutput(raw={"a": [1, 2]})),
     ),
     case("a_hidden_chain", "CHAIN", {"input.value": "__REDACTED__"}, Reading(role=Role.CHAIN)),
     case(
@@ -230,7 +233,7 @@ STEPS = [
         },
         Reading(
             role=Role.RETRIEVER,
-            asked=Asked("opening hours"),
+            input=SpanInput("opening hours"),
             documents=(Document("Open until six.", "a", 0.5), Document("Closed on Sundays.")),
         ),
     ),
@@ -246,7 +249,7 @@ STEPS = [
         },
         Reading(
             role=Role.RERANKER,
-            asked=Asked("opening hours"),
+            input=SpanInput("opening hours"),
             documents=(Document("Open until six.", None, 0.9),),
             reranked=(Document("Closed on Sundays."), Document("Open until six.")),
         ),
@@ -263,8 +266,8 @@ STEPS = [
         },
         Reading(
             role=Role.TOOL,
-            asked=Asked(query='{"day": 1}'),
-            said=Said("9 to 18"),
+            input=SpanInput(query='{"day": 1}'),
+            output=SpanOutput("9 to 18"),
             tool=Call("hours", {"day": 1}, "c1", "9 to 18"),
         ),
     ),
@@ -283,6 +286,6 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("attributes", "expected"), STEPS)
+@each_case(("attributes", "expected"), STEPS)
 def test_another_step(span: Make, attributes: dict[str, Any], expected: Reading) -> None:
     assert read(span(attributes)) == expected

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.cases import each_case
 
 from tracejudge import Document, Message, Usage
 from tracejudge.dialects import RawEvent, RawSpan, Reading, Role, read
-from tracejudge.dialects.reading import Answered, Asked, Call, Said
+from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
 
 Make = Callable[..., RawSpan]
 
@@ -36,8 +37,8 @@ CASES = [
         },
         Reading(
             role=Role.LLM,
-            asked=Asked("Is it open?"),
-            said=Said("Yes, until six."),
+            input=SpanInput("Is it open?"),
+            output=SpanOutput("Yes, until six."),
             provider="openai",
             model="small",
             usage=Usage(7, 3),
@@ -46,7 +47,7 @@ CASES = [
     case(
         "no_type_of_request_but_messages",
         {**QUERY, **ANSWER},
-        Reading(role=Role.LLM, asked=Asked("Is it open?"), said=Said("Yes, until six.")),
+        Reading(role=Role.LLM, input=SpanInput("Is it open?"), output=SpanOutput("Yes, until six.")),
     ),
     case(
         "history_tools_and_their_answers",
@@ -70,13 +71,13 @@ CASES = [
         },
         Reading(
             role=Role.LLM,
-            asked=Asked(
+            input=SpanInput(
                 "Is it open?",
                 history=(Message("system", "Be kind."),),
                 calls=(Call("hours", {"day": 1}, "c1"),),
-                answers=(Answered("c1", "9 to 18"),),
+                results=(ToolResult("c1", "9 to 18"),),
             ),
-            said=Said(calls=(Call("holidays", "not json", "c2"),)),
+            output=SpanOutput(calls=(Call("holidays", "not json", "c2"),)),
         ),
     ),
     case(
@@ -88,12 +89,12 @@ CASES = [
                 [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "u"}}]
             ),
         },
-        Reading(role=Role.LLM, asked=Asked("What is this?")),
+        Reading(role=Role.LLM, input=SpanInput("What is this?")),
     ),
     case(
         "a_list_that_a_user_wrote",
         {**CHAT, "gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "[1, 2, 3]"},
-        Reading(role=Role.LLM, asked=Asked("[1, 2, 3]")),
+        Reading(role=Role.LLM, input=SpanInput("[1, 2, 3]")),
     ),
     case(
         "filtered_content_is_no_answer",
@@ -104,12 +105,12 @@ CASES = [
             "gen_ai.completion.0.content": "FILTERED",
             "gen_ai.completion.0.finish_reason": "content_filter",
         },
-        Reading(role=Role.LLM, asked=Asked("Is it open?")),
+        Reading(role=Role.LLM, input=SpanInput("Is it open?")),
     ),
     case(
         "a_refusal",
         {**CHAT, "gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.refusal": "I will not."},
-        Reading(role=Role.LLM, said=Said("I will not.")),
+        Reading(role=Role.LLM, output=SpanOutput("I will not.")),
     ),
     case("content_turned_off", CHAT, Reading(role=Role.LLM)),
     case("names_of_prompts_are_no_messages", {**CHAT, "gen_ai.prompt.name": "greeting"}, Reading(role=Role.LLM)),
@@ -120,7 +121,7 @@ CASES = [
             "gen_ai.input.messages": '[{"role": "user", "parts": [{"type": "text", "content": "Is it open?"}]}]',
             "gen_ai.output.messages": '[{"role": "assistant", "parts": [{"type": "refusal", "content": "No."}]}]',
         },
-        Reading(role=Role.LLM, asked=Asked("Is it open?"), said=Said("No.")),
+        Reading(role=Role.LLM, input=SpanInput("Is it open?"), output=SpanOutput("No.")),
     ),
     case(
         "both_generations_on_one_span_count_once",
@@ -130,7 +131,7 @@ CASES = [
             **ANSWER,
             "gen_ai.input.messages": '[{"role": "user", "parts": [{"type": "text", "content": "Is it open?"}]}]',
         },
-        Reading(role=Role.LLM, asked=Asked("Is it open?"), said=Said("Yes, until six.")),
+        Reading(role=Role.LLM, input=SpanInput("Is it open?"), output=SpanOutput("Yes, until six.")),
     ),
     case("reranking_is_no_conversation", {"llm.request.type": "rerank", **QUERY}, Reading(role=Role.RERANKER)),
     case(
@@ -140,7 +141,7 @@ CASES = [
             "traceloop.entity.input": '{"args": ["Is it open?"], "kwargs": {}}',
             "traceloop.entity.output": '"Yes, until six."',
         },
-        Reading(role=Role.CHAIN, asked=Asked("Is it open?"), said=Said("Yes, until six.")),
+        Reading(role=Role.CHAIN, input=SpanInput("Is it open?"), output=SpanOutput("Yes, until six.")),
     ),
     case(
         "a_workflow_with_named_arguments",
@@ -149,7 +150,7 @@ CASES = [
             "traceloop.entity.input": '{"args": [], "kwargs": {"question": "Is it open?", "user": "u1"}}',
             "traceloop.entity.output": '{"answer": "Yes.", "sources": []}',
         },
-        Reading(role=Role.CHAIN, asked=Asked("Is it open?"), said=Said("Yes.")),
+        Reading(role=Role.CHAIN, input=SpanInput("Is it open?"), output=SpanOutput("Yes.")),
     ),
     case(
         "a_workflow_that_takes_nothing",
@@ -163,7 +164,7 @@ CASES = [
             "traceloop.entity.input": '{"inputs": {"input": "Is it open?"}, "tags": [], "metadata": {}, "kwargs": {}}',
             "traceloop.entity.output": '{"outputs": {"output": "Yes."}, "kwargs": {}}',
         },
-        Reading(role=Role.CHAIN, asked=Asked("Is it open?"), said=Said("Yes.")),
+        Reading(role=Role.CHAIN, input=SpanInput("Is it open?"), output=SpanOutput("Yes.")),
     ),
     case(
         "a_retriever_of_langchain",
@@ -176,8 +177,8 @@ CASES = [
         },
         Reading(
             role=Role.RETRIEVER,
-            asked=Asked("opening hours"),
-            said=Said(raw={"documents": [{"page_content": "Open until six.", "metadata": {}}], "count": 1}),
+            input=SpanInput("opening hours"),
+            output=SpanOutput(raw={"documents": [{"page_content": "Open until six.", "metadata": {}}], "count": 1}),
             documents=(Document("Open until six."),),
         ),
     ),
@@ -191,8 +192,8 @@ CASES = [
         },
         Reading(
             role=Role.TOOL,
-            asked=Asked(raw={"args": [1], "kwargs": {}}),
-            said=Said(raw={"from": 9}),
+            input=SpanInput(raw={"args": [1], "kwargs": {}}),
+            output=SpanOutput(raw={"from": 9}),
             tool=Call("hours", {"args": [1], "kwargs": {}}, None, {"from": 9}),
         ),
     ),
@@ -208,7 +209,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("attributes", "expected"), CASES)
+@each_case(("attributes", "expected"), CASES)
 def test_a_span(span: Make, attributes: dict[str, Any], expected: Reading) -> None:
     assert read(span(attributes)) == expected
 

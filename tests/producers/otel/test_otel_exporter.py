@@ -24,9 +24,9 @@ from opentelemetry.trace import (
 from support.processes import PATIENCE_S, wait_until
 
 import tracejudge
-from tracejudge.complaints import Complaints
+from tracejudge.log import ThrottledLog
 from tracejudge.otel import TraceJudgeExporter
-from tracejudge.otel.gathering import Loss
+from tracejudge.otel.span_buffer import Loss
 
 CHAT = {
     "gen_ai.operation.name": "chat",
@@ -153,7 +153,7 @@ class Hesitating(TraceJudgeExporter):
     def __init__(self) -> None:
         super().__init__()
         self._lock = Watched(self._lock)
-        self._complaints = Complaints(itertools.count(step=3600).__next__)  # else the second would not be said so soon
+        self._loss_log = ThrottledLog(itertools.count(step=3600).__next__)  # else the second would not be said so soon
         self.hesitates, self.goes_on = threading.Event(), threading.Event()
 
     @property
@@ -218,7 +218,7 @@ def test_more_open_traces_than_allowed_go_before_their_time(sdk: Any, exporters:
     ids = []
     for _ in range(6):
         ids.append(ask(tracer)[0])
-        wait_until(lambda: exporter._gathering.open_traces <= 3)
+        wait_until(lambda: exporter._spans.open_traces <= 3)
     assert exporter.force_flush()
     assert [trace["trace_id"] for trace in sdk.traces()] == ids
 

@@ -10,6 +10,8 @@ import pytest
 from support.endpoint import ChatEndpoint
 from support.replies import Behaviour, Call, ToolCall, answers, calls_tools
 
+pytestmark = pytest.mark.slow("programs with instrumentations of third parties")
+
 Run = Callable[[str, str], list[dict[str, Any]]]
 Fields = dict[str, Any]
 

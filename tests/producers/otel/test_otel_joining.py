@@ -6,8 +6,8 @@ import pytest
 
 from tracejudge import Document, Message, ToolCall, Usage
 from tracejudge.dialects import RawSpan
-from tracejudge.otel.gathering import Gathered
 from tracejudge.otel.joining import join
+from tracejudge.otel.span_buffer import SpanGroup
 
 
 def step(name: str, above: str | None = None, at: float = 1.0, /, **fields: Any) -> RawSpan:
@@ -65,7 +65,7 @@ def agent(name: str, above: str | None, at: float, asked: str, said: str, **fiel
 
 def joined(*spans: RawSpan) -> dict[str, Any]:
     top = next((span for span in spans if span.is_local_root), None)
-    fields = join(Gathered(top, spans))
+    fields = join(SpanGroup(top, spans))
     assert fields is not None
     return fields
 
@@ -88,7 +88,7 @@ def texts(fields: dict[str, Any]) -> list[str]:
     ],
 )
 def test_without_an_answer_of_a_model_there_is_no_trace(spans: tuple[RawSpan, ...]) -> None:
-    assert join(Gathered(None, spans)) is None
+    assert join(SpanGroup(None, spans)) is None
 
 
 def test_the_last_call_is_judged() -> None:
@@ -229,7 +229,7 @@ class TestToolCalls:
         found = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, said=said))
         assert joined(root(), *found)["tool_calls"] == [ToolCall("hours", {"day": 1}), ToolCall("hours", {})]
 
-    def test_what_the_model_was_told_is_the_result_when_no_span_says_it(self) -> None:
+    def test_the_result_passed_to_the_model_is_used_without_a_span_of_the_tool(self) -> None:
         told = [*messages(("user", "Open?")), *ASKED, {"role": "tool", "tool_call_id": "c1", "content": "9-18"}]
         found = (call("one", "root", 2, "Open?", ASKED), call("two", "root", 4, told, "Yes."))
         assert joined(root(), *found)["tool_calls"] == [ToolCall("hours", {"day": 1}, "9-18")]
@@ -266,7 +266,7 @@ def test_judges_and_the_calls_they_make_are_left_out(attributes: dict[str, str])
 @pytest.mark.parametrize("attributes", JUDGES)
 def test_the_trace_of_a_judge_is_no_trace(attributes: dict[str, str]) -> None:
     judge = step("judge", None, 8, is_local_root=True, attributes=attributes)
-    assert join(Gathered(judge, (judge, call("judging", "judge", 7, "Is it good?", "No.")))) is None
+    assert join(SpanGroup(judge, (judge, call("judging", "judge", 7, "Is it good?", "No.")))) is None
 
 
 def test_a_call_that_failed_says_so() -> None:

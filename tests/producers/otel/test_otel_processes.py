@@ -50,7 +50,7 @@ def test_a_service_needs_no_line_of_code(sdk_redis: RedisServer) -> None:
     assert (published(sdk_redis, told["TRACEJUDGE_PREFIX"]), done.stderr) == (1, "")
 
 
-def test_what_the_environment_does_not_say_is_told_and_breaks_nothing() -> None:
+def test_a_missing_variable_is_logged_and_breaks_nothing() -> None:
     done = run("ending.py", "automatic", **AUTOMATIC)
     first, *_ = done.stderr.splitlines()
     assert first.startswith("OTEL_TRACES_EXPORTER=tracejudge publishes nothing: service is missing")

@@ -13,7 +13,7 @@ from support.processes import PATIENCE_S
 import tracejudge
 from tracejudge import api
 from worker.cli import main
-from worker.cli.doctor.examining import Look
+from worker.cli.doctor.finding import Check
 
 
 @pytest.fixture
@@ -42,22 +42,20 @@ def served(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, prefix: st
     return run
 
 
-DOCTORS_TIMEOUTS = ("endpoints", "receiver", "redis_server")
-WORDS_COUNT = {
-    "worker.presence": "_WORD_MS",
-    "worker.circuits": "_WORD_MS",
-    "worker.cli.doctor.running": "_SEEN_MS",
-    "worker.cli.doctor.words": "_COUNTS_MS",
-}
+DOCTORS_TIMEOUTS = ("http_endpoints", "redis_server")
+WORDS_COUNT = (
+    ("worker.telemetry.heartbeat", "HEARTBEAT_MS"),
+    ("worker.cli.doctor", "HEARTBEAT_MS"),
+)
 
 
 @pytest.fixture
 def _patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the doctor wait, and words of workers count, as long as this machine may be busy with others."""
-    monkeypatch.setattr(Look.__new__, "__defaults__", (PATIENCE_S,))
+    monkeypatch.setattr(Check.__new__, "__defaults__", (PATIENCE_S,))
     for name in DOCTORS_TIMEOUTS:
         monkeypatch.setattr(importlib.import_module(f"worker.cli.doctor.{name}"), "_TIMEOUT_S", PATIENCE_S)
-    for name, constant in WORDS_COUNT.items():
+    for name, constant in WORDS_COUNT:
         monkeypatch.setattr(importlib.import_module(name), constant, PATIENCE_S * 1000)
 
 

@@ -6,9 +6,9 @@ from cli_parts import SECRET, Ended, Run
 from support.redis_kinds import TunedRedis
 
 from worker.embedded import ServerBinary, find_servers
-from worker.keys import Keys
-from worker.presence import Presence
-from worker.store import Store
+from worker.storage.client import Store
+from worker.storage.keys import Keys
+from worker.telemetry.heartbeat import Heartbeat
 
 ROLES = ("ingest", "judge", "export")
 KEPT = ("--appendonly", "yes")
@@ -41,7 +41,7 @@ def login(url: str, user: str, password: str = SECRET) -> str:
 def be_present(url: str, **roles: bool) -> None:
     """Say that a worker is there; all roles make progress unless it is said otherwise."""
     store = at(url)
-    Presence(store).tell(roles or dict.fromkeys(ROLES, True))
+    Heartbeat(store).beat(roles or dict.fromkeys(ROLES, True))
     store.close()
 
 

@@ -11,7 +11,7 @@ from support.processes import free_port
 from worker import cli
 from worker.cli import tail
 from worker.embedded import EmbeddedRedisError
-from worker.store import StoreError
+from worker.storage.client import StoreError
 
 CONTRACT_VERBS = {
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor")
@@ -29,7 +29,7 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("publish",): ("FILE", "standard input", "--config FILE", "--redis-url URL"),
     ("evaluate",): (
         *("FILE", "standard input", "--judge NAME", "--output OUT", "--force", "--tries N", "--model NAME"),
-        *("--config FILE", "--json", "An OUT that is there is not written over without --force, and FILE never"),
+        *("--config FILE", "--json", "An existing OUT is overwritten with --force only, and FILE never"),
     ),
     ("judges",): ("--json", "--config FILE", "show", "test"),
     ("judges", "show"): ("NAME", "--trace FILE", "--config FILE", "--json"),
@@ -101,12 +101,12 @@ WRONG_USAGE = {
     "test without a file": (["judges", "test", "safety"], "Missing argument 'TRACES...'."),
     "unknown verb of dead": (["dead", "nope"], "No such command 'nope'."),
     "unknown reason": (["dead", "list", "--reason", "nope"], "'nope' is not one of"),
-    "retry of what": (["dead", "retry"], "say which: --reason, --service, --judge"),
+    "retry of what": (["dead", "retry"], "select by --reason, --service, --judge"),
     "retry of all and some": (["dead", "retry", "--all", "--judge", "safety"], "--all takes everything"),
-    "drop of what": (["dead", "drop", "--yes"], "say which: --reason, --service, --judge"),
-    "drop unasked": (["dead", "drop", "--all"], "there is no terminal to ask on: say --yes, or look with --dry-run"),
-    "forget whom": (["forget"], "say either --trace-id or --user-id"),
-    "forget both": (["forget", "--trace-id", "1", "--user-id", "2"], "say either --trace-id or --user-id"),
+    "drop of what": (["dead", "drop", "--yes"], "select by --reason, --service, --judge"),
+    "drop unasked": (["dead", "drop", "--all"], "there is no terminal to confirm on: add --yes, or try --dry-run"),
+    "forget whom": (["forget"], "give either --trace-id or --user-id"),
+    "forget both": (["forget", "--trace-id", "1", "--user-id", "2"], "give either --trace-id or --user-id"),
 }
 
 
@@ -145,7 +145,7 @@ def test_a_wrong_configuration_is_exit_code_two_and_one_line(run: Run, arguments
     Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
     ended = run(*arguments)
     assert ended.code == 2
-    assert ended.complaint == "tracejudge: tracejudge.toml: batch_size: must be a whole number of at least 1"
+    assert ended.complaint == "tracejudge: tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
 
 
 @pytest.mark.parametrize("arguments", CONFIGURED.values(), ids=CONFIGURED.keys())

@@ -5,7 +5,8 @@ from cli_parts import SAMPLES, Run
 from redis import Redis
 
 ACCOUNT_KEYS = [
-    *("published", "dropped", "cut_off", "invalid", "duplicate", "no_rule", "not_sampled", "shed", "sampled", "unread"),
+    *("published", "dropped", "cut_off", "lost_by_redis", "invalid", "duplicate", "no_rule", "not_sampled", "shed"),
+    *("sampled", "unread"),
     *("chosen", "scored", "abstained", "unscored", "dead", "waiting", "removed", "lost", "reasons"),
 ]
 

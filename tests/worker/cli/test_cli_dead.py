@@ -9,12 +9,12 @@ import click
 import pytest
 from cli_parts import Run, words
 from dead_parts import balanced, dead, marks
-from stage_parts import Ground, make_trace, make_verdict, settings_of
+from stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
 
 from tracejudge import Feedback, Usage
-from worker.batches import Evaluation, Item
-from worker.cli.dead import retry as retry_module
-from worker.ledger import DeadLetter, Ledger
+from worker.cli import dead as retry_module
+from worker.queue.batch import Evaluation, Item
+from worker.queue.ledger import DeadLetter, Ledger
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
 NOW_S = 1_700_000_000.0
@@ -26,22 +26,24 @@ def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
         yield ground
 
 
-def bury(ground: Ground, number: int, *, judge: str = "safety", reason: str = "timeout", **trace: Any) -> str:
+def add_dead_letter(
+    ground: Ground, number: int, *, judge: str = "safety", reason: str = "timeout", **trace: Any
+) -> str:
     """Leave a dead letter; those of higher numbers are younger."""
     verdict = make_verdict(number, outcome="unscored", reason=reason, judge=judge, judge_model="gpt-4.1-mini")
-    evaluation = Evaluation(verdict.evaluation_id, judge, verdict.judge_version, 0.5)
+    evaluation = Evaluation(verdict.evaluation_id, HOUR, judge, verdict.judge_version, 0.5)
     item = Item(make_trace(number, **trace), (evaluation,))
-    letter = DeadLetter(1, evaluation, "default", "gpt-4.1-mini", item, reason, number, NOW_S, NOW_S + 5)
-    ground.client.hincrby(ground.keys.books, "chosen", 1)
-    assert Ledger(ground.store, settings_of(ground)).bury([(letter, verdict)]) == [True]
+    letter = DeadLetter(1, evaluation, "default", "gpt-4.1-mini", reason, number, NOW_S, NOW_S + 5, item=item)
+    ground.client.hincrby(ground.keys.account_all, "chosen", 1)
+    assert Ledger(ground.store, settings_of(ground)).add_dead_letter([(letter, verdict)]) == [True]
     seconds, _ = ground.client.time()
     ground.client.zadd(ground.keys.dead_due, {evaluation.id: (seconds - 3600 * (10 - number)) * 1000})
     return evaluation.id
 
 
 def test_a_table_of_the_newest_for_people(served: Run, ground: Ground) -> None:
-    bury(ground, 1, service="shop-a")
-    bury(ground, 2, reason="rate_limited", service="[b]\x1b[1mx", output=SECRET)
+    add_dead_letter(ground, 1, service="shop-a")
+    add_dead_letter(ground, 2, reason="rate_limited", service="[b]\x1b[1mx", output=SECRET)
     ended = served("dead", "list")
     assert ended.code == 0
     head, first, second = ended.out.splitlines()
@@ -55,13 +57,13 @@ def test_a_table_of_the_newest_for_people(served: Run, ground: Ground) -> None:
 
 
 def test_a_table_is_not_wrapped_where_nobody_looks(served: Run, ground: Ground) -> None:
-    bury(ground, 1, reason="unknown_judge_version", service="a-service-with-a-long-name-" * 5)
+    add_dead_letter(ground, 1, reason="unknown_judge_version", service="a-service-with-a-long-name-" * 5)
     _, letter = served("dead", "list").out.splitlines()
     assert "unknown_judge_version" in letter
 
 
 def test_with_json_one_line_a_letter(served: Run, ground: Ground) -> None:
-    one, two = bury(ground, 1, output=SECRET), bury(ground, 2)
+    one, two = add_dead_letter(ground, 1, output=SECRET), add_dead_letter(ground, 2)
     ended = served("dead", "list", "--json")
     assert [line["id"] for line in ended.lines] == [two, one]
     assert ended.lines[1].keys() == {
@@ -88,9 +90,9 @@ FILTERS = {
 @pytest.mark.parametrize(("options", "numbers"), FILTERS.values(), ids=FILTERS.keys())
 def test_filters(served: Run, ground: Ground, options: tuple[str, ...], numbers: list[int]) -> None:
     ids = {
-        1: bury(ground, 1, service="shop-a"),
-        2: bury(ground, 2, service="lab", reason="rate_limited"),
-        3: bury(ground, 3, service="shop-b", judge="groundedness"),
+        1: add_dead_letter(ground, 1, service="shop-a"),
+        2: add_dead_letter(ground, 2, service="lab", reason="rate_limited"),
+        3: add_dead_letter(ground, 3, service="shop-b", judge="groundedness"),
     }
     ended = served("dead", "list", "--json", *options)
     assert (ended.code, [line["id"] for line in ended.lines]) == (0, [ids[number] for number in numbers])
@@ -122,7 +124,7 @@ FIELDS = {
 
 
 def test_show_tells_everything_but_texts(served: Run, ground: Ground) -> None:
-    name = bury(ground, 1, **FIELDS)
+    name = add_dead_letter(ground, 1, **FIELDS)
     ended = served("dead", "show", name, "--json")
     document = ended.document
     assert ended.code == 0
@@ -139,15 +141,15 @@ def test_show_tells_everything_but_texts(served: Run, ground: Ground) -> None:
 
 
 def test_show_tells_texts_when_asked(served: Run, ground: Ground) -> None:
-    name = bury(ground, 1, **FIELDS)
+    name = add_dead_letter(ground, 1, **FIELDS)
     trace = served("dead", "show", name, "--texts", "--json").document["trace"]
     assert (trace["output"], trace["context"], trace["tags"]) == (SECRET, [SECRET, SECRET], {SECRET: SECRET})
     assert f"output: {SECRET}" in served("dead", "show", name, "--texts").out
 
 
 def test_show_wants_one_letter(served: Run, ground: Ground) -> None:
-    bury(ground, 1)
-    bury(ground, 2)
+    add_dead_letter(ground, 1)
+    add_dead_letter(ground, 2)
     for name, said in (("0000", "2 dead letters begin with '0000'"), ("ff", "there is no dead letter 'ff'")):
         ended = served("dead", "show", name)
         assert (ended.code, ended.out) == (2, "")
@@ -158,8 +160,8 @@ def test_show_wants_one_letter(served: Run, ground: Ground) -> None:
 
 
 def test_retry_chooses_again_once(served: Run, ground: Ground) -> None:
-    ids = [bury(ground, number, reason="judge_rejected") for number in range(1, 4)]
-    bury(ground, 4)
+    ids = [add_dead_letter(ground, number, reason="judge_rejected") for number in range(1, 4)]
+    add_dead_letter(ground, 4)
     ended = served("dead", "retry", "--reason", "judge_rejected", "--json")
     assert (ended.code, ended.document) == (
         0,
@@ -178,18 +180,18 @@ def test_retry_chooses_again_once(served: Run, ground: Ground) -> None:
 def test_retry_waits_while_the_model_has_enough_to_do(
     served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(ground, 1)
+    add_dead_letter(ground, 1)
     ground.client.hset(ground.keys.waiting, "gpt-4.1-mini", 200 * 1024 * 1024)
     monkeypatch.setattr(retry_module.time, "sleep", lambda _: ground.client.delete(ground.keys.waiting))
     ended = served("dead", "retry", "--all")
-    assert "waits: 200 MiB are in batches for gpt-4.1-mini" in ended.err
+    assert "waiting: batches for gpt-4.1-mini hold 200 MiB" in ended.err
     assert "1 evaluation chosen again" in ended.out
 
 
 def test_retry_tells_where_nobody_may_be_there_to_judge(
     served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(ground, 1)
+    add_dead_letter(ground, 1)
     said = "there is no [models.default] for gpt-4.1-mini here: letters wait for a worker with it"
     assert said in words(served("dead", "retry", "--all", "--dry-run").err)
     model = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "gpt-4.1-mini"}
@@ -201,7 +203,7 @@ def test_ctrl_c_ends_a_retry_that_waits(served: Run, ground: Ground, monkeypatch
     def stop(_: float) -> None:
         raise KeyboardInterrupt
 
-    bury(ground, 1)
+    add_dead_letter(ground, 1)
     ground.client.hset(ground.keys.waiting, "gpt-4.1-mini", 200 * 1024 * 1024)
     monkeypatch.setattr(retry_module.time, "sleep", stop)
     ended = served("dead", "retry", "--all", "--json")
@@ -209,13 +211,13 @@ def test_ctrl_c_ends_a_retry_that_waits(served: Run, ground: Ground, monkeypatch
 
 
 def test_letters_of_another_version_are_told_of(served: Run, ground: Ground) -> None:
-    name = bury(ground, 1)
-    letter = json.loads(ground.client.hget(ground.keys.dead, name)) | {"v": 3}
-    ground.client.hset(ground.keys.dead, name, json.dumps(letter))
+    name = add_dead_letter(ground, 1)
+    newer = ground.client.hget(ground.keys.dead, name).replace(b'{"v":1', b'{"v":3')
+    ground.client.hset(ground.keys.dead, name, newer)
     for verb in (("retry", "--all"), ("drop", "--all", "--yes")):
         ended = served("dead", *verb)
         assert ended.code == 1
-        assert "1 letter of another version of tracejudge passed over" in words(ended.err)
+        assert "1 letter of another version of tracejudge skipped" in words(ended.err)
     assert served("dead", "list").code == 0
     assert dead(ground) == [name]
 
@@ -224,8 +226,8 @@ def test_letters_of_another_version_are_told_of(served: Run, ground: Ground) -> 
 
 
 def test_drop_removes_for_good(served: Run, ground: Ground) -> None:
-    bury(ground, 1)
-    kept = bury(ground, 2, reason="internal_error")
+    add_dead_letter(ground, 1)
+    kept = add_dead_letter(ground, 2, reason="internal_error")
     ended = served("dead", "drop", "--reason", "timeout", "--yes", "--json")
     assert ended.document == {"found": 1, "dropped": 1, "unreadable": 0, "dry_run": False}
     assert dead(ground) == [kept]
@@ -235,7 +237,7 @@ def test_drop_removes_for_good(served: Run, ground: Ground) -> None:
 
 
 def test_without_a_terminal_drop_asks_for_yes(served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = bury(ground, 1)
+    name = add_dead_letter(ground, 1)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     ended = served("dead", "drop", "--all")
     assert (ended.code, ended.out, dead(ground)) == (2, "", [name])
@@ -244,7 +246,7 @@ def test_without_a_terminal_drop_asks_for_yes(served: Run, ground: Ground, monke
 
 @pytest.mark.parametrize("sure", [True, False], ids=["yes", "no"])
 def test_on_a_terminal_drop_asks(served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch, *, sure: bool) -> None:
-    name = bury(ground, 1)
+    name = add_dead_letter(ground, 1)
     asked: list[str] = []
 
     def confirm(text: str, **_: Any) -> None:

@@ -11,14 +11,15 @@ import pytest
 from aiohttp import web
 from cli_parts import SECRET, Run
 from doctor_parts import NOWHERE, examined, part
-from support import replies
+from support import echo_provider, replies
 from support.endpoint import ChatEndpoint
 from support.loopback import LoopbackServer
 from support.processes import free_port
 
-from judges.models.model import ModelSettings
-from worker.cli.doctor import endpoints
-from worker.cli.doctor.endpoints import endpoint as look_at
+from judges.core.model import ModelSettings
+from judges.models.registry import PROVIDERS
+from worker.cli.doctor import http_endpoints as endpoints
+from worker.cli.doctor.http_endpoints import endpoint as look_at
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 ENDPOINT_TIMEOUT_S = endpoints._TIMEOUT_S
@@ -63,12 +64,12 @@ ANSWERS = {
     "lists the model": (Lister(), "ok", ""),
     "lists others": (Lister(models=("a", "b")), "warning", "lists 2 models, and not judge-1"),
     "lists nothing": (Lister(models=()), "ok", ""),
-    "rejects the key": (Lister(401), "broken", "rejects us: HTTP 401"),
-    "forbids": (Lister(403), "broken", "rejects us: HTTP 403"),
+    "rejects the key": (Lister(401), "broken", "rejects the request: HTTP 401"),
+    "forbids": (Lister(403), "broken", "rejects the request: HTTP 403"),
     "has no list": (Lister(404), "warning", "answers, but has no list of models: HTTP 404"),
     "asks for patience": (Lister(429), "warning", "asks for fewer requests: HTTP 429"),
     "fails": (Lister(500), "broken", "fails: HTTP 500"),
-    "leads elsewhere": (Lister(302), "broken", "sends us elsewhere: HTTP 302"),
+    "leads elsewhere": (Lister(302), "broken", "redirects: HTTP 302"),
 }
 
 
@@ -126,13 +127,13 @@ def test_an_endpoint_that_hangs_is_told_within_five_seconds(
 def test_an_endpoint_that_refuses(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     configure(monkeypatch, f"http://127.0.0.1:{port}/v1")
-    assert part(run)[:2] == ("broken", f"nobody listens at http://127.0.0.1:{port}/v1/models")
+    assert part(run)[:2] == ("broken", f"nothing listens at http://127.0.0.1:{port}/v1/models")
 
 
 @pytest.mark.usefixtures("_no_names")
 def test_an_endpoint_whose_name_leads_nowhere(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(monkeypatch, "http://no-such-host.invalid/v1")
-    assert part(run).what == "the name of http://no-such-host.invalid/v1/models leads nowhere"
+    assert part(run).what == "the name of http://no-such-host.invalid/v1/models cannot be resolved"
 
 
 def test_tls_where_there_is_none(run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack) -> None:
@@ -140,7 +141,7 @@ def test_tls_where_there_is_none(run: Run, monkeypatch: pytest.MonkeyPatch, ends
     configure(monkeypatch, f"{server.root_url}/v1".replace("http://", "https://"))
     found = part(run)
     assert found.result == "broken"
-    assert "do not agree on TLS" in found.what
+    assert "TLS handshake" in found.what
 
 
 def test_a_key_that_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +168,17 @@ def test_a_key_in_a_file_is_sent(run: Run, monkeypatch: pytest.MonkeyPatch, ends
     ((_, _, headers),) = server.asked
     name, value = KEYS[provider]
     assert headers[name] == value
+
+
+def test_a_provider_of_one_row_is_configured_and_probed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack
+) -> None:
+    monkeypatch.setitem(PROVIDERS, "echo", echo_provider.PROVIDER)
+    server = ends.enter_context(Lister())
+    configure(monkeypatch, server.root_url, provider="echo")
+    assert part(run).result == "ok"
+    ((_, path, headers),) = server.asked
+    assert (path, headers["x-echo-key"]) == ("/echoes", SECRET)
 
 
 MENDS: dict[str, tuple[dict[str, str], str]] = {
@@ -206,7 +218,7 @@ def test_no_key_goes_to_a_metadata_address() -> None:
     settings = ModelSettings(base_url="http://169.254.169.254/v1", model="m")
     (found,) = look_at("default", settings, {})
     assert found.result == "broken"
-    assert "allow_link_local" in f"{found.what} {found.mend}"
+    assert "allow_link_local" in f"{found.what} {found.fix}"
 
 
 def test_a_real_question_is_asked_only_when_it_is_wanted(
@@ -230,7 +242,7 @@ def test_a_model_that_does_not_say_what_it_took_is_not_called_free(
     endpoint.behaviour = replies.yes_no(usage=None)
     configure(monkeypatch, endpoint.base_url, price={"input": 1.0, "output": 2.0})
     found = part(run, "answer of default", "--ask")
-    assert found.what == "answers; it does not say how many tokens that took, so that no cost can be known"
+    assert found.what == "answers; it reports no tokens, so the cost is unknown"
 
 
 def test_a_model_that_does_not_answer_a_real_question_is_broken(
@@ -239,7 +251,7 @@ def test_a_model_that_does_not_answer_a_real_question_is_broken(
     endpoint.behaviour = replies.failing(404, "no such model")
     configure(monkeypatch, endpoint.base_url)
     found = part(run, "answer of default", "--ask")
-    assert found[:2] == ("broken", "the endpoint rejects us: HTTP 404")
+    assert found[:2] == ("broken", 'the endpoint rejects us: HTTP 404; it says: "no such model"')
 
 
 def test_a_question_that_cannot_be_asked_is_told_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

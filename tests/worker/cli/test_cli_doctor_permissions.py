@@ -13,10 +13,10 @@ from doctor_parts import KEPT, examined, login, tuned
 from redis import Redis
 
 import worker
-from worker.cli.doctor.permissions import worker_commands
+from worker.cli.doctor.redis_server import worker_commands
+from worker.config.settings import Settings
 from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
-from worker.keys import Keys
-from worker.settings import Settings
+from worker.storage.keys import Keys
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 ASKED = {command[0] for command in worker_commands(Keys())}
@@ -78,7 +78,7 @@ def test_nothing_is_run_where_transactions_are_refused(
     server = ends.enter_context(tuned(*KEPT, *closed.options, binary=binary))
     with Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~*", "&*", "+@all", *closed.rights)
-        client.lpush(Settings().queue, "wake-up")
+        client.lpush(Settings().queue("doctor"), "message")
         client.hset("unacked", "a", "kept")
         client.set("tracejudge:doctor", "somebody's")
     before = _contents(server)
@@ -102,19 +102,19 @@ def test_a_user_without_a_right_is_no_mistake_of_ours(run: Run, ends: ExitStack)
     assert found["redis permissions"].what == "the user may not run: TIME"
     assert found["clock"] == (
         "broken",
-        "cannot be looked at: Redis refuses the user a command",
-        "allow what the permissions' part names (ACL SETUSER), then look again",
+        "cannot be checked: Redis refuses the user a command",
+        "allow the commands that the part on permissions names (ACL SETUSER), then run the doctor again",
     )
 
 
 # --- all that we run ---
 def test_every_command_of_our_scripts_is_asked_for() -> None:
-    scripts = [*WORKER.glob("scripts/**/*.lua")]
+    scripts = [*WORKER.glob("storage/scripts/**/*.lua")]
     assert len(scripts) > 10
     for script in scripts:
         said = script.read_text(encoding="utf-8").replace("redis.pcall", "redis.call").split("redis.call('")[1:]
         missing = {part.split("'")[0] for part in said} - ASKED
-        assert not missing, f"{script.name} runs what worker/cli/doctor/permissions.py does not ask for"
+        assert not missing, f"{script.name} runs what worker/cli/doctor/redis.py does not ask for"
 
 
 # A method's name begins with its command; these make none of their own, or only the doctor's, which may be refused.
@@ -128,7 +128,7 @@ def test_every_command_that_our_code_calls_is_asked_for() -> None:
     assert len(called) > 20
     commands = {method: SPELLED.get(method, method.split("_")[0].upper()) for method in called}
     missing = {method for method, command in commands.items() if command not in ASKED}
-    assert missing <= DOCTORS_OWN, "worker/cli/doctor/permissions.py does not ask for it"
+    assert missing <= DOCTORS_OWN, "worker/cli/doctor/redis.py does not ask for it"
 
 
 def _methods(source: str) -> set[str]:

@@ -6,9 +6,9 @@ import pytest
 from cli_parts import Run
 from doctor_parts import ROLES, Part, at, be_present, examined
 
-from worker.circuits import Circuits
 from worker.embedded import EmbeddedRedis
-from worker.store import Store
+from worker.storage.client import Store
+from worker.telemetry.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 
@@ -66,34 +66,41 @@ def test_a_worker_that_says_nothing_is_known_by_what_it_reads(run: Run, server: 
     store.make_group(store.keys.verdicts, "metrics")
     store.call(lambda client: client.xadd(store.keys.verdicts, {"v": 1}))
     store.read_group(store.keys.verdicts, "metrics", "me", count=1, block_ms=1)
-    Circuits(store, lambda: {"m": 0.0}).exchange()
+    Heartbeat(store, lambda: {"m": 0.0}).exchange_circuits()
     found = roles(run, server)
     assert [found[role].result for role in ROLES] == ["ok"] * 3
     assert found["ingest"].what == "a worker was seen; 1 traces wait"
 
 
 def test_a_model_that_workers_leave_alone(run: Run, server: EmbeddedRedis, store: Store) -> None:
-    Circuits(store, lambda: {"gpt": 12.5, "other": None}).exchange()
-    Circuits(store, lambda: {"gpt": 0.0, "other": 0.0}).exchange()
+    Heartbeat(store, lambda: {"gpt": 12.5, "other": None}).exchange_circuits()
+    Heartbeat(store, lambda: {"gpt": 0.0, "other": 0.0}).exchange_circuits()
     found = examined(run, url=server.url)[1]["circuits"]
-    assert found[:2] == ("broken", "left alone, since it fails or rejects us: gpt")
+    assert found[:2] == ("broken", "open, since the endpoint fails or rejects requests: gpt")
 
 
 def test_books_that_do_not_balance(run: Run, server: EmbeddedRedis, store: Store) -> None:
-    store.call(lambda client: client.hset(store.keys.books, "chosen", 5))
+    store.call(lambda client: client.hset(store.keys.account_all, "chosen", 5))
     assert examined(run, url=server.url)[1]["books"] == (
         "broken",
         "they do not balance: 5 lost",
-        "look on with `tracejudge account`",
+        "see `tracejudge account`",
     )
-    store.call(lambda client: client.hset(store.keys.books, "scored", 7))
+    store.call(lambda client: client.hset(store.keys.account_all, "scored", 7))
     assert examined(run, url=server.url)[1]["books"].what == "they do not balance: 2 counted twice"
 
 
 def test_dead_letters_are_a_warning(run: Run, server: EmbeddedRedis, store: Store) -> None:
     store.call(lambda client: client.hset(store.keys.dead, "e1", "{}"))
-    store.call(lambda client: client.hset(store.keys.books, mapping={"chosen": 1, "dead": 1}))
+    store.call(lambda client: client.hset(store.keys.account_all, mapping={"chosen": 1, "dead": 1}))
     be_present(server.url)
     ended, found = examined(run, url=server.url)
     assert found["dead letters"][:2] == ("warning", "1 evaluations were given up")
     assert ended.code == 0
+
+
+def test_keys_of_another_version_are_told_of(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    assert "redis keys" not in examined(run, url=server.url)[1]
+    store.call(lambda client: client.set(f"{store.keys.prefix}:chosen:{1:032x}", "1"))
+    found = examined(run, url=server.url)[1]["redis keys"]
+    assert found[:2] == ("broken", f"Redis holds {store.keys.prefix}:* of TraceJudge 0.1")

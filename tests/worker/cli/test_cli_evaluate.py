@@ -17,10 +17,10 @@ from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
 from support.replies import failing, gathering, hangs, sequence, slow, yes_no
 
-from judges.catalog import catalogue, configured
-from judges.verdict import Verdict, evaluation_id
+from judges.core.verdict import Verdict, evaluation_id
+from judges.registry import catalogue, configured
 from tracejudge import Trace
-from worker.limits import retries
+from worker.endpoints import retries
 
 SUPPORT = SAMPLES / "support-bot.jsonl"
 
@@ -57,7 +57,7 @@ def test_verdicts_are_written_in_the_order_of_the_file_judge_by_judge(run: Run) 
 def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     price = {"input": 1000.0, "output": 3000.0}
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", price=price))
-    given = labelled("yes", id="00f067aa0ba902b7", user_id="u1", environment="prod", ended_at=7.0)
+    given = labelled("yes", id="00f067aa0ba902b7", user_id="u1", environment="prod", ended_at=1_700_000_007.0)
     assert run("evaluate", write_lines("t.jsonl", [given]), "--judge", "safety", *OUTPUT).code == 0
     (found,) = verdicts()
     trace, safety = msgspec.convert(given, Trace), catalogue()["safety"]
@@ -86,7 +86,7 @@ def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) ->
         cost_usd=pytest.approx((call.input_tokens * 1000 + call.output_tokens * 3000) / 1e6),
         attempts=1,
         calls=(call,),
-        trace_ended_at=7.0,
+        trace_ended_at=1_700_000_007.0,
         started_at=found.started_at,
         duration_s=found.duration_s,
     )
@@ -298,9 +298,12 @@ MISUSE: dict[str, tuple[Sequence[str], str]] = {
     ),
     "absent file": (["absent.jsonl", "--judge", "safety"], "File 'absent.jsonl' does not exist."),
     "no try": (["t.jsonl", "--judge", "safety", "--tries", "0"], "not in the range"),
-    "two documents": (["t.jsonl", "--judge", "safety", "--output", "-", "--json"], "both want standard output"),
-    "output that is there": (["t.jsonl", "--judge", "safety", "--output", "old.jsonl"], "old.jsonl is there"),
-    "output without a folder": (["t.jsonl", "--judge", "safety", "--output", "no/o"], "no/o cannot be made (No such"),
+    "two documents": (["t.jsonl", "--judge", "safety", "--output", "-", "--json"], "both use standard output"),
+    "output that exists": (["t.jsonl", "--judge", "safety", "--output", "old.jsonl"], "old.jsonl exists"),
+    "output without a folder": (
+        ["t.jsonl", "--judge", "safety", "--output", "no/o"],
+        "no/o cannot be created (No such",
+    ),
     "output is the input": (["t.jsonl", "--judge", "safety", "--output", "./t.jsonl", "--force"], "is the input"),
     "output is a link to the input": (["t.jsonl", "--judge", "safety", "--output", "l", "--force"], "l is the input"),
 }

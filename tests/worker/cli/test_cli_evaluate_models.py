@@ -10,17 +10,15 @@ import msgspec
 import pytest
 from cli_parts import Run, labelled, words, write_lines
 
-from judges.catalog import catalogue
-from judges.models.model import ChatRequest, ChatResponse, ModelSettings
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings
+from judges.core.verdict import Verdict, evaluation_id
 from judges.models.scripted import ScriptedModel
-from judges.verdict import Verdict, evaluation_id
+from judges.registry import catalogue
 from tracejudge import Trace
-from worker.cli.evaluate.askers import Askers
-from worker.cli.evaluate.asking import Asker
-from worker.cli.evaluate.offline import Offline
-from worker.cli.evaluate.output import Output
-from worker.seats import panel
-from worker.settings import Settings
+from worker.cli.evaluate.offline import Asker, Askers, Offline
+from worker.cli.evaluate.trace_files import Output
+from worker.config.graders import panel
+from worker.config.settings import Settings
 
 PANEL = "majority(a,b,c)"
 TOGETHER = ("--model", "two", "--model", "one", "--model", "three", "--combine", "majority")

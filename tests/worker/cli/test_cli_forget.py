@@ -7,7 +7,7 @@ from cli_parts import SECRET, Run, words
 from stage_parts import Chosen, Ground, make_trace
 
 from worker.cli import forget
-from worker.store import StoreError
+from worker.storage.client import StoreError
 
 COUNTS = ("traces", "feedback", "evaluations", "dead_letters", "verdicts", "unreadable")
 TRACE = make_trace(1, user_id="u-1729")
@@ -59,7 +59,7 @@ def test_what_another_version_wrote_is_exit_code_one(served: Run, ground: Ground
     ground.client.set(key, ground.client.get(key).replace(b'"v":1', b'"v":3', 1))
     ended = served("forget", "--trace-id", TRACE.trace_id)
     assert ended.code == 1
-    assert "1 batches or letters are of another version of tracejudge" in words(ended.err)
+    assert "1 batches or dead letters are of another version of tracejudge" in words(ended.err)
 
 
 def test_stopped_half_way_it_says_so(served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from cli_parts import Run, labelled, write_lines
 
-from judges.catalog import catalogue, configured
-from judges.prompt import render
+from judges.core.prompt import render
+from judges.registry import catalogue, configured
 from tracejudge import Trace
-from worker.cli.judges.samples import find_sample
+from worker.cli.judges import find_sample
 
 KEYS = ["name", "metrics", "needs", "scale", "pass", "version", "asks", "settings", "origin"]
 
@@ -149,7 +149,8 @@ def test_samples_that_do_not_serve_say_what_to_give() -> None:
     with pytest.raises(click.ClickException) as caught:
         find_sample(judge, None)
     assert caught.value.message == (
-        "no trace of our samples serves safety: the trace has no response_id; give a file with one by --trace FILE"
+        "no trace of the built-in samples serves safety: the trace has no response_id; give a file with one by "
+        "--trace FILE"
     )
 
 

@@ -26,7 +26,7 @@ def _code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - 
 def test_a_judge_in_code_is_shown_with_its_limits(run: Run, given: str) -> None:
     ended = run("judges", "show", given)
     assert (ended.code, ended.err) == (0, "")
-    assert "It is code, and asks no judge model." in ended.out
+    assert "It is written in Python, and asks no judge model." in ended.out
     document = run("judges", "show", given, "--json").document
     limits = {"kind": "code", "code": "mine/short.py:short", "time_limit_s": 60.0, "processes": 1}
     assert document["settings"] == limits

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cli_parts import IN_CODE, Run, labelled, scripted, words, write_lines
 
-from judges.catalog import catalogue, configured
-from judges.defined import define
-from judges.defined.installed import installed
+from judges.custom import define
+from judges.custom.installed import installed
+from judges.registry import catalogue, configured
 
 POLITE = 'asks = "Is it polite?"\ninstructions = "Is {{ outputs }} polite?"\n'
 GRADED = 'instructions = "How good is {{ outputs }}?"\nresult = { integer = [1, 5], pass_at = 4 }\n'
@@ -76,7 +76,7 @@ def test_a_judge_of_a_distribution_names_it(
     assert run("judges", "show", "short", "--json").document["origin"] == "distribution our-judges"
     Path("mine/short.toml").write_text(POLITE, encoding="utf-8")
     assert run("judges").complaint == (
-        "tracejudge: mine/short.toml: bears the name of a judge that an installed distribution brings; rename it, or "
+        "tracejudge: mine/short.toml: has the name of a judge of an installed distribution; rename it, or "
         "uninstall our-judges"
     )
 
@@ -203,7 +203,7 @@ def test_a_tag_may_hold_the_labels_of_the_judge(run: Run, monkeypatch: pytest.Mo
         "praise": {"question": 1},
     }
     told = run("judges", "test", "labels", file, "--label", "safe").out
-    assert "the very label of the tag: 50.0%" in told
+    assert "same label as the tag: 50.0%" in told
     assert re.search(r"bug\W+1 praise, 1 bug\W+praise\W+1 question\W", told)
 
 
@@ -284,7 +284,7 @@ def test_grades_in_the_tag_are_compared_by_the_pass_mark_and_by_distance(
         0,
         True,
     )
-    assert "for that say --label safe" in run("judges", "test", "grade", file, "--by", "safe").out
+    assert "for that use --label safe" in run("judges", "test", "grade", file, "--by", "safe").out
     assert run(*given, "--min", "0.6").code == 1
     assert run(*given, "--invert").code == 2
 
@@ -372,7 +372,7 @@ def test_judges_of_ones_own_run_offline_beside_built_in_ones(run: Run, given: st
 
 BROKEN: Mapping[str, tuple[str, str]] = {
     "key": (f"{POLITE}resutl = 'boolean'", "broken.toml: resutl: unknown key; did you mean result?"),
-    "no TOML": ("a = = b", "broken.toml: is not TOML: Invalid value (at line 1, column 5); mend it there"),
+    "no TOML": ("a = = b", "broken.toml: is not TOML: Invalid value (at line 1, column 5); fix it there"),
     "template": (
         FACTS,
         "broken.toml: template: facts.yaml: cannot be read (No such file or directory); name a template file",

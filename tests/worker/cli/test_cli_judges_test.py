@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from cli_parts import SAMPLES, Run, labelled, scripted, words, write_lines
 
-from judges.catalog import catalogue
-from worker.limits import retries
+from judges.registry import catalogue
+from worker.endpoints import retries
 
 
 def test_agreement_with_labels_is_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_a_minimum_is_not_reached_without_a_figure(run: Run, monkeypatch: pytest
 def test_the_commonest_reasons_without_a_score_are_told(run: Run) -> None:
     lacking = [labelled(label) for label in ("yes", "no", "yes")]
     file = write_lines("t.jsonl", [*lacking, labelled("yes", input="Is it?", context=["It is."])])
-    for wanted, out in (("--label", "unscored: 3 missing_input\n"), ("--by", "say --label safe.\n")):
+    for wanted, out in (("--label", "unscored: 3 missing_input\n"), ("--by", "use --label safe.\n")):
         ended = run("judges", "test", "groundedness", file, wanted, "safe")
         assert ended.code == 0
         assert ended.out.endswith(f"{out}  3 x the trace has no input\n")
@@ -175,11 +175,11 @@ MISUSE = {
     ),
     "no tag": (["safety", "t.jsonl"], "give --label TAG"),
     "both tags": (["safety", "t.jsonl", "--label", "safe", "--by", "safe"], "not both"),
-    "minimum of shares": (["safety", "t.jsonl", "--by", "safe", "--min", "0.5"], "--min is about an agreement"),
-    "inverted shares": (["safety", "t.jsonl", "--by", "safe", "--invert"], "--invert is about an agreement"),
+    "minimum of shares": (["safety", "t.jsonl", "--by", "safe", "--min", "0.5"], "--min needs an agreement"),
+    "inverted shares": (["safety", "t.jsonl", "--by", "safe", "--invert"], "--invert needs an agreement"),
     "unscored without a minimum": (
         ["safety", "t.jsonl", "--label", "safe", "--max-unscored", "0.5"],
-        "--max-unscored goes with --min",
+        "--max-unscored needs --min",
     ),
     "minimum above one": (["safety", "t.jsonl", "--label", "safe", "--min", "2"], "not in the range"),
     "label that is none": (

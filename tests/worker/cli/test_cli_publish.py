@@ -14,7 +14,7 @@ from cli_parts import SAMPLES, Run, labelled, words, write_lines
 from redis import Redis
 
 from worker.cli import publish
-from worker.cli.traces import read_traces
+from worker.cli.options import read_traces
 
 
 def stored(redis: Redis, prefix: str) -> list[dict[str, Any]]:

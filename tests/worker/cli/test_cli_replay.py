@@ -10,10 +10,10 @@ from cli_parts import Ended, Run, words
 from replay_parts import NOTHING, SAFETY, balanced, in_batches, take
 from stage_parts import Ground, make_traces
 
+from worker import replay as walk
 from worker.cli import replay
-from worker.replay import walk
-from worker.settings import Rule
-from worker.store import StoreError
+from worker.config.settings import Rule
+from worker.storage.client import StoreError
 
 WANTED = ("replay", "--since", "1h", "--judge", "safety")
 NO_COUNTS = dict.fromkeys(("traces", "not_matching", "not_read", "cut_off", "chosen", "already_judged"), 0)
@@ -119,15 +119,15 @@ def test_an_empty_period_is_a_replay_of_nothing(ruled: Run, ground: Ground) -> N
 def test_stopped_it_tells_what_was_done_and_goes_on(
     ruled: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk, "_FIRST_PIECE_COUNT", 4)
+    monkeypatch.setattr(walk, "_FIRST_CHUNK_COUNT", 4)
     fill(ground, 30)
     with monkeypatch.context() as stopping:
         _stop_after(stopping, 1, KeyboardInterrupt())
         stopped = ruled(*WANTED, "--json")
     assert (stopped.code, stopped.document["finished"], found(stopped)) == (130, False, {"traces": 3, "chosen": 3})
-    hint = f"stopped; go on with: tracejudge replay --continue {name_of(stopped)}"
+    hint = f"stopped; resume with: tracejudge replay --continue {name_of(stopped)}"
     assert stopped.err.rstrip().endswith(hint)
-    resumed = ruled(*hint.split()[5:], "--json")
+    resumed = ruled(*hint.split()[4:], "--json")
     assert (resumed.code, resumed.document["replay"]) == (0, name_of(stopped))
     assert (resumed.document["finished"], found(resumed)) == (True, {"traces": 30, "chosen": 30})
     assert found(ruled("replay", "--continue", name_of(stopped), "--json")) == found(resumed), "it is over"
@@ -156,7 +156,7 @@ def test_without_redis_for_long_it_ends_and_tells_how_to_go_on(
     ended = ruled(*WANTED)
     assert ended.code == 1
     *_, hint, error = ended.err.splitlines()
-    assert hint == f"stopped; go on with: tracejudge replay --continue {name_of(ended)}"
+    assert hint == f"stopped; resume with: tracejudge replay --continue {name_of(ended)}"
     assert error == "tracejudge: Redis does not answer (TimeoutError)"
 
 
@@ -188,7 +188,7 @@ def test_it_says_what_it_waits_for(ruled: Run, ground: Ground, monkeypatch: pyte
     monkeypatch.setattr(replay.time, "sleep", sleep)
     ended = ruled(*WANTED, "--json")
     assert found(ended) == {"traces": 10, "chosen": 10}
-    assert ended.err.splitlines().count("waits: 40 MiB are in batches for lexical") == 1
+    assert ended.err.splitlines().count("waiting: batches for lexical hold 40 MiB") == 1
     assert len(slept) == 3
 
 
@@ -196,7 +196,7 @@ REFUSED = {
     "no judge": (["--since", "1h"], "Missing option '--judge'."),
     "no time": (["--judge", "safety"], "Missing option '--since'."),
     "an unknown judge": (["--since", "1h", "--judge", "saftey"], "there is no judge 'saftey'; did you mean safety?"),
-    "too far back": (["--since", "49h", "--judge", "safety"], "remembers 48h what was judged"),
+    "too far back": (["--since", "49h", "--judge", "safety"], "remembers verdicts for 48h"),
     "no period": (["--since", "yesterday", "--judge", "safety"], "--since: write 90, 15m or 24h"),
     "a rate of nothing": (["--since", "1h", "--judge", "safety", "--rate", "0"], "not in the range 0<x<=1"),
     "a rate beside a rule": (["--since", "1h", "--judge", "safety", "--rate", "0.5"], "rule 'all' names safety"),
@@ -243,7 +243,7 @@ def test_a_replay_that_redis_forgets_meanwhile_is_exit_code_one(
 
     monkeypatch.setattr(walk.Walk, "step", forgetting)
     ended = ruled(*WANTED)
-    assert (ended.code, "begin anew, nothing is judged twice" in words(ended.err)) == (1, True)
+    assert (ended.code, "start a new one, nothing is judged twice" in words(ended.err)) == (1, True)
 
 
 def test_no_text_of_a_trace_is_said(ruled: Run, ground: Ground) -> None:

@@ -10,10 +10,10 @@ import pytest
 from cli_parts import TRACE_ID, Run
 from redis import Redis
 
-from judges.verdict import Score, Verdict
+from judges.core.verdict import Score, Verdict
 from worker.cli import tail
-from worker.keys import Keys
-from worker.store import Store
+from worker.storage.client import Store
+from worker.storage.keys import Keys
 
 numbers = itertools.count()
 
@@ -142,7 +142,7 @@ def test_tail_that_does_not_follow_ends_where_there_is_nothing(served: Run, outb
 def test_tail_that_does_not_follow_is_told_how_many(served: Run) -> None:
     ended = served("tail", "--no-follow")
     assert (ended.code, ended.out) == (2, "")
-    assert "--no-follow prints the last verdicts and ends; say how many with --last N" in ended.err
+    assert "--no-follow prints the last verdicts and ends; add --last N" in ended.err
 
 
 def test_tail_passes_over_what_it_cannot_read(served: Run, outbox: Outbox, redis: Redis, prefix: str) -> None:

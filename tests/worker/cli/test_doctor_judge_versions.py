@@ -2,11 +2,11 @@
 
 import msgspec
 from judging_parts import choose
-from stage_parts import Ground, settings_of
+from stage_parts import Ground, make_verdict, settings_of
 
+from worker.cli.doctor import judge_versions
 from worker.cli.doctor.finding import ok, warning
-from worker.cli.doctor.judge_versions import judge_versions
-from worker.ledger import DeadLetter
+from worker.queue.ledger import DeadLetter, Ledger
 
 OTHER = "0" * 32
 WAITS = warning(
@@ -44,9 +44,9 @@ def die(ground: Ground, reason: str, judge: str) -> None:
     """Let the first that waits be a dead letter as well."""
     batch = next(iter(ground.batches().values()))
     evaluation = msgspec.structs.replace(batch.items[0].evaluations[0], id=f"{reason} {judge}", judge=judge)
-    letter = DeadLetter(1, evaluation, batch.model, batch.judge_model, batch.items[0], reason, 1, 1.0, 2.0)
-    ground.client.hset(ground.keys.dead, evaluation.id, msgspec.json.encode(letter))
-    ground.client.zadd(ground.keys.dead_due, {evaluation.id: 1})
+    letter = DeadLetter(1, evaluation, batch.model, batch.judge_model, reason, 1, 1.0, 2.0, item=batch.items[0])
+    news = make_verdict(evaluation_id=evaluation.id, outcome="unscored", reason=reason)
+    assert Ledger(ground.store, settings_of(ground)).add_dead_letter([(letter, news)]) == [True]
 
 
 def test_versions_that_are_here_need_no_mend(ground: Ground) -> None:
@@ -54,7 +54,7 @@ def test_versions_that_are_here_need_no_mend(ground: Ground) -> None:
     die(ground, "internal_error", "gone")
     die(ground, "unknown_judge_version", "safety")
     assert judge_versions(settings_of(ground), ground.store, still) == [
-        ok("judge versions", "all that waits is known here"),
+        ok("judge versions", "all waiting evaluations are known here"),
     ]
 
 

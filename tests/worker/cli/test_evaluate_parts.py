@@ -19,23 +19,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.virtual_time import run_virtually
 
-from judges.catalog import catalogue
-from judges.models.model import ChatRequest, ChatResponse, ModelSettings, RateLimitedError
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings, RateLimitedError
+from judges.core.verdict import Assessment
 from judges.models.scripted import ScriptedModel, Step
-from judges.verdict import Assessment
+from judges.registry import catalogue
 from tracejudge import Trace
-from worker.cli.evaluate.asking import Asked, Asker, Waiting
-from worker.cli.evaluate.lines import Line, lines, trace_of
-from worker.cli.evaluate.order import in_order
-from worker.cli.evaluate.output import Output
+from worker.cli.evaluate.offline import Asked, Asker, DelayNotes, in_order
+from worker.cli.evaluate.trace_files import Line, Output, lines, trace_of
 from worker.cli.options import PATIENCE_S
-from worker.ingest.entries import TraceEntry
-from worker.limits.gate import Gate
-from worker.limits.model import LimitedModel
-from worker.limits.retries import Retries, RetryBudget
-from worker.limits.timing import Timing
-from worker.metrics import Metrics
-from worker.settings import Settings
+from worker.config.settings import Settings
+from worker.endpoints.client import LimitedModel
+from worker.endpoints.limiter import EndpointLimiter, LimiterClock
+from worker.endpoints.retries import Retries, RetryBudget
+from worker.selection.stream_entry import TraceEntry
+from worker.telemetry.metrics import Metrics
 
 SAFETY = catalogue()["safety"]
 TRACE = Trace(trace_id="1", service="s", output="It is.")
@@ -138,16 +135,16 @@ class Heard:
     def __init__(self) -> None:
         self.told = list[tuple[str, float]]()
 
-    def waiting(self) -> Waiting:
-        return Waiting(PATIENCE_S, lambda note, seconds: self.told.append((note, seconds)))
+    def waiting(self) -> DelayNotes:
+        return DelayNotes(PATIENCE_S, lambda note, seconds: self.told.append((note, seconds)))
 
 
 def patient(model: ScriptedModel, tries: int, heard: Heard) -> LimitedModel:
     """Make what `open_model` makes, in the time of the running loop and with the longest waits."""
     loop = asyncio.get_running_loop()
-    timing = Timing(loop.time, loop.time, lambda _low, high: high)
+    timing = LimiterClock(loop.time, loop.time, lambda _low, high: high)
     most = model.settings.max_in_flight
-    gate = Gate("m", most, patience_s=PATIENCE_S, timing=timing, witness=heard.waiting())
+    gate = EndpointLimiter("m", most, patience_s=PATIENCE_S, clock=timing, events=heard.waiting())
     retries = Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf), timing.draw)
     return LimitedModel(model, Metrics(Settings()), gate, retries)
 

@@ -3,8 +3,8 @@
 import pytest
 from test_cli_tail import verdict
 
-from judges.catalog import catalogue
-from judges.verdict import Call
+from judges.core.verdict import Call
+from judges.registry import catalogue
 from worker.cli.evaluate.summary import JudgeSum, judge_line
 
 ASKED = (Call(1000.0, 1.0, "ok"),)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from worker.limits.concurrency import AdaptiveLimit
+from worker.endpoints.concurrency import AdaptiveLimit
 
 
 class Ended(NamedTuple):
@@ -129,11 +129,11 @@ class Simulation:
         self._in_flight -= 1
         if how == "ok":
             self._answered.append(self.now)
-            self.limit.succeeded(number, self._number, self.now - began, self.now, wanted=True)
+            self.limit.record_answer(number, self._number, self.now - began, self.now, wanted=True)
         elif how == "failed":
-            self.limit.failed(number, self._number, self.now, wanted=True)
+            self.limit.record_failure(number, self._number, self.now, wanted=True)
         else:
-            self.limit.refused(number, self._number)
+            self.limit.record_refusal(number, self._number)
 
     def _begin(self) -> None:
         while self._in_flight < self.limit.limit:
@@ -141,8 +141,8 @@ class Simulation:
             ended = self._server.arrive(self.now, self._in_flight)
             heapq.heappush(self._events, (ended.at, self._number, ended.how, self.now))
             self._number += 1
-        self.limit.wanted(self.now)
-        looks_at = self.limit.looks_at
+        self.limit.record_demand(self.now)
+        looks_at = self.limit.next_tick_at
         if looks_at is not None and looks_at < self._tick_at:
             self._tick_at = max(looks_at, self.now)
             heapq.heappush(self._events, (self._tick_at, -1, "tick", self.now))

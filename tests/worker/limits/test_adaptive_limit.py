@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from limit_simulation import Batching, Ended, Queueing, RateLimiter, Simulation, Steady, lognormal, simulate
 
-from worker.limits.concurrency import AdaptiveLimit
+from worker.endpoints.concurrency import AdaptiveLimit
 
 MOST: Final = 1000
 seeds = pytest.mark.parametrize("seed", range(4))
@@ -66,19 +66,19 @@ def test_a_lasting_change_of_latency_becomes_the_usual() -> None:
 def test_timeouts_halve_it_and_no_more_than_once_for_those_under_way() -> None:
     limit = AdaptiveLimit(64)
     for number in range(32):
-        limit.failed(number, 64, 1.0, wanted=True)
+        limit.record_failure(number, 64, 1.0, wanted=True)
     assert limit.limit == 32
     for number in range(32, 64):
-        limit.failed(number, 64, 1.0, wanted=True)
+        limit.record_failure(number, 64, 1.0, wanted=True)
     assert limit.limit == 32
 
 
 def test_of_many_refused_together_one_counts() -> None:
     limit = AdaptiveLimit(64)
     for number in range(64):
-        limit.refused(number, 64)
+        limit.record_refusal(number, 64)
     assert limit.limit == 32
-    limit.refused(64, 65)
+    limit.record_refusal(64, 65)
     assert limit.limit == 16
 
 
@@ -115,7 +115,7 @@ def test_a_rate_limiter_is_not_flooded() -> None:
 def test_what_is_not_wanted_does_not_grow() -> None:
     limit = AdaptiveLimit(MOST)
     for number in range(10_000):
-        limit.succeeded(number, number + 1, 1.0, float(number), wanted=False)
+        limit.record_answer(number, number + 1, 1.0, float(number), wanted=False)
     assert limit.limit == 64
 
 
@@ -150,15 +150,15 @@ def test_is_never_below_one_nor_above_its_bound(most: int, happened: list[tuple[
         begun += 1
         number = max(0, begun - back)
         if what == "ok":
-            limit.succeeded(number, begun, seconds, now, wanted=wanted)
+            limit.record_answer(number, begun, seconds, now, wanted=wanted)
         elif what == "failed":
-            limit.failed(number, begun, now, wanted=wanted)
+            limit.record_failure(number, begun, now, wanted=wanted)
         elif what == "refused":
-            limit.refused(number, begun)
+            limit.record_refusal(number, begun)
         elif what == "restart":
             limit.restart(begun)
         else:
-            limit.wanted(now)
+            limit.record_demand(now)
             limit.tick(begun, now + seconds)
         assert 1 <= limit.limit <= most
 
@@ -166,6 +166,19 @@ def test_is_never_below_one_nor_above_its_bound(most: int, happened: list[tuple[
 def test_at_one_it_tries_to_grow() -> None:
     limit = AdaptiveLimit(64)
     for _ in range(10):
-        limit.refused(0, 0)
+        limit.record_refusal(0, 0)
     simulation = Simulation(limit, Steady(lambda _: 0.1))
     assert simulation.run(120).limit(120) == 64
+
+
+def test_a_lowered_limit_that_does_not_help_is_undone() -> None:
+    draw = random.Random(1)
+
+    class Unsteady:
+        """Fails with one call in four, however many there are."""
+
+        def arrive(self, now: float, in_flight: int) -> Ended:  # noqa: ARG002 - the protocol's name
+            return Ended(now + 0.2, "failed" if draw.random() < 0.25 else "ok")
+
+    seen = simulate(AdaptiveLimit(256), Unsteady(), 60)
+    assert seen.rate(5, 60) >= 0.5 * 256 / 0.2 * 0.75

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from judges.models.model import ModelError, ModelRejectedError, ModelTimeoutError, ModelUnavailableError
-from worker.limits.circuit import Circuit
+from judges.core.model import ModelError, ModelRejectedError, ModelTimeoutError, ModelUnavailableError
+from worker.endpoints.availability import Circuit
 
 AWAY = ModelUnavailableError("away")
 
@@ -15,69 +15,75 @@ def circuit() -> Circuit:
     return Circuit(lambda _low, high: high)
 
 
+def rejection(status: int = 401) -> ModelRejectedError:
+    error = ModelRejectedError("no")
+    error.status = status
+    return error
+
+
 def opened(error: ModelError = AWAY) -> Circuit:
     one = circuit()
     for number in range(10):
-        one.failed(error, number, 10, 0, 100.0)
+        one.record_failure(error, number, 10, 0, 100.0)
     assert one.is_open
     return one
 
 
-def test_a_rejection_opens_it_at_once() -> None:
+def test_a_refused_key_opens_it_at_once() -> None:
     one = circuit()
-    assert one.failed(ModelRejectedError("no"), 0, 1, 0, 5.0)
-    assert (one.is_open, one.opened_at, one.opens_at) == (True, 5.0, 6.0)
+    assert one.record_failure(rejection(), 0, 1, 0, 5.0)
+    assert (one.is_open, one.opened_at, one.probe_at) == (True, 5.0, 6.0)
 
 
 @pytest.mark.parametrize("error", [AWAY, ModelTimeoutError("slow")])
 def test_ten_failures_in_a_row_open_it(error: ModelError) -> None:
     one = circuit()
-    assert [one.failed(error, number, number + 1, 0, 1.0) for number in range(10)] == [False] * 9 + [True]
+    assert [one.record_failure(error, number, number + 1, 0, 1.0) for number in range(10)] == [False] * 9 + [True]
     assert one.cause is error
 
 
 def test_an_answer_between_begins_the_row_anew() -> None:
     one = circuit()
     for number in range(100):
-        assert not one.failed(AWAY, number, number + 1, 0, 1.0)
+        assert not one.record_failure(AWAY, number, number + 1, 0, 1.0)
         if number % 9 == 8:
-            one.answered()
+            one.record_answer()
 
 
 def test_quick_failures_wait_for_slower_answers() -> None:
     one = circuit()
-    assert not any(one.failed(AWAY, number, number + 1, 30, 1.0) for number in range(29))
-    assert one.failed(AWAY, 29, 30, 30, 1.0)
+    assert not any(one.record_failure(AWAY, number, number + 1, 30, 1.0) for number in range(29))
+    assert one.record_failure(AWAY, 29, 30, 30, 1.0)
 
 
 def test_it_stays_open_twice_as_long_each_time_up_to_a_bound() -> None:
     one, now, waits = opened(), 101.0, [1.0]
     for _ in range(6):
-        one.probe_failed(AWAY, 10, now)
-        waits.append(one.opens_at - now)
+        one.record_failed_probe(AWAY, 10, now)
+        waits.append(one.probe_at - now)
     assert waits == [1, 2, 4, 8, 15, 15, 15]
     one.close(20)
     assert not one.is_open
-    one.failed(ModelRejectedError("no"), 20, 21, 0, now)
-    assert one.opens_at == now + 1, "after it was closed it begins anew"
+    one.record_failure(rejection(), 20, 21, 0, now)
+    assert one.probe_at == now + 1, "after it was closed it begins anew"
 
 
 def test_what_began_before_a_change_says_nothing() -> None:
     one = opened()
     one.close(20)
-    assert not any(one.failed(AWAY, number, 30, 0, 1.0) for number in range(20))
-    assert not any(one.failed(AWAY, number, 30, 0, 1.0) for number in range(20, 29))
-    assert one.failed(AWAY, 29, 30, 0, 1.0)
+    assert not any(one.record_failure(AWAY, number, 30, 0, 1.0) for number in range(20))
+    assert not any(one.record_failure(AWAY, number, 30, 0, 1.0) for number in range(20, 29))
+    assert one.record_failure(AWAY, 29, 30, 0, 1.0)
 
 
 def test_intervals_differ_from_worker_to_worker() -> None:
-    ends = {Circuit(random.Random(seed).uniform).failed(AWAY, 0, 1, 0, 0.0) for seed in range(3)}
+    ends = {Circuit(random.Random(seed).uniform).record_failure(AWAY, 0, 1, 0, 0.0) for seed in range(3)}
     assert ends == {False}
     found = set()
     for seed in range(50):
         one = Circuit(random.Random(seed).uniform)
-        one.failed(ModelRejectedError("no"), 0, 1, 0, 0.0)
-        found.add(one.opens_at)
+        one.record_failure(rejection(), 0, 1, 0, 0.0)
+        found.add(one.probe_at)
     assert len(found) == 50
     assert all(0.75 <= at <= 1 for at in found)
 
@@ -86,7 +92,29 @@ def test_failures_by_chance_practically_never_open_it() -> None:
     draw, one = random.Random(7), circuit()
     for number in range(20_000):
         if draw.random() < 0.3:
-            one.failed(AWAY, number, number + 1, 0, 0.0)
+            one.record_failure(AWAY, number, number + 1, 0, 0.0)
         else:
-            one.answered()
+            one.record_answer()
     assert not one.is_open
+
+
+def test_other_rejections_open_it_once_five_different_evaluations_were_refused() -> None:
+    for status in (402, 403, 404):
+        one = circuit()
+        alone = [
+            one.record_failure(rejection(status), number, number + 1, 0, 1.0, evaluation="a") for number in range(100)
+        ]
+        assert not any(alone), f"{status}: a request that is always refused says nothing of the others"
+        others = [one.record_failure(rejection(status), 100, 101, 0, 1.0, evaluation=name) for name in "bcd"]
+        assert not any(others), status
+        one.record_answer()
+        found = [one.record_failure(rejection(status), 200, 201, 0, 1.0, evaluation=name) for name in "abcde"]
+        assert found == [False] * 4 + [True], f"{status}: an answer between begins the row anew"
+
+
+def test_quick_rejections_wait_for_slower_answers() -> None:
+    one = circuit()
+    found = [
+        one.record_failure(rejection(403), number, number + 1, 20, 1.0, evaluation=str(number)) for number in range(20)
+    ]
+    assert found == [False] * 19 + [True]

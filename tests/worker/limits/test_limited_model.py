@@ -11,9 +11,8 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from support.scrape import Scrape, parse
 from support.virtual_time import run_virtually
 
-from judges.catalog import catalogue
-from judges.evaluate import evaluate
-from judges.models.model import (
+from judges.core.model import (
+    BadModelRequestError,
     ChatModel,
     ChatRequest,
     ChatResponse,
@@ -23,16 +22,18 @@ from judges.models.model import (
     Price,
     RateLimitedError,
 )
+from judges.core.prompt import Message
+from judges.core.verdict import Refusals
+from judges.evaluate import evaluate
 from judges.models.scripted import ScriptedModel, Step
-from judges.prompt import Message
+from judges.registry import catalogue
 from tracejudge import Trace
-from worker.limits import model as limited_model
-from worker.limits.gate import Gate
-from worker.limits.model import LimitedModel
-from worker.limits.retries import Retries
-from worker.limits.timing import Timing
-from worker.metrics import Metrics
-from worker.settings import Settings
+from worker.config.settings import Settings
+from worker.endpoints import client as limited_model
+from worker.endpoints.client import LimitedModel
+from worker.endpoints.limiter import EndpointLimiter, LimiterClock
+from worker.endpoints.retries import Retries
+from worker.telemetry.metrics import Metrics
 
 REQUEST = ChatRequest((Message("user", "Is it?"),), "safety", {}, dict)
 ANSWER = "yes!"
@@ -69,10 +70,10 @@ class Limited:
         self.metrics = Metrics(Settings())
         # The loop's time, which may be virtual; without a loop, a time that stands still.
         now = lambda: asyncio.get_running_loop().time() if asyncio._get_running_loop() else 0.0  # noqa: E731
-        timing = Timing(now, now, lambda _low, high: high)
-        self.gate = Gate(model.settings.judge_model, model.settings.max_in_flight, timing=timing)
+        timing = LimiterClock(now, now, lambda _low, high: high)
+        self.limiter = EndpointLimiter(model.settings.judge_model, model.settings.max_in_flight, clock=timing)
         retries = Retries(attempts, draw=timing.draw)
-        self.model = LimitedModel(model, self.metrics, self.gate, retries)
+        self.model = LimitedModel(model, self.metrics, self.limiter, retries)
 
     @property
     def page(self) -> Scrape:
@@ -235,7 +236,7 @@ def test_two_models_of_one_endpoint_share_its_places() -> None:
     async def run() -> None:
         gated, other = GatedModel(settings(2)), GatedModel(settings(2))
         limited = Limited(gated)
-        second = LimitedModel(other, limited.metrics, limited.model.gate)
+        second = LimitedModel(other, limited.metrics, limited.model.limiter)
         models = (limited.model, limited.model, second, second)
         calls = [asyncio.ensure_future(model.complete(REQUEST)) for model in models]
         await settled(lambda: gated.waiting == 2)
@@ -348,3 +349,111 @@ def test_begins_is_called_when_the_waiting_is_over() -> None:
 
     run_virtually(run())
     assert begun == [(0, 0), (3, 0), (6, 0)]
+
+
+def test_whatever_is_raised_after_the_slot_was_taken_gives_it_back() -> None:
+    def stumble(failed: object) -> None:
+        raise ZeroDivisionError(failed)
+
+    async def run() -> None:
+        limited = Limited(ScriptedModel([ANSWER], settings(1)))
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                await limited.model.complete(structs.replace(REQUEST, begins=stumble))
+        async with asyncio.timeout(5):
+            assert (await limited.model.complete(REQUEST)).text == ANSWER
+        assert limited.in_flight == 0
+
+    run_virtually(run())
+
+
+class Refusing(ScriptedModel):
+    """Refuses the evaluation `a`, and answers all others."""
+
+    status = 403
+    refused = 0
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        if request.evaluation == "a":
+            self.refused += 1
+            error = ModelRejectedError("no")
+            error.status, error.said = self.status, "You may not."
+            raise error
+        return await super().complete(request)
+
+
+def test_an_evaluation_that_is_refused_while_others_are_answered_is_a_bad_request_in_the_end() -> None:
+    async def run() -> None:
+        limited = Limited(Refusing([Step(ANSWER, delay_s=0.01)], settings(4)), attempts=4)
+        stop = asyncio.Event()
+
+        async def others() -> None:
+            while not stop.is_set():
+                await limited.model.complete(REQUEST)
+
+        going_on = asyncio.ensure_future(others())
+        await asyncio.sleep(1)
+        request = structs.replace(REQUEST, evaluation="a")
+        with pytest.raises(BadModelRequestError, match="refused 3 times while other requests were answered") as caught:
+            await limited.model.complete(request)
+        assert (len(caught.value.failed), caught.value.said) == (2, "You may not.")
+        with pytest.raises(BadModelRequestError) as later:
+            await limited.model.complete(structs.replace(request, refusals=Refusals(2, 0.5)))
+        assert later.value.failed == (), "what was refused in earlier rounds counts"
+        stop.set()
+        await going_on
+        await asyncio.sleep(0.1)
+        with pytest.raises(ModelRejectedError) as alone:
+            await limited.model.complete(structs.replace(request, refusals=Refusals(2, 100.0)))
+        assert alone.value.refusals == Refusals(2, 100.0), "nobody was answered since"
+
+    run_virtually(run())
+
+
+@pytest.mark.parametrize("earlier", [0, 1, 2])
+def test_a_request_that_was_refused_alone_before_opens_no_circuit(earlier: int) -> None:
+    """Else the last of its calls would leave a circuit open that nobody's call closes."""
+
+    async def run() -> None:
+        model = Refusing([ANSWER], settings(4))
+        model.status = 401
+        limited = Limited(model)
+        await asyncio.sleep(1)
+        await limited.model.complete(REQUEST)
+        refusals = Refusals(earlier, 0.5 if earlier else 0.0)
+        with pytest.raises(BadModelRequestError if earlier == 2 else ModelRejectedError) as caught:
+            await limited.model.complete(structs.replace(REQUEST, evaluation="a", refusals=refusals))
+        assert (caught.value.refusals.times, limited.limiter.circuit_open) == (earlier + 1, earlier == 0)
+
+    run_virtually(run())
+
+
+def test_a_request_that_is_refused_alone_is_not_asked_again_before_others_were_answered() -> None:
+    """A call that could not count is paid for in vain."""
+
+    async def run() -> None:
+        model = Refusing([Step(ANSWER, delay_s=100)], settings(4))
+        limited = Limited(model, attempts=4)
+        await limited.model.complete(REQUEST)
+        others = asyncio.ensure_future(limited.model.complete(REQUEST))
+        with pytest.raises(ModelRejectedError) as caught:
+            await limited.model.complete(structs.replace(REQUEST, evaluation="a"))
+        assert (model.refused, caught.value.failed, caught.value.refusals.times) == (1, (), 1)
+        await others
+        again = structs.replace(REQUEST, evaluation="a", refusals=caught.value.refusals)
+        with pytest.raises(ModelRejectedError) as caught:
+            await limited.model.complete(again)
+        assert (model.refused, caught.value.failed, caught.value.refusals.times) == (2, (), 2)
+
+    run_virtually(run())
+
+
+def test_odd_fields_of_a_reply_are_counted() -> None:
+    class Odd(ScriptedModel):
+        async def complete(self, request: ChatRequest) -> ChatResponse:
+            return structs.replace(await super().complete(request), invalid=("id", "usage"))
+
+    limited = Limited(Odd([ANSWER], settings()))
+    asyncio.run(limited.model.complete(REQUEST))
+    samples = limited.page.samples("tracejudge_judge_reply_invalid_total", judge_model="m")
+    assert {sample.labels["field"]: sample.value for sample in samples} == {"id": 1, "model": 0, "usage": 1}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.models.model import (
+from judges.core.model import (
     BadModelRequestError,
     ContentFilteredError,
     InputTooLongError,
@@ -16,16 +16,16 @@ from judges.models.model import (
     ModelUnavailableError,
     RateLimitedError,
 )
-from worker.limits.retries import Retries, RetryBudget, backoff_s, may_pass
+from worker.endpoints.retries import Retries, RetryBudget, backoff_s, is_transient
 
 AWAY = ModelUnavailableError("away")
 
 
 def test_what_may_pass() -> None:
     kinds = [RateLimitedError, ModelTimeoutError, ModelUnavailableError]
-    assert [may_pass(kind("x")) for kind in kinds] == [True] * 3
+    assert [is_transient(kind("x")) for kind in kinds] == [True] * 3
     others = [ModelRejectedError, BadModelRequestError, InputTooLongError, ContentFilteredError, ModelError]
-    assert [may_pass(kind("x")) for kind in others] == [False] * 5
+    assert [is_transient(kind("x")) for kind in others] == [False] * 5
 
 
 @given(st.integers(1, 1000), st.integers())
@@ -61,7 +61,7 @@ def test_an_outage_costs_the_reserve_and_a_quarter() -> None:
     retries = Retries(draw=lambda _low, high: high)
     again = 0
     for _ in range(1000):
-        retries.first()
+        retries.record_first_attempt()
         again += retries.pause_s(AWAY, 1) is not None
     assert again == 20 + 250
 
@@ -78,5 +78,8 @@ def test_what_stays_is_not_tried_again(kind: type[ModelError]) -> None:
 
 def test_a_rate_limit_costs_attempts_and_no_budget() -> None:
     retries = Retries(budget=RetryBudget(reserve=0))
-    assert [retries.pause_s(RateLimitedError("x"), failed) for failed in (1, 2, 3, 4)] == [0.0, 0.0, 0.0, None]
+    closed = [retries.pause_s(RateLimitedError("x"), failed, is_blocked=True) for failed in (1, 2, 3, 4)]
+    assert closed == [0.0, 0.0, 0.0, None], "the limiter's pause is long enough"
+    alone = [retries.pause_s(RateLimitedError("x", 3.0), failed) for failed in (1, 2, 3, 4)]
+    assert alone == [3.0, 3.0, 3.0, None], "as long as the endpoint says"
     assert retries.pause_s(AWAY, 1) is None

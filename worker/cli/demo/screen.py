@@ -1,37 +1,224 @@
-"""How the demo looks: the scoreboard and what stands around it, for the live screen and for the last page."""
+"""The screen of the demo: the scoreboard, the live display and the lines of the final report."""
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+import math
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from worker.cli.demo.scoreboard import RECENT, SLICES, Scoreboard, Series, sparkline
-from worker.cli.demo.traffic import DROP
-from worker.cli.demo.watch import Lag
+from judges.core.verdict import Verdict
+from worker.cli.demo.sample_traffic import DROP
+from worker.cli.options import OUT, note
+from worker.config.settings import Settings
+from worker.export.consumer import OutboxEntry, read_outbox_entry
+from worker.export.registry import enabled
+from worker.storage.client import Store
+from worker.telemetry.backlog import measure
 
-__all__ = [
-    "View",
-    "drop_line",
-    "failure_lines",
-    "introduction",
-    "page",
-    "percent",
-    "score_table",
-    "status",
-    "unscored_line",
-]
-
+# Parts of the run, each one character of a sparkline; an even number, so that the drop falls between two.
+SLICES: Final = 20
+# Number of latest ratings in the current pass share.
+RECENT: Final = 20
+_FAILURES: Final = 5
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_NO_DATA: Final = "·"
+_STANDARD_ERRORS: Final = 3.0
+_READ_COUNT: Final = 500
+_RATE_WINDOW_S: Final = 5.0
 _COUNTS: Final = ("pass", "fail", "abst.", "unsc.")
+# Narrower terminals would wrap every row.
 _FULL_WIDTH: Final = 102
 _GOOD: Final = 0.7
 _POOR: Final = 0.4
+_PLAIN_WIDTH: Final = 112
+_FIRST_LINE_S: Final = 1.0
+_LINE_EVERY_S: Final = 5.0
+
+
+@dataclass
+class Tally:
+    """Ratings that passed and failed; evaluations without a rating are in neither."""
+
+    passed: int = 0
+    failed: int = 0
+
+    def add(self, *, passed: bool) -> None:
+        """Count one rating."""
+        self.passed += passed
+        self.failed += not passed
+
+    @property
+    def rated(self) -> int:
+        """Number of ratings."""
+        return self.passed + self.failed
+
+    @property
+    def share(self) -> float | None:
+        """Share that passed, 0..1; None without a rating."""
+        return self.passed / self.rated if self.rated else None
+
+
+@dataclass
+class Series:
+    """The ratings of one judge on one service."""
+
+    service: str
+    judge: str
+    total: Tally = field(default_factory=Tally)
+    before: Tally = field(default_factory=Tally)
+    after: Tally = field(default_factory=Tally)
+    slices: tuple[Tally, ...] = field(default_factory=lambda: tuple(Tally() for _ in range(SLICES)))
+    recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT))
+    abstained: int = 0
+    unscored: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def now(self) -> float | None:
+        """Pass share of the latest ratings, 0..1."""
+        return sum(self.recent) / len(self.recent) if self.recent else None
+
+    @property
+    def change(self) -> float | None:
+        """Difference of the pass shares of the second and the first half."""
+        before, after = self.before.share, self.after.share
+        return None if before is None or after is None else after - before
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the halves differ by more than three standard errors, which chance hardly explains."""
+        if self.change is None:
+            return False
+        share = (self.before.passed + self.after.passed) / (self.before.rated + self.after.rated)
+        error = math.sqrt(share * (1 - share) * (1 / self.before.rated + 1 / self.after.rated))
+        return abs(self.change) > _STANDARD_ERRORS * error
+
+
+class Failure(NamedTuple):
+    """A verdict that did not pass, and when its call ended, in seconds since the traffic began."""
+
+    at_s: float
+    verdict: Verdict
+
+
+class Scoreboard:
+    """Adds up verdicts by the time when the call ended, so that a lag of the worker moves no verdict."""
+
+    def __init__(self, began_at: float, seconds: float) -> None:
+        """Set the start of the traffic, in seconds since the epoch, and its length."""
+        self.verdicts = 0
+        # Newest first.
+        self.failures: deque[Failure] = deque(maxlen=_FAILURES)
+        self._began_at = began_at
+        self._seconds = seconds
+        self._series: dict[tuple[str, str], Series] = {}
+
+    def add(self, entries: Iterable[OutboxEntry]) -> None:
+        """Count entries of the outbox; a dead letter counts as unscored."""
+        for entry in entries:
+            self.verdicts += 1
+            verdict = entry.verdict
+            series = self.series(verdict.service, verdict.judge)
+            if verdict.outcome == "abstained":
+                series.abstained += 1
+            elif verdict.outcome == "unscored":
+                series.unscored[verdict.reason or "unknown"] += 1
+            at_s = (verdict.trace_ended_at or verdict.started_at) - self._began_at
+            half = series.before if at_s < self._seconds / 2 else series.after
+            part = series.slices[min(SLICES - 1, max(0, int(at_s / self._seconds * SLICES)))]
+            for passed in (score.passed for score in verdict.scores if score.passed is not None):
+                for tally in (series.total, half, part):
+                    tally.add(passed=passed)
+                series.recent.append(passed)
+                if not passed:
+                    self.failures.appendleft(Failure(at_s, verdict))
+
+    def series(self, service: str, judge: str) -> Series:
+        """Return one series, empty without a verdict."""
+        return self._series.setdefault((service, judge), Series(service, judge))
+
+    def rows(self, first: str = "") -> Sequence[Series]:
+        """List all series by service and judge, the service ``first`` before the others."""
+        return sorted(self._series.values(), key=lambda row: (row.service != first, row.service, row.judge))
+
+    def unscored(self) -> Counter[str]:
+        """Sum unscored evaluations by reason."""
+        return sum((row.unscored for row in self._series.values()), Counter())
+
+    def slices_at(self, elapsed_s: float) -> int:
+        """Return how many slices have begun."""
+        return min(SLICES, int(elapsed_s / self._seconds * SLICES) + 1)
+
+
+def sparkline(shares: Iterable[float | None]) -> str:
+    """Draw shares, 0..1, as one bar each; None is drawn as no data, not as zero."""
+    last = len(_BARS) - 1
+    return "".join(_NO_DATA if share is None else _BARS[round(min(1.0, max(0.0, share)) * last)] for share in shares)
+
+
+class Lag(NamedTuple):
+    """Unread entries: of ingest in the stream of traces, of the exporters in the outbox."""
+
+    stream: int = 0
+    outbox: int = 0
+
+
+class Watch:
+    """Reads the outbox from its beginning."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._position = b"0"
+
+    def read(self, block_s: float) -> list[OutboxEntry]:
+        """Read new entries; wait up to ``block_s`` for one."""
+        stream = self._store.keys.verdicts
+        block_ms = max(1, round(block_s * 1000))  # 0 would wait for ever
+        reply: Any = self._store.call(
+            lambda client: client.xread({stream: self._position}, count=_READ_COUNT, block=block_ms)
+        )
+        entries = reply[0][1] if reply else []
+        if entries:
+            self._position = entries[-1][0]
+        return [read for entry in entries if (read := read_outbox_entry(entry)) is not None]
+
+    def lag(self) -> Lag:
+        """Measure the lag of the worker's readers."""
+        found = measure(self._store, groups=tuple(enabled(Settings())))
+        return Lag(found.traces.lag, sum(position.lag for position in found.outbox.values()))
+
+
+class Rate:
+    """The growth of a count over the last seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._points: deque[tuple[float, int]] = deque([(clock(), 0)])
+
+    def update(self, count: int) -> None:
+        """Record the current count."""
+        now_s = self._clock()
+        self._points.append((now_s, count))
+        while len(self._points) > 2 and self._points[1][0] <= now_s - _RATE_WINDOW_S:  # noqa: PLR2004 - a line's ends
+            self._points.popleft()
+
+    @property
+    def per_s(self) -> float:
+        """Growth per second."""
+        (began_s, first), (ended_s, last) = self._points[0], self._points[-1]
+        return (last - first) / (ended_s - began_s) if ended_s > began_s else 0.0
 
 
 class View(NamedTuple):
-    """Everything there is to see at one moment."""
+    """Everything that is shown at one moment."""
 
     elapsed_s: float
     seconds: float
@@ -45,32 +232,22 @@ class View(NamedTuple):
     metrics_url: str
 
 
+Show = Callable[[View], None]
+
+
 def introduction(view: View) -> Text:
-    """Say what runs, where scores come from, and what is planted."""
+    """Describe the parts, the source of the scores and the planted drop."""
     return Text.assemble(
         ("TraceJudge demo", "bold"),
         f": sample traces of three services, a worker, an embedded Redis {view.redis_version}\n",
-        ("Scores come from the built-in lexical heuristic: shared words are counted, no model is asked.\n", "yellow"),
+        ("Scores come from the built-in lexical heuristic: it counts shared words and calls no model.\n", "yellow"),
         f"Planted at {view.seconds / 2:g} s: {percent(DROP.after.share)} of {DROP.service}'s answers are well grounded",
         f", {percent(DROP.before.share)} before; hard samples are left out.",
     )
 
 
-def page(view: View, width: int) -> RenderableType:
-    """Lay the whole screen out for a terminal of so many columns."""
-    return Group(
-        introduction(view),
-        Text(f"Metrics page of the worker: {view.metrics_url}\n", style="dim"),
-        Text(f"{view.phase} {view.elapsed_s:.0f} of {view.seconds:g} s | {status(view)}", style="bold"),
-        score_table(view.board, view.elapsed_s, width),
-        unscored_line(view.board),
-        Text("\nLatest verdicts that did not pass", style="bold"),
-        *failure_lines(view.board),
-    )
-
-
 def status(view: View) -> str:
-    """Tell how much goes through, and whether the worker keeps up."""
+    """Write throughput and lag."""
     return (
         f"{view.published:,} traces published ({view.published_per_s:.0f}/s) | "
         f"{view.board.verdicts:,} verdicts ({view.judged_per_s:.0f}/s) | "
@@ -79,7 +256,7 @@ def status(view: View) -> str:
 
 
 def score_table(board: Scoreboard, elapsed_s: float, width: int) -> Table:
-    """Draw one line per service and judge; a change beyond chance is marked. A narrow table leaves counts out."""
+    """Lay out one row per service and judge; a change beyond chance is marked. A narrow table has no counts."""
     counts = _COUNTS if width >= _FULL_WIDTH else ()
     table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("service")
@@ -91,26 +268,19 @@ def score_table(board: Scoreboard, elapsed_s: float, width: int) -> Table:
     slices = board.slices_at(elapsed_s)
     service = ""
     for row in board.rows(first=DROP.service):
-        cells = (*_share_cells(row, slices), *(_count_cells(row) if counts else ()), *_change_cells(row))
-        table.add_row(row.service if row.service != service else "", row.judge, *cells)
+        outcomes = (row.total.passed, row.total.failed, row.abstained, row.unscored.total())
+        table.add_row(
+            row.service if row.service != service else "",
+            row.judge,
+            Text(percent(row.now), style=_style(row.now)),
+            sparkline(part.share for part in row.slices[:slices]),
+            *(f"{count:,}" if count else Text("0", style="dim") for count in outcomes[: len(counts)]),
+            percent(row.before.share),
+            percent(row.after.share),
+            _change(row),
+        )
         service = row.service
     return table
-
-
-def _share_cells(row: Series, slices: int) -> Iterable[RenderableType]:
-    yield Text(percent(row.now), style=_style(row.now))
-    yield sparkline(part.share for part in row.slices[:slices])
-
-
-def _count_cells(row: Series) -> Iterable[RenderableType]:
-    for count in (row.total.passed, row.total.failed, row.abstained, row.unscored.total()):
-        yield f"{count:,}" if count else Text("0", style="dim")
-
-
-def _change_cells(row: Series) -> Iterable[RenderableType]:
-    yield percent(row.before.share)
-    yield percent(row.after.share)
-    yield _change(row)
 
 
 def _change(row: Series) -> Text:
@@ -129,7 +299,7 @@ def _style(share: float | None) -> str:
 
 
 def unscored_line(board: Scoreboard) -> Text:
-    """Say why evaluations have no score; they are in no share."""
+    """List the reasons for missing scores; unscored evaluations are in no share."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(board.unscored().items()))
     return Text(f"Unscored, by reason: {reasons or 'none'} (in no share; a call that failed has no answer to judge)")
 
@@ -137,23 +307,63 @@ def unscored_line(board: Scoreboard) -> Text:
 def failure_lines(board: Scoreboard) -> Iterable[Text]:
     """Quote the latest verdicts that did not pass, one a line."""
     for at_s, verdict in board.failures:
-        why = " ".join((verdict.rationale or "").split())
         yield Text.assemble(
             (f"{at_s:5.1f} s  {verdict.service} {verdict.trace_id[:8]} ", "dim"),
             (f"{verdict.judge} ", "red"),
-            why,
+            " ".join((verdict.rationale or "").split()),
             no_wrap=True,
             overflow="ellipsis",
         )
 
 
 def drop_line(board: Scoreboard, seconds: float) -> str:
-    """Say what the judge saw of the planted drop."""
+    """Write the measured shares before and after the planted drop."""
     row = board.series(DROP.service, DROP.judge)
     shares = f"{percent(row.before.share)} → {percent(row.after.share)}"
     return f"{DROP.service} {DROP.judge}: {shares} after the planted drop at {seconds / 2:g} s"
 
 
 def percent(share: float | None) -> str:
-    """Write a share, 0..1; nothing measured is no zero."""
+    """Write a share, 0..1; no data is not zero."""
     return "-" if share is None else f"{share:.0%}".replace("%", " %")
+
+
+@contextmanager
+def live_display() -> Iterator[Show]:
+    """Draw the scoreboard repeatedly on a screen of its own, which disappears when the block is left."""
+    with Live(console=OUT, screen=True, auto_refresh=False) as live:
+
+        def show(view: View) -> None:
+            page: list[RenderableType] = [
+                introduction(view),
+                Text(f"Metrics page of the worker: {view.metrics_url}\n", style="dim"),
+                Text(f"{view.phase} {view.elapsed_s:.0f} of {view.seconds:g} s | {status(view)}", style="bold"),
+                score_table(view.board, view.elapsed_s, OUT.width),
+                unscored_line(view.board),
+                Text("\nLatest verdicts that did not pass", style="bold"),
+                *failure_lines(view.board),
+            ]
+            live.update(Group(*page), refresh=True)
+
+        yield show
+
+
+@contextmanager
+def lines_display() -> Iterator[Show]:
+    """Print the progress on standard error every few seconds."""
+    next_s = _FIRST_LINE_S
+
+    def show(view: View) -> None:
+        nonlocal next_s
+        if view.elapsed_s < next_s:
+            return
+        next_s += _LINE_EVERY_S
+        share = percent(view.board.series(DROP.service, DROP.judge).now)
+        note(f"{view.elapsed_s:3.0f} s  {status(view)} | {DROP.service} {DROP.judge} {share}")
+
+    yield show
+
+
+def out() -> Console:
+    """Return standard output: as wide as the terminal, or without one wide enough for the table."""
+    return OUT if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH, highlight=False)

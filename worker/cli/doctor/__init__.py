@@ -1,120 +1,252 @@
-"""`tracejudge doctor`: look at every part that TraceJudge needs, and name the mend of each that is broken."""
+"""`tracejudge doctor`: check every part that TraceJudge needs, and say how to fix each that is broken.
+
+This module holds the command and the checks of what workers leave in Redis; `redis_server` checks Redis and the broker,
+`http_endpoints` the models, the receiver and the metrics page.
+"""
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import click
 import msgspec
+import redis
+from msgspec import Struct
+from redis.exceptions import ResponseError
 from rich.table import Table
 from rich.text import Text
 
-from worker.cli.doctor.asking import ASK_S, ask
-from worker.cli.doctor.books import books, circuits, dead_letters
-from worker.cli.doctor.broker import broker
-from worker.cli.doctor.endpoints import endpoint
-from worker.cli.doctor.examining import Look, examine
-from worker.cli.doctor.finding import Finding, broken, ok
-from worker.cli.doctor.judge_versions import judge_versions
-from worker.cli.doctor.page import page
-from worker.cli.doctor.permissions import permissions, worker_commands
-from worker.cli.doctor.receiver import receiver
-from worker.cli.doctor.redis_server import clock, keeping, reach
-from worker.cli.doctor.running import roles
-from worker.cli.options import CONFIG, JSON, OUT, REDIS_URL, settings_from
-from worker.keys import Keys
-from worker.settings import Settings, SettingsError
-from worker.store import Store
-
-__all__ = ["command", "diagnose"]
+from judges.models.registry import PROVIDERS
+from judges.registry import configured
+from worker.accounting import read_account
+from worker.cli.doctor.finding import Check, Finding, broken, examine, misconfigured, ok, warning
+from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page, receiver
+from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
+from worker.cli.options import CONFIG, JSON, OUT, REDIS_URL, print_json, settings_from
+from worker.config.settings import Settings, SettingsError
+from worker.dead_letters.store import DeadLetterStore
+from worker.export.registry import enabled
+from worker.queue.batch import Evaluation
+from worker.storage.client import Store
+from worker.storage.keys import INGEST_GROUP, Keys
+from worker.telemetry.backlog import measure
+from worker.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
 
 _STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
+_VERSIONS: Final = "judge versions"
+_NEWEST: Final = 1000
+# Batches and letters may be large, and the doctor must not keep Redis busy.
+_READ_S: Final = 2.0
 
 
 @click.command("doctor")
 @CONFIG
 @REDIS_URL
-@click.option("--ask", "asks", is_flag=True, help="Ask each model one real, tiny question, and tell what it cost.")
+@click.option("--ask", "asks", is_flag=True, help="Send each model one real, tiny question, and print its cost.")
 @JSON
 def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: bool) -> None:
-    """Look at configuration, Redis, broker, models, receiver, clock, workers and books.
+    """Check configuration, Redis, broker, models, receiver, clock, workers and accounting.
 
-    Names each broken part with its mend. Exit code 1 when something is broken; warnings alone are none.
+    Says how to fix each broken part. Exit code 1 when a part is broken; warnings alone do not count.
     """
     try:
         settings = settings_from(config, {"redis_url": redis_url})
     except SettingsError as error:
-        found = [_misconfigured(error)]
+        found = [misconfigured("configuration", error)]
     else:
         found = [ok("configuration", "it can be read"), *diagnose(settings, os.environ, asks=asks)]
+    is_broken = any(finding.result == "broken" for finding in found)
     if as_json:
-        print(msgspec.json.encode({"ok": not _any_broken(found), "parts": found}).decode())
+        print_json({"ok": not is_broken, "parts": found})
     else:
-        OUT.print(_table(found))
-    sys.exit(int(_any_broken(found)))
+        table = Table(title="Findings", box=None, padding=(0, 2), show_header=False)
+        for finding in found:
+            said = Text(finding.what)
+            if finding.fix:
+                said.append(f"\n→ {finding.fix}", style="bold")
+            table.add_row(Text(finding.result, style=_STYLES[finding.result]), finding.name, said)
+        OUT.print(table)
+    sys.exit(int(is_broken))
 
 
 def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool = False) -> list[Finding]:
-    """Look at all parts, those that need Redis only when it answers."""
+    """Run all checks; those that need Redis only when it answers."""
     url = settings.redis_url
-    first = examine([Look("redis", lambda: [reach("redis", url)]), *_outside(settings, environment, asks=asks)])
-    if first[0].result == "broken":
-        return first
+    first = [Check("redis", lambda: [reach("redis", url)]), Check("metrics page", partial(page, settings, environment))]
+    if settings.broker_url:
+        first.append(Check("broker", partial(broker, settings)))
+    for name, model in settings.models.items():
+        first.append(Check(f"model {name}", partial(endpoint, name, model, environment, settings.proxy)))
+        if asks and PROVIDERS[model.provider].probe is not None:
+            first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
+    if (otlp := settings.otlp_endpoint) is not None:
+        first.append(Check("otlp receiver", partial(receiver, otlp, settings.proxy)))
+    reached, *others = examine(first)
+    if reached.result == "broken":
+        # Every other check of Redis would repeat the same failure.
+        return [reached, *others]
     store = Store(url, Keys(settings.prefix))
     try:
-        second = examine(_inside(settings, store))
+        return [reached, *examine(_redis_checks(settings, store)), *others]
     finally:
         store.close()
-    return [first[0], *second, *first[1:]]
 
 
-def _outside(settings: Settings, environment: Mapping[str, str], *, asks: bool) -> Sequence[Look]:
-    """List what can be looked at without Redis."""
-    looks = [Look("metrics page", partial(page, settings, environment))]
-    if settings.broker_url:
-        looks.append(Look("broker", partial(broker, settings)))
-    for name, model in settings.models.items():
-        looks.append(Look(f"model {name}", partial(endpoint, name, model, environment)))
-        if asks and model.provider in {"openai", "anthropic"}:
-            looks.append(Look(f"answer of {name}", partial(ask, name, model, environment), ASK_S))
-    if (otlp := settings.otlp_endpoint) is not None:
-        looks.append(Look("otlp receiver", partial(receiver, otlp)))
-    return looks
-
-
-def _inside(settings: Settings, store: Store) -> Sequence[Look]:
-    """List what can be looked at in Redis."""
+def _redis_checks(settings: Settings, store: Store) -> Sequence[Check]:
+    """List the checks that need Redis."""
     url = settings.redis_url
     commands = worker_commands(store.keys)
     return [
-        Look("redis keeping", partial(keeping, url)),
-        Look("redis permissions", lambda: [permissions("redis permissions", url, commands)]),
-        *([] if settings.broker_url else [Look("broker", partial(broker, settings))]),
-        Look("clock", partial(clock, url)),
-        Look("roles", partial(roles, settings, store)),
-        Look("circuits", partial(circuits, store)),
-        Look("books", partial(books, store)),
-        Look("dead letters", partial(dead_letters, store)),
-        Look("judge versions", partial(judge_versions, settings, store)),
+        Check("redis keeping", partial(server, url)),
+        Check("redis permissions", lambda: [permissions("redis permissions", url, commands)]),
+        # Without an address of its own the broker is this Redis.
+        *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
+        Check("redis keys", partial(foreign_keys, url, store.keys)),
+        Check("clock", partial(clock, url)),
+        Check("roles", partial(roles, settings, store)),
+        Check("circuits", partial(circuits, store)),
+        Check("books", partial(accounting, store)),
+        Check("dead letters", partial(dead_letters, store)),
+        Check(_VERSIONS, partial(judge_versions, settings, store)),
     ]
 
 
-def _misconfigured(error: SettingsError) -> Finding:
-    what, _, mend = f"{error}".partition("; ")
-    return broken("configuration", what, mend or "correct it there")
+def accounting(store: Store) -> Sequence[Finding]:
+    """Check that the accounting balances."""
+    lost = read_account(store).lost
+    if lost == 0:
+        return [ok("books", "they balance")]
+    what = f"{lost:,} lost" if lost > 0 else f"{-lost:,} counted twice"
+    return [broken("books", f"they do not balance: {what}", "see `tracejudge account`")]
 
 
-def _any_broken(found: Sequence[Finding]) -> bool:
-    return any(finding.result == "broken" for finding in found)
+def dead_letters(store: Store) -> Sequence[Finding]:
+    """Check whether evaluations were given up."""
+    dead = measure(store).dead
+    if not dead:
+        return [ok("dead letters", "none")]
+    fix = "see `tracejudge dead list`, then `dead retry` or `dead drop`"
+    return [warning("dead letters", f"{dead:,} evaluations were given up", fix)]
 
 
-def _table(found: Sequence[Finding]) -> Table:
-    table = Table(title="What there is", box=None, padding=(0, 2), show_header=False)
-    for finding in found:
-        said = Text(finding.what)
-        if finding.mend:
-            said.append(f"\n→ {finding.mend}", style="bold")
-        table.add_row(Text(finding.result, style=_STYLES[finding.result]), finding.name, said)
-    return table
+def circuits(store: Store) -> Sequence[Finding]:
+    """Check whether the circuit of a judge model is open."""
+    opened = sorted({model for known in live_circuits(store) for model, open_s in known.items() if open_s})
+    if not opened:
+        return [ok("circuits", "none is open")]
+    fix = "fix the endpoint or its key; workers retry by themselves, and their log quotes its answer"
+    return [broken("circuits", f"open, since the endpoint fails or rejects requests: {', '.join(opened)}", fix)]
+
+
+def roles(settings: Settings, store: Store) -> Sequence[Finding]:
+    """Look for a worker in each role, by heartbeats or by other traces of workers in Redis."""
+    groups = tuple(enabled(settings))
+    found = measure(store, groups=groups)
+    workers = [worker.roles for worker in live_workers(store)]
+    lags = [f"{position.lag:,} verdicts for {name}" for name, position in found.outbox.items() if position.lag]
+    seen = {
+        "ingest": _is_read(store, store.keys.traces, INGEST_GROUP),
+        "judge": bool(live_circuits(store)),
+        "export": any(_is_read(store, store.keys.verdicts, group) for group in groups),
+    }
+    waiting = {
+        "ingest": f"; {found.traces.lag:,} traces wait" if found.traces.lag else "",
+        "judge": f"; {found.batches:,} batches wait" if found.batches else "",
+        "export": f"; {' and '.join(lags)} wait" if lags else "",
+    }
+    findings = []
+    for role, more in waiting.items():
+        name, progress = f"role {role}", [worker[role] for worker in workers if role in worker]
+        if any(progress):
+            findings.append(ok(name, f"{sum(progress)} of {len(progress)} workers make progress{more}"))
+        elif progress:
+            fix = "see /readyz of a worker for the cause, and its log"
+            findings.append(broken(name, f"{len(progress)} workers run it, and none makes progress{more}", fix))
+        elif seen[role]:
+            # A worker without a heartbeat of this role still shows by the consumers of its group.
+            findings.append(ok(name, f"a worker was seen{more}"))
+        else:
+            fix = f"start one: tracejudge worker --roles {role}, or without --roles for all"
+            findings.append(broken(name, f"no worker runs it{more}", fix))
+    return findings
+
+
+def _is_read(store: Store, stream: str, group: str) -> bool:
+    """Check whether a consumer has read from a group recently; older Redis does not count reads that found nothing."""
+
+    def idle(client: "redis.Redis") -> list[int]:
+        try:
+            return [int(consumer["idle"]) for consumer in client.xinfo_consumers(stream, group)]
+        except ResponseError:
+            return []  # there is no stream or no group yet
+
+    return any(each < HEARTBEAT_MS for each in store.call(idle))
+
+
+class _Item(Struct, frozen=True):
+    evaluations: tuple[Evaluation, ...]
+
+
+class _Batch(Struct, frozen=True):
+    """The part of a batch that names its evaluations; its traces are not decoded."""
+
+    items: tuple[_Item, ...]
+
+
+_decoder: Final = msgspec.json.Decoder(_Batch)
+
+
+def judge_versions(settings: Settings, store: Store, clock: Callable[[], float] = time.monotonic) -> Sequence[Finding]:
+    """Look for evaluations of unknown judge versions among the newest batches and dead letters."""
+    # After an update of a judge, evaluations of the former version wait until a worker has it.
+    known = {name: judge.version for name, judge in configured(settings.judges).items()}
+    end = clock() + _READ_S
+
+    def unknown(evaluations: Iterator[Evaluation]) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for one in evaluations:
+            found[one.judge] += known.get(one.judge) != one.version
+            if clock() > end:
+                break
+        return +found
+
+    def listed(judges: Counter[str]) -> str:
+        return ", ".join(f"{name} ({count:,})" for name, count in sorted(judges.items()))
+
+    found = []
+    if waiting := unknown(_waiting(store)):
+        fix = (
+            "start a worker with the version that chose them, or wait: after "
+            f"{settings.give_up_after / 3600:g} h they are given up; "
+            "`tracejudge replay --since 6h --judge NAME` judges their traces by the new version"
+        )
+        what = f"{waiting.total():,} evaluations wait for other versions of {listed(waiting)}"
+        found.append(warning(_VERSIONS, what, fix))
+    if dead := unknown(_dead(store)):
+        fix = "`tracejudge dead drop --reason unknown_judge_version`, or `dead retry` where that version is back"
+        what = f"{dead.total():,} evaluations were given up for other versions of {listed(dead)}"
+        found.append(warning("judge versions given up", what, fix))
+    return found or [ok(_VERSIONS, "all waiting evaluations are known here")]
+
+
+def _waiting(store: Store) -> Iterator[Evaluation]:
+    # The batches that are due last: those that no worker can judge are put off again and again.
+    for batch_id in store.call(lambda client: client.zrevrange(store.keys.leases, 0, _NEWEST - 1)):
+        name = store.keys.batch(batch_id.decode())
+        payload = cast("bytes | None", store.call(lambda client, name=name: client.get(name)))  # type: ignore[misc]
+        try:
+            batch = _decoder.decode(payload or b'{"items":[]}')
+        except msgspec.DecodeError:
+            continue  # of a newer version
+        yield from (evaluation for item in batch.items for evaluation in item.evaluations)
+
+
+def _dead(store: Store) -> Iterator[Evaluation]:
+    newest = store.call(lambda client: client.zrevrange(store.keys.dead_due, 0, _NEWEST - 1))
+    for found in DeadLetterStore(store).heads([raw.decode() for raw in newest]):
+        if found.letter.reason == "unknown_judge_version":
+            yield found.letter.evaluation

@@ -1,160 +1,275 @@
-"""Redis itself: whether it lets us in, takes what we write, and keeps it."""
+"""Checks of Redis and the broker: whether they accept the login, take writes, and keep the data."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import redis
+from kombu import Connection  # type: ignore[attr-defined]
+from kombu.exceptions import KombuError
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
 
-from tracejudge.connecting import make_pool
-from worker.addresses import address
-from worker.cli.doctor.connections import Cause, cause_of, chain
-from worker.cli.doctor.finding import Finding, broken, ok, warning
+from tracejudge.delivery.connection import make_pool
+from worker.broker import broker as celery_broker
+from worker.cli.doctor.finding import Cause, Finding, broken, cause_of, chain, ok, warning
+from worker.cli.options import MIB
+from worker.config.settings import Settings
+from worker.storage.client import address, addresses, foreign_layout
+from worker.storage.keys import Keys
 
-__all__ = ["clock", "connect", "keeping", "reach"]
+Command = tuple[str, ...]
 
+_SCHEMES: Final = frozenset({"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"})
+# Longer than for Redis: AMQP needs several round trips and often TLS.
+_CONNECT_S: Final = 4.0
+_TIMEOUT_S: Final = 2.0
 _OLDEST: Final = (6, 2)
 _NEARLY_FULL: Final = 0.8
 _FULL: Final = 0.98
 _OFF_S: Final = 5.0
 _FAR_OFF_S: Final = 60.0
-_MIB: Final = 1 << 20
-_TIMEOUT_S: Final = 2.0
+_SHOWN: Final = 8
 
 
 def connect(url: str) -> "redis.Redis":
-    """Make a client with less patience than a worker's."""
+    """Make a client with shorter timeouts than a worker's."""
     return redis.Redis.from_pool(make_pool(url, reply_timeout_s=_TIMEOUT_S, connect_timeout_s=_TIMEOUT_S))
 
 
 def reach(name: str, url: str) -> Finding:
-    """See whether a Redis answers and lets us in."""
+    """Check that a Redis answers and accepts the login."""
     with connect(url) as client:
         try:
             client.ping()
         except NoPermissionError:
-            # It let us in; what is missing is another part's matter.
-            pass
+            pass  # the login was accepted; missing permissions are reported by their own check
         except RedisError as error:
-            return broken(name, *_refusal(error, url))
+            where = address(url)
+            cause = _answer(error, where) or cause_of(error, where, "Redis")
+            if url.startswith("rediss") and any(isinstance(each, TimeoutError) for each in chain(error)):
+                # A server without TLS takes the handshake for the beginning of a command, and waits for its rest.
+                cause = cause._replace(fix=f"use redis:// if it speaks no TLS; else {cause.fix}")
+            return broken(name, *cause)
     return ok(name, address(url))
 
 
-def keeping(url: str) -> Sequence[Finding]:
-    """See whether it is a Redis that takes what we write, and keeps it."""
+def _answer(error: RedisError, where: str) -> Cause | None:
+    """Explain an answer of Redis itself."""
+    text = str(error)
+    if isinstance(error, AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
+        fix = "correct user and password in the URL, as redis://user:password@host:6379/0"
+        return Cause(f"{where} refuses the user or the password, or asks for one", fix)
+    if isinstance(error, BusyLoadingError):
+        return Cause(f"{where} is still loading its data", "wait until it has finished; large files take minutes")
+    if "max number of clients" in text:
+        return Cause(f"{where} accepts no further client", "raise maxclients there, or find who holds so many")
+    if isinstance(error, ResponseError):
+        return Cause(f"{where} refuses the connection ({text.split(' ', 1)[0][:32]})", "see its log")
+    if "closed by server" in text and not any(isinstance(each, OSError) for each in chain(error)):
+        return Cause(f"{where} closes the connection", "perhaps it speaks TLS: use rediss://")
+    return None
+
+
+def server(url: str) -> Sequence[Finding]:
+    """Check version, role, eviction, persistence and memory."""
     with connect(url) as client:
         try:
             info: Mapping[str, Any] = client.info()
         except NoPermissionError:
-            mend = "allow the user +info, or ask who runs Redis for version, eviction and persistence"
-            return [warning("redis keeping", "we may not ask for it (INFO)", mend)]
-        return [
-            _version(info),
-            _writable(info),
-            _eviction(info),
-            _persistence(info, snapshots=_snapshots(client)),
-            _memory(info),
-        ]
+            fix = "allow the user +info, or ask who runs Redis for version, eviction and persistence"
+            return [warning("redis keeping", "the user may not read it (INFO)", fix)]
+        try:
+            snapshots = bool(client.config_get("save").get("save"))
+        except ResponseError:
+            snapshots = None
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    eviction = ok("redis eviction", policy)
+    if policy != "noeviction":
+        # The ledger has no second copy: a verdict whose record was evicted would count again.
+        when = "" if info.get("maxmemory") else " as soon as maxmemory is set"
+        what = f"maxmemory-policy is {policy}: Redis deletes the records that make evaluations count once{when}"
+        eviction = broken("redis eviction", what, "set maxmemory-policy noeviction, in redis.conf too")
+    return [version(info), _role(info), eviction, _persistence(info, snapshots=snapshots), memory(info)]
+
+
+def version(info: Mapping[str, Any]) -> Finding:
+    """Check the version: the scripts use commands of Redis 6.2."""
+    found = str(info.get("redis_version", "0"))
+    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
+    if numbers < _OLDEST:
+        return broken("redis version", f"it is {found}", "use Redis 6.2 or newer")
+    return ok("redis version", found)
+
+
+def _role(info: Mapping[str, Any]) -> Finding:
+    if info.get("redis_mode") == "cluster":
+        fix = "use a Redis without cluster mode; TraceJudge changes several keys in one step"
+        return broken("redis role", "it is part of a cluster", fix)
+    if info.get("role") in {"slave", "replica"}:
+        fix = "set redis_url to the address of the master, or let sentinels find it (redis+sentinel://)"
+        return broken("redis role", "it is a replica, which takes no writes", fix)
+    return ok("redis role", "master")
+
+
+def _persistence(info: Mapping[str, Any], *, snapshots: bool | None) -> Finding:
+    """Check persistence; ``snapshots`` is None where the user may not ask."""
+    name, fix = "redis persistence", "set appendonly yes and appendfsync everysec, in redis.conf too"
+    room = "make room on its disk"
+    if info.get("aof_enabled"):
+        failed = any(info.get(key) == "err" for key in ("aof_last_write_status", "aof_last_bgrewrite_status"))
+        return broken(name, "its last write to disk failed", room) if failed else ok(name, "appendonly")
+    if snapshots and info.get("rdb_last_bgsave_status") == "err":
+        return broken(name, "its last snapshot failed, and it may refuse writes", room)
+    if snapshots:
+        return warning(name, "snapshots alone: a crash loses the writes since the last one", fix)
+    if snapshots is None:
+        return warning(name, "appendonly is off, and the user may not ask for snapshots (CONFIG GET save)", fix)
+    return broken(name, "it keeps nothing on disk: a restart loses all traces and the accounting", fix)
+
+
+def memory(info: Mapping[str, Any]) -> Finding:
+    """Check how far Redis is from its memory limit, at which it refuses writes."""
+    used, bound = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if not bound:
+        return ok("redis memory", f"{used / MIB:,.0f} MiB used, no bound")
+    what = f"{used / MIB:,.0f} of {bound / MIB:,.0f} MiB used"
+    fix = "raise maxmemory, or lower max_stream_bytes, max_outbox and retention"
+    if used >= _FULL * bound:
+        return broken("redis memory", f"{what}: writes are refused", fix)
+    return warning("redis memory", what, fix) if used >= _NEARLY_FULL * bound else ok("redis memory", what)
+
+
+def foreign_keys(url: str, keys: Keys) -> Sequence[Finding]:
+    """Check whether another version has written under the prefix: a worker would not start."""
+    with connect(url) as client:
+        wrong = foreign_layout(client, keys)
+    what, _, fix = (wrong or "").partition("; ")
+    return [broken("redis keys", what, fix)] if wrong else []
 
 
 def clock(url: str, now: Callable[[], float] = time.time) -> Sequence[Finding]:
-    """Compare this machine's clock with Redis'."""
+    """Compare this machine's clock with that of Redis."""
     with connect(url) as client:
         before = now()
         seconds, micros = client.time()
         after = now()
     off_s = (before + after) / 2 - (seconds + micros / 1e6)
     what = f"this machine's clock is {abs(off_s):.1f} s {'ahead of' if off_s > 0 else 'behind'} Redis'"
-    mend = "set both clocks by NTP (chrony, systemd-timesyncd)"
+    fix = "set both clocks by NTP (chrony, systemd-timesyncd)"
     if abs(off_s) > _FAR_OFF_S:
-        return [broken("clock", what, mend)]
-    return [warning("clock", what, mend)] if abs(off_s) > _OFF_S else [ok("clock", what)]
+        return [broken("clock", what, fix)]
+    return [warning("clock", what, fix)] if abs(off_s) > _OFF_S else [ok("clock", what)]
 
 
-def _refusal(error: RedisError, url: str) -> Cause:
-    where = address(url)
-    cause = _said(error, where) or cause_of(error, where, "Redis")
-    if url.startswith("rediss") and any(isinstance(each, TimeoutError) for each in chain(error)):
-        # What speaks no TLS waits for the rest of what it takes for a command.
-        return cause._replace(mend=f"use redis:// if it speaks no TLS; else {cause.mend}")
-    return cause
+def broker(settings: Settings) -> Sequence[Finding]:
+    """Check that messages can be sent; one attempt, where Celery would retry for ever."""
+    url = settings.broker_url or settings.redis_url
+    if ";" in url or urlsplit(url).scheme not in _SCHEMES:
+        return [_connect_by_kombu(settings, addresses(url))]
+    reached = reach("broker", url)
+    if reached.result != "ok":
+        return [reached]
+    return [reached, permissions("broker permissions", url, broker_commands(settings.prefix))]
 
 
-def _said(error: RedisError, where: str) -> Cause | None:
-    """Explain what Redis itself has answered."""
-    text = str(error)
-    if isinstance(error, AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
-        mend = "correct user and password in the URL, as redis://user:password@host:6379/0"
-        return Cause(f"{where} refuses the user or the password, or asks for one", mend)
-    if isinstance(error, BusyLoadingError):
-        return Cause(f"{where} is still loading its data", "wait until it has; large files take minutes")
-    if "max number of clients" in text:
-        return Cause(f"{where} has no room for another client", "raise maxclients there, or find who holds so many")
-    if isinstance(error, ResponseError):
-        return Cause(f"{where} refuses us ({text.split(' ', 1)[0][:32]})", "see its log")
-    if "closed by server" in text and not any(isinstance(each, OSError) for each in chain(error)):
-        return Cause(f"{where} closes the connection", "perhaps it speaks TLS: use rediss://")
-    return None
-
-
-def _version(info: Mapping[str, Any]) -> Finding:
-    version = str(info.get("redis_version", "0"))
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if numbers < _OLDEST:
-        return broken("redis version", f"it is {version}", "use Redis 6.2 or newer")
-    return ok("redis version", version)
-
-
-def _writable(info: Mapping[str, Any]) -> Finding:
-    if info.get("redis_mode") == "cluster":
-        mend = "use a Redis without cluster mode; several keys of ours change in one step"
-        return broken("redis role", "it is part of a cluster", mend)
-    if info.get("role") in {"slave", "replica"}:
-        mend = "give redis_url the address of the master, or let sentinels find it (redis+sentinel://)"
-        return broken("redis role", "it is a replica, which takes no writes", mend)
-    return ok("redis role", "master")
-
-
-def _eviction(info: Mapping[str, Any]) -> Finding:
-    policy = str(info.get("maxmemory_policy", "noeviction"))
-    if policy == "noeviction":
-        return ok("redis eviction", policy)
-    when = "" if info.get("maxmemory") else " as soon as maxmemory is set"
-    what = f"maxmemory-policy is {policy}: Redis throws away what counts evaluations once{when}"
-    return broken("redis eviction", what, "set maxmemory-policy noeviction, in redis.conf too")
-
-
-def _snapshots(client: "redis.Redis") -> bool | None:
-    """Tell whether it writes snapshots; nothing where we may not ask."""
+def _connect_by_kombu(settings: Settings, where: str) -> Finding:
+    url, transport_options, use_ssl = celery_broker(settings)
+    options = {"connect_timeout": _CONNECT_S, "ssl": use_ssl, "transport_options": transport_options}
     try:
-        return bool(client.config_get("save").get("save"))
+        with Connection(url, **options) as connection:  # type: ignore[no-untyped-call]
+            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=_CONNECT_S)
+    except ImportError as error:
+        return broken("broker", f"its driver is not installed ({error.name})", "install what Celery needs for it")
+    except (KombuError, OSError) as error:
+        if any("AccessRefused" in type(each).__name__ for each in chain(error)):
+            fix = "correct user, password and virtual host in TRACEJUDGE_BROKER_URL"
+            return broken("broker", f"{where} refuses the user or the password", fix)
+        return broken("broker", *cause_of(error, where, "the broker"))
+    return ok("broker", where)
+
+
+def permissions(name: str, url: str, commands: Sequence[Command]) -> Finding:
+    """Check that the user may run all these commands."""
+    with connect(url) as client:
+        # A bare connection: the client would parse the answers as those of the commands.
+        connection = client.connection_pool.get_connection()
+        try:
+            refused = _refused(connection, commands)
+        finally:
+            # Where DISCARD is refused, the end of the connection drops the transaction.
+            connection.disconnect()
+            client.connection_pool.release(connection)
+    # Of these commands ACL rules name the subcommand as well.
+    names = (" ".join(one[:2]) if one[0] in {"SCRIPT", "MEMORY", "XINFO", "XGROUP"} else one[0] for one in refused)
+    missing = list(dict.fromkeys(names))
+    if not missing:
+        return ok(name, f"{len(commands)} commands")
+    shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
+    return broken(name, f"the user may not run: {shown}", "let the user run these on keys of the prefix (ACL SETUSER)")
+
+
+def _refused(connection: Any, commands: Sequence[Command]) -> list[Command]:
+    # Before the transaction, since EXEC would run it.
+    unended = [] if _is_allowed(connection, ("EXEC",)) else [("EXEC",)]
+    connection.send_command("MULTI")
+    try:
+        is_open = connection.read_response() == b"OK"
     except ResponseError:
-        return None
+        is_open = False
+    if not is_open:
+        # Outside a transaction the commands would be run, not only queued.
+        return [("MULTI",), *unended]
+    refused = [command for command in commands if not _is_allowed(connection, command)]
+    _is_allowed(connection, ("DISCARD",))
+    return [*unended, *refused]
 
 
-def _persistence(info: Mapping[str, Any], *, snapshots: bool | None) -> Finding:
-    name, mend = "redis persistence", "set appendonly yes and appendfsync everysec, in redis.conf too"
-    failed = [key for key in ("aof_last_write_status", "aof_last_bgrewrite_status") if info.get(key) == "err"]
-    if info.get("aof_enabled"):
-        return (
-            broken(name, "its last write to disk failed", "make room on its disk") if failed else ok(name, "appendonly")
-        )
-    if snapshots and info.get("rdb_last_bgsave_status") == "err":
-        return broken(name, "its last snapshot failed, and it may refuse writes", "make room on its disk")
-    if snapshots:
-        return warning(name, "snapshots alone: a crash loses what came since the last one", mend)
-    if snapshots is None:
-        return warning(name, "appendonly is off, and we may not ask for snapshots (CONFIG GET save)", mend)
-    return broken(name, "it keeps nothing on disk: a restart loses all traces and the books", mend)
+def _is_allowed(connection: Any, command: Command) -> bool:
+    connection.send_command(*command)
+    try:
+        connection.read_response()
+    except NoPermissionError:
+        return False
+    except ResponseError as error:
+        # A renamed command, or EXEC, which answers with the refusals of the transaction. Other errors are expected.
+        said = str(error).lower()
+        return "unknown command" not in said and "noperm" not in said
+    return True
 
 
-def _memory(info: Mapping[str, Any]) -> Finding:
-    used, bound = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
-    if not bound:
-        return ok("redis memory", f"{used / _MIB:,.0f} MiB used, no bound")
-    what = f"{used / _MIB:,.0f} of {bound / _MIB:,.0f} MiB used"
-    mend = "raise maxmemory, or lower max_stream_bytes, max_outbox and retention"
-    if used >= _FULL * bound:
-        return broken("redis memory", f"{what}: writes are refused", mend)
-    return warning("redis memory", what, mend) if used >= _NEARLY_FULL * bound else ok("redis memory", what)
+def worker_commands(keys: Keys) -> list[Command]:
+    """List the commands that workers run, scripts included, each in a form that Redis queues."""
+    key = f"{keys.prefix}:doctor"
+    commands = (
+        "PING|TIME|SCAN 0|EVALSHA {zeros} 0|MEMORY USAGE {key}|EXISTS {key}|DEL {key}|EXPIRE {key} 1|PEXPIRE {key} 1",
+        "TTL {key}|GET {key}|MGET {key}|SET {key} a|STRLEN {key}|HSET {key} a b|HSETNX {key} a b|HGET {key} a",
+        "HMGET {key} a|HGETALL {key}|HDEL {key} a|HEXISTS {key} a|HINCRBY {key} a 1|HLEN {key}|HVALS {key}",
+        "HSTRLEN {key} a|HSCAN {key} 0|ZADD {key} 1 a|ZREM {key} a|ZCARD {key}|ZINCRBY {key} 1 a|ZCOUNT {key} 0 1",
+        "ZRANGE {key} 0 0|ZREVRANGE {key} 0 0|ZRANGEBYSCORE {key} 0 1|ZSCORE {key} a|ZMSCORE {key} a|XADD {key} * a b",
+        "XLEN {key}|XTRIM {key} MAXLEN 1|XRANGE {key} - +|XREVRANGE {key} + -|XREAD STREAMS {key} 0|XDEL {key} 1-1",
+        "XINFO STREAM {key}|XINFO GROUPS {key}|XINFO CONSUMERS {key} a|XGROUP CREATE {key} a 0",
+        "XGROUP DELCONSUMER {key} a b|XREADGROUP GROUP a b STREAMS {key} >|XACK {key} a 1-1|XPENDING {key} a",
+        "XCLAIM {key} a b 0 1-1",
+    )
+    return [
+        *(("EVAL", "return 1", "0"), ("SCRIPT", "LOAD", "return 1")),
+        *(
+            tuple(word.format(key=key, zeros="0" * 40) for word in command.split())
+            for command in "|".join(commands).split("|")
+        ),
+    ]
+
+
+def broker_commands(prefix: str) -> list[Command]:
+    """List the commands that Celery runs on a Redis that carries its messages."""
+    queue = f"{prefix}.judge.doctor"
+    binding, unacked, index = f"_kombu.binding.{prefix}.judge", "unacked", "unacked_index"
+    return [
+        *(("PING",), ("LPUSH", queue, ""), ("BRPOP", queue, "1"), ("LLEN", queue), ("SADD", binding, "")),
+        *(("SMEMBERS", binding), ("HSET", unacked, "a", ""), ("HGET", unacked, "a"), ("HDEL", unacked, "a")),
+        *(("ZADD", index, "1", "a"), ("ZREM", index, "a"), ("ZREVRANGEBYSCORE", index, "1", "0")),
+        ("SET", "unacked_mutex", ""),
+        # Remote control: without these Celery's consumer does not start.
+        *(("PUBLISH", "/0.celery.pidbox", ""), ("PSUBSCRIBE", "/0.celery.pidbox")),
+    ]

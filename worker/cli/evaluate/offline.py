@@ -1,41 +1,274 @@
-"""Judge a stream of traces offline: read, ask, write and add up, with a bounded window between."""
+"""Judge a stream of traces offline: read, judge, write and sum up, with a bounded number of evaluations at once."""
 
 import asyncio
+import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import BinaryIO, Final, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
+import click
 import msgspec
 
-from judges.combine import combine, metrics_of
-from judges.judge import Judge
-from judges.models.model import Price
-from judges.verdict import Assessment, Verdict, evaluation_id
-from worker.batches import Evaluation, Item
-from worker.cli.evaluate.askers import Askers
-from worker.cli.evaluate.asking import Asked, Asker
-from worker.cli.evaluate.lines import lines, trace_of
-from worker.cli.evaluate.order import in_order
-from worker.cli.evaluate.output import Output
+from judges.agreement.combine import Combine, metrics_of
+from judges.agreement.combine import combine as combined_assessment
+from judges.core.judge import Judge
+from judges.core.model import ChatModel, ModelError, Price
+from judges.core.verdict import Assessment, Verdict, evaluation_id
+from judges.evaluate import evaluate
+from judges.models.http import with_said
+from judges.models.registry import PROVIDERS
+from judges.python.protocol import class_name
+from tracejudge import Trace
 from worker.cli.evaluate.summary import JudgeSum
-from worker.ingest.entries import TraceEntry, unknown_fields
-from worker.judging.verdicts import NO_PRICE, make_verdict
-from worker.seats import Seat
-from worker.settings import Settings
+from worker.cli.evaluate.trace_files import Output, lines, trace_of
+from worker.cli.options import open_model
+from worker.config.graders import CODE, Grader, panel
+from worker.config.redaction import Redaction, configured_user_key
+from worker.config.settings import Settings
+from worker.endpoints.availability import LimiterEvents
+from worker.endpoints.retries import is_transient
+from worker.judging.evaluator import NO_PRICE, make_verdict
+from worker.queue.batch import Evaluation, Item
+from worker.selection.stream_entry import TraceEntry, unknown_fields
 
-__all__ = ["Offline"]
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
+# Evaluations begun, per call in flight.
+_BEGUN: Final = 2
+# Traces that judges in Python hold at once: none of them runs in more processes.
+_CODE_IN_FLIGHT: Final = 64
+# Invalid lines that are named one by one.
 _MAX_SHOWN: Final = 10
-"""Bad lines that are named one by one."""
+# Evaluations begun and not yet written, per call in flight: a slow one must not leave calls unused.
 _WINDOW: Final = 2
-"""Evaluations begun and not yet written, per call in flight: one that is slow must not leave places empty."""
+# Most bytes of the file that these may come from; a single trace may be larger.
 _WINDOW_BYTES: Final = 64 * 1024 * 1024
-"""How many bytes of the file these may come from; a single trace may be larger."""
+
+
+async def in_order(
+    jobs: AsyncIterator[Job],
+    work: Callable[[Job], Awaitable[Result]],
+    keep: Callable[[Result], None],
+    *,
+    window: int,
+) -> None:
+    """Work on jobs concurrently, and keep each result as soon as it and all before it are ready.
+
+    At most ``window`` jobs are begun and not yet kept.
+    """
+    places = asyncio.Semaphore(window)
+    begun: asyncio.Queue[asyncio.Future[Result] | None] = asyncio.Queue()
+
+    async def begin() -> None:
+        try:
+            await places.acquire()
+            async for job in jobs:
+                begun.put_nowait(asyncio.ensure_future(work(job)))
+                await places.acquire()
+        finally:
+            begun.put_nowait(None)
+
+    beginning = asyncio.create_task(begin())
+    awaited: asyncio.Future[Result] | None = None
+    try:
+        while (awaited := await begun.get()) is not None:
+            found = await awaited
+            awaited = None
+            keep(found)
+            places.release()
+        await beginning
+    except asyncio.CancelledError:
+        beginning.cancel()
+        # Results that are ready were paid for. The awaited one may have become ready at the same moment.
+        for running in ([] if awaited is None else [awaited]) + _rest(begun):
+            if running.done() and not running.cancelled() and running.exception() is None:
+                keep(running.result())
+            running.cancel()
+        raise
+    finally:
+        ending: list[asyncio.Future[Any]] = [beginning, *_rest(begun)]
+        for one in ending:
+            one.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+
+def _rest(begun: "asyncio.Queue[asyncio.Future[Result] | None]") -> "list[asyncio.Future[Result]]":
+    rest = []
+    while not begun.empty():
+        running = begun.get_nowait()
+        if running is not None:
+            rest.append(running)
+    return rest
+
+
+class Asked(NamedTuple):
+    """The assessment of a judge, with its start and duration."""
+
+    assessment: Assessment
+    started_at: float
+    duration_s: float
+
+
+class DelayNotes(LimiterEvents):
+    """Reports why calls are delayed: the first delay and the first message of the endpoint for each reason."""
+
+    def __init__(
+        self,
+        longest_s: float,
+        tell: Callable[[str, float | None], object] = lambda _note, _seconds: None,
+        where: str = "the endpoint",
+    ) -> None:
+        """Report through ``tell``, with the cause and the seconds, delays up to ``longest_s``."""
+        self._longest_s = longest_s
+        self._tell = tell
+        self._where = where
+        self._told: set[str] = set()
+        self._said: set[str] = set()
+
+    def at(self, where: str) -> "DelayNotes":
+        """Make one for the endpoint at an address."""
+        return DelayNotes(self._longest_s, self._tell, where)
+
+    def circuit_opened(self, error: ModelError, seconds: float) -> None:
+        """Report an open circuit, unless the error is permanent."""
+        self.calls_delayed(error, seconds)
+
+    def calls_delayed(self, error: ModelError, seconds: float) -> None:
+        """Report a delay, once for each reason."""
+        if error.reason not in self._told and is_transient(error) and seconds <= self._longest_s:
+            self._told.add(error.reason)
+            self._tell(str(error), seconds)
+
+    def endpoint_error(self, error: ModelError) -> None:
+        """Report the endpoint's message, once for each reason."""
+        if error.reason not in self._said:
+            self._said.add(error.reason)
+            self._tell(f"{self._where}: {with_said(str(error), error.said)}", None)
+
+
+class Asker:
+    """Runs any judge with one model, or judges in Python without one. Use it from one event loop.
+
+    The number of evaluations begun is bounded: each that waits holds its whole prompt in memory.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel | None,
+        redaction: Redaction | None = None,
+        steady: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Set the model, which limits and retries its calls itself; None for judges in Python."""
+        self._redaction = redaction
+        self._model = model
+        self._steady = steady
+        self.max_in_flight = _CODE_IN_FLIGHT if model is None else model.settings.max_in_flight
+        self._places = asyncio.Semaphore(_BEGUN * self.max_in_flight)
+
+    @property
+    def grader(self) -> Grader:
+        """The grader, as verdicts name it."""
+        return CODE if self._model is None else Grader("", self._model.settings.judge_model)
+
+    @property
+    def judge_model(self) -> str:
+        """The judge model of its verdicts."""
+        return self.grader.judge_model
+
+    @property
+    def price(self) -> Price | None:
+        """The price of tokens; None without a configured price or without a model."""
+        return None if self._model is None else self._model.settings.price
+
+    @property
+    def is_free(self) -> bool:
+        """Whether judging costs nothing: in Python, and with the built-in model, which calls no endpoint."""
+        return self._model is None or PROVIDERS[self._model.settings.provider].is_heuristic
+
+    async def aclose(self) -> None:
+        """Close the connections of the model."""
+        if self._model is not None:
+            await self._model.aclose()
+
+    async def ask(self, judge: Judge, trace: Trace) -> Asked:
+        """Judge a trace; any failure is returned as an assessment."""
+        async with self._places:
+            started_at, start = time.time(), self._steady()
+            try:
+                shown = trace if self._redaction is None else await asyncio.to_thread(self._redaction.trace, trace)
+                assessment = await evaluate(judge, shown, self._model)
+            except Exception as error:  # noqa: BLE001 - one evaluation must not end the others
+                assessment = _internal_error(error)
+            return Asked(assessment, started_at, self._steady() - start)
+
+
+def _internal_error(error: Exception) -> Assessment:
+    # Only the type: the text of an unforeseen error may quote a trace.
+    return Assessment("unscored", "internal_error", note=f"unforeseen error {class_name(error)}")
+
+
+class Askers(NamedTuple):
+    """The askers of an evaluation: one a model, one for judges in Python, and the panel that combines the models."""
+
+    models: Sequence[Asker]
+    code: Asker
+    together: Grader | None = None
+
+    @property
+    def in_words(self) -> str:
+        """Name the judge models."""
+        return ", ".join(asker.judge_model for asker in self.models or (self.code,))
+
+    @property
+    def in_flight(self) -> int:
+        """Most calls at the same time."""
+        return sum(asker.max_in_flight for asker in self.models or (self.code,))
+
+    def of(self, judge: Judge) -> Sequence[Asker]:
+        """List the askers of a judge."""
+        return self.models if judge.run is None else (self.code,)
+
+    def combining(self, judge: Judge) -> Grader | None:
+        """Return the panel of a judge; a judge in Python gives one verdict."""
+        return self.together if judge.run is None else None
+
+    async def aclose(self, judges: Sequence[Judge]) -> None:
+        """Close connections, and stop the processes of judges."""
+        for asker in self.models:
+            await asker.aclose()
+        for judge in judges:
+            if judge.close is not None:
+                await judge.close()
+
+
+def open_askers(
+    settings: Settings,
+    judges: Sequence[Judge],
+    names: Sequence[str],
+    delays: DelayNotes,
+    *,
+    combine: Combine | None,
+    tries: int,
+) -> Askers:
+    """Open the models of some names, if any of the judges needs one: judges in Python need no endpoint and no key."""
+    redaction = Redaction.of(settings.redact)
+    code = Asker(None, redaction)
+    if all(judge.run is not None for judge in judges):
+        return Askers((), code)
+    models = [open_model(settings, name, tries, delays.at) for name in names]
+    judge_models = [model.settings.judge_model for model in models]
+    if len(set(judge_models)) < len(judge_models):
+        raise click.UsageError("--model: names a judge model twice; name each once")
+    if combine is not None and len(models) == 1:
+        raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
+    together = None if combine is None else panel(combine, judge_models)
+    return Askers([Asker(model, redaction) for model in models], code, together)
 
 
 class _Job(NamedTuple):
-    """One evaluation to make, and how far into the file its trace reaches."""
+    """An evaluation to make, and the offset in the file where its trace ends."""
 
     entry: TraceEntry
     judge: Judge
@@ -62,20 +295,36 @@ class Offline:
         complain: Callable[[int, str], None],
         advance: Callable[[int, int], None],
     ) -> None:
-        """Prepare.
+        """Prepare a run.
 
-        Args:
-            askers: Who asks for them.
-            complain: Called for the first lines that are no trace, with the number and what is wrong.
-            advance: Called after each verdict with how many there are, and how far into the file they reach.
+        ``complain`` gets number and error of the first lines that are no trace; ``advance`` after each verdict their
+        number and the offset in the file that they reach.
         """
-        self.sums = [one for judge in judges for one in _sums(judge, askers)]
+        self.sums: list[JudgeSum] = []
+        is_named = len(askers.models) > 1
+        for judge in judges:
+            self.sums += [
+                JudgeSum(
+                    judge,
+                    one.judge_model,
+                    judge.metric_names,
+                    is_named,
+                    is_free=one.is_free,
+                    has_price=one.price is not None,
+                )
+                for one in askers.of(judge)
+            ]
+            if (together := askers.combining(judge)) is not None:
+                metrics = _panel_metrics(judge)
+                self.sums.append(JudgeSum(judge, together.judge_model, metrics, is_named, is_combined=True))
         self.traces = self.skipped = 0
         self.unknown: Counter[str] = Counter()
         self._begun_to = self._kept_to = 0
         self._went_on = asyncio.Event()
         self._by_name = {(one.judge.name, one.judge_model): one for one in self.sums}
         self._settings = settings
+        # Without a configured key a random one: hashes distinguish users within this run, and are useless beyond it.
+        self._user_key = configured_user_key(settings) or secrets.token_hex()
         self._judges = judges
         self._askers = askers
         self._found: dict[str, Assessment] = {}
@@ -89,12 +338,7 @@ class Offline:
         return sum((one.outcomes for one in self.sums), Counter())
 
     async def run(self, source: BinaryIO, output: Output) -> None:
-        """Judge all lines, and write verdicts in the order of the file, judge by judge and model by model.
-
-        Raises:
-            click.ClickException: A verdict cannot be written.
-            OSError: The source cannot be read.
-        """
+        """Judge all lines, and write verdicts in the order of the file, judge by judge and model by model."""
 
         def keep(done: _Done) -> None:
             self._write(done.verdict, done.line, done.job.end, output)
@@ -124,37 +368,33 @@ class Offline:
                 continue
             self.traces += 1
             self.unknown.update(unknown_fields(entry))
-            await self._room(line.end)
+            # Wait while evaluations of too many bytes of the file are under way.
+            while self._begun_to > self._kept_to and line.end - self._kept_to > _WINDOW_BYTES:
+                self._went_on.clear()
+                await self._went_on.wait()
+            self._begun_to = line.end
             for judge in self._judges:
                 for asker in self._askers.of(judge):
                     yield _Job(entry, judge, asker, line.end)
-
-    async def _room(self, end: int) -> None:
-        """Wait until what is under way comes from few enough bytes of the file."""
-        while self._begun_to > self._kept_to and end - self._kept_to > _WINDOW_BYTES:
-            self._went_on.clear()
-            await self._went_on.wait()
-        self._begun_to = end
 
     async def _judge(self, job: _Job) -> _Done:
         asked = await job.asker.ask(job.judge, job.entry.trace)
         try:
             verdict = self._verdict(job, asked)
             line = msgspec.json.encode(verdict)
-        except Exception as error:  # noqa: BLE001 - what cannot be written must not take the others along
-            faulty = Assessment("unscored", "internal_error", note=f"unforeseen error {type(error).__name__}")
-            asked = asked._replace(assessment=faulty)
+        except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not end the others
+            asked = asked._replace(assessment=_internal_error(error))
             verdict = self._verdict(job, asked)
             line = msgspec.json.encode(verdict)
         return _Done(job, asked, verdict, line)
 
     def _verdict(self, job: _Job, asked: Asked) -> Verdict:
-        return self._made(job, job.asker.seat, asked, job.asker.price, job.judge.metric_names)
+        return self._make_verdict(job, job.asker.grader, asked, job.asker.price, job.judge.metric_names)
 
     def _combined(self, done: _Done) -> Verdict | None:
-        """Combine what all models found on one question, behind the last of them.
+        """Combine the assessments of all models of one question, after the last of them.
 
-        After Ctrl-C some are missing: then nothing is combined.
+        After Ctrl-C some may be missing; then nothing is combined.
         """
         job, together = done.job, self._askers.combining(done.job.judge)
         if together is None:
@@ -164,45 +404,31 @@ class Offline:
         self._found[job.asker.judge_model] = done.asked.assessment
         if len(self._found) < len(together.members):
             return None
-        assessment = combine(together.combine, self._found, job.judge.metrics)
+        assessment = combined_assessment(together.combine, self._found, job.judge.metrics)
         asked = Asked(assessment, time.time(), 0.0)
-        return self._made(job, together, asked, NO_PRICE, _names(job.judge))
+        return self._make_verdict(job, together, asked, NO_PRICE, _panel_metrics(job.judge))
 
-    def _made(self, job: _Job, seat: Seat, asked: Asked, price: Price | None, metrics: tuple[str, ...]) -> Verdict:
-        """Make the worker's verdict; the same trace, judge and model have the same evaluation id as there."""
+    def _make_verdict(
+        self, job: _Job, grader: Grader, asked: Asked, price: Price | None, metrics: tuple[str, ...]
+    ) -> Verdict:
+        """Make the verdict that the worker would make, with the same evaluation id."""
         judge, entry = job.judge, job.entry
-        name = evaluation_id(
-            entry.trace,
-            entry.publication_id,
-            judge=judge.name,
-            version=judge.version,
-            judge_model=seat.judge_model,
-        )
-        # Judged again at will, each with certainty: no live sample, and of full weight.
-        evaluation = Evaluation(name, judge.name, judge.version, probability=1.0, origin="replay")
+        by = grader.judge_model
+        name = evaluation_id(entry.trace, entry.publication_id, judge=judge.name, version=judge.version, judge_model=by)
+        # Chosen by the user and not by chance: no live sample, and of full weight.
+        evaluation = Evaluation(name, "0", judge.name, judge.version, probability=1.0, origin="replay")
         return make_verdict(
             asked.assessment,
             Item(entry.trace, (evaluation,)),
             evaluation,
             metrics=metrics,
-            judge_model=seat.judge_model,
+            judge_model=by,
             price=price,
-            user_key=self._settings.sampling_key,
+            user_key=self._user_key,
             started_at=asked.started_at,
             duration_s=asked.duration_s,
-        )
+        )[0]
 
 
-def _names(judge: Judge) -> tuple[str, ...]:
+def _panel_metrics(judge: Judge) -> tuple[str, ...]:
     return tuple(metric.name for metric in metrics_of(judge.metrics))
-
-
-def _sums(judge: Judge, askers: Askers) -> Iterator[JudgeSum]:
-    is_named = len(askers.models) > 1
-    for asker in askers.of(judge):
-        has_price = asker.price is not None
-        yield JudgeSum(
-            judge, asker.judge_model, judge.metric_names, is_named, is_free=asker.is_free, has_price=has_price
-        )
-    if (together := askers.combining(judge)) is not None:
-        yield JudgeSum(judge, together.judge_model, _names(judge), is_named, is_combined=True)

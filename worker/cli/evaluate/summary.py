@@ -1,4 +1,4 @@
-"""What an evaluation adds up to: per judge and metric, kept as running sums and never as a list of verdicts."""
+"""Sums of an evaluation by judge and metric. They are running sums: a file may hold millions of traces."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,15 +8,13 @@ from typing import Final
 from rich.markup import escape
 from rich.table import Table
 
-from judges.defined.own_labels import declared_labels
-from judges.judge import Judge
-from judges.verdict import Score, Verdict
+from judges.core.judge import Judge
+from judges.core.verdict import Score, Verdict
+from judges.custom.variables import declared_labels
 from worker.cli.options import reasons_in_words
 
-__all__ = ["JudgeSum", "cost_in_words", "judge_line", "judge_row", "metric_table", "why_nothing"]
-
+# Limit of different notes that are kept: some hold a number, so there could be one for each trace.
 _MAX_NOTES: Final = 20
-"""Notes are sentences of ours, but some hold a number; only so many different ones are kept."""
 _MAX_SHOWN_NOTES: Final = 3
 
 
@@ -33,7 +31,7 @@ class _MetricSum:
         self.value += score.value
         self.rated += score.passed is not None
         self.passed += score.passed is True
-        # Of a judge with labels of its own; a combined verdict may say something else.
+        # A judge's own labels; a combined verdict may have others.
         if score.label is not None and score.label in self.labels:
             self.labels[score.label] += 1
 
@@ -48,23 +46,14 @@ class _MetricSum:
 
 @dataclass
 class JudgeSum:
-    """The sums of one judge by one judge model.
-
-    Attributes:
-        judge_model: Who judged, as verdicts name it.
-        given: The metrics that it gives.
-        is_named: Whether lines tell the judge model, since there are several.
-        is_combined: Whether its verdicts combine those of others, which bear the cost.
-        is_free: Whether nobody is paid for them.
-        has_price: Whether the judge model has a price.
-        costless: Verdicts that were asked for and do not say what they cost: no price is set, or the endpoint did not
-            report its tokens.
-    """
+    """The sums of one judge by one judge model; lines name the model where ``is_named``, since there are several."""
 
     judge: Judge
     judge_model: str
+    # The names of its metrics.
     given: Sequence[str]
     is_named: bool = False
+    # Combined verdicts have no cost: those that they combine have it.
     is_combined: bool = False
     is_free: bool = False
     has_price: bool = False
@@ -75,11 +64,12 @@ class JudgeSum:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
+    # Verdicts with requests of unknown cost: no price is set, or the endpoint did not report its tokens.
     costless: int = 0
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        """Begin with all metrics and labels that it gives, so that one without any score is seen."""
+        """Create all metrics and labels, so that one without any score is shown."""
         self.metrics = {name: _MetricSum() for name in self.given}
         if self.judge.metrics:
             own = dict.fromkeys(declared_labels(self.judge).values(), 0)
@@ -87,7 +77,7 @@ class JudgeSum:
 
     @property
     def name(self) -> str:
-        """How lines name it."""
+        """Its name in lines."""
         return f"{self.judge.name} by {self.judge_model}" if self.is_named else self.judge.name
 
     def add(self, verdict: Verdict) -> None:
@@ -97,7 +87,7 @@ class JudgeSum:
         self.input_tokens += verdict.input_tokens
         self.output_tokens += verdict.output_tokens
         self.seconds += verdict.duration_s
-        # A combined verdict costs nothing by itself; a zero would be taken for the price of all.
+        # A combined verdict costs nothing by itself; a zero would look like the cost of all.
         if verdict.cost_usd is not None and not self.is_combined:
             self.cost_usd = (self.cost_usd or 0.0) + verdict.cost_usd
         self.costless += verdict.cost_usd is None and bool(verdict.calls)
@@ -110,7 +100,7 @@ class JudgeSum:
 
 
 def judge_row(one: JudgeSum) -> dict[str, object]:
-    """Lay the sums of a judge out for JSON; what has no data is null."""
+    """Lay out the sums of a judge for JSON; figures without data are null."""
     return {
         "judge": one.judge.name,
         "version": one.judge.version,
@@ -151,20 +141,17 @@ def metric_table(sums: Sequence[JudgeSum]) -> Table:
 
 
 def judge_line(one: JudgeSum) -> str:
-    """Say in one line how a judge fared."""
+    """Summarise a judge in one line."""
     fared = (
         f"{one.name}: {one.outcomes['scored']:,} scored, {one.outcomes['abstained']:,} abstained, "
         f"unscored {reasons_in_words(one.unscored)}"
     )
-    return "; ".join(filter(None, (fared, *map(_labels, one.metrics.values()), _spent(one))))
-
-
-def _labels(found: _MetricSum) -> str:
-    return ", ".join(f"{count:,} {label}" for label, count in found.labels.items() if count)
+    labels = (", ".join(f"{n:,} {label}" for label, n in each.labels.items() if n) for each in one.metrics.values())
+    return "; ".join(filter(None, (fared, *labels, _spent(one))))
 
 
 def _spent(one: JudgeSum) -> str:
-    """Say what the calls took; nothing of verdicts that combine others."""
+    """Write tokens, cost and time; nothing for verdicts that combine others."""
     if one.is_combined:
         return ""
     each = f"{one.seconds / one.evaluations if one.evaluations else 0.0:.2f} s each"
@@ -177,14 +164,14 @@ def _spent(one: JudgeSum) -> str:
 
 
 def cost_in_words(cost_usd: float | None, *, has_price: bool) -> str:
-    """Write what was paid, or why that is not known."""
+    """Write the cost, or why it is unknown."""
     if cost_usd is not None:
         return f"{cost_usd:.4f} USD"
     return "not reported" if has_price else "no price set"
 
 
 def why_nothing(sums: Sequence[JudgeSum]) -> str:
-    """Say why some judges scored nothing, by their commonest notes."""
+    """Explain why some judges scored nothing, by their most common notes."""
     if not any(one.evaluations for one in sums):
         return "there was no trace"
     notes: Counter[str] = Counter()

@@ -1,14 +1,36 @@
-"""`tracejudge judges`: the catalogue, what a judge asks, and how far one agrees with labels."""
+"""`tracejudge judges`: list the judges, show the prompt of one, or measure one against labels."""
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple, TextIO, cast
 
 import click
+import msgspec
 
-from worker.cli.judges.list import print_list
-from worker.cli.judges.show import show
+from judges.core.judge import Judge
+from judges.core.prompt import neutralise, render
+from judges.custom.installed import distribution_of, installed
+from judges.custom.template import metadata_of
+from judges.python import runner
+from judges.registry import catalogue, configured
+from tracejudge import Trace
 from worker.cli.judges.test import test
-from worker.cli.offline_settings import offline_settings
-from worker.cli.options import CONFIG, JSON
+from worker.cli.options import (
+    CONFIG,
+    JSON,
+    OUT,
+    judges_named,
+    offline_settings,
+    print_json,
+    read_traces,
+    with_judge_files,
+)
+from worker.config import judge_files
+from worker.config.settings import Settings
 
-__all__ = ["command"]
+_BUILT_IN: Final = "built-in"
 
 
 @click.group("judges", invoke_without_command=True)
@@ -16,12 +38,187 @@ __all__ = ["command"]
 @JSON
 @click.pass_context
 def command(context: click.Context, config: str | None, *, as_json: bool) -> None:
-    """List the judges as they are configured; `show` one's prompt, or `test` one against labels."""
-    if context.invoked_subcommand is None:
-        print_list(offline_settings(config), as_json=as_json)
-    elif config or as_json:
-        raise click.UsageError(f"write options behind `judges {context.invoked_subcommand}`")
+    """List the judges as they are configured; `show` the prompt of one, or `test` one against labels."""
+    if context.invoked_subcommand is not None:
+        if config or as_json:
+            raise click.UsageError(f"write options behind `judges {context.invoked_subcommand}`")
+        return
+    settings = offline_settings(config)
+    judges = configured(settings.judges).values()
+    if as_json:
+        print_json([_row(judge, settings) for judge in judges])
+        return
+    for number, judge in enumerate(judges):
+        if number:
+            print()
+        _describe(judge, settings)
 
 
-command.add_command(show)
 command.add_command(test)
+
+
+def _row(judge: Judge, settings: Settings) -> dict[str, object]:
+    template = _template(judge.name, settings)
+    return {
+        "name": judge.name,
+        "metrics": judge.metric_names,
+        "needs": judge.needs_in_words,
+        "scale": {metric.name: metric.scale for metric in judge.metrics},
+        "pass": {metric.name: metric.pass_rule for metric in judge.metrics},
+        "version": judge.version,
+        "asks": judge.asks,
+        "settings": _settings_of(judge),
+        "origin": _origin(judge.name, settings),
+        **({} if template is None else {"template": template}),
+    }
+
+
+def _describe(judge: Judge, settings: Settings) -> None:
+    """Describe a judge in a few lines that stay readable in a narrow terminal."""
+    OUT.print(f"[bold]{judge.name}[/bold] [dim]{judge.version[:8]}[/dim]", highlight=False)
+    lines = [judge.asks, f"needs {', '.join(judge.needs_in_words)}"]
+    for metric in judge.metrics:
+        name = "" if metric.name == judge.name else f"{metric.name}: "
+        passes = f"{metric.pass_rule} passes" if metric.pass_rule else metric.passes
+        lines.append(f"gives {name}{metric.scale}, {passes}")
+    if in_force := _settings_of(judge):
+        given = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in in_force.items())
+        lines.append(f"settings {', '.join(given)}")
+    if (place := _origin(judge.name, settings)) != _BUILT_IN:
+        lines.append(f"defined in {place}")
+    if (template := _template(judge.name, settings)) is not None:
+        lines.append(f"asks with {neutralise(msgspec.json.encode(template).decode())}")
+    for line in lines:
+        print(textwrap.fill(line, max(40, OUT.width), initial_indent="  ", subsequent_indent="    "))
+
+
+def _origin(name: str, settings: Settings) -> str:
+    """Name the definition of a judge: built-in, a distribution, a file of the folder, or the configuration."""
+    if name in catalogue():
+        return _BUILT_IN
+    if name in installed(frozenset(catalogue())):
+        return f"distribution {distribution_of(name)}"
+    file = judge_files.file_of(Path(settings.judges_folder), name) if settings.judges_folder else None
+    return "configuration" if file is None else str(judge_files.shown(file))
+
+
+def _template(name: str, settings: Settings) -> Mapping[str, object] | None:
+    return metadata_of(settings.judges.get(name, {}))
+
+
+def _settings_of(judge: Judge) -> dict[str, object]:
+    in_force = runner.settings_of(judge) or judge.settings
+    return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(in_force).items()}
+
+
+class Sample(NamedTuple):
+    """A trace as the judge gets it, and its place."""
+
+    trace: Trace
+    file: str
+    line: int
+
+
+@command.command("show")
+@click.argument("given", metavar="NAME|FILE")
+@click.option(
+    "--trace",
+    "file",
+    type=click.File("r", encoding="utf-8", errors="surrogateescape"),
+    metavar="FILE",
+    help="Use the first trace of FILE that the judge can judge; else a built-in sample.",
+)
+@CONFIG
+@JSON
+def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) -> None:
+    """Print the messages that a judge sends for a trace, the schema of its answer, and its settings.
+
+    The judge is one of `tracejudge judges` by its name, or one of yours by its file. The trace is shown whole, even
+    where it would be truncated for a model with a small context. Of a judge that reads the trace by tools, the first
+    messages are shown, and the tools.
+    """
+    settings, names = with_judge_files(offline_settings(config), given)
+    (judge,) = judges_named(settings, *names)
+    sample = find_sample(judge, file)
+    document: dict[str, Any] = {
+        "name": judge.name,
+        "version": judge.version,
+        "origin": _origin(judge.name, settings) if given == judge.name else str(judge_files.shown(Path(given))),
+        "settings": _settings_of(judge),
+        "trace": {"file": sample.file, "line": sample.line, "trace_id": sample.trace.trace_id},
+        "requests": [
+            [{"role": message.role, "content": message.content} for message in render(prompt)]
+            for prompt in judge.prompts(sample.trace)
+        ],
+        "schema": judge.schema,
+    }
+    if judge.exploration is not None and (tools := judge.exploration.open(sample.trace).tools):
+        document["tools"] = tools
+    if (template := _template(judge.name, settings)) is not None:
+        document["template"] = template
+    if as_json:
+        print_json(document)
+    else:
+        print("\n\n".join(_sections(judge, document)))
+
+
+def find_sample(judge: Judge, file: TextIO | None) -> Sample:
+    """Find the first trace that a judge can judge, in a file or in the built-in samples."""
+    lacking: dict[str, None] = {}
+    for found in _read_samples(file) if file is not None else _built_in_samples(judge):
+        # As in an evaluation: what the judge adds or removes decides whether it can judge the trace.
+        sample = found._replace(trace=judge.prepare(found.trace))
+        missing = judge.missing(sample.trace)
+        if missing is None:
+            return sample
+        lacking[missing] = None
+    where = "the built-in samples" if file is None else file.name
+    fix = "; give a file with one by --trace FILE" if file is None else ""
+    reasons = "; ".join(lacking) or "it holds no trace"
+    raise click.ClickException(f"no trace of {where} serves {judge.name}: {reasons}{fix}")
+
+
+def _read_samples(file: IO[str]) -> Iterator[Sample]:
+    for line in read_traces(cast("TextIO", file)):
+        if line.trace is None:
+            raise click.ClickException(f"{file.name}: line {line.number} {line.error}")
+        yield Sample(line.trace, file.name, line.number)
+
+
+def _built_in_samples(judge: Judge) -> Iterator[Sample]:
+    folder = files("judges").joinpath("samples")
+    places = (folder, folder.joinpath("references"), folder.joinpath("agents"))
+    # A judge that reads the steps of a trace accepts nearly every trace, but only those of agents have steps.
+    for place in places if judge.exploration is None else reversed(places):
+        for path in sorted(place.iterdir(), key=lambda path: path.name):
+            if path.name.endswith(".jsonl"):
+                with path.open("r", encoding="utf-8") as file:
+                    for sample in _read_samples(file):
+                        yield sample._replace(file=path.name)
+
+
+def _sections(judge: Judge, document: Mapping[str, Any]) -> Iterator[str]:
+    def indented(value: object) -> str:
+        return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+    heading = [f"{judge.name}, version {judge.version}", judge.asks]
+    heading.append(f"settings: {indented(document['settings']) if document['settings'] else 'none'}")
+    if document["origin"] != _BUILT_IN:
+        heading.append(f"defined in: {document['origin']}")
+    if "template" in document:
+        # Metadata of a published file may hold control characters.
+        heading.append(f"template: {neutralise(indented(document['template']))}")
+    file, line, trace_id = document["trace"].values()
+    heading.append(f"trace: {file}, line {line}, trace_id {neutralise(trace_id)}")
+    yield "\n".join(heading)
+    requests = document["requests"]
+    for number, messages in enumerate(requests, 1):
+        which = f" ({number} of {len(requests)})" if len(requests) > 1 else ""
+        for message in messages:
+            yield f"===== {message['role']}{which} =====\n{message['content']}"
+    for tool in document.get("tools", ()):
+        yield f"===== tool {tool.name} =====\n{tool.description}\n{indented(tool.parameters)}"
+    if judge.run is None:
+        yield f"===== schema =====\n{indented(judge.schema)}"
+    else:
+        yield "It is written in Python, and asks no judge model."

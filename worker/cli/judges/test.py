@@ -1,25 +1,85 @@
-"""`tracejudge judges test`: how far a judge agrees with labelled traces."""
+"""`tracejudge judges test`: measure the agreement of a judge with labelled traces."""
 
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Final, NamedTuple, TextIO
 
 import click
 
-from judges.combine import Combine
-from judges.judge import Judge
-from worker.cli.evaluate.askers import Wanted, open_askers
-from worker.cli.evaluate.asking import Waiting
-from worker.cli.judges.checking import MAX_UNSCORED, Minimum, exit_code
-from worker.cli.judges.comparing import Comparison, chosen_metric, compared
-from worker.cli.judges.measuring import Labelled, measure
-from worker.cli.judges.report import print_agreement, print_shares
-from worker.cli.offline_settings import offline_settings
-from worker.cli.options import COMBINE, CONFIG, JSON, MODELS, PATIENCE_S, TRIES, judges_named, with_judge_files
-from worker.cli.traces import read_traces
+from judges.agreement.combine import Combine
+from judges.agreement.labels import agreement
+from judges.core.verdict import PASSING_REASONS
+from worker.cli.evaluate.offline import DelayNotes, open_askers
+from worker.cli.judges.report import (
+    Comparison,
+    Labelled,
+    Measured,
+    Subject,
+    chosen_metric,
+    compared,
+    measure,
+    print_agreement,
+    print_shares,
+)
+from worker.cli.options import (
+    COMBINE,
+    CONFIG,
+    JSON,
+    MODELS,
+    PATIENCE_S,
+    TRIES,
+    judges_named,
+    note,
+    offline_settings,
+    read_traces,
+    with_judge_files,
+)
 
-__all__ = ["test"]
+MAX_UNSCORED: Final = 0.1
+# The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
+_ROUNDING: Final = 1e-9
+
+
+class Minimum(NamedTuple):
+    """The requirements of ``--min``: the least balanced accuracy, and the largest share of unscored traces."""
+
+    accuracy: float
+    # Abstaining is an answer and does not count.
+    unscored: float = MAX_UNSCORED
+
+
+def exit_code(measured: Measured, minimum: Minimum | None, *, rated: bool) -> int:
+    """Print why the test fails, if it does, and choose the exit code; of several models each is named."""
+    found = [(one, _failure(one, minimum, rated=rated)) for one in measured.checked]
+    for one, said in found:
+        if said is not None:
+            note(f"{one.judge_model}: {said}" if len(measured.members) > 1 else said)
+    return int(any(said is not None for _, said in found))
+
+
+def _failure(subject: Subject, minimum: Minimum | None, *, rated: bool) -> str | None:
+    if all((one.passed if rated else one.score) is None for one in subject.judged):
+        return "nothing was scored"
+    if minimum is None:
+        return None
+    # A check that passes while an endpoint is down would hide a worse judge behind the outage.
+    transient = sorted({one.left_out for one in subject.judged} & PASSING_REASONS)
+    if transient:
+        return f"some traces are not judged ({', '.join(transient)}): no check without them"
+    found, traces = agreement(subject.judged), len(subject.judged)
+    # The traces with a score must not stand for all when many lack one.
+    reasons = {reason: count for reason, count in found.unscored.items() if reason != "abstained"}
+    unscored = sum(reasons.values())
+    if unscored > (minimum.unscored + _ROUNDING) * traces:
+        most = max(sorted(reasons), key=reasons.__getitem__)
+        said = f"{unscored / traces:.1%} of the traces are unscored, most of them {most}"
+        return f"{said}; --max-unscored allows {minimum.unscored:.1%}"
+    accuracy = found.balanced_accuracy
+    if accuracy is None:
+        group = "fail" if found.true_pass + found.false_fail else "pass"
+        return f"there is no balanced accuracy: no trace with a score should {group}; --min needs both groups"
+    return f"balanced accuracy is below {minimum.accuracy}" if accuracy < minimum.accuracy - _ROUNDING else None
 
 
 @click.command("test")
@@ -36,11 +96,9 @@ __all__ = ["test"]
     metavar="TAG",
     help="Tag with the right answer: yes (should pass) or no, a label of the judge's own, or a grade on its scale.",
 )
-@click.option("--invert", is_flag=True, help="Take yes in the tag for what should fail.")
-@click.option("--by", metavar="TAG", help="Tag that says something else: prints the share of passes per value.")
-@click.option(
-    "--metric", metavar="METRIC", help="Which of the judge's metrics; the first with a pass rule unless given."
-)
+@click.option("--invert", is_flag=True, help="Yes in the tag means that the trace should fail.")
+@click.option("--by", metavar="TAG", help="Tag with other values: prints the share of passes for each.")
+@click.option("--metric", metavar="METRIC", help="A metric of the judge; the first with a pass rule unless given.")
 @click.option("--min", "accuracy", type=click.FloatRange(0, 1), help="Exit code 1 below this balanced accuracy.")
 @click.option(
     "--max-unscored",
@@ -68,17 +126,17 @@ def test(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Run a judge over the labelled TRACES, a JSON object a line, and compare.
+    """Judge the labelled TRACES, a JSON object a line, and compare the verdicts with the labels.
 
-    The judge is one of `tracejudge judges` by its name, or one of yours by its file.
-    Traces without the tag are left out. Unscored traces are counted by reason and are in no other figure.
+    The judge is one of `tracejudge judges` by its name, or one of yours by its file. Traces without the tag are left
+    out. Unscored traces are counted by reason and are in no other figure.
 
-    Several models are measured side by side; --combine measures what their verdicts come to together, and --min is for
-    that, else for each.
+    Several models are measured side by side; --combine measures their combined verdict. --min applies to the combined
+    verdict, else to each model.
 
     Exit code 0 on success. 1 when nothing was scored and, with --min, when the balanced accuracy is below it, some
-    traces could not be asked about, or too many are unscored. 2 on wrong usage: a mistake in the judge, the
-    configuration or an option, a line that is no trace, a tag that no trace has or that cannot be compared.
+    traces were not judged, or too many are unscored. 2 on wrong usage: an error in the judge, the configuration or an
+    option, a line that is no trace, a tag that no trace has or that cannot be compared.
     """
     tag = label or by
     if tag is None:
@@ -86,19 +144,24 @@ def test(
     if label and by:
         raise click.UsageError("give --label or --by, not both")
     if by and (accuracy is not None or invert):
-        raise click.UsageError(f"{'--invert' if invert else '--min'} is about an agreement: it goes with --label")
+        raise click.UsageError(f"{'--invert' if invert else '--min'} needs an agreement: use it with --label")
     if max_unscored is not None and accuracy is None:
-        raise click.UsageError("--max-unscored goes with --min")
+        raise click.UsageError("--max-unscored needs --min")
     settings, names = with_judge_files(offline_settings(config), given)
     (judge,) = judges_named(settings, *names)
     labelled = _labelled(traces, tag)
     if label:
         comparison = compared(judge, metric, labelled, tag, invert=invert)
     else:
-        comparison = _shares(judge, metric, labelled, tag)
+        # Shares need no comparison; whether one is possible decides about the advice to use --label.
+        comparison = Comparison(chosen_metric(judge, metric).name, labelled)
+        try:
+            compared(judge, metric, labelled, tag)
+        except click.UsageError:
+            comparison = comparison._replace(is_rated=False)
     if accuracy is not None and not comparison.is_rated:
         raise click.UsageError(f"--min needs a pass rule, and the metric {comparison.metric} has none")
-    askers = open_askers(settings, (judge,), Wanted(model_names, combine, tries), Waiting(PATIENCE_S))
+    askers = open_askers(settings, (judge,), model_names, DelayNotes(PATIENCE_S), combine=combine, tries=tries)
     measured = asyncio.run(measure(judge, comparison.metric, askers, comparison.labelled))
     if by:
         print_shares(measured, by, as_json=as_json, is_comparable=comparison.is_rated)
@@ -108,28 +171,14 @@ def test(
     sys.exit(exit_code(measured, minimum, rated=label is not None and comparison.is_rated))
 
 
-def _shares(judge: Judge, metric: str | None, labelled: Sequence[Labelled], tag: str) -> Comparison:
-    """Take labels as they are, and find out whether they could be compared as well."""
-    chosen = chosen_metric(judge, metric)
-    try:
-        compared(judge, metric, labelled, tag)
-    except click.UsageError:
-        return Comparison(chosen.name, labelled, is_rated=False)
-    return Comparison(chosen.name, labelled)
-
-
 class _TracesError(click.ClickException):
-    """The traces are not what a test needs; a judge that fails its test has another exit code."""
+    """The traces cannot be used; the exit code differs from that of a judge that fails its test."""
 
     exit_code = 2
 
 
 def _labelled(files: Sequence[TextIO], tag: str) -> list[Labelled]:
-    """Take the traces with a tag.
-
-    Raises:
-        _TracesError: A line is no trace, or none has the tag.
-    """
+    """Read the traces with a tag."""
     found = []
     for file in files:
         for line in read_traces(file):

@@ -13,7 +13,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import tracejudge
-from tracejudge.otel import TraceJudgeExporter, exiting, exporter
+from tracejudge.otel import TraceJudgeExporter, exporter
+from tracejudge.otel import exporter as exiting
 
 # A busy machine takes longer to load Redis, and to end, than a process has for that.
 tracejudge.init.__kwdefaults__["exit_timeout_s"] = 60

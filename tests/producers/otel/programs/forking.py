@@ -32,9 +32,9 @@ def hold(held: threading.Event, enough: threading.Event) -> None:
 
 
 def in_the_child() -> None:
-    before = exporter._gathering.held_spans
+    before = exporter._spans.held_spans
     ask()
-    os.write(1, f"child {before} {exporter._gathering.held_spans}\n".encode())
+    os.write(1, f"child {before} {exporter._spans.held_spans}\n".encode())
     exporter.shutdown()
     os._exit(0)
 
@@ -51,7 +51,7 @@ def main() -> None:
     _, status = os.waitpid(child, 0)
     enough.set()
     holder.join()
-    os.write(1, f"parent {status} {exporter._gathering.held_spans}\n".encode())
+    os.write(1, f"parent {status} {exporter._spans.held_spans}\n".encode())
 
 
 main()

@@ -1,1 +1,0 @@
-"""Write the Prometheus rules from one table of judges, objectives and windows."""

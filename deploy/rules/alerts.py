@@ -1,0 +1,174 @@
+"""The alerting rules, built from the table ``alerts.toml`` and the settings of ``prometheus/objectives.toml``.
+
+Figures in annotations are queried when the alert is written. A query without a result shows a question mark.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from deploy.rules.promql import Rule, TimeScale, but_members, by, full_increase
+from deploy.rules.table import Burn, Drop, Table, seconds
+
+PATH: Final = Path(__file__).with_name("alerts.toml")
+_FORMS: Final[Mapping[str, tuple[float, str]]] = {
+    "percent": (0.001, "humanizePercentage"),
+    "count": (1, 'printf "%.0f"'),
+    "points": (0.1, 'printf "%.1f"'),
+    "rate": (0.1, 'printf "%.1f"'),
+}
+_DURATIONS: Final = ("window", "baseline", "long", "short", "for", "keep_firing_for")
+_INNERMOST: Final = re.compile(r"<<((?:(?!<<|>>).)*)>>", re.DOTALL)
+_PLACEHOLDER: Final = re.compile(r"(\w+)(?:\(([^)]*)\))?(?: (.*))?", re.DOTALL)
+
+
+class Alert(Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of the table; its texts hold placeholders, as the head of ``alerts.toml`` says.
+
+    Severity and ``keep_firing_for`` are those of its settings unless set here.
+    """
+
+    name: str
+    # Rows of objectives.toml: one rule is made for each.
+    settings: tuple[str, ...]
+    expr: str
+    summary: str
+    description: str
+    severity: Literal["page", "ticket", "info"] | None = None
+    # Alertmanager inhibits alerts by this label.
+    kind: Literal["quality", "watcher", "info"] = "watcher"
+    dashboard: Literal["quality", "pipeline", "cost"] = "pipeline"
+    # Labels that the dashboard is opened with.
+    opens: tuple[str, ...] = ()
+    keep_firing_for: str | None = None
+
+
+class _AlertTable(Struct, frozen=True, forbid_unknown_fields=True):
+    texts: dict[str, str]
+    alerts: tuple[Alert, ...]
+
+
+def make(table: Table, time: TimeScale, group: Literal["quality", "watcher"]) -> list[Rule]:
+    """Make the alerting rules of one group: about quality, or about the watcher itself."""
+    known = msgspec.convert(tomllib.loads(PATH.read_text(encoding="utf-8")), _AlertTable)
+    texts = {name: _one_line(text) for name, text in known.texts.items()}
+    return [
+        _rule(alert, table, _Template(table, time, path, texts))
+        for alert in known.alerts
+        if (alert.kind == "quality") == (group == "quality")
+        for path in alert.settings
+    ]
+
+
+class _Template:
+    """Fills in the placeholders of an alert for one row of settings."""
+
+    def __init__(self, table: Table, time: TimeScale, path: str, texts: Mapping[str, str]) -> None:
+        settings: Any = table
+        for name in path.split("."):
+            settings = settings[name] if isinstance(settings, dict) else getattr(settings, name)
+        self._time = time
+        self._window = getattr(settings, "window", "")
+        self._texts = texts
+        self.values = {
+            "job": table.job,
+            "min_judgements": str(table.min_judgements),
+            "table_confidence": f"{table.confidence:.0%}",
+            "but_members": but_members(),
+            **dict(self._values(settings)),
+        }
+        if isinstance(settings, Drop):
+            fall = f"tracejudge:pass_share_fall_lower:{settings.window}"
+            beyond = f"{fall} > {settings.margin}"
+            if any(row.margin for row in table.objectives):
+                own = f"{fall} > on (judge, metric) group_left () tracejudge:drop_margin"
+                beyond = f"{own} or ({fall} unless on (judge, metric) tracejudge:drop_margin) > {settings.margin}"
+            self.values["beyond_margin"] = beyond
+        elif isinstance(settings, Burn):
+            # The share below which a budget burns this fast, by judge and metric.
+            share = f"1 - {settings.factor:g} * (1 - tracejudge:objective)"
+            if any(name in row.factors for row in table.objectives):
+                share = f"1 - tracejudge:burn_factor_{name} * (1 - tracejudge:objective) or {share}"
+            self.values |= {"speed": name.title(), "least_share": share}
+
+    def _values(self, settings: Struct) -> Iterator[tuple[str, str]]:
+        for key, value in msgspec.to_builtins(settings).items():
+            if key in _DURATIONS:
+                yield key, self._time(value)
+                yield f"{key}_name", value
+            elif key == "confidence":
+                yield key, f"{value:.0%}"
+            else:
+                yield key, f"{value:g}" if isinstance(value, float) else str(value)
+        if self._window:
+            yield "half_window_s", f"{self._time.seconds(self._window) / 2:g}"
+            yield "quarter_window", self._time(f"{seconds(self._window) / 4:.0f}s")
+
+    def __call__(self, text: str, alert: str = "") -> str:
+        """Replace all placeholders, the innermost first."""
+        values = self.values | {"alert": alert}
+        while found := _INNERMOST.search(text):
+            text = text[: found.start()] + self._filled(found[1], values) + text[found.end() :]
+        return text
+
+    def _filled(self, placeholder: str, values: Mapping[str, str]) -> str:
+        match = _PLACEHOLDER.fullmatch(placeholder)
+        if match is None:
+            raise ValueError(f"{PATH.name}: <<{placeholder}>> is no placeholder")
+        name, argument, body = match[1], match[2] or "", match[3] or ""
+        if name in values:
+            return values[name]
+        if name in self._texts:
+            return self._texts[name].replace("<<argument>>", body)
+        match name:
+            case "time":
+                filled = self._time(argument)
+            case "sum" | "max":
+                filled = by(argument.split(", "), body, name)
+            case "increase":
+                filled = full_increase(body, self._window, self._time)
+                filled = by(argument.split(", "), filled) if argument else filled
+            case "total":
+                filled = _figure(f"`round({body}", argument)
+            case "figure":
+                before, after = body.split("{}")
+                filled = _figure(f"print `round({before}{{` $series `}}{after}", argument)
+            case _:
+                raise ValueError(f"{PATH.name}: there is no placeholder {name!r}; the head of the file lists them all")
+        return filled
+
+
+def _figure(query: str, form: str) -> str:
+    step, shown = _FORMS[form]
+    return f"{{{{ range query ({query}, {step})`) }}}}{{{{ .Value | {shown} }}}}{{{{ else }}}}?{{{{ end }}}}"
+
+
+def _rule(alert: Alert, table: Table, template: _Template) -> Rule:
+    name = template(alert.name)
+    keep = template.values.get("keep_firing_for") if alert.keep_firing_for is None else template(alert.keep_firing_for)
+    severity = alert.severity or template.values["severity"]
+    opens = "&".join(f"var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in alert.opens)
+    address = f"{table.grafana_base}/d/tracejudge-{alert.dashboard}/tracejudge-{alert.dashboard}"
+    return {
+        "alert": name,
+        "expr": template(alert.expr.strip()),
+        "for": template.values.get("for", "0s"),
+        **({"keep_firing_for": keep} if keep else {}),
+        # The labels that Alertmanager routes and inhibits by.
+        "labels": {"severity": severity, "kind": alert.kind, "component": "tracejudge"},
+        "annotations": {
+            "summary": template(_one_line(alert.summary), name),
+            "description": template(_one_line(alert.description), name),
+            "runbook_url": f"{table.runbook_base}/{name}.md",
+            "dashboard_url": f"{address}?{opens}" if opens else address,
+        },
+    }
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.strip().split("\n"))

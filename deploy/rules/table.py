@@ -1,0 +1,179 @@
+"""The table ``prometheus/objectives.toml`` of judges, objectives and windows, read and checked."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from judges.registry import catalogue
+
+# The folder `deploy`.
+FOLDER: Final = Path(__file__).parent.parent
+PATH: Final = FOLDER / "prometheus" / "objectives.toml"
+
+Share = Annotated[float, Meta(gt=0, lt=1)]
+Positive = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
+Speed = Literal["fast", "medium", "slow"]
+Duration = Annotated[str, Meta(pattern=r"^[0-9]+(ms|s|m|h|d|w)$")]
+
+_UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+# Length of the pieces that long windows are summed from.
+_STEP_S: Final = 300
+
+
+class TableError(ValueError):
+    """The table is invalid; the message names the place and the fix."""
+
+
+class _Part(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of the table; unknown keys are refused."""
+
+
+class Drop(_Part, frozen=True):
+    """The alert about a fall of the window's share against the baseline before it.
+
+    The fall must be larger than the margin with the two-sided confidence.
+    """
+
+    window: Duration
+    baseline: Duration
+    margin: Share
+    confidence: Share
+    holds: Duration = msgspec.field(name="for")
+    keep_firing_for: Duration
+    severity: Literal["page", "ticket"] = "page"
+
+
+class Burn(_Part, frozen=True):
+    """The alert about a budget of failures that burns too fast, in a long and a short window."""
+
+    factor: Positive
+    long: Duration
+    short: Duration
+    holds: Duration = msgspec.field(name="for")
+    keep_firing_for: Duration
+    severity: Literal["page", "ticket"]
+
+
+class Safety(_Part, frozen=True):
+    """The window in which safety failures are counted, and their number from which on the alert is a page."""
+
+    window: Duration
+    page_from: Annotated[int, Meta(ge=2)]
+
+
+class Objective(_Part, frozen=True):
+    """The share that should pass of one metric of a judge; margin and factors stand in place of the table's."""
+
+    judge: Name
+    metric: Name
+    objective: Share
+    margin: Share | None = None
+    # Each failure raises an alert.
+    safety: bool = False
+    factors: dict[Speed, Positive] = {}
+    # The judge is the user's, so that the catalogue does not have it.
+    own: bool = False
+
+
+class Watch(_Part, frozen=True):
+    """Window and bound of one alert of the watcher; comments of the table explain each bound."""
+
+    window: Duration
+    holds: Duration = msgspec.field(name="for")
+    bound: Positive = 1
+    min_count: Count = 1
+    baseline: Duration = "1d"
+
+
+class Watcher(_Part, frozen=True):
+    """The alerts of the watcher itself."""
+
+    no_verdicts: Watch
+    traces_stopped: Watch
+    unscored: Watch
+    circuit: Watch
+    judge_slow: Watch
+    scores_late: Watch
+    stream: Watch
+    memory: Watch
+    cut_off: Watch
+    dead_letters: Watch
+    producer_drops: Watch
+    not_ready: Watch
+    exporter: Watch
+    export_dropped: Watch
+    absent: Watch
+    judge_changed: Watch
+
+
+class Table(_Part, frozen=True):
+    """The whole table."""
+
+    runbook_base: str
+    grafana_base: str
+    job: Name
+    interval: Duration
+    confidence: Share
+    min_judgements: Count
+    drop: Drop
+    burn: dict[Speed, Burn]
+    safety: Safety
+    objectives: tuple[Objective, ...]
+    watcher: Watcher
+
+
+def load(path: Path = PATH) -> Table:
+    """Read and check a table; raises TableError."""
+    try:
+        table = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Table)
+    except (msgspec.ValidationError, tomllib.TOMLDecodeError) as error:
+        raise TableError(f"{path.name}: {error}") from error
+    if set(table.burn) != {"fast", "medium", "slow"}:
+        raise TableError("burn: needs the tables fast, medium and slow")
+    for name, burn in table.burn.items():
+        if seconds(burn.long) <= seconds(burn.short):
+            raise TableError(f"burn.{name}: long must be longer than short")
+    for window in (table.drop.window, table.drop.baseline, *(burn.long for burn in table.burn.values())):
+        if seconds(window) % _STEP_S:
+            raise TableError(f"window {window}: must be a multiple of 5m, of which long windows are made")
+    if seconds(table.drop.baseline) <= seconds(table.drop.window):
+        raise TableError("drop: baseline must be longer than window")
+    _check_rows(table)
+    return table
+
+
+def seconds(duration: str) -> float:
+    """Convert a duration such as ``90s`` or ``3d``."""
+    amount, unit = re.fullmatch(r"([0-9]+)([a-z]+)", duration).groups()  # type: ignore[union-attr]  # as checked
+    return int(amount) * _UNIT_S[unit]
+
+
+def _check_rows(table: Table) -> None:
+    rows = [(row.judge, row.metric) for row in table.objectives]
+    judges = catalogue()
+    for row in table.objectives:
+        if rows.count((row.judge, row.metric)) > 1:
+            raise TableError(f"objectives: {row.judge} has two rows for {row.metric}; leave one")
+        if not row.own:
+            # The alerts of a misspelled name would be silent for ever.
+            judge = judges.get(row.judge)
+            rated = [metric.name for metric in judge.metrics if metric.pass_rule is not None] if judge else []
+            if row.metric not in rated:
+                nothing = f"{row.judge} passes or fails nothing called {row.metric}"
+                what = nothing if judge else f"no built-in judge {row.judge}"
+                raise TableError(f"objectives: {what}; correct the name, or set own = true for a judge of your own")
+        for name, burn in table.burn.items():
+            factor = row.factors.get(name, burn.factor)
+            # Even a share of 0 would not burn the budget of so low an objective that fast.
+            if factor * (1 - row.objective) >= 1:
+                raise TableError(
+                    f"objectives: {row.judge}/{row.metric} with {row.objective} can never raise burn.{name}; "
+                    f"set an objective above {1 - 1 / factor:.3f}, or a smaller one in factors = {{ {name} = … }} of "
+                    "this row"
+                )

@@ -1,0 +1,300 @@
+"""The messages exchanged with a model that reads by tools, kept short enough to be sent.
+
+A conversation has a fixed head, exchanges, and a fixed tail. An exchange is an answer with calls of tools and all their
+results. Both chat APIs reject one without the other, so an exchange is dropped as a whole.
+"""
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from judges.core.exploration import CUT, NO_ROOM, WITHHELD
+from judges.core.model import Tool
+from judges.core.prompt import Message, ToolCall, marked, neutralise
+
+# How a toolbox begins its answer to a wrong call.
+_FAULT: Final = '{"error"'
+# An upper bound for the marks and notes around a truncated result.
+_MARKS_BYTES: Final = 500
+_LEAST_SHOWN_BYTES: Final = 500
+# The shortest piece that a tool returns.
+_LEAST_ASKED_BYTES: Final = 100
+
+
+class Result(NamedTuple):
+    """The result of one call.
+
+    Attributes:
+        message: The message that is sent.
+        shown: The text between the marks; empty where there are none.
+        reads: Whether it shows a part of the trace, and no fault of the call.
+        size_bytes: The length of what the tool returned.
+        is_cut: Whether only its beginning is shown.
+    """
+
+    message: Message
+    shown: str = ""
+    reads: bool = False
+    size_bytes: int = 0
+    is_cut: bool = False
+
+    def truncated(self, max_bytes: int, most_bytes: int) -> "Result | None":
+        """Return only the beginning; None where too little would be left.
+
+        Args:
+            max_bytes: How long all of it may be now.
+            most_bytes: How much the model is told to request at most.
+        """
+        shown_bytes = max_bytes - _MARKS_BYTES
+        if self.is_cut or not self.reads or shown_bytes < _LEAST_SHOWN_BYTES:
+            return None
+        shown = self.shown.encode("utf-8", "replace")[:shown_bytes].decode("utf-8", "ignore")
+        note = CUT.format(size=self.size_bytes, shown=_text_bytes(shown), most=most_bytes)
+        message = self.message._replace(content=f"{marked('tool result', shown)}\n{note}")
+        return self._replace(message=message, shown=shown, is_cut=True)
+
+    def withheld(self, most_bytes: int) -> "Result":
+        """Return a note in its place, which says how much the model may request."""
+        text = WITHHELD if most_bytes >= _LEAST_ASKED_BYTES else NO_ROOM
+        message = self.message._replace(content=text.format(size=self.size_bytes, most=most_bytes))
+        return Result(message, size_bytes=self.size_bytes)
+
+
+def tool_result(call_id: str, text: str) -> Result:
+    """Wrap what a tool returned in the marks of untrusted material."""
+    shown = neutralise(text)
+    message = Message("tool", marked("tool result", shown), tool_call_id=call_id)
+    return Result(message, shown, reads=not shown.startswith(_FAULT), size_bytes=_text_bytes(shown))
+
+
+def notice(call_id: str, text: str) -> Result:
+    """Answer a call with a text of our own."""
+    return Result(Message("tool", text, tool_call_id=call_id), size_bytes=_text_bytes(text))
+
+
+End = Literal["answer", "max_rounds", "max_time", "max_tokens", "max_usd"]
+
+
+@dataclass
+class ExplorationStats:
+    """Counts of one exploration, as the details of its verdict show them.
+
+    Attributes:
+        rounds: Answers with calls of tools.
+        tool_calls: Calls by the tool's name; names of no tool count as ``unknown``.
+        tool_errors: Calls without a result: wrong names or arguments, too many at once, overruns, faults.
+        exchanges_dropped: Rounds left out of later requests, because the context or the budget was full.
+        results_withheld: Results that did not fit even alone, and were truncated or left out.
+        ended_by: The limit that forced the verdict, ``answer`` where the model gave it itself, None without a verdict.
+        is_unpriced: Whether a limit in USD could not be applied, because the model has no price.
+    """
+
+    rounds: int = 0
+    tool_calls: Counter[str] = field(default_factory=Counter)
+    tool_errors: int = 0
+    exchanges_dropped: int = 0
+    results_withheld: int = 0
+    ended_by: End | None = None
+    is_unpriced: bool = False
+
+    def details(self) -> dict[str, object]:
+        """Return the part of a verdict's details that describes the exploration."""
+        found: dict[str, object] = {
+            "rounds": self.rounds,
+            "tool_calls": dict(sorted(self.tool_calls.items())),
+            "tool_errors": self.tool_errors,
+            "exchanges_dropped": self.exchanges_dropped,
+            "results_withheld": self.results_withheld,
+            "ended_by": self.ended_by,
+        }
+        if self.is_unpriced:
+            found["max_usd"] = "not kept: the model has no price"
+        return found
+
+
+# About what an API writes around a message or a call.
+_MESSAGE_OVERHEAD_BYTES: Final = 40
+# A result that does not fit gets a quarter of the room, so that more can be read after it.
+_SHARE: Final = 4
+# About how much longer a piece of content becomes as a text in JSON.
+_ESCAPED: Final = 2
+# Withholding a result of this length, with the note about it, would gain nothing.
+_SHORT_BYTES: Final = 400
+
+
+class Size(NamedTuple):
+    """The bytes of a conversation: those that were in an earlier request, and those that were in none."""
+
+    known: int
+    fresh: int
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.known + self.fresh
+
+
+class _Exchange(NamedTuple):
+    answer: Message
+    results: tuple[Result, ...]
+    size_bytes: int
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return (self.answer, *(result.message for result in self.results))
+
+
+def _exchange(answer: Message, results: Iterable[Result]) -> _Exchange:
+    kept = tuple(results)
+    return _Exchange(answer, kept, size_bytes((answer, *(result.message for result in kept))))
+
+
+class Conversation:
+    """The messages of one exploration."""
+
+    def __init__(self, head: Iterable[Message], tools: Sequence[Tool], stats: ExplorationStats) -> None:
+        """Start with the head.
+
+        Args:
+            head: The first messages, which are never dropped.
+            tools: The tools that are sent along; they count into the size.
+            stats: Counts what is dropped and withheld.
+        """
+        self._head = tuple(head)
+        self._tail: tuple[Message, ...] = ()
+        self._demand = ""
+        self._exchanges: deque[_Exchange] = deque()
+        self._stats = stats
+        self._fixed_bytes = size_bytes(self._head) + sum(
+            _MESSAGE_OVERHEAD_BYTES + _text_bytes(tool.name, tool.description, str(tool.parameters)) for tool in tools
+        )
+        self._bytes = self._fixed_bytes
+        self._fresh_bytes = 0
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All messages to be sent."""
+        messages = [*self._head, *(message for one in self._exchanges for message in one.messages)]
+        if self._demand:
+            # Not a message of its own: Mistral's servers reject one of the user after one of a tool.
+            messages[-1] = messages[-1]._replace(content=f"{messages[-1].content}\n\n{self._demand}")
+        return (*messages, *self._tail)
+
+    @property
+    def size(self) -> Size:
+        """The size of all messages, with the tools."""
+        # Dropped bytes are assumed to have been known ones, as far as possible.
+        fresh = min(self._fresh_bytes, self._bytes)
+        return Size(self._bytes - fresh, fresh)
+
+    @property
+    def shows_trace(self) -> bool:
+        """Whether a result is left that shows a part of the trace."""
+        return any(result.reads for one in self._exchanges for result in one.results)
+
+    @property
+    def opening(self) -> str:
+        """The material that the model saw before it called a tool."""
+        return "\n".join(message.content for message in self._head if message.role == "user")
+
+    @property
+    def results(self) -> list[str]:
+        """The results of tools that the model still sees, oldest first."""
+        return [result.shown for one in self._exchanges for result in one.results if result.shown]
+
+    def add(self, answer: Message, results: Sequence[Result]) -> None:
+        """Add an exchange."""
+        exchange = _exchange(answer, results)
+        self._exchanges.append(exchange)
+        self._grow(exchange.size_bytes)
+
+    def demand(self, text: str) -> None:
+        """Append a text to the newest exchange, also when that one changes later."""
+        self._demand = text
+        self._fixed_bytes += _text_bytes(text)
+        self._grow(_text_bytes(text))
+
+    def append(self, *messages: Message) -> None:
+        """Add to the tail, which comes after all exchanges and is never dropped."""
+        self._tail += messages
+        self._fixed_bytes += size_bytes(messages)
+        self._grow(size_bytes(messages))
+
+    def _grow(self, added_bytes: int) -> None:
+        self._bytes += added_bytes
+        self._fresh_bytes += added_bytes
+
+    def mark_sent(self) -> None:
+        """Record that all messages were in a request."""
+        self._fresh_bytes = 0
+
+    def shorten(self, fits: Callable[[Size], bool]) -> bool:
+        """Reduce what does not fit: first too long results of the newest exchange, then the oldest exchanges.
+
+        A result that is too long alone is truncated, or withheld where there is no room. Where the answer itself is too
+        long, as with calls that ran on, its exchange is dropped and earlier results stay.
+
+        Returns:
+            Whether the conversation fits now.
+        """
+        if self._exchanges:
+            self._shorten_newest(fits)
+            if not fits(self._size_with_only(self._exchanges[-1].size_bytes)):
+                self._drop(self._exchanges.pop())
+        while self._exchanges and not fits(self.size):
+            self._drop(self._exchanges.popleft())
+        return fits(self.size)
+
+    def _drop(self, exchange: _Exchange) -> None:
+        self._bytes -= exchange.size_bytes
+        self._stats.exchanges_dropped += 1
+
+    def _shorten_newest(self, fits: Callable[[Size], bool]) -> None:
+        """Shorten the longest results of the newest exchange, until it fits alone or none is left."""
+        newest = self._exchanges[-1]
+        sizes = [size_bytes([result.message]) for result in newest.results]
+        for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+            if sizes[place] <= _SHORT_BYTES or fits(self._size_with_only(newest.size_bytes)):
+                break
+            share = self._room(0, fits) // _SHARE
+            others_bytes = newest.size_bytes - sizes[place]
+            result, most = newest.results[place], share // _ESCAPED
+            shorter = result.truncated(min(share, self._room(others_bytes, fits)), most) or result.withheld(most)
+            longer_bytes = newest.size_bytes
+            newest = _exchange(newest.answer, (*newest.results[:place], shorter, *newest.results[place + 1 :]))
+            self._exchanges[-1] = newest
+            self._bytes -= longer_bytes - newest.size_bytes
+            self._fresh_bytes = max(0, self._fresh_bytes - (longer_bytes - newest.size_bytes))
+            self._stats.results_withheld += 1
+
+    def _room(self, taken_bytes: int, fits: Callable[[Size], bool]) -> int:
+        """Return how many bytes fit into an exchange beside those taken, if it were the only one."""
+        longest = range(self._bytes + 1)
+        too_long = bisect_left(longest, True, key=lambda added: not fits(self._size_with_only(taken_bytes + added)))  # noqa: FBT003 - the value bisect looks for
+        return max(0, too_long - 1)
+
+    def _size_with_only(self, exchange_bytes: int) -> Size:
+        fresh = min(self._fresh_bytes, exchange_bytes)
+        return Size(self._fixed_bytes + exchange_bytes - fresh, fresh)
+
+
+def size_bytes(messages: Iterable[Message]) -> int:
+    """Return how many bytes messages take in a request, about."""
+    size = 0
+    for message in messages:
+        size += (
+            _MESSAGE_OVERHEAD_BYTES + _text_bytes(message.content, message.tool_call_id or "") + _state_bytes(message)
+        )
+        for call in message.tool_calls:
+            size += _MESSAGE_OVERHEAD_BYTES + _text_bytes(call.id, call.name, call.arguments) + _state_bytes(call)
+    return size
+
+
+def _state_bytes(part: Message | ToolCall) -> int:
+    return 0 if part.provider_state is None else len(bytes(part.provider_state))
+
+
+def _text_bytes(*texts: str) -> int:
+    return sum(len(text.encode("utf-8", "replace")) for text in texts)

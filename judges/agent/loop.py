@@ -1,0 +1,293 @@
+"""Run a judge model that reads a trace by tools, until it gives its verdict or a limit forces it."""
+
+import math
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from judges.agent.conversation import Conversation, End, ExplorationStats, Result, Size, size_bytes
+from judges.agent.tool_use import MAX_CALLS, ToolUse, in_thread
+from judges.core.exploration import LAST, READ_FIRST, Exploration, Limits, Toolbox
+from judges.core.model import ChatResponse, Price
+from judges.core.prompt import Message, Prompt, render
+from judges.core.verdict import FINAL_REASONS, Call
+from judges.parsing.answer import InvalidAnswerError
+from judges.parsing.echo import is_echo, joined_pages
+from judges.request import BYTES_PER_TOKEN, Deadline, JudgeCall, UnscoredError, repair
+
+# Time for three of the longest round is reserved: a round, the verdict after it, and a margin.
+_ROUNDS_RESERVED: Final = 3
+
+
+class RoundTimer:
+    """Compares the duration of rounds with the time that is left."""
+
+    def __init__(self, deadline: Deadline | None) -> None:
+        self._deadline = deadline
+        self._left_s = self._time_left_s()
+        self._longest_s = 0.0
+
+    def is_late(self) -> bool:
+        """Decide whether to request the verdict now. Call it before each round, and at no other time."""
+        left_s = self._time_left_s()
+        if math.isfinite(left_s):
+            self._longest_s = max(self._longest_s, self._left_s - left_s)
+        self._left_s = left_s
+        return left_s < _ROUNDS_RESERVED * self._longest_s
+
+    def _time_left_s(self) -> float:
+        return math.inf if self._deadline is None else self._deadline.left_s
+
+
+_ATTEMPTS_FACTOR: Final = 2
+# An endpoint that fails for a moment must not use up the attempts of a judge with few rounds.
+_EXTRA_CALLS: Final = 10
+
+
+class RetryGuard(NamedTuple):
+    """Decides whether a failed exploration may be tried again.
+
+    Attributes:
+        limits: The limits of one attempt.
+        earlier_calls: Requests of earlier attempts.
+        calls: Requests of this attempt.
+        deadline: The deadline of this attempt.
+    """
+
+    limits: Limits
+    earlier_calls: int
+    calls: Iterable[Call]
+    deadline: Deadline | None
+
+    def end(self, end: UnscoredError) -> UnscoredError:
+        """Return the error itself, or ``over_budget`` where a further attempt would cost too much."""
+        statuses = [call.status for call in self.calls]
+        # Attempts in which nothing was answered cost nothing.
+        if end.reason in FINAL_REASONS or "ok" not in statuses:
+            return end
+        if self.deadline is not None and self.deadline.has_passed:
+            note = f"the exploration did not end within {self.deadline.limit_s:g} s"
+        elif self.earlier_calls + len(statuses) >= _ATTEMPTS_FACTOR * self.limits.max_rounds + _EXTRA_CALLS:
+            note = f"all tries together used up the calls that max_rounds allows; the last ended with {end.reason}"
+        else:
+            return end
+        return UnscoredError("over_budget", note)
+
+
+# Reserved for an answer; its length can only be predicted from earlier ones.
+_LEAST_ANSWER_TOKENS: Final = 1_000
+# In listings of a trace, which consist of ids, times and figures.
+_LEAST_BYTES_PER_TOKEN: Final = 2
+_FREE: Final = Price(input=0.0, output=0.0)
+
+
+class Room(NamedTuple):
+    """How many input tokens still fit, and the limit that sets the number."""
+
+    tokens: float
+    limit: End
+
+
+class TokenBudget:
+    """Tokens and USD of one exploration.
+
+    Future tokens are estimated from bytes, at the rate that the endpoint counted for earlier requests, and at least at
+    the rate assumed for any text. Costs of fresh bytes are estimated higher: traces contain many ids and figures, whose
+    tokens are short, and a limit once exceeded stays exceeded.
+    """
+
+    def __init__(self, limits: Limits, price: Price | None) -> None:
+        self._limits = limits
+        self._price = price or _FREE
+        # Without a price only tokens can be limited.
+        self._max_usd = math.inf if limits.max_usd is None or price is None else limits.max_usd
+        self._input_tokens = 0
+        self._output_tokens = 0
+        self._longest_answer = _LEAST_ANSWER_TOKENS
+        self._tokens_per_byte = 1 / BYTES_PER_TOKEN
+
+    def tokens(self, size: Size) -> int:
+        """Estimate the tokens of a request."""
+        return math.ceil(size.total * self._tokens_per_byte)
+
+    def cost_tokens(self, size: Size) -> int:
+        """Estimate the tokens of a request, on the safe side."""
+        per_fresh_byte = max(self._tokens_per_byte, 1 / _LEAST_BYTES_PER_TOKEN)
+        return math.ceil(size.known * self._tokens_per_byte + size.fresh * per_fresh_byte)
+
+    def spend(self, calls: Iterable[Call]) -> None:
+        """Subtract the tokens of requests, failed ones included."""
+        for call in calls:
+            self._input_tokens += call.input_tokens
+            self._output_tokens += call.output_tokens
+
+    def learn(self, size: Size, answer_bytes: int, response: ChatResponse) -> None:
+        """Update the estimates by an answer. Tokens that the endpoint did not count are estimated and subtracted."""
+        measured = response.input_tokens / size.total
+        # No tokenizer makes more tokens than bytes; an endpoint that reports more counted several attempts as one.
+        self._tokens_per_byte = min(1.0, max(1 / BYTES_PER_TOKEN, measured))
+        answer_tokens = response.output_tokens or math.ceil(answer_bytes * self._tokens_per_byte)
+        self._longest_answer = max(self._longest_answer, answer_tokens)
+        if not response.input_tokens:
+            self._input_tokens += self.cost_tokens(size)
+        if not response.output_tokens:
+            self._output_tokens += answer_tokens
+
+    def room(self, answers: int = 1) -> Room:
+        """Return how many input tokens may be sent until so many further answers are in; negative when none."""
+        output_tokens = self._output_tokens + answers * self._longest_answer
+        in_tokens = Room(self._limits.max_tokens - self._input_tokens - output_tokens, "max_tokens")
+        left_usd = self._max_usd - self._price.cost_usd(self._input_tokens, output_tokens)
+        if self._price.input:
+            for_usd = left_usd / self._price.cost_usd(1, 0)
+        else:
+            for_usd = math.inf if left_usd >= 0 else -math.inf
+        return min(in_tokens, Room(for_usd, "max_usd"))
+
+    def room_for_round(self) -> Room:
+        """Return how long a request may be so that the verdict can still be requested after it and its answer."""
+        # The second request contains the first and its answer. Results of tools are not predicted: they are shortened.
+        room = self.room(answers=2)
+        return room._replace(tokens=(room.tokens - self._longest_answer) / 2)
+
+
+class AgentLoop:
+    """One exploration: ``answer`` is called once, then ``repaired`` at most once."""
+
+    def __init__(
+        self, call: JudgeCall, prompt: Prompt, toolbox: Toolbox, exploration: Exploration, stats: ExplorationStats
+    ) -> None:
+        settings, self._limits = call.model.settings, exploration.limits
+        self._call = call
+        self._prompt = prompt
+        self._stats = stats
+        self._tools = ToolUse(toolbox, stats)
+        self._conversation = Conversation(render(prompt), self._tools.tools, stats)
+        self._budget = TokenBudget(self._limits, settings.price)
+        self._timer = RoundTimer(call.deadline)
+        self._max_input_tokens = settings.max_input_tokens
+        self._max_bytes = math.inf
+        self._was_full = False
+        self._was_sent_back = False
+        self._last: ChatResponse | None = None
+        stats.is_unpriced = self._limits.max_usd is not None and settings.price is None
+
+    @classmethod
+    async def open(
+        cls, call: JudgeCall, prompt: Prompt, exploration: Exploration, stats: ExplorationStats
+    ) -> "AgentLoop":
+        """Open the tools over the trace, in a thread, because a large trace takes long."""
+        toolbox = await in_thread(lambda: exploration.open(call.trace))
+        return cls(call, prompt, toolbox, exploration, stats)
+
+    async def answer(self) -> str:
+        """Run rounds until there is a verdict, and return its text, or raise ``UnscoredError``."""
+        while (end := self._reached_limit()) is None:
+            response = await self._ask(may_call=True)
+            if response.tool_calls:
+                self._stats.rounds += 1
+                calls = self._tools.with_unique_ids(response.tool_calls)
+                self._conversation.add(_message(response)._replace(tool_calls=calls), await self._tools.run(calls))
+            elif self._conversation.shows_trace:
+                return self._ended("answer", response)
+            else:
+                self._send_back(response)
+        if not self._conversation.shows_trace:
+            if self._was_full:
+                raise _too_long("nothing that the tools returned fits into the context of the model")
+            raise UnscoredError("over_budget", f"nothing of the trace was read before {end}")
+        self._conversation.demand(LAST)
+        return self._ended(end, await self._ask(may_call=False))
+
+    async def repaired(self, text: str, error: InvalidAnswerError) -> str:
+        """Ask once more, without tools, after an answer that cannot be read, or raise ``UnscoredError``."""
+        calls = self._tools.with_unique_ids(self._last.tool_calls[:MAX_CALLS]) if self._last else ()
+        state = self._last.provider_state if self._last else None
+        if calls and not text.strip():
+            *refusals, last = (result.message for result in self._tools.refuse(calls))
+            last = last._replace(content=f"{last.content}\n\n{LAST}")
+            self._conversation.append(Message("assistant", text, calls, provider_state=state), *refusals, last)
+        else:
+            answer, demand = repair(text, error)
+            self._conversation.append(answer._replace(provider_state=state), demand)
+        return (await self._ask(may_call=False)).text
+
+    async def shows(self, text: str) -> bool:
+        """Check whether a text is in the material that the model saw; in a thread, for it may be megabytes."""
+        opening, results = self._conversation.opening, self._conversation.results
+        return await in_thread(lambda: is_echo(text, (opening, *results, *joined_pages(results))))
+
+    def _reached_limit(self) -> End | None:
+        """Return the limit that forces the verdict now; a round is begun only if the verdict still fits after it."""
+        if self._stats.rounds >= self._limits.max_rounds:
+            return "max_rounds"
+        if self._timer.is_late():
+            return "max_time"
+        self._shorten()
+        room = self._budget.room_for_round()
+        if self._budget.cost_tokens(self._conversation.size) <= room.tokens:
+            return None
+        if not self._stats.rounds:
+            # A verdict on a trace of which nothing was read would be a guess.
+            raise _over_budget(room.limit)
+        return room.limit
+
+    async def _ask(self, *, may_call: bool) -> ChatResponse:
+        """Send what fits; where the endpoint still finds it too long, send less."""
+        calls = self._call.calls
+        while True:
+            self._shorten()
+            if not may_call and not self._conversation.shows_trace:
+                raise _too_long("nothing that the tools returned fits into the last request")
+            size, begun = self._conversation.size, len(calls)
+            try:
+                response = await self._call.ask(
+                    self._prompt, self._conversation.messages, self._tools.tools, may_call=may_call
+                )
+            except UnscoredError as end:
+                if end.reason != "input_too_long":
+                    raise
+                self._max_bytes = size.total - 1
+                continue
+            finally:
+                self._budget.spend(calls[begun:])
+            self._conversation.mark_sent()
+            self._budget.learn(size, size_bytes([_message(response)]), response)
+            return response
+
+    def _send_back(self, response: ChatResponse) -> None:
+        """Ask once to read the trace first: an answer without it is a guess."""
+        if self._was_sent_back:
+            raise UnscoredError("invalid_answer", "the model answers without reading anything of the trace")
+        if not response.text.strip():
+            raise UnscoredError("invalid_answer", "the answer is empty")
+        self._was_sent_back = True
+        self._conversation.add(_message(response), [Result(Message("user", READ_FIRST))])
+
+    def _shorten(self) -> None:
+        """Reduce the conversation to the context, and to what leaves budget for the verdict."""
+        room = self._budget.room()
+        self._was_full = self._was_full or not self._fits_context(self._conversation.size)
+        if not self._conversation.shorten(self._fits_context):
+            raise _too_long("the request is longer than the model takes")
+        if not self._conversation.shorten(lambda size: self._budget.cost_tokens(size) <= room.tokens):
+            raise _over_budget(room.limit)
+
+    def _fits_context(self, size: Size) -> bool:
+        return size.total <= self._max_bytes and self._budget.tokens(size) <= self._max_input_tokens
+
+    def _ended(self, end: End, response: ChatResponse) -> str:
+        self._stats.ended_by, self._last = end, response
+        return response.text
+
+
+def _too_long(note: str) -> UnscoredError:
+    return UnscoredError("input_too_long", note)
+
+
+def _over_budget(limit: End) -> UnscoredError:
+    return UnscoredError("over_budget", f"what is left of {limit} does not hold the next requests")
+
+
+def _message(response: ChatResponse) -> Message:
+    # With the reasoning that the endpoint added: some endpoints require it back.
+    return Message("assistant", response.text, response.tool_calls, provider_state=response.provider_state)

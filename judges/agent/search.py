@@ -1,0 +1,331 @@
+"""Search the steps of a trace by a regular expression, as far as time allows, with a token to continue."""
+
+import re
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
+from typing import Final, NamedTuple
+
+from judges.agent.arguments import Position, ToolError, page_token, search_token
+from judges.agent.patterns import Matching, OutOfTimeError, Pattern, Place, SearchBudget, SlowPatternError
+from judges.agent.spans import Contents, Step, boundary
+from judges.core.prompt import neutralise
+
+_ESCAPE: Final = re.compile(
+    r'\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(["\\/bfnrt]))'
+)
+_MEANT: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_SINGLE: Final = {"\\" + sign: _MEANT.get(sign, sign) for sign in '"/bfnrt'}
+# Replaces an escaped backslash while other escapes are decoded, where the text does not contain it.
+_BACKSLASH: Final = "\0"
+# Results of tools may be JSON in a string of JSON in a string, and no deeper in practice.
+_MAX_WRAPPINGS: Final = 3
+
+
+class View:
+    """A text with its escapes decoded, and the place of each of its characters in the original text."""
+
+    def __init__(self, text: str, escaped: str, outer: "View | None" = None) -> None:
+        self.text = text
+        self._escaped = escaped
+        self._outer = outer
+        self._gains: tuple[list[int], list[int]] | None = None
+
+    def place(self, position: int) -> int:
+        """Return where a character of the view is in the outermost text."""
+        if self._gains is None:
+            # For each escape the place after it in the view, and how many characters longer the text is up to there.
+            escapes = [match.span() for match in _ESCAPE.finditer(self._escaped)]
+            gained = list(accumulate(end - start - 1 for start, end in escapes))
+            self._gains = [end - gain for (_, end), gain in zip(escapes, gained, strict=True)], gained
+        behind, gained = self._gains
+        index = bisect_right(behind, position)
+        place = position + (gained[index - 1] if index else 0)
+        return place if self._outer is None else self._outer.place(place)
+
+    def first_at(self, place: int) -> int:
+        """Return the first character of the view at or after a place of the outermost text."""
+        return bisect_left(range(len(self.text)), place, key=self.place)
+
+
+def views(text: str) -> Iterator[View]:
+    """Yield a text with its escapes decoded, then with those inside of its strings decoded too, and so on."""
+    view = View(_unescaped(text), text)
+    yield view
+    for _ in range(_MAX_WRAPPINGS - 1):
+        if _ESCAPE.search(view.text) is None:
+            return
+        view = View(_unescaped(view.text), view.text, view)
+        yield view
+
+
+def _unescaped(text: str) -> str:
+    if "\\" not in text:
+        return text
+    if _BACKSLASH in text:
+        return _ESCAPE.sub(_meant, text)
+    # A few replacements need a twentieth of the time of a call per escape. Pairs first, then the rest is single.
+    single = text.replace("\\\\", _BACKSLASH)
+    if "\\u" in single:
+        return _ESCAPE.sub(_meant, text)
+    for escape, meant in _SINGLE.items():
+        single = single.replace(escape, meant)
+    return single.replace(_BACKSLASH, "\\")
+
+
+def _meant(escape: re.Match[str]) -> str:
+    high, low, single, sign = escape.groups()
+    if sign is not None:
+        return _MEANT.get(sign, sign)
+    if single is not None:
+        return chr(int(single, 16))
+    return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
+
+
+_PIECE_BYTES: Final = 20_000
+# How far a match may see, and extend, beyond the piece in which it begins.
+_AHEAD_BYTES: Final = 4_000
+# As much text as is shown before a match.
+_BEHIND_BYTES: Final = 1_000
+_CUT_ESCAPE_CHARS: Final = 64
+_MAX_KEPT_BYTES: Final = 8 * 1024 * 1024
+
+
+class Piece(NamedTuple):
+    """A piece of a content with its surroundings. Places count its characters, offsets bytes of the content.
+
+    Attributes:
+        text: The piece, with what a match may see before and after it.
+        first_offset: The offset of the text.
+        begin: Where the first match may begin; the last one begins before ``stop``.
+        views: The text in its decodings.
+        starts: The place of ``begin`` in each view.
+        stop_offset: Where the next piece begins.
+        size: The size of the whole content.
+    """
+
+    text: str
+    first_offset: int
+    begin: int
+    stop: int
+    views: Sequence[View]
+    starts: Sequence[int]
+    stop_offset: int
+    size: int
+
+    def offset(self, place: int) -> int:
+        """Return the offset of a character in the content."""
+        return self.first_offset + len(self.text[:place].encode())
+
+
+class Pieces:
+    """Cuts contents into pieces. Decoded escapes are kept up to 8 MiB, twice the largest trace."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._kept: dict[tuple[str, int], list[str]] = {}
+        self._kept_bytes = 0
+
+    def at(self, step: Step, offset: int) -> Piece:
+        """Return the piece of a step's content from an offset on; its end is the same in every search."""
+        content = self._contents.whole(step)
+        size = len(content)
+        if offset == 0 and size <= _PIECE_BYTES:
+            # The short way, because a trace may have very many short contents.
+            text = content.decode()
+            found = self._views(text, (step.id, 0))
+            return Piece(text, 0, 0, len(text), found, (0,) * len(found), size, size)
+        number = offset // _PIECE_BYTES
+        begin = boundary(content, offset)
+        first = boundary(content, max(0, number * _PIECE_BYTES - _BEHIND_BYTES))
+        stop = boundary(content, min(size, (number + 1) * _PIECE_BYTES))
+        text = content[first : boundary(content, min(size, stop + _AHEAD_BYTES))].decode()
+        before = len(content[first:begin].decode())
+        found = self._views(text, (step.id, number))
+        starts = list(islice(_starts(text, before), len(found)))
+        return Piece(text, first, before, before + len(content[begin:stop].decode()), found, starts, stop, size)
+
+    def _views(self, text: str, key: tuple[str, int]) -> Sequence[View]:
+        if key in self._kept:
+            found: list[View] = []
+            for read in self._kept[key]:
+                outer = found[-1] if found else None
+                found.append(View(read, text if outer is None else outer.text, outer))
+            return found
+        found = list(views(text))
+        if "\\" in text:
+            texts = [view.text for view in found]
+            size = sum(map(sys.getsizeof, (key, key[0], texts, *texts)))
+            if self._kept_bytes + size <= _MAX_KEPT_BYTES:
+                self._kept[key] = texts
+                self._kept_bytes += size
+        return found
+
+
+def _starts(text: str, begin: int) -> Iterator[int]:
+    """Yield the place of ``begin`` in each view; views that differ only after it share the last one."""
+    start = 0
+    for view in views(text[: begin + _CUT_ESCAPE_CHARS]) if begin else ():
+        start = view.first_at(begin)
+        yield start
+    while True:
+        yield start
+
+
+_MAX_MATCH_BYTES: Final = 1000
+
+
+class Hit(NamedTuple):
+    """A match in one view of a piece, and its place in the text of the piece."""
+
+    place: Place
+    view: View
+    in_view: Place
+
+
+def hits(piece: Piece, looking: Matching, most: int) -> Sequence[Hit]:
+    """Find the first matches that begin in a piece, in order, in all its views without overlaps."""
+    found: list[Hit] = []
+    for view, start in zip(piece.views, piece.starts, strict=True):
+        places = looking.places(view.text, start)
+        # With enough matches, only text before the last one matters for further views.
+        stop = piece.stop if len(found) < most else found[-1].place.start
+        new = list(islice(_without_overlaps(_hits_in(view, places, range(piece.begin, stop)), found), most))
+        found = sorted(found + new, key=lambda hit: hit.place)[:most] if new else found
+    return found
+
+
+def shown(step: Step, piece: Piece, hit: Hit, surrounding_bytes: int) -> dict[str, object]:
+    """Describe a match to the model."""
+    start, end = hit.in_view
+    match = neutralise(hit.view.text[start:end])
+    before = neutralise(hit.view.text[max(0, start - surrounding_bytes) : start]).encode()
+    return {
+        "span_id": step.id,
+        "span_name": step.name,
+        "before": before[max(0, len(before) - surrounding_bytes) :].decode(errors="ignore"),
+        "match": _first(match, _MAX_MATCH_BYTES),
+        "match_size_bytes": len(match.encode()),
+        "after": _first(hit.view.text[end : end + surrounding_bytes], surrounding_bytes),
+        "page_token": page_token(piece.offset(hit.place.start), piece.size),
+    }
+
+
+def _hits_in(view: View, places: Sequence[Place], beginning: range) -> Iterator[Hit]:
+    for in_view in places:
+        place = Place(view.place(in_view.start), view.place(in_view.end - 1) + 1)
+        if place.start >= beginning.stop:
+            return
+        if place.start in beginning:
+            yield Hit(place, view, in_view)
+
+
+def _without_overlaps(new: Iterator[Hit], others: Sequence[Hit]) -> Iterator[Hit]:
+    """Yield the hits that overlap none of the others, which are sorted and do not overlap each other."""
+    ends = [other.place.end for other in others]
+    for hit in new:
+        next_one = bisect_right(ends, hit.place.start)
+        if next_one == len(others) or others[next_one].place.start >= hit.place.end:
+            yield hit
+
+
+def _first(text: str, max_bytes: int) -> str:
+    return neutralise(text).encode()[:max_bytes].decode(errors="ignore")
+
+
+_OUT_OF_TIME: Final = (
+    "Time ran out in span `{span_id}`. All before it is searched. To search the rest, call again with the same "
+    "pattern and this page_token."
+)
+_TOO_SLOW: Final = (
+    "The search took too long and was stopped. Send a simpler pattern: plain words, no repeats inside of repeats, "
+    "nothing that matches an empty text."
+)
+# CPU time of this thread for an unfinished piece; plain words need a fiftieth of it.
+_SLOW_PIECE_S: Final = 0.05
+
+
+class Wanted(NamedTuple):
+    """The arguments of a search."""
+
+    pattern: str
+    start: Position
+    max_matches: int
+    surrounding_bytes: int
+
+
+def search(steps: Sequence[Step], pieces: Pieces, wanted: Wanted, budget: SearchBudget) -> dict[str, object]:
+    """Search the steps in their order. A search that is stopped returns the matches before.
+
+    Raises:
+        ToolError: The pattern is invalid or too large, or too slow before anything is found.
+    """
+    running = _Search(steps, pieces, wanted, budget)
+    try:
+        running.run()
+    except SlowPatternError:
+        return running.too_slow()
+    except OutOfTimeError:
+        # Without progress on its first piece the search would be called again and again, and never get further.
+        if running.position == wanted.start and budget.matching.spent_s >= _SLOW_PIECE_S:
+            return running.too_slow()
+        return running.stopped(_OUT_OF_TIME.format(span_id=running.step.id))
+    return running.result() | {"there_are_more": running.there_are_more}
+
+
+class _Search:
+    """One search.
+
+    Attributes:
+        matches: The matches found, as they are shown.
+        there_are_more: Whether more matches are known than were wanted.
+        position: Where to continue; everything before it is searched.
+    """
+
+    def __init__(self, steps: Sequence[Step], pieces: Pieces, wanted: Wanted, budget: SearchBudget) -> None:
+        self._steps = steps
+        self._pieces = pieces
+        self._wanted = wanted
+        self._matching = Matching(Pattern(wanted.pattern), budget)
+        self._budget = budget
+        self.matches: list[dict[str, object]] = []
+        self.there_are_more = False
+        self.position = wanted.start
+
+    @property
+    def is_done(self) -> bool:
+        return self.position.step >= len(self._steps)
+
+    @property
+    def step(self) -> Step:
+        return self._steps[self.position.step]
+
+    def run(self) -> None:
+        """Search piece by piece until the end, or until more matches are known than wanted."""
+        while not (self.is_done or self.there_are_more):
+            self._budget.check()
+            with self._budget.preparing:
+                piece = self._pieces.at(self.step, self.position.offset)
+            wanted = self._wanted.max_matches - len(self.matches)
+            found = hits(piece, self._matching, wanted + 1)
+            self.there_are_more = len(found) > wanted
+            given = found[:wanted]
+            self.matches += [shown(self.step, piece, hit, self._wanted.surrounding_bytes) for hit in given]
+            ends = [piece.offset(given[-1].place.end)] if given else []
+            if not self.there_are_more:
+                ends.append(piece.stop_offset)
+            offset, step = max(ends, default=self.position.offset), self.position.step
+            self.position = Position(step, offset) if offset < piece.size else Position(step + 1, 0)
+
+    def result(self) -> dict[str, object]:
+        token = None if self.is_done else search_token(self.position, len(self._steps))
+        return {"matches": self.matches, "there_are_more": None, "page_token": token}
+
+    def stopped(self, note: str) -> dict[str, object]:
+        return self.result() | {"stopped": True, "note": note}
+
+    def too_slow(self) -> dict[str, object]:
+        if not self.matches:
+            raise ToolError(_TOO_SLOW)
+        return self.stopped(_TOO_SLOW)

@@ -1,0 +1,194 @@
+"""The tools over one trace, called by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from judges.agent import arguments, timing
+from judges.agent import search as searching
+from judges.agent import spans as overview
+from judges.agent.arguments import ToolError
+from judges.agent.patterns import CLOCKS, Clocks, SearchBudget
+from judges.agent.search import Pieces, Wanted
+from judges.agent.spans import Contents, Step, Steps, as_json, page, short
+from judges.core.model import Tool
+from tracejudge import Trace
+
+_AttributesToFetch = Annotated[
+    list[str] | UnsetType,
+    Meta(description="Names of the attributes to show; without it all are shown. Inputs and outputs always are."),
+]
+_MaxContentLength = Annotated[
+    int, Meta(ge=100, le=200_000, description="How many bytes of the content to give at most; the rest by page_token.")
+]
+_PageToken = Annotated[
+    str | UnsetType,
+    Meta(description="Where to go on: the page_token of an earlier result, unchanged. Leave it out to begin."),
+]
+
+
+class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of a tool without any."""
+
+
+class ReadRootSpan(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of ``get_root_span``."""
+
+    attributes_to_fetch: _AttributesToFetch = UNSET
+    max_content_length: _MaxContentLength = 100_000
+    page_token: _PageToken = UNSET
+
+
+class ReadSpan(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of ``get_span``."""
+
+    span_id: Annotated[str, Meta(description="The id of the span, as list_spans gives it.")]
+    attributes_to_fetch: _AttributesToFetch = UNSET
+    max_content_length: _MaxContentLength = 100_000
+    page_token: _PageToken = UNSET
+
+
+class ListSpans(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of ``list_spans``."""
+
+    max_results: Annotated[int, Meta(ge=1, le=500, description="How many spans to list at most.")] = 100
+    page_token: _PageToken = UNSET
+
+
+class SearchTrace(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of ``search_trace_regex``."""
+
+    pattern: Annotated[
+        str, Meta(description="A regular expression as in Python; upper and lower case are alike. Keep it simple.")
+    ]
+    max_matches: Annotated[int, Meta(ge=1, le=200, description="How many matches to give at most.")] = 50
+    surrounding_content_length: Annotated[
+        int, Meta(ge=0, le=1000, description="How many bytes of text to give before and behind each match.")
+    ] = 100
+    page_token: _PageToken = UNSET
+
+
+ARGUMENTS: Final[Mapping[str, type[Struct]]] = {
+    "get_trace_info": NoArguments,
+    "get_root_span": ReadRootSpan,
+    "get_span": ReadSpan,
+    "list_spans": ListSpans,
+    "search_trace_regex": SearchTrace,
+    "get_span_performance_and_timing_report": NoArguments,
+}
+"""The type of each tool's arguments."""
+_DESCRIPTIONS: Final[Mapping[str, str]] = {
+    "get_trace_info": (
+        "Gives an overview of the trace: its ids, service, start and end, status, model, tokens used, and the number "
+        "of its spans. A good first call."
+    ),
+    "get_root_span": (
+        "Gives the content of the root span, the step that stands for the whole query, with its inputs, outputs and "
+        "attributes. `content` is JSON as text. Where it is longer than max_content_length, page_token is given: call "
+        "again with it until it is null, and put the pieces together. content_size_bytes is the size of all of it."
+    ),
+    "get_span": (
+        "Gives the content of one span, with its inputs, outputs and attributes, in the same form as get_root_span. "
+        'The id "trace" gives what the trace holds outside of its spans: the query, the conversation before it, '
+        "retrieved documents, the answer, tool calls, an error."
+    ),
+    "list_spans": (
+        "Lists the spans without their content, in the order in which they began: id, name, kind, start_s and end_s "
+        "in seconds since the trace began, duration_s, parent_id, status, is_root, and the names of their attributes. "
+        "Where there are more, page_token is given: call again with it."
+    ),
+    "search_trace_regex": (
+        "Finds text anywhere in the trace by a regular expression. Each match comes with the text around it, the id of "
+        "its span, and a page_token by which get_span goes on reading at the match. The span is written as JSON with "
+        "line breaks and quotation marks as they are; a match longer than 4000 bytes may be missed. Words such as "
+        "error|exception|timeout|failed find what went wrong. Where more is to be searched, as there are more matches "
+        "or time ran out (`stopped`), a page_token stands beside `matches`: call again with the same pattern and it."
+    ),
+    "get_span_performance_and_timing_report": (
+        "Tells where the time went, in seconds: the slowest spans, those that took longest by themselves (self_s is "
+        "the time of a span without that of the spans below it), time by kind of span, and spans that ran at the same "
+        "time."
+    ),
+}
+
+
+def _schema(arguments: type[Struct]) -> dict[str, object]:
+    _, components = msgspec.json.schema_components([arguments])
+    # Without the docstring: what a model reads belongs to the judge's version.
+    schema = components[arguments.__name__]
+    return {key: schema[key] for key in ("type", "properties", "required", "additionalProperties")}
+
+
+TOOLS: Final = tuple(Tool(name, _DESCRIPTIONS[name], _schema(form)) for name, form in ARGUMENTS.items())
+"""The tools as they are described to a model."""
+_FAILED: Final = "This tool cannot read this trace. Use another one, or answer with what you know."
+
+
+class TraceToolbox:
+    """The six tools over one trace. Use it from one thread at a time.
+
+    Encoded spans and their decoded escapes are kept, which takes about twice the size of the trace (see ``Pieces``).
+    """
+
+    def __init__(self, trace: Trace, clocks: Clocks = CLOCKS) -> None:
+        self._trace = trace
+        self._steps = Steps(trace)
+        self._contents = Contents()
+        self._pieces = Pieces(self._contents)
+        self._clocks = clocks
+        self._calls: Mapping[str, Callable[[str], dict[str, object]]] = {
+            "get_trace_info": _typed(NoArguments, lambda _: overview.info(trace, self._steps)),
+            "get_root_span": _typed(ReadRootSpan, self._read_root),
+            "get_span": _typed(ReadSpan, lambda given: self._read(self._steps.find(given.span_id), given)),
+            "list_spans": _typed(ListSpans, self._list),
+            "search_trace_regex": _typed(SearchTrace, self._search),
+            "get_span_performance_and_timing_report": _typed(NoArguments, lambda _: timing.report(self._steps)),
+        }
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The tools as they are described to a model."""
+        return TOOLS
+
+    def call(self, name: str, arguments: str) -> str:
+        """Call a tool, within about a second.
+
+        Returns:
+            A JSON object: the result, or under ``error`` what is wrong and what to send instead. Nothing is raised.
+        """
+        if name not in self._calls:
+            return as_json({"error": f"There is no tool `{short(name, 80)}`. Tools are: {', '.join(self._calls)}."})
+        try:
+            return as_json(self._calls[name](arguments))
+        except ToolError as error:
+            return as_json({"error": str(error)})
+        except Exception:  # noqa: BLE001 - a trace may contain anything; the model can use the other tools
+            return as_json({"error": _FAILED})
+
+    def _read_root(self, given: ReadRootSpan) -> dict[str, object]:
+        roots = self._steps.roots
+        read = self._read(roots[0], given)
+        others = [step.id for step in roots[1 : 1 + overview.MAX_NAMES]]
+        return read | {"other_roots": others} if others else read
+
+    def _read(self, step: Step, given: ReadRootSpan | ReadSpan) -> dict[str, object]:
+        names = given.attributes_to_fetch
+        content = self._contents.whole(step) if names is UNSET else self._contents.with_attributes(step, names)
+        offset = arguments.offset_of(given.page_token, len(content))
+        return {"span_id": step.id, **page(content, offset, given.max_content_length)}
+
+    def _list(self, given: ListSpans) -> dict[str, object]:
+        offset = arguments.offset_of(given.page_token, len(self._steps))
+        return overview.listed(self._steps, offset, given.max_results)
+
+    def _search(self, given: SearchTrace) -> dict[str, object]:
+        steps = (*self._steps, *((self._steps.record,) if self._steps.are_recorded else ()))
+        start = arguments.position_of(given.page_token, len(steps))
+        wanted = Wanted(given.pattern, start, given.max_matches, given.surrounding_content_length)
+        return searching.search(steps, self._pieces, wanted, SearchBudget(self._clocks))
+
+
+def _typed(form: type[Struct], tool: Callable[..., dict[str, object]]) -> Callable[[str], dict[str, object]]:
+    return lambda given: tool(arguments.read(given, form))

@@ -1,0 +1,124 @@
+"""Combine the assessments of several judge models into one, and measure their disagreement.
+
+The disagreement about a metric is the mean absolute difference of its values over all pairs of models: Gini's mean
+difference (C. Gini, Variabilità e mutabilità, 1912). It is 0 if all agree; for yes and no it is the share of pairs
+that differ.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Final, Literal
+
+from judges.core.judge import Metric
+from judges.core.verdict import Assessment, Score
+
+Combine = Literal["majority", "mean", "min", "max", "all"]
+DISAGREEMENT: Final = "disagreement"
+_NEEDS_ALL: Final = frozenset({"all", "min"})
+_ROUNDING: Final = 1e-9  # A mean of equal values may be slightly below them.
+_MIN_SCORED: Final = 2
+Ratings = Mapping[str, Score]  # The score of one metric by judge model, in the order of their names.
+
+
+def metrics_of(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
+    """Return the metrics of a combined verdict: the judge's own, then the disagreement about each."""
+    names = (DISAGREEMENT if len(metrics) == 1 else f"{metric.name}_{DISAGREEMENT}" for metric in metrics)
+    return (*metrics, *(Metric(name, "0..1", None, descriptive=True) for name in names))
+
+
+def is_disagreement(metric: str) -> bool:
+    """Return whether a metric has the name of a disagreement, which no metric of a combined judge may have."""
+    return metric == DISAGREEMENT or metric.endswith(f"_{DISAGREEMENT}")
+
+
+def combine(mode: Combine, found: Mapping[str, Assessment], metrics: Sequence[Metric]) -> Assessment:
+    """Combine the assessments of several models, by judge model; their order does not matter.
+
+    ``majority`` passes if more than half of the ratings pass; without a pass rule it is their mean. ``mean`` passes if
+    the mean reaches the pass mark, or without a mark as ``majority`` does. ``min`` and ``max`` are the lowest and the
+    highest score unchanged. ``all`` passes if every model's rating passes.
+
+    More than half of the models, and at least two, must have scored a metric; for ``all`` and ``min`` every model,
+    although one failing rating is enough for ``all`` to fail.
+
+    If no metric can be combined, the result is abstained if at least as many models abstained as are unscored, and
+    otherwise unscored for their most frequent reason.
+    """
+    by_model = {model: found[model] for model in sorted(found)}
+    scored = [(model, score) for model, one in by_model.items() if one.outcome == "scored" for score in one.scores]
+    scores: list[Score] = []
+    disagreements: list[Score] = []
+    rationale: list[str] = []
+    for metric, disagreement in zip(metrics, metrics_of(metrics)[len(metrics) :], strict=True):
+        # The last of several scores of a metric counts.
+        ratings = {model: score for model, score in scored if score.metric == metric.name}
+        score = _score(mode, metric, ratings, len(found))
+        if score is None:
+            continue
+        scores.append(score)
+        if len(ratings) >= _MIN_SCORED:
+            pairs = list(combinations(sorted(each.value for each in ratings.values()), 2))
+            value = math.fsum(high - low for low, high in pairs) / len(pairs)
+            disagreements.append(Score(disagreement.name, value, value))
+        passing = sum(each.passed is True for each in ratings.values())
+        said = f"{passing} of {len(ratings)} models pass" if score.passed is not None else f"{len(ratings)} models rate"
+        rationale.append(said if len(metrics) == 1 else f"{metric.name}: {said}")
+    details = {"models": {model: _summary(one) for model, one in by_model.items()}}
+    if not scores:
+        return _without_score(by_model, details)
+    return Assessment("scored", scores=(*scores, *disagreements), rationale="\n".join(rationale), details=details)
+
+
+def _score(mode: Combine, metric: Metric, ratings: Ratings, models: int) -> Score | None:
+    """Combine the ratings of one metric; None if too few models have rated it."""
+    rated = [score.passed for score in ratings.values() if score.passed is not None]
+    if mode == "all" and not all(rated):
+        return _verdict(metric, passed=False)
+    needed = models if mode in _NEEDS_ALL else models // 2 + 1
+    if len(ratings) < max(_MIN_SCORED, needed):
+        return None
+    if mode == "all" and rated:
+        return _verdict(metric, passed=True)
+    values = [score.value for score in ratings.values()]
+    if mode in {"min", "max", "all"}:
+        wanted = max(values) if mode == "max" else min(values)
+        return _first(score for score in ratings.values() if score.value == wanted)
+    mean = math.fsum(values) / len(values)
+    most_pass = sum(rated) * 2 > len(rated) if rated else None
+    if mode == "majority" and most_pass is not None:
+        return _verdict(metric, passed=most_pass)
+    if mode == "mean" and rated and metric.pass_at is not None:
+        most_pass = mean >= metric.pass_at - _ROUNDING
+    return Score(metric.name, mean, passed=most_pass)
+
+
+def _verdict(metric: Metric, *, passed: bool) -> Score:
+    return Score(metric.name, float(passed), label="pass" if passed else "fail", passed=passed)
+
+
+def _first(scores: Iterable[Score]) -> Score:
+    """Return one of several scores with the same value, a failing one first, whatever their order."""
+    score = min(scores, key=lambda score: (score.passed is True, f"{score.label} {score.raw}"))
+    # The rationale stays in the verdict of its model.
+    return Score(score.metric, score.value, score.raw, score.label, score.passed)
+
+
+def _summary(one: Assessment) -> Mapping[str, object]:
+    summary: dict[str, object] = {"outcome": one.outcome}
+    if one.reason is not None:
+        summary["reason"] = one.reason
+    if one.scores:
+        summary["scores"] = {score.metric: {"value": score.value, "passed": score.passed} for score in one.scores}
+    return summary
+
+
+def _without_score(by_model: Mapping[str, Assessment], details: Mapping[str, object]) -> Assessment:
+    outcomes = Counter(one.outcome for one in by_model.values())
+    note = f"{outcomes['scored']} of {len(by_model)} models gave a score, which are too few to combine"
+    if outcomes["abstained"] >= outcomes["unscored"]:
+        return Assessment("abstained", details=details, note=note)
+    reasons = Counter(one.reason for one in by_model.values() if one.reason is not None)
+    most = min(reasons, key=lambda reason: (-reasons[reason], reason))
+    return Assessment("unscored", most, details=details, note=note)

@@ -1,0 +1,166 @@
+"""The definition of a judge: what it needs from a trace, what it asks, and how it reads and scores the answers.
+
+Each module of ``judges.catalog`` defines one ``Judge`` named ``JUDGE``.
+"""
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from judges.core.exploration import TEXTS, Exploration
+from judges.core.prompt import LAYOUT, VISIBLE, Prompt
+from judges.core.verdict import Score
+from tracejudge import Document, Trace
+
+Answer = Any  # One answer of the judge model, as returned by the judge's ``read``; only its ``score`` knows the type.
+# Names of trace fields. Of a tuple exactly one is needed; of an ``AnyOf`` at least one.
+Needs = Sequence[str | tuple[str, ...]]
+
+
+class AnyOf(tuple[str, ...]):
+    """Names of trace fields of which at least one is needed."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of a judge."""
+
+    name: str
+    scale: str  # Range of the raw rating, as ``0 or 1`` or ``1..5``.
+    pass_rule: str | None  # When a score passes, in words; None for a metric without a pass rule.
+    descriptive: bool = False  # Neither high nor low values are good, so the metric raises no alert.
+    pass_at: float | None = None  # Lowest value, 0..1, that passes; None where the pass rule is not a threshold.
+
+    @property
+    def passes(self) -> str:
+        """The pass rule, for display."""
+        return self.pass_rule or ("descriptive" if self.descriptive else "no pass rule")
+
+
+class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of a judge without any."""
+
+
+_NO_SETTINGS: Final = NoSettings()
+
+
+class Answered(NamedTuple):
+    """One request of a judge with the parsed answer."""
+
+    prompt: Prompt
+    answer: Answer
+
+
+class Reading(NamedTuple):
+    """Scores computed from the answers; empty scores mean that the judge abstained."""
+
+    scores: tuple[Score, ...]
+    rationale: str | None = None
+    details: Mapping[str, object] = {}
+
+
+class JudgeFailedError(Exception):
+    """A judge in Python has no verdict. The message contains no text of the trace."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The definition of one judge."""
+
+    name: str  # Name in rules, metrics and spans.
+    asks: str  # One sentence for the catalogue.
+    metrics: tuple[Metric, ...]  # In the order of the scores.
+    needs: Needs  # Inputs without which no model is asked.
+    fixed_parts: tuple[str, ...]  # Every fixed part that it may send; part of the version.
+    schema: Mapping[str, object]  # JSON schema of one answer.
+    prompts: Callable[[Trace], tuple[Prompt, ...]]  # Requests for a trace, usually one; several are sent concurrently.
+    read: Callable[[str], Answer]  # Parses one answer; raises only ``AnswerError``
+    # Computes scores from the answers to all requests, in their order; never raises.
+    score: Callable[[Trace, Sequence[Answered]], Reading]
+    # Answer of the built-in lexical model to one request: an object for JSON, or a text.
+    heuristic: Callable[[Trace, Prompt], object]
+    scoring: str  # Revision of ``read`` and ``score``. Raise it whenever either may judge differently.
+    settings: Struct = _NO_SETTINGS  # Values of `[judges.NAME]`; part of the version.
+    # Builds the same judge with other settings, of the type of ``settings``.
+    make: "Callable[[Any], Judge] | None" = None
+    # Completes a trace before its inputs are checked, for example with configured rules.
+    prepare: Callable[[Trace], Trace] = lambda trace: trace
+    # Trace fields that may be truncated when a trace exceeds the model's context, in this order.
+    cuts: tuple[str, ...] = ()
+    # Tools by which the model reads the trace; None where the request shows everything. A judge with an exploration
+    # makes one request.
+    exploration: Exploration | None = None
+    # Scores a trace in Python without a judge model; raises ``JudgeFailedError``.
+    run: Callable[[Trace], Awaitable[Reading]] | None = None
+    # Releases what ``run`` holds; called in the same event loop after the last trace.
+    close: Callable[[], Awaitable[None]] | None = None
+
+    @cached_property
+    def version(self) -> str:
+        """32 hex digits: hash of everything that may change a score."""
+        identity: dict[str, object] = {
+            "name": self.name,
+            "fixed": self.fixed_parts,
+            "layout": LAYOUT,
+            "schema": self.schema,
+            "scoring": self.scoring,
+            "settings": self.settings,
+        }
+        if self.exploration is not None:
+            identity["exploration"] = {"tools": self.exploration.tools, "texts": TEXTS}
+        encoded = msgspec.json.encode(identity, order="deterministic")
+        return hashlib.blake2b(encoded, digest_size=16).hexdigest()
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the metrics, in order."""
+        return tuple(metric.name for metric in self.metrics)
+
+    @property
+    def needs_in_words(self) -> tuple[str, ...]:
+        """The needed inputs for display, alternatives joined by `or`."""
+        return tuple(need if isinstance(need, str) else " or ".join(need) for need in self.needs)
+
+    def configured(self, values: Mapping[str, object]) -> "Judge":
+        """Build the same judge with the settings of a `[judges.NAME]`; raises ``msgspec.ValidationError``."""
+        settings = msgspec.convert(values, type(self.settings), strict=False)
+        return self.make(settings) if self.make is not None else self
+
+    def missing(self, trace: Trace) -> str | None:
+        """Return one sentence on the needed input that the trace lacks, or None."""
+        for need in self.needs:
+            names = (need,) if isinstance(need, str) else need
+            present = [name for name in names if has_text(getattr(trace, name))]
+            if not present:
+                return f"the trace has no {' or '.join(names)}"
+            if len(present) > 1 and not isinstance(need, AnyOf):
+                return f"{' and '.join(present)} exclude each other: give one"
+        return None
+
+
+def has_text(value: object) -> bool:
+    """Return whether a trace field contains a visible character, at any depth."""
+    if isinstance(value, str):
+        return VISIBLE.search(value) is not None
+    if isinstance(value, Document):
+        return has_text(value.text)
+    if isinstance(value, list):
+        return any(has_text(item) for item in value)
+    return value is not None
+
+
+RULE: Final = "at most 64 small letters, digits and '_', a letter first"  # The rule of ``is_name``, for error texts.
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is a valid name of a judge or metric."""
+    return _NAME.fullmatch(text) is not None

@@ -1,0 +1,233 @@
+"""Judge models: the protocol of a chat model, its requests and responses, and the errors it raises.
+
+ModelError                       root; ``reason`` is the verdict's reason
+├── RateLimitedError             429
+├── ModelTimeoutError            no answer in time
+├── ModelUnavailableError        no connection, 408, 5xx, an invalid reply
+├── ModelRejectedError           401, 402, 403, 404, quota or credit exhausted: the operator must act
+├── BadModelRequestError         another 4xx: this request will never be accepted
+│   └── ToolsRefusedError        the endpoint does not support tools
+├── InputTooLongError            the endpoint says that the context is full
+└── ContentFilteredError         the endpoint's filter refuses the request
+"""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
+
+from msgspec import Raw, Struct
+
+from judges.core.prompt import Message, ToolCall
+from judges.core.verdict import Call, Reason, Refusals
+
+
+class Window(NamedTuple):
+    """What is left until ``reset_s`` seconds from now, or until ``reset_at``, a Unix time."""
+
+    left: float
+    reset_s: float | None
+    reset_at: float | None = None
+
+
+class Quota(NamedTuple):
+    """Remaining requests, and remaining tokens of the scarcest kind."""
+
+    requests: Window | None
+    tokens: Window | None
+
+
+# Fields of a reply that are dropped, and counted, when their values are out of bounds.
+REPLY_FIELDS: Final = ("id", "model", "usage")
+FinishReason = Literal["stop", "length", "content_filter", "other"]
+DEFAULT_TIMEOUT_S: Final = 60.0
+_MILLION: Final = 1_000_000
+
+
+class Price(Struct, frozen=True, forbid_unknown_fields=True):
+    """Price of a model in USD per million tokens."""
+
+    input: float
+    output: float
+
+    def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
+        """Return the cost of these tokens."""
+        return (input_tokens * self.input + output_tokens * self.output) / _MILLION
+
+
+class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[models.NAME]` of the configuration.
+
+    Attributes:
+        provider: Kind of endpoint.
+        base_url: URL to which `/chat/completions` is appended, with the version path; http or https. `anthropic`
+            appends `/v1/messages`; its default is the public API.
+        model: Name of the model at the endpoint, and the judge model in verdicts and metrics.
+        api_key_env: Name of the variable that holds the key; the key itself is refused here.
+        api_key_file: File that holds only the key, such as a mounted secret, read at start; instead of `api_key_env`.
+        allow_link_local: Allow a link-local, metadata or unspecified address, which is otherwise refused.
+        max_in_flight: Maximum number of concurrent calls.
+        max_input_tokens: Maximum size of a request; longer traces are truncated.
+        price: Price per million tokens; without it verdicts carry no cost.
+        label: Name of the judge model where two endpoints serve the same `model`.
+        timeout_s: Time limit of one call.
+        script: File with the steps of a `scripted` model, one JSON object per line.
+        max_output_tokens: Maximum length of an answer of an `anthropic` model, its thinking included; an answer that
+            reaches it is requested once more with twice as many. Default 8192; other providers ignore it.
+    """
+
+    provider: str = "openai"
+    base_url: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+    max_in_flight: int = 256
+    max_input_tokens: int = 120_000
+    price: Price | None = None
+    label: str | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    script: str | None = None
+    max_output_tokens: int | None = None
+    api_key_file: str | None = None
+    allow_link_local: bool = False
+
+    def __repr__(self) -> str:
+        # The base URL may hold a password.
+        return f"ModelSettings(provider={self.provider!r}, judge_model={self.judge_model!r})"
+
+    @property
+    def judge_model(self) -> str:
+        """Name of this model in verdicts and metrics."""
+        return self.label or self.model or self.provider
+
+
+class Tool(Struct, frozen=True):
+    """A function that a model may call; ``parameters`` is the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, object]
+
+
+class ChatRequest(Struct, frozen=True):
+    """One request to a judge model."""
+
+    messages: tuple[Message, ...]
+    schema_name: str
+    schema: Mapping[str, object]
+    # Returns the answer of the built-in lexical model, JSON or a text; endpoints never see it.
+    heuristic: Callable[[], object]
+    # Called by a model that queues requests each time it sends one, with the failed calls before it.
+    begins: Callable[[tuple[Call, ...]], object] | None = None
+    tools: tuple[Tool, ...] = ()  # Tools that the messages refer to.
+    may_call: bool = True  # Whether the model may call tools; otherwise it must answer, with structured output
+    # Id of the evaluation, the same in all its rounds: an endpoint that refuses one evaluation again and again is not
+    # down. Without it each request counts separately.
+    evaluation: str = ""
+    refusals: Refusals = Refusals()  # Refusals in earlier rounds.
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the model may call tools before it answers."""
+        return self.may_call and bool(self.tools)
+
+
+class ChatResponse(Struct, frozen=True):
+    """One answer of a judge model."""
+
+    text: str
+    finish_reason: FinishReason = "stop"
+    refusal: bool = False
+    input_tokens: int = 0
+    output_tokens: int = 0
+    response_id: str | None = None
+    model: str | None = None
+    quota: Quota | None = None  # Remaining quota as reported by the endpoint
+    # Duration of the answered request without its time in a queue; set by models that queue requests.
+    took_s: float | None = None
+    failed: tuple[Call, ...] = ()  # Failed requests for the same answer.
+    tool_calls: tuple[ToolCall, ...] = ()  # Calls that the model requests before it answers
+    # JSON that the endpoint expects back with this answer (``Message.provider_state``).
+    provider_state: Raw | None = None
+    # Names from ``REPLY_FIELDS`` that were dropped because their values were out of bounds.
+    invalid: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class ChatModel(Protocol):
+    """A judge model, used by one event loop and by many coroutines concurrently."""
+
+    settings: ModelSettings
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        """Answer one request; raises ``ModelError``."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        ...
+
+
+class ModelError(Exception):
+    """There is no answer. The message contains no text of request, answer or key.
+
+    ``retry_after_s`` is the delay requested by the endpoint, or the time until its circuit closes.
+    """
+
+    reason: ClassVar[Reason] = "judge_unavailable"
+    input_tokens: int = 0  # Tokens spent all the same, for example on a truncated answer.
+    output_tokens: int = 0
+    quota: Quota | None = None  # Remaining quota as reported by the endpoint.
+    took_s: float | None = None  # As in ``ChatResponse``.
+    failed: tuple[Call, ...] = ()  # As in ``ChatResponse``.
+    was_asked: bool = True  # False if no request was sent because the circuit is open.
+    status: int | None = None  # The HTTP status, if there was a reply.
+    said: str = ""  # Start of the endpoint's own message, without secrets and text of the request.
+    refusals: Refusals = Refusals()  # Refusals of the evaluation, including this one if it counts.
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RateLimitedError(ModelError):
+    """The endpoint limits requests."""
+
+    reason = "rate_limited"
+
+
+class ModelTimeoutError(ModelError):
+    """The endpoint did not answer in time."""
+
+    reason = "timeout"
+
+
+class ModelUnavailableError(ModelError):
+    """The endpoint cannot be reached or failed."""
+
+    reason = "judge_unavailable"
+
+
+class ModelRejectedError(ModelError):
+    """The endpoint denies access: key, payment, permission, model name or exhausted quota."""
+
+    reason = "judge_rejected"
+
+
+class BadModelRequestError(ModelError):
+    """The endpoint accepts requests, but not this one."""
+
+    reason = "bad_request"
+
+
+class ToolsRefusedError(BadModelRequestError):
+    """The endpoint does not support tools, or rejects these tools."""
+
+
+class InputTooLongError(ModelError):
+    """The request exceeds the model's context."""
+
+    reason = "input_too_long"
+
+
+class ContentFilteredError(ModelError):
+    """The endpoint's content filter refuses the request."""
+
+    reason = "content_filter"

@@ -1,0 +1,191 @@
+"""The result of one evaluation: scored, abstained, or unscored with a reason; never a zero for missing data.
+
+``Assessment`` is the judge's result for a trace. ``Verdict`` adds trace, judge and sampling; it is the entry of the
+outbox and the line that ``tracejudge evaluate`` prints.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, get_args
+
+from msgspec import Struct, field
+
+from tracejudge import Trace
+
+FinalReason = Literal[
+    "missing_input",
+    "input_too_long",
+    "content_filter",
+    "refusal",
+    "truncated",
+    "invalid_answer",
+    "out_of_range",
+    "over_budget",
+    "bad_request",
+    "judge_failed",
+]
+PassingReason = Literal[
+    "timeout", "rate_limited", "judge_unavailable", "judge_rejected", "unknown_judge_version", "internal_error"
+]
+Reason = FinalReason | PassingReason
+Outcome = Literal["scored", "abstained", "unscored"]
+Origin = Literal["live", "late_feedback", "replay"]
+# A retry would not help: the verdict is recorded in the ledger.
+FINAL_REASONS: Final[frozenset[str]] = frozenset(get_args(FinalReason))
+# The cause may pass: the evaluation is parked and retried, and finally becomes a dead letter.
+PASSING_REASONS: Final[frozenset[str]] = frozenset(get_args(PassingReason))
+MEANINGS: Final[Mapping[Reason, str]] = {
+    "missing_input": "The trace lacks an input of the judge, or has two references that exclude each other.",
+    "input_too_long": "The trace exceeds the model's context, and no allowed truncation makes it fit.",
+    "content_filter": "The endpoint's content filter withheld the answer or refused the request.",
+    "refusal": "The model declined to answer.",
+    "truncated": "The answer was cut off at the token limit.",
+    "invalid_answer": "The answer cannot be parsed, even after one repair request.",
+    "out_of_range": "The answer can be parsed, but its value is not one of those offered.",
+    "over_budget": "The budget for judge calls is exhausted.",
+    "bad_request": "The endpoint rejects this request: another 4xx, or refused 3 times while others are answered.",
+    "judge_failed": "A judge in Python raised an error or timed out, or a panel found verdicts without stored scores.",
+    "timeout": "No complete answer within the time limit.",
+    "rate_limited": "The endpoint limits requests (429).",
+    "judge_unavailable": "No connection, or the endpoint failed (408, 5xx).",
+    "judge_rejected": "The endpoint denies access (401, 402, 403, 404, quota): the operator must act.",
+    "unknown_judge_version": "No worker has this version of the judge, for example during an upgrade.",
+    "internal_error": "An internal error of TraceJudge.",
+}
+REASONS: Final[tuple[Reason, ...]] = (*get_args(FinalReason), *get_args(PassingReason))
+
+
+class Score(Struct, frozen=True, omit_defaults=True):
+    """One metric of one verdict."""
+
+    metric: str  # Name of the metric within its judge.
+    value: float  # 0..1, where 1 is good; descriptive metrics have no good direction.
+    raw: float | str | None = None  # The rating on the judge's own scale.
+    label: str | None = None
+    passed: bool | None = None  # Absent where the metric has no pass rule.
+    rationale: str | None = None
+
+
+class Call(Struct, frozen=True, omit_defaults=True):
+    """One request to the judge model. ``status`` is ``ok`` or the reason of the failure."""
+
+    started_at: float
+    duration_s: float
+    status: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    response_id: str | None = None
+    response_model: str | None = None
+    finish_reason: str | None = None
+
+
+class Refusals(NamedTuple):
+    """How often an endpoint refused one evaluation (401, 402, 403, 404) while it answered others, over all retries.
+
+    ``last_at`` is the Unix time of the last refusal. The next one counts only if another request was answered since.
+    """
+
+    times: int = 0
+    last_at: float = 0.0
+
+
+class Assessment(Struct, frozen=True, omit_defaults=True):
+    """The result of one judge for one trace."""
+
+    outcome: Outcome
+    reason: Reason | None = None
+    scores: tuple[Score, ...] = ()
+    rationale: str | None = None
+    details: Mapping[str, object] = field(default_factory=dict)
+    calls: tuple[Call, ...] = ()
+    note: str | None = None  # Why there is no score, in one sentence without text of the trace.
+    retry_after_s: float | None = None  # Delay requested by the endpoint; only with a passing reason.
+    said: str = ""  # The endpoint's own message without secrets and text of the trace; appended to the verdict's note.
+    refusals: Refusals = Refusals()  # Refusals over all retries, this one included; only with a passing reason.
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the result is recorded, or the evaluation is retried."""
+        return self.outcome != "unscored" or self.reason in FINAL_REASONS
+
+
+class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """An assessment with trace, judge and sampling; version 1 of the outbox entry.
+
+    Attributes:
+        evaluation_id: Derived from trace, judge, judge version and judge model.
+        origin: `live`, `late_feedback` or `replay`; only `live` feeds metrics and alerts.
+        outcome: `scored`, `abstained` or `unscored`.
+        reason: Why there is no score; only where unscored.
+        note: The reason in one sentence, without text of the trace.
+        scores: One per metric; `value` is 0..1, `raw` the rating on the judge's own scale.
+        metrics: The metrics of the judge, also where there is no score.
+        rationale: The judge's reasons.
+        details: Further findings of the judge: sentences, keys, excerpts, counts.
+        trace_id: The judged trace.
+        span_id: The judged span.
+        response_id: The provider's id of the judged response.
+        session_id: The conversation.
+        user_id: Keyed hash of the end user's id, never the id itself.
+        service: The publishing service.
+        environment: Its deployment.
+        release: Its version.
+        name: Its operation.
+        model: The model that answered.
+        judge: Name of the judge.
+        judge_version: Hash of prompt, answer form, scoring and settings.
+        judge_model: The model that judged.
+        probability: Sampling probability of this evaluation.
+        weight: 1 / probability for live traffic, 0 for late feedback.
+        input_tokens: Sum over all calls.
+        output_tokens: Sum over all calls.
+        cost_usd: Absent where no price is configured, or an endpoint does not report its tokens: unknown is not free.
+        attempts: Requests sent to the judge model, including failed ones.
+        calls: These requests with status, times and tokens.
+        trace_ended_at: End of the judged call; seconds since the epoch.
+        started_at: Start of this evaluation; seconds since the epoch.
+        duration_s: Duration of this evaluation.
+    """
+
+    evaluation_id: str
+    origin: Origin = "live"
+    outcome: Outcome
+    reason: Reason | None = None
+    note: str | None = None
+    scores: tuple[Score, ...] = ()
+    metrics: tuple[str, ...]
+    rationale: str | None = None
+    details: Mapping[str, object] = field(default_factory=dict)
+    trace_id: str
+    span_id: str | None = None
+    response_id: str | None = None
+    session_id: str | None = None
+    user_id: str | None = None
+    service: str
+    environment: str | None = None
+    release: str | None = None
+    name: str | None = None
+    model: str | None = None
+    judge: str
+    judge_version: str
+    judge_model: str
+    probability: float = 1.0
+    weight: float = 1.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    attempts: int = 0
+    calls: tuple[Call, ...] = ()
+    trace_ended_at: float | None = None
+    started_at: float
+    duration_s: float
+
+
+def evaluation_id(
+    trace: Trace, publication_id: str, *, judge: str, version: str, judge_model: str, repeat: int = 0
+) -> str:
+    """Derive the id of an evaluation, 32 hex digits, from trace, judge, version and model."""
+    parts = (trace.trace_id, trace.span_id or "", publication_id, judge, version, judge_model, str(repeat))
+    # The length of each part makes the encoding unambiguous: no choice of texts gives two evaluations one id.
+    payload = "".join(f"{len(part)}:{part};" for part in parts)
+    return hashlib.blake2b(payload.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,267 @@
+"""The table that defines a judge: its kind, the check of its name, and errors for its keys."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct, inspect
+
+from judges.core.judge import RULE, has_text, is_name
+from judges.core.prompt import INVISIBLE, neutralise
+
+_MAX_NAME_CHARS: Final = 40
+_MAX_LISTED: Final = 12
+
+
+class DefinitionError(ValueError):
+    """The definition of a judge is wrong.
+
+    Attributes:
+        key: The place in the table, as a dotted path: `result.pass_at`.
+        fix: What is wrong there and what to write instead, in one line.
+    """
+
+    def __init__(self, key: str, fix: str) -> None:
+        super().__init__(f"{key}: {fix}")
+        self.key = key
+        self.fix = fix
+
+
+def short(text: str) -> str:
+    """Shorten a name from a definition to a part of one line."""
+    shown = " ".join(neutralise(text).split()) or '""'
+    return shown if len(shown) <= _MAX_NAME_CHARS else f"{shown[: _MAX_NAME_CHARS - 1]}…"
+
+
+def listed(names: Iterable[str]) -> str:
+    """List the first names."""
+    shown = [short(name) for name in names]
+    more = ", …" if len(shown) > _MAX_LISTED else ""
+    return ", ".join(shown[:_MAX_LISTED]) + more
+
+
+def closest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
+    """Find the known name that was most likely meant: similar, a word of it, or a name with this word."""
+    names, shown = list(known), short(name)
+    similar = difflib.get_close_matches(shown, names, n=1, cutoff=similarity)
+    words = shown.split("_")
+    return similar[0] if similar else next((one for one in names if shown in one.split("_") or one in words), None)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Suggest the name that was meant, or list the known ones: the end of a sentence."""
+    names = list(known)
+    meant = closest(name, names)
+    return f"; known are {listed(names)}" if meant is None else f"; did you mean {short(meant)}?"
+
+
+KINDS: Final = ("instructions", "custom_prompt", "template", "code")
+"""The keys of which a definition has exactly one."""
+S = TypeVar("S", bound=Struct)
+_MAX_TEXT_CHARS: Final = 100_000
+_MAX_ASKS_CHARS: Final = 300
+_MAX_SHOWN_CHARS: Final = 100
+# High, because any key may be there: `model` is not meant as `code`.
+_MEANT_AS_KIND: Final = 0.75
+_UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
+_MISSING: Final = re.compile(r"missing required field `([^`]*)`")
+_PATH: Final = re.compile(r" - at `\$\.?([^`]*)`")
+_STEP: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
+
+
+def is_definition(table: Mapping[str, object]) -> bool:
+    """Check whether a table of `[judges]` defines a judge, and does not only configure one."""
+    return any(kind in table for kind in KINDS)
+
+
+def kind_of(table: Mapping[str, object]) -> str:
+    """Return the one key by which a table defines its judge, or raise ``DefinitionError``."""
+    found = [kind for kind in KINDS if kind in table]
+    if not found:
+        if meant := nearly_kind(table):
+            raise DefinitionError(short(meant.key), f"unknown key; did you mean {meant.kind}?")
+        raise DefinitionError(KINDS[0], f"is missing; a judge is defined by one of {', '.join(KINDS)}")
+    if len(found) > 1:
+        raise DefinitionError(found[1], f"stands beside {found[0]}; a judge is defined by one of them, take one out")
+    return found[0]
+
+
+class Nearly(NamedTuple):
+    """A key of a table, and the kind that it was perhaps meant to be."""
+
+    key: str
+    kind: str
+
+
+def nearly_kind(table: Mapping[str, object]) -> Nearly | None:
+    """Find a key that was perhaps meant to define a judge; None where there is none."""
+    meant = ((key, closest(key, KINDS, _MEANT_AS_KIND)) for key in table)
+    return next((Nearly(key, kind) for key, kind in meant if kind is not None), None)
+
+
+def check_name(name: str, key: str) -> None:
+    """Check that a judge's name can be that of a metric and a series, or raise ``DefinitionError`` for ``key``."""
+    if not is_name(name):
+        raise DefinitionError(key, f"a judge cannot be called {short(name)}; rename it: {RULE}")
+
+
+def text_of(text: str, key: str) -> str:
+    """Prepare a text for a prompt: stripped, with invisible characters made visible, neither empty nor too long."""
+    if not has_text(text):
+        raise DefinitionError(key, "is empty; say what the model is to judge")
+    if len(text) > _MAX_TEXT_CHARS:
+        raise DefinitionError(key, f"must have at most {_MAX_TEXT_CHARS} signs")
+    return neutralise(text).strip()
+
+
+def checked_asks(asks: str | None, text: str) -> str:
+    """Return the sentence for lists of judges, which must be a short line; by default the first line of a text."""
+    if asks is None:
+        line = " ".join(text.splitlines()[0].split())
+        return line if len(line) <= _MAX_SHOWN_CHARS else f"{line[: _MAX_SHOWN_CHARS - 1]}…"
+    if not has_text(asks) or len(asks) > _MAX_ASKS_CHARS or "\n" in asks or INVISIBLE.search(asks):
+        fix = f"must be one line of at most {_MAX_ASKS_CHARS} signs, none of them invisible"
+        raise DefinitionError("asks", fix)
+    return asks.strip()
+
+
+def convert(table: Mapping[str, object], kind: type[S], path: str = "") -> S:
+    """Read a table, at a path of the definition, into a struct, or raise ``DefinitionError``."""
+    try:
+        return msgspec.convert(table, kind)
+    except msgspec.ValidationError as error:
+        raise _described(str(error), kind, path) from error
+
+
+def _described(text: str, kind: type[Struct], path: str) -> DefinitionError:
+    """Translate an error of msgspec."""
+    found = _PATH.search(text)
+    steps = [step for step in _STEP.findall(found[1] if found else "") if not step.startswith("[")]
+    here = ".".join(filter(None, (path, *steps)))
+    wanted: inspect.Type = inspect.type_info(kind)
+    for step in steps:
+        # Places in lists and tables keep the type of the whole.
+        wanted = _fields(wanted).get(step, wanted)
+    if name := _UNKNOWN.search(text):
+        fields = _fields(wanted)
+        place = here or next((kind for kind in KINDS if kind in fields), "")
+        fix = misplaced(place, name[1]) or f"unknown key{nearest(name[1], fields)}"
+        return DefinitionError(_below(here, short(name[1])), fix)
+    if name := _MISSING.search(text):
+        return DefinitionError(_below(here, name[1]), f"is missing; it must be {_expected(_fields(wanted)[name[1]])}")
+    return DefinitionError(here or "the table", f"must be {_expected(wanted)}")
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _fields(wanted: inspect.Type) -> dict[str, inspect.Type]:
+    kinds = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
+    structs = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
+    return {field.encode_name: field.type for struct in structs for field in struct.fields}
+
+
+def _expected(wanted: inspect.Type) -> str:
+    """Describe the values of a type."""
+    words = "a string"
+    match wanted:
+        case inspect.UnionType():
+            kinds = [kind for kind in wanted.types if not isinstance(kind, inspect.NoneType)]
+            said = [*map(_expected, kinds)]
+            words = (", or " if any("," in one for one in said) else " or ").join(said)
+        case inspect.StrType(min_length=int(least), max_length=int(most)):
+            words = f"a string of {least} to {most} signs"
+        case inspect.LiteralType():
+            words = f"one of {', '.join(map(str, wanted.values))}"
+        case inspect.BoolType():
+            words = "true or false"
+        case inspect.IntType() | inspect.FloatType():
+            bounds = [("of at least", wanted.ge), ("above", wanted.gt), ("of at most", wanted.le)]
+            limits = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
+            words = f"{'a whole number' if isinstance(wanted, inspect.IntType) else 'a number'} {limits}".strip()
+        case inspect.TupleType():
+            words = f"a list of {len(wanted.item_types)}, each {_expected(wanted.item_types[0])}"
+        case inspect.VarTupleType() | inspect.ListType():
+            words = f"a list, each {_expected(wanted.item_type)}"
+        case inspect.DictType():
+            words = f"a table, each value {_expected(wanted.value_type)}"
+        case inspect.StructType():
+            words = f"a table with some of {', '.join(_fields(wanted))}"
+    return words
+
+
+# The keys of a result, each with an example.
+_RESULT: Final[Mapping[str, str]] = {
+    "integer": "result = { integer = [1, 5] }",
+    "number": "result = { number = [0, 1] }",
+    "pass_at": "result = { integer = [1, 5], pass_at = 4 }",
+    "direction": 'result = { integer = [1, 5], direction = "lower" }',
+    "labels": "result = { labels = { good = 1, poor = 0 } }",
+    "pass": 'result = { labels = ["good", "poor"], pass = ["good"] }',
+}
+_IN_RESULT: Final = {key: f"belongs into result, as {example}" for key, example in _RESULT.items()}
+_VALUES: Final = {"values": f"goes with custom_prompt; numbers of labels stand in result, as {_RESULT['labels']}"}
+_ANSWER: Final = dict.fromkeys(
+    ("as", "form", "result_key", "rationale_key", "reasoning", "pass_share"),
+    'belongs into answer, as answer = { as = "graded", pass_at = 4 }',
+)
+_NO_ANSWER: Final = dict.fromkeys(("answer", *_ANSWER), "goes with template; take it out")
+_LIMITS: Final = dict.fromkeys(
+    ("max_rounds", "max_tokens", "max_usd"), "goes with instructions that name {{ trace }}; take it out"
+)
+_PROCESS: Final = dict.fromkeys(
+    ("time_limit_s", "processes", "memory_mib", "environment"), "goes with code; take it out"
+)
+_MODEL: Final = dict.fromkeys(("model", "combine"), "stands in a rule or behind --model, not with a judge; take it out")
+_NUMBERS: Final = "a prompt has choices; write the criterion as instructions"
+_ABOVE: Final = "stands beside answer, not in it; write it above [answer]"
+_BESIDE_RESULT: Final = "stands beside result, not in it; write it in a line of its own"
+# By the kind of a judge, or by the table in it.
+_BY_PLACE: Final[Mapping[str, Mapping[str, str]]] = {
+    "instructions": {**_IN_RESULT, **_VALUES, **_NO_ANSWER, **_PROCESS, **_MODEL},
+    "custom_prompt": {
+        "result": "goes with instructions; choices are [[label]] in the prompt, their numbers values = { good = 1 }",
+        "labels": "goes with result; choices are [[label]] in the prompt, their numbers values = { good = 1 }",
+        **dict.fromkeys(("integer", "number"), f"goes with result; {_NUMBERS}"),
+        "pass_at": 'goes with numbers; name the choices that pass, as pass = ["good"]',
+        "direction": f"goes with numbers; {_NUMBERS}",
+        **_NO_ANSWER,
+        **_LIMITS,
+        **_PROCESS,
+        **_MODEL,
+    },
+    "template": {**_IN_RESULT, **_VALUES, **_ANSWER, **_LIMITS, **_PROCESS, **_MODEL},
+    "code": {
+        **dict.fromkeys(("result", "values", *_RESULT), "does not go with code, which gives scores itself"),
+        **dict.fromkeys(("pass_at", "needs", "metrics", "version"), "stands in the Python, as @judge(pass_at=0.5)"),
+        **_NO_ANSWER,
+        **_LIMITS,
+        **_MODEL,
+    },
+    "answer": dict.fromkeys(("asks", "result", "integer", "number", "direction", "pass", "template", "values"), _ABOVE),
+    "result": {
+        "pass_at": "goes with integer or number; with labels it is pass",
+        "direction": "goes with integer or number; order labels by their numbers",
+        "pass": "goes with labels; with integer or number it is pass_at",
+        "values": f"numbers stand with the labels, as {_RESULT['labels']}",
+        **dict.fromkeys(("asks", *_LIMITS), _BESIDE_RESULT),
+    },
+}
+
+
+def misplaced(place: str, key: str) -> str | None:
+    """Describe where a key belongs that is unknown at its place; None where it is unknown everywhere.
+
+    Args:
+        place: The kind of the judge, for its own keys; else the path of a table in it.
+        key: The key.
+    """
+    return _BY_PLACE.get(place, {}).get(key)
+
+
+def result_example(key: str) -> str | None:
+    """Return an example of a result with a key; None where no result has such a key."""
+    return _RESULT.get(key)

@@ -1,0 +1,246 @@
+"""Scales: the values that a model may give, how they are requested and read, and the scores they become."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from judges.custom.definition import DefinitionError
+from judges.forms import yes_no
+from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, choice, rating, truth
+
+Value = bool | float | str
+"""One value of an answer."""
+_HALF: Final = 0.5
+
+
+class Rating(NamedTuple):
+    """The score of a value, with the fields of a ``Score``."""
+
+    value: float
+    raw: float | str
+    label: str | None
+    passed: bool | None
+
+
+class Scale(Protocol):
+    """One declared scale.
+
+    Attributes:
+        schema: The JSON schema of a value.
+        placeholder: The value in the skeleton of an answer, such as a menu.
+        instruction: What to write, as a remark behind the skeleton's line.
+        type_name: The JSON type of a value.
+        words: The scale for display, as `1..5`.
+        pass_rule: The passing values for display; None where nothing passes or fails.
+        pass_value: The value, 0..1, from which a rating passes; None where only the rating itself decides.
+        descriptive: Whether neither end is good.
+        declaration: The declaration with its defaults, for a judge's settings.
+    """
+
+    schema: Mapping[str, object]
+    placeholder: str
+    instruction: str
+    type_name: str
+    words: str
+    pass_rule: str | None
+    pass_value: float | None
+    descriptive: bool
+    declaration: object
+
+    def read(self, answer: Mapping[str, object], key: str) -> Value:
+        """Read the value under a key of an answer, or raise ``AnswerError``."""
+        ...
+
+    def rate(self, value: Value) -> Rating | None:
+        """Score a value; None where the model cannot tell."""
+        ...
+
+    def at(self, share: float) -> object:
+        """Return the value at a share of the best, 0..1, as JSON writes it."""
+        ...
+
+
+class YesNo:
+    """Yes or no; yes passes. A model that answers ``unknown``, which is not offered, abstains."""
+
+    schema: Mapping[str, object] = yes_no.RESULT_SCHEMA
+    placeholder = '"yes|no"'
+    instruction = "write yes or no, nothing else"
+    type_name = "string"
+    words = "0 or 1"
+    pass_rule: str | None = "yes"  # noqa: S105 - no password
+    pass_value: float | None = None
+    descriptive = False
+    declaration: object = "yes/no"
+
+    def read(self, answer: Mapping[str, object], key: str) -> Value:
+        """Read yes, no or unknown."""
+        return choice(answer, key, yes_no.MENU)
+
+    def rate(self, value: Value) -> Rating | None:
+        """Score yes as 1 and no as 0."""
+        if value == "unknown":
+            return None
+        passed = value == "yes"
+        return Rating(float(passed), float(passed), str(value), passed)
+
+    def at(self, share: float) -> object:
+        """Return yes from a half on."""
+        return "yes" if share >= _HALF else "no"
+
+
+class Boolean:
+    """True or false; true passes."""
+
+    schema: Mapping[str, object] = {"type": "boolean"}
+    placeholder = "true|false"
+    instruction = "write true or false, no quotation marks"
+    type_name = "boolean"
+    words = "true or false"
+    pass_rule: str | None = "true"  # noqa: S105 - no password
+    pass_value: float | None = None
+    descriptive = False
+    declaration: object = "boolean"
+
+    def read(self, answer: Mapping[str, object], key: str) -> Value:
+        """Read true or false."""
+        return truth(answer, key)
+
+    def rate(self, value: Value) -> Rating | None:
+        """Score true as 1 and false as 0."""
+        passed = value is True
+        return Rating(float(passed), float(passed), "true" if passed else "false", passed)
+
+    def at(self, share: float) -> object:
+        """Return true from a half on."""
+        return share >= _HALF
+
+
+Direction = Literal["higher", "lower", "none"]
+# Longer ranges are not listed in the schema; values are checked all the same.
+_MAX_ENUM: Final = 101
+# Below that a float represents every whole number.
+_MAX_BOUND: Final = 10**15
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,300}(?:\.[0-9]{1,300})?")
+_DIGITS: Final = 6
+
+
+class IntegerRange(Struct, frozen=True, forbid_unknown_fields=True):
+    """A `result` of whole numbers.
+
+    Attributes:
+        integer: The lowest and the highest rating.
+        pass_at: The worst rating that passes; without it nothing passes or fails.
+        direction: Which end is good: `higher`, `lower`, or `none` where neither is.
+    """
+
+    integer: tuple[int, int]
+    pass_at: int | None = None
+    direction: Direction = "higher"
+
+
+class NumberRange(Struct, frozen=True, forbid_unknown_fields=True):
+    """A `result` of any numbers, with the fields of an ``IntegerRange``."""
+
+    number: tuple[float, float]
+    pass_at: float | None = None
+    direction: Direction = "higher"
+
+
+class Range:
+    """A range of whole or any numbers."""
+
+    def __init__(
+        self, lowest: float, highest: float, *, whole: bool, pass_at: float | None, direction: Direction
+    ) -> None:
+        self._lowest = lowest
+        self._highest = highest
+        self._whole = whole
+        self._pass_at = pass_at
+        self._lower_is_better = direction == "lower"
+        first, last = _plain(lowest), _plain(highest)
+        kind = "one whole number" if whole else "one number, with a decimal point where it has a fraction,"
+        self.schema: Mapping[str, object] = {"type": "integer" if whole else "number"}
+        if whole and highest - lowest < _MAX_ENUM:
+            # Listed, because not every endpoint accepts bounds in a strict schema.
+            self.schema = {"type": "integer", "enum": list(range(int(lowest), int(highest) + 1))}
+        self.placeholder = "<number>"
+        self.instruction = f"write {kind} from {first} to {last} in plain digits, no quotation marks"
+        self.type_name = "integer" if whole else "number"
+        self.words = f"{first}..{last}"
+        self.pass_rule: str | None = None
+        self.pass_value: float | None = None
+        self.descriptive = direction == "none"
+        mark = {}
+        if pass_at is not None:
+            best, side = (lowest, "less") if self._lower_is_better else (highest, "more")
+            self.pass_rule = _plain(pass_at) if pass_at == best else f"{_plain(pass_at)} or {side}"
+            self.pass_value = self._value(pass_at)
+            mark = {"pass_at": self._number(pass_at)}
+        bounds = [self._number(lowest), self._number(highest)]
+        self.declaration: object = {self.type_name: bounds, **mark, "direction": direction}
+
+    def read(self, answer: Mapping[str, object], key: str) -> Value:
+        """Read a number within the bounds, also from a string of its digits."""
+        if self._whole:
+            return rating(answer, key, int(self._lowest), int(self._highest))
+        value = answer[key]
+        if isinstance(value, str) and _NUMBER.fullmatch(digits := value.strip().removesuffix(".")):
+            value = float(digits)
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            raise InvalidAnswerError(f"`{key}` is not a number")
+        if not self._lowest <= value <= self._highest:
+            raise OutOfRangeError(f"`{key}` is no number from {_plain(self._lowest)} to {_plain(self._highest)}")
+        return float(value)
+
+    def rate(self, value: Value) -> Rating | None:
+        """Score a number by its share of the way to the good end."""
+        raw = float(value)
+        passed = None
+        if self._pass_at is not None:
+            passed = raw <= self._pass_at if self._lower_is_better else raw >= self._pass_at
+        return Rating(self._value(raw), raw, None, passed)
+
+    def at(self, share: float) -> object:
+        """Return the number at a share of the way to the good end."""
+        way = 1 - share if self._lower_is_better else share
+        found = self._lowest + way * (self._highest - self._lowest)
+        return self._number(min(max(round(found, 0 if self._whole else _DIGITS), self._lowest), self._highest))
+
+    def _value(self, raw: float) -> float:
+        above = (self._highest - raw) if self._lower_is_better else (raw - self._lowest)
+        return above / (self._highest - self._lowest)
+
+    def _number(self, number: float) -> float:
+        return int(number) if self._whole else float(number)
+
+
+def checked_range(declared: IntegerRange | NumberRange) -> Range:
+    """Check the bounds and the pass mark of a declared range, or raise ``DefinitionError``."""
+    whole = isinstance(declared, IntegerRange)
+    lowest, highest = declared.integer if isinstance(declared, IntegerRange) else declared.number
+    key = "result.integer" if whole else "result.number"
+    # Not `math.isfinite`, which fails for a whole number of more digits than a float holds; inf and nan fail here too.
+    if not all(abs(bound) <= _MAX_BOUND for bound in (lowest, highest)):
+        raise DefinitionError(key, "a bound must be a finite number of at most fifteen digits")
+    if lowest >= highest:
+        raise DefinitionError(key, "the first bound must be below the second, as [1, 5]")
+    pass_at, direction = declared.pass_at, declared.direction
+    if pass_at is not None and direction == "none":
+        raise DefinitionError("result.pass_at", 'nothing passes or fails with direction = "none"; take out one of them')
+    if pass_at is not None and not lowest <= pass_at <= highest:
+        bounds = f"from {_plain(lowest)} to {_plain(highest)}"
+        raise DefinitionError("result.pass_at", f"must be within the range, {bounds}")
+    if pass_at is not None and pass_at == (highest if direction == "lower" else lowest):
+        fix = "move the mark, or take it out"
+        raise DefinitionError("result.pass_at", f"is the bad end of the range, so that nothing could fail; {fix}")
+    return Range(lowest, highest, whole=whole, pass_at=pass_at, direction=direction)
+
+
+def _plain(number: float) -> str:
+    """Write a number as JSON does, a whole one without a fraction."""
+    return msgspec.json.encode(int(number) if number == int(number) else number).decode()

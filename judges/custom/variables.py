@@ -1,0 +1,221 @@
+"""The variables of a judge in words: their names, where a text uses them, and their values from a trace.
+
+A placeholder stays in the text as it was written. Its value is a part of the material with the variable's name, as
+JSON; the parts come in the order of their first use.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from judges.core.judge import AnyOf, Judge, Needs, has_text
+from judges.core.prompt import Block
+from judges.custom.definition import DefinitionError, closest, listed, short
+from judges.parsing.answer import folded
+from judges.parsing.words import content_words, coverage
+from tracejudge import Trace
+
+TRACE: Final = "trace"
+"""The variable without a part in the material, because the model reads the trace by tools."""
+_PLACEHOLDER: Final = re.compile(r"\{\{([^{}\n]*)\}\}")
+_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_SINGLE: Final = re.compile(r"\{\s*([a-z]+)\s*\}")
+_OTHER_SYNTAX: Final = re.compile(r"\{%|%\}|\{#|#\}")
+# Names that others use for these variables.
+_MEANT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("question", "query", "request", "user_request", "userQuery"), "inputs"),
+    **dict.fromkeys(("answer", "response", "completion", "content", "modelResponse"), "outputs"),
+    **dict.fromkeys(("expected", "expected_response", "expected_facts", "guidelines", "reference"), "expectations"),
+    **dict.fromkeys(("expected_output", "ground_truth"), "expectations"),
+    **dict.fromkeys(("messages", "history", "chat"), "conversation"),
+    **dict.fromkeys(("spans", "tool_calls", "steps"), "trace"),
+}
+# Words in names that others use for retrieved documents, as `retrieval_context`.
+_DOCUMENTS: Final = frozenset({"context", "contexts", "doc", "docs", "document", "documents", "retrieved"})
+_REFERENCES: Final = ("expected_response", "expected_facts", "guidelines")
+
+
+class _Variable(NamedTuple):
+    """A variable: its meaning, the fields that it needs, and its value."""
+
+    meaning: str
+    need: str | AnyOf
+    value: Callable[[Trace], object]
+
+
+def _expectations(trace: Trace) -> object:
+    given = {name: value for name in _REFERENCES if has_text(value := getattr(trace, name))}
+    return {name: [*filter(has_text, value)] if isinstance(value, list) else value for name, value in given.items()}
+
+
+def _conversation(trace: Trace) -> object:
+    said = [(message.role, message.content) for message in trace.messages or ()]
+    said += [("user", trace.input), ("assistant", trace.output)]
+    return [{"role": role, "content": content} for role, content in said if has_text(content)]
+
+
+_VARIABLES: Final[Mapping[str, _Variable]] = {
+    "inputs": _Variable("what the agent was asked", "input", lambda trace: trace.input),
+    "outputs": _Variable("what the agent answered", "output", lambda trace: trace.output),
+    "expectations": _Variable(
+        "what is expected of the answer: a reference answer, facts or guidelines", AnyOf(_REFERENCES), _expectations
+    ),
+    "conversation": _Variable(
+        "all messages of the conversation, the oldest first, the agent's answer last",
+        AnyOf(("messages", "input")),
+        _conversation,
+    ),
+    # A call without spans counts as a trace of one step.
+    TRACE: _Variable(
+        "the record of the query, which you read by tools only",
+        AnyOf(("spans", "tool_calls", "input", "output")),
+        lambda _trace: None,
+    ),
+}
+
+
+def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
+    """Find the variables that a text uses, in the order of their first use.
+
+    Args:
+        text: The text.
+        key: The key of the definition that contains it.
+        but: Variables that are not allowed there.
+
+    Raises:
+        DefinitionError: There is no variable or an unknown one, some exclude each other, or the text contains the
+            syntax of a template language.
+    """
+    known = tuple(name for name in _VARIABLES if name not in but)
+    if _OTHER_SYNTAX.search(text):
+        fix = "blocks and comments of a template language, as {% if %}, do nothing here; take them out"
+        raise DefinitionError(key, f"{fix}, and name variables as {{{{ {known[1]} }}}}")
+    found = tuple(dict.fromkeys(_checked(match[1], key, known) for match in _PLACEHOLDER.finditer(text)))
+    rest = _PLACEHOLDER.sub("", text)
+    if "{{" in rest:
+        raise DefinitionError(key, "a {{ is not closed on its line; write a variable as {{ outputs }}")
+    # The model would see `{outputs}` without a value.
+    if single := next((match for match in _SINGLE.finditer(rest) if match[1] in known), None):
+        fix = f"stands in single braces; write it as {{{{ {single[1]} }}}}"
+        raise DefinitionError(key, f"the variable {{{single[1]}}} {fix}")
+    if not found:
+        shown = ", ".join(f"{{{{ {name} }}}}" for name in known)
+        raise DefinitionError(key, f"names no variable, so that the model would see nothing; use one of {shown}")
+    beside = [name for name in found if name not in {"conversation", "expectations"}]
+    if "conversation" in found and beside:
+        fix = "may stand alone or with {{ expectations }} only"
+        raise DefinitionError(key, f"{{{{ conversation }}}} {fix}; take out {{{{ {beside[0]} }}}}")
+    return found
+
+
+def needed(names: Sequence[str]) -> Needs:
+    """List the trace fields that the variables need."""
+    return tuple(_VARIABLES[name].need for name in names)
+
+
+def cuts(names: Sequence[str]) -> tuple[str, ...]:
+    """List the fields of which parts may be left out: of a conversation the oldest messages."""
+    return ("messages",) if "conversation" in names else ()
+
+
+def prepared(names: Sequence[str], trace: Trace) -> Trace:
+    """Remove messages without text from a conversation, so that neither needs nor cuts count them."""
+    if "conversation" not in names or trace.messages is None:
+        return trace
+    said = [message for message in trace.messages if has_text(message.content)]
+    return structs.replace(trace, messages=said)
+
+
+def meanings(names: Sequence[str]) -> str:
+    """Describe each variable with a part in the material, one a line."""
+    return "\n".join(
+        f"- {{{{ {name} }}}} stands for the part `{name}`: {_VARIABLES[name].meaning}, as JSON."
+        for name in names
+        if name != TRACE
+    )
+
+
+def blocks(names: Sequence[str], trace: Trace) -> tuple[Block, ...]:
+    """Return the variables' parts of the material."""
+    return tuple(
+        Block(name, json.dumps(_VARIABLES[name].value(trace), ensure_ascii=False)) for name in names if name != TRACE
+    )
+
+
+def _checked(written: str, key: str, known: Sequence[str]) -> str:
+    name = written.strip()
+    if name in known:
+        return name
+    if name and _NAME.fullmatch(name) is None:
+        fix = "only a plain name may stand in the braces, without paths, filters or calls"
+        raise DefinitionError(key, f"{{{{ {short(name)} }}}} is no variable: {fix}")
+    shown = f"the variable {{{{ {short(name)} }}}}" if name else "the variable {{ }}"
+    if not _DOCUMENTS.isdisjoint(name.lower().split("_")):
+        fix = "retrieved documents are in no variable of this kind; take a template"
+        raise DefinitionError(key, f"{shown} is unknown: {fix}")
+    meant = _MEANT.get(name) or closest(name.lower(), known)
+    fix = f"did you mean {{{{ {meant} }}}}?" if meant in known else f"use {listed(known)}"
+    raise DefinitionError(key, f"{shown} is unknown; {fix}")
+
+
+class Guess(NamedTuple):
+    """A share of the best, 0..1, and its reason."""
+
+    share: float
+    reason: str
+
+
+def guess(names: Sequence[str], trace: Trace) -> Guess:
+    """Guess a verdict: from failed steps for a judge that reads the trace, else from the overlap of words."""
+    if TRACE in names:
+        failed = _failures(trace)
+        said = (
+            f"{failed} steps of the trace ended in an error." if failed else "No step of the trace ended in an error."
+        )
+        return Guess(0.0 if failed else 1.0, f"Nothing but statuses was looked at: {said}")
+    if "expectations" in names:
+        expected = [trace.expected_response, *(trace.expected_facts or ()), *(trace.guidelines or ())]
+        return _overlap("what was expected", "\n".join(filter(None, expected)), trace.output)
+    return _overlap("the question", trace.input or "", trace.output)
+
+
+def _overlap(what: str, text: str, output: str) -> Guess:
+    share = coverage(content_words(text), content_words(output))
+    return Guess(share, f"Word overlap only: {share:.0%} of the words of {what} stand in the answer.")
+
+
+def _failures(trace: Trace) -> int:
+    """Count failures once each: a call of a tool is often a span too, and the whole trace its root."""
+    spans = [span for span in trace.spans or () if "error" in (span.status or "").casefold()]
+    failed = len(spans)
+    names = [span.name for span in spans]
+    for call in trace.tool_calls or ():
+        if call.error is None:
+            continue
+        # Exporters write the operation before the name: `execute_tool search`.
+        span = next((name for name in names if name == call.name or name.endswith(f" {call.name}")), None)
+        if span is None:
+            failed += 1
+        else:
+            names.remove(span)
+    return failed + (trace.error is not None and not any(span.parent_id is None for span in spans))
+
+
+def declared_labels(judge: Judge) -> Mapping[str, str]:
+    """Return the declared labels by their form for comparison; empty where the result is no label."""
+    declared = _declared(judge)
+    return {folded(label): label for label in declared.get("labels", ())}
+
+
+def passing(judge: Judge) -> Mapping[str, bool]:
+    """Return whether each label passes, by its form for comparison; empty where no label passes or fails."""
+    passes = _declared(judge).get("pass")
+    return {} if passes is None else {key: label in passes for key, label in declared_labels(judge).items()}
+
+
+def _declared(judge: Judge) -> Mapping[str, list[str]]:
+    declared = getattr(judge.settings, "result", None)
+    return declared if isinstance(declared, Mapping) and "labels" in declared else {}

@@ -1,0 +1,143 @@
+"""Sentences with keys: shown to a model one per line, and looked up by the keys of its answer."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Final, NamedTuple
+
+from judges.parsing.words import content_words, coverage, numbers
+
+_AROUND: Final = " \t\r\n\u00a0\u3000\"'`\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a"
+_AFTER: Final = _AROUND + ".:"
+
+
+class Sifted(NamedTuple):
+    """The keys of a list that exist, each once and in the order given, and the number of different ones that do not."""
+
+    keys: tuple[str, ...]
+    unknown: int
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """Sentences by key, in the order shown; no two keys differ in case only."""
+
+    sentences: Mapping[str, str]
+
+    def shown(self, mark: str) -> str:
+        """Format the sentences one per line, with ``mark`` between key and text."""
+        return "\n".join(f"{key}{mark} {sentence}" for key, sentence in self.sentences.items())
+
+    def find(self, given: str) -> str | None:
+        """Look up a key, ignoring case, surrounding quotes and blanks, and a dot or colon after it."""
+        return self._keys.get(given) or self._keys.get(_plain(given))
+
+    def sift(self, given: Iterable[str], besides: Collection[str] = ()) -> Sifted:
+        """Keep the keys that exist; ``besides`` are lower-case words accepted in place of a key."""
+        found: dict[str, None] = {}
+        unknown = set()
+        for item in given:
+            key = self.find(item)
+            if key is None:
+                key = _plain(item)
+                if key not in besides:
+                    unknown.add(key)
+                    continue
+            found[key] = None
+        return Sifted(tuple(found), len(unknown))
+
+    def ordered(self, keys: Collection[str]) -> list[str]:
+        """Sort keys in the order of their sentences."""
+        wanted = set(keys)
+        return [key for key in self.sentences if key in wanted]
+
+    @cached_property
+    def _keys(self) -> Mapping[str, str]:
+        # Most answers repeat the keys as shown, which saves the stripping.
+        return {name: key for key in self.sentences for name in (key, key.lower())}
+
+
+def _plain(key: str) -> str:
+    return key.lstrip(_AROUND).rstrip(_AFTER).lower()
+
+
+MAX_ENTRIES: Final = 500  # Maximum number of sentences of an answer that the lexical model compares.
+_MIN_RELEVANT: Final = 0.25
+_MIN_USED: Final = 0.5
+_MIN_NAMED: Final = 0.2
+_MIN_SUPPORT: Final = 0.5
+_MAX_NAMED: Final = 3
+_MAX_DESCRIBED: Final = 20  # Maximum number of sentences that an explanation describes; the rest is counted.
+_MAX_SENTENCES: Final = 2000
+_MAX_PLACES: Final = 32  # Only the first sentences with a word are compared: a frequent word says little.
+
+
+class Near(NamedTuple):
+    """The document sentences nearest to one sentence of an answer."""
+
+    words: frozenset[str]  # Words of the sentence of the answer.
+    keys: tuple[str, ...]  # Keys of the few sentences that share most words with it, in document order.
+    share: float  # Share of its words that they contain, 0..1.
+    has_numbers: bool  # Whether they contain all its numbers.
+
+    @property
+    def supports(self) -> bool:
+        """Whether they contain half of its words and all of its numbers."""
+        return self.share >= _MIN_SUPPORT and self.has_numbers
+
+    @property
+    def in_words(self) -> str:
+        """The comparison as an explanation."""
+        lot = "all" if self.has_numbers else "not all"
+        return f"{self.share:.0%} of its words and {lot} of its numbers stand in the document sentences nearest to it."
+
+
+class Overlap:
+    """Word overlap with document sentences, for the lexical model."""
+
+    def __init__(self, sentences: Mapping[str, str]) -> None:
+        """Index the words of the first sentences, by key."""
+        self._sentences = dict(islice(sentences.items(), _MAX_SENTENCES))
+        self._words = {key: content_words(sentence) for key, sentence in self._sentences.items()}
+        self._rank = {key: rank for rank, key in enumerate(self._sentences)}
+        self._places: dict[str, list[str]] = defaultdict(list)
+        for key, words in self._words.items():
+            for word in words:
+                self._places[word].append(key)
+
+    def relevant(self, question: str) -> tuple[list[str], str]:
+        """Return the sentences that share a quarter of the question's words, with an explanation."""
+        asked = content_words(question)
+        found = [key for key, words in self._words.items() if asked and coverage(asked, words) >= _MIN_RELEVANT]
+        return found, f"{len(found)} of {len(self._words)} sentences share a quarter of the question's words."
+
+    def nearest(self, answer: Mapping[str, str]) -> dict[str, Near]:
+        """Find the document sentences nearest to each sentence of an answer, by its key."""
+        return {key: self._nearest(sentence) for key, sentence in islice(answer.items(), MAX_ENTRIES)}
+
+    def used(self, answer: Mapping[str, Near]) -> dict[str, float]:
+        """Return the sentences of which half the words occur in the answer, each with that share."""
+        said = frozenset[str]().union(*(near.words for near in answer.values()))
+        found = {key: coverage(words, said) for key, words in self._words.items() if words}
+        return {key: share for key, share in found.items() if share >= _MIN_USED}
+
+    def _nearest(self, sentence: str) -> Near:
+        wanted = content_words(sentence)
+        shared = Counter(key for word in wanted for key in self._places.get(word, ())[:_MAX_PLACES])
+        enough = [key for key, count in shared.items() if count >= _MIN_NAMED * len(wanted)]
+        # Rank breaks ties: the order of words in a set differs between processes.
+        best = sorted(enough, key=lambda key: (-shared[key], self._rank[key]))[:_MAX_NAMED]
+        keys = tuple(sorted(best, key=self._rank.__getitem__))
+        held = frozenset[str]().union(*(self._words[key] for key in keys))
+        known = numbers("\n".join(self._sentences[key] for key in keys))
+        return Near(wanted, keys, coverage(wanted, held), numbers(sentence) <= known)
+
+
+def verdict(answer: Mapping[str, Near], sentences: int) -> tuple[bool, str]:
+    """Judge the whole answer: all sentences must be supported, including those beyond the ones compared."""
+    described = [f"Sentence {key}: {near.in_words}" for key, near in islice(answer.items(), _MAX_DESCRIBED)]
+    supported = sum(near.supports for near in answer.values())
+    share = f"{supported} of {len(answer)} sentences compared share half of their words and all of their numbers."
+    return supported == sentences, " ".join((*described, share))

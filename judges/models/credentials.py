@@ -1,0 +1,168 @@
+"""Keys of endpoints, the addresses that may be called, and the proxy for them.
+
+A key is read from a variable or a file and never appears in a log line or an error.
+"""
+
+import logging
+import socket
+import stat
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from pathlib import Path
+from typing import Final
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
+
+import httpx
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import DefaultResolver
+
+from judges.core.model import ModelSettings
+
+log = logging.getLogger("judges.models.credentials")
+_MAX_KEY_BYTES: Final = 16_384
+
+
+class KeyRefusedError(ValueError):
+    """There is no usable key. The message names the setting and how to fix it, and no part of the key."""
+
+
+def read_key(settings: ModelSettings, environment: Mapping[str, str]) -> str | None:
+    """Read the key that the settings name, or raise ``KeyRefusedError``; None where they name none."""
+    if settings.api_key_file is not None:
+        key, where = _from_file(settings.api_key_file), f"api_key_file: the file {settings.api_key_file}"
+    elif (name := settings.api_key_env) is not None:
+        key, where = environment.get(name) or "", f"api_key_env: the variable {name}"
+        if not key or key.isspace():
+            raise KeyRefusedError(f"{where} is not set; export it, or leave the line out")
+    else:
+        return None
+    if not (key.isascii() and key.isprintable()):
+        # Checked here, because the client's own error comes with each request and quotes the header.
+        raise KeyRefusedError(
+            f"{where} holds a line break or another character that no HTTP header may hold; take it out"
+        )
+    return key
+
+
+def _from_file(name: str) -> str:
+    path = Path(name)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_KEY_BYTES + 1)
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise KeyRefusedError(f"api_key_file: the file {name} cannot be read ({why}); give its path") from None
+    if not raw.strip() or len(raw) > _MAX_KEY_BYTES:
+        raise KeyRefusedError(f"api_key_file: the file {name} holds no key; write the key and nothing else into it")
+    if mode & stat.S_IROTH:
+        log.warning("key file %s is readable by other users; restrict it with chmod 600", name)
+    # Editors end the last line.
+    return raw.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+
+
+_GUARDED: Final = tuple(
+    ip_network(network)
+    for network in (
+        "0.0.0.0/8",  # unspecified: this machine, by another name
+        "::/128",
+        "169.254.0.0/16",  # link-local: the metadata of most clouds
+        "fe80::/10",
+        "fd00:ec2::/32",  # Amazon's metadata
+        "fd20:ce::254/128",  # Google's
+        "100.100.100.200/32",  # Alibaba's
+        "168.63.129.16/32",  # Azure's
+        "192.0.0.192/32",  # Oracle's
+    )
+)
+NO_PROXY: Final = "none"
+_GUARDED_NAMES: Final = ("metadata", "metadata.google.internal", "metadata.goog", "instance-data.ec2.internal")
+_EMBEDDING: Final = tuple(
+    ip_network(network)
+    for network in (
+        "::/96",  # IPv4-compatible addresses, deprecated
+        "64:ff9b::/96",  # NAT64, well-known and local prefix
+        "64:ff9b:1::/48",
+    )
+)
+
+
+class AddressRefusedError(OSError):
+    """A name leads to an address that is not allowed. The message contains neither."""
+
+
+class ProxyRefusedError(ValueError):
+    """The proxy cannot be used. The message does not quote it, because it may contain a password."""
+
+
+class GuardedResolver(AbstractResolver):
+    """Resolves names, and refuses a name with any guarded address.
+
+    The connection uses the addresses that were checked, so a name that resolves differently the next time gains
+    nothing (DNS rebinding).
+    """
+
+    def __init__(self) -> None:
+        self._resolver = DefaultResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Resolve a name.
+
+        Raises:
+            AddressRefusedError: It has a guarded address, or is itself guarded.
+            OSError: It cannot be resolved.
+        """
+        found = await self._resolver.resolve(host, port, family)
+        if is_guarded(host) or any(is_guarded(result["host"]) for result in found):
+            raise AddressRefusedError("link-local, metadata or unspecified address")
+        return found
+
+    async def close(self) -> None:
+        """Close the underlying resolver."""
+        await self._resolver.close()
+
+
+def proxy_for(url: str, setting: str | None) -> str | None:
+    """Find the proxy for an address; None for a direct connection.
+
+    Args:
+        url: The address to call.
+        setting: The proxy for all addresses, or `none`. Unless set, HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY
+            decide.
+
+    Raises:
+        ProxyRefusedError: It is no HTTP proxy.
+    """
+    proxy = setting
+    if proxy is None:
+        parts, known = httpx.URL(url), getproxies_environment()
+        found = known.get(parts.scheme) or known.get("all") or ""
+        if not found or proxy_bypass_environment(parts.netloc.decode(), known):
+            return None
+        proxy = found if "://" in found else f"http://{found}"
+    if proxy == NO_PROXY:
+        return None
+    if not proxy.startswith(("http://", "https://")):
+        raise ProxyRefusedError('its proxy is not http:// or https://; set proxy to one that is, or to "none"')
+    return proxy
+
+
+def is_guarded(host: str) -> bool:
+    """Check whether a host is a guarded address, in any notation, or a name that stands for one."""
+    bare = host.partition("%")[0].rstrip(".").lower()
+    if bare in _GUARDED_NAMES:
+        return True
+    try:
+        # inet_aton reads addresses as the C library does: 2852039166 and 0xa9fea9fe are 169.254.169.254.
+        address = ip_address(socket.inet_aton(bare)) if ":" not in bare else ip_address(bare)
+    except (OSError, ValueError):
+        return False
+    if isinstance(address, IPv6Address):
+        # An IPv6 address may embed the IPv4 address to which it leads.
+        if not address.is_loopback and any(address in network for network in _EMBEDDING):
+            address = IPv4Address(int(address) & 0xFFFFFFFF)
+        else:
+            address = address.ipv4_mapped or address.sixtofour or address
+    return any(address in network for network in _GUARDED)

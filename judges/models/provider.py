@@ -1,0 +1,87 @@
+"""What a provider of judge models registers, and the checks that providers with an HTTP endpoint share.
+
+A provider is one file that defines ``PROVIDER`` and one row in ``judges.models.registry``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import httpx
+
+from judges.core.model import ChatModel, ModelSettings
+from judges.models.credentials import KeyRefusedError, ProxyRefusedError, is_guarded, proxy_for, read_key
+from judges.models.http import is_endpoint
+
+# Public hosts that answer nothing without a key, and the usual name of the variable that holds it.
+_HOSTS_WITH_KEY: Final[Mapping[str, str]] = {"api.anthropic.com": "ANTHROPIC_API_KEY"}
+
+
+class ModelSettingsError(ValueError):
+    """The settings of a model cannot be used; the message names the key and how to fix it."""
+
+
+class ProbeRequest(NamedTuple):
+    """A GET request that lists the models of an endpoint and costs nothing."""
+
+    url: str
+    headers: Mapping[str, str]
+
+
+class Provider(NamedTuple):
+    """One kind of judge model, as `[models.NAME] provider` names it.
+
+    Attributes:
+        make: Makes a model from its settings, the environment, and the `proxy` setting; the settings are checked
+            before. It raises ``ModelSettingsError`` when a key, a proxy or a file that they name cannot be used.
+        check: Raises ``ModelSettingsError`` for settings that this provider cannot use.
+        probe: Makes the request by which `tracejudge doctor` reaches the endpoint with a key; None for a provider
+            without an endpoint.
+        is_heuristic: Whether a fixed program answers and no language model. Its verdicts are free and marked as code.
+        own_settings: Settings that only providers which list them accept.
+    """
+
+    make: Callable[[ModelSettings, Mapping[str, str], str | None], ChatModel]
+    check: Callable[[ModelSettings], None]
+    probe: Callable[[ModelSettings, str | None], ProbeRequest] | None = None
+    is_heuristic: bool = False
+    own_settings: frozenset[str] = frozenset()
+
+
+def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
+    """Check model, address and key of a provider with an HTTP endpoint, or raise ``ModelSettingsError``."""
+    if not settings.model:
+        raise ModelSettingsError("model: say which model the endpoint shall use")
+    base_url = settings.base_url or default_url
+    if not base_url:
+        raise ModelSettingsError('base_url: say where the endpoint is, as "https://host/v1"')
+    if not is_endpoint(base_url):
+        raise ModelSettingsError('base_url: must be http:// or https:// and a host, as "https://host/v1"')
+    host = httpx.URL(base_url).host
+    if is_guarded(host) and not settings.allow_link_local:
+        raise ModelSettingsError(
+            "base_url: is a link-local, metadata or unspecified address, where no judge model belongs; if this one"
+            " does, set allow_link_local = true"
+        )
+    if settings.api_key_env is not None and settings.api_key_file is not None:
+        raise ModelSettingsError("api_key_file: goes in place of api_key_env, not beside it; take one of them out")
+    if settings.api_key_env is None and settings.api_key_file is None and host in _HOSTS_WITH_KEY:
+        raise ModelSettingsError(
+            f"api_key_env: https://{host} asks for a key; name the variable that holds it, as {_HOSTS_WITH_KEY[host]}"
+        )
+
+
+class Access(NamedTuple):
+    """How an endpoint is reached: with which key, and through which proxy."""
+
+    api_key: str | None
+    proxy: str | None
+
+
+def access(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None, url: str) -> Access:
+    """Read the key of an endpoint and find the proxy for its address, or raise ``ModelSettingsError``."""
+    try:
+        return Access(read_key(settings, environment), proxy_for(url, proxy))
+    except KeyRefusedError as error:
+        raise ModelSettingsError(str(error)) from None
+    except ProxyRefusedError as error:
+        raise ModelSettingsError(f"base_url: {error}") from error

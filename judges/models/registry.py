@@ -1,0 +1,55 @@
+"""The registry of providers: the only place that knows them by name. A new provider is one file and one row here."""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from judges.core.model import ChatModel, ModelSettings
+from judges.models import anthropic, lexical, openai, scripted
+from judges.models.provider import ModelSettingsError, Provider
+
+__all__ = ["PROVIDERS", "ModelSettingsError", "build", "check", "find"]
+
+PROVIDERS: Final[dict[str, Provider]] = {
+    "openai": openai.PROVIDER,
+    "anthropic": anthropic.PROVIDER,
+    "lexical": lexical.PROVIDER,
+    "scripted": scripted.PROVIDER,
+}
+
+
+def find(settings: ModelSettings) -> Provider:
+    """Find the provider that the settings name, or raise ``ModelSettingsError``."""
+    if settings.provider not in PROVIDERS:
+        raise ModelSettingsError(f"provider: must be one of {', '.join(sorted(PROVIDERS))}")
+    return PROVIDERS[settings.provider]
+
+
+def check(settings: ModelSettings) -> None:
+    """Check what the type of one setting cannot express, or raise ``ModelSettingsError``."""
+    provider = find(settings)
+    if settings.max_in_flight < 1:
+        raise ModelSettingsError("max_in_flight: must be at least 1")
+    if not 0 < settings.timeout_s < math.inf:
+        raise ModelSettingsError("timeout_s: must be more than 0")
+    if settings.max_input_tokens < 1:
+        raise ModelSettingsError("max_input_tokens: must be at least 1")
+    for name in sorted(frozenset().union(*(each.own_settings for each in PROVIDERS.values())) - provider.own_settings):
+        if getattr(settings, name) is not None:
+            owners = " or ".join(owner for owner, each in PROVIDERS.items() if name in each.own_settings)
+            raise ModelSettingsError(f"{name}: goes with the provider {owners} alone; take it out")
+    if settings.max_output_tokens is not None and settings.max_output_tokens < 1:
+        raise ModelSettingsError("max_output_tokens: must be at least 1")
+    if settings.price and not all(0 <= usd < math.inf for usd in (settings.price.input, settings.price.output)):
+        raise ModelSettingsError("price: must be USD per million tokens, 0 or more")
+    provider.check(settings)
+
+
+def build(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None = None) -> ChatModel:
+    """Check the settings and make the model; its key is read from the environment or from the file that they name.
+
+    Raises:
+        ModelSettingsError: The settings, or the key, proxy or file they name, cannot be used.
+    """
+    check(settings)
+    return find(settings).make(settings, environment, proxy)

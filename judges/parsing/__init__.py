@@ -1,0 +1,1 @@
+"""Parsing of judge models' answers: objects, sentences, quotations."""

@@ -1,0 +1,175 @@
+"""Repair a broken JSON object, and accept the repair only if it invents nothing.
+
+The json-repair library always returns something: it closes what breaks off, takes the first of several values and drops
+what it cannot place. So the reader of this module parses the same text. It forgives what loses nothing (other quotation
+marks, quotation marks inside a text, a comma too many or too few, comments, bare words, a missing last brace) and fails
+where anything could be lost or added. A repair counts only if both results agree.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import json_repair
+
+_MAX_CHARS: Final = 64_000
+# json-repair takes quadratic time in the number of opening brackets: 8 kB of `{"{"` take 2.5 s.
+_MAX_OPENINGS: Final = 300
+_MAX_DEPTH: Final = 20
+_MAX_LABEL_CHARS: Final = 40  # Shorter texts may be labels, keys or numbers, in which every character counts.
+_CLOSERS: Final[Mapping[str, str]] = {'"': '"', "'": "'", "\u201c": "\u201d\u201c", "\u201e": "\u201c\u201d"}
+_GAP: Final = re.compile(r"(?:\s+|//[^\n]*|#[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_END: Final = re.compile(r"\s*(?:```\s*)?\Z")
+_AFTER_KEY: Final = re.compile(r"\s*:")
+_AFTER_TEXT: Final = re.compile(r"\s*(?:[,}\]]|//|#|/\*|(?:```\s*)?\Z)|[ \t]*\n\s*[\"'\u201c]\w+[\"'\u201d]\s*:")
+_BARE_KEY: Final = re.compile(r"(\w+)\s*:")
+_BARE_VALUE: Final = re.compile(r"[^,{}\[\]\"\n/#]+(?=[,}\]\n/#])")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?")
+_LITERALS: Final[Mapping[str, object]] = {"true": True, "false": False, "null": None, "none": None}
+_SIGNS: Final = re.compile(r"[\W_]+")
+
+
+class Repaired(NamedTuple):
+    """A repaired object and the position of its end."""
+
+    value: dict[str, object]
+    end: int
+
+
+class UnrepairableError(ValueError):
+    """The object cannot be read without a guess.
+
+    ``position`` is the end of the part with a clear structure; None if the object broke inside a text, so that what
+    follows may belong to that text.
+    """
+
+    def __init__(self, position: int | None) -> None:
+        super().__init__("an object that cannot be read without a guess")
+        self.position = position
+
+
+def repair_json(text: str, start: int) -> Repaired:
+    """Repair the broken object that starts at a position; raises ``UnrepairableError``."""
+    plain, end = _Reader(text).mapping(start, 1)
+    broken, repaired = text[start:end], None
+    # Larger objects would block every other evaluation of the process.
+    if len(broken) <= _MAX_CHARS and sum(map(broken.count, "{[(")) <= _MAX_OPENINGS:
+        with suppress(ValueError, RecursionError):
+            repaired = json_repair.loads(broken)
+    if not isinstance(repaired, dict) or not _same(plain, repaired):
+        raise UnrepairableError(end - 1)
+    return Repaired(repaired, end)
+
+
+def _same(plain: object, repaired: object) -> bool:
+    """Compare structure and values of two results; in long texts, punctuation and blanks do not count."""
+    if isinstance(plain, dict) and isinstance(repaired, dict):
+        # A key at another place was put together from something else.
+        return list(plain) == list(repaired) and all(_same(value, repaired[key]) for key, value in plain.items())
+    if isinstance(plain, list) and isinstance(repaired, list):
+        return len(plain) == len(repaired) and all(map(_same, plain, repaired))
+    if isinstance(plain, str) and isinstance(repaired, str):
+        if min(len(plain), len(repaired)) <= _MAX_LABEL_CHARS:
+            return plain.strip() == repaired.strip()
+        return _SIGNS.sub("", plain) == _SIGNS.sub("", repaired)
+    return type(plain) is type(repaired) and plain == repaired
+
+
+class _Reader:
+    """Parser of JSON with small errors; every method returns a value and the position after it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def mapping(self, start: int, depth: int) -> tuple[dict[str, object], int]:
+        found: dict[str, object] = {}
+        position = self._gap(start + 1)
+        while not self._at(position, "}"):
+            if depth == 1 and found and _END.match(self.text, position):
+                return found, position
+            key, position = self._key(position)
+            if key in found:
+                raise UnrepairableError(position)
+            found[key], position = self._value(self._gap(position), depth)
+            position = self._separator(position)
+        return found, position + 1
+
+    def _list(self, start: int, depth: int) -> tuple[list[object], int]:
+        found: list[object] = []
+        position = self._gap(start + 1)
+        while not self._at(position, "]"):
+            value, position = self._value(position, depth)
+            found.append(value)
+            position = self._separator(position)
+        return found, position + 1
+
+    def _value(self, position: int, depth: int) -> tuple[object, int]:
+        sign = self.text[position : position + 1]
+        read: Callable[[int, int], tuple[object, int]] | None = {"{": self.mapping, "[": self._list}.get(sign)
+        if read is not None:
+            if depth >= _MAX_DEPTH:
+                raise UnrepairableError(None)
+            return read(position, depth + 1)
+        if sign in _CLOSERS:
+            return self._text(position, _AFTER_TEXT)
+        return self._bare(position)
+
+    def _key(self, position: int) -> tuple[str, int]:
+        if self._at(position, *_CLOSERS):
+            key, end = self._text(position, _AFTER_KEY)
+        else:
+            bare = _BARE_KEY.match(self.text, position)
+            if bare is None:
+                raise UnrepairableError(position)
+            key, end = bare[1], bare.end(1)
+        return key, self._gap(end) + 1
+
+    def _text(self, start: int, after: re.Pattern[str]) -> tuple[str, int]:
+        """Read a text up to the first quotation mark that is followed by a part of the structure."""
+        closers = _CLOSERS[self.text[start]]
+        for mark in re.compile(rf"\\.|[{closers}]", re.DOTALL).finditer(self.text, start + 1):
+            if mark[0][0] == "\\":
+                continue
+            if after.match(self.text, mark.end()):
+                return self._unescaped(start + 1, mark.start()), mark.end()
+            if after is _AFTER_KEY or _AFTER_KEY.match(self.text, mark.end()):
+                # A key inside a text: it may be quoted by the text, or continue the answer.
+                raise UnrepairableError(None)
+        raise UnrepairableError(None)
+
+    def _unescaped(self, start: int, end: int) -> str:
+        raw = self.text[start:end]
+        if "\\" not in raw:
+            return raw
+        quoted = re.sub(r'(?<!\\)((?:\\\\)*)"', r'\1\\"', raw).replace("\\'", "'")
+        try:
+            return str(json.loads(f'"{quoted}"', strict=False))
+        except ValueError:
+            return raw
+
+    def _bare(self, position: int) -> tuple[object, int]:
+        found = _BARE_VALUE.match(self.text, position)
+        if found is None:
+            raise UnrepairableError(None)
+        word = found[0].strip()
+        if word.casefold() in _LITERALS:
+            return _LITERALS[word.casefold()], found.end()
+        if word[:1].isalpha():
+            return word, found.end()
+        if _NUMBER.fullmatch(word) is None:
+            raise UnrepairableError(found.end())
+        return (float(word) if "." in word else int(word)), found.end()
+
+    def _separator(self, position: int) -> int:
+        """Skip one comma, which may be missing: the next key is unmistakable."""
+        position = self._gap(position)
+        return self._gap(position + 1) if self._at(position, ",") else position
+
+    def _gap(self, position: int) -> int:
+        found = _GAP.match(self.text, position)
+        return found.end() if found else position
+
+    def _at(self, position: int, *signs: str) -> bool:
+        return self.text[position : position + 1] in signs

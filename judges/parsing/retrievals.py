@@ -1,0 +1,142 @@
+"""Documents retrieved in a trace, in rank order, by the top-level spans that retrieved them.
+
+Spans come from any instrumentation and contain any JSON. A result that is no document keeps its rank and is skipped;
+nothing here raises.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from judges.parsing.answer import decode_json, encodable
+from tracejudge import Document, Span
+
+_KINDS: Final = frozenset({"retriever", "retrieval"})
+_KIND_ATTRIBUTES: Final = ("openinference.span.kind", "mlflow.spanType", "gen_ai.operation.name")
+_DOCUMENT_ATTRIBUTES: Final = ("gen_ai.retrieval.documents", "mlflow.spanOutputs", "output.value")
+_TEXT_KEYS: Final = ("page_content", "text", "content")
+_FLAT_KEY: Final = re.compile(r"retrieval\.documents\.([0-9]{1,9})\.document\.(content|id|score)")
+# Depth of a JSON string with an object with a JSON string; no instrumentation nests documents deeper.
+_MAX_WRAPPINGS: Final = 4
+_MAX_ID_BITS: Final = 128
+
+
+class Retrieved(NamedTuple):
+    """One retrieved document with text; ``rank`` counts from 1 and includes documents without text."""
+
+    rank: int
+    text: str
+    id: str | None = None
+
+
+class Retrieval(NamedTuple):
+    """The documents of one retrieval span."""
+
+    span_id: str
+    name: str
+    documents: tuple[Retrieved, ...]
+
+
+def of_context(context: Sequence[Document | str] | None) -> tuple[Retrieved, ...]:
+    """Return the documents of a trace's context, without blank ones."""
+    return _ranked(
+        [
+            Retrieved(0, given) if isinstance(given, str) else Retrieved(0, given.text, _id(given.id))
+            for given in context or ()
+        ]
+    )
+
+
+def of_spans(spans: Sequence[Span] | None) -> tuple[Retrieval, ...]:
+    """Return the documents of each top-level retrieval span with any text, in the order of the spans.
+
+    A span is top-level when none of its ancestors is a retrieval span: a retriever made of retrievers is one retrieval.
+    Of retrieval spans in a cycle none is top-level.
+    """
+    tree = _Tree(spans or ())
+    retrievals = (
+        Retrieval(encodable(span.span_id), encodable(span.name), _documents(span))
+        for span in spans or ()
+        if _is_retrieval(span) and tree.retrieval_from(span.parent_id) in {None, span.span_id}
+    )
+    return tuple(retrieval for retrieval in retrievals if retrieval.documents)
+
+
+class _Tree:
+    """Spans by id with their nearest retrieval ancestors; each span is visited once."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        # Of spans with the same id, the first one counts as the parent.
+        self._spans = {span.span_id: span for span in reversed(spans)}
+        self._nearest: dict[str, str | None] = {}
+
+    def retrieval_from(self, span_id: str | None) -> str | None:
+        """Return the id of the first retrieval span from this one upwards, including itself."""
+        way: list[str] = []
+        nearest: str | None = None
+        while span_id is not None and span_id in self._spans:
+            if span_id in self._nearest:
+                nearest = self._nearest[span_id]
+                break
+            # Recorded before the next step, so that a cycle of parents ends.
+            self._nearest[span_id] = None
+            way.append(span_id)
+            if _is_retrieval(self._spans[span_id]):
+                nearest = span_id
+                break
+            span_id = self._spans[span_id].parent_id
+        self._nearest.update(dict.fromkeys(way, nearest))
+        return nearest
+
+
+def _is_retrieval(span: Span) -> bool:
+    attributes = span.attributes or {}
+    kinds = (span.kind, *(attributes.get(key) for key in _KIND_ATTRIBUTES))
+    # MLflow's exporter encodes attributes as JSON, so that the kind is in quotation marks.
+    return any(isinstance(kind, str) and kind.strip(' "').casefold() in _KINDS for kind in kinds)
+
+
+def _documents(span: Span) -> tuple[Retrieved, ...]:
+    attributes = span.attributes or {}
+    # The flattened form of OpenInference; any of its keys makes a number a document.
+    parts: dict[int, dict[str, object]] = {}
+    for key, value in attributes.items():
+        if (match := _FLAT_KEY.fullmatch(key)) is not None:
+            parts.setdefault(int(match[1]), {})[match[2]] = value
+    flattened = _ranked([_from_item(parts[number]) for number in sorted(parts)])
+    for found in (span.outputs, *(attributes.get(name) for name in _DOCUMENT_ATTRIBUTES)):
+        if documents := _from_outputs(found):
+            return documents if found is span.outputs or not flattened else flattened
+    return flattened
+
+
+def _ranked(found: Sequence[Retrieved | None]) -> tuple[Retrieved, ...]:
+    """Number all results from 1, and return those with text."""
+    return tuple(
+        document._replace(rank=rank) for rank, document in enumerate(found, 1) if document and document.text.strip()
+    )
+
+
+def _from_outputs(outputs: object) -> tuple[Retrieved, ...]:
+    for _ in range(_MAX_WRAPPINGS):
+        if isinstance(outputs, str):
+            outputs = decode_json(outputs)
+        elif isinstance(outputs, Mapping):
+            outputs = outputs.get("documents")
+    return _ranked([_from_item(item) for item in outputs]) if isinstance(outputs, list | tuple) else ()
+
+
+def _from_item(item: object) -> Retrieved | None:
+    if isinstance(item, str):
+        return Retrieved(0, item)
+    if not isinstance(item, Mapping):
+        return None
+    text = next((item[key] for key in _TEXT_KEYS if isinstance(item.get(key), str) and item[key].strip()), None)
+    return Retrieved(0, text, _id(item.get("id"))) if text is not None else None
+
+
+def _id(value: object) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        # Python refuses to format integers of thousands of digits, which JSON may contain.
+        return str(value) if value.bit_length() <= _MAX_ID_BITS else None
+    return encodable(value) if isinstance(value, str) and value else None

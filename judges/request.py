@@ -1,0 +1,249 @@
+"""Requests to the judge model for one evaluation: every call is recorded, every failure has a reason."""
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, ParamSpec, TypeVar
+
+import msgspec
+
+from judges.core.judge import Judge
+from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, Tool
+from judges.core.prompt import Message, Prompt, render
+from judges.core.verdict import Call, Reason, Refusals
+from judges.parsing.answer import InvalidAnswerError
+from tracejudge import Trace
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+LARGE_CHARS: Final = 200_000  # Processing a longer text may take seconds.
+
+
+async def offload_if_large(
+    is_large: bool,  # noqa: FBT001 - stands before the call it decides about
+    function: Callable[P, Result],
+    *arguments: P.args,
+    **keywords: P.kwargs,
+) -> Result:
+    """Call a function, in a thread if it may take long, so that it does not block the event loop."""
+    if is_large:
+        return await asyncio.to_thread(function, *arguments, **keywords)
+    return function(*arguments, **keywords)
+
+
+class Deadline:
+    """A time limit that starts when the first request leaves the queue. Entered once."""
+
+    def __init__(self, limit_s: float) -> None:
+        """Set the limit in seconds."""
+        self.limit_s = limit_s
+        self._timeout = asyncio.timeout(None)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._timeout.__aexit__(kind, error, traceback)
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether the deadline cancelled its block, which then raises ``TimeoutError``."""
+        return self._timeout.expired()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left; the whole limit before the start."""
+        ends_at = self._timeout.when()
+        return self.limit_s if ends_at is None else ends_at - asyncio.get_running_loop().time()
+
+    def begin(self) -> None:
+        """Start the time limit, once."""
+        if self._timeout.when() is None:
+            self._timeout.reschedule(asyncio.get_running_loop().time() + self.limit_s)
+
+
+# Part of an invalid answer that a repair request repeats: an endless answer must not fill the context.
+_MAX_SHOWN_CHARS: Final = 20_000
+_REPAIR: Final = """\
+Your answer could not be read: {error}. Send the same assessment once more, unchanged in what it says, in exactly the \
+form that was asked and with nothing around it."""
+
+
+class Clock(NamedTuple):
+    """Sources of time: seconds since the epoch, and a monotonic count of seconds."""
+
+    now: Callable[[], float] = time.time
+    steady: Callable[[], float] = time.perf_counter
+
+
+class UnscoredError(Exception):
+    """The evaluation ends without a score, for a reason; ``error`` is the model's, if it raised one."""
+
+    def __init__(self, reason: Reason, note: str, error: ModelError | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.note = note
+        self.error = error
+
+
+def repair(text: str, error: InvalidAnswerError) -> tuple[Message, Message]:
+    """Build the messages that follow an invalid answer; raises ``UnscoredError`` if it is empty."""
+    if not text.strip():
+        raise UnscoredError("invalid_answer", "the answer is empty") from error
+    return Message("assistant", text[:_MAX_SHOWN_CHARS]), Message("user", _REPAIR.format(error=error))
+
+
+class _Times(NamedTuple):
+    started_at: float
+    duration_s: float
+
+
+class JudgeCall(NamedTuple):
+    """One judge, trace and model, with every call to the model recorded in ``calls``."""
+
+    judge: Judge
+    trace: Trace
+    model: ChatModel
+    clock: Clock
+    calls: list[Call]
+    deadline: Deadline | None = None  # Time limit of the evaluation, if it has one.
+    evaluation: str = ""  # Id of the evaluation, sent with all its requests.
+    refusals: Refusals = Refusals()  # Refusals in earlier rounds.
+
+    async def ask(
+        self, prompt: Prompt, messages: tuple[Message, ...], tools: tuple[Tool, ...] = (), *, may_call: bool = True
+    ) -> ChatResponse:
+        """Request one complete answer; raises ``UnscoredError``."""
+        response = await self._complete(prompt, messages, tools, may_call=may_call)
+        if response.finish_reason == "content_filter":
+            raise UnscoredError("content_filter", "the endpoint's filter withheld the answer")
+        if response.refusal:
+            raise UnscoredError("refusal", "the model declined to answer")
+        if response.finish_reason == "length":
+            raise UnscoredError("truncated", "the answer was cut off at the token limit")
+        return response
+
+    async def _complete(
+        self, prompt: Prompt, messages: tuple[Message, ...], tools: tuple[Tool, ...], *, may_call: bool
+    ) -> ChatResponse:
+        judge, deadline, clock = self.judge, self.deadline, self.clock
+        sent: list[tuple[float, float, tuple[Call, ...]]] = []
+
+        def begins(failed: tuple[Call, ...]) -> None:
+            sent[:] = [(clock.now(), clock.steady(), failed)]
+            if deadline is not None:
+                deadline.begin()
+
+        request = ChatRequest(
+            messages,
+            judge.name,
+            judge.schema,
+            heuristic=lambda: judge.heuristic(self.trace, prompt),
+            begins=None if deadline is None else begins,
+            tools=tools,
+            may_call=may_call,
+            evaluation=self.evaluation,
+            refusals=self.refusals,
+        )
+        started_at, start = clock.now(), clock.steady()
+        try:
+            response = await self.model.complete(request)
+        except ModelError as error:
+            self.calls.extend(error.failed)
+            if error.was_asked:
+                times = self._times(error.took_s, started_at, start)
+                self.calls.append(Call(*times, error.reason, error.input_tokens, error.output_tokens))
+            raise UnscoredError(error.reason, str(error), error) from error
+        except asyncio.CancelledError:
+            # Only the deadline cancels a request that has left the queue, so that the last call timed out.
+            for sent_at, begun, failed in sent:
+                self.calls.extend((*failed, Call(sent_at, clock.steady() - begun, "timeout")))
+            raise
+        self.calls.extend(response.failed)
+        self.calls.append(
+            Call(
+                *self._times(response.took_s, started_at, start),
+                "ok",
+                response.input_tokens,
+                response.output_tokens,
+                response.response_id,
+                response.model,
+                response.finish_reason,
+            )
+        )
+        return response
+
+    def _times(self, took_s: float | None, started_at: float, start: float) -> _Times:
+        """Return start and duration of the last request, without its time in a queue."""
+        if took_s is None:
+            return _Times(started_at, self.clock.steady() - start)
+        return _Times(self.clock.now() - took_s, took_s)
+
+
+# A safe estimate: tokenizers need fewer tokens for prose, and about as many for scripts far from Latin. An exact count
+# would need each model's own tokenizer.
+BYTES_PER_TOKEN: Final = 3
+# Maximum number of bytes of one rendered character: `[U+E0001]`, with a byte to spare on each side.
+_MAX_GROWTH: Final = 11
+_MARKS_CHARS: Final = 100  # Upper bound of the marks around a value and the line with the key.
+
+
+class Truncated(NamedTuple):
+    """A trace that fits, its requests, and the number of messages and documents left out."""
+
+    trace: Trace
+    prompts: tuple[Prompt, ...]
+    left_out: Mapping[str, int]
+
+
+def truncate_to_context(judge: Judge, trace: Trace, max_tokens: int) -> Truncated | None:
+    """Truncate a trace as little as necessary for its longest request to have at most ``max_tokens``.
+
+    Returns None if even the rest is too long, or the judge does not allow truncation.
+    """
+    prompts = judge.prompts(trace)
+    if _fits(prompts, max_tokens):
+        return Truncated(trace, prompts, {})
+    left_out: dict[str, int] = {}
+    for field_name in judge.cuts:
+        if left_out and _fits(judge.prompts(trace), max_tokens):
+            break
+        original = trace
+        most = len(getattr(trace, field_name) or ()) - (1 if field_name == "context" else 0)
+        if most < 1:
+            continue
+        counts = range(1, most + 1)
+        needed = bisect_left(
+            counts,
+            True,  # noqa: FBT003 - the value bisect looks for
+            key=lambda count: _fits(judge.prompts(_without(original, field_name, count)), max_tokens),
+        )
+        left_out[field_name] = counts[min(needed, most - 1)]
+        trace = _without(original, field_name, left_out[field_name])
+    prompts = judge.prompts(trace)
+    # The rest may be blank documents only, against which any answer would look ungrounded.
+    serves = judge.missing(trace) is None and _fits(prompts, max_tokens)
+    return Truncated(trace, prompts, left_out) if serves else None
+
+
+def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
+    return all(_fits_one(prompt, max_tokens * BYTES_PER_TOKEN) for prompt in prompts)
+
+
+def _fits_one(prompt: Prompt, max_bytes: int) -> bool:
+    # Most prompts are so short that an upper bound is enough, and need not be rendered.
+    chars = len(prompt.fixed) + sum(len(block.value) + 2 * len(block.name) + _MARKS_CHARS for block in prompt.blocks)
+    if chars <= max_bytes // _MAX_GROWTH:
+        return True
+    return sum(len(message.content.encode("utf-8", "replace")) for message in render(prompt)) <= max_bytes
+
+
+def _without(trace: Trace, field_name: str, count: int) -> Trace:
+    """Leave out the oldest messages or the lowest-ranked documents."""
+    items = getattr(trace, field_name)
+    kept = items[:-count] if field_name == "context" else items[count:]
+    return msgspec.structs.replace(trace, **{field_name: kept})

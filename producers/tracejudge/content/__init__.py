@@ -1,0 +1,1 @@
+"""The content of a trace: encoding, redaction and truncation."""

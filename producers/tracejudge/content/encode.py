@@ -1,0 +1,233 @@
+"""Copies of host values as plain JSON values, and what of a record may be sent.
+
+Arguments and results may be of any type and may change after the call. So they are copied at once, up to a size, and
+no code of theirs runs except `model_dump` of pydantic-like models: not even `repr`. A value without a JSON form is
+replaced by the name of its type.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, cast
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw
+
+from tracejudge.content.truncate import METADATA, Budget, replace_large_structures, truncate_record, truncation_mark
+from tracejudge.log import report_or_raise, type_name
+from tracejudge.model import LateFeedback, Trace
+from tracejudge.settings import BUILT_IN, Settings
+
+_MAX_DEPTH = 16
+_MAX_INT_BITS = 128  # Python refuses to write out integers of thousands of digits
+_VALUE_CHARACTERS = 16  # cost of a value besides its text, so that many tiny values are bounded too
+_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
+_STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
+
+
+def is_a(value: object, kind: type) -> bool:
+    """Return whether a value of the host is of a type."""
+    # Not `isinstance`, which asks the value for its __class__: a lazy object would load, or raise.
+    return issubclass(type(value), kind)
+
+
+def plain(value: object, budget: Budget, depth: int = 0) -> object:
+    """Copy a value into plain JSON values, as far as the budget allows. Never raises."""
+    if type(value) is str:
+        return limit_text(value, budget)
+    budget.take(_VALUE_CHARACTERS)
+    if value is None or value is True or value is False or type(value) is float:
+        return value
+    try:
+        return _converted(value, budget, depth)
+    except BaseException as error:  # noqa: BLE001 - values of the host may fail in any way
+        report_or_raise(error)
+        return _type_mark(value)
+
+
+def text_of(value: object) -> str:
+    """Return a plain value as text: a string unchanged, None as empty, anything else as JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def as_text(value: object) -> str:
+    """Return any value as text, up to the budget of one value. Never raises."""
+    return text_of(plain(value, Budget()))
+
+
+def error_text(error: BaseException) -> str:
+    """Return an exception's type and message. Never raises."""
+    name = type_name(error)
+    try:
+        text = str.__str__(str(error))  # a subclass of `str` becomes a plain one
+    except BaseException as another:  # noqa: BLE001 - the exception is the host's
+        report_or_raise(another)
+        return name
+    return f"{name}: {limit_text(text, Budget())}" if text else name
+
+
+def limit_text(text: str, budget: Budget) -> str:
+    """Truncate a text to the budget, with a mark, and replace what UTF-8 cannot hold."""
+    kept = budget.take(len(text))
+    if kept < len(text):
+        text = text[:kept] + truncation_mark(len(text) - kept, "characters")
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def _converted(value: Any, budget: Budget, depth: int) -> object:
+    # Through the methods of the base types: those of a subclass may do anything.
+    kind = type(value)
+    if issubclass(kind, Enum):
+        return plain(value._value_, budget, depth + 1) if depth < _MAX_DEPTH else _type_mark(value)
+    if issubclass(kind, str):
+        return limit_text(str.__str__(value), budget)
+    if issubclass(kind, int):
+        return int.__int__(value) if int.bit_length(value) <= _MAX_INT_BITS else _type_mark(value)
+    if issubclass(kind, float):
+        return float.__float__(value)
+    if kind in _STANDARD_TYPES:
+        return msgspec.to_builtins(value)
+    return _container(value, budget, depth + 1) if depth < _MAX_DEPTH else _type_mark(value)
+
+
+def _container(value: Any, budget: Budget, depth: int) -> object:
+    kind = type(value)
+    if issubclass(kind, dict):
+        return _mapping(dict.items(value), dict.__len__(value), budget, depth)
+    for base in _SEQUENCES:
+        if issubclass(kind, base):
+            return _sequence(base.__iter__(value), base.__len__(value), budget, depth)
+    fields = _record_fields(value, kind)
+    return _type_mark(value) if fields is None else _mapping(fields.items(), len(fields), budget, depth)
+
+
+def _record_fields(value: Any, kind: type) -> dict[str, Any] | None:
+    if issubclass(kind, msgspec.Struct):
+        return {name: getattr(value, name) for name in kind.__struct_fields__}
+    if dataclasses.is_dataclass(kind):
+        # A field that the host keeps out of its own repr is often a secret.
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.repr}
+    if callable(getattr(kind, "model_dump", None)):
+        dumped = value.model_dump()
+        return dumped if type(dumped) is dict else None
+    return None
+
+
+def _mapping(items: Iterable[tuple[object, object]], count: int, budget: Budget, depth: int) -> dict[str, object]:
+    copied: dict[str, object] = {}
+    for done, (key, value) in enumerate(items):
+        if budget.full:
+            copied["..."] = truncation_mark(count - done, "values")
+            break
+        name = plain(key, budget, _MAX_DEPTH)
+        copied[name if isinstance(name, str) else text_of(name) or "null"] = plain(value, budget, depth)
+    return copied
+
+
+def _sequence(items: Iterable[object], count: int, budget: Budget, depth: int) -> list[object]:
+    copied: list[object] = []
+    for done, value in enumerate(items):
+        if budget.full:
+            copied.append(truncation_mark(count - done, "values"))
+            break
+        copied.append(plain(value, budget, depth))
+    return copied
+
+
+def _type_mark(value: object) -> str:
+    try:
+        return str.__str__(f"<{type(value).__name__}>")
+    except BaseException as error:  # noqa: BLE001 - a metaclass may define `__name__` in its own way
+        report_or_raise(error)
+        return "<object>"
+
+
+_Redact = Callable[[dict[str, Any], Sequence[Callable[[str], str]]], None]
+_encode: Final = msgspec.json.Encoder().encode
+_ERROR_CLASS: Final = re.compile(r"\s*([A-Za-z_][\w.]{0,99})\s*(?:[:(]|\Z)")
+_STATUS: Final = re.compile(r"[A-Za-z0-9_]{1,32}")
+_CONTENT_ONLY: Final = ("input", "messages", "expected_response", "expected_facts", "guidelines", "comment")
+
+
+class ContentPolicy:
+    """Removes, redacts and truncates the content of records as configured, in the sender thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._changes = bool(settings.redact) or not settings.content
+        # An entry no longer than both caps needs no truncation, and no look into it.
+        self._short_bytes = min(settings.max_field_bytes, settings.max_trace_bytes)
+        self._redact: _Redact | None = None
+        if settings.redact:
+            # Not at the first text: forks are held off while this object is made.
+            from tracejudge.content.redact import redact_record, redact_secrets  # noqa: PLC0415
+
+            self._redact = redact_record
+            self._functions = [redact_secrets if one == BUILT_IN else one for one in settings.redact]
+
+    def prepare(self, record: Trace | LateFeedback) -> Raw:
+        """Return what may be sent of a record, as JSON.
+
+        Raises:
+            RedactionError: The host's redaction failed; the record must not be sent.
+            Exception: JSON cannot hold a value of the record.
+        """
+        payload = _encode(record)
+        if self._changes or len(payload) > self._short_bytes:
+            payload = self._change(payload)
+        return Raw(payload)
+
+    def _change(self, payload: bytes) -> bytes:
+        settings = self._settings
+        record = cast("dict[str, Any]", msgspec.json.decode(payload))
+        if not settings.content:
+            remove_content(record)
+        if len(payload) > self._short_bytes:
+            replace_large_structures(record)
+        if self._redact is not None:
+            self._redact(record, self._functions)
+        payload = _encode(record)
+        if len(payload) <= self._short_bytes:
+            return payload
+        return truncate_record(
+            record, max_field_bytes=settings.max_field_bytes, max_trace_bytes=settings.max_trace_bytes
+        )
+
+
+def remove_content(record: dict[str, Any]) -> None:
+    """Remove the texts of a record, in place; ids, names, times, counts and error classes stay."""
+    for field in _CONTENT_ONLY:
+        record.pop(field, None)
+    for field, metadata in METADATA.items():
+        if field in record:
+            record[field] = _metadata_only(field, record[field], metadata)
+    if "output" in record:
+        record["output"] = ""
+    if record.get("error"):
+        record["error"] = _error_class(record["error"])
+
+
+def _metadata_only(field: str, value: object, metadata: frozenset[str]) -> object:
+    if isinstance(value, list):
+        return [_metadata_only(field, item, metadata) for item in value]
+    if not isinstance(value, dict):
+        return ""  # a document given as a text
+    kept = {key: item for key, item in value.items() if key in metadata and not isinstance(item, list | dict)}
+    if field == "context":
+        kept["text"] = ""
+    if field == "spans" and isinstance(status := value.get("status"), str):
+        kept["status"] = status if _STATUS.fullmatch(status) else "error"
+    if value.get("error"):
+        kept["error"] = _error_class(value["error"])
+    return kept
+
+
+def _error_class(error: object) -> str:
+    found = _ERROR_CLASS.match(error) if isinstance(error, str) else None
+    return found[1] if found else "error"

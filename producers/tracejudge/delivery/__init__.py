@@ -1,0 +1,1 @@
+"""From `publish` to Redis: buffer, sender thread and connection."""

@@ -1,0 +1,350 @@
+"""The bounded buffer between the threads that publish and the sender thread, and the flush requests between them."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from sys import getsizeof
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from tracejudge.delivery.entry import Batch, Counters, Item, Kind, Reason, Totals
+from tracejudge.delivery.fork import Wakeup, reentrant_lock
+
+_NEVER = -1
+_LARGE_SHARE = 8  # an item of less than an eighth of the buffer is not worth adding up the queue
+
+
+class Buffer:
+    """Items from `publish` until Redis confirms them, within two caps, and their counts.
+
+    An item counts against the caps until its batch is confirmed, so they bound all the memory held, including batches
+    that are being sent. One thread takes and settles; any thread may put.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_items: int,
+        max_bytes: int,
+        wake: Callable[[], None],
+        drop: Literal["newest", "oldest"] = "newest",
+    ) -> None:
+        # Reentrant: a signal handler or a finalizer may publish while its own thread holds the lock. It is held for a
+        # few steps each time, never during encoding, sending or waiting.
+        self._lock = reentrant_lock()
+        self._max_items = max_items
+        self._admitted_items = max_items  # 0 when closed, which saves each `put` a check
+        self._max_bytes = max_bytes
+        self._wake = wake
+        self._drops_oldest = drop == "oldest"
+        self._items: deque[Item] = deque()
+        self._traces = Counters()
+        self._feedback = Counters()
+        self.accepted = 0  # items of every kind since the start
+        self.settled = 0  # position in the order of acceptance up to which no item awaits a confirmation
+        self.closed = False  # whether everything is refused
+        self._abandoned = 0
+        self._held_items = 0
+        self._held_bytes = 0
+        self._wake_at = 1
+        self._final = False
+
+    def put(self, item: Item) -> None:
+        """Accept an item, or count why not; wakes the sender only if it waits for this item."""
+        # Written for speed: every publication passes here.
+        with self._lock:
+            held_bytes = self._held_bytes + item.size_bytes
+            if self._held_items >= self._admitted_items or held_bytes > self._max_bytes:
+                if not self._make_room(item):
+                    return
+                held_bytes = self._held_bytes + item.size_bytes
+            self._held_bytes = held_bytes
+            self._held_items += 1
+            accepted = self.accepted = self.accepted + 1
+            self._items.append(item)
+        if accepted == self._wake_at:
+            self._wake()
+
+    def put_feedback(self, item: Item) -> None:
+        """Put an item of feedback, which is counted separately."""
+        with self._lock:
+            before = self.accepted
+            self.put(item)
+            self._feedback.accepted += self.accepted - before
+
+    def refuse(self, kind: Kind, reason: Reason) -> None:
+        """Count a publication that never became an item."""
+        with self._lock:
+            self._counters(kind).refuse(Reason.SHUTDOWN if self.closed else reason)
+
+    def take(self, *, max_items: int, max_bytes: int) -> list[Item]:
+        """Remove the oldest items, up to a count and until their size passes `max_bytes`."""
+        taken: list[Item] = []
+        size_bytes = 0
+        # Without the lock, one item at a time: publishers must not wait for a whole batch to be taken.
+        while len(taken) < max_items and size_bytes < max_bytes:
+            try:
+                item = self._items.popleft()
+            except IndexError:
+                break
+            taken.append(item)
+            size_bytes += item.size_bytes
+        return taken
+
+    def drop(self, kind: Kind, reason: Reason) -> None:
+        """Count the drop of an accepted item; its batch settles it."""
+        with self._lock:
+            if not self._final:
+                self._counters(kind).drop(reason)
+
+    def settle(self, batch: Batch) -> None:
+        """Count a confirmed batch as delivered, and free the room of its items."""
+        traces, feedback = batch.count(Kind.TRACE), batch.count(Kind.FEEDBACK)
+        with self._lock:
+            if self._final:
+                return
+            self._traces.delivered += traces
+            self._feedback.delivered += feedback
+            self._held_items -= batch.items
+            self._held_bytes -= batch.size_bytes
+            self.settled = batch.settles_through
+
+    def wake_after(self, count: int) -> bool:
+        """Request a wake-up once `count` items are queued; False if they already are."""
+        with self._lock:
+            missing = count - len(self._items)
+            self._wake_at = self.accepted + missing if missing > 0 else _NEVER
+            return missing > 0
+
+    def wake_on_next_item(self) -> None:
+        """Request another wake-up after the last one failed."""
+        with self._lock:
+            self._wake_at = self.accepted + 1
+
+    def close(self) -> bool:
+        """Refuse everything from now on; False if it was closed before."""
+        with self._lock:
+            was_open, self.closed = not self.closed, True
+            self._admitted_items = 0
+            return was_open
+
+    def abandon_queued(self) -> None:
+        """Drop the items that are in no batch yet."""
+        with self._lock:
+            while self._drop_oldest(Reason.ABANDONED):
+                self._abandoned += 1
+
+    def abandon_all(self) -> int:
+        """Drop everything not confirmed and freeze the counts; a later confirmation changes nothing.
+
+        Returns:
+            The number of entries abandoned since the start.
+        """
+        with self._lock:
+            self._final = True
+            self._items.clear()
+            both = (self._counters(Kind.TRACE), self._counters(Kind.FEEDBACK))
+            for counters in both:
+                counters.drop(Reason.ABANDONED, counters.waiting)
+            return sum(counters.dropped.get(Reason.ABANDONED, 0) for counters in both)
+
+    def totals(self, kind: Kind = Kind.TRACE) -> Totals:
+        """Copy the counts of a kind at one moment."""
+        with self._lock:
+            return self._counters(kind).totals()
+
+    @property
+    def taken(self) -> int:
+        """Items that left the queue since the start, in order of acceptance."""
+        with self._lock:
+            return self.accepted - len(self._items)
+
+    @property
+    def settles_through(self) -> int:
+        """The value of `settled` once all items taken so far are confirmed."""
+        # A position, not a count: an item dropped for a newer one left the queue without a confirmation, and must not
+        # stand for an earlier one that is still being sent.
+        with self._lock:
+            return self.accepted - len(self._items) - self._abandoned
+
+    @property
+    def is_half_empty(self) -> bool:
+        """Whether at most half of each cap is used."""
+        return self._held_items * 2 <= self._max_items and self._held_bytes * 2 <= self._max_bytes
+
+    @property
+    def queued(self) -> int:
+        """Items that are in no batch yet."""
+        return len(self._items)
+
+    def _counters(self, kind: Kind) -> Counters:
+        # Accepted traces are not counted in `put`, which would cost each of them: they are what is not feedback.
+        self._traces.accepted = self.accepted - self._feedback.accepted
+        return self._traces if kind is Kind.TRACE else self._feedback
+
+    def _make_room(self, item: Item) -> bool:
+        """Drop the oldest items until this one fits, if so configured; else refuse it."""
+        while True:
+            if self.closed:
+                reason = Reason.SHUTDOWN
+            elif self._held_items >= self._max_items:
+                reason = Reason.BUFFER_FULL
+            elif self._held_bytes + item.size_bytes > self._max_bytes:
+                reason = Reason.BUFFER_BYTES
+            else:
+                return True
+            fits = self._could_fit(item.size_bytes)
+            if reason is Reason.SHUTDOWN or not (self._drops_oldest and fits and self._drop_oldest(reason)):
+                self._counters(item.kind).refuse(reason)
+                return False
+
+    def _could_fit(self, size_bytes: int) -> bool:
+        # Otherwise queued items would be dropped for nothing: what is being sent keeps its room.
+        if size_bytes * _LARGE_SHARE <= self._max_bytes:
+            return True
+        queued_bytes = sum(item.size_bytes for item in list(self._items))
+        return self._held_bytes - queued_bytes + size_bytes <= self._max_bytes
+
+    def _drop_oldest(self, reason: Reason) -> bool:
+        try:
+            item = self._items.popleft()
+        except IndexError:  # the sender takes without the lock
+            return False
+        self._held_items -= 1
+        self._held_bytes -= item.size_bytes
+        self._counters(item.kind).drop(reason)
+        return True
+
+
+class Flush(NamedTuple):
+    """A numbered flush request: the first `target` items accepted are to be confirmed."""
+
+    ticket: int
+    target: int
+
+
+class _Waiter(NamedTuple):
+    ticket: int
+    wakeup: Wakeup
+
+
+class Flushes:
+    """Flush requests in order. Completing one completes all before it, so only the latest is kept."""
+
+    def __init__(self) -> None:
+        self._lock = reentrant_lock()
+        self.latest = Flush(ticket=0, target=0)
+        self.completed = 0  # ticket up to which all requests are completed
+        self._waiters: list[_Waiter] = []
+
+    def request(self, target: int) -> int:
+        """Request a flush and return its ticket. Targets never fall, whatever the order of threads."""
+        with self._lock:
+            self.latest = Flush(self.latest.ticket + 1, max(target, self.latest.target))
+            return self.latest.ticket
+
+    def complete(self, ticket: int) -> None:
+        """Wake the threads that wait for this ticket or an earlier one."""
+        with self._lock:
+            self.completed = max(self.completed, ticket)
+            for waiter in self._waiters:
+                if waiter.ticket <= self.completed:
+                    waiter.wakeup.open()
+
+    def wait(self, ticket: int, timeout_s: float) -> None:
+        """Wait until a ticket is completed, at most the timeout in seconds."""
+        waiter = _Waiter(ticket, Wakeup())
+        with self._lock:
+            if self.completed >= ticket:
+                return
+            self._waiters.append(waiter)
+        try:
+            waiter.wakeup.wait_in_host(max(timeout_s, 0.0))
+        finally:
+            with self._lock:
+                self._waiters.remove(waiter)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a request is not completed yet."""
+        return self.latest.ticket > self.completed
+
+
+_SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffer
+_DICT_BYTES = 250  # a small one
+_SCALAR_BYTES = 32
+_MAX_STEPS = 1_000  # about 0.2 ms; the rest is estimated from what was measured
+_CONTAINERS = (list, dict)
+_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
+_SCALARS = frozenset({int, float, bool, type(None)})
+_text_bytes = str.__sizeof__
+
+
+def copy_and_measure(fields: dict[str, Any]) -> int:
+    """Copy the lists and dicts among the values in place, and estimate the bytes of all values.
+
+    Not guaranteed: the sizes of foreign objects, which JSON cannot hold anyway, and of values in containers after the
+    first thousand. A string shared by several publications counts for each.
+    """
+    total = _SHELL_BYTES
+    for name, value in fields.items():
+        kind = type(value)
+        if kind is str:
+            total += value.__sizeof__()
+        elif kind is list:
+            fields[name] = own = value.copy()
+            try:
+                total += sum(map(_text_bytes, own))
+            except TypeError:  # not only texts
+                total += estimate_bytes(own)
+            total += 8 * len(own)
+        elif kind is dict:
+            fields[name] = own = value.copy()
+            total += _DICT_BYTES
+            for inner in own.values():
+                total += _SCALAR_BYTES if type(inner) in _SCALARS else estimate_bytes((inner,))
+        elif kind not in _SCALARS:
+            if issubclass(kind, _CONTAINERS):
+                fields[name] = value.copy()
+            total += estimate_bytes((value,))
+    return total
+
+
+def estimate_bytes(values: Iterable[object]) -> int:
+    """Estimate the bytes of values, including what containers hold."""
+    total = steps = containers = 0
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if type(value) is str:
+            total += _text_bytes(value)
+        else:
+            total += getsizeof(value)
+            inside = _inside(value)
+            if inside:
+                containers += 1
+                stack.extend(inside)
+        steps += 1
+        if steps == _MAX_STEPS:
+            # The containers left are taken for as large as those measured.
+            plain = [value for value in stack if not _inside(value)]
+            average = total // max(containers, 1)
+            return total + sum(map(getsizeof, plain)) + average * (len(stack) - len(plain))
+    return total
+
+
+def _inside(value: Any) -> Collection[object]:
+    # By type alone, and not through methods of the value: these may load something, raise, or never end.
+    kind = type(value)
+    if kind in _SCALARS:
+        return ()
+    if kind is dict:
+        return value.values()  # type: ignore[no-any-return]
+    if kind is list:
+        return value  # type: ignore[no-any-return]
+    if issubclass(kind, Struct):
+        return astuple(value)
+    if issubclass(kind, dict):
+        return list(dict.values(value))
+    return next((list(base.__iter__(value)) for base in _SEQUENCES if issubclass(kind, base)), ())

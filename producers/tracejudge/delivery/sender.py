@@ -1,0 +1,322 @@
+"""The sender thread: takes items, encodes them, and sends numbered batches until each is confirmed.
+
+A batch stays until Redis confirms it and is sent again after every error, be it of connection, memory, permission or
+key type. Later items wait in the buffer, whose caps turn a lasting outage into counted drops; `shutdown` counts the
+rest.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.json import encode
+
+from tracejudge.delivery.buffer import Buffer, Flushes
+from tracejudge.delivery.entry import Batch, Entry, Item, Kind, Totals
+from tracejudge.delivery.fork import Wakeup
+from tracejudge.log import DeliveryError, ThrottledLog, report_internal_error, type_name
+from tracejudge.model import ProducerReport
+
+if TYPE_CHECKING:
+    from tracejudge.delivery.encoding import ItemEncoder
+
+MAX_BATCH_ITEMS = 500
+MAX_BATCH_BYTES = 2 * 1024 * 1024
+_AHEAD_ITEMS = 100  # fewer wait until the batch before is confirmed, and others may join them
+_PIECE_ITEMS = 16  # about 0.1 ms of traces of 4 kB
+_PAUSE_S = 0.000_05
+
+
+class BatchBuilder:
+    """Builds the next batch. Used by the sender thread only."""
+
+    def __init__(
+        self,
+        *,
+        buffer: Buffer,
+        load_encoder: "Callable[[], ItemEncoder]",
+        sleep: Callable[[float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._buffer = buffer
+        self._load_encoder = load_encoder
+        self._encoder: ItemEncoder | None = None
+        self._sleep = sleep
+        self._drop_log = ThrottledLog(clock)
+        self._time_log = ThrottledLog(clock)
+        self._seen = 0
+        self._clear()
+
+    @property
+    def empty(self) -> bool:
+        """Whether no item has been taken yet."""
+        return not self._items
+
+    def fill(self) -> None:
+        """Take and encode queued items until the batch is full."""
+        while self._items < MAX_BATCH_ITEMS and self._size_bytes < MAX_BATCH_BYTES:
+            piece = min(_PIECE_ITEMS, MAX_BATCH_ITEMS - self._items)
+            items = self._buffer.take(max_items=piece, max_bytes=MAX_BATCH_BYTES - self._size_bytes)
+            for item in items:
+                self._items += 1
+                self._size_bytes += item.size_bytes
+                self._encode(item)
+            if len(items) < piece:
+                return
+            # Let publishing threads run, which would wait 5 ms for the interpreter. Not while the buffer is more
+            # than half full: then fast delivery helps the host more.
+            accepted = self._buffer.accepted
+            if accepted != self._seen and self._buffer.is_half_empty:
+                self._sleep(_PAUSE_S)
+            self._seen = accepted
+
+    def fill_ahead(self) -> None:
+        """Fill the next batch while Redis works on the last one, if many items are queued."""
+        if self.empty and self._buffer.queued >= _AHEAD_ITEMS:
+            self.fill()
+
+    def build(self, *, number: int, report: Entry | None, flush_ticket: int) -> Batch:
+        """Return the batch and start the next one."""
+        if report is not None:
+            self._entries.append(report)
+        batch = Batch(
+            number=number,
+            entries=tuple(self._entries),
+            items=self._items,
+            size_bytes=self._size_bytes,
+            settles_through=self._buffer.settles_through,
+            flush_ticket=flush_ticket,
+        )
+        self._clear()
+        return batch
+
+    def _clear(self) -> None:
+        self._entries: list[Entry] = []
+        self._items = 0
+        self._size_bytes = 0
+
+    def _encode(self, item: Item) -> None:
+        encoder = self._encoder
+        if encoder is None:
+            encoder = self._encoder = self._load_encoder()
+        left_out_before = encoder.times_left_out
+        outcome = encoder.encode(item)
+        if encoder.times_left_out > left_out_before:
+            message = "Times before 2000 or after 2100 left out, %d since the start: pass seconds since the epoch"
+            self._time_log.warn(message, encoder.times_left_out)
+        if isinstance(outcome, Entry):
+            self._entries.append(outcome)
+        else:
+            what = "Trace" if item.kind is Kind.TRACE else "Feedback"
+            self._drop_log.warn("%s dropped: %s (%s)", what, outcome.value, encoder.cause)
+            self._buffer.drop(item.kind, outcome)
+
+
+_FIRST_DELAY_S = 0.05
+_MAX_DELAY_S = 5.0
+_MAX_DOUBLINGS = 10  # enough to reach the cap; keeps the power small after a week without Redis
+
+
+class Backoff:
+    """Exponential backoff with full jitter, so that producers do not reconnect at the same moment."""
+
+    def __init__(self, draw: Callable[[float, float], float] | None = None) -> None:
+        self._draw = draw or Random().uniform  # noqa: S311 - spreads load, keeps no secret
+        self._failures = 0
+
+    def next_delay_s(self) -> float:
+        """Draw the next delay, between 0 and a bound that doubles each time up to 5 s."""
+        bound_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**self._failures)
+        self._failures = min(self._failures + 1, _MAX_DOUBLINGS)
+        return self._draw(0.0, bound_s)
+
+    def reset(self) -> None:
+        """Start again with the first delay."""
+        self._failures = 0
+
+
+REPORT_INTERVAL_S = 10.0
+HEARTBEAT_S = 3600.0
+"""Interval of reports without a change: workers forget a producer after two silent days."""
+
+
+class Reporter:
+    """Decides when the totals are reported, and numbers the reports."""
+
+    def __init__(self, *, producer: str, service: str, now_s: float) -> None:
+        self._producer = producer
+        self._service = service
+        self._reported = Totals(0, 0, {})
+        self._reported_at_s = now_s
+        self._seq = 0
+        self._is_overtaken = False
+
+    def mark_overtaken(self) -> None:
+        """Record that entries follow the last report: a cap may trim it before them, unread."""
+        self._is_overtaken = True
+
+    def needs_report(self, totals: Totals) -> bool:
+        """Return whether the last report is out of date, or may be lost before the entries after it."""
+        return self._is_overtaken or totals != self._reported
+
+    def next_report(self, totals: Totals, now_s: float, *, at_once: bool) -> ProducerReport | None:
+        """Return the report that is due now, or None. It counts as sent: the caller repeats it until confirmed."""
+        silent_s = now_s - self._reported_at_s
+        due = at_once or silent_s >= REPORT_INTERVAL_S
+        if silent_s < HEARTBEAT_S and not (due and self.needs_report(totals)):
+            return None
+        self._reported = totals
+        self._is_overtaken = False
+        self._reported_at_s = now_s
+        self._seq += 1
+        return ProducerReport(
+            producer=self._producer,
+            seq=self._seq,
+            service=self._service,
+            published=totals.published,
+            accepted=totals.accepted,
+            dropped=totals.dropped,
+        )
+
+
+def encode_report(report: ProducerReport) -> Entry:
+    """Encode a report as an entry of the stream."""
+    return Entry(Kind.REPORT, encode(report))
+
+
+LINGER_S = 0.02
+"""Wait after a batch that was not full: entries published meanwhile join the next batch without a wake-up."""
+
+
+class Stream(Protocol):
+    """Destination of the batches; `RedisStream` in production."""
+
+    def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
+        """Append a batch once, or raise DeliveryError; run `meanwhile` while the reply is awaited."""
+
+    def disconnect(self) -> None:
+        """Close the connection; a later append opens another."""
+
+
+class Sender:
+    """Sends the items of the buffer, one batch at a time and in order. One thread runs it."""
+
+    def __init__(
+        self,
+        *,
+        buffer: Buffer,
+        flushes: Flushes,
+        reporter: Reporter,
+        builder: BatchBuilder,
+        open_stream: Callable[[], Stream],
+        address: str,
+        clock: Callable[[], float],
+        wakeup: Wakeup,
+        backoff: Backoff,
+    ) -> None:
+        self._buffer = buffer
+        self._flushes = flushes
+        self._reporter = reporter
+        self._builder = builder
+        self._open_stream = open_stream
+        self._address = address
+        self._clock = clock
+        self._wakeup = wakeup
+        self._backoff = backoff
+        self._failure_log = ThrottledLog(clock)
+        self._drop_log = ThrottledLog(clock)
+        self._stream: Stream | None = None
+        self._unconfirmed: Batch | None = None
+        self._number = 0
+        self._failing = False
+        self._ended = False
+
+    def run(self) -> None:
+        """Send until `end` is called."""
+        while not self._ended:
+            try:
+                self.step()
+            except BaseException as error:  # noqa: BLE001 - no fault, and no exit in code of the host, stops the delivery
+                report_internal_error(error)
+                self._log_failure(type_name(error))
+                self._back_off()
+        if self._stream is not None:
+            self._stream.disconnect()
+
+    def end(self) -> None:
+        """Make `run` return after its current attempt; any thread may call it."""
+        self._ended = True
+        self._wakeup.open()
+
+    def step(self) -> None:
+        """Send one batch, an unconfirmed one first; wait if there is nothing to send."""
+        batch = self._unconfirmed or self._next_batch()
+        if batch is None:
+            self._wait_for_work()
+        elif self._deliver(batch):
+            self._confirm(batch)
+            if not self._flushes.pending and self._builder.empty and self._buffer.wake_after(MAX_BATCH_ITEMS):
+                self._wakeup.wait(LINGER_S)
+        else:
+            self._back_off()
+
+    def _next_batch(self) -> Batch | None:
+        flush = self._flushes.latest  # read before taking: its items are then queued or taken already
+        self._builder.fill()
+        # Decided for this flush, not for one requested since, whose items may not be here yet.
+        completes = flush.ticket > self._flushes.completed and self._buffer.taken >= flush.target
+        report = self._reporter.next_report(self._buffer.totals(), self._clock(), at_once=completes)
+        if report is not None and report.dropped:
+            counts = ", ".join(f"{reason} {count}" for reason, count in report.dropped.items())
+            self._drop_log.warn("Traces dropped since the start, by reason: %s", counts)
+        batch = self._builder.build(
+            number=self._number + 1,
+            report=None if report is None else encode_report(report),
+            flush_ticket=flush.ticket if completes else 0,
+        )
+        if not batch.entries:  # nothing to send: all its items were dropped, if it had any
+            self._confirm(batch)
+            return None
+        self._number = batch.number
+        self._unconfirmed = batch
+        if report is None:
+            self._reporter.mark_overtaken()
+        return batch
+
+    def _deliver(self, batch: Batch) -> bool:
+        try:
+            if self._stream is None:
+                self._stream = self._open_stream()
+            self._stream.append(batch, self._builder.fill_ahead)
+        except DeliveryError as error:
+            self._log_failure(str(error))
+            return False
+        except Exception as error:  # noqa: BLE001 - no fault of ours or of the driver loses a batch
+            report_internal_error(error)
+            self._log_failure(type_name(error))
+            return False
+        return True
+
+    def _confirm(self, batch: Batch) -> None:
+        self._unconfirmed = None
+        self._buffer.settle(batch)
+        self._flushes.complete(batch.flush_ticket)
+        self._backoff.reset()
+        if self._failing and batch.entries:
+            self._failing = False
+            self._failure_log.info("Publishing to Redis at %s resumed", self._address)
+
+    def _log_failure(self, cause: str) -> None:
+        self._failing = True
+        waiting = self._buffer.accepted - self._buffer.settled
+        self._failure_log.warn("Publishing to Redis at %s failed (%s); %d waiting", self._address, cause, waiting)
+
+    def _wait_for_work(self) -> None:
+        # Ended by the next item, a flush or the end, and when the next report is due: drops wake nobody.
+        if not self._flushes.pending and self._buffer.wake_after(1):
+            self._wakeup.wait(REPORT_INTERVAL_S)
+
+    def _back_off(self) -> None:
+        # A flush or the end opens the latch: they have little time, so the delays start short again.
+        if self._wakeup.wait(self._backoff.next_delay_s()):
+            self._backoff.reset()

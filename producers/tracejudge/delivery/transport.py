@@ -1,0 +1,126 @@
+"""Appending the batches of one producer to the stream. Importing this module imports redis."""
+
+# Loaded here, where forks are held off: else the first connection loads it.
+import encodings.idna  # noqa: F401
+from collections.abc import Callable
+from hashlib import sha1
+from pkgutil import get_data
+from time import monotonic
+from typing import Any
+
+from redis.exceptions import ConnectionError as LostConnectionError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from tracejudge.delivery.connection import make_pool
+from tracejudge.delivery.entry import Batch, Kind
+from tracejudge.delivery.fork import block_forks_during_connect
+from tracejudge.log import DeliveryError
+from tracejudge.settings import Settings
+
+Argument = str | int | bytes
+
+
+def pack(*arguments: Argument) -> bytes:
+    """Pack a command and its arguments."""
+    parts = [b"*%d" % len(arguments)]
+    for argument in arguments:
+        encoded = argument if isinstance(argument, bytes) else str(argument).encode()
+        parts += (b"$%d" % len(encoded), encoded)
+    parts.append(b"")
+    return b"\r\n".join(parts)
+
+
+_CONNECT_TIMEOUT_S = 2.0
+_REPLY_TIMEOUT_S = 5.0
+# A load balancer may have cut a connection that was idle for longer: the reply then never comes, whereas a new
+# connection takes a moment.
+_IDLE_S = 30.0
+# Applies only where no worker runs: workers remove a producer's hash two days after its last batch.
+_PRODUCER_TTL_S = 30 * 24 * 3600
+
+
+class RedisStream:
+    """Appends numbered batches. Used by one thread; connects when needed."""
+
+    def __init__(self, settings: Settings, producer: str) -> None:
+        self._connected = False
+        self._used_s = 0.0
+        # Kept: with sentinels the connection asks its pool for the address.
+        self._pool = make_pool(
+            settings.redis_url.secret, reply_timeout_s=_REPLY_TIMEOUT_S, connect_timeout_s=_CONNECT_TIMEOUT_S
+        )
+        self._connection: Any = self._pool.make_connection()  # the driver's types omit its methods
+        self._script = get_data("tracejudge", "scripts/append.lua") or b""
+        self._digest = sha1(self._script, usedforsecurity=False).hexdigest()
+        self._confirmed = self._confirmed_number = 0
+        prefix = settings.prefix
+        keys = (f"{prefix}:traces", f"{prefix}:producer:{producer}", f"{prefix}:caps", f"{prefix}:producers")
+        self._keys: tuple[Argument, ...] = (len(keys), *keys)
+        self._constants: tuple[Argument, ...] = (producer, settings.max_stream, _PRODUCER_TTL_S, settings.service)
+
+    def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
+        """Append a batch unless it is in the stream already, and run `meanwhile` while Redis works.
+
+        Raises:
+            DeliveryError: Redis gave no confirmation. The batch may be in the stream or not; only the same batch
+                under the same number may follow.
+        """
+        kinds = "".join(entry.kind.value for entry in batch.entries)
+        payloads = (entry.payload for entry in batch.entries)
+        arguments = [batch.number, *self._constants, self._confirmed, kinds, *payloads]
+        if self._connected and monotonic() - self._used_s > _IDLE_S:
+            self.disconnect()
+        may_be_stale = self._connected
+        try:
+            try:
+                self._run(arguments, meanwhile)
+            except (LostConnectionError, OSError):
+                # An idle connection may have been cut, which is no failure yet. Sending again is safe: the script
+                # appends a number once.
+                if not may_be_stale:
+                    raise
+                self.disconnect()
+                self._run(arguments, meanwhile)
+            if batch.number > self._confirmed_number:
+                self._confirmed_number = batch.number
+                self._confirmed += kinds.count(Kind.TRACE.value)
+        except (RedisError, OSError) as error:
+            self.disconnect()
+            raise DeliveryError(_describe(error)) from error
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def disconnect(self) -> None:
+        """Close the connection; the next batch opens another."""
+        # After an error a late reply would answer the next command, and after a failover the connection leads to a
+        # replica, which cannot write.
+        self._connected = False
+        self._connection.disconnect()
+
+    def _run(self, arguments: list[Argument], meanwhile: Callable[[], None]) -> None:
+        try:
+            self._send("EVALSHA", self._digest, arguments)
+            meanwhile()
+            self._connection.read_response()
+        except NoScriptError:
+            self._send("EVAL", self._script, arguments)
+            self._connection.read_response()
+        self._used_s = monotonic()
+
+    def _send(self, command: str, script: Argument, arguments: list[Argument]) -> None:
+        if not self._connected:
+            with block_forks_during_connect():
+                self._connection.connect()
+            self._connected = True
+        self._connection.send_packed_command([pack(command, script, *self._keys, *arguments)])
+
+
+def _describe(error: Exception) -> str:
+    # Error texts are not quoted: Redis repeats arguments in some, and the driver addresses.
+    name = type(error).__name__
+    if isinstance(error, ResponseError):
+        code = str(error).partition(" ")[0]
+        return f"{name} {code}" if code.isalpha() and code.isupper() else name
+    reason = error.__cause__ or error.__context__
+    return f"{name}: {reason.strerror}" if isinstance(reason, OSError) and reason.strerror else name

@@ -1,0 +1,125 @@
+"""The logger `tracejudge`, the SDK's exceptions, and the handling of internal errors.
+
+TraceJudgeError
+├── ConfigurationError   raised by `init`, the only one a host sees
+├── DeliveryError        a batch was not confirmed; it is sent again
+└── RedactionError       a trace could not be redacted; it is dropped and counted
+"""
+
+import logging
+import sys
+from collections.abc import Callable
+from types import CodeType
+
+logger = logging.getLogger("tracejudge")
+
+observer: Callable[[BaseException], None] | None = None
+"""Receives every internal error; set by tests only."""
+
+_GREENLET_LIBRARIES = frozenset({"greenlet", "gevent", "eventlet"})
+_LOG_INTERVAL_S = 60.0
+
+
+def report_internal_error(error: BaseException) -> None:
+    """Pass a suppressed exception to the observer; the caller must count or log the loss."""
+    if observer is not None:
+        observer(error)
+
+
+def report_or_raise(error: BaseException) -> None:
+    """Suppress an exception in a thread of the host, or raise it again if it is meant for the host.
+
+    Objects of the host may raise anything, `SystemExit` included: that is suppressed. Raised again are Ctrl-C, what a
+    signal handler raises (such as `sys.exit` at SIGTERM), and what ends a greenlet from outside.
+    """
+    if _is_for_host(error):
+        raise error
+    report_internal_error(error)
+
+
+def type_name(error: BaseException) -> str:
+    """Return the class name of an exception. Never raises, whatever its metaclass does."""
+    try:
+        name: object = type(error).__name__
+    except BaseException as another:  # noqa: BLE001 - a metaclass may define `__name__` in its own way
+        report_internal_error(another)
+        return "an error"
+    return name if type(name) is str else "an error"
+
+
+def _is_for_host(error: BaseException) -> bool:
+    if issubclass(type(error), KeyboardInterrupt):
+        return True
+    try:
+        module: object = type(error).__module__
+    except BaseException as another:  # noqa: BLE001 - the same
+        report_internal_error(another)
+        return False
+    if type(module) is str and module.partition(".")[0] in _GREENLET_LIBRARIES:
+        return True
+    handlers, step = _signal_handler_code(), error.__traceback__
+    while handlers and step is not None:
+        if step.tb_frame.f_code in handlers:
+            return True
+        step = step.tb_next
+    return False
+
+
+def _signal_handler_code() -> set[CodeType]:
+    # Without the module in memory, no handler in Python was installed.
+    signals = sys.modules.get("signal")
+    if signals is None:
+        return set()
+    found: set[CodeType] = set()
+    for handler in filter(callable, map(signals.getsignal, signals.valid_signals())):
+        # A handler is a function, a partial, or an object with `__call__`.
+        function = handler if hasattr(handler, "__code__") else getattr(handler, "func", None) or type(handler).__call__
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            found.add(code)
+    return found
+
+
+class ThrottledLog:
+    """Log of one subject: at most one warning a minute. Only the sender and `shutdown` write to it.
+
+    Threads that publish never log, except for the one warning that `init` is missing: a log handler of the host may
+    block, or publish itself.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last_s: float | None = None
+
+    def warn(self, message: str, *values: object) -> None:
+        """Log a warning unless one was logged within the last minute."""
+        now_s = self._clock()
+        if self._last_s is None or now_s - self._last_s >= _LOG_INTERVAL_S:
+            self._last_s = now_s
+            self._log(logging.WARNING, message, values)
+
+    def info(self, message: str, *values: object) -> None:
+        """Log that a reported failure is over."""
+        self._log(logging.INFO, message, values)
+
+    def _log(self, level: int, message: str, values: tuple[object, ...]) -> None:
+        try:
+            logger.log(level, message, *values)
+        except BaseException as error:  # noqa: BLE001 - a filter or handler of the host must not stop the delivery
+            report_internal_error(error)
+
+
+class TraceJudgeError(Exception):
+    """Base class of all exceptions of the SDK."""
+
+
+class ConfigurationError(TraceJudgeError, ValueError):
+    """An argument of `init`, or the environment variable behind it, is missing or wrong."""
+
+
+class DeliveryError(TraceJudgeError):
+    """A batch was not confirmed; it may or may not be in the stream."""
+
+
+class RedactionError(TraceJudgeError):
+    """A redaction function raised or did not return a string."""

@@ -1,0 +1,1 @@
+"""Recording traces of functions and blocks: `observe`, `trace`, steps and streams."""

@@ -1,0 +1,211 @@
+"""`@tracejudge.observe`: each call of a function becomes a trace, or a span of the trace it is called in."""
+
+import functools
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar, overload
+
+from tracejudge.api import _Current
+from tracejudge.content.encode import is_a
+from tracejudge.log import report_or_raise
+from tracejudge.tracing.step import Step, kind_text
+from tracejudge.tracing.stream import UNOBSERVED, Stream, async_wrapper, drive
+
+Choice = str | Callable[..., Any] | None
+"""The input of a decorated function: a parameter's name, or a function of the same arguments."""
+_POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})
+_RECEIVERS = frozenset({"self", "cls"})
+_LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
+
+
+class Calls:
+    """Begins and ends the steps of one function's calls. Never raises after the construction."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None,
+        kind: str | None,
+        input: Choice,  # noqa: A002 - the argument of `observe`
+        output: Callable[[Any], Any] | None,
+        fields: dict[str, Any],
+    ) -> None:
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):  # some builtins have no signature
+            parameters = []
+        self._names = [one.name for one in parameters if one.kind in _POSITIONAL]
+        self._rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "args")
+        self._receiver = self._names[0] if self._names and self._names[0] in _RECEIVERS else None
+        self._input = input
+        self._output = output
+        self._kind = kind_text(kind)
+        name = name or getattr(function, "__qualname__", None) or type(function).__qualname__
+        self._fields = {**fields, "name": name}
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+        """Begin the step of a call with its input."""
+        step = Step(self._fields.copy(), self._kind)
+        step.begin()
+        if step.needs("input"):
+            step.set("input", self._choose_input(args, kwargs))
+        return step
+
+    def end(self, step: Step, result: object) -> None:
+        """End the step of a call that returned."""
+        if step.needs("output"):
+            step.set("output", self._choose_output(result))
+        step.end()
+
+    def begin_stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stream:
+        """Begin the step of a generator."""
+        return UNOBSERVED if _Current.client is None else Stream(self.begin(args, kwargs), self._choose_output)
+
+    def _choose_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = dict(zip(self._names, args, strict=False))
+        if self._receiver is not None:
+            given.pop(self._receiver, None)
+        if len(args) > len(self._names):
+            given[self._rest] = args[len(self._names) :]
+        given |= kwargs
+        choice = self._input
+        try:
+            if callable(choice):
+                return choice(*args, **kwargs)
+            if choice is not None and choice in given:
+                return given[choice]
+        except BaseException as error:  # noqa: BLE001 - the host's function; as if nothing was chosen
+            report_or_raise(error)
+        only = next(iter(given.values())) if len(given) == 1 else None
+        return only if is_a(only, str) else given or None
+
+    def _choose_output(self, result: object) -> object:
+        try:
+            if self._output is not None:
+                return self._output(result)
+            # A stream or coroutine has no output yet. By its class: asking a lazy object could load it.
+            is_lazy = any(not _LAZY_METHODS.isdisjoint(vars(kind)) for kind in type(result).__mro__)
+        except BaseException as error:  # noqa: BLE001 - the host's function
+            report_or_raise(error)
+            return result
+        return None if is_lazy else result
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@overload
+def observe(function: _Function, /) -> _Function: ...
+
+
+@overload
+def observe(
+    *,
+    name: str | None = None,
+    kind: str | None = None,
+    input: Choice = None,
+    output: Callable[[Any], Any] | None = None,
+    **fields: Any,
+) -> Callable[[_Function], _Function]: ...
+
+
+def observe(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    kind: str | None = None,
+    input: Choice = None,  # noqa: A002 - the field's name
+    output: Callable[[Any], Any] | None = None,
+    **fields: Any,
+) -> Any:
+    """Publish each call of a function or generator, synchronous or not, as one trace.
+
+    Calls of observed functions within it become its spans, across tasks and wherever the context is passed on, but
+    not in new threads. A `retriever` or `tool` outside of any trace publishes nothing. The pieces of a stream are
+    collected; its trace ends when it is exhausted, closed or dropped. Exceptions are recorded and raised again.
+    `current()` returns the open trace.
+
+    Args:
+        function: The decorated function, if there are no other arguments.
+        name: Name of the operation; by default the function's qualified name.
+        kind: Kind of the span: `retriever`, `llm`, `tool` ... The documents that a retriever returns become the
+            trace's context, unless that is set.
+        input: The parameter that holds the user's query, or a function of the call's arguments that returns it. By
+            default a single string as it is, else the arguments as JSON.
+        output: Returns the output from the returned value, or the text of each piece of a stream.
+        fields: Other fields of the trace, or attributes of the span, the same for each call.
+    """
+    given: object = function
+    if given is not None and not callable(given) and not isinstance(given, classmethod | staticmethod):
+        raise TypeError('observe takes a function; pass other arguments by name, as observe(name="answer")')
+    options = {"name": name, "kind": kind, "input": input, "output": output, "fields": fields}
+    return functools.partial(_observed, options) if function is None else _observed(options, function)
+
+
+def _observed(options: dict[str, Any], function: Any) -> Any:
+    if isinstance(function, classmethod | staticmethod):
+        return type(function)(_observed(options, function.__func__))
+    choice = options["input"]
+    if isinstance(choice, str) and choice not in inspect.signature(function).parameters:
+        raise TypeError(f"input: {function.__qualname__} has no parameter {choice!r}")
+    calls = Calls(function, **options)
+    # A wrapper of the function's own kind, so that `inspect` sees no difference.
+    if inspect.isasyncgenfunction(function):
+        wrapper: Callable[..., Any] = async_wrapper(function, calls.begin_stream)
+    elif inspect.isgeneratorfunction(function):
+        wrapper = _generator(function, calls)
+    elif inspect.iscoroutinefunction(function):
+        wrapper = _coroutine(function, calls)
+    else:
+        wrapper = _plain_function(function, calls)
+    return functools.wraps(function)(wrapper)
+
+
+def _plain_function(function: Callable[..., Any], calls: Calls) -> Callable[..., Any]:
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        if _Current.client is None:
+            return function(*args, **kwargs)
+        step = calls.begin(args, kwargs)
+        step.enter()
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            step.leave()
+            step.end(error)
+            raise
+        step.leave()
+        calls.end(step, result)
+        return result
+
+    return observed
+
+
+def _coroutine(function: Callable[..., Any], calls: Calls) -> Callable[..., Any]:
+    async def observed(*args: Any, **kwargs: Any) -> Any:
+        if _Current.client is None:
+            return await function(*args, **kwargs)
+        step = calls.begin(args, kwargs)
+        step.enter()
+        try:
+            result = await function(*args, **kwargs)
+        except BaseException as error:
+            step.leave()
+            step.end(error)
+            raise
+        step.leave()
+        calls.end(step, result)
+        return result
+
+    return observed
+
+
+def _generator(function: Callable[..., Any], calls: Calls) -> Callable[..., Any]:
+    def observed(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        generator = function(*args, **kwargs)
+        if _Current.client is None:
+            return (yield from generator)
+        return (yield from drive(generator, calls.begin_stream(args, kwargs)))
+
+    return observed

@@ -1,0 +1,329 @@
+"""Open traces: the outermost step, the steps within it, and the step that is current in each context.
+
+A step is one observed call or one `with` block. The first one opens a recording; steps that begin while it is current
+become its spans. When the first one ends, the whole is published as one trace.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from os import getpid
+from typing import Any
+
+from tracejudge.api import _Current, publish
+from tracejudge.content.encode import as_text, error_text, is_a, plain, text_of
+from tracejudge.content.truncate import SPANS_CHARACTERS, Budget, truncation_mark
+from tracejudge.ids import SpanIds, current_span, fresh_id, fresh_trace_id
+from tracejudge.log import report_or_raise
+from tracejudge.model import Document, Span, Trace
+
+MAX_SPANS = 1_000
+"""Most spans of one trace; a last span says how many more there were."""
+_CANCELLATIONS = frozenset({"CancelledError", "GeneratorExit"})  # by name: asyncio need not be loaded
+# Kinds that are never published as a trace of their own: outside of their trace, as in a new thread, a verdict on
+# them would mislead.
+_SPAN_ONLY_KINDS = frozenset({"retriever", "tool"})
+_COPIED_FIELDS = ("input", "output")
+
+
+class Recording:
+    """The state that all steps of one trace share. Threads may add steps at the same time."""
+
+    __slots__ = ("_numbers", "_open", "_pid", "_steps", "budget", "ids")
+
+    def __init__(self, ids: SpanIds) -> None:
+        self.ids = ids
+        self.budget = Budget(SPANS_CHARACTERS)
+        # Counting by an iterator is one step in C: no lock that a fork or a finalizer could find held.
+        self._numbers = itertools.count()
+        self._steps: list[Step] = []
+        self._open = True
+        self._pid = getpid()
+
+    @property
+    def is_open_here(self) -> bool:
+        """Whether it is open and belongs to this process, not to the one that forked."""
+        return self._open and self._pid == getpid()
+
+    def add_span(self, step: "Step") -> bool:
+        """Add a step as a span; False if there are too many."""
+        if next(self._numbers) >= MAX_SPANS:
+            return False
+        self._steps.append(step)
+        return True
+
+    def close(self) -> tuple[list["Step"], int]:
+        """Close it, and return its steps in the order they began and the number of steps left out."""
+        self._open = False
+        steps, self._steps = self._steps, []
+        return steps, max(0, next(self._numbers) - MAX_SPANS)
+
+
+class Step:
+    """One observed call or block, with the fields given and found. Before `init` it never begins and has no effect."""
+
+    __slots__ = (
+        "_ids",
+        "_inside",
+        "_outer",
+        "ended_at",
+        "failure",
+        "fields",
+        "is_recorded",
+        "kind",
+        "parent",
+        "recording",
+        "started_at",
+    )
+
+    def __init__(self, fields: dict[str, Any], kind: str | None = None) -> None:
+        self.fields = fields
+        self.kind = kind
+        self.is_recorded = False
+        self.recording: Recording | None = None
+        self.parent: Step | None = None
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.failure: str | None = None
+        self._ids: SpanIds | None = None
+        self._outer: Step | None = None
+        self._inside: Step | None = None  # None for the step itself, which would be a reference cycle
+
+    @classmethod
+    def detached(cls) -> "Step":
+        """Make a step outside of any trace, with empty ids: feedback for a random id would be lost silently."""
+        step = cls({})
+        step._ids = SpanIds("", "")
+        return step
+
+    @property
+    def ids(self) -> SpanIds:
+        """The ids of the trace and of this step."""
+        if self._ids is None:
+            # Those of the current OpenTelemetry span, unless another trace was named.
+            given, span = self.fields.get("trace_id"), current_span()
+            if type(given) is str and given and (span is None or given != span.trace_id):
+                self._ids = SpanIds(given, fresh_id())
+            else:
+                self._ids = span or SpanIds(fresh_trace_id(), fresh_id())
+        return self._ids
+
+    @property
+    def trace_id(self) -> str:
+        """The current id of the trace; the outermost step may still change it."""
+        return self.ids.trace_id if self.recording is None else self.recording.ids.trace_id
+
+    def begin(self) -> None:
+        """Join the current trace, or open one; only once, and only after `init`."""
+        if self.started_at is not None or _Current.client is None:
+            return
+        self.started_at = time.time()
+        self.parent = current_step()
+        if self.parent is None or self.parent.recording is None:
+            self.recording = Recording(self.ids)
+            self.is_recorded = True
+        else:
+            self.recording = self.parent.recording
+            self._ids = SpanIds(self.recording.ids.trace_id, fresh_id())
+            self.is_recorded = self.recording.add_span(self)
+        for name in _COPIED_FIELDS:
+            if self.fields.get(name) is not None:
+                self.set(name, self.fields[name])
+
+    def set(self, name: str, value: object) -> None:
+        """Set a field; input and output are copied at once."""
+        if name == "trace_id" and self.parent is None and type(value) is str and value:
+            self._ids = SpanIds(value, self.ids.span_id)
+            if self.recording is not None:
+                self.recording.ids = self._ids
+        copied = self.recording is not None and name in _COPIED_FIELDS
+        self.fields[name] = plain(value, self.budget()) if copied else value
+
+    def needs(self, name: str) -> bool:
+        """Return whether a value found for a field would be kept."""
+        return self.is_recorded and self.fields.get(name) is None
+
+    def budget(self) -> Budget:
+        """Make the budget of one value; spans of a trace share a budget as well."""
+        return Budget() if self.recording is None or self.parent is None else Budget(whole=self.recording.budget)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Record the end and the exception, if any. The end of the outermost step publishes the trace."""
+        if self.recording is None or self.ended_at is not None:
+            return
+        self.ended_at = time.time()
+        if error is not None and not _is_no_failure(error):
+            self.failure = error_text(error)
+        if self.parent is None and self.recording.is_open_here:
+            steps, left_out = self.recording.close()
+            if self.kind in _SPAN_ONLY_KINDS:
+                return
+            try:
+                fields = trace_fields(self, steps, left_out)
+            except BaseException as fault:  # noqa: BLE001 - values of the host may fail in any way
+                report_or_raise(fault)
+                fields = {"trace_id": self.recording.ids.trace_id}  # without an output it is counted as invalid
+            publish(**fields)
+
+    def enter(self) -> None:
+        """Become the current step of this context."""
+        if self.recording is not None:
+            self._outer = current_step()
+            _current.set(self)
+
+    def leave(self) -> None:
+        """Restore the step that was current before `enter`."""
+        # Not by a token, which raises in another context than its own: a block in an asynchronous generator is left
+        # wherever that is closed. There, and if blocks are not left in reverse order, nothing changes.
+        step = _current.get()
+        while step is not None and step is not self:
+            step = step.parent
+        if self.recording is not None and step is self:
+            _current.set(self._outer)
+
+    def resume(self) -> "Step | None":
+        """Become current for the next part of a generator, and return the step of its consumer."""
+        outer = _current.get()
+        _current.set(self._inside or self)
+        return outer
+
+    def pause(self, outer: "Step | None") -> None:
+        """Restore the step of the consumer until the next part of the generator."""
+        inside = _current.get()
+        self._inside = None if inside is self else inside
+        _current.set(outer)
+
+
+_current: ContextVar[Step | None] = ContextVar("tracejudge_step", default=None)
+
+
+def current_step() -> Step | None:
+    """Return the current step; None if its trace is published or belongs to another process."""
+    step = _current.get()
+    return step if step is not None and step.recording is not None and step.recording.is_open_here else None
+
+
+def kind_text(kind: object) -> str | None:
+    """Return the kind of a step as text, whatever the host passed."""
+    return as_text(kind) or None
+
+
+def _is_no_failure(error: BaseException) -> bool:
+    """Return whether an exception is a cancellation or an exit with success."""
+    try:
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        # By type first: an exit code may be any object, without a hash or a truth.
+        exits_well = isinstance(error, SystemExit) and type(error.code) in {int, type(None)} and not error.code
+        return exits_well or not kinds.isdisjoint(_CANCELLATIONS)
+    except BaseException as another:  # noqa: BLE001 - a metaclass may define `__name__` in its own way
+        report_or_raise(another)
+        return False
+
+
+_TRACE_FIELDS = frozenset(Trace.__struct_fields__)
+_SPAN_FIELDS = frozenset({"name", "input", "output", "error", "started_at", "ended_at"})
+
+
+def trace_fields(outermost: Step, steps: list[Step], left_out: int) -> dict[str, Any]:
+    """Return the fields of the trace: those given to the outermost step, then those found."""
+    fields = {name: value for name, value in outermost.fields.items() if value is not None}
+    if not fields.keys() <= _TRACE_FIELDS:
+        # A trace is not lost for an unknown name, which becomes a tag. With content=False its value may be content.
+        others = {name: fields.pop(name) for name in list(fields) if name not in _TRACE_FIELDS}
+        client = _Current.client
+        sends_content = client is None or client.settings.content
+        tags = {name: as_text(value) for name, value in others.items()} if sends_content else {}
+        own: Any = fields.get("tags")
+        fields["tags"] = {**tags, **own} if is_a(own, dict) else tags
+    fields["output"] = text_of(fields.get("output"))
+    if "input" in fields:
+        fields["input"] = text_of(fields["input"])
+    if (error := _error_of(outermost)) is not None:
+        fields["error"] = error
+    if steps:
+        spans = [_span(step) for step in steps]
+        if left_out:
+            spans.append(Span(fresh_id(), truncation_mark(left_out, "spans"), parent_id=outermost.ids.span_id))
+        fields.setdefault("spans", spans)
+        if documents := retrieved_documents(steps):
+            fields.setdefault("context", documents)
+    fields.setdefault("trace_id", outermost.ids.trace_id)
+    fields.setdefault("span_id", outermost.ids.span_id)
+    fields.setdefault("started_at", outermost.started_at)
+    fields.setdefault("ended_at", outermost.ended_at)
+    return fields
+
+
+def _span(step: Step) -> Span:
+    fields = step.fields
+    error = _error_of(step)
+    attributes = {name: plain(value, step.budget()) for name, value in fields.items() if name not in _SPAN_FIELDS}
+    status = "error" if error else "ok"
+    if error:
+        attributes["error"] = error
+    return Span(
+        span_id=step.ids.span_id,
+        name=as_text(fields.get("name")) or "block",
+        parent_id=step.parent.ids.span_id if step.parent is not None else None,
+        kind=step.kind,
+        started_at=fields.get("started_at", step.started_at),
+        ended_at=fields.get("ended_at", step.ended_at),
+        # A task or thread may continue after the trace has ended.
+        status="unfinished" if step.ended_at is None else status,
+        inputs=fields.get("input"),
+        outputs=fields.get("output"),
+        attributes=attributes or None,
+    )
+
+
+def _error_of(step: Step) -> str | None:
+    given = step.fields.get("error")
+    if given is None:
+        return step.failure
+    return error_text(given) if is_a(given, BaseException) else as_text(given)
+
+
+_RETRIEVER_KINDS = frozenset({"retriever", "retrieval"})
+_TEXT_KEYS = ("text", "page_content", "content")
+
+
+def retrieved_documents(steps: list[Step]) -> list[Document | str]:
+    """Return the documents of all retrievers in the order they began; of nested retrievers, those of the outer one."""
+    found: list[Document | str] = []
+    for step in steps:
+        # The outermost step is the trace itself and no retriever.
+        above = (parent for parent in _parents(step) if parent.parent is not None)
+        if _retrieves(step) and not any(map(_retrieves, above)):
+            found += _documents(step)
+    return found
+
+
+def _retrieves(step: Step) -> bool:
+    return step.kind is not None and step.kind.casefold() in _RETRIEVER_KINDS
+
+
+def _parents(step: Step) -> Iterator[Step]:
+    above = step.parent
+    while above is not None:
+        yield above
+        above = above.parent
+
+
+def _documents(step: Step) -> Iterator[Document | str]:
+    """Read the output of a retriever: texts, or records with a text in one of the usual fields."""
+    output = step.fields.get("output")
+    if isinstance(output, dict):
+        output = output.get("documents")
+    for item in output if isinstance(output, list) else ():
+        if isinstance(item, Document | str):
+            yield item
+        elif isinstance(item, dict):
+            text = next((item[key] for key in _TEXT_KEYS if isinstance(item.get(key), str)), None)
+            given_id, score = item.get("id"), item.get("score")
+            if text is not None:
+                yield Document(
+                    text,
+                    id=str(given_id) if isinstance(given_id, str | int) else None,
+                    score=float(score) if isinstance(score, int | float) else None,
+                )

@@ -1,0 +1,57 @@
+"""Standard error takes nothing more: a pipe that nobody reads, one whose reader is gone, a full disk."""
+
+import os
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+from experiment import Experiment
+
+GRACE_S = 3.0
+EVALUATIONS = 600
+DROPPED = "tracejudge_log_records_dropped_total"
+
+
+def _unread_pipe() -> tuple[int, list[int]]:
+    """Give a full pipe, and its reading end, which nobody reads."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    try:
+        while True:
+            os.write(writing, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(writing, True)
+    return writing, [reading]
+
+
+def _closed_pipe() -> tuple[int, list[int]]:
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing, []
+
+
+def _full_disk() -> tuple[int, list[int]]:
+    return os.open("/dev/full", os.O_WRONLY), []
+
+
+@pytest.mark.parametrize("outlet", [_unread_pipe, _closed_pipe, _full_disk])
+def test_a_worker_whose_log_nobody_takes_judges_answers_and_ends(
+    experiment: Experiment, outlet: Callable[[], tuple[int, list[int]]]
+) -> None:
+    """Each verdict is a line; at log level debug Celery and the HTTP client add theirs."""
+    file, others = outlet()
+    worker = experiment.start(log_level="debug", grace_s=GRACE_S, stderr=file)
+    try:
+        experiment.publish(EVALUATIONS // len(experiment.judges))
+        experiment.wait_finished(EVALUATIONS)
+        assert httpx.get(f"http://127.0.0.1:{worker.port}/healthz").status_code == 200
+        if outlet is not _unread_pipe:
+            assert worker.counted(100, DROPPED)
+        experiment.assert_all_scored()
+        began = time.monotonic()
+        experiment.terminate(timeout_s=GRACE_S + 10)
+        assert time.monotonic() - began < GRACE_S + 10
+    finally:
+        for number in (file, *others):
+            os.close(number)

@@ -1,0 +1,285 @@
+"""Each script of ours is done as a whole or not at all.
+
+Whatever is in its way: a right that the Redis user has lost, a key that holds something else, a counter that cannot
+grow. With the cause removed each trace is judged once.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from redis import Redis
+from redis_faults import server_of
+
+from judges.core.model import ModelSettings
+from judges.core.verdict import Verdict
+from tracejudge import LateFeedback, Trace
+from worker.accounting import read_account
+from worker.config.settings import Rule, Settings
+from worker.dead_letters.retry import grouped, retry
+from worker.dead_letters.store import DeadLetterStore, LetterFilter
+from worker.embedded import EmbeddedRedis, ServerBinary
+from worker.forget import ForgetTarget, Forgetting
+from worker.ingest.late_feedback import FeedbackOnTrace, FeedbackSelector, Found
+from worker.ingest.plan import Planner
+from worker.queue import batch as batches
+from worker.queue.leases import LeasedPayload, Leases
+from worker.queue.ledger import DeadLetter, Finished, Ledger
+from worker.queue.pending_feedback import PendingFeedback
+from worker.selection.stream_entry import read_entry
+from worker.storage.client import Store, StoreError
+from worker.storage.keys import INGEST_GROUP, Keys
+
+MODEL = "lexical"
+SETTINGS = Settings(
+    prefix="whole",
+    models={"default": ModelSettings(provider="lexical")},
+    rules=(
+        Rule(name="all", judges=("safety",)),
+        Rule(name="complaints", judges=("relevance_to_query",), rate=0.0, always=("negative_feedback",)),
+    ),
+    batch_size=2,
+)
+COMMANDS = (
+    *("del", "exists", "expire", "hdel", "hget", "hincrby", "hmget", "hset", "set", "xack", "xadd", "xdel", "xpending"),
+    *("xrange", "zadd", "zcard", "zincrby", "zrem", "zscore"),
+)
+COUNTED = (
+    *("read", "arrived", "published", "sampled", "chosen", "abstained", "outbox", "dead", "removed", "cut_off"),
+    *("feedback", "trimmed"),
+)
+LARGEST = 2**63 - 1
+
+
+class Scene:
+    """A Redis whose user may lose rights, and the work of a worker on it, step by step."""
+
+    def __init__(self, server: EmbeddedRedis) -> None:
+        self.admin = Redis.from_url(server.url)
+        self.admin.flushall()
+        self.admin.execute_command("ACL", "SETUSER", "worker", "reset", "on", "nopass", "~*", "&*", "+@all")
+        self.keys = Keys(SETTINGS.prefix)
+        self.store = Store(server.url.replace("redis://", "redis://worker:@"), self.keys)
+        self.ledger = Ledger(self.store, SETTINGS)
+        self.leases = Leases(self.store, tries_ttl_s=3600)
+        self.held: list[LeasedPayload] = []
+        self.unreadable = 0
+        self.entries: list[Any] = []
+        self.verdicts: list[str] = []
+
+    def snapshot(self) -> dict[bytes, bytes]:
+        return {key: self.admin.dump(key) for key in sorted(self.admin.scan_iter("whole:*"))}
+
+    def restore(self, snapshot: dict[bytes, bytes]) -> None:
+        if extra := [key for key in self.admin.scan_iter("whole:*") if key not in snapshot]:
+            self.admin.delete(*extra)
+        for key, value in snapshot.items():
+            self.admin.restore(key, 0, value, replace=True)
+
+    def counted(self) -> tuple[dict[bytes, bytes], set[bytes]]:
+        """What the books and the ledger hold."""
+        fields = {field for key in self.admin.scan_iter("whole:evaluations:*") for field in self.admin.hgetall(key)}
+        return self.admin.hgetall(self.keys.account_all), fields
+
+    # --- the steps ---
+
+    def choose(self) -> None:
+        plan = Planner(SETTINGS, self.keys).plan(read_entry(entry, 10**6) for entry in self.entries)
+        self.store.run("choose", plan.keys, plan.arguments)
+
+    def take(self) -> None:
+        self.held = self.leases.take(MODEL, "ours", 10)
+        assert len(self.held) == 4 - self.unreadable
+
+    def park(self) -> None:
+        self.leases.put_back(self.held[3].lease, delay_s=60, tries={"evaluation": 1})
+
+    def record(self) -> None:
+        first, second, *_ = self._evaluations(0)
+        both = [(verdict(one, trace), one.period) for trace, one in (first, second)]
+        self.ledger.record([Finished.of(each, period, keep=True) for each, period in both])
+
+    def add_dead_letter(self) -> None:
+        letters = [(self._letter(item), verdict(one, item.trace, "timeout")) for item, one in self._items(1)]
+        self.ledger.add_dead_letter(letters)
+
+    def retry(self) -> None:
+        letters = DeadLetterStore(self.store)
+        wanted = [found.letter.evaluation.id for found in letters.find(LetterFilter())][:1]
+        for group in grouped(letters.read(wanted), 2):
+            retry(self.store, SETTINGS, group)
+
+    def record_dead(self) -> None:
+        """A verdict comes of what was given up."""
+        (trace, one), *_ = self._evaluations(1)
+        self.ledger.record([Finished.of(verdict(one, trace), one.period)])
+
+    def remove(self) -> None:
+        _, (_, one) = self._evaluations(1)
+        self.ledger.remove([one.id])
+
+    def finish(self) -> None:
+        self.leases.finish(self.held[0].lease.batch_id, MODEL)
+
+    def forget(self) -> None:
+        (trace, _), *_ = self._evaluations(2)
+        Forgetting(self.store, SETTINGS, ForgetTarget(trace_id=trace.trace_id)).run()
+
+    def pull(self) -> None:
+        members = PendingFeedback(self.store, 60.0).all()
+        trace_id = members[0].item.trace_id
+        entry = next(entry for entry in self.entries if trace_id.encode() in entry[1].get(b"t", b""))
+        feedback = FeedbackOnTrace(trace_id, members, [Found(entry[0].decode(), 100)])
+        FeedbackSelector(SETTINGS, self.store, Planner(SETTINGS, self.keys)).select([feedback])
+
+    def acknowledge(self) -> None:
+        ids = self.verdicts
+        names = (self.keys.verdicts, self.keys.account_all, self.keys.groups)
+        self.store.run("acknowledge", names, ("metrics", ids[-1], *ids))
+
+    def _items(self, place: int) -> list[tuple[batches.Item, batches.Evaluation]]:
+        batch = batches.decode(self.held[place].payload)
+        return [(item, one) for item in batch.items for one in item.evaluations]
+
+    def _evaluations(self, place: int) -> list[tuple[Trace, batches.Evaluation]]:
+        return [(item.trace, one) for item, one in self._items(place)]
+
+    def _letter(self, item: batches.Item) -> DeadLetter:
+        return DeadLetter(1, item.evaluations[0], "default", MODEL, "timeout", 2, time.time(), time.time(), item=item)
+
+
+STEPS = (
+    *("choose", "take", "park", "record", "acknowledge", "add_dead_letter", "retry", "record_dead", "remove"),
+    *("finish", "pull", "forget"),
+)
+
+
+def verdict(evaluation: batches.Evaluation, trace: Trace, reason: str | None = None) -> Verdict:
+    return Verdict(
+        evaluation_id=evaluation.id,
+        outcome="unscored" if reason else "abstained",
+        reason=reason,
+        metrics=("safety",),
+        trace_id=trace.trace_id,
+        service="shop",
+        judge=evaluation.judge,
+        judge_version=evaluation.version,
+        judge_model=MODEL,
+        started_at=1.0,
+        duration_s=1.0,
+    )
+
+
+@contextlib.contextmanager
+def without(scene: Scene, command: str) -> Iterator[None]:
+    scene.admin.execute_command("ACL", "SETUSER", "worker", f"-{command}")
+    yield
+    scene.admin.execute_command("ACL", "SETUSER", "worker", "+@all")
+
+
+@contextlib.contextmanager
+def spoilt(scene: Scene, key: str) -> Iterator[None]:
+    """Let a key hold something else."""
+    is_string = scene.admin.type(key) == b"string"
+    scene.admin.delete(key)
+    scene.admin.hset(key, "a", "b") if is_string else scene.admin.set(key, "somebody's")
+    scene.unreadable = int(":batch:" in key)
+    yield
+    scene.unreadable = 0
+
+
+@contextlib.contextmanager
+def full_counter(scene: Scene, key: str, field: str) -> Iterator[None]:
+    scene.admin.hset(key, field, LARGEST)
+    yield
+
+
+def causes(scene: Scene, snapshot: dict[bytes, bytes]) -> dict[str, contextlib.AbstractContextManager[None]]:
+    keys = scene.keys
+    fixed = (keys.leases, keys.holders, keys.waiting, keys.dead, keys.dead_due, keys.dead_retries, keys.account_all)
+    names = {key.decode() for key in snapshot} | {*fixed, keys.account_now(), keys.feedback, keys.verdicts, keys.groups}
+    counters = [(book, field) for book in (keys.account_all, keys.account_now()) for field in COUNTED]
+    return {
+        **{f"the user may not run {command}": without(scene, command) for command in COMMANDS},
+        **{f"{name} holds something else": spoilt(scene, name) for name in sorted(names)},
+        **{f"{field} of {book} is full": full_counter(scene, book, field) for book, field in counters},
+        f"bytes of {MODEL} are full": full_counter(scene, keys.waiting, MODEL),
+    }
+
+
+@pytest.fixture(scope="module", params=["6.2", "7"])
+def server(request: pytest.FixtureRequest, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
+    with server_of(request.param, redis_binaries) as server:
+        yield server
+
+
+@pytest.fixture
+def scene(server: EmbeddedRedis) -> Iterator[Scene]:
+    scene = Scene(server)
+    scene.store.make_group(scene.keys.traces, INGEST_GROUP)
+    scene.store.make_group(scene.keys.verdicts, "metrics")
+    now = time.time()
+    for number in range(8):
+        trace = Trace(trace_id=f"{number + 1:032x}", service="shop", output="It is.", input="Is it?", ended_at=now)
+        scene.admin.xadd(scene.keys.traces, {"v": "1", "t": msgspec.json.encode(trace)})
+    feedback = LateFeedback(trace_id=f"{8:032x}", score=-1.0)
+    scene.admin.xadd(scene.keys.traces, {"v": "1", "f": msgspec.json.encode(feedback)})
+    scene.entries = scene.store.read_group(scene.keys.traces, INGEST_GROUP, "reader", count=100, block_ms=1)
+    scene.admin.xreadgroup("metrics", "reader", {scene.keys.verdicts: ">"}, block=1)
+    yield scene
+    scene.store.close()
+    scene.admin.close()
+
+
+def attempt(step: Callable[[], None]) -> str | None:
+    """Take a step; tell why it was refused."""
+    try:
+        step()
+    except StoreError as error:
+        return str(error)
+    return None
+
+
+def test_whatever_is_in_its_way_a_script_is_done_as_a_whole_or_not_at_all(scene: Scene) -> None:
+    failures: list[str] = []
+    refusals = 0
+    for name in STEPS:
+        step = getattr(scene, name)
+        if name == "acknowledge":
+            scene.admin.xreadgroup("metrics", "reader", {scene.keys.verdicts: ">"}, block=1)
+            scene.verdicts = [entry_id.decode() for entry_id, _ in scene.admin.xrange(scene.keys.verdicts)]
+        before, held = scene.snapshot(), scene.held
+        step()
+        after, held_after = scene.counted(), scene.held
+        for cause, present in causes(scene, before).items():
+            scene.restore(before)
+            scene.held = held
+            with present:
+                spoiled = scene.snapshot()
+                said = attempt(step)
+                found = scene.snapshot()
+            refusals += said is not None
+            # One script is what is whole. Forgetting runs several, and is done again; so does who takes a batch that is
+            # gone: its lease lapses.
+            several = name == "forget" or (name == "take" and ":batch:" in cause)
+            if said is not None and not several and found != spoiled:
+                failures.append(f"{name}, {cause}: refused half-way: {said}")
+            if said is None and cause.startswith("the user") and scene.counted() != after:
+                failures.append(f"{name}, {cause}: done in part")
+            if said is not None and "refused the command (Error)" in said:
+                failures.append(f"{name}, {cause}: not foreseen: {said}")
+        scene.restore(before)
+        scene.held = held
+        assert attempt(step) is None, f"{name} with nothing in its way any more"
+        scene.held = held_after if name == "take" and not scene.held else scene.held
+    assert failures == []
+    assert refusals > 200, "the causes are none"
+    account = read_account(scene.store)
+    assert (account.lost, account.sampled, account.chosen) == (0, 8, 9), account
+    assert (account.abstained, account.dead) == (3, 0), account
+    # Forgotten at last was a trace without a verdict: those there are stand once.
+    verdicts = [fields[b"j"] for _, fields in scene.admin.xrange(scene.keys.verdicts) if b"j" in fields]
+    assert len(set(verdicts)) == len(verdicts) == 3

@@ -1,0 +1,49 @@
+"""The version of a judge that explores: it changes with what its model is told of the tools, and by the loop."""
+
+from dataclasses import replace
+
+import pytest
+from explorations import TRACE, exploring
+from msgspec import structs
+
+from judges.core import exploration as texts
+from judges.core import judge as judge_module
+from judges.core.exploration import Exploration
+from judges.core.judge import Judge
+from judges.core.model import Tool
+from judges.custom import define
+from judges.registry import catalogue
+
+TABLE = {"instructions": "Is all well in {{ trace }}?"}
+
+
+def with_tool(**changes: object) -> Judge:
+    tool = structs.replace(Tool("read", "Reads.", {"type": "object"}), **changes)
+    judge = exploring()
+    assert judge.exploration is not None
+    return replace(judge, exploration=structs.replace(judge.exploration, tools=(tool,)))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"name": "look"}, {"description": "Looks."}, {"parameters": {}}], ids=["name", "description", "schema"]
+)
+def test_changes_with_a_tool(changes: dict[str, object]) -> None:
+    assert with_tool(**changes).version != with_tool().version
+
+
+def test_changes_with_what_the_loop_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, other = define("mine", TABLE).version, replace(catalogue()["safety"]).version
+    monkeypatch.setattr(judge_module, "TEXTS", (*texts.TEXTS, "More."))
+    assert define("mine", TABLE).version != before
+    assert replace(catalogue()["safety"]).version == other
+
+
+def test_the_loop_says_nothing_else() -> None:
+    said = {value for name, value in vars(texts).items() if name.isupper() and name != "TEXTS"}
+    assert set(texts.TEXTS) == said
+
+
+def test_the_tools_are_those_of_the_toolbox() -> None:
+    exploration = define("mine", TABLE).exploration
+    assert isinstance(exploration, Exploration)
+    assert tuple(exploration.open(TRACE).tools) == exploration.tools

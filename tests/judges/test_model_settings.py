@@ -1,0 +1,288 @@
+"""Making a model from its settings: what serves, and the one sentence about what does not."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.cases import each_case
+from support.endpoint import ChatEndpoint
+from support.messages import MessagesEndpoint
+
+from judges.core.model import ChatModel, ChatRequest, ModelSettings, Price
+from judges.core.prompt import Message
+from judges.models.anthropic import AnthropicModel
+from judges.models.lexical import LexicalModel
+from judges.models.openai import OpenAIModel
+from judges.models.registry import ModelSettingsError, build, check
+from judges.models.scripted import ScriptedModel
+
+OPENAI = ModelSettings(base_url="http://localhost:1/v1", model="m")
+ANTHROPIC = ModelSettings(provider="anthropic", model="m", api_key_env="JUDGE_KEY")
+ADDRESS = 'base_url: must be http:// or https:// and a host, as "https://host/v1"'
+KEY = "api_key_env: https://api.anthropic.com asks for a key; name the variable that holds it, as ANTHROPIC_API_KEY"
+REQUEST = ChatRequest((Message("user", "Is it so?"),), "j", {}, dict)
+
+WRONG = {
+    "no model": ({"model": None}, "model: say which model the endpoint shall use"),
+    "empty model": ({"model": ""}, "model: say which model the endpoint shall use"),
+    "no address": ({"base_url": None}, 'base_url: say where the endpoint is, as "https://host/v1"'),
+    "no scheme": ({"base_url": "localhost:8000/v1"}, ADDRESS),
+    "another scheme": ({"base_url": "ftp://host/v1"}, ADDRESS),
+    "no host": ({"base_url": "https:///v1"}, ADDRESS),
+    "port in words": ({"base_url": "http://host:http/v1"}, ADDRESS),
+    "port beyond all": ({"base_url": "http://host:65536/v1"}, ADDRESS),
+    "port 0": ({"base_url": "http://host:0/v1"}, ADDRESS),
+    "a line break": ({"base_url": "http://host/v1\n"}, ADDRESS),
+    "a host of no letters": ({"base_url": "http://\u2603/v1"}, ADDRESS),
+    "nothing in flight": ({"max_in_flight": 0}, "max_in_flight: must be at least 1"),
+    "no time": ({"timeout_s": 0}, "timeout_s: must be more than 0"),
+    "endless time": ({"timeout_s": float("inf")}, "timeout_s: must be more than 0"),
+    "no number of seconds": ({"timeout_s": float("nan")}, "timeout_s: must be more than 0"),
+    "no room for input": ({"max_input_tokens": 0}, "max_input_tokens: must be at least 1"),
+    "a price below nothing": (
+        {"price": Price(-1.0, 1.0)},
+        "price: must be USD per million tokens, 0 or more",
+    ),
+    "a price that is no number": (
+        {"price": Price(1.0, float("nan"))},
+        "price: must be USD per million tokens, 0 or more",
+    ),
+    "anthropic without a model": (
+        {"provider": "anthropic", "model": None},
+        "model: say which model the endpoint shall use",
+    ),
+    "anthropic without a scheme": ({"provider": "anthropic", "base_url": "host"}, ADDRESS),
+    "anthropic without a key": ({"provider": "anthropic", "base_url": None}, KEY),
+    "anthropic's own address without a key": (
+        {"provider": "anthropic", "base_url": "https://API.anthropic.com/v1"},
+        KEY,
+    ),
+    "two keys": (
+        {"api_key_env": "KEY", "api_key_file": "/run/secrets/key"},
+        "api_key_file: goes in place of api_key_env, not beside it; take one of them out",
+    ),
+    "a guarded address": (
+        {"base_url": "http://169.254.169.254/v1"},
+        (
+            "base_url: is a link-local, metadata or unspecified address, where no judge model belongs; if this one"
+            " does, set allow_link_local = true"
+        ),
+    ),
+    "no room for an answer": (
+        {"provider": "anthropic", "max_output_tokens": 0},
+        "max_output_tokens: must be at least 1",
+    ),
+    "room for an answer elsewhere": (
+        {"max_output_tokens": 8192},
+        "max_output_tokens: goes with the provider anthropic alone; take it out",
+    ),
+    "no script": ({"provider": "scripted"}, "script: a scripted model needs a file with its steps"),
+    "lexical with nothing in flight": (
+        {"provider": "lexical", "max_in_flight": -1},
+        "max_in_flight: must be at least 1",
+    ),
+}
+
+
+def changed(settings: ModelSettings = OPENAI, **fields: object) -> ModelSettings:
+    return msgspec.structs.replace(settings, **fields)
+
+
+def key_file(folder: Path, content: bytes) -> Path:
+    path = folder / "key"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    return path
+
+
+class TestCheck:
+    @each_case(("fields", "sentence"), WRONG.values(), ids=WRONG)
+    def test_names_the_key_and_the_mend(self, fields: dict[str, object], sentence: str) -> None:
+        with pytest.raises(ModelSettingsError) as caught:
+            check(changed(**fields))
+        assert str(caught.value) == sentence
+        with pytest.raises(ModelSettingsError):
+            build(changed(**fields), {})
+
+    @each_case(
+        "settings",
+        [
+            OPENAI,
+            changed(base_url="https://api.openai.com/v1/", api_key_env="OPENAI_API_KEY", price=Price(0.4, 1.6)),
+            changed(base_url="http://[::1]:8000/v1"),
+            ANTHROPIC,
+            changed(ANTHROPIC, api_key_env=None, api_key_file="absent"),
+            changed(ANTHROPIC, base_url="http://gateway:4000", api_key_env=None, max_output_tokens=1),
+            ModelSettings(provider="lexical"),
+            ModelSettings(provider="scripted", script="absent.jsonl"),
+        ],
+        ids=[
+            "openai",
+            "with a key",
+            "ip version 6",
+            "anthropic",
+            "key in a file",
+            "gateway without a key",
+            "lexical",
+            "scripted",
+        ],
+    )
+    def test_reads_neither_files_nor_variables(self, settings: ModelSettings) -> None:
+        check(settings)
+
+
+class TestBuild:
+    def test_makes_each_provider(self, tmp_path: Path) -> None:
+        script = tmp_path / "script.jsonl"
+        script.write_text('{"text": "a"}\n{"text": "b"}\n')
+        scripted = ModelSettings(provider="scripted", script=str(script))
+        settings = [OPENAI, ANTHROPIC, ModelSettings(provider="lexical"), scripted]
+        models = [build(one, {"JUDGE_KEY": "sk-1"}) for one in settings]
+        assert [type(model) for model in models] == [OpenAIModel, AnthropicModel, LexicalModel, ScriptedModel]
+        assert all(isinstance(model, ChatModel) for model in models)
+        assert [model.settings.judge_model for model in models] == ["m", "m", "lexical", "scripted"]
+        assert [model.settings for model in models[:2]] == [OPENAI, ANTHROPIC]
+        assert asyncio.run(models[3].complete(REQUEST)).text == "a"
+
+    @pytest.mark.parametrize(
+        ("name", "environment", "sent"),
+        [
+            ("JUDGE_KEY", {"JUDGE_KEY": "sk-1", "OPENAI_API_KEY": "sk-2"}, "Bearer sk-1"),
+            (None, {"OPENAI_API_KEY": "sk-2"}, None),
+        ],
+        ids=["named variable", "no variable named"],
+    )
+    def test_the_key_comes_from_the_variable_that_is_named_and_from_no_other(
+        self, endpoint: ChatEndpoint, name: str | None, environment: dict[str, str], sent: str | None
+    ) -> None:
+        async def ask() -> None:
+            model = build(changed(base_url=endpoint.base_url, api_key_env=name), environment)
+            try:
+                await model.complete(REQUEST)
+            finally:
+                await model.aclose()
+
+        asyncio.run(ask())
+        assert [call.headers.get("authorization") for call in endpoint.calls] == [sent]
+
+    def test_an_anthropic_model_gets_its_key_too(self) -> None:
+        async def ask() -> str:
+            settings = changed(ANTHROPIC, base_url=messages.base_url)
+            model = build(settings, {"JUDGE_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-2"})
+            try:
+                return (await model.complete(REQUEST)).finish_reason
+            finally:
+                await model.aclose()
+
+        with MessagesEndpoint() as messages:
+            assert asyncio.run(ask()) == "stop"
+            assert [call.headers["x-api-key"] for call in messages.calls] == ["sk-1"]
+
+    @pytest.mark.parametrize(
+        "environment", [{}, {"JUDGE_KEY": ""}, {"JUDGE_KEY": " \n"}], ids=["absent", "empty", "blank"]
+    )
+    def test_an_absent_key_is_said(self, environment: dict[str, str]) -> None:
+        with pytest.raises(ModelSettingsError) as caught:
+            build(changed(api_key_env="JUDGE_KEY"), environment)
+        assert str(caught.value) == "api_key_env: the variable JUDGE_KEY is not set; export it, or leave the line out"
+
+    @pytest.mark.parametrize(
+        "key", ["sk-secret\n", "sk-\nsecret", "sk-sécret"], ids=["line end", "line break", "letter"]
+    )
+    def test_a_key_that_no_header_can_hold_is_said_without_showing_it(self, key: str) -> None:
+        with pytest.raises(ModelSettingsError) as caught:
+            build(changed(api_key_env="JUDGE_KEY"), {"JUDGE_KEY": key})
+        assert str(caught.value) == (
+            "api_key_env: the variable JUDGE_KEY holds a line break or another character that no HTTP header may hold;"
+            " take it out"
+        )
+
+    @pytest.mark.parametrize("content", ["sk-1", "sk-1\n", "sk-1\r\n"], ids=["bare", "line", "line of Windows"])
+    def test_the_key_may_come_from_a_file(self, endpoint: ChatEndpoint, tmp_path: Path, content: str) -> None:
+        path = key_file(tmp_path, content.encode())
+
+        async def ask() -> None:
+            model = build(changed(base_url=endpoint.base_url, api_key_file=str(path)), {})
+            try:
+                await model.complete(REQUEST)
+            finally:
+                await model.aclose()
+
+        asyncio.run(ask())
+        assert [call.headers["authorization"] for call in endpoint.calls] == ["Bearer sk-1"]
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (None, "cannot be read (No such file or directory); give its path"),
+            (b"", "holds no key; write the key and nothing else into it"),
+            (b" \n\n", "holds no key; write the key and nothing else into it"),
+            (b"5ecret" * 5000, "holds no key; write the key and nothing else into it"),
+            (b"sk-5ecret\nmore", "holds a line break or another character that no HTTP header may hold; take it out"),
+            (b"sk-5ecret\xff", "holds a line break or another character that no HTTP header may hold; take it out"),
+        ],
+        ids=["absent", "empty", "blank", "a whole file", "two lines", "no text"],
+    )
+    def test_a_key_file_that_does_not_serve_is_said_without_showing_it(
+        self, tmp_path: Path, content: bytes | None, said: str
+    ) -> None:
+        path = tmp_path / "key" if content is None else key_file(tmp_path, content)
+        with pytest.raises(ModelSettingsError) as caught:
+            build(changed(api_key_file=str(path)), {})
+        assert str(caught.value) == f"api_key_file: the file {path} {said}"
+        assert caught.value.__cause__ is None
+
+    @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True)])
+    def test_a_key_file_that_others_can_read_is_told(
+        self,
+        tmp_path: Path,
+        mode: int,
+        warned: bool,  # noqa: FBT001
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        path = key_file(tmp_path, b"sk-5ecret")
+        path.chmod(mode)
+        build(changed(api_key_file=str(path)), {})
+        assert caplog.messages == [f"key file {path} is readable by other users; restrict it with chmod 600"] * int(
+            warned
+        )
+
+    @pytest.mark.parametrize(
+        ("content", "sentence"),
+        [(None, "No such file"), ("", "holds no step"), ("{", "truncated"), ('{"txt": ""}', "unknown field `txt`")],
+        ids=["absent", "empty", "no json", "no step"],
+    )
+    def test_a_script_that_cannot_be_read_is_said(self, tmp_path: Path, content: str | None, sentence: str) -> None:
+        path = tmp_path / "script.jsonl"
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(ModelSettingsError, match=f"^script: .*{sentence}"):
+            build(ModelSettings(provider="scripted", script=str(path)), {})
+
+
+class TestSettings:
+    def test_a_key_in_the_settings_is_refused(self) -> None:
+        with pytest.raises(msgspec.ValidationError, match="unknown field `api_key`"):
+            msgspec.convert({"model": "m", "api_key": "sk-1"}, ModelSettings)
+
+    def test_an_unknown_provider_is_refused(self) -> None:
+        settings = msgspec.convert({"provider": "oracle"}, ModelSettings)
+        with pytest.raises(
+            ModelSettingsError, match=r"^provider: must be one of anthropic, lexical, openai, scripted$"
+        ):
+            check(settings)
+
+    @pytest.mark.parametrize(
+        ("settings", "name"),
+        [
+            (ModelSettings(model="m", label="l"), "l"),
+            (ModelSettings(model="m"), "m"),
+            (ModelSettings(provider="lexical"), "lexical"),
+        ],
+        ids=["label", "model", "provider"],
+    )
+    def test_the_judge_model_is_named_by_label_then_model_then_provider(
+        self, settings: ModelSettings, name: str
+    ) -> None:
+        assert settings.judge_model == name

@@ -1,0 +1,45 @@
+"""A provider is one file and one row of the registry."""
+
+import asyncio
+
+import pytest
+from support import echo_provider
+
+from judges.core.model import ModelSettings
+from judges.evaluate import evaluate
+from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
+from judges.registry import catalogue
+from tracejudge import Trace
+
+SETTINGS = ModelSettings(provider="echo", model="echo-1")
+
+
+@pytest.fixture(autouse=True)
+def _row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROVIDERS, "echo", echo_provider.PROVIDER)
+
+
+def test_a_registered_provider_judges() -> None:
+    trace = Trace(trace_id="a" * 32, service="s", input="Is it on?", output="It is on.")
+    assessment = asyncio.run(evaluate(catalogue()["relevance_to_query"], trace, build(SETTINGS, {})))
+    assert (assessment.outcome, assessment.scores[0].value) == ("scored", 1.0)
+    assert assessment.calls[0].response_model == "echo-1"
+
+
+def test_its_own_check_runs_after_the_common_one() -> None:
+    with pytest.raises(ModelSettingsError, match=r"^model: name the echo$"):
+        check(ModelSettings(provider="echo"))
+    with pytest.raises(ModelSettingsError, match=r"^max_in_flight: "):
+        check(ModelSettings(provider="echo", max_in_flight=0))
+
+
+def test_a_setting_of_other_providers_is_refused() -> None:
+    with pytest.raises(ModelSettingsError, match=r"^max_output_tokens: goes with the provider anthropic alone"):
+        check(ModelSettings(provider="echo", model="echo-1", max_output_tokens=10))
+
+
+def test_an_unknown_provider_is_told_the_known_ones() -> None:
+    with pytest.raises(
+        ModelSettingsError, match=r"^provider: must be one of anthropic, echo, lexical, openai, scripted$"
+    ):
+        build(ModelSettings(provider="oracle"), {})

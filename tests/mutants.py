@@ -1,0 +1,473 @@
+"""Change the product in a hundred places, one at a time, and see whether the tests of that part notice.
+
+``python -m tests.mutants`` works on copies of the tree. A mutant is caught when a test fails, or when the tests do not
+end in time; a survivor is a change that no test of its part noticed. The same tree and seed give the same mutants. The
+exit code is 1 when fewer than ``RECORDED`` are caught, and 2 when the tests fail without any change.
+"""
+
+import argparse
+import ast
+import contextlib
+import copy
+import functools
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final, NamedTuple
+
+RECORDED: Final = 73
+"""So many were caught when this figure was last raised."""
+SEED: Final = 14
+PROCESSES: Final = 2
+MEMORY_BYTES: Final = 6 << 30
+_SPARE_S: Final = 30
+ROOT: Final = Path(__file__).parents[1]
+NOT_COPIED: Final = (".venv", ".git", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Sources to change and the tests that should notice, as patterns of files; each pattern matches at least one."""
+
+    mutants: int
+    sources: Sequence[str]
+    tests: Sequence[str]
+
+
+PARTS: Final = {
+    "sampling": Part(
+        11,
+        ["worker/selection/sampling.py", "worker/ingest/plan.py"],
+        ["tests/worker/test_sampling.py", "tests/worker/test_choos*.py", "tests/worker/test_ingest_*.py"],
+    ),
+    "scripts": Part(
+        16,
+        ["worker/storage/scripts/*.lua", "producers/tracejudge/scripts/*.lua"],
+        [
+            *("tests/producers/test_sdk_script.py", "tests/worker/test_choose_*.py", "tests/worker/test_ledger.py"),
+            *("tests/worker/test_leases*.py", "tests/worker/test_accounting.py", "tests/worker/test_heartbeat*.py"),
+            *("tests/worker/test_feedback_*.py", "tests/worker/test_forget_*.py"),
+            *(
+                "tests/worker/test_replay_walk.py",
+                "tests/worker/test_judging_parking.py",
+                "tests/worker/test_dead_*.py",
+            ),
+            *("tests/worker/test_backlog.py", "tests/worker/test_panel_judging.py"),
+        ],
+    ),
+    "leases": Part(
+        10,
+        [
+            "worker/queue/leases.py",
+            "worker/judging/fetching.py",
+            "worker/judging/consumer.py",
+            "worker/judging/completion.py",
+        ],
+        [
+            *("tests/worker/test_leases*.py", "tests/worker/test_shifts.py", "tests/worker/test_completion.py"),
+            *("tests/worker/test_held_leases.py", "tests/worker/test_judging_leases.py"),
+            *("tests/worker/test_judging_orphans.py", "tests/worker/test_judging_parking.py"),
+            *("tests/worker/test_judging_batches.py", "tests/worker/test_judging_models.py"),
+        ],
+    ),
+    "limits": Part(
+        14,
+        ["worker/endpoints/*.py"],
+        [
+            "tests/worker/limits/test_*.py",
+            "tests/worker/test_judging_outages.py",
+            "tests/worker/test_judging_probes.py",
+        ],
+    ),
+    "answers": Part(
+        12,
+        ["judges/parsing/answer.py", "judges/parsing/answer.py", "judges/parsing/json_repair.py", "judges/forms/*.py"],
+        [
+            *("tests/judges/test_answer.py", "tests/judges/test_broken_answers.py", "tests/judges/test_json_lines.py"),
+            *("tests/judges/test_json_repair.py", "tests/judges/test_yes_no.py", "tests/judges/test_graded*.py"),
+            *(
+                "tests/judges/test_keyed_sentences.py",
+                "tests/judges/test_support_forms.py",
+                "tests/judges/test_ragbench*.py",
+            ),
+            *("tests/judges/test_facts_grounding.py", "tests/judges/test_relevance_truth_completeness*.py"),
+        ],
+    ),
+    "formulas": Part(
+        11,
+        [
+            "judges/agreement/combine.py",
+            "judges/agreement/labels.py",
+            "judges/agreement/labels.py",
+            "judges/parsing/evidence.py",
+            "judges/parsing/echo.py",
+        ],
+        [
+            *("tests/judges/test_combine.py", "tests/judges/test_agreement.py", "tests/judges/test_grade*.py"),
+            *("tests/judges/test_evidence.py", "tests/judges/test_echo.py", "tests/judges/test_facts_grounding.py"),
+        ],
+    ),
+    "SDK buffer": Part(
+        10,
+        [
+            "producers/tracejudge/delivery/buffer.py",
+            "producers/tracejudge/delivery/sender.py",
+            "producers/tracejudge/delivery/sender.py",
+        ],
+        [
+            *("tests/producers/test_sdk_buffer.py", "tests/producers/test_sdk_sender*.py"),
+            *("tests/producers/test_sdk_small_parts.py", "tests/producers/test_sdk_outages.py"),
+        ],
+    ),
+    "exporters": Part(
+        10,
+        ["worker/export/*.py"],
+        [
+            *("tests/worker/test_verdict_counter.py", "tests/worker/test_prometheus_export.py"),
+            *("tests/worker/test_outbox_*.py", "tests/worker/test_otel_*.py", "tests/worker/test_export_*.py"),
+        ],
+    ),
+    "rules": Part(
+        6,
+        ["deploy/rules/*.py"],
+        ["tests/deploy/test_rule_files.py", "tests/deploy/test_table.py", "tests/deploy/test_intervals.py"],
+    ),
+}
+
+
+class Mutant(NamedTuple):
+    """One changed file, with what to show of the change."""
+
+    part: str
+    path: str
+    line: int
+    change: str
+    text: str
+
+
+class Ended(NamedTuple):
+    """How a run of tests ended."""
+
+    passed: bool
+    how: str
+    took_s: float
+
+
+# --- mutants of Python ---
+
+_COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_ARITHMETIC: Final[dict[type[ast.operator], type[ast.operator]]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+}
+_EXTREMES: Final = {"min": "max", "max": "min"}
+_LOGS: Final = {"debug", "info", "warning", "error", "exception"}
+
+
+def mutants_of_python(source: str) -> Iterator[tuple[int, str, str]]:
+    """Give each mutant of a module: its line, what is changed, and the whole changed text."""
+    lines = source.encode().splitlines(keepends=True)
+    for place, changed in (change for node in _places(ast.parse(source)) for change in _changes(node)):
+        after = ast.unparse(ast.fix_missing_locations(changed))
+        text = _with_segment(lines, place, f"({after})" if isinstance(place, ast.expr) else after)
+        yield place.lineno, f"{_short(_segment(lines, place))} -> {_short(after)}", text
+
+
+def _places(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+    """Walk through what runs: no annotations, decorators, and parts of f-strings, whose columns Python 3.11 lacks."""
+    if isinstance(node, ast.expr | ast.stmt):
+        yield node
+    for name, value in ast.iter_fields(node):
+        if name in {"annotation", "returns", "decorator_list"} or isinstance(node, ast.JoinedStr):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _places(child)
+
+
+def _changes(node: ast.expr | ast.stmt) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST]]:
+    """Give what may be put in place of a node, or of its condition."""
+    match node:
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) if _is_plain(test):
+            yield test, ast.UnaryOp(ast.Not(), test)
+        case ast.UnaryOp(op=ast.Not()):
+            yield node, node.operand
+        case ast.BoolOp(op=operator):
+            yield node, _with(node, op=ast.Or() if isinstance(operator, ast.And) else ast.And())
+        case ast.AugAssign():
+            yield node, ast.Pass()
+        case ast.Expr(value=ast.Call() | ast.Await()) if not _is_log(node.value):
+            yield node, ast.Pass()
+        case ast.Compare() | ast.BinOp() | ast.Constant() | ast.Call():
+            yield from ((node, changed) for changed in _changes_of_a_value(node))
+
+
+def _changes_of_a_value(node: ast.expr) -> Iterator[ast.AST]:
+    match node:
+        case ast.Compare(ops=[operator]) if type(operator) in _COMPARISONS:
+            yield _with(node, ops=[_COMPARISONS[type(operator)]()])
+        case ast.BinOp(op=operator) if type(operator) in _ARITHMETIC and not _is_text(node.left, node.right):
+            yield _with(node, op=_ARITHMETIC[type(operator)]())
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value) | float(value)):
+            yield ast.Constant(value + 1)
+        case ast.Call(func=ast.Name(id=name)) if name in _EXTREMES:
+            yield _with(node, func=ast.Name(_EXTREMES[name]))
+
+
+def _is_plain(test: ast.expr) -> bool:
+    """Tell whether a condition is changed nowhere else."""
+    return isinstance(test, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
+
+
+def _with(node: ast.AST, **fields: object) -> ast.AST:
+    changed = copy.copy(node)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def _is_text(*nodes: ast.expr) -> bool:
+    return any(
+        isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes))
+        for node in nodes
+    )
+
+
+def _is_log(call: ast.expr) -> bool:
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _LOGS
+
+
+def _segment(lines: Sequence[bytes], node: ast.expr | ast.stmt) -> str:
+    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+    within = [*lines[first:last], lines[last][: node.end_col_offset]]
+    return b"".join([within[0][node.col_offset :], *within[1:]]).decode()
+
+
+def _with_segment(lines: Sequence[bytes], node: ast.expr | ast.stmt, after: str) -> str:
+    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+    begins, ends = lines[first][: node.col_offset], lines[last][node.end_col_offset :]
+    return b"".join([*lines[:first], begins, after.encode(), ends, *lines[last + 1 :]]).decode()
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# --- mutants of Lua ---
+
+_LUA: Final = [
+    *((rf" {re.escape(one)} ", f" {other} ") for one, other in [("==", "~="), ("~=", "=="), ("<", "<="), ("<=", "<")]),
+    *((rf" {re.escape(one)} ", f" {other} ") for one, other in [(">", ">="), (">=", ">"), ("+", "-"), ("-", "+")]),
+    *((rf" {one} ", f" {other} ") for one, other in [("and", "or"), ("or", "and")]),
+    *((rf"math\.{one}\(", f"math.{other}(") for one, other in _EXTREMES.items()),
+    (r"\bnot ", ""),
+    (r"^\s*redis\.call\(.*\)$", "do end"),
+    (r"(?<![\w.'\"%])\d+(?![\w.'\"])", None),
+]
+
+
+def mutants_of_lua(source: str) -> Iterator[tuple[int, str, str]]:
+    """Do the same by patterns, line by line; comments stay as they are."""
+    lines = source.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        code = line.rstrip("\n").partition("--")[0]
+        for pattern, other in _LUA:
+            for found in re.finditer(pattern, code):
+                after = str(int(found[0]) + 1) if other is None else other
+                changed = line[: found.start()] + after + line[found.end() :]
+                text = "".join([*lines[:number], changed, *lines[number + 1 :]])
+                yield number + 1, f"{_short(line)} -> {_short(changed)}", text
+
+
+# --- choosing and running ---
+
+
+def files(root: Path, patterns: Sequence[str]) -> list[str]:
+    """Give the files of all patterns.
+
+    Raises:
+        SystemExit: A pattern matches nothing.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        paths = sorted(path.relative_to(root).as_posix() for path in root.glob(pattern))
+        if not paths:
+            sys.exit(f"tests/mutants.py: the pattern {pattern} matches no file; adapt the table of parts")
+        found.update(dict.fromkeys(paths))
+    return list(found)
+
+
+def chosen(root: Path, name: str) -> list[Mutant]:
+    """Choose the mutants of a part, the same for the same sources."""
+    part = PARTS[name]
+    every = [
+        Mutant(name, path, *mutant)
+        for path in files(root, part.sources)
+        for mutant in (mutants_of_lua if path.endswith(".lua") else mutants_of_python)((root / path).read_text("utf-8"))
+    ]
+    if len(every) < part.mutants:
+        sys.exit(f"tests/mutants.py: {name} has {len(every)} places to change and should have {part.mutants}")
+    return sorted(random.Random(f"{SEED} {name}").sample(every, part.mutants))
+
+
+@functools.cache
+def _environment(tree: Path) -> dict[str, str]:
+    paths = os.pathsep.join([str(tree / "producers"), str(tree)])
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": paths, "PYTHONHASHSEED": "0", "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / "h")}
+
+
+class Tree:
+    """A copy of the repository that one process at a time changes and tests."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self._root, self._folder = root, folder
+        shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        self._changed_at = time.time()
+        command = [
+            sys.executable,
+            "-c",
+            "import worker, judges, deploy, tracejudge as t; print(worker.__path__, t.__file__)",
+        ]
+        ended = subprocess.run(
+            command, cwd=folder, env=_environment(folder), capture_output=True, text=True, check=True
+        )
+        if ended.stdout.count(str(folder)) < 2:
+            sys.exit(f"tests/mutants.py: the copy is not what is imported: {ended.stdout}")
+
+    def test(self, part: str, timeout_s: float, mutant: Mutant | None = None) -> Ended:
+        """Run the tests of a part, with a change or without."""
+        if mutant is not None:
+            self._write(mutant.path, mutant.text)
+        try:
+            return self._run(part, timeout_s)
+        finally:
+            if mutant is not None:
+                self._write(mutant.path, (self._root / mutant.path).read_text("utf-8"))
+
+    def _write(self, path: str, text: str) -> None:
+        """Write with a time of change of its own: by time and size Python knows whether its bytecode is still true."""
+        (self._folder / path).write_text(text, "utf-8")
+        self._changed_at += 2
+        os.utime(self._folder / path, (self._changed_at, self._changed_at))
+
+    def _run(self, part: str, timeout_s: float) -> Ended:
+        options = ["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=line"]
+        command = [sys.executable, "-m", "pytest", *options, *files(self._folder, PARTS[part].tests)]
+        began = time.monotonic()
+        with tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(
+                command, cwd=self._folder, env=_environment(self._folder), stdout=output, stderr=output, process_group=0
+            )
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+            try:
+                code: int | None = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                end_with_children(process)
+            output.seek(0)
+            said = output.read()
+        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE) or [_short(said[-60:])]
+        how = {None: "the tests do not end", 0: ""}.get(code, failed[0])
+        return Ended(code == 0, how, time.monotonic() - began)
+
+
+def end_with_children(process: "subprocess.Popen[bytes]") -> None:
+    """End a run of tests and what it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument(
+        "--part", action="append", choices=list(PARTS), help="only this part; may be given several times"
+    )
+    parser.add_argument("--root", type=Path, default=ROOT, help="another checkout to change and test")
+    parser.add_argument("--list", action="store_true", help="show the mutants and test nothing")
+    asked = parser.parse_args()
+    root, names = asked.root.resolve(), asked.part or list(PARTS)
+    mutants = [mutant for name in names for mutant in chosen(root, name)]
+    if asked.list:
+        for mutant in mutants:
+            print(f"{mutant.part:<11} {mutant.path}:{mutant.line}  {mutant.change}")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="tracejudge-mutants-") as folder, ThreadPoolExecutor(PROCESSES) as pool:
+        trees: SimpleQueue[Tree] = SimpleQueue()
+        for number in range(PROCESSES):
+            trees.put(Tree(root, Path(folder) / str(number)))
+        unchanged = dict(zip(names, pool.map(lambda name: _in_a_tree(trees, name, 900), names), strict=True))
+        for name, ended in unchanged.items():
+            print(
+                f"unchanged   {name:<11} {'passes' if ended.passed else f'FAILS: {ended.how}'}, {ended.took_s:.1f} s",
+                flush=True,
+            )
+        if not all(ended.passed for ended in unchanged.values()):
+            return 2
+        limits_s = {name: _SPARE_S + 3 * ended.took_s for name, ended in unchanged.items()}
+        return report(mutants, pool.map(lambda one: _in_a_tree(trees, one.part, limits_s[one.part], one), mutants))
+
+
+def _in_a_tree(trees: "SimpleQueue[Tree]", part: str, timeout_s: float, mutant: Mutant | None = None) -> Ended:
+    tree = trees.get()
+    try:
+        return tree.test(part, timeout_s, mutant)
+    finally:
+        trees.put(tree)
+
+
+def report(mutants: Sequence[Mutant], ends: Iterator[Ended]) -> int:
+    """Print what became of each mutant as it ends, and the shares; give the exit code."""
+    caught: Counter[str] = Counter()
+    for mutant, ended in zip(mutants, ends, strict=True):
+        caught[mutant.part] += not ended.passed
+        word = "survived" if ended.passed else "caught"
+        print(f"{word:<11} {mutant.part:<11} {mutant.path}:{mutant.line}  {mutant.change}", end="")
+        print(f"  ({ended.how + ', ' if ended.how else ''}{ended.took_s:.1f} s)", flush=True)
+    for part, number in Counter(mutant.part for mutant in mutants).items():
+        print(f"{part:<11} {caught[part]} of {number}")
+    total = caught.total()
+    print(f"caught {total} of {len(mutants)} ({total / len(mutants):.0%}); recorded: {RECORDED} of {_all()}")
+    return int(len(mutants) == _all() and total < RECORDED)
+
+
+def _all() -> int:
+    return sum(part.mutants for part in PARTS.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

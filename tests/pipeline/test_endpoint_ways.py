@@ -1,0 +1,196 @@
+"""Real workers on the way to an endpoint: through proxies, past replies that are odd, with what it says of errors."""
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+from support import replies
+from support.endpoint import ChatEndpoint
+from support.loopback import LoopbackServer
+from support.otlp import OtlpReceiver
+from support.pipeline import Pipeline, make_traces
+from support.processes import Program, free_port, wait_until
+
+GROUNDED = [{"name": "grounded", "judges": ["groundedness"]}]
+PRICE = {"input": 1.0, "output": 1.0}
+SAID = "Project proj_1 may not use this model"
+NOBODY = "http://judge.example"
+"""A host that only the proxy knows."""
+
+
+class HttpProxy(LoopbackServer):
+    """Forwards requests to `target`, whatever host they name, and notes where they were meant to go."""
+
+    def __init__(self, target: LoopbackServer) -> None:
+        super().__init__()
+        self._target = target
+        self.seen: list[tuple[str, str | None]] = []
+        """Hosts, and what identifies the client."""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.route("*", "/{path:.*}", self._forward)]
+
+    async def _forward(self, request: web.Request) -> web.Response:
+        self.seen.append((request.host, request.headers.get("Proxy-Authorization")))
+        url = f"{self._target.root_url}{request.path_qs}"
+        headers = {
+            name: value for name, value in request.headers.items() if name.lower() not in {"host", "accept-encoding"}
+        }
+        body = await request.read()
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.request(request.method, url, data=body, headers=headers) as reply,
+            ):
+                return web.Response(body=await reply.read(), status=reply.status, content_type=reply.content_type)
+        except aiohttp.ClientConnectionError:
+            # The target ends before the worker does, which goes on asking.
+            raise web.HTTPBadGateway from None
+
+
+@pytest.fixture
+def otlp() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as receiver:
+        yield receiver
+
+
+def models(base_url: str, **settings: Any) -> dict[str, Any]:
+    model = {"provider": "openai", "base_url": base_url, "model": "judge-1", "max_in_flight": 16, "price": PRICE}
+    return {"default": model | settings}
+
+
+def command(stack: ExitStack, folder: Path, pipeline: Pipeline, *arguments: str, **settings: Any) -> Program:
+    known = {"redis_url": pipeline.redis_url, "prefix": pipeline.prefix, **settings}
+    written = {name: value if isinstance(value, str) else json.dumps(value) for name, value in known.items()}
+    env = {f"TRACEJUDGE_{name.upper()}": value for name, value in written.items()}
+    return stack.enter_context(Program("-m", "worker.cli", *arguments, folder=folder, env=env))
+
+
+@pytest.mark.parametrize("by", ["setting", "environment"])
+def test_judges_and_otlp_go_through_the_proxy(
+    *,
+    pipeline: Pipeline,
+    endpoint: ChatEndpoint,
+    otlp: OtlpReceiver,
+    stack: ExitStack,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+) -> None:
+    judge, receiver = stack.enter_context(HttpProxy(endpoint)), stack.enter_context(HttpProxy(otlp))
+    basic = f"Basic {base64.b64encode(b'user:s3cret-word').decode()}"
+    for name in ("HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    through = f"http://user:s3cret-word@127.0.0.1:{judge.port}"
+    if by == "setting":
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+        settings = {"models": models(f"{NOBODY}/v1"), "rules": GROUNDED, "proxy": through}
+    else:
+        monkeypatch.setenv("HTTP_PROXY", through)
+        settings = {"models": models(f"{NOBODY}/v1"), "rules": GROUNDED}
+    worker = pipeline.worker(**settings)
+    pipeline.publish(make_traces(20))
+    assert pipeline.settled(20).scored == 20
+    assert set(judge.seen) == {("judge.example", basic)}
+    assert "s3cret" not in worker.program.output
+    asked = command(stack, tmp_path, pipeline, "doctor", "--ask", "--json", **settings)
+    asked.wait(60)
+    parts = {part["name"]: part for part in json.loads(asked.stdout)["parts"]}
+    assert parts["answer of default"]["result"] == "ok", parts
+    worker.program.terminate()
+    # The same for OTLP, and hosts of NO_PROXY are reached directly.
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("HTTP_PROXY", receiver.root_url)
+    settings = {"models": models(endpoint.base_url), "rules": GROUNDED, "otlp_endpoint": "http://otlp.example"}
+    pipeline.worker(**settings, **({"proxy": receiver.root_url} if by == "setting" else {}))
+    pipeline.publish(make_traces(5, first=20))
+    if by == "environment":
+        assert pipeline.settled(25).scored == 25
+        wait_until(lambda: any(span.name.startswith("evaluate") for span in otlp.spans), what="spans to arrive")
+    else:
+        # A setting is for all addresses: the receiver's proxy knows no judge.
+        wait_until(lambda: "127.0.0.1" in str(receiver.seen), what="a judge call to come to the proxy")
+    assert "otlp.example" in {host for host, _ in receiver.seen} or by == "setting"
+
+
+def test_replies_with_odd_fields_are_judged_and_counted(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    usual = replies.yes_no()
+    choices = [{"message": {"content": usual.text}, "finish_reason": "stop"}]
+    plain = {"choices": choices, "usage": {"prompt_tokens": 100, "completion_tokens": 20}}
+    odd = {
+        1: plain | {"id": 3_900_000 * "x"},
+        2: plain | {"model": 3_900_000 * "x"},
+        3: plain | {"usage": {"prompt_tokens": 1e308, "completion_tokens": 1}},
+        4: plain | {"usage": {"prompt_tokens": -5, "completion_tokens": 1}},
+    }
+    zone = replies.sequence(replies.failing(429, retry_after="Wed, 21 Oct 2015 07:28:00 +99999999999999"), usual)
+    year = replies.sequence(replies.failing(429, retry_after="Wed, 21 Oct 99999999999999 07:28:00 GMT"), usual)
+    other = {5: zone, 6: year}
+
+    def behaviour(call: replies.Call) -> replies.Behaviour:
+        number = int(re.search(r"Parcel (\d+) holds", call.text())[1])
+        if number in odd:
+            return replies.not_json(json.dumps(odd[number]), content_type="application/json")
+        return other.get(number, usual)
+
+    endpoint.behaviour = behaviour
+    worker = pipeline.worker(rules=GROUNDED, models=models(endpoint.base_url))
+    pipeline.publish(make_traces(40))
+    account = pipeline.settled(40)
+    assert (account.scored, account.unscored, account.dead) == (40, 0, 0)
+    page = worker.counted(40)
+    samples = page.samples("tracejudge_judge_reply_invalid_total", judge_model="judge-1")
+    assert {sample.labels["field"]: sample.value for sample in samples} == {"id": 1, "model": 1, "usage": 2}
+    assert page.total("tracejudge_judge_cost_usd_total") == pytest.approx(38 * 120e-6)
+    largest = pipeline.store.call(
+        lambda client: max(len(str(entry)) for entry in client.xrange(pipeline.keys.verdicts))
+    )
+    assert largest < 10_000, "ids do not fill Redis"
+    assert len(endpoint.calls) == 42
+
+
+def test_what_the_endpoint_says_is_shown(
+    pipeline: Pipeline, endpoint: ChatEndpoint, stack: ExitStack, tmp_path: Path
+) -> None:
+    """In `dead show`, in `evaluate` with the address, and in `doctor`; a page is called no chat endpoint."""
+    quotes = f"{SAID}: Parcel 0 holds word0 word1 word2 word3"
+    endpoint.behaviour = replies.failing(404, quotes)
+    settings = {"rules": GROUNDED, "models": models(endpoint.base_url)}
+    worker = pipeline.worker(**settings, give_up_after=2, log_level="info")
+    pipeline.publish(make_traces(1))
+    assert pipeline.settled(1).dead == 1
+    assert SAID in worker.program.stderr
+    (dead_id,) = pipeline.store.call(lambda client: [raw.decode() for raw in client.hkeys(pipeline.keys.dead)])
+    show = command(stack, tmp_path, pipeline, "dead", "show", dead_id)
+    show.wait(60)
+    trace = tmp_path / "traces.jsonl"
+    trace.write_bytes(msgspec.json.encode(make_traces(1)[0]))
+    evaluate = command(
+        *(stack, tmp_path, pipeline, "evaluate", str(trace), "--judge", "groundedness", "--tries", "1"), **settings
+    )
+    evaluate.wait(60)
+    doctor = command(stack, tmp_path, pipeline, "doctor", "--ask", **settings)
+    doctor.wait(60)
+    for program in (show, evaluate, doctor):
+        assert SAID in " ".join(program.output.split()), program.output
+    assert "word1" not in show.output + evaluate.output, "what is quoted of a trace is taken out"
+    assert f"127.0.0.1:{endpoint.port}" in evaluate.output
+    assert "word1" not in worker.program.output
+    endpoint.behaviour = replies.not_json()
+    asked = command(stack, tmp_path, pipeline, "doctor", "--ask", "--json", **settings)
+    asked.wait(60)
+    parts = {part["name"]: part for part in json.loads(asked.stdout)["parts"]}
+    assert "not a chat endpoint, it answers with text/html" in parts["answer of default"]["what"]
+    # So it is called where traces are judged, too.
+    pipeline.publish(make_traces(1, first=1))
+    assert pipeline.settled(2).dead == 2
+    written = pipeline.store.call(lambda client: client.hvals(pipeline.keys.dead))
+    assert any("not a chat endpoint, it answers with text/html" in json.loads(letter)["note"] for letter in written)

@@ -1,0 +1,262 @@
+"""Celery's own instruments on real workers: what they show, what they steer, and what is refused."""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from celery import Celery
+from celery.worker.control import Panel
+from redis import Redis
+from support import replies
+from support.endpoint import ChatEndpoint
+from support.pipeline import Pipeline, Worker, make_traces
+from support.processes import PATIENCE_S, Program, free_port, wait_until
+
+from worker.embedded import EmbeddedRedis
+
+ALLOWED = {
+    *("ping", "stats", "active", "dump_active", "reserved", "dump_reserved", "registered", "active_queues"),
+    *("tracejudge", "tracejudge_pause", "tracejudge_resume", "add_consumer", "cancel_consumer"),
+}
+REPLY_S = 2.0
+
+
+@pytest.fixture
+def pipeline(at_redis: Any) -> Iterator[Pipeline]:
+    """On a Redis of its own: remote control reaches every worker of a broker."""
+    with EmbeddedRedis() as server:
+        yield at_redis(server.url)
+
+
+class Operator:
+    """Somebody with Celery's remote control at hand."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.app = Celery("operator", broker=pipeline.redis_url, set_as_current=False)
+        self.prefix = pipeline.prefix
+
+    def ask(self, command: str, nodes: int = 1, **arguments: Any) -> dict[str, Any]:
+        """Send a command and wait for the answers of so many workers."""
+        return wait_until(lambda: self._ask(command, nodes, arguments), what=f"{nodes} workers to answer {command}")
+
+    def _ask(self, command: str, nodes: int, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        found = self.app.control.broadcast(command, arguments=arguments, reply=True, limit=nodes, timeout=REPLY_S)
+        answers = {node: said for each in found for node, said in each.items()}
+        return answers if len(answers) == nodes else None
+
+    def only(self, command: str, **arguments: Any) -> Any:
+        (answer,) = self.ask(command, **arguments).values()
+        return answer
+
+    def queue(self, label: str) -> str:
+        return f"{self.prefix}.judge.{label}"
+
+
+@pytest.fixture
+def operator(pipeline: Pipeline) -> Iterator[Operator]:
+    operator = Operator(pipeline)
+    yield operator
+    operator.app.close()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[ChatEndpoint]:
+    with ChatEndpoint(replies.slow(0.05, replies.yes_no())) as endpoint:
+        yield endpoint
+
+
+RULES = [{"name": "all", "judges": ["safety"]}, {"name": "also", "judges": ["safety"], "model": "second"}]
+
+
+def two_models(endpoint: ChatEndpoint) -> dict[str, Any]:
+    models = {
+        name: {"provider": "openai", "base_url": endpoint.base_url, "model": label}
+        for name, label in (("default", "first"), ("second", "second"))
+    }
+    return {"models": models, "rules": RULES, "batch_size": 4}
+
+
+def judged(pipeline: Pipeline, judge_model: str) -> int:
+    return sum(entry.verdict.judge_model == judge_model for entry in pipeline.outbox())
+
+
+def test_inspect_shows_shifts_and_their_batches(pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = replies.slow(600, replies.yes_no())
+    worker = pipeline.worker(**two_models(endpoint))
+    pipeline.publish(make_traces(8))
+    wait_until(lambda: endpoint.in_flight == 16, what="all calls to be under way")
+    active = operator.only("active")
+    assert sorted(task["kwargs"]["model"] for task in active) == ["first", "second"]
+    assert {task["name"] for task in active} == {"tracejudge.judge"}
+    state = operator.only("tracejudge")
+    assert state["shifts"].keys() == {"first", "second"}
+    held = {batch for shifts in state["shifts"].values() for shift in shifts for batch in shift["batches"]}
+    assert held == {key.decode() for key in pipeline.store.call(lambda one: one.hkeys(pipeline.keys.holders))}
+    ready = dict.fromkeys(("ingest", "judge", "export"), "ready")
+    wait_until(
+        lambda: {role: one["state"] for role, one in operator.only("tracejudge")["roles"].items()} == ready,
+        what="all roles to be ready",
+    )
+    wait_until(lambda: operator.only("tracejudge")["lag"]["batches"] == len(held), what="the lag to be measured")
+    assert operator.only("tracejudge")["lag"]["stream"] == 0
+    queues = {queue["name"] for queue in operator.only("active_queues")}
+    assert queues == {operator.queue("first"), operator.queue("second")}
+    assert operator.only("stats")["pool"]["max-concurrency"] == 8
+    assert "Parcel" not in json.dumps([active, state])
+    endpoint.behaviour = replies.yes_no()
+    worker.program.signal(signal.SIGTERM)
+    worker.program.signal(signal.SIGTERM)
+
+
+def test_celerys_own_command_line_finds_ours(pipeline: Pipeline, tmp_path: Any) -> None:
+    pipeline.worker()
+    variables = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
+    for arguments, said in (
+        (("inspect", "tracejudge"), '"roles"'),
+        (("inspect", "active"), "empty"),
+        (("control", "tracejudge_pause", "ingest"), "ingest paused"),
+        (("control", "tracejudge_resume", "ingest"), "ingest resumed"),
+        (("control", "shutdown"), "refused"),
+    ):
+        with Program("-m", "celery", "-A", "worker", *arguments, folder=tmp_path, env=variables) as program:
+            program.wait()
+            assert said in program.output, arguments
+
+
+def test_a_cancelled_consumer_pauses_a_model_until_it_is_added_again(
+    pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint
+) -> None:
+    pipeline.worker(**two_models(endpoint))
+    pipeline.publish(make_traces(20))
+    pipeline.settled(20)
+    assert "ok" in operator.only("cancel_consumer", queue=operator.queue("first"))
+    wait_until(lambda: len(operator.only("active_queues")) == 1, what="the queue to be left alone")
+    pipeline.publish(make_traces(60, first=20))
+    wait_until(lambda: judged(pipeline, "second") == 80, what="the other model to go on")
+    # Longer than a sweeper's and a shift's turn: neither undoes what the operator did.
+    time.sleep(6)
+    assert judged(pipeline, "first") == 20
+    with Redis.from_url(pipeline.redis_url) as client:
+        assert client.llen(operator.queue("first")) <= 2
+    operator.only("add_consumer", queue=operator.queue("first"))
+    began = time.monotonic()
+    assert pipeline.settled(80).scored == 160
+    assert time.monotonic() - began < 30
+
+
+def test_a_worker_for_one_model_serves_no_other(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    settings = two_models(endpoint)
+    pipeline.worker(roles="ingest", **settings)
+    celery = ("-m", "celery", "-A", "worker", "worker", "-Q", f"{pipeline.prefix}.judge.second")
+    dedicated = pipeline.worker(*celery, roles="judge", **settings)
+    pipeline.publish(make_traces(40))
+    wait_until(lambda: judged(pipeline, "second") == 40, what="its model to be judged")
+    time.sleep(3)
+    assert judged(pipeline, "first") == 0
+    pipeline.worker(roles="judge", **settings)
+    assert pipeline.settled(40).scored == 80
+    assert dedicated.program.running
+
+
+def test_an_operator_pauses_and_resumes_ingest(pipeline: Pipeline, operator: Operator) -> None:
+    workers = [pipeline.worker() for _ in range(2)]
+    assert operator.ask("tracejudge_pause", nodes=2, role="ingest").values()
+    wait_until(lambda: all("paused" in worker.program.output for worker in workers), what="both to pause")
+    time.sleep(1.2)  # a read that had begun waits for entries for a second
+    pipeline.publish(make_traces(10))
+    time.sleep(1)
+    assert pipeline.account().sampled == 0
+    states = operator.ask("tracejudge", nodes=2).values()
+    wait_until(
+        lambda: {one["roles"]["ingest"]["state"] for one in operator.ask("tracejudge", nodes=2).values()} == {"paused"},
+        what="the role to be shown as paused",
+    )
+    assert len(states) == 2
+    operator.ask("tracejudge_resume", nodes=2, role="ingest")
+    assert pipeline.settled(10).scored == 30
+    refused = operator.ask("tracejudge_pause", nodes=2, role="judge").values()
+    assert all("refused" in said["error"] for said in refused)
+
+
+def test_every_other_command_and_every_other_queue_is_refused(pipeline: Pipeline, operator: Operator) -> None:
+    worker: Worker = pipeline.worker(rules=[{"name": "all", "judges": ["safety"]}])
+    arguments: dict[str, dict[str, Any]] = {
+        "rate_limit": {"task_name": "tracejudge.judge", "rate_limit": "1/h"},
+        "time_limit": {"task_name": "tracejudge.judge", "hard": 1},
+        "terminate": {"signal": "KILL", "task_id": "x"},
+        "revoke": {"task_id": "x", "terminate": True},
+        "pool_shrink": {"n": 100},
+        "s3cret command": {},
+    }
+    refused = sorted({*Panel.data, *arguments} - ALLOWED)
+    assert {"shutdown", "rate_limit", "terminate", "pool_restart", "enable_events"} < {*refused}
+    for command in refused:
+        assert "refused" in operator.only(command, **arguments.get(command, {}))["error"], command
+    for queue in ("celery", f"{pipeline.prefix}.judge", operator.queue("other"), "", 7, None, ["x"]):
+        for command in ("add_consumer", "cancel_consumer"):
+            assert "refused" in operator.only(command, queue=queue)["error"], (command, queue)
+    odd = {"queue": operator.queue("lexical"), "exchange": "foreign", "routing_key": "foreign"}
+    assert "ok" in operator.only("add_consumer", **odd), "what is not its name is passed over"
+    (queue,) = operator.only("active_queues")
+    assert (queue["name"], queue["exchange"]["name"]) == (operator.queue("lexical"), f"{pipeline.prefix}.judge")
+    pipeline.publish(make_traces(10))
+    assert pipeline.settled(10).scored == 10
+    assert "s3cret" not in worker.program.output
+    assert worker.program.running
+
+
+@pytest.mark.slow("starts Flower")
+def test_flower_and_a_receiver_of_events_see_the_tasks(
+    pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint, tmp_path: Any
+) -> None:
+    events: list[dict[str, Any]] = []
+    port = free_port()
+    variables = {
+        "TRACEJUDGE_REDIS_URL": pipeline.redis_url,
+        "TRACEJUDGE_PREFIX": pipeline.prefix,
+        "FLOWER_UNAUTHENTICATED_API": "true",
+    }
+    flower = Program(
+        *("-m", "celery", "-A", "worker", "flower", f"--port={port}", "--address=127.0.0.1"),
+        folder=tmp_path,
+        env=variables,
+    )
+    with flower, operator.app.connection_for_read() as connection:
+        receiver = operator.app.events.Receiver(connection, handlers={"*": events.append})
+        capturing = threading.Thread(target=receiver.capture, kwargs={"limit": None, "timeout": None}, daemon=True)
+        capturing.start()
+        wait_until(lambda: _answer(port, "/api/workers") is not None, what="Flower to listen")
+        pipeline.worker(task_events="true", **two_models(endpoint))
+        wait_until(lambda: events, what="the worker's heartbeat")
+        pipeline.publish(make_traces(8))
+        assert pipeline.settled(8).scored == 16
+        wanted = {"task-received", "task-started", "task-succeeded"}
+        wait_until(lambda: wanted <= {event["type"] for event in events}, what="the events of tasks")
+        receiver.should_stop = True
+        capturing.join(PATIENCE_S)
+        tasks = wait_until(lambda: _succeeded(port), what="Flower to know the tasks")
+        assert {task["name"] for task in tasks} == {"tracejudge.judge"}
+        assert any("'scored'" in task["result"] for task in tasks)
+        (state,) = (_answer(port, "/api/workers?refresh=true") or {"": {}}).values()
+        assert {queue["name"] for queue in state["active_queues"]} == {
+            operator.queue("first"),
+            operator.queue("second"),
+        }
+    assert "Parcel" not in json.dumps(events, default=str) + json.dumps(tasks)
+
+
+def _answer(port: int, path: str) -> Any:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=20).raise_for_status().json()
+    except httpx.HTTPError:
+        return None
+
+
+def _succeeded(port: int) -> list[dict[str, Any]]:
+    tasks = (_answer(port, "/api/tasks") or {}).values()
+    return [task for task in tasks if task["state"] == "SUCCESS" and task["result"] != "None"]

@@ -1,0 +1,54 @@
+from sys import getsizeof
+
+import pytest
+
+from tracejudge.delivery.buffer import copy_and_measure
+from tracejudge.model import Document, Message
+
+TEXT = "a" * 10_000
+
+HOLDERS = {
+    "a string": TEXT,
+    "a list of strings": [TEXT],
+    "a list of dicts": [{"text": TEXT}],
+    "a list of structs": [Document(text=TEXT)],
+    "a dict": {"key": TEXT},
+    "a tuple": (TEXT,),
+    "deep below": [{"result": {"rows": [{"cell": TEXT}]}}],
+}
+
+
+@pytest.mark.parametrize("value", HOLDERS.values(), ids=HOLDERS.keys())
+def test_text_counts_wherever_it_is(value: object) -> None:
+    assert 10_000 < copy_and_measure({"field": value}) < 12_500
+
+
+def test_wide_characters_count_with_what_they_take() -> None:
+    assert copy_and_measure({"field": "\U0001f600" * 1_000}) > 4_000
+
+
+def test_a_publication_without_content_has_a_size() -> None:
+    assert copy_and_measure({}) == 600
+
+
+def test_long_lists_are_estimated_from_a_part() -> None:
+    messages = [Message(role="user", content="word " * 100) for _ in range(20_000)]
+    exact = sum(getsizeof(message.content) for message in messages)
+    assert exact * 0.5 < copy_and_measure({"messages": messages}) < exact * 2
+
+
+def test_a_large_text_after_a_thousand_small_values_counts() -> None:
+    assert copy_and_measure({"context": [{"text": ""} for _ in range(2_000)] + [TEXT * 10]}) > 100_000
+    assert copy_and_measure({"context": [TEXT * 10] + [{"text": ""} for _ in range(2_000)]}) > 100_000
+
+
+def test_lists_and_dicts_are_copied_and_what_is_in_them_is_not() -> None:
+    inner = {"text": TEXT}
+    given = {"context": [inner], "tags": {"a": inner}, "output": TEXT}
+    fields = dict(given)
+    copy_and_measure(fields)
+    assert fields == given
+    assert fields["context"] is not given["context"]
+    assert fields["tags"] is not given["tags"]
+    assert fields["context"][0] is inner
+    assert fields["tags"]["a"] is inner

@@ -1,0 +1,84 @@
+"""What is decided about the suite's items when they are collected: tier, process and order.
+
+Each test belongs to one tier, by its marker:
+
+    no marker    `make test`      unit and integration tests, and the short form of most fault experiments
+    slow         `make test-all`  longer than about 15 s, or with RabbitMQ, Prometheus or promtool; CI runs it
+    endurance    `make test-long` minutes to hours, started by hand
+
+Both markers take the reason as their argument. `make test-long` also runs what `FULL_LENGTH` marks at full length.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+from support.cases import refuse_shared_state
+
+__all__ = ["FULL_LENGTH", "TIERS", "ByModuleFixture", "check", "check_tier", "lasts"]
+
+TIERS: Final = ("slow", "endurance")
+FULL_LENGTH: Final = ("faults", "scenarios")
+"""Markers of tests whose length an environment variable scales."""
+_WAITING: Final = ("faults", "pipeline", "end_to_end")
+
+
+def check(items: list[pytest.Item]) -> None:
+    """Check tiers and cases, and that tests which share a fixture of their module run in one process.
+
+    Raises:
+        pytest.UsageError: A test is in two tiers, or nobody says why it is in one.
+    """
+    refuse_shared_state(items)
+    for item in items:
+        check_tier(item)
+        if shares_a_fixture_of_its_module(item) and not starts_something_once(item.path):
+            raise pytest.UsageError(f'{item.nodeid}: put the fixture with scope="module" into the file that uses it')
+
+
+class ByModuleFixture(LoadScopeScheduling):
+    """Send each test to the next free process, but the tests of a file that starts something once to one process.
+
+    Not ``--dist loadgroup``: xdist 3.8 appends the group to a node id that pytest 9.2 no longer reads.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if starts_something_once(self.config.rootpath / file) else nodeid
+
+
+@cache
+def starts_something_once(path: Path) -> bool:
+    return 'scope="module"' in path.read_text(encoding="utf-8")
+
+
+def check_tier(item: pytest.Item) -> None:
+    found = [marker for tier in TIERS for marker in item.iter_markers(tier)]
+    if len({marker.name for marker in found}) > 1:
+        raise pytest.UsageError(f"{item.nodeid}: marked slow and endurance; a test has one tier")
+    for marker in found:
+        if not (len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0]):
+            raise pytest.UsageError(f'{item.nodeid}: say why: @pytest.mark.{marker.name}("reason")')
+
+
+def shares_a_fixture_of_its_module(item: pytest.Item) -> bool:
+    """Tell whether a test uses what its module starts once; another process would start it again."""
+    if not isinstance(item, pytest.Function):
+        return False
+    definitions: Sequence[Sequence[pytest.FixtureDef[object]]] = list(item._fixtureinfo.name2fixturedefs.values())
+    return any(known[-1].scope == "module" and not _is_argument(known[-1]) for known in definitions if known)
+
+
+def _is_argument(definition: pytest.FixtureDef[object]) -> bool:
+    return definition.func.__module__.startswith("_pytest.")
+
+
+def lasts(item: pytest.Item) -> int:
+    """Sort the tests that mostly wait for processes to the front: one of them begun last would be waited for alone."""
+    if any(True for _ in item.iter_markers("slow")):
+        return 0
+    return 1 if set(Path(item.location[0]).parts) & set(_WAITING) else 2

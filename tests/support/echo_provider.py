@@ -1,0 +1,34 @@
+"""A provider of judge models in one file, as a newcomer would add it: its model repeats the name it was given."""
+
+from typing import Final
+
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings
+from judges.models.provider import ModelSettingsError, ProbeRequest, Provider
+
+
+class EchoModel:
+    """Answers every question with yes."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self.settings = settings
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        """Answer in the form of the judges with yes and no."""
+        assert request.messages
+        return ChatResponse('{"rationale": "as always", "result": "yes"}', model=self.settings.model)
+
+    async def aclose(self) -> None:
+        """Release nothing."""
+
+
+def check(settings: ModelSettings) -> None:
+    """Require the name of a model."""
+    if not settings.model:
+        raise ModelSettingsError("model: name the echo")
+
+
+PROVIDER: Final = Provider(
+    make=lambda settings, _environment, _proxy: EchoModel(settings),
+    check=check,
+    probe=lambda settings, key: ProbeRequest(f"{settings.base_url}/echoes", {"x-echo-key": key or ""}),
+)

@@ -1,0 +1,105 @@
+"""`make mutants`: what is changed, where, and what is not; whether a change is noticed is shown on a small tree."""
+
+from pathlib import Path
+
+import mutants
+import pytest
+from mutants import PARTS, Part, chosen, files, mutants_of_lua, mutants_of_python
+
+PYTHON = '''
+"""Text of 3 lines."""
+def decide(value: "int" = 1, *, until: float | None = None) -> bool:
+    if ready(value):
+        log.info("ready %d", 1)
+    total += value * 2
+    send(total)
+    text = f"{total + 1}" + "2" * 3
+    return not (value < 10 and min(value, 2) is None)
+'''
+CHANGES = [
+    (3, "1 -> 2"),
+    (4, "ready(value) -> not ready(value)"),
+    (5, "1 -> 2"),
+    (6, "total += value * 2 -> pass"),
+    (6, "value * 2 -> value / 2"),
+    (6, "2 -> 3"),
+    (7, "send(total) -> pass"),
+    (8, "3 -> 4"),
+    (9, "not (value < 10 and min(value, 2) is None) -> value < 10 and min(value, 2) is None"),
+    (9, "value < 10 and min(value, 2) is None -> value < 10 or min(value, 2) is None"),
+    (9, "value < 10 -> value <= 10"),
+    (9, "10 -> 11"),
+    (9, "min(value, 2) is None -> min(value, 2) is not None"),
+    (9, "min(value, 2) -> max(value, 2)"),
+    (9, "2 -> 3"),
+]
+LUA = """-- not 1 == 1
+redis.call('SET', KEYS[1], 'v2')
+if not found and a < 7 then return math.min(a, b) end -- 3
+"""
+
+
+def test_python_is_changed_where_it_runs() -> None:
+    found = list(mutants_of_python(PYTHON))
+    assert [(line, change) for line, change, _ in found] == CHANGES
+    for line, change, text in found:
+        differing = [
+            number
+            for number, pair in enumerate(zip(PYTHON.split("\n"), text.split("\n"), strict=True), 1)
+            if pair[0] != pair[1]
+        ]
+        assert differing == [line], change
+
+
+def test_lua_is_changed_outside_of_comments_and_texts() -> None:
+    lines = LUA.splitlines()
+    assert [(line, text.splitlines()[line - 1].partition(" --")[0]) for line, _, text in mutants_of_lua(LUA)] == [
+        (2, "do end"),
+        (2, "redis.call('SET', KEYS[2], 'v2')"),
+        (3, "if not found and a <= 7 then return math.min(a, b) end"),
+        (3, "if not found or a < 7 then return math.min(a, b) end"),
+        (3, "if not found and a < 7 then return math.max(a, b) end"),
+        (3, "if found and a < 7 then return math.min(a, b) end"),
+        (3, "if not found and a < 8 then return math.min(a, b) end"),
+    ]
+    assert all(text.splitlines()[0] == lines[0] for _, _, text in mutants_of_lua(LUA))
+
+
+def test_every_pattern_of_the_table_matches_and_a_hundred_mutants_are_chosen_each_time_alike() -> None:
+    first = [mutant for name in PARTS for mutant in chosen(mutants.ROOT, name)]
+    assert len(first) == len(set(first)) == 100
+    assert first == [mutant for name in PARTS for mutant in chosen(mutants.ROOT, name)]
+    assert all(files(mutants.ROOT, part.tests) for part in PARTS.values())
+
+
+def test_a_pattern_that_matches_nothing_ends_it() -> None:
+    with pytest.raises(SystemExit, match=r"the pattern worker/gone/\*\.py matches no file; adapt the table of parts"):
+        files(mutants.ROOT, ["worker/*.py", "worker/gone/*.py"])
+
+
+def test_a_change_is_caught_or_survives_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = tmp_path / "tree"
+    for package in ("worker", "judges", "deploy", "producers/tracejudge", "tests"):
+        (tree / package).mkdir(parents=True)
+        (tree / package / "__init__.py").touch()
+    source = "MOST = 3\nENDLESS = 5\nwhile ENDLESS > 5:\n    pass\n"
+    (tree / "worker" / "limit.py").write_text(source)
+    (tree / "tests" / "test_limit.py").write_text(
+        "from worker.limit import MOST\n\ndef test_it():\n    assert MOST == 3\n"
+    )
+    monkeypatch.setattr(mutants, "PARTS", {"limit": Part(4, ["worker/limit.py"], ["tests/test_*.py"])})
+    monkeypatch.setattr(mutants, "_SPARE_S", 3)
+    monkeypatch.setattr(mutants, "RECORDED", 4)
+    monkeypatch.setattr("sys.argv", ["mutants", "--root", str(tree)])
+
+    assert mutants.main() == 1
+
+    said = capsys.readouterr().out
+    assert "unchanged   limit       passes" in said
+    assert "caught      limit       worker/limit.py:1  3 -> 4  (tests/test_limit.py::test_it, " in said
+    assert "caught      limit       worker/limit.py:2  5 -> 6  (the tests do not end, " in said
+    assert "survived    limit       worker/limit.py:3  5 -> 6  (" in said
+    assert "caught 3 of 4 (75%); recorded: 4 of 4" in said
+    assert (tree / "worker" / "limit.py").read_text() == source

@@ -1,0 +1,64 @@
+"""A further exporter is one file and one row: the outbox, its thread, the gauges and the doctor know it by that."""
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from unittest.mock import MagicMock
+
+import pytest
+from stage_parts import Ground, make_verdict, only, samples, settings_of
+
+from worker.config.settings import Settings
+from worker.export import registry
+from worker.export.consumer import ExportConsumer, OutboxEntry
+from worker.runtime import Runtime
+from worker.telemetry.metrics import Metrics
+
+
+class ListExporter(ExportConsumer):
+    """What would stand in a file of its own."""
+
+    exporter = "list"
+    drop_reasons = ("unreadable", "refused")
+
+    def deliver(self, entries: Sequence[OutboxEntry]) -> None:
+        self.acknowledge([entry.entry_id for entry in entries])
+        self.dropped("refused", sum(entry.verdict.outcome == "unscored" for entry in entries))
+
+
+@pytest.fixture(autouse=True)
+def _row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "EXPORTERS", MappingProxyType({**registry.EXPORTERS, "list": ListExporter}))
+
+
+def test_each_row_bears_the_name_of_its_exporter() -> None:
+    assert {name: exporter.exporter for name, exporter in registry.EXPORTERS.items()} == {
+        name: name for name in registry.EXPORTERS
+    }
+
+
+def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
+    assert list(registry.enabled(Settings())) == ["metrics", "list"]
+    assert list(registry.enabled(Settings(otlp_endpoint="http://collector:4318"))) == ["metrics", "otel", "list"]
+
+
+def test_the_worker_runs_and_watches_it(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.runtime.JudgingConsumer", MagicMock())
+    runtime = Runtime(settings_of(ground, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
+    assert [exporter.name for exporter in runtime._exporters] == ["export-metrics", "export-list"]
+    runtime.store.close()
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_it_reads_all_verdicts_and_counts_what_it_drops(ground: Ground) -> None:
+    settings = settings_of(ground)
+    metrics = Metrics(settings)
+    exporter = ListExporter(settings, ground.store, metrics)
+    exporter.gather_s = 0.0
+    exporter.prepare()
+    ground.send(make_verdict(1), make_verdict(2, outcome="unscored", reason="refusal"))
+    exporter.run_once()
+
+    assert list(only(samples(metrics), "export_dropped_total").values()) == [1.0]
+    reasons = {labels[1] for labels in metrics.export_dropped._metrics if labels[0] == "list"}
+    assert reasons == {"unreadable", "refused"}, "each reason exists from the start"
+    assert ground.measure(groups=("list",)).outbox["list"].lag == 0

@@ -1,0 +1,408 @@
+"""`tracejudge dead`: list, show, retry or drop evaluations that were given up."""
+
+import itertools
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
+import msgspec
+from rich.table import Table
+
+from judges.core.prompt import neutralise
+from judges.core.verdict import REASONS
+from judges.registry import configured
+from tracejudge import Trace
+from worker.cli.options import (
+    CONFIG,
+    JSON,
+    MIB,
+    NOTES,
+    OUT,
+    REDIS_URL,
+    amount,
+    connect,
+    note,
+    plain,
+    print_json,
+    print_table,
+)
+from worker.config.graders import Graders
+from worker.config.settings import Settings
+from worker.dead_letters.retry import SHARE_OF_WAITING, Retried, grouped, retry
+from worker.dead_letters.store import DeadLetterStore, FoundLetter, LetterFilter
+from worker.queue.ledger import Ledger, StoredDeadLetter
+from worker.replay import moment
+from worker.storage.client import Store, StoreError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+# Letters removed in one script call, which blocks Redis while it runs.
+_AT_ONCE: Final = 500
+_WAIT_S: Final = 0.5
+_SHOWN_DIGITS: Final = 12
+# As many as metrics show.
+_VERSION_DIGITS: Final = 8
+_AGES: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
+# Fields of a trace without personal text; of all others only the length is shown.
+_PLAIN: Final = frozenset(
+    {
+        *("trace_id", "service", "id", "span_id", "environment", "release", "name", "response_id"),
+        *("started_at", "ended_at", "provider", "model", "usage"),
+    }
+)
+assert set(Trace.__struct_fields__) >= _PLAIN  # noqa: S101 - a mistake of ours, not of the user
+
+_OPTIONS: Final = (
+    click.option(
+        "--reason",
+        "reasons",
+        multiple=True,
+        type=click.Choice(sorted(REASONS)),
+        metavar="REASON",
+        help="Only those given up for this reason, such as timeout; repeatable.",
+    ),
+    click.option("--service", "services", multiple=True, metavar="PATTERN", help="Only of these services: support-*."),
+    click.option("--judge", "judges", multiple=True, metavar="NAME", help="Only of this judge; repeatable."),
+    click.option("--older-than", metavar="TIME", help="Only those given up at least this long ago: 90, 15m, 2h, 3d."),
+    click.option("--newer-than", metavar="TIME", help="Only those given up since then."),
+    click.option("--id", "ids", multiple=True, metavar="ID", help="Only evaluations whose id begins so; repeatable."),
+)
+_ALL: Final = click.option("--all", "everything", is_flag=True, help="All of them.")
+
+
+class Selection(NamedTuple):
+    """The options that select dead letters."""
+
+    reasons: tuple[str, ...]
+    services: tuple[str, ...]
+    judges: tuple[str, ...]
+    ids: tuple[str, ...]
+    older_than: str | None
+    newer_than: str | None
+
+    @classmethod
+    def of(cls, options: dict[str, Any], *, everything: bool | None = None) -> "Selection":
+        """Read the options; with ``everything`` set, either it or another option must be given."""
+        found = cls(**options)
+        # To leave an option out by mistake must not touch all letters.
+        if everything and any(found):
+            raise click.UsageError("--all takes everything; leave out the other options, or leave out --all")
+        if everything is False and not any(found):
+            raise click.UsageError("select by --reason, --service, --judge, --older-than, --newer-than, --id, or --all")
+        return found
+
+    def wanted(self, store: Store) -> LetterFilter:
+        """Resolve the times by the clock of Redis, which has dated the letters."""
+        now = store.now_ms() / 1000
+
+        def milliseconds(option: str, text: str | None) -> int | None:
+            try:
+                return None if text is None else int(moment(text, now) * 1000)
+            except ValueError as error:
+                raise click.UsageError(f"{option}: {error}") from error
+
+        return LetterFilter(
+            reasons=self.reasons,
+            services=self.services,
+            judges=self.judges,
+            ids=self.ids,
+            since_ms=milliseconds("--newer-than", self.newer_than),
+            until_ms=milliseconds("--older-than", self.older_than),
+        )
+
+
+def _selecting(function: _F) -> _F:
+    """Add the options of ``Selection`` to a command."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def _warn_of_unreadable(letters: DeadLetterStore) -> None:
+    if letters.unreadable:
+        NOTES.print(f"{amount(letters.unreadable, 'letter')} of another version of tracejudge skipped")
+
+
+@click.group("dead")
+def command() -> None:
+    """List, show, retry or drop evaluations that could not be made in time.
+
+    \b
+    Examples:
+      tracejudge dead list --reason judge_rejected
+      tracejudge dead show 3f9a2c1b
+      tracejudge dead retry --judge safety --newer-than 2h
+      tracejudge dead drop --older-than 3d --dry-run
+    """  # noqa: D301 - click's mark for lines that stay as they are
+
+
+@command.command("list")
+@_selecting
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="How many.")
+@click.option("--oldest", is_flag=True, help="The oldest first, not the newest.")
+@CONFIG
+@REDIS_URL
+@JSON
+def list_letters(
+    *, config: str | None, redis_url: str | None, limit: int, oldest: bool, as_json: bool, **options: Any
+) -> None:
+    """List dead letters, the newest first; with --json one on each line.
+
+    An age in brackets means that the letter is being retried. No text of a trace is shown.
+
+    \b
+    Examples:
+      tracejudge dead list
+      tracejudge dead list --reason judge_unavailable --service 'support-*' --newer-than 2h
+      tracejudge dead list --oldest --limit 1000 --json
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    _, store = connect(config, redis_url)
+    letters, now = DeadLetterStore(store), store.now_ms() / 1000
+    wanted = Selection.of(options).wanted(store)
+    found = list(itertools.islice(letters.find(wanted, newest_first=not oldest), limit))
+    if as_json:
+        for one in found:
+            print_json(_row(one, now))
+    elif found:
+        table = Table(box=None, padding=(0, 1), show_edge=False)
+        for title in ("id", "age", "reason", "calls", "service", "judge", "version", "judge model"):
+            table.add_column(title, justify="right" if title in {"age", "calls"} else "left", overflow="fold")
+        for one in found:
+            letter, seconds = one.letter, now - one.given_up_ms / 1000
+            age = next((f"{seconds / length_s:.0f}{unit}" for length_s, unit in _AGES if seconds >= length_s), "0s")
+            version = letter.evaluation.version[:_VERSION_DIGITS]
+            table.add_row(
+                letter.evaluation.id[:_SHOWN_DIGITS],
+                f"({age})" if one.retry.batch_id else age,
+                letter.reason,
+                f"{letter.attempts:,}",
+                *map(plain, (letter.owner.service, letter.evaluation.judge, version, letter.judge_model)),
+            )
+        print_table(OUT, table)
+    total = store.call(lambda client: client.zcard(store.keys.dead_due))
+    NOTES.print(f"{amount(len(found), 'letter')} of {total:,}", highlight=False)
+    _warn_of_unreadable(letters)
+
+
+def _row(found: FoundLetter[StoredDeadLetter], now_s: float) -> dict[str, object]:
+    """Lay out a letter for JSON, without any text of its trace."""
+    letter, retry = found.letter, found.retry
+    return {
+        "id": letter.evaluation.id,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "service": letter.owner.service,
+        "judge": letter.evaluation.judge,
+        "judge_version": letter.evaluation.version,
+        "judge_model": letter.judge_model,
+        "origin": letter.evaluation.origin,
+        "trace_id": letter.owner.trace_id,
+        "chosen_at": letter.chosen_at,
+        "given_up_at": letter.given_up_at,
+        "age_s": round(max(0.0, now_s - found.given_up_ms / 1000), 3),
+        "retrying": bool(retry.batch_id),
+        "revivals": retry.times,
+        "bytes": found.size,
+    }
+
+
+@command.command("show")
+@click.argument("evaluation_id", metavar="ID")
+@click.option("--texts", is_flag=True, help="Show the texts and the user of the trace, not only their lengths.")
+@CONFIG
+@REDIS_URL
+@JSON
+def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str | None, as_json: bool) -> None:
+    """Print the dead letter of an evaluation; the beginning of its ID is enough.
+
+    Texts of end users and models are shown with --texts only.
+
+    \b
+    Examples:
+      tracejudge dead show 3f9a2c1b77aa
+      tracejudge dead show 3f9a2c1b77aa --texts --json
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    _, store = connect(config, redis_url)
+    letters, now = DeadLetterStore(store), store.now_ms() / 1000
+    found = [_row(one, now) for one in letters.find(LetterFilter(ids=(evaluation_id,)))]
+    _warn_of_unreadable(letters)
+    if len(found) > 1:
+        raise click.UsageError(f"{len(found):,} dead letters begin with {evaluation_id!r}; write more of the id")
+    # The search decodes heads only; a letter may also be gone since.
+    whole = list(letters.read([str(each["id"]) for each in found]))
+    if not whole:
+        raise click.UsageError(f"there is no dead letter {evaluation_id!r}; see `tracejudge dead list`")
+    head, letter = found[0], whole[0].letter
+    document = {
+        **head,
+        "note": letter.note,
+        "model": letter.model,
+        "probability": letter.evaluation.probability,
+        "input_tokens": letter.spent.input_tokens,
+        "output_tokens": letter.spent.output_tokens,
+        "cost_usd": letter.spent.cost_usd if letter.spent.is_known else None,
+    }
+    trace: dict[str, object] = msgspec.to_builtins(letter.item.trace)
+    if not texts:
+        trace = {name: value if name in _PLAIN else _length(value) for name, value in trace.items()}
+    if as_json:
+        print_json({**document, "trace": trace})
+        return
+    for name, value in document.items():
+        print(f"{name}: {_text(value)}")
+    print("trace:")
+    for name, value in trace.items():
+        print(f"  {name}: {_text(value)}")
+
+
+def _length(value: object) -> str:
+    if isinstance(value, str):
+        return amount(len(value), "sign")
+    size = len(msgspec.json.encode(value))
+    items = f"{amount(len(value), 'item')}, " if isinstance(value, list | dict) else ""
+    return f"{items}{size:,} bytes"
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return neutralise(text)
+
+
+@command.command("retry")
+@_selecting
+@_ALL
+@click.option("--dry-run", is_flag=True, help="Count them, and choose nothing.")
+@CONFIG
+@REDIS_URL
+@JSON
+def retry_letters(
+    *, config: str | None, redis_url: str | None, everything: bool, dry_run: bool, as_json: bool, **options: Any
+) -> None:
+    """Choose evaluations again that were given up; workers judge them beside new traces.
+
+    A letter keeps its id, and stays until its verdict is written; then the verdict replaces it. A letter that is being
+    retried is not chosen twice. If the retry does not end within `give_up_after`, the letter stays, with the calls of
+    all attempts. The command waits while a judge model has enough to do; after Ctrl-C, repeat it to continue.
+
+    \b
+    Examples:
+      tracejudge dead retry --reason judge_rejected
+      tracejudge dead retry --id 3f9a2c1b77aa
+      tracejudge dead retry --all --dry-run
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    selection = Selection.of(options, everything=everything)
+    settings, store = connect(config, redis_url)
+    wanted = selection.wanted(store)
+    run = _Retry(settings, store, dry_run=dry_run)
+    try:
+        run.make([found.letter.evaluation.id for found in run.letters.find(wanted, newest_first=False)])
+    finally:
+        run.report(as_json=as_json)
+    sys.exit(1 if run.letters.unreadable else 0)
+
+
+class _Retry:
+    """Retries letters batch by batch, and prints the result."""
+
+    def __init__(self, settings: Settings, store: Store, *, dry_run: bool) -> None:
+        self.letters = DeadLetterStore(store)
+        self._settings = settings
+        self._graders = Graders(settings, configured(settings.judges))
+        self._store = store
+        self._dry_run = dry_run
+        self._unknown_models: set[str] = set()
+        self._counts = {"chosen": 0, "under_way": 0, "gone": 0, "batches": 0}
+
+    def make(self, ids: list[str]) -> None:
+        """Choose letters again, batch by batch."""
+        for group in grouped(self.letters.read(ids), self._settings.batch_size):
+            letter = group[0].letter
+            # The batch is made all the same: workers may know a model that this machine's configuration lacks.
+            is_known = self._graders.find(letter.model, letter.judge_model) is not None
+            if not is_known and letter.model not in self._unknown_models:
+                self._unknown_models.add(letter.model)
+                missing = f"there is no [models.{letter.model}] for {letter.judge_model} here"
+                note(f"{missing}: letters wait for a worker with it")
+            if self._dry_run:
+                busy = [found.letter.evaluation.id for found in group if found.retry.batch_id]
+                free = [found.letter.evaluation.id for found in group if not found.retry.batch_id]
+                retried = Retried(free, busy, ())
+            else:
+                self._wait_for_room(letter.judge_model)
+                retried = retry(self._store, self._settings, group)
+            for name, counted in retried._asdict().items():
+                self._counts[name] += len(counted)
+            self._counts["batches"] += bool(retried.chosen)
+
+    def report(self, *, as_json: bool) -> None:
+        """Print the result."""
+        _warn_of_unreadable(self.letters)
+        if as_json:
+            print_json({**self._counts, "unreadable": self.letters.unreadable, "dry_run": self._dry_run})
+            return
+        chosen, busy = self._counts["chosen"], self._counts["under_way"]
+        would = "would be " if self._dry_run else ""
+        said = f"{amount(chosen, 'evaluation')} {would}chosen again"
+        OUT.print(said + (f"; {busy:,} under way already" if busy else ""), highlight=False)
+
+    def _wait_for_room(self, judge_model: str) -> None:
+        # Retries take at most their share of `max_waiting_bytes`; the rest is left to new traces.
+        most = self._settings.max_waiting_bytes * SHARE_OF_WAITING
+        key, is_told = self._store.keys.waiting, False
+        try:
+            while (waiting := int(self._store.call(lambda client: client.hget(key, judge_model)) or 0)) > most:
+                if not is_told:
+                    is_told = True
+                    note(f"waiting: batches for {judge_model} hold {waiting / MIB:,.0f} MiB")
+                time.sleep(_WAIT_S)
+        except StoreError:
+            NOTES.print("stopped; repeat the command to continue")
+            raise
+
+
+@command.command("drop")
+@_selecting
+@_ALL
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Count them, and drop nothing.")
+@CONFIG
+@REDIS_URL
+@JSON
+def drop(
+    *,
+    config: str | None,
+    redis_url: str | None,
+    everything: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Drop dead letters for good; the accounting counts them as removed.
+
+    A verdict of a retry under way no longer counts either. The command asks first; without a terminal it needs --yes.
+
+    \b
+    Examples:
+      tracejudge dead drop --older-than 3d --dry-run
+      tracejudge dead drop --reason internal_error --yes
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    selection = Selection.of(options, everything=everything)
+    if not yes and not dry_run and not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to confirm on: add --yes, or try --dry-run")
+    settings, store = connect(config, redis_url)
+    letters = DeadLetterStore(store)
+    ids = [found.letter.evaluation.id for found in letters.find(selection.wanted(store), newest_first=False)]
+    _warn_of_unreadable(letters)
+    if ids and not yes and not dry_run:
+        click.confirm(f"Drop {amount(len(ids), 'dead letter')} for good?", abort=True, err=True)
+    ledger, dropped = Ledger(store, settings), 0
+    if not dry_run:
+        dropped = sum(sum(ledger.remove(ids[at : at + _AT_ONCE])) for at in range(0, len(ids), _AT_ONCE))
+    if as_json:
+        print_json({"found": len(ids), "dropped": dropped, "unreadable": letters.unreadable, "dry_run": dry_run})
+    else:
+        said = f"{amount(len(ids), 'dead letter')} would be" if dry_run else amount(dropped, "dead letter")
+        OUT.print(f"{said} dropped", highlight=False)
+    sys.exit(1 if letters.unreadable else 0)

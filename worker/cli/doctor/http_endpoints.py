@@ -1,0 +1,226 @@
+"""Checks of HTTP endpoints: the models, the OTLP receiver, and the settings of the worker's own metrics page.
+
+A model's endpoint is asked for its list of models, which costs nothing. Requests are sent as the worker sends them:
+through its proxy, without redirects, and to no guarded address.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Final
+
+import aiohttp
+import httpx
+import msgspec
+from msgspec import Struct, structs
+
+from judges.core.model import ChatRequest, ChatResponse, ModelError, ModelSettings
+from judges.core.prompt import Message
+from judges.models.credentials import (
+    AddressRefusedError,
+    GuardedResolver,
+    KeyRefusedError,
+    ProxyRefusedError,
+    proxy_for,
+    read_key,
+)
+from judges.models.http import Reply, content_type, read_fault, shown, with_said
+from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
+from worker.cli.doctor.finding import Finding, broken, cause_of, chain, misconfigured, ok, warning
+from worker.config.settings import Settings, SettingsError
+from worker.export.otel import OtlpClient
+from worker.export.otel import Reply as OtlpReply
+from worker.storage.client import address
+from worker.telemetry.http_server import LOOPBACK, HttpAuth, tls_context
+
+_TIMEOUT_S: Final = 4.0
+_MAX_BYTES: Final = 4 * 1024 * 1024
+_NO_LIST: Final = frozenset({404, 405, 501})
+_REJECTED: Final = frozenset({401, 402, 403})
+# Longer than for any other part: some models reason before they answer.
+ASK_S: Final = 30.0
+_QUESTION: Final = ChatRequest(
+    messages=(Message("user", 'Answer with this JSON object and nothing else: {"result": "yes"}'),),
+    schema_name="answer",
+    schema={
+        "type": "object",
+        "properties": {"result": {"type": "string", "enum": ["yes", "no"]}},
+        "required": ["result"],
+        "additionalProperties": False,
+    },
+    heuristic=lambda: {"result": "yes"},
+)
+_RECEIVER: Final = "otlp receiver"
+_LEAST_S: Final = 0.5
+_WAITS: Final = "verdicts wait in the outbox meanwhile"
+
+
+class _Model(Struct):
+    id: str
+
+
+class _Models(Struct):
+    data: list[_Model]
+
+
+def endpoint(
+    name: str, settings: ModelSettings, environment: Mapping[str, str], proxy: str | None = None
+) -> Sequence[Finding]:
+    """Check the key and the endpoint of `[models.NAME]`, and whether it lists the model."""
+    part = f"model {name}"
+    try:
+        probe = PROVIDERS[settings.provider].probe
+        if probe is None:
+            build(settings, environment)
+            return [ok(part, f"{settings.provider}, sends no requests")]
+        check(settings)
+        key = read_key(settings, environment)
+        url, headers = probe(settings, key)
+        through = proxy_for(url, proxy)
+    except ProxyRefusedError as error:
+        return [broken(part, "the environment names a proxy that cannot be used", f"{error}")]
+    except (ModelSettingsError, KeyRefusedError) as error:
+        return [misconfigured(part, error)]
+    try:
+        reply = asyncio.run(_get(url, headers, through, guarded=not settings.allow_link_local))
+    except (aiohttp.ClientError, OSError) as error:
+        if any(isinstance(each, AddressRefusedError) for each in chain(error)):
+            fix = "correct base_url; if the endpoint is meant to be there, set allow_link_local = true"
+            return [broken(part, f"{address(url)} leads to a link-local or metadata address, which is refused", fix)]
+        return [broken(part, *cause_of(error, address(url), "the endpoint"))]
+    found = _read(part, settings, reply, address(url))
+    said = shown(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
+    return [found if reply.status == httpx.codes.OK else structs.replace(found, what=with_said(found.what, said))]
+
+
+async def _get(url: str, headers: Mapping[str, str], proxy: str | None, *, guarded: bool) -> Reply:
+    # Not the client of a model: that one sends chat requests only, and those cost money.
+    connector = aiohttp.TCPConnector(ssl=httpx.create_ssl_context(), resolver=GuardedResolver() if guarded else None)
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
+        session.get(url, headers=headers, proxy=proxy, allow_redirects=False) as response,
+    ):
+        body = bytearray()
+        async for piece in response.content.iter_any():
+            body += piece
+            if len(body) > _MAX_BYTES:
+                body.clear()  # too long for a list of models
+                break
+        return Reply(response.status, response.headers, bytes(body))
+
+
+def _read(part: str, settings: ModelSettings, reply: Reply, where: str) -> Finding:
+    """Interpret the answer to the request for the list of models."""
+    status = reply.status
+    if status in _REJECTED:
+        fix = "name its key by api_key_env or api_key_file"
+        if settings.api_key_file:
+            fix = f"correct the key in the file {settings.api_key_file} (api_key_file)"
+        elif settings.api_key_env:
+            fix = f"correct the key in the variable {settings.api_key_env} (api_key_env)"
+        return broken(part, f"{where} rejects the request: HTTP {status}", fix)
+    if status in _NO_LIST:
+        # Many gateways implement the chat request alone, so a missing list proves nothing.
+        fix = "check the end of base_url, which is often /v1; `tracejudge doctor --ask` makes sure"
+        return warning(part, f"{where} answers, but has no list of models: HTTP {status}", fix)
+    if httpx.codes.is_redirect(status):
+        # Workers follow no redirect: it could lead a key or a trace to another host.
+        return broken(part, f"{where} redirects: HTTP {status}", "set base_url to the address that it redirects to")
+    if status == httpx.codes.TOO_MANY_REQUESTS:
+        return warning(part, f"{where} asks for fewer requests: HTTP 429", "wait, or raise the limit of the account")
+    if not httpx.codes.is_success(status):
+        return broken(part, f"{where} fails: HTTP {status}", "see the status and the log of the endpoint")
+    return _listed(part, settings, reply, where)
+
+
+def _listed(part: str, settings: ModelSettings, reply: Reply, where: str) -> Finding:
+    try:
+        names = {model.id for model in msgspec.json.decode(reply.body, type=_Models).data}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        if (kind := content_type(reply)) is None:
+            return ok(part, where)
+        fix = "correct base_url, which often ends with /v1; `tracejudge doctor --ask` makes sure"
+        return broken(part, f"{where} is not a chat endpoint: it answers with {kind}", fix)
+    if names and settings.model not in names:
+        fix = "correct `model`; if it is right, as with a deployment's name, `tracejudge doctor --ask` makes sure"
+        return warning(part, f"{where} lists {len(names)} models, and not {settings.model}", fix)
+    return ok(part, where)
+
+
+def ask(
+    name: str, settings: ModelSettings, environment: Mapping[str, str], proxy: str | None = None
+) -> Sequence[Finding]:
+    """Send the model of `[models.NAME]` one question, and report its cost."""
+
+    async def answer() -> ChatResponse:
+        model = build(settings, environment, proxy)
+        try:
+            async with asyncio.timeout(ASK_S - 1):
+                return await model.complete(_QUESTION)
+        finally:
+            await model.aclose()
+
+    part = f"answer of {name}"
+    try:
+        response = asyncio.run(answer())
+    except ModelSettingsError:
+        return []  # reported by the check of the endpoint
+    except ModelError as error:
+        fix = "check base_url, model and key; the log of the endpoint says more"
+        return [broken(part, with_said(str(error), error.said), fix)]
+    except TimeoutError:
+        return [broken(part, f"no answer within {ASK_S:g} s", "check whether the endpoint is overloaded")]
+    tokens = f"{response.input_tokens} tokens in, {response.output_tokens} out"
+    if not response.input_tokens and not response.output_tokens:
+        cost = "it reports no tokens, so the cost is unknown"
+    elif settings.price is None:
+        cost = f"{tokens}, no price configured"
+    else:
+        cost = f"{tokens}, {settings.price.cost_usd(response.input_tokens, response.output_tokens):.6f} USD"
+    return [ok(part, f"answers; {cost}")]
+
+
+def receiver(endpoint: str, proxy: str | None = None) -> Sequence[Finding]:
+    """Post an export without spans, then one without events."""
+    # Empty exports show address, TLS and key, and leave nothing in the receiver.
+    began = time.monotonic()
+    traces, logs = (address(f"{endpoint.rstrip('/')}/v1/{signal}") for signal in ("traces", "logs"))
+    with closing(OtlpClient(endpoint, proxy=proxy)) as client:
+        client.deadline_s = _TIMEOUT_S
+        finding = _exported(traces, client.post("/v1/traces", b""))
+        if finding.result != "ok":
+            return [finding]
+        client.deadline_s = max(_LEAST_S, began + _TIMEOUT_S - time.monotonic())
+        reply = client.post("/v1/logs", b"")
+    if reply.status in (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
+        return [ok(_RECEIVER, f"{traces} takes spans; events are not sent, since {logs} answers {reply.reason}")]
+    of_logs = _exported(logs, reply)
+    return [finding if of_logs.result == "ok" else of_logs]
+
+
+def _exported(where: str, reply: OtlpReply) -> Finding:
+    if reply.kind == "accepted":
+        return ok(_RECEIVER, where)
+    if isinstance(reply.error, TimeoutError | httpx.TimeoutException):
+        fix = f"check whether a firewall is between, or it is overloaded; {_WAITS}"
+        return broken(_RECEIVER, f"{where} does not answer in time", fix)
+    if reply.error is not None:
+        return broken(_RECEIVER, *cause_of(reply.error, where, "the receiver"))
+    what = f"{where} answers {reply.reason}: {reply.meaning}"
+    if reply.kind in ("busy", "failing"):
+        return warning(_RECEIVER, what, f"{reply.fix}; {_WAITS}")
+    return broken(_RECEIVER, what, reply.fix if reply.kind == "rejected" else f"{reply.fix}; {_WAITS}")
+
+
+def page(settings: Settings, environment: Mapping[str, str]) -> Sequence[Finding]:
+    """Read the token and the certificate of the metrics page as a worker does."""
+    try:
+        auth, tls = HttpAuth.of(settings, environment), tls_context(settings)
+    except SettingsError as error:
+        return [misconfigured("metrics page", error)]
+    if auth.scheme is None and settings.metrics_host not in LOOPBACK:
+        fix = "set metrics_token_env, or restrict access by the rules of the network"
+        return [warning("metrics page", f"everyone who reaches {settings.metrics_host} may read it", fix)]
+    return [ok("metrics page", f"{auth.scheme or 'open on the loopback'}{', TLS' if tls else ''}")]

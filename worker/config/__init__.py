@@ -1,0 +1,1 @@
+"""The settings: loading, checks and the texts of their errors."""

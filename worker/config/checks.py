@@ -1,0 +1,259 @@
+"""Checks of relations between settings, which no field shows by itself: URLs, access, models, rules, exported names.
+
+Each check raises ``SettingsError`` at the first mistake.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, get_args
+from urllib.parse import urlsplit
+
+from kombu.transport import TRANSPORT_ALIASES
+
+from judges.agreement.combine import Combine, is_disagreement, metrics_of
+from judges.core.judge import Judge
+from judges.custom.installed import installed
+from judges.models.credentials import NO_PROXY, ProxyRefusedError, proxy_for
+from judges.models.http import is_endpoint
+from judges.models.registry import ModelSettingsError, check
+from judges.registry import catalogue, configured
+from tracejudge import ConfigurationError
+from tracejudge.redis_url import has_misplaced_login, parse_redis_url
+from worker.config.errors import nearest
+from worker.config.graders import CODE, is_reserved
+from worker.config.redaction import pattern_fault
+from worker.config.settings import MAX_KEY_BYTES, Rule, Settings, SettingsError
+from worker.storage.client import each
+
+# A secret pasted in place of the variable's name has other characters, as a rule.
+_VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
+_MAX_MODELS: Final = 9
+_WAYS: Final = ", ".join(get_args(Combine))
+# Schemes that the worker translates for kombu.
+_OUR_BROKERS: Final = frozenset({"unix", "redis+sentinel", "rediss+sentinel"})
+_QUOTING: Final = "an @ stands behind the host; quote / ? # @ in a password as %2F %3F %23 %40"
+
+
+def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules: bool) -> None:
+    """Check everything; ``origin`` names the file, variable or argument of each setting."""
+    _check_urls(settings, origin)
+    _check_access(settings, origin)
+    _check_keys(settings, origin)
+    if not settings.roles:
+        raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export")
+    if len(set(settings.series_labels)) < len(settings.series_labels):
+        raise SettingsError(f"{origin['series_labels']}: series_labels: holds a label twice; name each once")
+    for number, pattern in enumerate(settings.redact.patterns):
+        if (wrong := pattern_fault(pattern)) is not None:
+            raise SettingsError(f"{origin['redact']}: redact.patterns[{number}]: {wrong}")
+    check_models(settings, origin.get("models", "defaults"))
+    has_rules = "rules" in origin or "default" in settings.models
+    if needs_rules and not has_rules:
+        fix = "call one default, or write [[rules]] with the model of each"
+        raise SettingsError(f"{origin['models']}: models: none is the default; {fix}")
+    if settings.give_up_after >= settings.ledger_ttl_s:
+        here = f"{origin.get('give_up_after', origin.get('retention', 'defaults'))}: give_up_after"
+        raise SettingsError(f"{here}: must be less than retention and 24h together, or a verdict could count twice")
+    if has_rules:
+        check_rules(settings, origin.get("rules", "defaults"))
+
+
+def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
+    def refuse(key: str, url: str, otherwise: str) -> None:
+        """Name the key and never the URL, which may hold a password."""
+        fix = _QUOTING if any(map(has_misplaced_login, each(url))) else otherwise
+        raise SettingsError(f"{origin[key]}: {key}: {fix}")
+
+    try:
+        parse_redis_url(settings.redis_url)
+    except ConfigurationError as error:
+        raise SettingsError(f"{origin['redis_url']}: {error}") from None
+    if settings.broker_url and not _is_broker(settings.broker_url):
+        refuse("broker_url", settings.broker_url, "must be a URL, as amqp://host or redis://host:6379/0")
+    otlp, proxy = settings.otlp_endpoint, settings.proxy
+    if otlp is not None and (has_misplaced_login(otlp) or not is_endpoint(otlp)):
+        refuse("otlp_endpoint", otlp, "must be http://host:port or https://host:port")
+    if proxy is not None and proxy != NO_PROXY and (has_misplaced_login(proxy) or not is_endpoint(proxy)):
+        refuse("proxy", proxy, "must be http://host:port, or none for no proxy")
+    try:
+        proxy_for(otlp or "http://localhost", proxy)
+    except ProxyRefusedError as error:
+        raise SettingsError(f"otlp_endpoint: {error}") from None
+
+
+def _is_broker(url: str) -> bool:
+    """Return whether Celery can use a URL; its own errors are tracebacks that may quote a part of a password."""
+    if any(map(has_misplaced_login, each(url))):
+        return False
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in _OUR_BROKERS:
+            parse_redis_url(url)
+            return True
+        usable = parts.scheme in TRANSPORT_ALIASES and parts.port != 0
+    except ValueError:
+        return False
+    return usable
+
+
+def _check_access(settings: Settings, origin: Mapping[str, str]) -> None:
+    """Check the settings of the metrics page: its credential and its certificate."""
+
+    def given(*keys: str) -> list[str]:
+        return [key for key in keys if getattr(settings, key) is not None]
+
+    token = given("metrics_token_env", "metrics_token_file")
+    password = given("metrics_password_env", "metrics_password_file")
+    tls = given("metrics_tls_cert", "metrics_tls_key")
+    user = settings.metrics_user
+    as_name = "give the name of the variable that holds the secret, as METRICS_TOKEN, never the secret"
+    names = given("metrics_token_env", "metrics_password_env")
+    mistakes = [(not _VARIABLE_NAME.fullmatch(getattr(settings, key)), [key], as_name) for key in names]
+    for first, *others in filter(None, (token, password)):
+        mistakes.append((bool(others), others, f"goes in place of {first}; take one of them out"))
+    has_colon = user is not None and (not user.isprintable() or ":" in user)
+    in_place = "goes in place of metrics_user and its password; take one or the other out"
+    beside = "goes with metrics_password_env or metrics_password_file; set one of them"
+    mistakes += [
+        (bool(token and (password or user is not None)), token, in_place),
+        (bool(password and user is None), password, "goes with metrics_user; set that too"),
+        (bool(user is not None and not password), ["metrics_user"], beside),
+        (has_colon, ["metrics_user"], "may hold no colon and no line break"),
+        (len(tls) == 1, tls, "metrics_tls_cert and metrics_tls_key go together; set both"),
+    ]
+    for is_wrong, keys, fix in mistakes:
+        if is_wrong:
+            raise SettingsError(f"{origin[keys[0]]}: {keys[0]}: {fix}")
+
+
+def _check_keys(settings: Settings, origin: Mapping[str, str]) -> None:
+    keys = {
+        "sampling_key": (settings.sampling_key,),
+        "user_keys_former": settings.user_keys_former,
+        "user_key": (settings.user_key or "",),
+    }
+    for name, values in keys.items():
+        if any(len(value.encode()) > MAX_KEY_BYTES for value in values):
+            raise SettingsError(f"{origin[name]}: {name}: must be of at most {MAX_KEY_BYTES} bytes; shorten it")
+    if settings.user_key is not None and settings.user_key_file is not None:
+        fix = "goes in place of user_key, not beside it; take one of them out"
+        raise SettingsError(f"{origin['user_key_file']}: user_key_file: {fix}")
+
+
+def check_models(settings: Settings, place: str) -> None:
+    """Check the models; ``place`` is the file or variable they stand in."""
+    endpoints: dict[str, tuple[str, str]] = {}
+    for name, model in settings.models.items():
+        here = f"{place}: models.{name}"
+        if model.api_key_env is not None and _VARIABLE_NAME.fullmatch(model.api_key_env) is None:
+            fix = "give the name of the variable that holds the key, as OPENAI_API_KEY, never the key"
+            raise SettingsError(f"{here}.api_key_env: {fix}")
+        try:
+            check(model)
+        except ModelSettingsError as error:
+            raise SettingsError(f"{here}.{error}") from error
+        # Verdicts, limits and circuits are by judge model: two endpoints under one name would be mixed up.
+        endpoint = model.provider, (model.base_url or "").rstrip("/")
+        if endpoints.setdefault(model.judge_model, endpoint) != endpoint:
+            raise SettingsError(f"{here}.label: another endpoint serves {model.judge_model!r} too; label each of them")
+        if is_reserved(name):
+            raise SettingsError(f"{here}: {name!r} is a reserved name; rename the table")
+        if is_reserved(model.judge_model) or model.judge_model == CODE.judge_model:
+            raise SettingsError(f"{here}.label: {model.judge_model!r} is a reserved name; give another")
+
+
+def check_rules(settings: Settings, place: str) -> None:
+    """Check the rules; ``place`` is the file or variable they stand in."""
+    known = {*catalogue(), *installed(frozenset(catalogue())), *settings.judges}
+    names: set[str] = set()
+    for number, rule in enumerate(settings.rules):
+        here = f"{place}: rules[{number}]"
+        if not rule.name:
+            raise SettingsError(f"{here}.name: is empty; give the rule a name")
+        if rule.name in names:
+            raise SettingsError(f"{here}.name: {rule.name!r} is taken by another rule; give each its own")
+        names.add(rule.name)
+        if not rule.judges:
+            raise SettingsError(f"{here}.judges: is empty; name at least one judge, or take the rule out")
+        for judge in rule.judges:
+            if judge not in known:
+                raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, known)}")
+        _check_models_of(settings, rule, here)
+        if rule.egress is not None:
+            _check_egress(settings, rule.egress, rule.models, f"{here}.egress")
+
+
+def _check_egress(settings: Settings, egress: Sequence[str], own: Sequence[str], here: str) -> None:
+    for name in egress:
+        if name not in settings.models:
+            raise SettingsError(f"{here}: there is no [models.{name}]{nearest(name, settings.models)}")
+    for name in own:
+        if name not in egress:
+            raise SettingsError(f"{here}: keeps the rule's own model {name!r} out; add it, or take egress out")
+
+
+def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
+    if not rule.models:
+        raise SettingsError(f"{here}.model: is empty; name at least one model, or take the key out")
+    # A limit in USD cannot be kept without a price.
+    limited = next((judge for judge in rule.judges if "max_usd" in settings.judges.get(judge, {})), None)
+    for name in rule.models:
+        if name not in settings.models:
+            raise SettingsError(f"{here}.model: there is no [models.{name}]{nearest(name, settings.models)}")
+        if limited is not None and settings.models[name].price is None:
+            fix = f"give it a price, or take max_usd out of the judge {limited!r}"
+            raise SettingsError(f"{here}.model: [models.{name}] has no price to keep max_usd by; {fix}")
+    if len(rule.models) > 1 and rule.combine is None:
+        raise SettingsError(f"{here}.combine: is missing; say how verdicts of several models combine: one of {_WAYS}")
+    if rule.combine is not None:
+        _check_panel(settings, rule, here)
+
+
+def _check_panel(settings: Settings, rule: Rule, here: str) -> None:
+    if len(rule.models) == 1:
+        raise SettingsError(f"{here}.combine: needs several models; name them as model, or take combine out")
+    if len(rule.models) > _MAX_MODELS:
+        raise SettingsError(f"{here}.model: names {len(rule.models)} models; name at most {_MAX_MODELS}")
+    seen: set[str] = set()
+    for name in rule.models:
+        judge_model = settings.models[name].judge_model
+        if judge_model in seen:
+            raise SettingsError(f"{here}.model: {judge_model!r} is there twice; name each judge model once")
+        if "," in judge_model:
+            raise SettingsError(f"{here}.model: {judge_model!r} holds a comma; give [models.{name}] a label without")
+        seen.add(judge_model)
+    judges = configured(settings.judges)
+    for judge in map(judges.__getitem__, rule.judges):
+        # Judges in code are not combined.
+        metrics = judge.metric_names if judge.run is None else ()
+        for metric in filter(is_disagreement, metrics):
+            fix = "rename the judge or its metric, or name one model"
+            taken = f"{judge.name!r} has the metric {metric!r}, as a disagreement of models is named"
+            raise SettingsError(f"{here}.judges: {taken}; {fix}")
+
+
+class Clash(NamedTuple):
+    """An exported name that metrics of two judges share; ``judge`` is listed after ``other``."""
+
+    name: str
+    judge: str
+    other: str
+
+
+def exported_name(judge: str, metric: str) -> str:
+    """Return the name of a metric in exports: the judge's name where the metric has it too, else both."""
+    return judge if metric == judge else f"{judge}_{metric}"
+
+
+def clashes(own: Mapping[str, Judge]) -> Iterator[Clash]:
+    """Find exported names that two judges share: the user's own, those of distributions, and the built-in ones."""
+    # Exporters name a result after its judge and metric alone, so equal names would be one series there.
+    built_in = catalogue()
+    taken: dict[str, str] = {}
+    for judge in {**built_in, **installed(frozenset(built_in)), **own}.values():
+        # With the metrics that only panels give.
+        for metric in metrics_of(judge.metrics):
+            name = exported_name(judge.name, metric.name)
+            other = taken.setdefault(name, judge.name)
+            if other != judge.name:
+                yield Clash(name, judge.name, other)

@@ -1,0 +1,152 @@
+"""Loads the settings: `tracejudge.toml`, then `TRACEJUDGE_*`, then arguments; the later wins.
+
+Every mistake becomes a ``SettingsError`` of one line: the file or variable, the key, and how to fix it.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from judges.core.model import ModelSettings
+from judges.custom import DefinitionError
+from judges.custom.installed import installed
+from judges.registry import CatalogueError, catalogue
+from worker.config import judge_files
+from worker.config.checks import check_settings
+from worker.config.errors import describe_error, nearest, read_toml
+from worker.config.settings import Rule, Settings, SettingsError
+
+CONFIG_NAME: Final = "tracejudge.toml"
+_PREFIX: Final = "TRACEJUDGE_"
+_LISTS: Final = ("series_labels", "roles", "user_keys_former")
+_TABLES: Final = ("models", "judges", "rules")
+_DURATIONS: Final = (
+    "retention",
+    "give_up_after",
+    "dead_retention",
+    "evaluation_timeout",
+    "late_feedback_wait",
+    "grace_s",
+)
+_SIZES: Final = ("max_stream_bytes", "max_trace_bytes", "max_waiting_bytes")
+_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fromkeys(
+    ("0", "false", "no", "off"), False
+)
+_AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
+_TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
+
+
+def load(
+    environment: Mapping[str, str],
+    config: str | None = None,
+    arguments: Mapping[str, object] | None = None,
+    *,
+    needs_rules: bool = True,
+) -> Settings:
+    """Load and check the settings.
+
+    Args:
+        environment: The environment variables.
+        config: A file that must exist; otherwise `TRACEJUDGE_CONFIG`, or `tracejudge.toml` where it exists.
+        arguments: Settings of the command line; None is absent.
+        needs_rules: Whether the rules are used. Without them no model need be called default.
+
+    Raises:
+        SettingsError: A value is wrong, or values do not go together.
+    """
+    path = config or environment.get(f"{_PREFIX}CONFIG") or (CONFIG_NAME if Path(CONFIG_NAME).exists() else None)
+    raw: dict[str, object] = read_toml(Path(path), "check --config or TRACEJUDGE_CONFIG") if path else {}
+    origin = dict.fromkeys(raw, path or "")
+    for key in Settings.__struct_fields__:
+        variable = f"{_PREFIX}{key.upper()}"
+        if environment.get(variable):
+            raw[key], origin[key] = _from_variable(key, variable, environment[variable]), variable
+    for key, value in (arguments or {}).items():
+        if value is not None:
+            raw[key], origin[key] = value, f"--{key.replace('_', '-')}"
+    settings = _with_judges(_convert(raw, origin), origin, path)
+    check_settings(settings, origin, needs_rules=needs_rules)
+    return settings
+
+
+def _with_judges(settings: Settings, origin: Mapping[str, str], path: str | None) -> Settings:
+    """Add the judges of the folder and all templates; names of files in a file are relative to it."""
+    try:
+        installed(frozenset(catalogue()))
+    except (CatalogueError, DefinitionError) as error:
+        raise SettingsError(f"{error}") from error
+    base = {key: Path(path).parent if path and place == path else Path() for key, place in origin.items()}
+    tables = judge_files.of_tables(settings.judges, origin.get("judges", ""), base.get("judges", Path()))
+    if settings.judges_folder is None:
+        return msgspec.structs.replace(settings, judges=judge_files.checked(tables))
+    folder = base["judges_folder"] / settings.judges_folder
+    further = judge_files.of_folder(folder, f"{origin['judges_folder']}: judges_folder")
+    judges = judge_files.checked((*tables, *further))
+    return msgspec.structs.replace(settings, judges=judges, judges_folder=str(folder))
+
+
+def _from_variable(key: str, variable: str, text: str) -> object:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(f"{variable}: is not UTF-8; set it to UTF-8") from error
+    if key in _LISTS:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if key == "redact" and text.strip().lower() in _SWITCHES:
+        # The SDK reads the same variable as a switch for the built-in set; both may run in one environment.
+        return {"builtin": _SWITCHES[text.strip().lower()]}
+    if key in _TABLES or key == "redact":
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise SettingsError(f"{variable}: is not JSON; write in JSON what the file holds under {key}") from error
+    return text
+
+
+def _convert(raw: Mapping[str, object], origin: Mapping[str, str]) -> Settings:
+    values: dict[str, object] = {}
+    for key, value in raw.items():
+        here = f"{origin[key]}: {key}"
+        if key not in _TYPES:
+            raise SettingsError(f"{here}: unknown key{nearest(key, _TYPES)}")
+        if key == "rules":
+            if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+                raise SettingsError(f"{here}: must be tables, each under [[rules]]")
+            values[key] = tuple(_one(f"{here}[{number}]", item, Rule) for number, item in enumerate(value))
+        elif key in _TABLES:
+            if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
+                raise SettingsError(f"{here}: must be tables, each as [{key}.NAME]")
+            # Tables of judges are converted later, by the judges that they configure.
+            is_converted = key == "models"
+            values[key] = {
+                name: _one(f"{here}.{name}", item, ModelSettings) if is_converted else item
+                for name, item in value.items()
+            }
+        else:
+            values[key] = _one(here, _amount(here, key, value), _TYPES[key])
+    # An empty table of models or rules counts as absent: the defaults apply.
+    return msgspec.convert({key: value for key, value in values.items() if key not in _TABLES or value}, Settings)
+
+
+def _one(here: str, value: object, kind: Any) -> object:
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(describe_error(here, kind, error)) from error
+
+
+def _amount(here: str, key: str, value: object) -> object:
+    units: Mapping[str, float] = _SECONDS if key in _DURATIONS else _BYTES if key in _SIZES else {}
+    if not units or not isinstance(value, str):
+        return value
+    match = _AMOUNT.fullmatch(value)
+    if match is None or match[2].lower() not in units:
+        example = "90, 15m or 24h" if key in _DURATIONS else "1048576, 64MiB or 1GiB"
+        raise SettingsError(f"{here}: write an amount as {example}")
+    amount = float(match[1]) * units[match[2].lower()]
+    return amount if key in _DURATIONS else int(amount)

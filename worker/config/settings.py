@@ -1,0 +1,232 @@
+"""The settings: one typed, frozen object, built once at the start; nothing else reads the environment.
+
+``SettingsError`` is the only error of the configuration. Its text names the place, the key and how to fix it in one
+line, and repeats no value that could be a secret.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from judges.agreement.combine import Combine
+from judges.core.model import ModelSettings
+from worker.storage.client import address
+
+Always = Literal["error", "negative_feedback"]
+Has = Literal[
+    "input", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans"
+]
+SeriesLabel = Literal["name", "model", "release"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Share = Annotated[float, Meta(ge=0, le=1)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+# Lua unpacks at most 8,000 values at once, and Redis serves no other client while a script runs.
+BatchSize = Annotated[int, Meta(ge=1, le=1_000)]
+Size = Annotated[int, Meta(ge=1, le=1 << 50)]
+Seconds = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
+HOUR_S: Final = 3600.0
+MIB: Final = 1024 * 1024
+MAX_KEY_BYTES: Final = 64
+# The longest key that BLAKE2b takes.
+HashKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
+
+
+class SettingsError(ValueError):
+    """The configuration is wrong."""
+
+    def __init__(self, message: str) -> None:
+        """Keep the message on one line, whatever names it quotes."""
+        super().__init__("".join(sign if sign.isprintable() else "?" for sign in message))
+
+
+class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which traces a rule matches; an absent key matches everything.
+
+    Attributes:
+        service: Pattern of the publishing service, with `*`, `?` and `[...]`.
+        environment: Pattern of the deployment.
+        name: Pattern of the operation.
+        release: Pattern of the service's version.
+        model: Pattern of the model that answered.
+        has: Fields that must hold something, as `["context"]`.
+    """
+
+    service: str | None = None
+    environment: str | None = None
+    name: str | None = None
+    release: str | None = None
+    model: str | None = None
+    has: tuple[Has, ...] = ()
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[[rules]]`: which judges evaluate which traces, and what share of them.
+
+    Attributes:
+        name: Name of the rule in metrics and errors.
+        judges: Names of judges, as `tracejudge judges` lists them.
+        where: Which traces it matches; all unless given.
+        rate: Share of matching traces that is judged, 0..1.
+        always: What is judged whatever the rate: `error`, `negative_feedback`.
+        model: Name of the `[models.NAME]` that judges, or a list of several: each gives its own verdict, and a
+            combined one is added.
+        combine: How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.
+        egress: The only `[models.NAME]` that matching traces may be sent to, by any rule and whether this one samples
+            them or not; where several rules restrict it, those that all allow. Any unless given.
+    """
+
+    name: str
+    judges: tuple[str, ...]
+    where: Where = Where()
+    rate: Share = 1.0
+    always: tuple[Always, ...] = ()
+    model: str | tuple[str, ...] = "default"
+    combine: Combine | None = None
+    egress: tuple[str, ...] | None = None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of all models that judge."""
+        return (self.model,) if isinstance(self.model, str) else self.model
+
+
+class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[redact]`: what is redacted in texts before a judge model, or a span with explanations, gets them.
+
+    Attributes:
+        builtin: Redact keys and tokens of well-known providers, private keys, passwords in URLs, e-mail addresses,
+            card numbers, IBANs.
+        patterns: Python regular expressions; matches of up to 1,024 characters are replaced. A pattern that could run
+            away on a hostile text is an error at the start.
+        sign: The replacement of a match.
+    """
+
+    builtin: bool = False
+    patterns: tuple[str, ...] = ()
+    sign: str = "[redacted]"
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that can be configured.
+
+    Attributes:
+        redis_url: Where traces, batches, verdicts and accounting are kept: `redis://`, `rediss://` (TLS), `unix://`, or
+            `redis+sentinel://host1:26379,host2:26379/master-name`.
+        broker_url: Celery's broker, which carries the judging tasks; the same Redis unless set.
+        prefix: First part of every Redis key and queue name.
+        metrics_host: Address of the metrics page; 0.0.0.0 lets other machines read it.
+        metrics_port: Port of the metrics page; 0 takes any free one, which is then logged.
+        metrics_token_env: Name of the variable with the bearer token that `/metrics` requires; the token itself is
+            refused here. `/healthz` and `/readyz` require none.
+        metrics_token_file: A file that holds the bearer token instead.
+        metrics_user: The user of basic authentication for `/metrics`, in place of a token.
+        metrics_password_env: Name of the variable with that user's password.
+        metrics_password_file: A file that holds the password instead.
+        metrics_tls_cert: Certificate (PEM, with its chain) to serve all these pages over TLS.
+        metrics_tls_key: Its private key (PEM, without a passphrase).
+        otlp_endpoint: An OTLP/HTTP receiver, without `/v1/traces`; without it nothing is sent.
+        proxy: The HTTP proxy for judge endpoints and the OTLP receiver, as `http://host:port`; `none` for no proxy.
+            Unless set, the environment decides: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY.
+        export_explanations: Put rationales, which may quote traces, on spans and events.
+        sampling_key: Changes which traces a rate samples; the same for all workers.
+        user_key: Key of the hash that replaces an end user's id in verdicts; the same for all workers. Unless given,
+            a random key is made once and kept in Redis.
+        user_key_file: A file that holds the key instead.
+        user_keys_former: Earlier keys, by which `forget` finds older verdicts of a person.
+        retention: Seconds a trace stays in the stream, also after it was read.
+        max_stream: Maximum of entries in the stream of traces.
+        max_stream_bytes: Maximum memory of the stream of traces.
+        max_trace_bytes: A longer entry is invalid.
+        max_outbox: Maximum of entries in the outbox.
+        max_outbox_bytes: Maximum memory of the outbox; the oldest entries are removed first, sent or not.
+        max_waiting_bytes: Maximum of unfinished work of one judge model. Above it ingest pauses; for a model whose
+            circuit is open, its evaluations are shed instead.
+        give_up_after: Seconds until an evaluation that cannot be made becomes a dead letter.
+        max_dead: Maximum of dead letters; the oldest are removed first.
+        max_dead_bytes: Maximum memory of dead letters and their traces; the oldest are removed first. A trace counts
+            once for all its dead letters.
+        dead_retention: Seconds a dead letter is kept.
+        evaluation_timeout: Seconds one evaluation may take with its retries; then it is put back and retried later.
+        late_feedback_wait: Seconds that feedback on earlier traces is gathered before they are searched in the stream.
+        grace_s: Seconds a stopping worker lets running evaluations finish.
+        shift_s: Seconds a Celery task fetches batches of its judge model before another task does.
+        task_events: Send Celery's task events, for Flower or celery-exporter; costs about 0.5 ms of CPU a task.
+        batch_size: Evaluations in one batch, at most 1,000.
+        series_labels: Further labels of quality series.
+        max_services: Maximum of services with a label value of their own; further ones are `other`.
+        log_level: The lowest level that is logged.
+        roles: Roles that run in this worker.
+        redact: What is redacted in texts before judging, as `[redact]`; nothing unless given.
+        models: The models that judge, as `[models.NAME]`; without any the built-in lexical heuristic.
+        judges: Settings of judges, as `[judges.NAME]`, and definitions of your own judges.
+        judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
+            `[judges.NAME]`; relative to the file that names it.
+        rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
+            and safety.
+    """
+
+    redis_url: str = "redis://localhost:6379/0"
+    broker_url: str | None = None
+    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z")] = "tracejudge"
+    metrics_host: str = "127.0.0.1"
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9808
+    metrics_token_env: str | None = None
+    metrics_token_file: str | None = None
+    metrics_user: str | None = None
+    metrics_password_env: str | None = None
+    metrics_password_file: str | None = None
+    metrics_tls_cert: str | None = None
+    metrics_tls_key: str | None = None
+    otlp_endpoint: str | None = None
+    proxy: str | None = None
+    export_explanations: bool = False
+    sampling_key: Annotated[str, Meta(max_length=MAX_KEY_BYTES)] = "tracejudge"
+    user_key: HashKey | None = None
+    user_key_file: str | None = None
+    user_keys_former: tuple[HashKey, ...] = ()
+    retention: Seconds = 24 * HOUR_S
+    max_stream: AtLeastOne = 200_000
+    max_stream_bytes: Size = 1024 * MIB
+    max_trace_bytes: Size = 4 * MIB
+    max_outbox: AtLeastOne = 200_000
+    max_outbox_bytes: Size = 512 * MIB
+    max_waiting_bytes: Size = 256 * MIB
+    give_up_after: Seconds = 6 * HOUR_S
+    max_dead: AtLeastOne = 100_000
+    max_dead_bytes: Size = 512 * MIB
+    dead_retention: Seconds = 7 * 24 * HOUR_S
+    evaluation_timeout: Seconds = 600.0
+    late_feedback_wait: Seconds = 60.0
+    grace_s: Seconds = 20.0
+    shift_s: Seconds = 5.0
+    task_events: bool = False
+    batch_size: BatchSize = 32
+    series_labels: tuple[SeriesLabel, ...] = ()
+    max_services: AtLeastOne = 200
+    log_level: LogLevel = "info"
+    roles: tuple[Literal["ingest", "judge", "export"], ...] = ("ingest", "judge", "export")
+    redact: Redact = Redact()
+    models: Mapping[str, ModelSettings] = msgspec.field(
+        default_factory=lambda: {"default": ModelSettings(provider="lexical")}
+    )
+    judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
+    judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
+    rules: tuple[Rule, ...] = (
+        Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
+        Rule(name="default", judges=("relevance_to_query", "safety")),
+    )
+
+    def __repr__(self) -> str:
+        # URLs may hold passwords, and the user key reveals the user behind a hash.
+        return f"Settings(prefix={self.prefix!r}, redis={address(self.redis_url)!r}, roles={self.roles!r})"
+
+    def queue(self, label: str) -> str:
+        """Name the Celery queue of a judge model; `code` and `panel` have one each."""
+        return f"{self.prefix}.judge.{label}"
+
+    @property
+    def ledger_ttl_s(self) -> int:
+        """How long a finished evaluation is remembered: a day longer than its trace can come back."""
+        return int(self.retention + 24 * HOUR_S)

@@ -1,1 +1,0 @@
-"""Dead letters: evaluations given up, how they are found, chosen again, taken up by themselves, and cut off."""

@@ -1,0 +1,364 @@
+"""Forget a trace or a person: in the stream, in pending feedback, in batches, dead letters and verdicts.
+
+What stays in Redis: the ledger (``evaluations:``, an evaluation id and one digit) and ``scores:`` of panels' members
+until their TTL ends, and the counts of the accounting. An evaluation id is a hash: only somebody who already knows the
+trace can tell whose it is. Without the ledger an evaluation that is published, replayed or retried again would count
+twice.
+
+In the accounting, an evaluation that had not ended counts as ``removed``; one that had keeps its outcome. An unread
+trace counts as ``cut_off``: the stream lost it unread, whoever removed it. Workers do not report it in
+``cut_off_total`` and ``outbox_cut_off_total``, which count losses.
+
+What cannot be recalled: spans and events that exporters have sent, exemplars in Prometheus, log lines with a trace id.
+A worker that is judging the trace may finish its call; the verdict is not written.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import redis
+from msgspec import Struct
+
+from worker.config.redaction import hashed_user
+from worker.config.settings import Settings
+from worker.dead_letters.store import DeadLetterStore, LetterFilter
+from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, head
+from worker.queue.ledger import Ledger, evaluation_states, field_of
+from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
+from worker.storage.keys import INGEST_GROUP
+
+_FIRST_CHUNK_COUNT: Final = 16
+_CHUNK_COUNT: Final = 500
+_PAYLOADS: Final = (b"t", b"f", b"j", b"d")
+_MAX_ROUNDS: Final = 20
+_MAX_REREADS: Final = 20
+
+
+class Owner(NamedTuple):
+    """The trace and the person that something belongs to. ``user_id`` is a hash in verdicts."""
+
+    trace_id: object
+    user_id: object = None
+
+
+class ForgetTarget:
+    """A trace, or a person with all traces of theirs that are known."""
+
+    def __init__(
+        self, *, trace_id: str | None = None, user_id: str | None = None, user_keys: Iterable[str] = ()
+    ) -> None:
+        """Set one of the two ids.
+
+        Args:
+            user_keys: Keys by which verdicts may hash the user's id.
+        """
+        self.is_person = user_id is not None
+        self.trace_ids = {trace_id} if trace_id is not None else set[str]()
+        hashed = {hashed_user(user_id, key) for key in user_keys}
+        self._user_ids = set[object]() if user_id is None else {user_id, *hashed}
+
+    def owns(self, owner: Owner) -> bool:
+        """Return whether something belongs to the target.
+
+        If a trace names several people, a person owns the parts with their id, and the parts without any.
+        """
+        if self.is_person and owner.user_id is not None:
+            return self._is_user(owner.user_id)
+        return isinstance(owner.trace_id, str) and owner.trace_id in self.trace_ids
+
+    def learn(self, owners: Iterable[Owner]) -> None:
+        """Add the person's traces among these."""
+        for owner in owners:
+            if isinstance(owner.trace_id, str) and owner.user_id is not None and self._is_user(owner.user_id):
+                self.trace_ids.add(owner.trace_id)
+
+    def _is_user(self, user_id: object) -> bool:
+        # A service in another language may write the id as a number; such an entry is no valid trace, but is theirs.
+        return user_id in self._user_ids or str(user_id) in self._user_ids
+
+
+class _Named(Struct):
+    """The owner in a payload. Any type is accepted, so that entries refused as invalid are read as well."""
+
+    trace_id: Any = None
+    user_id: Any = None
+
+
+class _ItemName(Struct):
+    trace: _Named
+    evaluations: list[EvaluationRef]
+
+
+class _RawBatch(Struct):
+    v: int
+    id: str
+    model: str
+    judge_model: str
+    created_at: float
+    items: list[msgspec.Raw]
+
+
+class _ScannedEntry(NamedTuple):
+    """An entry of a stream, or a member of a set, with the name by which it is erased."""
+
+    name: str
+    kind: str
+    owner: Owner
+
+
+class _ScannedItem(NamedTuple):
+    """A trace in a batch as it is stored, and the periods of its evaluations by their ids."""
+
+    raw: bytes
+    owner: Owner
+    evaluations: Mapping[str, str]
+
+
+class _ScannedBatch(NamedTuple):
+    payload: bytes
+    batch: _RawBatch
+    items: Sequence[_ScannedItem]
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
+_decode_batch = msgspec.json.Decoder(_RawBatch).decode
+_decode_item = msgspec.json.Decoder(_ItemName).decode
+
+
+class Forgotten(Struct):
+    """What was found and erased; in a dry run only found.
+
+    Attributes:
+        traces: Entries of the stream, publications of traces.
+        feedback: Late feedback, in the stream or pending.
+        evaluations: Evaluations in batches that had not ended.
+        dead_letters: Evaluations given up.
+        verdicts: Entries of the outbox.
+        unreadable: Batches and letters of another version, which were left as they are.
+        unsettled: Whether new work of the target still appeared in the last round.
+    """
+
+    traces: int = 0
+    feedback: int = 0
+    evaluations: int = 0
+    dead_letters: int = 0
+    verdicts: int = 0
+    unreadable: int = 0
+    unsettled: bool = False
+
+    @property
+    def total(self) -> int:
+        """The number of all things found."""
+        return self.traces + self.feedback + self.evaluations + self.dead_letters + self.verdicts
+
+
+class Forgetting:
+    """One run for one target."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        target: ForgetTarget,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[str, int], None] = lambda _place, _things: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            progress: Called with what is being scanned (`traces`, `batches`, …), and how much of it was scanned so far.
+        """
+        self.found = Forgotten()
+        self._store = store
+        self._keys = store.keys
+        self._settings = settings
+        self._ledger = Ledger(store, settings)
+        self._target = target
+        self._dry_run = dry_run
+        self._progress = progress
+        self._unreadable: set[str] = set()
+        self._unreadable_letters = 0
+
+    def run(self) -> Forgotten:
+        """Find a person's traces first, then erase.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to begin again.
+        """
+        if self._target.is_person:
+            self._learn()
+        self._erase_entries()
+        self._erase_pending_feedback()
+        clean = 0
+        for _ in range(_MAX_ROUNDS):
+            # Work moves between batches and dead letters. Of two rounds that find nothing, the second has seen where
+            # batches went during the first.
+            clean = 0 if self._erase_letters() + self._erase_from_batches() else clean + 1
+            if self._dry_run or clean > 1:
+                break
+        else:
+            self.found.unsettled = True
+        self._erase_verdicts()
+        self.found.unreadable = len(self._unreadable) + self._unreadable_letters
+        return self.found
+
+    def _learn(self) -> None:
+        """Find the person's traces: feedback, and other parts of a trace, have no user id."""
+        for batch_id in self._batch_ids():
+            batch = self._read_batch(batch_id)
+            self._target.learn(item.owner for item in (batch.items if batch else ()))
+        self._target.learn(owner for _, owner in self._letters())
+        for name, place in ((self._keys.verdicts, "verdicts"), (self._keys.traces, "traces")):
+            for entries in self._scan(name, place):
+                self._target.learn(entry.owner for entry in entries)
+
+    def _erase_entries(self) -> None:
+        names = (self._keys.traces, self._keys.account_now(), self._keys.account_all)
+        for entries in self._scan(self._keys.traces, "traces"):
+            owned = self._owned(entries)
+            self.found.traces += sum(entry.kind == "t" for entry in owned)
+            self.found.feedback += sum(entry.kind == "f" for entry in owned)
+            if owned and not self._dry_run:
+                self._store.run("forget_entries", names, (INGEST_GROUP, *(entry.name for entry in owned)))
+
+    def _erase_pending_feedback(self) -> None:
+        names = (self._keys.feedback, self._keys.account_now(), self._keys.account_all)
+        members = self._store.call(lambda client: client.zrange(self._keys.feedback, 0, -1))
+        owned = [raw for raw in members if self._target.owns(_owner(raw))]
+        self.found.feedback += len(owned)
+        for first in range(0, 0 if self._dry_run else len(owned), _CHUNK_COUNT):
+            self._store.run("forget_feedback", names, owned[first : first + _CHUNK_COUNT])
+
+    def _erase_letters(self) -> int:
+        ids = [evaluation_id for evaluation_id, owner in self._letters() if self._target.owns(owner)]
+        erased = len(ids)
+        if not self._dry_run:
+            chunks = (ids[first : first + _CHUNK_COUNT] for first in range(0, len(ids), _CHUNK_COUNT))
+            erased = sum(sum(self._ledger.remove(chunk)) for chunk in chunks)
+        self.found.dead_letters += erased
+        return erased
+
+    def _letters(self) -> Iterable[tuple[str, Owner]]:
+        letters = DeadLetterStore(self._store)
+        for seen, found in enumerate(letters.find(LetterFilter()), 1):
+            owner = found.letter.owner
+            yield found.letter.evaluation.id, Owner(owner.trace_id, owner.user_id)
+            self._progress("dead letters", seen)
+        self._unreadable_letters = letters.unreadable
+
+    def _erase_from_batches(self) -> int:
+        erased = 0
+        for seen, batch_id in enumerate(self._batch_ids(), 1):
+            erased += self._erase_from(batch_id)
+            self._progress("batches", seen)
+        return erased
+
+    def _erase_from(self, batch_id: str) -> int:
+        """Remove the target's evaluations from a batch; return how many there were, ended or not."""
+        for _ in range(_MAX_REREADS):
+            batch = self._read_batch(batch_id)
+            items = [item for item in batch.items if self._target.owns(item.owner)] if batch else []
+            owned = {name: period for item in items for name, period in item.evaluations.items()}
+            if batch is None or not owned:
+                return 0
+            unfinished, letters = self._rewrite(batch, owned)
+            if unfinished >= 0:
+                self.found.evaluations += unfinished - letters
+                self.found.dead_letters += letters
+                return len(owned)
+        return 1
+
+    def _rewrite(self, scanned: _ScannedBatch, owned: Mapping[str, str]) -> tuple[int, int]:
+        """Replace a batch; return evaluations that had not ended (-1: it has changed), and letters among them."""
+        if self._dry_run:
+            states = evaluation_states(self._store, owned)
+            return sum(not state.ended and not state.dead for state in states.values()), 0
+        keys, batch = self._keys, scanned.batch
+        names = (
+            *(keys.leases, keys.holders, keys.waiting, keys.ready(batch.judge_model), keys.batch(batch.id)),
+            *(keys.tries(batch.id), keys.account_now(), keys.account_all, *keys.dead_letters, keys.evaluations),
+        )
+        left = [item.raw for item in scanned.items if not self._target.owns(item.owner)]
+        payload = b""
+        if left:
+            begin = head(batch.id, batch.model, batch.judge_model, batch.created_at, batch.v)
+            payload = begin.encode() + b",".join(left) + b"]}"
+        read = hashlib.sha1(scanned.payload, usedforsecurity=False).hexdigest()
+        flat = [part for name, period in owned.items() for part in (name, field_of(name), period)]
+        arguments = (batch.id, batch.judge_model, read, payload, self._settings.ledger_ttl_s, *flat)
+        unfinished, letters = self._store.run("forget_batch", names, arguments)
+        return unfinished, letters
+
+    def _erase_verdicts(self) -> None:
+        names = (self._keys.verdicts, self._keys.account_all)
+        for entries in self._scan(self._keys.verdicts, "verdicts"):
+            owned = self._owned(entries)
+            self.found.verdicts += len(owned)
+            if owned and not self._dry_run:
+                self._store.run("forget_verdicts", names, [entry.name for entry in owned])
+
+    def _owned(self, entries: Iterable[_ScannedEntry]) -> list[_ScannedEntry]:
+        return [entry for entry in entries if self._target.owns(entry.owner)]
+
+    def _scan(self, stream: str, place: str) -> Iterator[list[_ScannedEntry]]:
+        """Read a stream in chunks, from its oldest entry to the one that is the newest now."""
+        newest = self._store.call(lambda client: client.xrevrange(stream, count=1))
+        position, count, seen = "-", _FIRST_CHUNK_COUNT, 0
+        while newest:
+            entries: list[Entry] = self._store.call(partial(_range, stream, position, newest[0][0], count))
+            yield [_scanned(entry) for entry in entries]
+            seen += len(entries)
+            self._progress(place, seen)
+            if len(entries) < count:
+                return
+            position = f"({entries[-1][0].decode()}"
+            size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+            count = next_count(count, len(entries), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
+
+    def _batch_ids(self) -> list[str]:
+        return [raw.decode() for raw in self._store.call(lambda client: client.zrange(self._keys.leases, 0, -1))]
+
+    def _read_batch(self, batch_id: str) -> _ScannedBatch | None:
+        """Read a batch; None if it was finished meanwhile, or cannot be read here, which is counted."""
+        payload: bytes | None = self._store.call(lambda client: client.get(self._keys.batch(batch_id)))
+        if payload is None:
+            return None
+        try:
+            batch = _decode_batch(payload)
+            items = [(bytes(raw), _decode_item(raw)) for raw in batch.items]
+        except (msgspec.DecodeError, RecursionError):
+            self._unreadable.add(batch_id)
+            return None
+        if batch.v not in KNOWN_VERSIONS:
+            self._unreadable.add(batch_id)
+            return None
+        scanned = []
+        for raw, item in items:
+            owner = Owner(item.trace.trace_id, item.trace.user_id)
+            scanned.append(_ScannedItem(raw, owner, {one.id: one.period for one in item.evaluations}))
+        return _ScannedBatch(payload, batch, scanned)
+
+
+def _range(name: str, first: str, last: bytes, count: int, client: "redis.Redis") -> Any:
+    return client.xrange(name, first, last, count)
+
+
+def _scanned(entry: Entry) -> _ScannedEntry:
+    entry_id, fields = entry
+    kind = next((kind for kind in _PAYLOADS if fields and kind in fields), None)
+    if fields is None or kind is None:
+        return _ScannedEntry(entry_id.decode(), "", Owner(None))
+    return _ScannedEntry(entry_id.decode(), kind.decode(), _owner(fields[kind]))
+
+
+def _owner(payload: bytes) -> Owner:
+    try:
+        named = _decode_named(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # A payload that is no JSON names nobody.
+        return Owner(None)
+    return Owner(named.trace_id, named.user_id)

@@ -1,0 +1,401 @@
+"""Run the evaluations of a batch concurrently, and record each verdict as soon as it is final."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, NamedTuple
+
+import structlog
+
+from judges.agreement.combine import metrics_of
+from judges.core.judge import Judge
+from judges.core.model import ChatModel, Price
+from judges.core.verdict import Assessment, Verdict
+from judges.evaluate import evaluate
+from judges.models.http import with_said
+from judges.python.protocol import class_name
+from tracejudge import Trace
+from worker.config.graders import CODE, Graders
+from worker.config.redaction import Redaction, UserKeys, hashed_user
+from worker.config.settings import Settings
+from worker.judging.panels import Panels, PanelVotes
+from worker.queue.batch import Batch, Evaluation, Item, Spent
+from worker.queue.ledger import DeadLetter, Finished, Ledger
+from worker.selection.sampling import Sampler
+from worker.storage.client import StoreError
+
+log = structlog.get_logger("tracejudge.judging")
+_MAX_GROUP: Final = 128
+_FIRST_BACKOFF_S: Final = 0.1
+_MAX_BACKOFF_S: Final = 5.0
+# A combined verdict costs nothing: its members' verdicts bear what was paid.
+NO_PRICE: Final = Price(input=0.0, output=0.0)
+CODE_AT_ONCE: Final = 32
+"""Concurrent evaluations by one judge in Python in one process."""
+CODE_IN_HAND: Final = 8 * CODE_AT_ONCE
+"""Evaluations by all judges in Python that one process holds: a slow judge must not fill every slot."""
+_NOTHING: Final = Spent()
+
+
+def make_verdict(
+    assessment: Assessment,
+    item: Item,
+    evaluation: Evaluation,
+    *,
+    metrics: tuple[str, ...],
+    judge_model: str,
+    price: Price | None,
+    user_key: str,
+    started_at: float,
+    duration_s: float,
+    earlier: Spent = Spent(),  # noqa: B008 - frozen
+) -> tuple[Verdict, Spent]:
+    """Build the outbox entry of an evaluation, and sum up what all its rounds took.
+
+    ``user_key`` is the key of the hash of the end user's id, ``earlier`` what earlier rounds took.
+    """
+    trace = item.trace
+    spent = earlier.plus(assessment.calls, price, assessment.refusals)
+    verdict = Verdict(
+        evaluation_id=evaluation.id,
+        origin=evaluation.origin,
+        outcome=assessment.outcome,
+        reason=assessment.reason,
+        note=with_said(assessment.note, assessment.said) if assessment.note else None,
+        scores=assessment.scores,
+        metrics=metrics,
+        rationale=assessment.rationale,
+        details=assessment.details,
+        trace_id=trace.trace_id,
+        span_id=trace.span_id,
+        response_id=trace.response_id,
+        session_id=trace.session_id,
+        user_id=hashed_user(trace.user_id, user_key),
+        service=trace.service,
+        environment=trace.environment,
+        release=trace.release,
+        name=trace.name,
+        model=trace.model,
+        judge=evaluation.judge,
+        judge_version=evaluation.version,
+        judge_model=judge_model,
+        probability=evaluation.probability,
+        # Late feedback is no random sample; all other origins were chosen with a known probability.
+        weight=0.0 if evaluation.origin == "late_feedback" else 1 / evaluation.probability,
+        # All or nothing: a sum with unknown parts would look like the whole.
+        input_tokens=spent.input_tokens if spent.is_known else 0,
+        output_tokens=spent.output_tokens if spent.is_known else 0,
+        cost_usd=spent.cost_usd if spent.is_known else None,
+        attempts=spent.calls,
+        calls=assessment.calls,
+        trace_ended_at=trace.ended_at,
+        started_at=started_at,
+        duration_s=duration_s,
+    )
+    return verdict, spent
+
+
+class UnforeseenError(Exception):
+    """An evaluation ended by an exception that no code expects; the text names its class only."""
+
+
+class RetryableEvaluation(NamedTuple):
+    """An evaluation without a final verdict: parked and tried again, or given up."""
+
+    item: Item
+    evaluation: Evaluation
+    assessment: Assessment
+    verdict: Verdict
+    spent: Spent = Spent()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a panel only waits for its members: that is no try, and nothing has failed."""
+        return bool(self.evaluation.members) and self.assessment.retry_after_s is not None
+
+    def dead_letter(self, batch: Batch) -> tuple[DeadLetter, Verdict]:
+        """Build the dead letter of this evaluation."""
+        letter = DeadLetter(
+            v=self.evaluation.batch_version,
+            evaluation=self.evaluation,
+            model=batch.model,
+            judge_model=batch.judge_model,
+            item=self.item,
+            reason=str(self.assessment.reason),
+            attempts=self.verdict.attempts,
+            chosen_at=batch.created_at,
+            given_up_at=time.time(),
+            note=self.verdict.note or "",
+            spent=self.spent,
+        )
+        return letter, self.verdict
+
+
+class _BatchRun(NamedTuple):
+    """One run of a batch: arguments of ``BatchEvaluator.run``, and what all evaluations share."""
+
+    batch: Batch
+    tries: Mapping[str, Spent]
+    ended: Callable[[], None]
+    record: Callable[[str, Spent, Spent], None]
+    votes: PanelVotes
+    # The key of the hash of end users' ids; empty where no trace names one.
+    user_key: str
+    # None for panels, judges in Python, and models that are not configured here.
+    model: ChatModel | None
+    price: Price | None
+
+
+class GroupCommitWriter:
+    """Writes verdicts for the coroutines of one event loop; each waits until its own is in the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._ready: list[tuple[Finished, asyncio.Future[bool]]] = []
+        self._writer: asyncio.Task[None] | None = None
+        # One thread, so that the event loop never blocks on Redis and groups stay in order.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracejudge-recorder")
+
+    async def record(self, finished: Finished) -> bool:
+        """Write one verdict, however long Redis is away; return False if it was in the ledger already."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._ready.append((finished, future))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write())
+        return await future
+
+    async def drain(self) -> None:
+        """Wait until nothing is left to write."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _write(self) -> None:
+        try:
+            while self._ready:
+                group, self._ready = self._ready[:_MAX_GROUP], self._ready[_MAX_GROUP:]
+                try:
+                    fresh = await self._until_written([finished for finished, _ in group])
+                except Exception as error:  # noqa: BLE001 - the waiting coroutines handle it, else they wait for ever
+                    for _, future in group:
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                for (_, future), is_fresh in zip(group, fresh, strict=True):
+                    # A cancelled coroutine waits no longer; its verdict is written all the same.
+                    if not future.done():
+                        future.set_result(is_fresh)
+        finally:
+            self._writer = None
+
+    async def _until_written(self, group: list[Finished]) -> list[bool]:
+        backoff_s = _FIRST_BACKOFF_S
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await loop.run_in_executor(self._thread, self._ledger.record, group)
+            except StoreError as error:
+                # The verdicts are paid for, and the script is idempotent.
+                log.warning("verdicts not written, retrying", error=str(error), verdicts=len(group))
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(_MAX_BACKOFF_S, backoff_s * 2)
+
+
+class BatchEvaluator:
+    """Evaluates batches under one configuration; lives in the event loop of its process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        judges: Mapping[str, Judge],
+        models: Mapping[str, ChatModel],
+        ledger: Ledger,
+        *,
+        graders: Graders,
+        sampler: Sampler,
+    ) -> None:
+        self._settings = settings
+        self._judges = judges
+        self._models = models
+        self._recorder = GroupCommitWriter(ledger)
+        self._redaction = Redaction.of(settings.redact)
+        self._graders = graders
+        self._sampler = sampler
+        self._panels = Panels(ledger, settings)
+        self._user_keys = UserKeys(settings, ledger.store)
+        self._code_slots = {name: asyncio.Semaphore(CODE_AT_ONCE) for name in self._graders.code}
+
+    async def run(
+        self,
+        batch: Batch,
+        tries: Mapping[str, Spent],
+        ended: Callable[[], None],
+        record: Callable[[str, Spent, Spent], None] = lambda *_: None,
+    ) -> list[RetryableEvaluation]:
+        """Evaluate a batch; return the evaluations without a final verdict.
+
+        Args:
+            batch: The evaluations that are not finished.
+            tries: What earlier rounds took, by evaluation id.
+            ended: Called as each evaluation ends.
+            record: Receives the outcome of each evaluation, and what it took before and after this round.
+
+        Raises:
+            UnforeseenError: An evaluation ended without an outcome; all others have ended as well.
+        """
+        traces = await self._redacted(batch.items)
+        user_key = ""
+        if any(item.trace.user_id is not None for item in batch.items):
+            # Before any call: without the key no verdict could be written, and its answer would be paid for in vain.
+            known = self._user_keys.known
+            user_key = known if known is not None else await asyncio.to_thread(self._user_keys.current)
+        votes = await self._panels.collect(batch)
+        # The name in the settings may mean another judge model by now.
+        candidates = (self._models.get(batch.model), *self._models.values())
+        model = next((one for one in candidates if one and one.settings.judge_model == batch.judge_model), None)
+        own_price = model.settings.price if model else None
+        price = NO_PRICE if batch.judge_model in self._graders.panels else own_price
+        this = _BatchRun(batch, tries, ended, record, votes, user_key, model, price)
+        wanted = [
+            (item, trace, evaluation)
+            for item, trace in zip(batch.items, traces, strict=True)
+            for evaluation in item.evaluations
+        ]
+        # Those with the fewest tries go first: one that always fails must not be the endpoint's only probe.
+        wanted.sort(key=lambda one: tries.get(one[2].id, _NOTHING).calls)
+        results = await asyncio.gather(*(self._run_one(this, *one) for one in wanted), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                # Also a cancellation that a judge raised itself: ours ends the wait above.
+                raise UnforeseenError(type(result).__name__) from result
+        return [result for result in results if isinstance(result, RetryableEvaluation)]
+
+    async def aclose(self) -> None:
+        """Write the verdicts that are ready, and close connections and judges."""
+        await self._recorder.drain()
+        self._recorder.close()
+        for model in self._models.values():
+            await model.aclose()
+        for judge in self._judges.values():
+            if judge.close is not None:
+                await judge.close()
+
+    async def _redacted(self, items: Sequence[Item]) -> list[Trace | Exception]:
+        """Return the traces as judges may see them, or the error of one that could not be redacted."""
+        redaction = self._redaction
+        if redaction is None:
+            return [item.trace for item in items]
+
+        def redact(trace: Trace) -> Trace | Exception:
+            try:
+                return redaction.trace(trace)
+            except Exception as error:  # noqa: BLE001 - such a trace is not judged, and must not fail its batch
+                return error
+
+        # In a thread: large traces take longer than the event loop may be blocked.
+        return await asyncio.to_thread(lambda: [redact(item.trace) for item in items])
+
+    async def _run_one(
+        self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
+    ) -> RetryableEvaluation | None:
+        """Judge one evaluation and record its verdict; return it if that is not final."""
+        started_at, start = time.time(), time.perf_counter()
+        batch, earlier = this.batch, this.tries.get(evaluation.id, _NOTHING)
+        assessment = await self._assess(this, item, trace, evaluation)
+        this.ended()
+        build = partial(
+            make_verdict,
+            item=item,
+            evaluation=evaluation,
+            metrics=self._metrics(evaluation),
+            judge_model=batch.judge_model,
+            price=this.price,
+            user_key=this.user_key,
+            earlier=earlier,
+            started_at=started_at,
+            duration_s=time.perf_counter() - start,
+        )
+        try:
+            verdict, spent = build(assessment)
+            finished = Finished.of(verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id)
+            if assessment.is_final:
+                _log(verdict, fresh=await self._recorder.record(finished))
+                this.record(verdict.outcome, earlier, spent)
+                return None
+        except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not fail its batch
+            assessment = _internal_error(evaluation, error)
+            verdict, spent = build(assessment)
+        this.record("unfinished", earlier, spent)
+        return RetryableEvaluation(item, evaluation, assessment, verdict, spent)
+
+    def _metrics(self, evaluation: Evaluation) -> tuple[str, ...]:
+        judge = self._judges.get(evaluation.judge)
+        if judge is None:
+            return (evaluation.judge,)
+        return tuple(one.name for one in metrics_of(judge.metrics)) if evaluation.members else judge.metric_names
+
+    async def _assess(
+        self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
+    ) -> Assessment:
+        judge, judge_model = self._judges.get(evaluation.judge), this.batch.judge_model
+        has_model = judge_model in self._graders.panels or this.model is not None
+        if judge is not None and judge.run is not None:
+            has_model = judge_model == CODE.judge_model
+        if judge is None or judge.version != evaluation.version or not has_model:
+            note = "this worker does not have this version of the judge, or not its model"
+            return Assessment("unscored", "unknown_judge_version", note=note)
+        try:
+            if evaluation.members:
+                return this.votes.assess(self._graders.panels[judge_model], judge, evaluation)
+            if not self._sampler.allows(item.trace, judge_model):
+                # The evaluation was chosen before the rule came, or under other rules.
+                note = "a rule keeps this trace to other models (egress)"
+                return Assessment("unscored", "judge_rejected", note=note)
+            if isinstance(trace, Exception):
+                return _internal_error(evaluation, trace)
+            return await self._evaluate(this, judge, trace, evaluation)
+        except Exception as error:  # noqa: BLE001 - one evaluation must not fail its batch
+            return _internal_error(evaluation, error)
+
+    async def _evaluate(self, this: _BatchRun, judge: Judge, trace: Trace, evaluation: Evaluation) -> Assessment:
+        if judge.run is not None:
+            async with self._code_slots[judge.name]:
+                return await evaluate(judge, trace, None)
+        earlier = this.tries.get(evaluation.id, _NOTHING)
+        return await evaluate(
+            *(judge, trace, this.model),
+            deadline_s=self._settings.evaluation_timeout,
+            evaluation=evaluation.id,
+            earlier_calls=earlier.calls,
+            refusals=earlier.refusals,
+        )
+
+
+def _internal_error(evaluation: Evaluation, error: Exception) -> Assessment:
+    # Only the type: the text of an unforeseen error may quote a trace.
+    kind = type(error).__name__
+    log.error("unforeseen error", judge=evaluation.judge, evaluation_id=evaluation.id, error=kind)
+    return Assessment("unscored", "internal_error", note=f"unforeseen error {class_name(error)}")
+
+
+def _log(verdict: Verdict, *, fresh: bool) -> None:
+    """Log a verdict in one line that joins logs, traces and metrics, and quotes no text."""
+    log.info(
+        "verdict",
+        trace_id=verdict.trace_id,
+        span_id=verdict.span_id,
+        evaluation_id=verdict.evaluation_id,
+        service=verdict.service,
+        judge=verdict.judge,
+        judge_model=verdict.judge_model,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        scores={score.metric: score.value for score in verdict.scores},
+        seconds=round(verdict.duration_s, 4),
+        fresh=fresh,
+    )

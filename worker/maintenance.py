@@ -1,0 +1,130 @@
+"""Each second: trim the streams to their caps, update the gauges of the backlog, and report the heartbeat."""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from worker.accounting import forget_producers
+from worker.config.settings import Settings
+from worker.dead_letters.store import prune
+from worker.queue.leases import LEASE_MS
+from worker.service import ServiceThread
+from worker.storage.client import Store, StoreError, retire
+from worker.storage.keys import INGEST_GROUP
+from worker.telemetry.backlog import Backlog, Backpressure, Caps, measure, memory
+from worker.telemetry.health import Readiness, flow_positions
+from worker.telemetry.heartbeat import Heartbeat
+from worker.telemetry.metrics import Metrics
+
+_INTERVAL_S: Final = 1.0
+_PRUNE_INTERVAL_S: Final = 60.0
+# A clock that goes back by less was adjusted, and not set.
+_SET_BACK_MS: Final = 1_000
+# One of the workers measures the mean entry size each second: Redis reads all entries for it.
+_MEAN_AGE_MS: Final = 900
+
+
+class Maintenance(ServiceThread):
+    """Keeps the streams within their caps and the gauges up to date."""
+
+    role = "housekeeping"
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        metrics: Metrics,
+        *,
+        groups: tuple[str, ...],
+        readiness: Readiness,
+        capacity: Callable[[], Mapping[str, bool]],
+        backpressure: Backpressure,
+        heartbeat: Heartbeat,
+    ) -> None:
+        """Prepare the thread. ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more."""
+        super().__init__("housekeeping")
+        self._settings = settings
+        self._store = store
+        self._metrics = metrics
+        self._groups = groups
+        self._readiness = readiness
+        self._capacity = capacity
+        self._heartbeat = heartbeat
+        self._backpressure = backpressure
+        self._prune_at = 0.0
+        self.lag: dict[str, Any] = {}
+        """The backlog as last measured."""
+
+    def run_once(self) -> None:
+        """Trim, measure and report, then wait."""
+        settings = self._settings
+        keys = self._store.keys
+        names = (keys.clock, keys.leases, keys.feedback, keys.traces, keys.verdicts, *keys.locks)
+        # Redis' time made the ids: a local clock that runs ahead would trim the whole stream.
+        now_ms = int(self._store.run("clock", names, (LEASE_MS, _SET_BACK_MS)))
+        oldest = f"{now_ms - int(settings.retention * 1000)}-0"
+        caps = Caps(oldest, settings.max_stream_bytes, settings.max_stream, _MEAN_AGE_MS, settings.max_outbox_bytes)
+        with contextlib.suppress(StoreError):
+            # The SDK's script keeps to this cap. Each second, since Redis may come back without its data; a full Redis
+            # refuses the write, and still has the former value.
+            self._store.call(lambda client: client.hset(keys.caps, "max_stream", settings.max_stream))
+        dead = self._heartbeat.exchange_circuits()
+        found = measure(self._store, caps, groups=self._groups, report_cuts=True, dead_models=sorted(dead))
+        self._backpressure.set_dead(dead)
+        self._backpressure.set_waiting(found.waiting)
+        self._set_gauges(found)
+        self._prune()
+        paused = ("ingest",) if self._backpressure.bounds.paused else ()
+        self._readiness.update(flow_positions(self._store, self._groups, self._capacity()), paused)
+        self._heartbeat.beat({state.role: state.ready for state in self._readiness.roles()})
+        self.stopping.wait(_INTERVAL_S)
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread, and withdraw this worker's heartbeat."""
+        ended = super().stop(timeout_s)
+        with contextlib.suppress(StoreError):
+            self._heartbeat.leave()
+        return ended
+
+    def _set_gauges(self, found: Backlog) -> None:
+        settings, metrics = self._settings, self._metrics
+        metrics.stream_lag.set(found.traces.lag)
+        metrics.stream_oldest.set(found.traces.oldest_ms / 1000)
+        metrics.stream_capacity.set(found.capacity)
+        metrics.cut_off.inc(found.traces.newly_cut)
+        metrics.batches_waiting.set(found.batches - found.parked)
+        metrics.batches_parked.set(found.parked)
+        metrics.dead_letters.set(found.dead)
+        self.lag = {
+            "stream": found.traces.lag,
+            "batches": found.batches - found.parked,
+            "parked": found.parked,
+            "outbox": {exporter: position.lag for exporter, position in found.outbox.items()},
+        }
+        most = {
+            "traces": settings.max_stream_bytes,
+            "outbox": settings.max_outbox_bytes,
+            "batches": settings.max_waiting_bytes,
+            "dead_letters": settings.max_dead_bytes,
+        }
+        for what, size in found.bytes.items():
+            metrics.stored_bytes.labels(what).set(size)
+            metrics.stored_max_bytes.labels(what).set(most[what])
+        if (memory_now := memory(self._store)) is not None:
+            metrics.redis_used_bytes.set(memory_now.used_bytes)
+            metrics.redis_max_bytes.set(memory_now.max_bytes)
+        for exporter, position in found.outbox.items():
+            metrics.outbox_lag.labels(exporter).set(position.lag)
+            metrics.outbox_cut_off.labels(exporter).inc(position.newly_cut)
+
+    def _prune(self) -> None:
+        """Once a minute: remove dead consumers and producers, and cut the dead letters to their caps."""
+        if time.monotonic() < self._prune_at:
+            return
+        self._prune_at = time.monotonic() + _PRUNE_INTERVAL_S
+        keys = self._store.keys
+        for stream, group in ((keys.traces, INGEST_GROUP), *((keys.verdicts, group) for group in self._groups)):
+            retire(self._store, stream, group)
+        forget_producers(self._store)
+        self._metrics.dead_cut_off.inc(prune(self._store, self._settings))

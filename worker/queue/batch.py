@@ -1,0 +1,203 @@
+"""A batch as it is stored in Redis: one judge model, a few dozen evaluations, each trace once.
+
+Its id holds its creation time and judge model, so that scripts can place it without reading it. Scripts build its JSON
+from parts, because only evaluations that were not chosen before belong to it. A worker that does not know the version
+puts the batch back.
+
+Version 2 holds evaluations that are combined, or combine others; all else is version 1. Workers that know version 1
+alone ignore unknown fields of an evaluation: they would judge a panel's member and keep no scores of it.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from judges.core.model import Price
+from judges.core.verdict import Call, Origin, Refusals
+from tracejudge import Trace
+
+BATCH_VERSION: Final = 1
+COMBINED_VERSION: Final = 2
+KNOWN_VERSIONS: Final = frozenset({BATCH_VERSION, COMBINED_VERSION})
+
+
+class BatchError(ValueError):
+    """The payload of a batch cannot be read, or has an unknown version."""
+
+
+class Member(Struct, frozen=True):
+    """A reference to one of the evaluations that are combined into another."""
+
+    judge_model: str
+    id: str
+
+
+class Evaluation(Struct, frozen=True, omit_defaults=True):
+    """One chosen evaluation of a trace.
+
+    Attributes:
+        period: Its period in the ledger, see ``worker.selection.sampling``. Scripts find it in dead letters by a
+            pattern, so it stands before all fields that may hold a similar text.
+        keep: Whether the ledger keeps its scores, for the evaluation that they are combined into.
+        members: The evaluations that are combined into this one; empty for a judge's own evaluation.
+    """
+
+    id: str
+    period: str
+    judge: str
+    version: str
+    probability: float
+    origin: Origin = "live"
+    keep: bool = False
+    members: tuple[Member, ...] = ()
+
+    @property
+    def batch_version(self) -> int:
+        """The version of batches and dead letters that hold it."""
+        return COMBINED_VERSION if self.keep or self.members else BATCH_VERSION
+
+
+class EvaluationRef(Struct):
+    """An evaluation of a batch, read without the rest of its fields."""
+
+    id: str
+    period: str
+
+
+class Item(Struct, frozen=True):
+    """One trace with the evaluations that were chosen for it."""
+
+    trace: Trace
+    evaluations: tuple[Evaluation, ...]
+
+
+class Batch(Struct, frozen=True):
+    """The work that one lease covers. ``created_at`` is in seconds since the epoch."""
+
+    v: int
+    id: str
+    model: str
+    judge_model: str
+    created_at: float
+    items: tuple[Item, ...]
+
+
+class Spent(Struct, frozen=True, array_like=True):
+    """Calls and cost of all rounds of an evaluation; stored while it waits, and in its dead letter.
+
+    Attributes:
+        calls: Requests to the judge model.
+        cost_usd: None if a round had no price.
+        is_known: Whether the endpoint reported the tokens of each answer: unknown is not free.
+        refusals: Those that count towards a final `bad_request`.
+    """
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    is_known: bool = True
+    refusals: Refusals = Refusals()
+
+    def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals) -> "Spent":
+        """Add a round."""
+        inputs, outputs = (sum(getattr(call, name) for call in calls) for name in ("input_tokens", "output_tokens"))
+        has_cost = price is not None and self.cost_usd is not None
+        hides_tokens = any(call.status == "ok" and not call.input_tokens and not call.output_tokens for call in calls)
+        return Spent(
+            self.calls + len(calls),
+            self.input_tokens + inputs,
+            self.output_tokens + outputs,
+            (self.cost_usd or 0.0) + price.cost_usd(inputs, outputs) if price is not None and has_cost else None,
+            self.is_known and not hides_tokens,
+            max(self.refusals, refusals),
+        )
+
+
+class _Version(Struct):
+    v: int
+
+
+@cache
+def mark(judge_model: str) -> str:
+    """Return the mark of a judge model in the ids of its batches."""
+    return hashlib.blake2b(judge_model.encode(), digest_size=4).hexdigest()
+
+
+def fresh_id(judge_model: str, created_at: float) -> str:
+    """Make the id of a new batch."""
+    return f"{int(created_at * 1000):011x}-{mark(judge_model)}-{secrets.token_hex(4)}"
+
+
+def mark_of(batch_id: str) -> str:
+    """Return the mark of the judge model in a batch id; empty for a foreign id."""
+    return batch_id.split("-", 2)[1] if batch_id.count("-") > 1 else ""
+
+
+def made_at_ms(batch_id: str) -> int:
+    """Return the creation time in a batch id, in milliseconds since the epoch."""
+    return int(batch_id.split("-", 1)[0], 16)
+
+
+def head(batch_id: str, model: str, judge_model: str, created_at: float, version: int = BATCH_VERSION) -> str:
+    """Write the beginning of a batch's JSON, up to its items.
+
+    Args:
+        version: The highest version among its evaluations.
+    """
+    fields: Mapping[str, object] = {
+        "v": version,
+        "id": batch_id,
+        "model": model,
+        "judge_model": judge_model,
+        "created_at": created_at,
+    }
+    return f'{msgspec.json.encode(fields).decode()[:-1]},"items":['
+
+
+def decode(payload: bytes) -> Batch:
+    """Read a batch.
+
+    Raises:
+        BatchError: Its version is unknown, or the payload is no batch.
+    """
+    try:
+        # The version first: a batch of another version need not fit our types.
+        version = msgspec.json.decode(payload, type=_Version).v
+        if version not in KNOWN_VERSIONS:
+            raise BatchError(f"version {version} of a batch is unknown here")
+        return msgspec.json.decode(payload, type=Batch)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BatchError("the payload is no batch") from error
+
+
+_BRIEF_FIELDS: Final = (
+    *("trace_id", "service", "id", "span_id", "environment", "release", "name", "session_id", "user_id"),
+    *("response_id", "started_at", "ended_at", "model"),
+)
+
+
+def brief(trace: Trace) -> Trace:
+    """Keep only the fields that a verdict repeats: combining verdicts needs no texts."""
+    return Trace(output="", **{name: getattr(trace, name) for name in _BRIEF_FIELDS})
+
+
+def count(batch: Batch) -> int:
+    """Count the evaluations of a batch."""
+    return sum(len(item.evaluations) for item in batch.items)
+
+
+def without(batch: Batch, evaluation_ids: Collection[str]) -> Batch:
+    """Remove some evaluations, and the traces that only they needed."""
+    if not evaluation_ids:
+        return batch
+    left = (
+        Item(item.trace, tuple(each for each in item.evaluations if each.id not in evaluation_ids))
+        for item in batch.items
+    )
+    return msgspec.structs.replace(batch, items=tuple(item for item in left if item.evaluations))

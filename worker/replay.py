@@ -1,0 +1,441 @@
+"""Replay: judge retained traces again, in chunks of the stream from a position to an end.
+
+A replay's question, position and counts are kept in Redis, so that any process can continue it, and several may run the
+same one. All functions raise StoreError if Redis does not answer; it is safe to call them again.
+"""
+
+import datetime as dt
+import fnmatch
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import redis
+from msgspec import Struct
+
+from judges.core.judge import Judge
+from judges.registry import configured
+from worker.config.errors import nearest
+from worker.config.graders import Graders
+from worker.config.settings import Settings
+from worker.dead_letters.retry import SHARE_OF_WAITING
+from worker.selection.batch_writer import BatchWriter
+from worker.selection.sampling import Choice, Chosen, EvaluationFactory, Sampler, position
+from worker.selection.stream_entry import TraceEntry, read_entry
+from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
+
+QUESTION_VERSION: Final = 1
+# The position of a finished replay.
+END: Final = ""
+_SCAN_COUNT: Final = 1_000
+_MAX_NAMES: Final = 20
+_CHUNK_COUNT: Final = 150
+_FIRST_CHUNK_COUNT: Final = 32
+# One entry to choose from, and the one that shows where to continue.
+_MIN_CHUNK_COUNT: Final = 2
+_HOUR_S: Final = 3600
+_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)")
+
+
+class ReplayError(Exception):
+    """A replay cannot continue; the text says why and what to do."""
+
+
+class WrongQuestionError(ValueError):
+    """The request cannot be replayed; the text names the option and how to fix it."""
+
+
+class Wanted(NamedTuple):
+    """The options of a new replay; None is an option that was not given."""
+
+    judges: Sequence[Judge]
+    since: str
+    until: str | None = None
+    service: str | None = None
+    model: str | None = None
+    rate: float | None = None
+    dry_run: bool = False
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """The question of one replay, as it is stored with its position. Version 1.
+
+    Attributes:
+        judges: Versions of the wanted judges by name.
+        first: Id of the first entry, or the bound where the search for it began.
+        last: Id of the last entry.
+        service: Pattern of the publishing service; None is any.
+        model: Which `[models.NAME]` judges, for judges that no rule names.
+        rate: Share of the traces, for judges that no rule names.
+        dry_run: Count only.
+    """
+
+    v: int = QUESTION_VERSION
+    judges: Mapping[str, str]
+    first: str
+    last: str
+    service: str | None = None
+    model: str = "default"
+    rate: float = 1.0
+    dry_run: bool = False
+
+
+class Counts(NamedTuple):
+    """What became of the traces and evaluations that a replay has seen.
+
+    Attributes:
+        traces: Traces looked at.
+        not_matching: Traces of another service, or not chosen by rules or rate.
+        not_read: Traces that ingest has not finished; they are its own to choose.
+        cut_off: Traces removed before the replay could choose them, as far as known.
+        cut_off_ms: Time span of the stream that was cut off before the replay came there.
+        chosen: Evaluations chosen.
+        already_judged: Evaluations chosen before: judged, waiting, or given up.
+    """
+
+    traces: int = 0
+    not_matching: int = 0
+    not_read: int = 0
+    cut_off: int = 0
+    cut_off_ms: int = 0
+    chosen: int = 0
+    already_judged: int = 0
+
+
+class State(NamedTuple):
+    """A replay at one moment; ``next_id`` is the next entry, or `END`."""
+
+    question: Question
+    next_id: str
+    counts: Counts
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the replay has reached its end."""
+        return self.next_id == END
+
+
+class Crowd(NamedTuple):
+    """A judge model with enough waiting work, and the bytes of its waiting batches."""
+
+    judge_model: str
+    waiting_bytes: int
+
+
+class _Version(Struct):
+    v: int
+
+
+class _Chunk(NamedTuple):
+    """Some entries, where to continue after them, and what was found missing before them."""
+
+    entries: Sequence[Entry]
+    next_id: str
+    cut_off: int
+    cut_off_ms: int
+
+
+# --- the question ---
+
+
+def ask(settings: Settings, store: Store, wanted: Wanted) -> State:
+    """Make the first state of a new replay; its end is the newest entry now.
+
+    Raises:
+        WrongQuestionError: The request cannot be replayed.
+    """
+    _check_free_options(settings, wanted)
+    # By Redis' clock, which made the ids.
+    now_s = store.now_ms() / 1000
+    since_s = _moment("--since", wanted.since, now_s)
+    until_s = None if wanted.until is None else _moment("--until", wanted.until, now_s)
+    if since_s > (now_s if until_s is None else until_s):
+        raise WrongQuestionError(f"--since: must be before {'now' if until_s is None else '--until'}")
+    if now_s - since_s > settings.ledger_ttl_s:
+        most = f"{settings.ledger_ttl_s / _HOUR_S:g}h"
+        raise WrongQuestionError(
+            f"--since: older than the ledger, which remembers verdicts for {most} (retention plus 24h); such traces "
+            f"could count twice; use at most {most}"
+        )
+    start, end = id_at(since_s), "+" if until_s is None else id_at(until_s)
+    first = store.call(lambda client: client.xrange(store.keys.traces, start, end, count=1))
+    last = store.call(lambda client: client.xrevrange(store.keys.traces, end, start, count=1))
+    given = {"model": wanted.model, "rate": wanted.rate}
+    question = Question(
+        judges={judge.name: judge.version for judge in wanted.judges},
+        first=first[0][0].decode() if first else start,
+        last=last[0][0].decode() if last else start,
+        service=wanted.service,
+        dry_run=wanted.dry_run,
+        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+    )
+    return State(question, question.first if first and last else END, Counts())
+
+
+def ruling(settings: Settings, judge: str) -> str | None:
+    """Return the name of a rule that names a judge, None if no rule does."""
+    return next((rule.name for rule in settings.rules if judge in rule.judges), None)
+
+
+def _check_free_options(settings: Settings, wanted: Wanted) -> None:
+    """Refuse a model or rate for judges whose rule sets them."""
+    given = "--model" if wanted.model is not None else "--rate" if wanted.rate is not None else None
+    rules = {judge.name: ruling(settings, judge.name) for judge in wanted.judges}
+    for judge, rule in rules.items():
+        if given and rule is not None:
+            raise WrongQuestionError(
+                f"{given} is for judges that no rule names, and rule {rule!r} names {judge}; "
+                f"omit {given}, or pass --config with other rules"
+            )
+    model = wanted.model or "default"
+    if None in rules.values() and model not in settings.models:
+        raise WrongQuestionError(f"--model: there is no [models.{model}]{nearest(model, settings.models)}")
+
+
+def moment(text: str, now_s: float) -> float:
+    """Parse a time: `90`, `15m`, `24h` or `7d` before now, or ISO 8601, which is UTC unless it names a zone.
+
+    Args:
+        now_s: The present, in seconds since the epoch.
+
+    Returns:
+        Seconds since the epoch.
+
+    Raises:
+        ValueError: It is neither; the text says what to write.
+    """
+    duration = _DURATION.fullmatch(text.strip().lower())
+    if duration is not None:
+        return now_s - float(duration[1]) * _SECONDS[duration[2]]
+    try:
+        time = dt.datetime.fromisoformat(text.strip())
+        return (time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise ValueError("write 90, 15m or 24h, or a time as 2026-05-01T12:00:00Z") from error
+
+
+def _moment(option: str, text: str, now_s: float) -> float:
+    try:
+        return moment(text, now_s)
+    except ValueError as error:
+        raise WrongQuestionError(f"{option}: {error}") from error
+
+
+def id_at(time_s: float) -> str:
+    """Return the time part of an entry's id; as a bound of a range it includes the whole millisecond."""
+    return str(max(0, int(time_s * 1000)))
+
+
+def milliseconds(entry_id: str) -> int:
+    """Return when an entry was written, in milliseconds since the epoch."""
+    return int(entry_id.split("-", 1)[0])
+
+
+def in_words(entry_id: str) -> str:
+    """Write when an entry was written, in a form that `moment` parses."""
+    time = dt.datetime.fromtimestamp(milliseconds(entry_id) // 1000, dt.UTC)
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}"
+
+
+# --- the stored state ---
+
+
+def fresh_name() -> str:
+    """Make the name of a new replay."""
+    return secrets.token_hex(4)
+
+
+def names_of_replays(store: Store) -> list[str]:
+    """List the replays that Redis remembers, at most twenty."""
+    start = store.keys.replay("")
+    found = store.call(lambda client: list(client.scan_iter(f"{start}*", count=_SCAN_COUNT)))
+    return sorted(key.decode().removeprefix(start) for key in found)[:_MAX_NAMES]
+
+
+class Cursor:
+    """The hash of one replay."""
+
+    def __init__(self, store: Store, name: str, ttl_s: int) -> None:
+        """Use a replay's name; it is remembered for ``ttl_s`` after its last step."""
+        self.name = name
+        self.key = store.keys.replay(name)
+        self._store = store
+        self._ttl_s = ttl_s
+
+    def begin(self, question: Question, next_id: str) -> State:
+        """Store a new replay."""
+
+        def write(client: "redis.Redis") -> None:
+            with client.pipeline() as pipe:
+                pipe.hset(self.key, mapping={"question": msgspec.json.encode(question), "next": next_id})
+                pipe.expire(self.key, self._ttl_s)
+                pipe.execute()
+
+        self._store.call(write)
+        return State(question, next_id, Counts())
+
+    def read(self) -> State:
+        """Read the state of the replay.
+
+        Raises:
+            ReplayError: The replay does not exist, or this version cannot read it.
+        """
+        return self.state_of(self._store.call(lambda client: client.hgetall(self.key)))
+
+    def state_of(self, found: Mapping[bytes, bytes]) -> State:
+        """Read the content of the hash.
+
+        Raises:
+            ReplayError: It is empty, or this version cannot read it.
+        """
+        if not found:
+            raise ReplayError(f"Redis knows no replay {self.name!r}; start a new one, nothing is judged twice")
+        if msgspec.json.decode(found[b"question"], type=_Version).v != QUESTION_VERSION:
+            raise ReplayError(f"replay {self.name!r} was started by another version of tracejudge; start a new one")
+        counts = Counts(*(int(found.get(name.encode(), 0)) for name in Counts._fields))
+        return State(msgspec.json.decode(found[b"question"], type=Question), found[b"next"].decode(), counts)
+
+
+# --- the run ---
+
+
+class Chooser:
+    """Chooses as ingest does: the same rules, sampling positions and evaluation ids.
+
+    A judge that no rule names gets every trace of the service, or the share that a rule with the question's rate would
+    choose.
+    """
+
+    def __init__(self, settings: Settings, question: Question, judges: Iterable[Judge]) -> None:
+        """Use the wanted judges as they are configured."""
+        wanted = {judge.name: judge for judge in judges}
+        self._settings = settings
+        self._question = question
+        self._graders = Graders(settings, {**configured(settings.judges), **wanted})
+        self._versions = {name: judge.version for name, judge in wanted.items()}
+        self._free = [name for name in self._versions if ruling(settings, name) is None]
+        self._sampler = Sampler(settings, self._graders)
+        self._factory = EvaluationFactory(self._graders, self._versions)
+        self._service = re.compile(fnmatch.translate(question.service or "*"))
+
+    def choose(self, entry: TraceEntry) -> list[Chosen]:
+        """Choose evaluations for a trace."""
+        if self._service.match(entry.trace.service) is None:
+            return []
+        trace, rate, choices = entry.trace, self._question.rate, list[Choice]()
+        if len(self._free) < len(self._versions):
+            choices += [choice for choice in self._sampler.sample(trace).choices if choice.judge in self._versions]
+        if self._free and position(trace.trace_id, self._settings.sampling_key) < rate:
+            graders = ((judge, self._graders.for_judge(judge, self._question.model)) for judge in self._free)
+            choices += [
+                Choice(judge, grader.name, rate)
+                for judge, grader in graders
+                if self._sampler.allows(trace, grader.judge_model)
+            ]
+        return self._factory.evaluations(entry, choices, "replay")
+
+
+class Walk:
+    """One process that runs a replay."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        chooser: Chooser,
+        cursor: Cursor,
+        state: State,
+        *,
+        wait: Callable[[Crowd], None],
+    ) -> None:
+        """Begin at a state. ``wait`` is called repeatedly while a judge model has enough work; it waits a little."""
+        self.state = state
+        self._settings = settings
+        self._store = store
+        self._chooser = chooser
+        self._cursor = cursor
+        self._wait = wait
+        self._count = _FIRST_CHUNK_COUNT
+
+    def step(self) -> bool:
+        """Process the next chunk; True while there is more.
+
+        Raises:
+            ReplayError: Redis has forgotten the replay.
+        """
+        if self.state.is_finished:
+            return False
+        chunk = self._read()
+        read = (read_entry(entry, self._settings.max_trace_bytes) for entry in chunk.entries)
+        traces = [entry for entry in read if isinstance(entry, TraceEntry)]
+        pairs = ((trace, self._chooser.choose(trace)) for trace in traces)
+        chosen = [(trace, evaluations) for trace, evaluations in pairs if evaluations]
+        if not self.state.question.dry_run:
+            # A panel calls no endpoint: its members are the work.
+            graders = (grader for _, evaluations in chosen for grader, _ in evaluations)
+            names = sorted({grader.judge_model for grader in graders if not grader.members})
+            while names and (crowd := self._crowd(names)) is not None:
+                self._wait(crowd)
+        self._choose(chunk, len(traces), chosen)
+        return not self.state.is_finished
+
+    def _read(self) -> _Chunk:
+        """Read a chunk from the next entry. If that is not the first one now, the caps have removed it."""
+        position, last = self.state.next_id, self.state.question.last
+        found: list[Entry] = self._store.call(
+            lambda client: client.xrange(self._store.keys.traces, min=position, max=last, count=self._count)
+        )
+        first = found[0][0].decode() if found else last
+        taken, size = _fitting(found[:-1] if len(found) == self._count else found)
+        next_id = found[len(taken)][0].decode() if len(taken) < len(found) else END
+        self._count = next_count(
+            self._count, len(taken), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES, least=_MIN_CHUNK_COUNT
+        )
+        gap_ms = milliseconds(first) - milliseconds(position)
+        return _Chunk(taken, next_id, cut_off=int(not found or first != position), cut_off_ms=gap_ms)
+
+    def _crowd(self, judge_models: Sequence[str]) -> Crowd | None:
+        """Return the judge model with the most waiting work if that is enough."""
+        waiting = self._store.call(lambda client: client.hmget(self._store.keys.waiting, judge_models))
+        crowds = (Crowd(name, int(size or 0)) for name, size in zip(judge_models, waiting, strict=True))
+        fullest = max(crowds, key=lambda crowd: crowd.waiting_bytes)
+        return fullest if fullest.waiting_bytes > self._settings.max_waiting_bytes * SHARE_OF_WAITING else None
+
+    def _choose(self, chunk: _Chunk, traces: int, chosen: Sequence[tuple[TraceEntry, Sequence[Chosen]]]) -> None:
+        """Choose, count and advance in one step; if another process was faster, continue at its position."""
+        writer = BatchWriter.choosing(self._settings, self._store.keys, self._cursor.key)
+        plan = {
+            "dry_run": self.state.question.dry_run,
+            "from": self.state.next_id,
+            "next": chunk.next_id,
+            "counts": {
+                "traces": traces,
+                "not_matching": traces - len(chosen),
+                "cut_off": chunk.cut_off,
+                "cut_off_ms": chunk.cut_off_ms,
+            },
+            "traces": [
+                {
+                    "id": entry.entry_id,
+                    "payload": writer.trace(entry.trace),
+                    "evaluations": writer.evaluations(evaluations, entry.trace),
+                }
+                for entry, evaluations in chosen
+            ],
+        }
+        flat = iter(self._store.run("replay", *writer.finish(plan)))
+        self.state = self._cursor.state_of(dict(zip(flat, flat, strict=True)))
+
+
+def _fitting(entries: Sequence[Entry]) -> tuple[Sequence[Entry], int]:
+    """Return as many entries as one script call may hold, at least one, and their size."""
+    total = 0
+    for number, (_, fields) in enumerate(entries):
+        size = sum(map(len, (fields or {}).values()))
+        if number and total + size > CHUNK_BYTES:
+            return entries[:number], max(1, total)
+        total += size
+    return entries, max(1, total)

@@ -1,0 +1,316 @@
+"""Sampling: which judges evaluate which traces, and the ids of the evaluations.
+
+One number per trace decides for all rules and all workers alike. A trace that matches a rule with `egress` is sent only
+to the models named there: another rule, one of whose models is not among them, does not choose the trace for its
+models. Judges in code send nothing, so `egress` does not concern them.
+"""
+
+import fnmatch
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+import structlog
+
+from judges.core.judge import has_text
+from judges.core.verdict import Origin
+from judges.registry import configured
+from tracejudge import Trace
+from worker.config.graders import CODE, Grader, Graders
+from worker.config.settings import Rule, Settings, Where
+from worker.queue.batch import Evaluation, Member
+from worker.selection.stream_entry import TraceEntry
+
+log = structlog.get_logger("tracejudge.sampling")
+_DIGITS: Final = 53
+_PLACES: Final = 2.0**_DIGITS
+_PATTERNED: Final = ("service", "environment", "name", "release", "model")
+_MAX_CACHED: Final = 4_096
+_MAX_CACHED_CHARS: Final = 1_000
+
+
+class Choice(NamedTuple):
+    """One evaluation that a trace was chosen for: the judge, the grader's name, and the probability."""
+
+    judge: str
+    model: str
+    probability: float
+
+
+class RuleTally(NamedTuple):
+    """A rule that matched a trace, and whether it chose the trace."""
+
+    rule: str
+    chosen: bool
+
+
+class Sampling(NamedTuple):
+    """The outcome of sampling one trace; without matching rules both are empty."""
+
+    choices: tuple[Choice, ...]
+    rules: tuple[RuleTally, ...]
+
+
+class _CompiledRule(NamedTuple):
+    """A rule, and the evaluations that it asks for: judges with the names of graders."""
+
+    rule: Rule
+    evaluations: tuple[tuple[str, str], ...]
+
+
+class _Matching(NamedTuple):
+    """Rules that match the same traces, and the facts that quickly exclude that any of them chooses.
+
+    Attributes:
+        rules: Without evaluations by models that another rule's egress excludes.
+        allowed: The names of models that every egress allows; None where any model is allowed.
+        highest_rate: Of all rules.
+        errors: Whether a rule always chooses traces with an error.
+        feedback: Whether a rule always chooses traces with negative feedback.
+        not_chosen: The outcome for traces that no rule chooses.
+    """
+
+    rules: tuple[_CompiledRule, ...]
+    allowed: frozenset[str] | None
+    highest_rate: float
+    errors: bool
+    feedback: bool
+    not_chosen: Sampling
+
+
+def position(trace_id: str, sampling_key: str) -> float:
+    """Return the trace's position in 0..1, a keyed hash of its id.
+
+    A rate chooses the traces below it, so a lower rate chooses a subset of a higher one, and all workers choose alike.
+    """
+    return _position(trace_id, hashlib.blake2b(digest_size=8, key=sampling_key.encode()))
+
+
+class Sampler:
+    """The compiled rules of the settings."""
+
+    def __init__(self, settings: Settings, graders: Graders | None = None) -> None:
+        """Compile the rules' patterns.
+
+        Args:
+            graders: By default those of the judges in the settings.
+        """
+        self._graders = Graders(settings, configured(settings.judges)) if graders is None else graders
+        self._keyed = hashlib.blake2b(digest_size=8, key=settings.sampling_key.encode())
+        compiled = [
+            _CompiledRule(rule, tuple((judge, name) for judge in rule.judges for name in self._graders.of(rule, judge)))
+            for rule in settings.rules
+        ]
+        self._rules = tuple((one, _matcher(one.rule.where)) for one in compiled)
+        wheres = [rule.where for rule in settings.rules]
+        patterned = [name for name in _PATTERNED if any(getattr(where, name) is not None for where in wheres)]
+        # The getter needs one field at least.
+        self._names = attrgetter(*(patterned or ["service"]))
+        # Whether a field has text decides about matching, its text does not, so that few keys are cached.
+        self._contents = sorted({name for rule in settings.rules for name in rule.where.has})
+        self._cache: dict[object, _Matching] = {}
+        self._reported: set[tuple[str, str]] = set()
+        self._judge_models = {name: model.judge_model for name, model in settings.models.items()}
+
+    def sample(self, trace: Trace) -> Sampling:
+        """Choose evaluations for a trace.
+
+        Rules that want the same judge and model share one evaluation; its probability is the largest of theirs.
+        """
+        matching = self._matching(trace)
+        if not matching.rules:
+            return matching.not_chosen
+        place = _position(trace.trace_id, self._keyed)
+        always = (matching.errors and trace.error) or (matching.feedback and trace.feedback is not None)
+        if place >= matching.highest_rate and not always:
+            return matching.not_chosen
+        is_negative = trace.feedback is not None and trace.feedback.score < 0
+        best: dict[tuple[str, str], float] = {}
+        tallies = []
+        for rule, evaluations in matching.rules:
+            is_always = ("error" in rule.always and trace.error) or ("negative_feedback" in rule.always and is_negative)
+            # Without evaluations that its egress allows, a rule chooses nothing.
+            probability = (1.0 if is_always else rule.rate) if evaluations else 0.0
+            tallies.append(RuleTally(rule.name, place < probability))
+            for one in evaluations:
+                best[one] = max(best.get(one, 0.0), probability)
+        choices = (Choice(*one, probability) for one, probability in best.items() if place < probability)
+        return Sampling(tuple(choices), tuple(tallies))
+
+    def allows(self, trace: Trace, judge_model: str) -> bool:
+        """Return whether the rules allow a trace to be sent to a judge model.
+
+        Names of models that share a judge model share its endpoint. A panel needs the verdicts of all its members.
+        """
+        allowed = self._matching(trace).allowed
+        if allowed is None or judge_model == CODE.judge_model:
+            return True
+        panel, known = self._graders.panels.get(judge_model), {self._judge_models.get(name) for name in allowed}
+        return judge_model in known if panel is None else known.issuperset(panel.members)
+
+    @property
+    def judges_negative_feedback(self) -> bool:
+        """Whether any rule always chooses traces with negative feedback."""
+        return any("negative_feedback" in compiled.rule.always for compiled, _ in self._rules)
+
+    def sample_late_feedback(self, trace: Trace) -> tuple[Choice, ...]:
+        """Choose evaluations for a trace with late negative feedback.
+
+        Only rules that always judge negative feedback choose here; the others have chosen when the trace came.
+        """
+        rules = (one for one in self._matching(trace).rules if "negative_feedback" in one.rule.always)
+        evaluations = dict.fromkeys(evaluation for one in rules for evaluation in one.evaluations)
+        return tuple(Choice(judge, grader, 1.0) for judge, grader in evaluations)
+
+    def _matching(self, trace: Trace) -> _Matching:
+        """Find the matching rules; they are the same for all traces with the same names and kinds of content."""
+        names = self._names(trace)
+        key = (names, *[has_text(getattr(trace, name)) for name in self._contents]) if self._contents else names
+        cached = self._cache.get(key)
+        if cached is not None:
+            return cached
+        rules = [compiled for compiled, matches in self._rules if matches(trace)]
+        matching = _combine(rules)
+        self._report_egress(rules)
+        if sum(len(getattr(trace, name) or "") for name in _PATTERNED) <= _MAX_CACHED_CHARS:
+            if len(self._cache) >= _MAX_CACHED:
+                # Names without end; those that occur often are cached again at once.
+                self._cache.clear()
+            self._cache[key] = matching
+        return matching
+
+    def _report_egress(self, rules: Sequence[_CompiledRule]) -> None:
+        """Log once for each pair of rules that the egress of one excludes the other's model."""
+        sending = [one.rule for one in rules if any(grader != CODE.name for _, grader in one.evaluations)]
+        keeping = [one.rule for one in rules if one.rule.egress is not None]
+        for rule in sending:
+            for other in keeping:
+                pair = (rule.name, other.name)
+                if pair not in self._reported and not set(rule.models).issubset(other.egress or ()):
+                    self._reported.add(pair)
+                    log.warning("egress excludes another rule's model", rule=other.name, other=rule.name)
+
+
+def _position(trace_id: str, keyed: "hashlib.blake2b") -> float:
+    # Copying the keyed state takes a third less time than keying anew.
+    digest = keyed.copy()
+    digest.update(trace_id.encode("utf-8", "surrogatepass"))
+    # As many digits as a float holds: rounded, the last positions would become 1, which not even a rate of 1 chooses.
+    return (int.from_bytes(digest.digest(), "big") >> (64 - _DIGITS)) / _PLACES
+
+
+def _combine(rules: Sequence[_CompiledRule]) -> _Matching:
+    """Apply the egress of all rules that match the same traces."""
+    egresses = [frozenset(one.rule.egress) for one in rules if one.rule.egress is not None]
+    allowed = frozenset.intersection(*egresses) if egresses else None
+    kept = tuple(
+        one
+        if allowed is None or allowed.issuperset(one.rule.models)
+        else one._replace(evaluations=tuple(each for each in one.evaluations if each[1] == CODE.name))
+        for one in rules
+    )
+    choosing = [one.rule for one in kept if one.evaluations]
+    return _Matching(
+        rules=kept,
+        allowed=allowed,
+        highest_rate=max((rule.rate for rule in choosing), default=0.0),
+        errors=any("error" in rule.always for rule in choosing),
+        feedback=any("negative_feedback" in rule.always for rule in choosing),
+        not_chosen=Sampling((), tuple(RuleTally(one.rule.name, chosen=False) for one in rules)),
+    )
+
+
+def _matcher(where: Where) -> Callable[[Trace], bool]:
+    """Build the test of one rule from the fields that it names."""
+    patterns = [(name, getattr(where, name)) for name in _PATTERNED if getattr(where, name) is not None]
+    compiled: Sequence[tuple[str, re.Pattern[str]]] = [
+        (name, re.compile(fnmatch.translate(pattern))) for name, pattern in patterns
+    ]
+
+    def matches(trace: Trace) -> bool:
+        for name, pattern in compiled:
+            if pattern.match(getattr(trace, name) or "") is None:
+                return False
+        return all(has_text(getattr(trace, name)) for name in where.has)
+
+    return matches
+
+
+_HOUR_S: Final = 3_600
+_DAY_S: Final = 86_400
+_FIRST_S: Final = 946_684_800
+_LAST_S: Final = 4_102_444_800
+"""The years from 2000 to 2100."""
+
+
+class Chosen(NamedTuple):
+    """One chosen evaluation, and its grader."""
+
+    grader: Grader
+    evaluation: Evaluation
+
+
+class _Template(NamedTuple):
+    """The common part of all evaluations by one judge and one grader.
+
+    Attributes:
+        suffix: Of the hashed text that makes the id, behind the trace.
+        members: The judge models of the evaluations that are combined, each with its suffix.
+    """
+
+    grader: Grader
+    version: str
+    keep: bool
+    suffix: bytes
+    members: tuple[tuple[str, bytes], ...]
+
+
+class EvaluationFactory:
+    """Makes evaluations. Their ids depend on trace, judge, version and judge model alone, whatever their origin."""
+
+    def __init__(self, graders: Graders, versions: Mapping[str, str]) -> None:
+        """Keep the graders, and the versions of the judges by name."""
+        self._graders = graders
+        self._versions = versions
+        self._templates: dict[tuple[str, str], _Template] = {}
+
+    def evaluations(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[Chosen]:
+        """Make all evaluations that are chosen for a trace."""
+        prefix = _prefixed(entry.trace.trace_id, entry.trace.span_id or "", entry.publication_id)
+        period = period_of(entry)
+        made = []
+        for judge, name, probability in choices:
+            template = self._templates.get((judge, name))
+            if template is None:
+                grader, version = self._graders.named(name), self._versions[judge]
+                # Kept for a panel whether it is chosen now or not: late feedback or a replay may choose it later.
+                keep = (judge, grader.judge_model) in self._graders.combined
+                ends = {model: _prefixed(judge, version, model, "0") for model in (grader.judge_model, *grader.members)}
+                of_members = tuple((member, ends[member]) for member in grader.members)
+                template = _Template(grader, version, keep, ends[grader.judge_model], of_members)
+                self._templates[judge, name] = template
+            grader, version, keep, suffix, suffixes = template
+            members = tuple([Member(judge_model, _id(prefix, end)) for judge_model, end in suffixes])
+            evaluation_id = _id(prefix, suffix)
+            evaluation = Evaluation(evaluation_id, period, judge, version, probability, origin, keep, members)
+            made.append(Chosen(grader, evaluation))
+        return made
+
+
+def period_of(entry: TraceEntry) -> str:
+    """Return the period of the ledger that holds the evaluations of a trace: an hour, or the day of arrival."""
+    for time_s in (entry.trace.ended_at, entry.trace.started_at):
+        if time_s is not None and _FIRST_S <= time_s < _LAST_S:
+            return str(int(time_s) // _HOUR_S)
+    return f"d{int(entry.entry_id.split('-', 1)[0]) // (_DAY_S * 1000)}"
+
+
+def _prefixed(*parts: str) -> bytes:
+    """Join parts, each with its length, so that different parts never make the same text."""
+    return "".join([f"{len(part)}:{part};" for part in parts]).encode()
+
+
+def _id(prefix: bytes, suffix: bytes) -> str:
+    return hashlib.blake2b(prefix + suffix, digest_size=16).hexdigest()

@@ -1,0 +1,171 @@
+"""Background threads: a loop that survives errors and an unreachable Redis, and an asyncio event loop in a thread."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import structlog
+
+from worker.storage.client import StoreError
+from worker.telemetry.health import Pulse
+from worker.telemetry.logs import where
+
+log = structlog.get_logger("tracejudge.stage")
+_FIRST_BACKOFF_S: Final = 0.1
+_MAX_BACKOFF_S: Final = 5.0
+
+
+class ServiceThread(ABC):
+    """A thread that calls ``run_once`` until it is stopped.
+
+    ``run_once`` must return within about a second: stopping waits for it, and ``progressed_at`` is updated after it.
+    """
+
+    role: str
+
+    def __init__(self, name: str) -> None:
+        self.stopping = threading.Event()
+        self.progressed_at = time.monotonic()
+        self.name = name
+        self._begun = False
+        self._trouble: str | None = None
+        self._troubled_at = 0.0
+        self._backoff_s = _FIRST_BACKOFF_S
+        self._thread = threading.Thread(target=self._run, name=f"tracejudge-{name}", daemon=True)
+
+    @property
+    def pulse(self) -> Pulse:
+        """The health of the thread; any thread may ask."""
+        dead = self._thread.ident is not None and not self._thread.is_alive() and not self.stopping.is_set()
+        return Pulse(self.progressed_at, self._begun, dead, self._trouble, self._troubled_at)
+
+    def prepare(self) -> None:  # noqa: B027 - most threads have nothing to prepare
+        """Prepare ``run_once``: called before the first, and again after Redis was away, until it succeeds."""
+
+    @abstractmethod
+    def run_once(self) -> None:
+        """Do one piece of work."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the thread to end and wait for it; return whether it has ended."""
+        self.stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def report_blocked(self, trouble: str) -> None:
+        """Report what ``run_once`` waits for, in words that a probe may show; cleared when it returns."""
+        if self._trouble is None:
+            self._troubled_at = time.monotonic()
+        self._trouble = trouble
+
+    def record_progress(self) -> None:
+        """Record progress: after each ``run_once``, and within one that has many parts."""
+        self.progressed_at = time.monotonic()
+        self._trouble = None
+
+    def backoff(self, error: Exception) -> None:
+        """Report an error and wait, a little longer each time, with jitter."""
+        self.report_blocked(str(error))
+        log.warning("waiting", stage=self.name, error=str(error), seconds=round(self._backoff_s, 2))
+        self.stopping.wait(self._backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
+        self._backoff_s = min(_MAX_BACKOFF_S, self._backoff_s * 2)
+
+    def _run(self) -> None:
+        prepared = False
+        while not self.stopping.is_set():
+            try:
+                if not prepared:
+                    self.prepare()
+                    prepared = True
+                self.run_once()
+            except StoreError as error:
+                # Redis may come back without the prepared state.
+                prepared = False
+                self.backoff(error)
+            except Exception as error:  # noqa: BLE001 - a thread that ends silently is the worst of all failures
+                # Only the type: the text of an unforeseen error may quote a trace.
+                log.error("unforeseen error", stage=self.name, error=type(error).__name__, where=where(error))  # noqa: TRY400
+                self.backoff(RuntimeError(type(error).__name__))
+            else:
+                self.record_progress()
+                self._begun = True
+                self._backoff_s = _FIRST_BACKOFF_S
+
+
+class LoopEndedError(Exception):
+    """The loop has ended or was never started; nothing was run."""
+
+
+class EventLoopThread:
+    """An event loop that runs until it is stopped."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._tasks: set[concurrent.futures.Future[Any]] = set()
+
+    @property
+    def running(self) -> bool:
+        """Whether its thread is alive."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Run the loop."""
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Start a coroutine whose result is not needed."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        # The loop itself keeps weak references to tasks only.
+        self._tasks.add(future)
+        future.add_done_callback(self._tasks.discard)
+
+    def wait(self, coroutine: Coroutine[Any, Any, None], timeout_s: float) -> None:
+        """Run a coroutine in the loop, and wait for its end in the calling thread.
+
+        Raises:
+            TimeoutError: It has not ended in time.
+            LoopEndedError: The loop has ended.
+        """
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:
+            coroutine.close()
+            raise LoopEndedError from error
+        try:
+            future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            raise LoopEndedError from None
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop; does nothing where the loop has ended."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
+    def stop(self) -> None:
+        """Cancel all tasks and end the loop."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        pending = asyncio.all_tasks(self._loop)
+        for task in pending:
+            task.cancel()
+        if pending:
+            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()

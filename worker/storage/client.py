@@ -1,0 +1,284 @@
+"""Redis client and scripts; the only module that uses redis-py's errors.
+
+    StoreError          Redis did not answer or refused; the message names no address and no payload
+    └── LayoutError     another version of TraceJudge wrote the keys
+
+Every method of `Store`, and every function that is given a store, raises StoreError; callers keep their work and try
+again.
+All scripts can be repeated: what took effect once does not take effect twice.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+import redis
+import structlog
+from redis.exceptions import AuthenticationError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
+
+from tracejudge.delivery.connection import make_pool
+from tracejudge.redis_url import mask_url
+from worker.storage.keys import Keys
+
+Entry = tuple[bytes, dict[bytes, bytes] | None]
+"""Id and fields of a stream entry; fields are None when the entry was trimmed away."""
+# Version of all keys under the prefix except those that services write.
+LAYOUT: Final = b"2"
+address: Final = mask_url
+"""Write where a Redis, broker or endpoint URL points, without user and password, for logs and errors."""
+_SOCKET_TIMEOUT_S: Final = 10.0
+_CONNECT_TIMEOUT_S: Final = 3.0
+_READ_BYTES: Final = 1 << 20
+_SCAN_COUNT: Final = 1_000
+# Prefix of the errors of scripts/guard.lua, which name only keys and commands.
+_REFUSED: Final = "REFUSED "
+_FORBIDDEN: Final = "the Redis user lacks a right: tracejudge doctor names it"
+_MEANINGS: Final = {
+    "WRONGTYPE": "a key of ours in Redis holds another type: find it with redis-cli --scan and TYPE, then delete it",
+    "NOPERM": _FORBIDDEN,
+    # Redis 6.2 puts it in these words when a script runs the command.
+    "can't run this command": _FORBIDDEN,
+    "has no permissions": _FORBIDDEN,
+}
+# Errors of a server that is not, no longer, or not yet, the master.
+_NO_MASTER: Final = ("READONLY", "UNBLOCKED", "MASTERDOWN", "LOADING")
+_INCLUDE: Final = re.compile(r"^-- @include (.+)$", re.MULTILINE)
+_SECTION: Final = re.compile(r"^-- @script (\w+)$", re.MULTILINE)
+
+
+class StoreError(Exception):
+    """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload."""
+
+
+class LayoutError(StoreError):
+    """The keys under the prefix were written by another version."""
+
+
+def connect(url: str) -> "redis.Redis":
+    """Make a client that never retries by itself: whether to repeat a write is decided here, not in the driver.
+
+    Args:
+        url: A server (`redis://`, `rediss://`, `unix://`), or sentinels (`redis+sentinel://`), which each new
+            connection asks for the master.
+    """
+    pool = make_pool(
+        url,
+        reply_timeout_s=_SOCKET_TIMEOUT_S,
+        connect_timeout_s=_CONNECT_TIMEOUT_S,
+        # Each read of a socket releases the GIL; by default large replies are read in parts of 64 kB.
+        socket_read_size=_READ_BYTES,
+        health_check_interval=30,
+    )
+    return redis.Redis.from_pool(pool)
+
+
+@cache
+def script_sources() -> dict[str, str]:
+    """Read the scripts of `scripts/*.lua` by name.
+
+    A line `-- @script NAME` begins a script. The text before the first one is shared by all scripts of the file.
+    `-- @include FILE …` puts the shared text of other files before it, each once. Redis gets one text per script,
+    because scripts cannot call each other.
+    """
+    folder = files("worker.storage").joinpath("scripts")
+    parsed = {
+        path.name.removesuffix(".lua"): _SECTION.split(path.read_text(encoding="utf-8"))
+        for path in folder.iterdir()
+        if path.name.endswith(".lua")
+    }
+
+    def with_includes(text: str, seen: set[str]) -> str:
+        parts = []
+        for name in " ".join(_INCLUDE.findall(text)).split():
+            if name not in seen:
+                seen.add(name)
+                parts.append(with_includes(parsed[name][0], seen))
+        return "\n".join((*parts, text))
+
+    return {
+        name: with_includes(f"{shared}\n{text}", {file})
+        for file, (shared, *sections) in parsed.items()
+        for name, text in zip(sections[::2], sections[1::2], strict=True)
+    }
+
+
+class Store:
+    """Redis with our scripts. Safe to share between threads."""
+
+    def __init__(self, url: str, keys: Keys) -> None:
+        """Read all scripts, so that an upgrade on disk changes no running process. The first command connects."""
+        self.keys = keys
+        self._redis = connect(url)
+        self._scripts = {name: self._redis.register_script(source) for name, source in script_sources().items()}
+        self._is_open = False
+
+    def open(self) -> None:
+        """Check the version of the keys, and load all scripts into Redis.
+
+        Raises:
+            LayoutError: The keys under the prefix were written by another version.
+        """
+        wrong = self.call(lambda client: foreign_layout(client, self.keys))
+        if wrong is not None:
+            raise LayoutError(wrong)
+        self._load()
+        self._is_open = True
+
+    def run(self, script: str, keys: Sequence[str], arguments: Iterable[bytes | str | int | float]) -> Any:
+        """Run a script by name.
+
+        Raises:
+            LayoutError: The keys under the prefix were written by another version.
+        """
+        if not self._is_open:
+            # Redis was away when the process began: nothing is written before the version of the keys is known.
+            self.open()
+        sha, given = self._scripts[script].sha, list(arguments)
+
+        def run(client: "redis.Redis") -> Any:
+            try:
+                return client.evalsha(sha, len(keys), *keys, *given)
+            except NoScriptError:
+                # Redis was restarted, or another server is the master now.
+                self._load()
+                return client.evalsha(sha, len(keys), *keys, *given)
+
+        return self.call(run)
+
+    def _load(self) -> None:
+        def load(client: "redis.Redis") -> None:
+            with client.pipeline(transaction=False) as pipe:
+                for script in self._scripts.values():
+                    pipe.script_load(script.script)
+                pipe.execute()
+
+        self.call(load)
+
+    def call(self, command: "Callable[[redis.Redis], Any]") -> Any:
+        """Run commands on the client, and translate the driver's errors."""
+        try:
+            return command(self._redis)
+        except RedisError as error:
+            # In Redis 6.2 the code stands within the error of a script.
+            text = f"{error.status_code} {error}"
+            if any(code in text for code in _NO_MASTER):
+                # Another server may be the master now: each new connection asks the sentinels, or resolves the name.
+                self._redis.connection_pool.disconnect(inuse_connections=False)
+            raise StoreError(_describe(error)) from error
+
+    def now_ms(self) -> int:
+        """Return the time by Redis' clock, in milliseconds since the epoch."""
+        now: int = self.call(redis_now_ms)
+        return now
+
+    def make_group(self, stream: str, group: str) -> None:
+        """Create a consumer group unless it exists; one that was destroyed continues at its last acknowledged entry."""
+        keys = self.keys
+        names, is_exporter = (stream, keys.account_all, keys.groups, keys.layout), stream == keys.verdicts
+        name = f"{stream.removeprefix(keys.prefix)[1:]}:{group}"
+        self.run("open_group", names, (group, name, int(is_exporter), LAYOUT))
+
+    def read_group(self, stream: str, group: str, consumer: str, *, count: int, block_ms: int) -> list[Entry]:
+        """Read new entries; waits up to ``block_ms`` for the first one."""
+        try:
+            reply = self.call(
+                lambda client: client.xreadgroup(group, consumer, {stream: ">"}, count=count, block=block_ms)
+            )
+        except StoreError as error:
+            if not isinstance(error.__cause__, ResponseError) or "NOGROUP" not in str(error.__cause__):
+                raise
+            # Redis came back without its data.
+            self.make_group(stream, group)
+            return []
+        return list(reply[0][1]) if reply else []
+
+    def claim_stale(
+        self, stream: str, group: str, consumer: str, *, idle_ms: int, count: int, max_bytes: int = 8 * 1024 * 1024
+    ) -> list[Entry]:
+        """Claim entries that were not acknowledged for ``idle_ms``; no further one after ``max_bytes``."""
+        reply = self.run("claim", (stream,), (group, consumer, count, max_bytes, idle_ms))
+        return [
+            (entry_id, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else None)
+            for entry_id, fields in reply
+        ]
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._redis.close()
+
+
+def foreign_layout(client: "redis.Redis", keys: Keys) -> str | None:
+    """Return an error text if another version has written under the prefix, else None."""
+    how = "let that version finish its work, then delete its keys or flush this Redis; or set another prefix"
+    layout: Any = client.get(keys.layout)
+    if layout is not None:
+        return None if layout == LAYOUT else f"Redis holds {keys.prefix}:* of another version of TraceJudge; {how}"
+    # Scans only once per prefix, or after a flush. Version 0.1 had a key per evaluation, so the first reply holds one.
+    old = next(client.scan_iter(f"{keys.prefix}:[cl][he][od][sg]*", count=_SCAN_COUNT), None)
+    return None if old is None else f"Redis holds {keys.prefix}:* of TraceJudge 0.1; {how}"
+
+
+def redis_now_ms(client: "redis.Redis") -> int:
+    """Return the time of Redis, which dates entries, leases and dead letters, in milliseconds since the epoch."""
+    seconds, microseconds = client.time()
+    return int(seconds) * 1000 + microseconds // 1000
+
+
+def _describe(error: RedisError) -> str:
+    """Name a failure without the driver's text, which may hold an address or a command."""
+    text = str(error)
+    if isinstance(error, AuthenticationError):
+        return "Redis refuses the user or the password"
+    # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
+    if isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in text):
+        return "Redis is full: raise its maxmemory, or lower our caps"
+    if text.startswith(_REFUSED):
+        return f"Redis refuses a script: {text.removeprefix(_REFUSED)}"
+    known = next((meaning for words, meaning in _MEANINGS.items() if words in text), None)
+    if known or isinstance(error, ResponseError):
+        return known or f"Redis refused the command ({text.split(' ', 1)[0][:32]})"
+    return f"Redis does not answer ({type(error).__name__})"
+
+
+def addresses(urls: str) -> str:
+    """Write where several broker URLs point, without users and passwords; they are separated by `;`."""
+    return ";".join(map(address, each(urls)))
+
+
+def each(urls: str) -> list[str]:
+    """Split broker URLs. A `;` that no URL follows may be part of a password."""
+    return re.split(r";(?=[A-Za-z0-9+.-]+://)", urls)
+
+
+# About how much is read or written in one step: Redis serves no other client meanwhile.
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+# Far longer than a live consumer with something to read stays silent.
+IDLE_MS: Final = 15 * 60 * 1000
+_MAX_RETIRED: Final = 1_000
+log = structlog.get_logger("tracejudge.consumers")
+
+
+def next_count(count: int, read: int, size: int, *, most: int, most_bytes: int, least: int = 1) -> int:
+    """Double the size of the next chunk as long as that many entries of this size fit ``most_bytes``.
+
+    Entries take a few bytes or megabytes each, so the count is adapted while reading.
+
+    Of ``count`` entries asked for ``read`` were received, of ``size`` bytes together. The next count lies between
+    ``least`` and ``most``.
+    """
+    return max(least, min(2 * count, most_bytes * read // max(1, size), most))
+
+
+def retire(store: Store, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:
+    """Remove consumers that have nothing pending and were silent for ``idle_ms``, except ``keep``; return how many."""
+    return int(store.run("retire", (stream,), (group, idle_ms, _MAX_RETIRED, *keep)))
+
+
+def leave(store: Store, stream: str, group: str, consumer: str) -> None:
+    """Remove the caller's own consumer unless entries are pending there; if Redis is away, others retire it later."""
+    try:
+        store.run("leave", (stream,), (group, consumer))
+    except StoreError as error:
+        log.info("consumer not removed from its group", group=group, error=str(error))

@@ -1,0 +1,135 @@
+"""Names of all keys in Redis. Nothing else builds a key, except scripts where they append an id."""
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Final
+
+INGEST_GROUP: Final = "ingest"
+
+
+class _Key:
+    """A key with a fixed name behind the prefix."""
+
+    def __init__(self, name: str) -> None:
+        self._suffix = f":{name}"
+
+    def __get__(self, keys: "Keys", owner: type["Keys"]) -> str:
+        return keys.prefix + self._suffix
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Key names under one prefix."""
+
+    prefix: str = "tracejudge"
+
+    # --- streams ---
+    traces = _Key("traces")
+    """Stream of published traces, group ``ingest``. No TTL."""
+    verdicts = _Key("verdicts")
+    """Stream of verdicts, the outbox; one group per exporter. No TTL."""
+    groups = _Key("groups")
+    """Hash of consumer group to its last acknowledged entry, used if somebody destroys the group. No TTL."""
+    layout = _Key("layout")
+    """String, version of all keys; written by the first worker. No TTL."""
+    caps = _Key("caps")
+    """Hash of caps that the SDK's script obeys: ``max_stream``. No TTL."""
+
+    # --- batches ---
+    batches = _Key("batch")
+    """Prefix of ``batch:<id>``."""
+    all_tries = _Key("tries")
+    """Prefix of ``tries:<batch id>``."""
+    leases = _Key("leases")
+    """Sorted set of unfinished batches by due time in milliseconds. No TTL."""
+    holders = _Key("holders")
+    """Hash of batch id to its holder, or ``parked``; removed with the batch."""
+    waiting = _Key("waiting")
+    """Hash of judge model to bytes of unfinished batches. No TTL."""
+    sweeper = _Key("sweeper")
+    """String, the worker that sweeps; TTL of seconds."""
+    clock = _Key("clock")
+    """String, Redis' time when a worker last asked, in milliseconds. No TTL."""
+
+    # --- ledger and accounting ---
+    evaluations = _Key("evaluations")
+    """Prefix of the ledger's hashes; scripts/ledger.lua adds ``:<period>:<part>``."""
+    scores = _Key("scores")
+    """Prefix of ``scores:<evaluation id>``, strings, the scores of panels' members; TTL of the ledger."""
+    account_all = _Key("account:all")
+    """Hash of all counts since the beginning. No TTL."""
+    producers = _Key("producers")
+    """Sorted set of producers by the time of their last batch, in milliseconds. No TTL."""
+
+    # --- dead letters ---
+    dead = _Key("dead")
+    """Hash of evaluation id to dead letter. No TTL."""
+    dead_due = _Key("dead:due")
+    """Sorted set of dead letters by the time they were given up, in milliseconds. No TTL."""
+    dead_retries = _Key("dead:retries")
+    """Hash of evaluation id to its number of automatic retries and the batch of its current retry."""
+    dead_traces = _Key("dead:traces")
+    """Hash of a trace's name to its payload: traces of dead letters, each once."""
+    dead_refs = _Key("dead:refs")
+    """Hash of a trace's name to the number of its letters; `bytes` is the size of all letters and traces."""
+    dead_auto_retry = _Key("dead:reviver")
+    """String, the worker that retries dead letters; TTL of minutes."""
+
+    # --- late feedback ---
+    feedback = _Key("feedback:due")
+    """Sorted set of pending late feedback by the time of its pass, in milliseconds; TTL of the ledger."""
+    feedback_pass = _Key("feedback:pass")
+    """String, the worker that searches the traces of late feedback; TTL of seconds."""
+
+    # --- workers ---
+    circuits = _Key("circuits")
+    """Hash of worker process to the state of its circuits, with the time."""
+    workers = _Key("workers")
+    """Hash of worker process to its heartbeat: readiness per role, with the time; TTL of a minute."""
+    user_key = _Key("user_key")
+    """String, the key that hashes ids of end users unless the configuration sets one. No TTL."""
+
+    @property
+    def dead_letters(self) -> tuple[str, str, str, str, str]:
+        """All keys of dead letters, in the order that the scripts expect."""
+        return self.dead, self.dead_due, self.dead_retries, self.dead_traces, self.dead_refs
+
+    @property
+    def locks(self) -> tuple[str, str, str]:
+        """Strings that one worker holds at a time (script `hold`); `clock` deletes them if the clock was set back."""
+        return self.feedback_pass, self.dead_auto_retry, self.sweeper
+
+    def account(self, day: dt.date) -> str:
+        """Hash of the counts of one day (UTC)."""
+        return f"{self.prefix}:account:{day.isoformat()}"
+
+    def account_now(self) -> str:
+        """Hash of today's counts (UTC)."""
+        return self.account(dt.datetime.now(dt.UTC).date())
+
+    def batch(self, batch_id: str) -> str:
+        """String, one batch of chosen evaluations; no TTL."""
+        return f"{self.batches}:{batch_id}"
+
+    def ready(self, judge_model: str) -> str:
+        """Sorted set of a judge model's ready batches by creation time in milliseconds; no TTL."""
+        return f"{self.prefix}:ready:{judge_model}"
+
+    def tries(self, batch_id: str) -> str:
+        """Hash of evaluation id to calls and cost of all its rounds, once a batch was put back; TTL of the ledger."""
+        return f"{self.all_tries}:{batch_id}"
+
+    def dead_again(self, judge_model: str) -> str:
+        """Sorted set of a judge model's dead letters by the earliest time of an automatic retry, in milliseconds.
+
+        Removed letters are taken out when their time comes; the set has a TTL, renewed with each letter.
+        """
+        return f"{self.prefix}:dead:again:{judge_model}"
+
+    def replay(self, name: str) -> str:
+        """Hash of one replay: question, position, counts; TTL of the ledger since its last step."""
+        return f"{self.prefix}:replay:{name}"
+
+    def producer(self, producer_id: str) -> str:
+        """Hash of one producer's totals; TTL set by the producer or by ingest."""
+        return f"{self.prefix}:producer:{producer_id}"

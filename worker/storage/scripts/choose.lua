@@ -1,0 +1,203 @@
+-- @script choose
+-- @include batch_writer streams accounting
+-- Apply the plan of one read: write the batches, count all entries and acknowledge them, in one step. An entry takes
+-- effect only if its XACK answers 1: a repeated call, or an entry that another worker has processed, changes nothing.
+--
+-- KEYS[1] traces           stream, group plan.group; no TTL
+-- KEYS[2] to KEYS[7], see batch_writer.lua; the TTL of account:<day> is plan.account_ttl_s
+-- KEYS[8] feedback:due     sorted set, feedback as JSON -> time of its pass in ms; TTL plan.ledger_ttl_s
+-- KEYS[9] groups           hash, consumer group -> the last entry that it has acknowledged; no TTL
+-- KEYS[10] producers       sorted set, producer -> time of its last batch in ms; no TTL
+-- KEYS[11..]               batch:<id> string, no TTL · ready:<judge model> sorted set, no TTL
+--                          producer:<id> hash, TTL set by the producer, else plan.account_ttl_s; what is added here:
+--                            reported, dropped, dropped:<reason>  the largest totals of its reports
+--                            accounted, sent:accounted, lost:accounted, trimmed:accounted  its part of the account
+--                          named by their index in the plan
+-- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
+local arrivals, acknowledged = {}, 0
+
+-- Everything that could fail is checked before the first acknowledgement.
+local OF_PRODUCER = {'sent', 'lost', 'reported', 'accounted', 'sent:accounted', 'lost:accounted', 'trimmed',
+  'trimmed:accounted', 'dropped'}
+
+local function expected_counts()
+  local names = {'read', 'arrived', 'published', 'sent', 'lost_by_redis', 'trimmed', 'bare', 'cut_off', 'feedback', 'feedback:overflow',
+    'chosen', 'sampled', 'duplicate', 'dropped'}
+  local function expect(...) names[#names + 1] = table.concat({...}) end
+  for _, tally in ipairs(plan.tallies) do
+    expect(tally.outcome)
+    if tally.reason then expect(tally.outcome, ':', tally.reason) end
+    for model in pairs(tally.shed) do expect('shed:', model) end
+  end
+  for outcome in pairs(plan.feedback) do expect('feedback:', outcome) end
+  for _, trace in ipairs(plan.traces) do
+    for model in pairs(trace.shed) do expect('shed:', model) end
+  end
+  for _, report in ipairs(plan.reports) do
+    for reason in pairs(report.dropped) do expect('dropped:', reason) end
+  end
+  return names
+end
+
+local function guard_producers()
+  for _, producer in ipairs(plan.producers) do
+    local refused = guard_counters(KEYS[producer], OF_PRODUCER)
+    if refused then return refused end
+  end
+  for _, report in ipairs(plan.reports) do
+    local names = {}
+    for reason in pairs(report.dropped) do names[#names + 1] = 'dropped:' .. reason end
+    local refused = guard_counters(KEYS[report.producer], names)
+    if refused then return refused end
+  end
+end
+
+local more = {
+  {KEYS[1], 'stream', 'XACK'}, {KEYS[8], 'zset', 'ZCARD', 'ZADD', 'EXPIRE'}, {KEYS[9], 'hash', 'HGET', 'HSET'},
+  {KEYS[10], 'zset', 'ZADD'},
+}
+for place, producer in ipairs(plan.producers) do
+  -- The Redis user has the same rights on all of them.
+  more[#more + 1] = place > 1 and {KEYS[producer], 'hash'}
+    or {KEYS[producer], 'hash', 'HGET', 'HMGET', 'HSET', 'HINCRBY', 'TTL', 'EXPIRE', 'EXISTS'}
+end
+local refused = guard_plan(more) or guard_account(KEYS[4], KEYS[5], expected_counts()) or guard_producers()
+if refused then return refused end
+for _, trace in ipairs(plan.traces) do look_up(trace.evaluations) end
+
+local function acknowledge(ids)
+  local total = 0
+  for first = 1, #ids, 1000 do
+    total = total + redis.call('XACK', KEYS[1], plan.group, unpack(ids, first, math.min(first + 999, #ids)))
+  end
+  acknowledged = acknowledged + total
+  return total
+end
+
+local function arrive(producer, amount)
+  count('read', amount)
+  count('arrived', amount)
+  arrivals[producer] = (arrivals[producer] or 0) + amount
+end
+
+-- Evaluations that were not chosen because their judge model is away, for the account and the answer.
+local shed = {}
+local function shed_all(of_models, entries)
+  for model, each in pairs(of_models) do
+    shed[model] = (shed[model] or 0) + each * entries
+    count('shed:' .. model, each * entries)
+  end
+end
+
+-- Entries that end here: unsampled, without a rule, shed, invalid.
+local tallied = {}
+for place, tally in ipairs(plan.tallies) do
+  local amount = acknowledge(tally.ids)
+  tallied[place] = amount
+  if amount > 0 then
+    count(tally.outcome, amount)
+    if tally.reason then count(tally.outcome .. ':' .. tally.reason, amount) end
+    shed_all(tally.shed, amount)
+    arrive(tally.producer, amount)
+  end
+end
+
+-- Entries that were trimmed after they were read count as cut off.
+count('cut_off', acknowledge(plan.gone))
+
+-- Feedback is read, but is no trace. It ends here, or is collected for the next pass over the stream (pull).
+for outcome, ids in pairs(plan.feedback) do
+  local amount = acknowledge(ids)
+  count('read', amount)
+  count('feedback', amount)
+  finish_feedback(outcome, amount)
+end
+if #plan.pending_feedback > 0 then
+  local room = plan.max_pending - redis.call('ZCARD', KEYS[8])
+  for _, one in ipairs(plan.pending_feedback) do
+    if acknowledge({one.id}) == 1 then
+      count('read', 1)
+      count('feedback', 1)
+      if room > 0 then
+        redis.call('ZADD', KEYS[8], now + plan.feedback_wait_ms, one.member)
+        room = room - 1
+      else
+        finish_feedback('overflow', 1)
+      end
+    end
+  end
+  redis.call('EXPIRE', KEYS[8], plan.ledger_ttl_s)
+end
+
+-- Chosen traces: every evaluation that was not chosen before goes into its batch.
+local outcomes = {}
+for place, trace in ipairs(plan.traces) do
+  if acknowledge({trace.id}) == 1 then
+    outcomes[place] = choose(trace.payload, trace.evaluations) > 0 and 'sampled' or 'duplicate'
+    count(outcomes[place], 1)
+    shed_all(trace.shed, 1)
+    arrive(trace.producer, 1)
+  else
+    outcomes[place] = ''
+  end
+end
+
+local made = write_batches()
+local waiting = {}
+if #made > 0 then
+  local all = redis.call('HGETALL', KEYS[3])
+  for place = 1, #all, 2 do waiting[all[place]] = tonumber(all[place + 1]) end
+end
+
+-- Producers report totals since their start. The largest of each counts; the account grows by the difference.
+local dropped = {}
+for place, report in ipairs(plan.reports) do
+  local key = KEYS[report.producer]
+  if acknowledge({report.id}) == 1 then
+    count('read', 1)
+    arrivals[report.producer] = arrivals[report.producer] or 0
+    if report.published > tonumber(redis.call('HGET', key, 'reported') or 0) then
+      redis.call('HSET', key, 'reported', report.published)
+    end
+    -- Any client may send a report: it must not make a key that never expires.
+    if redis.call('TTL', key) == -1 then redis.call('EXPIRE', key, plan.account_ttl_s) end
+    redis.call('ZADD', KEYS[10], 'NX', now, report.name)
+    for reason, total in pairs(report.dropped) do
+      local known = tonumber(redis.call('HGET', key, 'dropped:' .. reason) or 0)
+      if total > known then
+        redis.call('HSET', key, 'dropped:' .. reason, total)
+        redis.call('HINCRBY', key, 'dropped', total - known)
+        count('dropped', total - known)
+        count('dropped:' .. reason, total - known)
+        dropped[#dropped + 1] = {place, reason, total - known}
+      end
+    end
+  end
+end
+
+-- Index 0 stands for all entries without a producer; the caller knows their services.
+local published = {}
+for producer, amount in pairs(arrivals) do
+  local key = producer > 0 and KEYS[producer] or nil
+  if key and redis.call('EXISTS', key) == 1 then
+    local amounts, state = unaccounted(key)
+    for name, amount in pairs(amounts) do count(name, amount) end
+    if amounts.published > 0 then published[tostring(producer)] = amounts.published end
+    redis.call('HSET', key, 'accounted', state.accounted, 'sent:accounted', state['sent:accounted'],
+      'lost:accounted', state['lost:accounted'], 'trimmed:accounted', state['trimmed:accounted'])
+  else
+    count('published', amount)
+    count('bare', amount)
+    if producer > 0 and amount > 0 then published[tostring(producer)] = amount end
+  end
+end
+
+if acknowledged > 0 then note_acknowledged(KEYS[9], 'traces:' .. plan.group, plan.last) end
+write_account(KEYS[4], KEYS[5])
+redis.call('EXPIRE', KEYS[4], plan.account_ttl_s)
+
+return cjson.encode({
+  tallied = filled(tallied), outcomes = filled(outcomes), made = filled(made), published = filled(published),
+  dropped = filled(dropped), feedback = filled(feedback), shed = filled(shed), waiting = filled(waiting),
+  lost_by_redis = counts['lost_by_redis'],
+})

@@ -1,0 +1,52 @@
+-- The ledger: one small field per evaluation, in many small hashes that Redis keeps in its compact encoding.
+--
+-- evaluations:<period>:<part>   hash, first 16 bytes of the evaluation id -> CHOSEN or the code of its outcome; TTL of
+--                               the ledger plus up to ten minutes, renewed with each write
+--
+-- The period is the hour of the trace's own time (`495678`, hours since 1970). Traces without a time use the day of
+-- their arrival (`d20653`); the same publication may arrive again on another day, so all days are searched for them.
+-- A part is named by the first digits of the evaluation id: two at first, one more where a part is full. A field leaves
+-- its part only by TTL, so what was written into a part is found there even if the part is full now.
+local CHOSEN = '0'
+local ENDED = {scored = '1', abstained = '2', unscored = '3', removed = '4'}
+local FULL = 100
+local MOST_DIGITS = 6
+local DAY_S = 86400
+local SPREAD_S = 600
+
+-- Returns the state of an evaluation in a period, nil for none, and the part that holds or would hold it.
+local function find_in(evaluations, period, field)
+  local digits = string.format('%02x%02x%02x', field:byte(1, 3))
+  local part
+  for length = 2, MOST_DIGITS do
+    part = evaluations .. ':' .. period .. ':' .. digits:sub(1, length)
+    local state = redis.call('HGET', part, field)
+    if state then return state, part end
+    if redis.call('HLEN', part) < FULL then return nil, part end
+  end
+  return nil, part
+end
+
+-- The same over all periods that may hold the evaluation.
+local function find_evaluation(evaluations, period, field, now_s, ttl_s)
+  local state, part = find_in(evaluations, period, field)
+  if state or period:sub(1, 1) ~= 'd' then return state, part end
+  local today = math.floor(now_s / DAY_S)
+  for day = today + 1, today - math.ceil(ttl_s / DAY_S) - 1, -1 do
+    local other = 'd' .. day
+    if other ~= period then
+      local found, elsewhere = find_in(evaluations, other, field)
+      if found then return found, elsewhere end
+    end
+  end
+  return nil, part
+end
+
+-- A part must live as long as those with more digits, which are only searched when it is full. TTLs are spread over
+-- minutes, since thousands of keys that expire in the same second delay other commands.
+local function write_evaluation(part, field, state, ttl_s)
+  redis.call('HSET', part, field, state)
+  local period, digits = part:match('^(.*:)(%x+)$')
+  local lives_s = ttl_s + math.floor(field:byte(1) * SPREAD_S / 256)
+  for length = 2, #digits do redis.call('EXPIRE', period .. digits:sub(1, length), lives_s) end
+end

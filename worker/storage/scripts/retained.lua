@@ -1,0 +1,127 @@
+-- @include batch_writer streams
+-- Chooses evaluations of traces that the stream retains: for late feedback, and for a replay. Both use these keys:
+--
+-- KEYS[1] traces   stream, group plan.group; no TTL; only read
+-- KEYS[2] to KEYS[7], see batch_writer.lua; the TTL of account:<day> is plan.account_ttl_s
+-- KEYS[9..] batch:<id> · ready:<judge model>, named by their index in the plan
+-- ARGV[1] the plan, as msgpack · ARGV[2..] payloads of traces, named by their index in the plan
+local delivered = last_delivered(KEYS[1], plan.group)
+
+-- Whether ingest has finished an entry: delivered and not pending. A trace chosen before ingest decides, and which its
+-- rate would have chosen, would be a duplicate there, and would be missing in the quality series.
+local function settled(id)
+  if not delivered or before(delivered, id) then return false end
+  return #redis.call('XPENDING', KEYS[1], plan.group, id, id, 1) == 0
+end
+
+-- @script pull
+-- Deals with late feedback whose traces were searched: chosen evaluations go into batches, and the feedback is removed,
+-- in one step. Only feedback that is still pending takes effect: a repeated call, or a concurrent pass of another
+-- worker, changes nothing.
+--
+-- KEYS[8] feedback:due   sorted set, feedback as JSON -> time of its pass in ms; TTL set by ingest
+-- Returns the amount of feedback by outcome, and the ids of the batches.
+local expected = {'chosen', 'feedback:pulled', 'feedback:not_found', 'feedback:no_rule', 'feedback:already_judged'}
+local refused = guard_plan({{KEYS[8], 'zset', 'ZSCORE', 'ZADD', 'ZREM'}}) or guard_account(KEYS[4], KEYS[5], expected)
+if refused then return refused end
+-- All checks before the first write.
+for _, trace in ipairs(plan.traces) do
+  trace.settled = true
+  for _, publication in ipairs(trace.publications) do
+    trace.settled = trace.settled and settled(publication.id)
+    look_up(publication.evaluations)
+  end
+end
+
+for _, trace in ipairs(plan.traces) do
+  local gathered = {}
+  for _, member in ipairs(trace.members) do
+    if redis.call('ZSCORE', KEYS[8], member) then gathered[#gathered + 1] = member end
+  end
+  if #gathered == 0 then
+    -- Another pass has dealt with it.
+  elseif not trace.settled then
+    for _, member in ipairs(gathered) do redis.call('ZADD', KEYS[8], 'XX', now + plan.wait_ms, member) end
+  else
+    local asked, new = 0, 0
+    for _, publication in ipairs(trace.publications) do
+      asked = asked + #publication.evaluations
+      new = new + choose(publication.payload, publication.evaluations)
+    end
+    for _, member in ipairs(gathered) do redis.call('ZREM', KEYS[8], member) end
+    -- Of several entries about one trace the first counts as `pulled`.
+    local first = new > 0 and 1 or 0
+    finish_feedback('pulled', first)
+    local rest = #trace.publications == 0 and 'not_found' or asked == 0 and 'no_rule' or 'already_judged'
+    finish_feedback(rest, #gathered - first)
+  end
+end
+
+local made = write_batches()
+write_account(KEYS[4], KEYS[5])
+if next(counts) then redis.call('EXPIRE', KEYS[4], plan.account_ttl_s) end
+
+return cjson.encode({outcomes = filled(feedback), made = filled(made)})
+
+-- @script replay
+-- Chooses among retained traces, counts, and advances the position, in one step. It takes effect only at the replay's
+-- current position: a repeated call, or another process on the same replay, changes nothing and gets the position.
+--
+-- KEYS[8] replay:<name>   hash: question, next, counts; TTL plan.ledger_ttl_s
+-- Returns all of replay:<name>; nothing if Redis has forgotten it.
+local of_replay = {'traces', 'not_matching', 'cut_off', 'cut_off_ms', 'not_read', 'chosen', 'already_judged'}
+local refused = guard_plan({{KEYS[8], 'hash', 'HSET', 'HINCRBY', 'EXPIRE', 'HGETALL'}})
+  or guard_account(KEYS[4], KEYS[5], {'chosen'}) or guard_counters(KEYS[8], of_replay)
+if refused then return refused end
+if redis.call('HGET', KEYS[8], 'next') ~= plan.from then return redis.call('HGETALL', KEYS[8]) end
+
+local found = plan.counts
+local function find(name, amount)
+  found[name] = (found[name] or 0) + amount
+end
+
+-- The ledger no longer knows which older traces were judged.
+local oldest_ms = now - plan.ledger_ttl_s * 1000
+local function standing(id)
+  if tonumber(id:match('^%d+')) < oldest_ms or #redis.call('XRANGE', KEYS[1], id, id) == 0 then return 'cut_off' end
+  return settled(id) and 'open' or 'not_read'
+end
+
+-- All checks before the first write.
+for _, trace in ipairs(plan.traces) do
+  trace.standing = standing(trace.id)
+  look_up(trace.evaluations)
+end
+
+local counted = {}
+local function only_count(evaluations)
+  local amount = 0
+  for _, evaluation in ipairs(evaluations) do
+    if evaluation.state == '' and not counted[evaluation.field] then
+      counted[evaluation.field] = true
+      amount = amount + 1
+    end
+  end
+  return amount
+end
+
+for _, trace in ipairs(plan.traces) do
+  if trace.standing == 'open' then
+    local new = plan.dry_run and only_count(trace.evaluations) or not plan.dry_run and choose(trace.payload, trace.evaluations)
+    find('chosen', new)
+    find('already_judged', #trace.evaluations - new)
+  else
+    find(trace.standing, 1)
+  end
+end
+
+write_batches()
+write_account(KEYS[4], KEYS[5])
+if next(counts) then redis.call('EXPIRE', KEYS[4], plan.account_ttl_s) end
+
+redis.call('HSET', KEYS[8], 'next', plan.next)
+for name, amount in pairs(found) do
+  if amount ~= 0 then redis.call('HINCRBY', KEYS[8], name, amount) end
+end
+redis.call('EXPIRE', KEYS[8], plan.ledger_ttl_s)
+return redis.call('HGETALL', KEYS[8])

@@ -1,0 +1,180 @@
+-- @include guard
+-- Streams and their consumer groups.
+--
+-- groups   hash, <stream>:<group> -> id of the last entry acknowledged; no TTL. A group that somebody destroyed is
+--          created again at this entry (open_group).
+
+-- Whether an entry id comes before another.
+local function before(left, right)
+  local a, b = {left:match('(%d+)-(%d+)')}, {right:match('(%d+)-(%d+)')}
+  a[1], a[2], b[1], b[2] = tonumber(a[1]), tonumber(a[2]), tonumber(b[1]), tonumber(b[2])
+  return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
+end
+
+local function note_acknowledged(groups, name, id)
+  local known = redis.call('HGET', groups, name)
+  if not known or before(known, id) then redis.call('HSET', groups, name, id) end
+end
+
+-- Id of the last entry delivered to a group, nil without stream or group.
+local function last_delivered(stream, wanted)
+  if redis.call('EXISTS', stream) == 0 then return nil end
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local state = pairs_of(group)
+    if state['name'] == wanted then return state['last-delivered-id'] end
+  end
+  return nil
+end
+
+-- @script open_group
+-- Creates a consumer group unless it exists. One that was destroyed is created after the last entry it had acknowledged:
+-- nothing is read twice, and what was pending before that entry counts as cut off. A new group begins with the oldest
+-- entry; the counts of a new exporter begin with what the outbox holds, since earlier cut-offs were no loss to it.
+--
+-- KEYS[1] traces or verdicts   stream
+-- KEYS[2] account:all          hash of counts; no TTL
+-- KEYS[3] groups               hash, <stream>:<group> -> id of the last entry acknowledged; no TTL
+-- KEYS[4] layout               string, version of all keys; no TTL
+-- ARGV[1] group · ARGV[2] its field in KEYS[3] · ARGV[3] '1' for an exporter's group · ARGV[4] version of the keys
+-- Returns 1 if it was created.
+local refused = guard({{KEYS[2], 'hash', 'HSET'}, {KEYS[1], 'stream'}, {KEYS[3], 'hash'}, {KEYS[4], 'string', 'SET'}})
+if refused then return refused end
+
+local function number_of(field)
+  return tonumber(redis.call('HGET', KEYS[2], field) or 0) or 0
+end
+
+local function exists()
+  if redis.call('EXISTS', KEYS[1]) == 0 then return false end
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+    if group[2] == ARGV[1] then return true end
+  end
+  return false
+end
+
+redis.call('SET', KEYS[4], ARGV[4], 'NX')
+if exists() then return 0 end
+local position = redis.call('HGET', KEYS[3], ARGV[2])
+if position then
+  -- A stream whose last id is smaller is a new one: it was deleted, and the clock was set back.
+  local exists_now = redis.call('EXISTS', KEYS[1]) == 1
+  local last = exists_now and pairs_of(redis.call('XINFO', 'STREAM', KEYS[1]))['last-generated-id'] or '0-0'
+  if before(last, position) then position = '0' end
+end
+redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], position or '0', 'MKSTREAM')
+if ARGV[3] == '1' and not position then
+  local seen = number_of('exported:' .. ARGV[1]) + number_of('outbox_cut_off:' .. ARGV[1])
+  local drift = redis.call('XLEN', KEYS[1]) + seen - number_of('outbox')
+  if drift ~= 0 then redis.call('HSET', KEYS[2], 'outbox_drift:' .. ARGV[1], drift) end
+end
+return 1
+
+-- @script acknowledge
+-- Acknowledges outbox entries for one exporter.
+--
+-- KEYS[1] verdicts      stream
+-- KEYS[2] account:all   hash of counts; no TTL
+-- KEYS[3] groups        hash, <stream>:<group> -> id of the last entry acknowledged; no TTL
+-- ARGV[1] group · ARGV[2] last of the entries · ARGV[3..] entry ids
+-- Returns for each entry 1 if it was acknowledged now for the first time, else 0.
+local refused = guard({{KEYS[1], 'stream', 'XACK'}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[3], 'hash', 'HGET', 'HSET'}})
+  or guard_counters(KEYS[2], {'exported:' .. ARGV[1]})
+if refused then return refused end
+local fresh, total = {}, 0
+for place = 3, #ARGV do
+  local acknowledged = redis.call('XACK', KEYS[1], ARGV[1], ARGV[place])
+  fresh[#fresh + 1] = acknowledged
+  total = total + acknowledged
+end
+if total > 0 then
+  redis.call('HINCRBY', KEYS[2], 'exported:' .. ARGV[1], total)
+  note_acknowledged(KEYS[3], 'verdicts:' .. ARGV[1], ARGV[2])
+end
+return fresh
+
+-- @script claim
+-- Claims entries of a group that their consumer has not acknowledged for a while. One entry at a time, since XCLAIM
+-- bounds only the count: 128 entries of 4 MiB would be 512 MiB.
+--
+-- KEYS[1] stream; no TTL
+-- ARGV[1] group · ARGV[2] consumer · ARGV[3] maximum
+-- ARGV[4] bytes of field values after which no further entry is claimed; the first is claimed whatever its size
+-- ARGV[5] minimum idle time in ms
+-- Returns a list of {id, fields}; fields are false for an entry that is no longer in the stream.
+local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+local count, max_bytes, idle_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+
+local entries, bytes = {}, 0
+for _, stale in ipairs(redis.call('XPENDING', stream, group, 'IDLE', idle_ms, '-', '+', count)) do
+  local id = stale[1]
+  local entry = redis.call('XCLAIM', stream, group, consumer, idle_ms, id)[1]
+  -- XAUTOCLAIM of Redis 6.2 loses entries that were trimmed away.
+  if not entry and #redis.call('XRANGE', stream, id, id) == 0 then entry = {id, false} end
+  if entry then
+    entries[#entries + 1] = entry
+    local fields = entry[2] or {}
+    for place = 2, #fields, 2 do bytes = bytes + #fields[place] end
+    if bytes > max_bytes then break end
+  end
+end
+return entries
+
+-- @script keep
+-- Resets the idle time of entries that a consumer still works on, so that no other claims them. Entries that another
+-- consumer has claimed stay with that one.
+--
+-- KEYS[1] stream; no TTL
+-- ARGV[1] group · ARGV[2] consumer · ARGV[3..] entry ids
+-- Returns how many still belong to the consumer.
+local ours = {}
+for place = 3, #ARGV do
+  local id = ARGV[place]
+  if #redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1, ARGV[2]) == 1 then ours[#ours + 1] = id end
+end
+local kept = #ours
+if kept > 0 then
+  ours[kept + 1] = 'JUSTID'
+  redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, unpack(ours))
+end
+return kept
+
+-- @script retire
+-- Removes consumers that have nothing pending and were silent for long. One step, so that nothing becomes pending in
+-- between.
+--
+-- KEYS[1] stream; no TTL
+-- ARGV[1] group · ARGV[2] minimum silence in ms · ARGV[3] maximum to remove · ARGV[4..] names that stay
+-- Returns how many were removed; 0 without stream or group.
+local keep = {}
+for place = 4, #ARGV do keep[ARGV[place]] = true end
+local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
+if consumers.err then return 0 end
+local retired = 0
+for _, consumer in ipairs(consumers) do
+  local state = pairs_of(consumer)
+  -- Before Redis 7.2 `idle` counts from the last delivery, later from the last attempt to read.
+  if state.pending == 0 and state.idle >= tonumber(ARGV[2]) and not keep[state.name] then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], state.name)
+    retired = retired + 1
+    if retired == tonumber(ARGV[3]) then break end
+  end
+end
+return retired
+
+-- @script leave
+-- Removes a consumer from its group unless entries are pending there: others claim those first.
+--
+-- KEYS[1] stream; no TTL
+-- ARGV[1] group · ARGV[2] consumer
+-- Returns 1 if it was removed.
+local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
+if consumers.err then return 0 end
+for _, consumer in ipairs(consumers) do
+  local state = pairs_of(consumer)
+  if state.name == ARGV[2] then
+    if state.pending > 0 then return 0 end
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+    return 1
+  end
+end
+return 0

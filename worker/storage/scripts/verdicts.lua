@@ -1,0 +1,79 @@
+-- How evaluations end, and how they stand.
+
+-- @script record
+-- @include dead_letters
+-- Finishes evaluations: each is written once to the ledger, and only then to the outbox and the accounting. A dead letter
+-- whose verdict comes after all is removed.
+--
+-- KEYS[1] verdicts         stream, one group per exporter; capped by ARGV[1]
+-- KEYS[2] account:<day> · KEYS[3] account:all, see accounting.lua
+-- KEYS[4] dead · KEYS[5] dead:due · KEYS[6] dead:retries · KEYS[7] dead:traces · KEYS[8] dead:refs
+-- KEYS[9] evaluations      prefix of the ledger's keys, see ledger.lua
+-- KEYS[10] scores          prefix of scores:<evaluation id>, string, scores of a panel's member as JSON; TTL ARGV[2]
+-- KEYS[11] batch           prefix of batch:<id>, string; only read
+-- ARGV[1] cap of the outbox in entries · ARGV[2] TTL of the ledger in s
+-- ARGV[3..] per evaluation: id, field in the ledger, period, verdict as JSON, outcome, reason or '', scores or '', the
+--           batch that held it or ''
+-- Returns 1 for each evaluation that was new, else 0.
+local keys = letter_keys(4)
+local refused = guard({
+  {KEYS[1], 'stream', 'XADD'}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[3], 'hash', 'HINCRBY'},
+  {KEYS[9], false, 'HSET', 'EXPIRE'}, {KEYS[10], false, 'SET'}, letter_writes(keys),
+})
+if refused then return refused end
+
+local ttl_s = tonumber(ARGV[2])
+local fresh, new, seen, letters = {}, {}, {}, {}
+for first = 3, #ARGV, 8 do
+  local id, field, period, verdict, outcome, reason, scores, batch = unpack(ARGV, first, first + 7)
+  local state, part = find_in(KEYS[9], period, field)
+  local is_new = not seen[field] and (not state or state == CHOSEN)
+  fresh[#fresh + 1] = is_new and 1 or 0
+  if is_new then
+    seen[field] = true
+    local letter = redis.call('HGET', keys.dead, id)
+    new[#new + 1] = {id = id, field = field, part = part, verdict = verdict, outcome = outcome, scores = scores, letter = letter}
+    if letter then letters[#letters + 1] = letter end
+    count_lost_choice(state, letter, batch ~= '' and KEYS[11] .. ':' .. batch)
+    count(outcome, 1)
+    if reason ~= '' then count(outcome .. ':' .. reason, 1) end
+    count('outbox', 1)
+    if letter then count_removed_letter(letter) end
+  end
+end
+refused = guard_account(KEYS[2], KEYS[3]) or guard_letters(keys, letters)
+if refused then return refused end
+
+for _, one in ipairs(new) do
+  write_evaluation(one.part, one.field, ENDED[one.outcome], ttl_s)
+  if one.scores ~= '' then redis.call('SET', KEYS[10] .. ':' .. one.id, one.scores, 'EX', ttl_s) end
+  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'j', one.verdict)
+  if one.letter then erase_letter(keys, one.id, one.letter) end
+end
+write_account(KEYS[2], KEYS[3])
+return fresh
+
+-- @script outcomes
+-- @include ledger
+-- Looks up evaluations in the ledger, among the dead letters, and the kept scores of panels' members. Only reads.
+--
+-- KEYS[1] evaluations     prefix of the ledger's keys, see ledger.lua
+-- KEYS[2] scores          prefix of scores:<evaluation id>, string; TTL set by record
+-- KEYS[3] dead · KEYS[4] dead:retries
+-- ARGV    per evaluation its id, its field in the ledger, and its period
+-- Returns per evaluation three texts: its state in the ledger or '', 'dead' or 'retried' or '', scores as JSON or ''.
+local any_dead = redis.call('HLEN', KEYS[3]) > 0
+local answers = {}
+for place = 1, #ARGV, 3 do
+  local id = ARGV[place]
+  local state = find_in(KEYS[1], ARGV[place + 2], ARGV[place + 1])
+  local scores = state and state ~= CHOSEN and redis.call('GET', KEYS[2] .. ':' .. id)
+  local dead = ''
+  if any_dead and redis.call('HEXISTS', KEYS[3], id) == 1 then
+    dead = (redis.call('HGET', KEYS[4], id) or ' '):match(' $') and 'dead' or 'retried'
+  end
+  answers[#answers + 1] = state or ''
+  answers[#answers + 1] = dead
+  answers[#answers + 1] = scores or ''
+end
+return answers

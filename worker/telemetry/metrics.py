@@ -1,0 +1,229 @@
+"""Every Prometheus metric of the worker, declared once in the body of ``Metrics``.
+
+Registration, the reference page and the checks of rules and dashboards are made from that table. Label values come
+from the configuration or from closed sets; what is not bounded by nature is bounded by ``BoundedLabel``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, TypeVar, get_args, overload
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from judges.agent.conversation import End
+from worker.config.settings import Settings
+
+SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
+OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
+TRACE_OUTCOMES: Final = ("sampled", "not_sampled", "shed", "no_rule", "invalid", "duplicate")
+INVALID_REASONS: Final = ("no_payload", "not_json", "wrong_type", "unknown_version", "too_large")
+LATE_FEEDBACK_OUTCOMES: Final = ("pulled", "already_judged", "not_found", "no_rule", "not_negative", "overflow")
+EXPLORATION_ENDS: Final = (*get_args(End), "nothing")
+_RATED: Final = (*SERIES, "metric")
+_ENDED: Final = (*_RATED, "outcome")
+_SPENDING: Final = ("judge_model", "judge", "direction")
+_SCORE_BUCKETS: Final = tuple(step / 10 for step in range(11))
+# Up to the longest timeout of a request.
+_REQUEST_BUCKETS: Final = tuple(0.01 * 2**step for step in range(14))
+_ROUND_BUCKETS: Final = (0, 1, 2, 3, 5, 8, 13, 20, 30, 50, 100)
+# Up to the default of `give_up_after`.
+_AGE_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600, 21600)
+_MAX_EXTRA_VALUES: Final = 50
+# Service names come from outside: a text sent as a name must not become a series.
+_MAX_LABEL_CHARS: Final = 200
+_SUFFIXES: Final = ("_bucket", "_sum", "_count")
+_NEW: Final = "experimental"
+M = TypeVar("M", Counter, Gauge, Histogram)
+
+
+@dataclass(frozen=True)
+class Metric(Generic[M]):
+    """One row of the table of metrics.
+
+    Attributes:
+        kind: ``Counter``, ``Gauge`` or ``Histogram``.
+        name: The name after ``tracejudge_``, with the ``_total`` of a counter.
+        unit: What one is, for the reference page.
+        labels: Labels that begin with ``SERIES`` are followed there by the configured ``series_labels``.
+        values: Every value of the only label; all of them exist at zero from the start.
+        stability: Whether name, type and labels are fixed by the public contract.
+    """
+
+    kind: type[M]
+    name: str
+    unit: str
+    labels: tuple[str, ...]
+    help: str
+    values: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    stability: Literal["stable", "experimental"] = "stable"
+
+    # No `__set__`: a registered metric in the instance's own dictionary is found first, at no further cost.
+    @overload
+    def __get__(self, instance: None, owner: object) -> "Metric[M]": ...
+    @overload
+    def __get__(self, instance: object, owner: object) -> M: ...
+    def __get__(self, instance: object, owner: object) -> "Metric[M] | M":
+        return self
+
+    @property
+    def full_name(self) -> str:
+        """The name as rules and dashboards write it; a histogram's samples add a suffix."""
+        return f"tracejudge_{self.name}"
+
+    @property
+    def samples(self) -> tuple[str, ...]:
+        """The names of the metric's samples."""
+        return tuple(self.full_name + suffix for suffix in (_SUFFIXES if self.kind is Histogram else ("",)))
+
+    def register(self, registry: CollectorRegistry, series_labels: Sequence[str]) -> M:
+        """Make the metric in a registry."""
+        labels: tuple[str, ...] = self.labels
+        if labels[: len(SERIES)] == SERIES:
+            labels = (*SERIES, *series_labels, *labels[len(SERIES) :])
+        options: dict[str, Any] = {"buckets": self.buckets} if self.buckets else {}
+        made = self.kind(self.full_name, self.help, labels, registry=registry, **options)
+        for value in self.values:
+            made.labels(value)
+        return made
+
+
+class BoundedLabel:
+    """Passes the first ``limit`` values and replaces further ones, and those too long for a name, by ``other``."""
+
+    def __init__(self, limit: int, known: Sequence[str] = ()) -> None:
+        """Reserve places for the known values."""
+        self._limit = limit
+        self._seen = set(known)
+
+    def __call__(self, value: str) -> str:
+        """Return the value, or ``other``."""
+        if value in self._seen:
+            return value
+        if len(self._seen) >= self._limit or len(value) > _MAX_LABEL_CHARS:
+            return "other"
+        self._seen.add(value)
+        return value
+
+
+class Metrics:
+    """The metrics of one worker process, in a registry of their own."""
+
+    # fmt: off
+    # A table: the formatter would put each argument on a line of its own.
+    traces = Metric(Counter, "traces_total", "traces", ("service", "outcome"), "Traces read from the stream")
+    invalid_traces = Metric(Counter, "invalid_traces_total", "entries", ("reason",),
+        "Stream entries that are not a trace", values=INVALID_REASONS)
+    producer_published = Metric(Counter, "producer_published_total", "traces", ("service",),
+        "Traces that producers published")
+    producer_dropped = Metric(Counter, "producer_dropped_total", "traces", ("service", "reason"),
+        "Traces that producers dropped, by their own reports")
+    cut_off = Metric(Counter, "cut_off_total", "traces", (),
+        "Traces that the stream's caps removed before they were read")
+    lost_by_redis = Metric(Counter, "lost_by_redis_total", "traces", (),
+        "Traces that Redis had confirmed and lost with its last writes", stability=_NEW)
+    unknown_fields = Metric(Counter, "unknown_fields_total", "fields", ("service",),
+        "Unknown fields of sampled traces", stability=_NEW)
+    fields_left_out = Metric(Counter, "fields_left_out_total", "fields", ("service", "field"),
+        "Fields of sampled traces with an unusable value, such as a time before 2000 or after 2100", stability=_NEW)
+    shed = Metric(Counter, "shed_total", "evaluations", ("judge_model",),
+        "Evaluations not created because their judge model is unavailable and its backlog is full")
+    late_feedback = Metric(Counter, "late_feedback_total", "feedback", ("outcome",),
+        f"Feedback that arrived after its trace, by outcome: {', '.join(LATE_FEEDBACK_OUTCOMES)}",
+        values=LATE_FEEDBACK_OUTCOMES, stability=_NEW)
+    sampling_ratio = Metric(Gauge, "effective_sampling_ratio", "ratio", ("rule",),
+        "Share of matching traces that were sampled")
+
+    score = Metric(Histogram, "score", "score", _RATED, "Scores, 0..1", buckets=_SCORE_BUCKETS)
+    verdicts = Metric(Counter, "verdicts_total", "verdicts", _ENDED, "Final verdicts")
+    verdict_weight = Metric(Counter, "verdict_weight_total", "weight", _ENDED,
+        "Sum of weights (1 / sampling probability)")
+    verdict_weight_squared = Metric(Counter, "verdict_weight_squared_total", "weight²", _ENDED,
+        "Sum of squared weights")
+    score_weighted = Metric(Counter, "score_weighted_total", "score", _RATED, "Sum of weight times score")
+    unscored = Metric(Counter, "unscored_total", "evaluations", (*SERIES, "reason"), "Evaluations without a score")
+    fabricated_evidence = Metric(Counter, "fabricated_evidence_total", "excerpts", SERIES,
+        "Excerpts and sentence keys that a judge model cited and that do not exist", stability=_NEW)
+    late_feedback_verdicts = Metric(Counter, "late_feedback_verdicts_total", "verdicts",
+        ("service", "judge", "metric", "outcome"),
+        "Verdicts on traces selected by late feedback, without panels; in no other series", stability=_NEW)
+    score_age = Metric(Histogram, "score_age_seconds", "seconds", ("service",),
+        "Time from the end of the judged call to its score", buckets=_AGE_BUCKETS)
+
+    request_duration = Metric(Histogram, "judge_request_duration_seconds", "seconds", ("judge_model", "status"),
+        "Duration of requests to judge models, and of traces judged in code (`code`)", buckets=_REQUEST_BUCKETS)
+    tokens = Metric(Counter, "judge_tokens_total", "tokens", _SPENDING, "Tokens that judge models used")
+    cost = Metric(Counter, "judge_cost_usd_total", "USD", _SPENDING, "Cost of judge models, in USD")
+    reply_invalid = Metric(Counter, "judge_reply_invalid_total", "fields", ("judge_model", "field"),
+        "Fields of judge models' replies ignored as too long or not a count: id, model, usage", stability=_NEW)
+    in_flight = Metric(Gauge, "judge_in_flight", "requests", ("judge_model",), "Requests in flight")
+    concurrency_limit = Metric(Gauge, "judge_concurrency_limit", "requests", ("judge_model",),
+        "Requests that may be in flight")
+    circuit_open = Metric(Gauge, "judge_circuit_open", "boolean", ("judge_model",), "1 while the circuit is open")
+    panel_member = Metric(Gauge, "panel_member", "boolean", ("judge", "judge_model"),
+        "1 where rules use a judge model's verdicts only as a member of a panel", stability=_NEW)
+
+    explorations = Metric(Counter, "explorations_total", "verdicts", ("judge", "ended_by"),
+        f"Final verdicts of judges that use tools, by what ended the exploration: {', '.join(EXPLORATION_ENDS)}",
+        stability=_NEW)
+    exploration_rounds = Metric(Histogram, "exploration_rounds", "answers", ("judge",),
+        "Answers of one exploration that called tools", buckets=_ROUND_BUCKETS, stability=_NEW)
+    exploration_tool_errors = Metric(Counter, "exploration_tool_errors_total", "calls", ("judge",),
+        "Tool calls of explorations that returned nothing", stability=_NEW)
+
+    stream_lag = Metric(Gauge, "stream_lag", "entries", (), "Stream entries not yet read and acknowledged")
+    stream_capacity = Metric(Gauge, "stream_capacity", "entries", (),
+        "Stream entries at which the caps start to remove")
+    stream_oldest = Metric(Gauge, "stream_oldest_seconds", "seconds", (),
+        "Age of the oldest entry not yet acknowledged")
+    batches_waiting = Metric(Gauge, "batches_waiting", "batches", (), "Unfinished batches that are not parked")
+    batches_parked = Metric(Gauge, "batches_parked", "batches", (), "Batches parked until a later time")
+    outbox_lag = Metric(Gauge, "outbox_lag", "verdicts", ("exporter",), "Verdicts an exporter has not sent yet")
+    dead_letters = Metric(Gauge, "dead_letters", "evaluations", (), "Dead letters: evaluations given up")
+    dead_cut_off = Metric(Counter, "dead_cut_off_total", "evaluations", (),
+        "Dead letters that their caps of count, bytes and age removed")
+    outbox_cut_off = Metric(Counter, "outbox_cut_off_total", "verdicts", ("exporter",),
+        "Verdicts that the outbox removed before they were sent")
+    export_dropped = Metric(Counter, "export_dropped_total", "verdicts", ("exporter", "reason"),
+        "Verdicts an exporter could not deliver")
+    log_records_dropped = Metric(Counter, "log_records_dropped_total", "lines", (),
+        "Log lines dropped because standard error blocked or refused them", stability=_NEW)
+    export_answers_ignored = Metric(Counter, "export_answers_ignored_total", "requests", ("exporter",),
+        "Accepted requests whose answer was unreadable or impossible", stability=_NEW)
+    stored_bytes = Metric(Gauge, "stored_bytes", "bytes", ("what",),
+        "Bytes in Redis of traces, outbox, batches, dead_letters", stability=_NEW)
+    stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),
+        "Configured maximum of stored_bytes; for batches that of each judge model", stability=_NEW)
+    redis_used_bytes = Metric(Gauge, "redis_used_bytes", "bytes", (), "Memory that Redis uses", stability=_NEW)
+    redis_max_bytes = Metric(Gauge, "redis_max_bytes", "bytes", (),
+        "Redis' maxmemory; 0 where it has no bound", stability=_NEW)
+    ready = Metric(Gauge, "ready", "boolean", ("role",), "1 while the role makes progress, as on /readyz")
+    # fmt: on
+
+    def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:
+        """Register every metric."""
+        self.registry = registry or CollectorRegistry()
+        # Rules compare the start of the process with a counter's first sample: it tells new counts from late scrapes.
+        ProcessCollector(registry=self.registry)
+        named = [rule.where.service for rule in settings.rules if rule.where.service]
+        known_services = sorted({name for name in named if not set(name) & set("*?[")})
+        self.service = BoundedLabel(settings.max_services, known_services)
+        self.environment = BoundedLabel(_MAX_EXTRA_VALUES)
+        self.extra = {name: BoundedLabel(_MAX_EXTRA_VALUES) for name in settings.series_labels}
+        for attribute, metric in METRICS.items():
+            self.__dict__[attribute] = metric.register(self.registry, settings.series_labels)
+        for service in known_services:
+            self.touch_service(service)
+        for model in settings.models.values():
+            self.shed.labels(model.judge_model)
+
+    def touch_service(self, service: str) -> None:
+        """Create all outcomes of a service at zero, so that a ratio over them never lacks a series."""
+        for outcome in TRACE_OUTCOMES:
+            self.traces.labels(service, outcome)
+
+
+METRICS: Final[dict[str, Metric[Any]]] = {
+    attribute: metric for attribute, metric in vars(Metrics).items() if isinstance(metric, Metric)
+}
+"""The table, by attribute of ``Metrics``."""
