@@ -20,7 +20,7 @@ from experiment_recovery import Recoveries
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
-from support.processes import PATIENCE_S, wait_until
+from support.processes import PATIENCE_S, bounded_s, wait_until
 from support.replies import slow, yes_no
 from support.scrape import Scrape
 
@@ -32,8 +32,8 @@ from worker.storage.client import StoreError
 __all__ = ["JUDGES", "RECOVERY_S", "SCALE", "Experiment", "Load", "number", "seconds"]
 
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/10")))
-RECOVERY_S: Final = 30.0
-"""What is promised: so long after `kill -9` a batch goes on. Not scaled."""
+RECOVERY_S: Final = bounded_s(30.0)
+"""A batch goes on within 30 s of `kill -9`."""
 JUDGES: Final = ("groundedness", "relevance_to_query")
 PREFIX: Final = "faults"
 JUDGE_MODEL: Final = "judge"

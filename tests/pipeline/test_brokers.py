@@ -16,7 +16,7 @@ from redis import Redis
 from support import replies
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, make_traces
-from support.processes import wait_until
+from support.processes import bounded_s, wait_until
 from support.rabbitmq import RabbitMq
 from support.redis_kinds import TlsRedis, make_certificates, watched
 
@@ -26,9 +26,9 @@ from worker.storage.client import StoreError
 AtRedis = Callable[[str], Pipeline]
 RULES = [{"name": "all", "judges": ["safety"]}]
 SHIFT_S = 5.0
-RESUMES_S = 5.0
+RESUMES_S = bounded_s(5.0)
 """What is promised: so soon after the broker's return judging goes on."""
-RECOVERY_S = 30.0
+RECOVERY_S = bounded_s(30.0)
 SECONDS = 60
 """What takes seconds takes no longer on a busy machine either; what went wrong took minutes, or for ever."""
 
