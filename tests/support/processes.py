@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 
 
 def bounded_s(promised_s: float) -> float:
-    """Bound a measured time: exactly as promised at full length (TRACEJUDGE_FAULTS_SCALE=1), three times that otherwise.
+    """Bound a measured time: as promised at full length (TRACEJUDGE_FAULTS_SCALE=1), else three times that.
 
     The suite runs four processes on two cores that may be busy with other work; a fault takes far longer than this.
     """
