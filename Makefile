@@ -1,4 +1,4 @@
-# The few verbs of this repository. Each sets up what it needs: `make demo` on a fresh machine is enough.
+# Targets of this repository. Each sets up what it needs: `make demo` on a fresh machine is enough.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 4
 
 .PHONY: help setup demo test test-all test-long mutants check bench generate clean
 
-help: ## Show these verbs
+help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: $(READY) ## Make the virtual environment with the exact versions of constraints.txt
@@ -52,5 +52,5 @@ generate: $(READY) ## Write the generated files anew
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m deploy
 
-clean: ## Remove what the verbs above made
+clean: ## Remove what the targets above made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
