@@ -1,28 +1,28 @@
 """`tracejudge replay`: judge retained traces again."""
 
+import os
 import time
 from typing import Final, NamedTuple
 
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from tracejudge.delivery.sender import Backoff
 from worker.cli.options import (
-    CONFIG,
     JSON,
     MIB,
     NOTES,
     OUT,
-    REDIS_URL,
+    REDIS,
     amount,
     counts_table,
     judges_named,
     note,
     open_store,
     print_json,
-    settings_from,
+    with_retries,
 )
 from worker.config.errors import nearest
+from worker.config.loading import load
 from worker.config.settings import Settings
 from worker.replay import (
     Chooser,
@@ -68,8 +68,7 @@ _MEANINGS: Final = {
 )
 @click.option("--dry-run", is_flag=True, help="Count what would be chosen, and choose nothing.")
 @click.option("--continue", "name", metavar="REPLAY", help="Resume a replay that was stopped.")
-@CONFIG
-@REDIS_URL
+@REDIS
 @JSON
 def command(
     *,
@@ -97,7 +96,7 @@ def command(
     Workers judge the chosen traces beside new ones: the replay waits while a judge model has enough to do. Ctrl-C stops
     it (exit code 130), and --continue resumes it, as long as the ledger remembers it.
     """
-    settings = settings_from(config, {"redis_url": redis_url})
+    settings = load(os.environ, config, {"redis_url": redis_url})
     said = {"--since": since, "--until": until, "--judge": names, "--service": service, "--model": model}
     given = [option for option, value in (said | {"--rate": rate, "--dry-run": dry_run}).items() if value]
     if name is not None and given:
@@ -176,7 +175,8 @@ class _Run:
         """Run to the end; when stopped before, print the result so far and how to resume."""
         try:
             with self._progress:
-                while self._step():
+                # Retried, so that a short outage of Redis does not end a long replay.
+                while with_retries(self._walk.step, StoreError, _TRIES):
                     self._show()
                 self._show()
         except (KeyboardInterrupt, StoreError):
@@ -184,16 +184,6 @@ class _Run:
             note(f"stopped; resume with: tracejudge replay --continue {self._replay.name}")
             raise
         self._report()
-
-    def _step(self) -> bool:
-        # Retried, so that a short outage of Redis does not end a long replay.
-        backoff = Backoff()
-        for _ in range(_TRIES - 1):
-            try:
-                return self._walk.step()
-            except StoreError:
-                time.sleep(backoff.next_delay_s())
-        return self._walk.step()
 
     def _show(self) -> None:
         self._waits = False

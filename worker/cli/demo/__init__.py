@@ -46,7 +46,7 @@ from worker.cli.demo.screen import (
 )
 from worker.cli.options import JSON, NOTES, OUT, print_json
 from worker.config.settings import Has, Rule, Settings, Where
-from worker.embedded import EmbeddedRedis
+from worker.embedded import EmbeddedRedis, start_watcher
 from worker.storage.client import Store
 from worker.storage.keys import Keys
 from worker.telemetry import logs
@@ -61,8 +61,6 @@ _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 8.0
 _SDK_TIMEOUT_S: Final = 1.0
 _LAST_LINES: Final = 8
-# As for the embedded Redis: a line in its pipe means a normal end, the end of the pipe that the demo was killed.
-_WATCHER: Final = 'read -r line || { kill -9 "$1"; rm -rf -- "$2"; }'
 _STEP_S: Final = 0.1
 _SHOW_EVERY_S: Final = 0.25
 _MEASURE_EVERY_S: Final = 1.0
@@ -240,22 +238,18 @@ class WorkerProcess:
                 env=environment,
                 start_new_session=True,
             )
-        arguments = ("watcher", str(self._process.pid), str(self._folder))
-        self._watcher = subprocess.Popen(  # noqa: S603 - the script is ours
-            ["/bin/sh", "-c", _WATCHER, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+        self._watcher = start_watcher(self._process.pid, self._folder)
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while not (url := _metrics_url(self._log.read_bytes())):
+        while not self.metrics_url:
             self.check()
             if time.monotonic() > deadline:
                 raise DemoError(f"the worker did not start within {_START_TIMEOUT_S:g} s:\n{self._last_lines()}")
             time.sleep(0.05)
-        self.metrics_url = url
+            for line in self._log.read_bytes().splitlines():
+                with contextlib.suppress(msgspec.MsgspecError):
+                    started = msgspec.json.decode(line, type=_Started)
+                    if started.event == "worker started":
+                        self.metrics_url = started.metrics
 
     @property
     def _log(self) -> Path:
@@ -263,15 +257,6 @@ class WorkerProcess:
 
     def _last_lines(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
-
-
-def _metrics_url(log: bytes) -> str:
-    for line in log.splitlines():
-        with contextlib.suppress(msgspec.MsgspecError):
-            started = msgspec.json.decode(line, type=_Started)
-            if started.event == "worker started":
-                return started.metrics
-    return ""
 
 
 class Outcome(NamedTuple):

@@ -269,10 +269,11 @@ def score_table(board: Scoreboard, elapsed_s: float, width: int) -> Table:
     service = ""
     for row in board.rows(first=DROP.service):
         outcomes = (row.total.passed, row.total.failed, row.abstained, row.unscored.total())
+        style = "dim" if row.now is None else "green" if row.now >= _GOOD else "yellow" if row.now >= _POOR else "red"
         table.add_row(
             row.service if row.service != service else "",
             row.judge,
-            Text(percent(row.now), style=_style(row.now)),
+            Text(percent(row.now), style=style),
             sparkline(part.share for part in row.slices[:slices]),
             *(f"{count:,}" if count else Text("0", style="dim") for count in outcomes[: len(counts)]),
             percent(row.before.share),
@@ -290,12 +291,6 @@ def _change(row: Series) -> Text:
     if not row.has_changed:
         return Text(points, style="dim")
     return Text(f"▼ {points}", style="bold red") if row.change < 0 else Text(f"▲ {points}", style="bold green")
-
-
-def _style(share: float | None) -> str:
-    if share is None:
-        return "dim"
-    return "green" if share >= _GOOD else "yellow" if share >= _POOR else "red"
 
 
 def unscored_line(board: Scoreboard) -> Text:

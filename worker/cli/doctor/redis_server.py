@@ -90,7 +90,14 @@ def server(url: str) -> Sequence[Finding]:
         when = "" if info.get("maxmemory") else " as soon as maxmemory is set"
         what = f"maxmemory-policy is {policy}: Redis deletes the records that make evaluations count once{when}"
         eviction = broken("redis eviction", what, "set maxmemory-policy noeviction, in redis.conf too")
-    return [version(info), _role(info), eviction, _persistence(info, snapshots=snapshots), memory(info)]
+    role = ok("redis role", "master")
+    if info.get("redis_mode") == "cluster":
+        fix = "use a Redis without cluster mode; TraceJudge changes several keys in one step"
+        role = broken("redis role", "it is part of a cluster", fix)
+    elif info.get("role") in {"slave", "replica"}:
+        fix = "set redis_url to the address of the master, or let sentinels find it (redis+sentinel://)"
+        role = broken("redis role", "it is a replica, which takes no writes", fix)
+    return [version(info), role, eviction, _persistence(info, snapshots=snapshots), memory(info)]
 
 
 def version(info: Mapping[str, Any]) -> Finding:
@@ -100,16 +107,6 @@ def version(info: Mapping[str, Any]) -> Finding:
     if numbers < _OLDEST:
         return broken("redis version", f"it is {found}", "use Redis 6.2 or newer")
     return ok("redis version", found)
-
-
-def _role(info: Mapping[str, Any]) -> Finding:
-    if info.get("redis_mode") == "cluster":
-        fix = "use a Redis without cluster mode; TraceJudge changes several keys in one step"
-        return broken("redis role", "it is part of a cluster", fix)
-    if info.get("role") in {"slave", "replica"}:
-        fix = "set redis_url to the address of the master, or let sentinels find it (redis+sentinel://)"
-        return broken("redis role", "it is a replica, which takes no writes", fix)
-    return ok("redis role", "master")
 
 
 def _persistence(info: Mapping[str, Any], *, snapshots: bool | None) -> Finding:

@@ -16,22 +16,16 @@ from worker.cli.evaluate.offline import DelayNotes, Offline, open_askers
 from worker.cli.evaluate.summary import judge_line, judge_row, metric_table, why_nothing
 from worker.cli.evaluate.trace_files import open_output, open_source
 from worker.cli.options import (
-    COMBINE,
-    CONFIG,
-    JSON,
-    MODELS,
     NOTES,
+    OFFLINE,
     OUT,
     PATIENCE_S,
-    TRIES,
     amount,
-    judges_named,
     note,
-    offline_settings,
+    offline_judges,
     print_json,
     print_line,
     print_table,
-    with_judge_files,
 )
 from worker.config.errors import nearest
 
@@ -50,11 +44,7 @@ _MAX_UNKNOWN = 5
 )
 @click.option("--output", metavar="OUT", help="File for verdicts, a JSON object a line; '-' is standard output.")
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
-@TRIES
-@MODELS
-@COMBINE
-@CONFIG
-@JSON
+@OFFLINE
 def command(
     file: str,
     given: tuple[str, ...],
@@ -80,8 +70,7 @@ def command(
     """
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both use standard output; give --output a file")
-    settings, names = with_judge_files(offline_settings(config), *given)
-    judges = judges_named(settings, *names)
+    settings, judges = offline_judges(config, *given)
     delays = DelayNotes(PATIENCE_S, lambda text, s: note(text if s is None else f"{text}; trying again in {s:.0f} s"))
     askers = open_askers(settings, judges, model_names, delays, combine=combine, tries=tries)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
