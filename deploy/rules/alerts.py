@@ -5,7 +5,7 @@ Figures in annotations are queried when the alert is written. A query without a 
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -80,8 +80,17 @@ class _Template:
             "min_judgements": str(table.min_judgements),
             "table_confidence": f"{table.confidence:.0%}",
             "but_members": but_members(),
-            **dict(self._values(settings)),
         }
+        for key, value in msgspec.to_builtins(settings).items():
+            if key in _DURATIONS:
+                self.values |= {key: time(value), f"{key}_name": value}
+            elif key == "confidence":
+                self.values[key] = f"{value:.0%}"
+            else:
+                self.values[key] = f"{value:g}" if isinstance(value, float) else str(value)
+        if self._window:
+            self.values["half_window_s"] = f"{time.seconds(self._window) / 2:g}"
+            self.values["quarter_window"] = time(f"{seconds(self._window) / 4:.0f}s")
         if isinstance(settings, Drop):
             fall = f"tracejudge:pass_share_fall_lower:{settings.window}"
             beyond = f"{fall} > {settings.margin}"
@@ -95,19 +104,6 @@ class _Template:
             if any(name in row.factors for row in table.objectives):
                 share = f"1 - tracejudge:burn_factor_{name} * (1 - tracejudge:objective) or {share}"
             self.values |= {"speed": name.title(), "least_share": share}
-
-    def _values(self, settings: Struct) -> Iterator[tuple[str, str]]:
-        for key, value in msgspec.to_builtins(settings).items():
-            if key in _DURATIONS:
-                yield key, self._time(value)
-                yield f"{key}_name", value
-            elif key == "confidence":
-                yield key, f"{value:.0%}"
-            else:
-                yield key, f"{value:g}" if isinstance(value, float) else str(value)
-        if self._window:
-            yield "half_window_s", f"{self._time.seconds(self._window) / 2:g}"
-            yield "quarter_window", self._time(f"{seconds(self._window) / 4:.0f}s")
 
     def __call__(self, text: str, alert: str = "") -> str:
         """Replace all placeholders, the innermost first."""

@@ -84,8 +84,13 @@ def checked(tables: Iterable[JudgeTable]) -> Mapping[str, Mapping[str, object]]:
     """Check every table; return their values by the name of the judge."""
     found: dict[str, JudgeTable] = {}
     for table in tables:
-        if table.name in found:
-            raise SettingsError(_twice(found[table.name], table))
+        if (first := found.get(table.name)) is not None:
+            here, there = table.place.at(), first.place.at()
+            if not is_definition(first.values) and is_definition(table.values):
+                fix = "write what is to be changed there, and take this table out"
+                raise SettingsError(f"{there}: the judge {table.name} is defined in {here}; {fix}")
+            fix = f"{there} has that name too; rename one of them, or take it out"
+            raise SettingsError(f"{here}: the judge {table.name} is there twice: {fix}")
         found[table.name] = table
     for clash in clashes({name: check(table) for name, table in found.items()}):
         if clash.judge in found:
@@ -128,15 +133,6 @@ def check(table: JudgeTable) -> Judge:
         return define(name, values)
     except DefinitionError as error:
         raise SettingsError(f"{place.at(error.key)}: {error.fix}") from error
-
-
-def _twice(first: JudgeTable, second: JudgeTable) -> str:
-    """Describe which of two tables of one name to change."""
-    if not is_definition(first.values) and is_definition(second.values):
-        fix = "write what is to be changed there, and take this table out"
-        return f"{first.place.at()}: the judge {first.name} is defined in {second.place.at()}; {fix}"
-    fix = f"{first.place.at()} has that name too; rename one of them, or take it out"
-    return f"{second.place.at()}: the judge {second.name} is there twice: {fix}"
 
 
 def _ends_so(path: Path) -> bool:
