@@ -111,7 +111,7 @@ def command(
         question = replay.state.question
         is_finished = replay.state.is_finished
         where = "nothing" if is_finished else f"{in_words(replay.state.next_id)} to {in_words(question.last)}"
-        note(f"replay {replay.name}: {', '.join(question.judges)}; {where}")
+        note(f"replay {replay.cursor.name}: {', '.join(question.judges)}; {where}")
         if free := [judge for judge in question.judges if ruling(settings, judge) is None]:
             # Without a rule nothing limits the requests of the judge, which the user pays for.
             share = "every trace" if question.rate == 1 else f"{question.rate:g} of the traces"
@@ -127,7 +127,6 @@ def command(
 class _Replay(NamedTuple):
     """A replay that is ready to run."""
 
-    name: str
     cursor: Cursor
     state: State
     chooser: Chooser
@@ -140,7 +139,7 @@ def _begin(settings: Settings, store: Store, wanted: Wanted) -> _Replay:
         raise click.UsageError(str(error)) from error
     cursor = Cursor(store, fresh_name(), settings.ledger_ttl_s)
     state = cursor.begin(asked.question, asked.next_id)
-    return _Replay(cursor.name, cursor, state, Chooser(settings, asked.question, wanted.judges))
+    return _Replay(cursor, state, Chooser(settings, asked.question, wanted.judges))
 
 
 def _resume(settings: Settings, store: Store, name: str) -> _Replay:
@@ -154,7 +153,7 @@ def _resume(settings: Settings, store: Store, name: str) -> _Replay:
     if changed:
         # One replay must not mix verdicts of two versions.
         raise click.UsageError(f"--continue: {', '.join(changed)} has another version by now; begin a new replay")
-    return _Replay(name, cursor, state, Chooser(settings, state.question, judges))
+    return _Replay(cursor, state, Chooser(settings, state.question, judges))
 
 
 class _Run:
@@ -181,7 +180,7 @@ class _Run:
                 self._show()
         except (KeyboardInterrupt, StoreError):
             self._report()
-            note(f"stopped; resume with: tracejudge replay --continue {self._replay.name}")
+            note(f"stopped; resume with: tracejudge replay --continue {self._replay.cursor.name}")
             raise
         self._report()
 
@@ -210,7 +209,7 @@ class _Run:
         if self._as_json:
             print_json(
                 {
-                    "replay": self._replay.name,
+                    "replay": self._replay.cursor.name,
                     "judges": list(question.judges),
                     "since": in_words(question.first),
                     "until": in_words(question.last),

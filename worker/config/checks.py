@@ -4,7 +4,7 @@ Each check raises ``SettingsError`` at the first mistake.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, get_args
 from urllib.parse import urlsplit
 
@@ -180,16 +180,16 @@ def check_rules(settings: Settings, place: str) -> None:
                 raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, known)}")
         _check_models_of(settings, rule, here)
         if rule.egress is not None:
-            _check_egress(settings, rule.egress, rule.models, f"{here}.egress")
+            for name in rule.egress:
+                _check_model_exists(settings, name, f"{here}.egress")
+            if own := [name for name in rule.models if name not in rule.egress]:
+                fix = "add it, or take egress out"
+                raise SettingsError(f"{here}.egress: keeps the rule's own model {own[0]!r} out; {fix}")
 
 
-def _check_egress(settings: Settings, egress: Sequence[str], own: Sequence[str], here: str) -> None:
-    for name in egress:
-        if name not in settings.models:
-            raise SettingsError(f"{here}: there is no [models.{name}]{nearest(name, settings.models)}")
-    for name in own:
-        if name not in egress:
-            raise SettingsError(f"{here}: keeps the rule's own model {name!r} out; add it, or take egress out")
+def _check_model_exists(settings: Settings, name: str, here: str) -> None:
+    if name not in settings.models:
+        raise SettingsError(f"{here}: there is no [models.{name}]{nearest(name, settings.models)}")
 
 
 def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
@@ -198,8 +198,7 @@ def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
     # A limit in USD cannot be kept without a price.
     limited = next((judge for judge in rule.judges if "max_usd" in settings.judges.get(judge, {})), None)
     for name in rule.models:
-        if name not in settings.models:
-            raise SettingsError(f"{here}.model: there is no [models.{name}]{nearest(name, settings.models)}")
+        _check_model_exists(settings, name, f"{here}.model")
         if limited is not None and settings.models[name].price is None:
             fix = f"give it a price, or take max_usd out of the judge {limited!r}"
             raise SettingsError(f"{here}.model: [models.{name}] has no price to keep max_usd by; {fix}")

@@ -126,7 +126,11 @@ def check(table: JudgeTable) -> Judge:
         fix = "in a judge's own file the keys stand at the top; take the line [judges.NAME] out"
         raise SettingsError(f"{place.at('judges')}: {fix}")
     if not is_own and nearly_kind(values) is None:
-        raise SettingsError(f"{place.at()}: {_no_kind(name, place)}")
+        fix = f"; a judge of your own has one of {_KINDS}"
+        if not place.table:
+            raise SettingsError(f"{place.at()}: does not say what the judge asks{fix}")
+        close = nearest(name, catalogue())
+        raise SettingsError(f"{place.at()}: there is no such judge{close if 'did you mean' in close else fix}")
     if not is_name(name):
         raise SettingsError(f"{place.at()}: {_NAMING}; rename it")
     try:
@@ -166,14 +170,6 @@ def _check_readable(path: Path, place: str, advice: str) -> None:
         return  # the read that follows describes the error
     if is_pipe:
         raise SettingsError(f"{place}: is a pipe and no file; {advice}")
-
-
-def _no_kind(name: str, place: Place) -> str:
-    fix = f"a judge of your own has one of {_KINDS}"
-    if not place.table:
-        return f"does not say what the judge asks; {fix}"
-    close = nearest(name, catalogue())
-    return f"there is no such judge{close if 'did you mean' in close else f'; {fix}'}"
 
 
 def _with_settings(place: Place, judge: Judge, values: Mapping[str, object]) -> Judge:

@@ -270,6 +270,11 @@ def score_table(board: Scoreboard, elapsed_s: float, width: int) -> Table:
     for row in board.rows(first=DROP.service):
         outcomes = (row.total.passed, row.total.failed, row.abstained, row.unscored.total())
         style = "dim" if row.now is None else "green" if row.now >= _GOOD else "yellow" if row.now >= _POOR else "red"
+        points = "" if row.change is None else f"{row.change * 100:+.0f}"
+        change = Text(points, style="dim")
+        if row.change is not None and row.has_changed:
+            mark, color = ("▼", "red") if row.change < 0 else ("▲", "green")
+            change = Text(f"{mark} {points}", style=f"bold {color}")
         table.add_row(
             row.service if row.service != service else "",
             row.judge,
@@ -278,19 +283,10 @@ def score_table(board: Scoreboard, elapsed_s: float, width: int) -> Table:
             *(f"{count:,}" if count else Text("0", style="dim") for count in outcomes[: len(counts)]),
             percent(row.before.share),
             percent(row.after.share),
-            _change(row),
+            change,
         )
         service = row.service
     return table
-
-
-def _change(row: Series) -> Text:
-    if row.change is None:
-        return Text("")
-    points = f"{row.change * 100:+.0f}"
-    if not row.has_changed:
-        return Text(points, style="dim")
-    return Text(f"▼ {points}", style="bold red") if row.change < 0 else Text(f"▲ {points}", style="bold green")
 
 
 def unscored_line(board: Scoreboard) -> Text:

@@ -332,11 +332,6 @@ class Offline:
         self._complain = complain
         self._advance = advance
 
-    @property
-    def outcomes(self) -> Counter[str]:
-        """Verdicts of all judges by outcome."""
-        return sum((one.outcomes for one in self.sums), Counter())
-
     async def run(self, source: BinaryIO, output: Output) -> None:
         """Judge all lines, and write verdicts in the order of the file, judge by judge and model by model."""
 
@@ -355,7 +350,7 @@ class Offline:
         self._kept_to = end
         self._went_on.set()
         self._by_name[verdict.judge, verdict.judge_model].add(verdict)
-        self._advance(self.outcomes.total(), end)
+        self._advance(sum(one.evaluations for one in self.sums), end)
 
     async def _jobs(self, source: BinaryIO) -> AsyncIterator[_Job]:
         max_bytes = self._settings.max_trace_bytes
