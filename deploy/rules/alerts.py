@@ -57,12 +57,35 @@ def make(table: Table, time: TimeScale, group: Literal["quality", "watcher"]) ->
     """Make the alerting rules of one group: about quality, or about the watcher itself."""
     known = msgspec.convert(tomllib.loads(PATH.read_text(encoding="utf-8")), _AlertTable)
     texts = {name: _one_line(text) for name, text in known.texts.items()}
-    return [
-        _rule(alert, table, _Template(table, time, path, texts))
-        for alert in known.alerts
-        if (alert.kind == "quality") == (group == "quality")
-        for path in alert.settings
-    ]
+    rules = []
+    for alert in (one for one in known.alerts if (one.kind == "quality") == (group == "quality")):
+        opens = "&".join(f"var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in alert.opens)
+        address = f"{table.grafana_base}/d/tracejudge-{alert.dashboard}/tracejudge-{alert.dashboard}"
+        for template in (_Template(table, time, path, texts) for path in alert.settings):
+            name = template(alert.name)
+            keep = template.values.get("keep_firing_for", "")
+            if alert.keep_firing_for is not None:
+                keep = template(alert.keep_firing_for)
+            rule: Rule = {
+                "alert": name,
+                "expr": template(alert.expr.strip()),
+                "for": template.values.get("for", "0s"),
+                **({"keep_firing_for": keep} if keep else {}),
+                # The labels that Alertmanager routes and inhibits by.
+                "labels": {
+                    "severity": alert.severity or template.values["severity"],
+                    "kind": alert.kind,
+                    "component": "tracejudge",
+                },
+                "annotations": {
+                    "summary": template(_one_line(alert.summary), name),
+                    "description": template(_one_line(alert.description), name),
+                    "runbook_url": f"{table.runbook_base}/{name}.md",
+                    "dashboard_url": f"{address}?{opens}" if opens else address,
+                },
+            }
+            rules.append(rule)
+    return rules
 
 
 class _Template:
@@ -142,28 +165,6 @@ class _Template:
 def _figure(query: str, form: str) -> str:
     step, shown = _FORMS[form]
     return f"{{{{ range query ({query}, {step})`) }}}}{{{{ .Value | {shown} }}}}{{{{ else }}}}?{{{{ end }}}}"
-
-
-def _rule(alert: Alert, table: Table, template: _Template) -> Rule:
-    name = template(alert.name)
-    keep = template.values.get("keep_firing_for") if alert.keep_firing_for is None else template(alert.keep_firing_for)
-    severity = alert.severity or template.values["severity"]
-    opens = "&".join(f"var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in alert.opens)
-    address = f"{table.grafana_base}/d/tracejudge-{alert.dashboard}/tracejudge-{alert.dashboard}"
-    return {
-        "alert": name,
-        "expr": template(alert.expr.strip()),
-        "for": template.values.get("for", "0s"),
-        **({"keep_firing_for": keep} if keep else {}),
-        # The labels that Alertmanager routes and inhibits by.
-        "labels": {"severity": severity, "kind": alert.kind, "component": "tracejudge"},
-        "annotations": {
-            "summary": template(_one_line(alert.summary), name),
-            "description": template(_one_line(alert.description), name),
-            "runbook_url": f"{table.runbook_base}/{name}.md",
-            "dashboard_url": f"{address}?{opens}" if opens else address,
-        },
-    }
 
 
 def _one_line(text: str) -> str:

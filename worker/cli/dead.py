@@ -15,7 +15,6 @@ from judges.registry import configured
 from tracejudge import Trace
 from worker.cli.options import (
     JSON,
-    MIB,
     NOTES,
     OUT,
     REDIS,
@@ -28,7 +27,7 @@ from worker.cli.options import (
     print_table,
 )
 from worker.config.graders import Graders
-from worker.config.settings import Settings
+from worker.config.settings import MIB, Settings
 from worker.dead_letters.retry import SHARE_OF_WAITING, Retried, grouped, retry
 from worker.dead_letters.store import DeadLetterStore, FoundLetter, LetterFilter
 from worker.queue.ledger import Ledger, StoredDeadLetter

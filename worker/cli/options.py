@@ -42,7 +42,6 @@ OUT: Final = Console()
 NOTES: Final = Console(stderr=True)
 # Longer delays that an endpoint asks for, as at the end of a day's quota, are not waited for.
 PATIENCE_S: Final = 600.0
-MIB: Final = 1 << 20
 _WIDE: Final = 1000
 
 

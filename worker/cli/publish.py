@@ -13,8 +13,8 @@ from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError
 from tracejudge.settings import load_settings
 from worker.cli.evaluate.trace_files import open_source, split_lines, trace_of
-from worker.cli.options import MIB, NOTES, REDIS, amount, connect, note, with_retries
-from worker.config.settings import Settings
+from worker.cli.options import NOTES, REDIS, amount, connect, note, with_retries
+from worker.config.settings import MIB, Settings
 from worker.storage.client import StoreError
 
 _CHUNK: Final = 500

@@ -9,7 +9,6 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from worker.cli.options import (
     JSON,
-    MIB,
     NOTES,
     OUT,
     REDIS,
@@ -23,7 +22,7 @@ from worker.cli.options import (
 )
 from worker.config.errors import nearest
 from worker.config.loading import load
-from worker.config.settings import Settings
+from worker.config.settings import MIB, Settings
 from worker.replay import (
     Chooser,
     Crowd,

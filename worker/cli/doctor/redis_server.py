@@ -13,8 +13,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 from tracejudge.delivery.connection import make_pool
 from worker.broker import broker as celery_broker
 from worker.cli.doctor.finding import Cause, Finding, broken, cause_of, chain, ok, warning
-from worker.cli.options import MIB
-from worker.config.settings import Settings
+from worker.config.settings import MIB, Settings
 from worker.storage.client import address, addresses, foreign_layout
 from worker.storage.keys import Keys
 

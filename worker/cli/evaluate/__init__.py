@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -77,7 +78,7 @@ def command(
     # Verdicts and a bar on the same terminal would overwrite each other; a file needs no bar.
     hidden = not NOTES.is_terminal or (output == "-" and sys.stdout.isatty())
     bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=NOTES, disable=hidden)
-    with open_source(file) as source, open_output(output, source, force=force) as out, bar as progress:
+    with open_source(file) as source, closing(open_output(output, source, force=force)) as out, bar as progress:
         status = os.fstat(source.fileno())
         size = status.st_size if stat.S_ISREG(status.st_mode) else None
         task = progress.add_task(f"by {askers.in_words}", total=size, said="")

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import IO, BinaryIO, Final, NamedTuple, Self
+from typing import IO, BinaryIO, Final, NamedTuple
 
 import click
 
@@ -143,12 +143,6 @@ class Output:
         """Close the file; standard output stays open."""
         if self._file is not None and self._file is not sys.stdout.buffer:
             self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_output(path: str | None, source: BinaryIO, *, force: bool) -> Output:
