@@ -87,10 +87,9 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
     if len(line.payload) > max_bytes:
         return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
     # The stream only counts invalid entries; here the user needs the reason.
-    for told in read_traces(io.StringIO(line.payload.decode("utf-8", "surrogateescape"))):
-        if told.error is not None:
-            return told.error
-    return "is no trace: an empty or overlong trace_id or service, or nested too deeply"
+    read = read_traces(io.StringIO(line.payload.decode("utf-8", "surrogateescape")))
+    unknown = "is no trace: an empty or overlong trace_id or service, or nested too deeply"
+    return next((one.error for one in read if one.error is not None), unknown)
 
 
 def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
