@@ -296,11 +296,11 @@ def retry_letters(
 def _wait_for_room(settings: Settings, store: Store, judge_model: str) -> None:
     # Retries take at most their share of `max_waiting_bytes`; the rest is left to new traces.
     most = settings.max_waiting_bytes * SHARE_OF_WAITING
-    key, is_told = store.keys.waiting, False
+    key, is_reported = store.keys.waiting, False
     try:
         while (waiting := int(store.call(lambda client: client.hget(key, judge_model)) or 0)) > most:
-            if not is_told:
-                is_told = True
+            if not is_reported:
+                is_reported = True
                 note(f"waiting: batches for {judge_model} hold {waiting / MIB:,.0f} MiB")
             time.sleep(_WAIT_S)
     except StoreError:

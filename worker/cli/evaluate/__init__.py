@@ -87,7 +87,7 @@ def command(
             settings,
             judges,
             askers,
-            complain=lambda number, error: note(f"line {number}: {error}"),
+            on_invalid_line=lambda number, error: note(f"line {number}: {error}"),
             advance=lambda count, end: progress.update(task, completed=end, said=amount(count, "verdict")),
         )
         interrupted = False

@@ -106,8 +106,8 @@ class Measured(NamedTuple):
     @property
     def notes(self) -> dict[str, int]:
         """Counts of the most common reasons for a missing score."""
-        told = [one.assessment for subject in self.members for one in subject.judged]
-        counts = Counter(one.note for one in told if one.outcome != "scored" and one.note)
+        assessments = [one.assessment for subject in self.members for one in subject.judged]
+        counts = Counter(one.note for one in assessments if one.outcome != "scored" and one.note)
         return dict(counts.most_common(_MAX_NOTES))
 
     @property
