@@ -7,7 +7,7 @@ that differ.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Final, Literal
 
@@ -84,7 +84,10 @@ def _score(mode: Combine, metric: Metric, ratings: Ratings, models: int) -> Scor
     values = [score.value for score in ratings.values()]
     if mode in {"min", "max", "all"}:
         wanted = max(values) if mode == "max" else min(values)
-        return _first(score for score in ratings.values() if score.value == wanted)
+        # Of several with this value a failing one, whatever their order; its rationale stays in its model's verdict.
+        equal = (score for score in ratings.values() if score.value == wanted)
+        score = min(equal, key=lambda score: (score.passed is True, f"{score.label} {score.raw}"))
+        return Score(score.metric, score.value, score.raw, score.label, score.passed)
     mean = math.fsum(values) / len(values)
     most_pass = sum(rated) * 2 > len(rated) if rated else None
     if mode == "majority" and most_pass is not None:
@@ -96,13 +99,6 @@ def _score(mode: Combine, metric: Metric, ratings: Ratings, models: int) -> Scor
 
 def _verdict(metric: Metric, *, passed: bool) -> Score:
     return Score(metric.name, float(passed), label="pass" if passed else "fail", passed=passed)
-
-
-def _first(scores: Iterable[Score]) -> Score:
-    """Return one of several scores with the same value, a failing one first, whatever their order."""
-    score = min(scores, key=lambda score: (score.passed is True, f"{score.label} {score.raw}"))
-    # The rationale stays in the verdict of its model.
-    return Score(score.metric, score.value, score.raw, score.label, score.passed)
 
 
 def _summary(one: Assessment) -> Mapping[str, object]:

@@ -92,20 +92,18 @@ def make(settings: Settings) -> Judge:
 
 def _read(menu: Menu, text: str) -> tuple[Line, ...]:
     objects = read_objects(text, KEYS, LIST_KEY, last_key="excerpt", labels=menu.labels)
-    # The form of all lines comes before their labels: an invalid form is requested again, a wrong label is not.
-    texts = [
-        (
+    unlabelled = [
+        Line(
             text_field(each, "sentence"),
-            text_field(each, "rationale"),
-            None if each.get("excerpt") is None else text_field(each, "excerpt"),
+            label="",
+            rationale=text_field(each, "rationale"),
+            excerpt=None if each.get("excerpt") is None else text_field(each, "excerpt"),
         )
         for each in objects
     ]
+    # The form of all lines comes before their labels: an invalid form is requested again, a wrong label is not.
     labels = [choice(each, "label", menu.labels) for each in objects]
-    return tuple(
-        Line(sentence, label, rationale, excerpt)
-        for (sentence, rationale, excerpt), label in zip(texts, labels, strict=True)
-    )
+    return tuple(line._replace(label=label) for line, label in zip(unlabelled, labels, strict=True))
 
 
 def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:

@@ -106,10 +106,10 @@ class Result:
         return {**rationale, self.keys.result: self.scale.at(share)}
 
 
-def checked_result(result: object, keys: AnswerKeys = _KEYS) -> Result:
+def checked_result(result: object) -> Result:
     """Check the `result` of a definition, as TOML gives it, or raise ``DefinitionError``."""
     if isinstance(result, str) and result in _WORDS:
-        return Result(_WORDS[result], keys)
+        return Result(_WORDS[result])
     if not isinstance(result, Mapping) or not result:
         raise DefinitionError("result", f"must be {_MAY_BE}")
     found = [name for name in _TABLES if name in result]
@@ -129,4 +129,4 @@ def checked_result(result: object, keys: AnswerKeys = _KEYS) -> Result:
         listed = convert(result, LabelList, "result")
         numbers = listed.labels if isinstance(listed.labels, dict) else None
         scale = checked_labels(tuple(listed.labels), numbers, listed.passing)
-    return Result(scale, keys)
+    return Result(scale)

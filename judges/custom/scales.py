@@ -27,29 +27,17 @@ class Rating(NamedTuple):
 
 
 class Scale(Protocol):
-    """One declared scale.
+    """One declared scale."""
 
-    Attributes:
-        schema: The JSON schema of a value.
-        placeholder: The value in the skeleton of an answer, such as a menu.
-        instruction: What to write, as a remark behind the skeleton's line.
-        type_name: The JSON type of a value.
-        words: The scale for display, as `1..5`.
-        pass_rule: The passing values for display; None where nothing passes or fails.
-        pass_value: The value, 0..1, from which a rating passes; None where only the rating itself decides.
-        descriptive: Whether neither end is good.
-        declaration: The declaration with its defaults, for a judge's settings.
-    """
-
-    schema: Mapping[str, object]
-    placeholder: str
-    instruction: str
-    type_name: str
-    words: str
-    pass_rule: str | None
-    pass_value: float | None
-    descriptive: bool
-    declaration: object
+    schema: Mapping[str, object]  # The JSON schema of a value.
+    placeholder: str  # The value in the skeleton of an answer, such as a menu.
+    instruction: str  # What to write, as a remark behind the skeleton's line.
+    type_name: str  # The JSON type of a value.
+    words: str  # The scale for display, as `1..5`.
+    pass_rule: str | None  # The passing values for display; None where nothing passes or fails.
+    pass_value: float | None  # The value, 0..1, from which a rating passes; None where only the rating itself decides.
+    descriptive: bool  # Whether neither end is good.
+    declaration: object  # The declaration with its defaults, for a judge's settings.
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Read the value under a key of an answer, or raise ``AnswerError``."""
