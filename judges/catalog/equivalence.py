@@ -36,11 +36,8 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     expected, answer = trace.expected_response or "", trace.output
     wanted, found = content_words(expected), content_words(answer)
     if wanted or found:
-        there, back, same_numbers = (
-            coverage(wanted, found),
-            coverage(found, wanted),
-            numbers(expected) == numbers(answer),
-        )
+        there, back = coverage(wanted, found), coverage(found, wanted)
+        same_numbers = numbers(expected) == numbers(answer)
         same_meaning = same_numbers and min(there, back) >= _MIN_COVERAGE
         said = f"{there:.0%} of the expected words stand in the answer, {back:.0%} the other way round"
         of_meaning = f"{said}, and the numbers {'are the same' if same_numbers else 'differ'}"

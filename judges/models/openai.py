@@ -124,7 +124,7 @@ class OpenAIModel:
             "messages": [_encoded(message) for message in messages],
         }
         options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
-        if any(map(_has_state, messages)):
+        if any(part.provider_state is not None for each in messages for part in (each, *each.tool_calls)):
             options["provider_state"] = {"messages": [_encoded(message, with_state=True) for message in messages]}
         if names_tools:
             body["tools"] = [
@@ -145,10 +145,6 @@ class OpenAIModel:
 
 def _headers(api_key: str | None) -> Mapping[str, str]:
     return {"authorization": f"Bearer {api_key}"} if api_key else {}
-
-
-def _has_state(message: Message) -> bool:
-    return message.provider_state is not None or any(call.provider_state is not None for call in message.tool_calls)
 
 
 def _encoded(message: Message, *, with_state: bool = False) -> dict[str, object]:
