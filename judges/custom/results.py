@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from judges.core.judge import Metric, Reading
 from judges.core.prompt import OBJECT_RULES
 from judges.core.verdict import Score
-from judges.custom.definition import DefinitionError, convert, nearest, result_example, short
+from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
 from judges.custom.label_scale import LabelList, checked_labels
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
 from judges.forms import yes_no
@@ -117,7 +117,7 @@ def checked_result(result: object) -> Result:
         raise DefinitionError(f"result.{found[1]}", f"stands beside {found[0]}; a judge has one result, take one out")
     if not found:
         unknown = next(iter(result))
-        if whole := result_example(unknown):
+        if whole := RESULT_EXAMPLES.get(unknown):
             raise DefinitionError(f"result.{unknown}", f"stands there without a scale; write it as {whole}")
         raise DefinitionError(f"result.{short(unknown)}", f"unknown key{nearest(unknown, _TABLES)}")
     scale: Scale

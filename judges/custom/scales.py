@@ -12,7 +12,7 @@ from judges.custom.definition import DefinitionError
 from judges.forms import yes_no
 from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, choice, rating, truth
 
-Value = bool | float | str
+Value = float | str
 """One value of an answer."""
 _HALF: Final = 0.5
 
@@ -70,10 +70,10 @@ class YesNo:
         return choice(answer, key, yes_no.MENU)
 
     def rate(self, value: Value) -> Rating | None:
-        """Score yes as 1 and no as 0."""
+        """Score the value that passes as 1 and the other as 0."""
         if value == "unknown":
             return None
-        passed = value == "yes"
+        passed = value == self.pass_rule
         return Rating(float(passed), float(passed), str(value), passed)
 
     def at(self, share: float) -> object:
@@ -81,7 +81,7 @@ class YesNo:
         return "yes" if share >= _HALF else "no"
 
 
-class Boolean:
+class Boolean(YesNo):
     """True or false; true passes."""
 
     schema: Mapping[str, object] = {"type": "boolean"}
@@ -90,18 +90,11 @@ class Boolean:
     type_name = "boolean"
     words = "true or false"
     pass_rule: str | None = "true"  # noqa: S105 - no password
-    pass_value: float | None = None
-    descriptive = False
     declaration: object = "boolean"
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Read true or false."""
-        return truth(answer, key)
-
-    def rate(self, value: Value) -> Rating | None:
-        """Score true as 1 and false as 0."""
-        passed = value is True
-        return Rating(float(passed), float(passed), "true" if passed else "false", passed)
+        return "true" if truth(answer, key) else "false"
 
     def at(self, share: float) -> object:
         """Return true from a half on."""

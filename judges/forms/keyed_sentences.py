@@ -116,7 +116,7 @@ class Overlap:
     def nearest(self, answer: Mapping[str, str]) -> dict[str, Near]:
         """Find the document sentences nearest to each sentence of an answer, by its key."""
         found = {}
-        for place, sentence in islice(answer.items(), MAX_ENTRIES):
+        for answer_key, sentence in islice(answer.items(), MAX_ENTRIES):
             wanted = content_words(sentence)
             shared = Counter(key for word in wanted for key in self._places.get(word, ())[:_MAX_PLACES])
             enough = [key for key, count in shared.items() if count >= _MIN_NAMED * len(wanted)]
@@ -125,7 +125,7 @@ class Overlap:
             keys = tuple(sorted(best, key=self._rank.__getitem__))
             held = frozenset[str]().union(*(self._words[key] for key in keys))
             known = numbers("\n".join(self._sentences[key] for key in keys))
-            found[place] = Near(wanted, keys, coverage(wanted, held), numbers(sentence) <= known)
+            found[answer_key] = Near(wanted, keys, coverage(wanted, held), numbers(sentence) <= known)
         return found
 
     def used(self, answer: Mapping[str, Near]) -> dict[str, float]:
