@@ -251,13 +251,7 @@ def search(steps: Sequence[Step], pieces: Pieces, wanted: Wanted, budget: Search
 
 
 class _Search:
-    """One search.
-
-    Attributes:
-        matches: The matches found, as they are shown.
-        there_are_more: Whether more matches are known than were wanted.
-        position: Where to continue; everything before it is searched.
-    """
+    """One search."""
 
     def __init__(self, steps: Sequence[Step], pieces: Pieces, wanted: Wanted, budget: SearchBudget) -> None:
         self._steps = steps
@@ -265,9 +259,9 @@ class _Search:
         self._wanted = wanted
         self._matching = Matching(Pattern(wanted.pattern), budget)
         self._budget = budget
-        self.matches: list[dict[str, object]] = []
-        self.there_are_more = False
-        self.position = wanted.start
+        self.matches: list[dict[str, object]] = []  # The matches found, as they are shown.
+        self.there_are_more = False  # Whether more matches are known than were wanted.
+        self.position = wanted.start  # Where to continue; everything before it is searched.
 
     @property
     def is_done(self) -> bool:

@@ -142,7 +142,9 @@ class TraceToolbox:
             "get_trace_info": lambda _: overview.info(trace, self._steps),
             "get_root_span": self._read_root,
             "get_span": lambda given: self._read(self._steps.find(given.span_id), given),
-            "list_spans": self._list,
+            "list_spans": lambda given: overview.listed(
+                self._steps, offset_of(given.page_token, len(self._steps)), given.max_results
+            ),
             "search_trace_regex": self._search,
             "get_span_performance_and_timing_report": lambda _: timing.report(self._steps),
         }
@@ -178,10 +180,6 @@ class TraceToolbox:
         content = self._contents.whole(step) if names is UNSET else self._contents.with_attributes(step, names)
         offset = offset_of(given.page_token, len(content))
         return {"span_id": step.id, **page(content, offset, given.max_content_length)}
-
-    def _list(self, given: ListSpans) -> dict[str, object]:
-        offset = offset_of(given.page_token, len(self._steps))
-        return overview.listed(self._steps, offset, given.max_results)
 
     def _search(self, given: SearchTrace) -> dict[str, object]:
         steps = (*self._steps, *((self._steps.record,) if self._steps.are_recorded else ()))

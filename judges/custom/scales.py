@@ -111,17 +111,11 @@ _DIGITS: Final = 6
 
 
 class IntegerRange(Struct, frozen=True, forbid_unknown_fields=True):
-    """A `result` of whole numbers.
+    """A `result` of whole numbers."""
 
-    Attributes:
-        integer: The lowest and the highest rating.
-        pass_at: The worst rating that passes; without it nothing passes or fails.
-        direction: Which end is good: `higher`, `lower`, or `none` where neither is.
-    """
-
-    integer: tuple[int, int]
-    pass_at: int | None = None
-    direction: Direction = "higher"
+    integer: tuple[int, int]  # The lowest and the highest rating.
+    pass_at: int | None = None  # The worst rating that passes; without it nothing passes or fails.
+    direction: Direction = "higher"  # Which end is good: `higher`, `lower`, or `none` where neither is.
 
 
 class NumberRange(Struct, frozen=True, forbid_unknown_fields=True):

@@ -199,7 +199,15 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     # No document is left out for length, because each is shown alone.
     return replace(
         judge,
-        metrics=tuple(_document_metric(metric, share) for metric in form.metrics),
+        metrics=tuple(
+            Metric(
+                metric.name,
+                f"mean over documents of {metric.scale}",
+                metric.pass_rule and f"{metric.pass_rule}, for at least {100 * share:g}% of the documents",
+                metric.descriptive,
+            )
+            for metric in form.metrics
+        ),
         # A request for each document with text, in rank order.
         prompts=lambda trace: tuple(
             Prompt(fixed, blocks(template.variables, trace, one.text), one)
@@ -298,12 +306,6 @@ class _DocumentResult(NamedTuple):
         if self.score is not None:
             entry |= {"value": self.score.value, "raw": self.score.raw, "passed": self.score.passed}
         return {**entry, "rationale": self.rationale} if self.rationale else entry
-
-
-def _document_metric(of_one: Metric, pass_share: float) -> Metric:
-    """Make the metric over all documents from that of one."""
-    rule = of_one.pass_rule and f"{of_one.pass_rule}, for at least {100 * pass_share:g}% of the documents"
-    return Metric(of_one.name, f"mean over documents of {of_one.scale}", rule, of_one.descriptive)
 
 
 def _document_score(form: AnswerForm, pass_share: float, trace: Trace, answered: Sequence[Answered]) -> Reading:

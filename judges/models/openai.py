@@ -151,22 +151,18 @@ def _encoded(message: Message, *, with_state: bool = False) -> dict[str, object]
     """Encode a message, with or without the fields that the endpoint added to it."""
     encoded: dict[str, object] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        encoded["content"] = message.content or None
-        encoded["tool_calls"] = [_encoded_call(call, with_state=with_state) for call in message.tool_calls]
+        calls: list[dict[str, object]] = []
+        for call in message.tool_calls:
+            text = call.arguments
+            arguments = text if as_object(text) is not None else msgspec.json.encode(sendable_object(text)).decode()
+            function = {"name": sendable_name(call.name), "arguments": arguments}
+            calls.append({"id": call.id, "type": "function", "function": function})
+            if with_state and call.provider_state:
+                calls[-1]["extra_content"] = call.provider_state
+        encoded |= {"content": message.content or None, "tool_calls": calls}
     if message.tool_call_id is not None:
         encoded["tool_call_id"] = message.tool_call_id
     return {**encoded, **state_parts(message.provider_state)} if with_state and message.provider_state else encoded
-
-
-def _encoded_call(call: ToolCall, *, with_state: bool) -> dict[str, object]:
-    text = call.arguments
-    arguments = text if as_object(text) is not None else msgspec.json.encode(sendable_object(text)).decode()
-    encoded: dict[str, object] = {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": sendable_name(call.name), "arguments": arguments},
-    }
-    return {**encoded, "extra_content": call.provider_state} if with_state and call.provider_state else encoded
 
 
 def _read(reply: Reply, request: ChatRequest) -> ChatResponse:
