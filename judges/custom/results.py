@@ -1,14 +1,14 @@
 """The result that a definition declares: how it is requested, read and scored.
 
 ``checked_result`` checks the declaration. The ``Result`` then provides all that a judge needs for its answers: ``form``
-and ``schema`` request it, ``read`` reads, ``reading`` scores, ``metric`` describes, ``guess`` is the lexical answer.
+and ``schema`` request it, ``read`` reads, ``score`` scores, ``metric`` describes, ``guess`` is the lexical answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from judges.core.judge import Metric, Reading
+from judges.core.judge import Answered, Metric, Reading
 from judges.core.prompt import OBJECT_RULES
 from judges.core.verdict import Score
 from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
@@ -94,8 +94,9 @@ class Result:
         rationale = None if rationale_key is None else yes_no.without_opening(text_field(answer, rationale_key))
         return ParsedAnswer(rationale, self.scale.read(answer, result_key))
 
-    def reading(self, metric: str, answer: ParsedAnswer) -> Reading:
-        """Score an answer under the name of a metric; no score where the model could not tell."""
+    def score(self, metric: str, answered: Sequence[Answered]) -> Reading:
+        """Score the one answer under the name of a metric; no score where the model could not tell."""
+        answer: ParsedAnswer = answered[0].answer
         rating = self.scale.rate(answer.value)
         scores = () if rating is None else (Score(metric, *rating),)
         return Reading(scores, answer.rationale)

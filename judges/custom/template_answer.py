@@ -160,16 +160,12 @@ def _keys(table: AnswerTable, default: AnswerKeys) -> AnswerKeys:
 
 
 def _scaled(name: str, result: Result, text: str) -> AnswerForm:
-    def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
-        ((_, answer),) = answered
-        return result.reading(name, answer)
-
     return AnswerForm(
         text,
         result.schema,
         (result.metric(name),),
         result.read,
-        score,
+        lambda _trace, answered: result.score(name, answered),
         lambda trace, prompt: result.guess(*_overlap(trace, prompt)),
         SCORING,
         result.declaration,
