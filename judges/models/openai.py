@@ -7,7 +7,8 @@ unchanged: DeepSeek's `reasoning_content`, OpenRouter's `reasoning_details`, the
 signature, and the `content` list of Mistral's reasoning models.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -124,7 +125,8 @@ class OpenAIModel:
             "messages": [_encoded(message) for message in messages],
         }
         options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
-        if any(part.provider_state is not None for each in messages for part in (each, *each.tool_calls)):
+        parts: Iterable[Message | ToolCall] = chain(messages, *(message.tool_calls for message in messages))
+        if any(part.provider_state is not None for part in parts):
             options["provider_state"] = {"messages": [_encoded(message, with_state=True) for message in messages]}
         if names_tools:
             body["tools"] = [
