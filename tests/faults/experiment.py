@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import httpx
-from experiment_books import VERDICTS, check_books, is_clean
+from experiment_accounting import VERDICTS, check_accounting, is_clean
 from experiment_recovery import Recoveries
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
@@ -137,9 +137,9 @@ class Experiment:
 
     @property
     def finished(self) -> int:
-        """Evaluations with a verdict, by the books; -1 while Redis does not answer."""
+        """Evaluations with a verdict, by the accounting; -1 while Redis does not answer."""
         try:
-            return sum(self.pipeline.booked(name) for name in ("scored", "abstained", "unscored"))
+            return sum(self.pipeline.counter(name) for name in ("scored", "abstained", "unscored"))
         except StoreError:
             return -1
 
@@ -153,7 +153,7 @@ class Experiment:
         return sum(page.total(VERDICTS) for page in (*self.pages, *running))
 
     def assert_each_counted(self) -> None:
-        """Check that each evaluation is counted once, where nobody died; counts follow the books in a moment."""
+        """Check that each evaluation is counted once, where nobody died; counts follow the accounting in a moment."""
         wait_until(lambda: self.counted >= self.evaluations, what=f"{self.evaluations} verdicts to be counted")
         assert self.counted == self.evaluations
 
@@ -163,7 +163,7 @@ class Experiment:
         return self.published * len(self.judges)
 
     def settle(self, timeout_s: float = SETTLING_S) -> Account:
-        """Wait until nothing is on its way, in the books and in the exporters' groups; give the books."""
+        """Wait until nothing is on its way, in the accounting and in the exporters' groups; return the accounting."""
         deadline = time.monotonic() + timeout_s
         while True:
             account = self._account()
@@ -175,7 +175,7 @@ class Experiment:
         wait_until(lambda: is_clean(self.pipeline), left, "the exporters to read the rest")
         return self.pipeline.account()
 
-    def assert_books(self, *, timeout_s: float = SETTLING_S, spans: bool = True) -> Account:
+    def assert_accounting(self, *, timeout_s: float = SETTLING_S, spans: bool = True) -> Account:
         """Settle, and check all that every experiment promises.
 
         Args:
@@ -183,13 +183,13 @@ class Experiment:
             spans: Whether every verdict must have reached the receiver; a wrong or double one is never allowed.
         """
         account = self.settle(timeout_s)
-        check_books(self.pipeline, account, self.otlp, counted=self.counted, all_spans=spans)
+        check_accounting(self.pipeline, account, self.otlp, counted=self.counted, all_spans=spans)
         self.recoveries.check(RECOVERY_S)
         return account
 
     def assert_all_scored(self, **settling: Any) -> Account:
-        """Check the books, and that every evaluation of every published trace was scored."""
-        account = self.assert_books(**settling)
+        """Check the accounting, and that every evaluation of every published trace was scored."""
+        account = self.assert_accounting(**settling)
         ends = (account.published, account.dropped, account.chosen, account.scored)
         assert ends == (self.published, 0, self.evaluations, self.evaluations)
         return account

@@ -105,7 +105,7 @@ def fill_under_load(experiment: Experiment, room_bytes: int | None = None) -> Ac
                     assert all(map(ge, before, held(experiment, client)))
         wait_until(lambda: experiment.pipeline.account().unread == 0, what="it to go on")
         publish(experiment, TRACES // 4)
-    account = experiment.assert_books()
+    account = experiment.assert_accounting()
     assert account.published == experiment.published
     assert account.reasons == ({"dropped:buffer_full": account.dropped} if account.dropped else {})
     assert account.sampled == account.published - account.dropped
@@ -124,7 +124,7 @@ def test_worker_that_starts_on_a_full_redis_waits_for_room(experiment: Experimen
         time.sleep(2)
         with idles(worker):
             time.sleep(FULL_S)
-        assert experiment.pipeline.booked("chosen") == 0
+        assert experiment.pipeline.counter("chosen") == 0
     # Its groups of the outbox come into being now; before, nobody is behind in them.
     wait_until(lambda: experiment.otlp.spans, what="the exporters to begin")
     experiment.assert_all_scored()

@@ -178,7 +178,7 @@ def test_the_thread_pool_is_killed_in_the_middle_of_a_shift(experiment: Experime
     experiment.wait_finished(experiment.evaluations)
     assert time.monotonic() - killed_at < RECOVERY_S
     assert victim.program.terminate() == 0
-    experiment.assert_books()
+    experiment.assert_accounting()
 
 
 def test_an_event_loop_that_stands_still_keeps_no_lease_and_no_process(experiment: Experiment) -> None:
@@ -197,7 +197,7 @@ def test_an_event_loop_that_stands_still_keeps_no_lease_and_no_process(experimen
     asked_at = time.monotonic()
     victim.program.terminate()
     assert time.monotonic() - asked_at < GRACE_S + STOPS_S
-    experiment.assert_books()
+    experiment.assert_accounting()
 
 
 @pytest.mark.slow("four workers one after the other")

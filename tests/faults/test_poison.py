@@ -74,7 +74,7 @@ def test_poisoned_stream(experiment: Experiment) -> None:
         for fields in fuzz.entries(ENTRIES):
             client.xadd(experiment.pipeline.keys.traces, fields)
     experiment.publish(GOOD)
-    account = experiment.assert_books()
+    account = experiment.assert_accounting()
     assert account.invalid > ENTRIES // 4
     assert account.sampled > GOOD, "some of it can be read after all"
     assert scored_well(experiment) == GOOD * len(JUDGES)

@@ -181,7 +181,7 @@ def test_events_alone_are_switched_off_where_the_receiver_has_no_path_for_them(e
     assert len(lines(worker, "otlp events switched off")) == 1
     ready(worker)
     assert dropped(worker) == {}
-    wait_until(lambda: experiment.pipeline.booked("exported:otel") == experiment.evaluations, what="acknowledgements")
+    wait_until(lambda: experiment.pipeline.counter("exported:otel") == experiment.evaluations, what="acknowledgements")
 
 
 def test_receiver_that_fails_over_one_item_loses_that_item_alone(experiment: Experiment) -> None:
@@ -192,7 +192,7 @@ def test_receiver_that_fails_over_one_item_loses_that_item_alone(experiment: Exp
     poisoned = sum(int(entry.verdict.evaluation_id, 16) % POISONED == 0 for entry in experiment.pipeline.outbox())
     assert poisoned
     sent_once(experiment, but=poisoned)
-    wait_until(lambda: experiment.pipeline.booked("exported:otel") == experiment.evaluations, what="acknowledgements")
+    wait_until(lambda: experiment.pipeline.counter("exported:otel") == experiment.evaluations, what="acknowledgements")
     assert dropped(worker) == {"server_error": poisoned}
     assert len(experiment.otlp.logs) == experiment.evaluations
 
@@ -220,7 +220,7 @@ def test_partial_success_that_cannot_be_true_is_ignored_and_counted(experiment: 
         experiment.publish(AT_ONCE)
         sent_once(experiment)
         wait_until(
-            lambda: experiment.pipeline.booked("exported:otel") == experiment.evaluations, what="acknowledgement"
+            lambda: experiment.pipeline.counter("exported:otel") == experiment.evaluations, what="acknowledgement"
         )
         assert (dropped(worker), worker.scrape().value(IGNORED, exporter="otel") >= 2 * number_of) == ({}, True)
     ready(worker)
@@ -248,15 +248,15 @@ def test_receiver_that_dribbles_is_left_at_the_deadline_and_metrics_go_on(experi
 def test_misconfigured_receiver_keeps_what_the_outbox_holds_and_the_rest_is_counted(experiment: Experiment) -> None:
     experiment.otlp.behaviour = collector.failing(HTTPStatus.UNAUTHORIZED)
     worker = experiment.start(max_outbox=200)
-    while experiment.pipeline.booked("outbox_cut_off:otel") < 100:
+    while experiment.pipeline.counter("outbox_cut_off:otel") < 100:
         experiment.publish(100)
         experiment.wait_finished(experiment.evaluations)
         time.sleep(1)
         assert experiment.evaluations < 10_000, "the outbox is not cut"
     experiment.otlp.behaviour = collector.Accept()
-    wait_until(lambda: experiment.pipeline.booked("exported:otel") >= 200, what="what is left to be exported")
+    wait_until(lambda: experiment.pipeline.counter("exported:otel") >= 200, what="what is left to be exported")
     experiment.settle()
-    cut = experiment.pipeline.booked("outbox_cut_off:otel")
+    cut = experiment.pipeline.counter("outbox_cut_off:otel")
     found = evaluations_sent(experiment)
     assert set(found.values()) == {1}
     assert len(found) >= 200

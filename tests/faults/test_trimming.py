@@ -52,7 +52,7 @@ def check_page(experiment: Experiment, cut_off: int, *, publications: int) -> No
     """Check that metrics tell of the same loss.
 
     They count cut reports of producers as well, of which each sends two at most. Redis 6.2 does not count what was
-    added: there they lack what a producer trimmed of which no entry was left to be read. The books know of it.
+    added: there they lack what a producer trimmed of which no entry was left to be read. The accounting includes it.
     """
     (worker,) = experiment.workers.values()
     at_most = cut_off + 2 * publications
@@ -76,7 +76,7 @@ def test_stream_trimmed_while_a_worker_is_behind(experiment: Experiment) -> None
         assert client.xlen(experiment.pipeline.keys.traces) < TRACES // 2
     assert experiment.pipeline.account().lost == 0
     experiment.resume()
-    account = experiment.assert_books()
+    account = experiment.assert_accounting()
     assert (account.published, account.dropped, account.invalid) == (TRACES, 0, 0)
     assert account.cut_off > TRACES // 2
     assert account.cut_off + account.sampled == TRACES
@@ -96,7 +96,7 @@ def test_stream_trimmed_over_and_over_under_load(experiment: Experiment) -> None
         publish(experiment, TRACES * 2 // (3 * rounds))
         experiment.resume()
     publish(experiment, 1)
-    account = experiment.assert_books()
+    account = experiment.assert_accounting()
     assert account.published == experiment.published
     assert account.cut_off > 0
     assert account.cut_off + account.sampled == experiment.published

@@ -55,7 +55,7 @@ def test_what_waits_for_the_old_version_waits_until_somebody_has_it(experiment: 
     """An upgrade that is undone: nothing is lost in between, and nothing judged by the wrong version."""
     start(experiment, OLD, roles="ingest")
     experiment.publish(60)
-    wait_until(lambda: experiment.pipeline.booked("chosen") == 60, what="the traces to be chosen")
+    wait_until(lambda: experiment.pipeline.counter("chosen") == 60, what="the traces to be chosen")
     start(experiment, NEW, roles="judge,export")
     wait_until(lambda: _parked(experiment) > 0, what="the new worker to hand them back")
     account = experiment.pipeline.account()
@@ -69,7 +69,7 @@ def test_what_waits_for_the_old_version_waits_until_somebody_has_it(experiment: 
 def test_batches_of_a_later_version_are_handed_back(experiment: Experiment) -> None:
     start(experiment, OLD, roles="ingest")
     experiment.publish(60)
-    wait_until(lambda: experiment.pipeline.booked("chosen") == 60, what="the traces to be chosen")
+    wait_until(lambda: experiment.pipeline.counter("chosen") == 60, what="the traces to be chosen")
     _rewrite_batches(experiment, b'"v":1,', b'"v":3,')
     experiment.terminate(OLD)
     start(experiment, OLD, roles="judge,export")

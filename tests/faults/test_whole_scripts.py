@@ -80,7 +80,7 @@ class Scene:
             self.admin.restore(key, 0, value, replace=True)
 
     def counted(self) -> tuple[dict[bytes, bytes], set[bytes]]:
-        """What the books and the ledger hold."""
+        """The accounting and the ledger."""
         fields = {field for key in self.admin.scan_iter("whole:evaluations:*") for field in self.admin.hgetall(key)}
         return self.admin.hgetall(self.keys.account_all), fields
 
@@ -201,11 +201,11 @@ def causes(scene: Scene, snapshot: dict[bytes, bytes]) -> dict[str, contextlib.A
     keys = scene.keys
     fixed = (keys.leases, keys.holders, keys.waiting, keys.dead, keys.dead_due, keys.dead_retries, keys.account_all)
     names = {key.decode() for key in snapshot} | {*fixed, keys.account_now(), keys.feedback, keys.verdicts, keys.groups}
-    counters = [(book, field) for book in (keys.account_all, keys.account_now()) for field in COUNTED]
+    counters = [(key, field) for key in (keys.account_all, keys.account_now()) for field in COUNTED]
     return {
         **{f"the user may not run {command}": without(scene, command) for command in COMMANDS},
         **{f"{name} holds something else": spoilt(scene, name) for name in sorted(names)},
-        **{f"{field} of {book} is full": full_counter(scene, book, field) for book, field in counters},
+        **{f"{field} of {key} is full": full_counter(scene, key, field) for key, field in counters},
         f"bytes of {MODEL} are full": full_counter(scene, keys.waiting, MODEL),
     }
 

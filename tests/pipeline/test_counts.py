@@ -42,7 +42,7 @@ def test_ten_thousand_traces_with_two_judges_give_twenty_thousand_verdicts_once_
 def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(pipeline: Pipeline) -> None:
     first = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") > TRACES // 10, what="work to be well under way")
+    wait_until(lambda: pipeline.counter("scored") > TRACES // 10, what="work to be well under way")
     scraped_before = first.scrape().total("tracejudge_verdicts_total")
     first.program.kill()
     finished_at_kill = pipeline.ledger_size()

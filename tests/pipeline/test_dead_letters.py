@@ -53,7 +53,7 @@ def letters(pipeline: Pipeline, endpoint: ChatEndpoint) -> set[str]:
     endpoint.close()
     worker = pipeline.worker(rules=RULES, models=models(endpoint), give_up_after="1s")
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("dead") == TRACES, what="all to be given up")
+    wait_until(lambda: pipeline.counter("dead") == TRACES, what="all to be given up")
     assert worker.program.terminate() == 0
     account = pipeline.account()
     assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
@@ -67,7 +67,7 @@ def judged(pipeline: Pipeline) -> list[str]:
 
 def resolved(pipeline: Pipeline) -> Account:
     """Wait until no letter is left."""
-    wait_until(lambda: pipeline.booked("scored") >= TRACES, what="all to be scored")
+    wait_until(lambda: pipeline.counter("scored") >= TRACES, what="all to be scored")
     account = pipeline.settled(TRACES)
     assert (account.scored, account.dead, account.chosen, account.lost) == (TRACES, 0, TRACES, 0)
     return account
@@ -108,7 +108,7 @@ def test_killed_in_the_midst_of_a_retry_each_scores_once(
     endpoint.behaviour = replies.slow(0.2, replies.yes_no())
     worker = pipeline.worker(rules=RULES, models=models(endpoint, max_in_flight=8))
     dead.run("retry", "--all")
-    wait_until(lambda: pipeline.booked("scored"), what="some to be scored")
+    wait_until(lambda: pipeline.counter("scored"), what="some to be scored")
     worker.program.kill()
     account = pipeline.account()
     assert (account.scored + account.dead, account.lost) == (TRACES, 0)
@@ -126,7 +126,7 @@ def test_once_their_cause_is_gone_they_are_taken_up_by_themselves(
     healthy: list[str] = []
     stage = reviving(pipeline, endpoint, healthy)
     stage.look()
-    assert pipeline.booked("scored") == 0, "as long as its endpoint is not healthy"
+    assert pipeline.counter("scored") == 0, "as long as its endpoint is not healthy"
     healthy.append("judge-1")
     stage.start()
     try:

@@ -100,7 +100,7 @@ def test_while_a_worker_judges(
     for trace in traces[::8]:
         said = {"trace_id": trace.trace_id, "score": -1, "comment": WORD}
         pipeline.add(v="1", f=json.dumps(said))
-    wait_until(lambda: pipeline.booked("scored") > 20, what="some to be scored")
+    wait_until(lambda: pipeline.counter("scored") > 20, what="some to be scored")
     assert pipeline.account().waiting > 200
     stop, lost = threading.Event(), list[int]()
     watcher = threading.Thread(target=watch, args=(pipeline, stop, lost))

@@ -29,9 +29,9 @@ def say(pipeline: Pipeline, *said: tuple[str, float]) -> None:
 
 
 def ended(pipeline: Pipeline) -> dict[str, int]:
-    """What the books say became of feedback."""
-    books = pipeline.store.call(lambda client: client.hgetall(pipeline.keys.account_all))
-    found = {name.decode(): int(amount) for name, amount in books.items()}
+    """Outcomes of late feedback in the accounting."""
+    accounting = pipeline.store.call(lambda client: client.hgetall(pipeline.keys.account_all))
+    found = {name.decode(): int(amount) for name, amount in accounting.items()}
     return {name.split(":")[1]: amount for name, amount in found.items() if name.startswith("feedback:")}
 
 
@@ -98,7 +98,7 @@ def test_a_worker_killed_between_gathering_and_the_pass_loses_and_doubles_nothin
     gathered = lambda: pipeline.store.call(lambda client: client.zcard(pipeline.keys.feedback))  # noqa: E731
     wait_until(lambda: gathered() == 21, what="feedback to be gathered")
     first.program.kill()
-    assert pipeline.booked("chosen") == 0
+    assert pipeline.counter("chosen") == 0
 
     let_time_pass(pipeline)
     pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)

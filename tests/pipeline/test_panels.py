@@ -86,7 +86,7 @@ def test_while_one_endpoint_fails_nothing_is_combined_and_then_all(
     other_endpoint.behaviour = replies.failing(503)
     worker = pipeline.worker(**setup)
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") == TRACES, what="the healthy model's verdicts")
+    wait_until(lambda: pipeline.counter("scored") == TRACES, what="the healthy model's verdicts")
     worker.program.wait_for("batch parked")
     assert by_model(pipeline).keys() == {"judge-1"}
     assert pipeline.account().lost == 0
@@ -106,7 +106,7 @@ def test_killed_after_one_member_the_other_is_asked_and_no_one_twice(
     other_endpoint.behaviour = replies.hangs()
     worker = pipeline.worker(**setup)
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") == TRACES, what="all verdicts of the one that answers")
+    wait_until(lambda: pipeline.counter("scored") == TRACES, what="all verdicts of the one that answers")
     worker.program.kill()
     other_endpoint.behaviour = replies.yes_no("yes")
     pipeline.worker(**setup)
@@ -123,7 +123,7 @@ def test_killed_between_members_and_panel_each_is_combined_once(
     endpoint.behaviour = replies.slow(0.1)
     worker = pipeline.worker(**setup, batch_size=4)
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") > TRACES // 2, what="some verdicts")
+    wait_until(lambda: pipeline.counter("scored") > TRACES // 2, what="some verdicts")
     worker.program.kill()
     pipeline.worker(**setup)
     settled(pipeline)

@@ -40,7 +40,7 @@ class Worker:
         return scrape(self.port)
 
     def counted(self, expected: int, name: str = "tracejudge_verdicts_total", **labels: str) -> Scrape:
-        """Wait until a counter's total over all series with these labels is reached: it follows the books."""
+        """Wait until a counter's total over all series with these labels is reached: it follows the accounting."""
         wait_until(
             lambda: self.scrape().total(name, **labels) >= expected, SETTLING_S, f"{name} {labels} to reach {expected}"
         )
@@ -94,12 +94,12 @@ class Pipeline:
     def account(self) -> Account:
         return read_account(self.store)
 
-    def booked(self, name: str) -> int:
-        """Read one of the books at once; the whole account takes its time."""
+    def counter(self, name: str) -> int:
+        """Read one counter of the accounting at once; the whole account takes its time."""
         return int(self.store.call(lambda client: client.hget(self.keys.account_all, name)) or 0)
 
     def settled(self, published: int, timeout_s: float = SETTLING_S) -> Account:
-        """Wait until everything published is accounted for, and return the books."""
+        """Wait until everything published is accounted for, and return the accounting."""
 
         def look() -> Account | None:
             account = self.account()

@@ -92,7 +92,7 @@ class Scenario:
 
     @property
     def scored(self) -> int:
-        return self.pipeline.booked("scored")
+        return self.pipeline.counter("scored")
 
     def wait_scored(self, amount: int, timeout_s: float = SETTLING_S) -> None:
         wait_until(lambda: self.scored >= amount, timeout_s, f"{amount} evaluations to be scored")

@@ -39,7 +39,7 @@ def parcel(call: replies.Call) -> int:
 def judged(scenario: Scenario, worker: Worker, traces: int, timeout_s: float = SETTLING_S) -> dict[int, Verdict]:
     """Wait until every trace has its verdict, and give them by the number of the trace."""
     ids = {trace.trace_id: number for number, trace in enumerate(make_traces(traces))}
-    ended = lambda: sum(scenario.pipeline.booked(name) for name in ("scored", "unscored"))  # noqa: E731
+    ended = lambda: sum(scenario.pipeline.counter(name) for name in ("scored", "unscored"))  # noqa: E731
     wait_until(lambda: ended() >= traces, timeout_s, f"{traces} verdicts")
     account = scenario.pipeline.settled(traces)
     assert (account.lost, account.dead, account.chosen) == (0, 0, traces)
@@ -49,7 +49,7 @@ def judged(scenario: Scenario, worker: Worker, traces: int, timeout_s: float = S
 
 def those_refused_end(scenario: Scenario, amount: int) -> None:
     """Wait for them while traces go on coming: they end as others are answered between their calls."""
-    wait_until(lambda: scenario.pipeline.booked("unscored") == amount, SETTLING_S, "those that are refused to end")
+    wait_until(lambda: scenario.pipeline.counter("unscored") == amount, SETTLING_S, "those that are refused to end")
 
 
 def reasons(verdicts: dict[int, Verdict]) -> dict[int, str | None]:

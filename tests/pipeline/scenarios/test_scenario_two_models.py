@@ -96,7 +96,7 @@ def test_a_dead_model_s_work_past_the_bound_is_shed_and_brought_back_by_replay(
         pair.wait_scored(int(RATE))
         other_endpoint.behaviour = replies.failing(503)
         pair.circuit_opens(worker, "ill")
-        wait_until(lambda: pair.pipeline.booked("shed:ill") > 0, what="work to be shed")
+        wait_until(lambda: pair.pipeline.counter("shed:ill") > 0, what="work to be shed")
         # Up to there reading had paused.
         wait_until(lambda: keeps_up(worker), what="reading to have caught up")
         watch(pair, worker, load)

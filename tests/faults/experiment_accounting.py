@@ -1,4 +1,4 @@
-"""What every experiment ends with: nothing lost, nothing twice, nothing left behind."""
+"""The check at the end of every experiment: nothing lost, nothing counted twice, nothing left in Redis."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from judges.core.verdict import Verdict
 from worker.accounting import Account
 from worker.storage.client import StoreError
 
-__all__ = ["VERDICTS", "check_books", "groups_behind", "is_clean", "left_behind"]
+__all__ = ["VERDICTS", "check_accounting", "groups_behind", "is_clean", "left_behind"]
 
 VERDICTS = "tracejudge_verdicts_total"
 EVALUATION_ID = "tracejudge.evaluation.id"
@@ -25,12 +25,14 @@ def is_clean(pipeline: Pipeline) -> bool:
         return False
 
 
-def check_books(pipeline: Pipeline, account: Account, otlp: OtlpReceiver, *, counted: float, all_spans: bool) -> None:
+def check_accounting(
+    pipeline: Pipeline, account: Account, otlp: OtlpReceiver, *, counted: float, all_spans: bool
+) -> None:
     """Check the sums of an experiment that has settled.
 
     Args:
         pipeline: Where it ran.
-        account: Its books.
+        account: Its accounting.
         otlp: What received its spans.
         counted: Verdicts that the last pages of all workers tell of.
         all_spans: Whether each verdict must have a span.
@@ -71,7 +73,7 @@ def groups_behind(pipeline: Pipeline) -> dict[str, Any]:
 
 def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Verdict]) -> None:
     finished = account.chosen - account.dead - account.waiting - account.removed
-    assert account.chosen == len(pipeline.ledger()), "chosen twice, or not in the books"
+    assert account.chosen == len(pipeline.ledger()), "chosen twice, or missing in the accounting"
     assert _finished_ids(pipeline) == {verdict.evaluation_id for verdict in verdicts}
     assert finished == len(verdicts), f"{finished} evaluations are finished, with {len(verdicts)} verdicts"
     twice = {name: times for name, times in Counter(v.evaluation_id for v in verdicts).items() if times > 1}
