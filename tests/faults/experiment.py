@@ -171,9 +171,8 @@ class Experiment:
                 break
             assert time.monotonic() < deadline, f"not settled within {timeout_s:g} s: {account}"
             time.sleep(0.2)
-        left = max(
-            PATIENCE_S, deadline - time.monotonic()
-        )  # entries that a dead exporter had read are claimed after 15 s
+        # Entries that a dead exporter had read are claimed after 15 s.
+        left = max(PATIENCE_S, deadline - time.monotonic())
         wait_until(lambda: is_clean(self.pipeline), left, "the exporters to read the rest")
         return self.pipeline.account()
 

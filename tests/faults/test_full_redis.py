@@ -101,7 +101,7 @@ def fill_under_load(experiment: Experiment, room_bytes: int | None = None) -> Ac
                 before = stored_amounts(experiment, client)
                 time.sleep(FULL_S)
                 if room_bytes is None:
-                    # A batch that was done when it became full may still go.
+                    # A batch that was finished just before Redis became full may still be removed.
                     assert all(map(ge, before, stored_amounts(experiment, client)))
         wait_until(lambda: experiment.pipeline.account().unread == 0, what="it to go on")
         publish(experiment, TRACES // 4)
@@ -125,7 +125,7 @@ def test_a_worker_that_starts_on_a_full_redis_waits_for_memory(experiment: Exper
         with low_load(worker):
             time.sleep(FULL_S)
         assert experiment.pipeline.counter("chosen") == 0
-    # Its groups of the outbox come into being now; before, nobody is behind in them.
+    # The worker creates its groups of the outbox only now.
     wait_until(lambda: experiment.otlp.spans, what="the exporters to begin")
     experiment.assert_all_scored()
 
@@ -135,7 +135,7 @@ def test_a_full_redis_is_trimmed_to_the_caps(experiment: Experiment) -> None:
     """Entries that were read stay in the stream for replay; trimming to the cap frees memory."""
     experiment.start()
     with service(experiment, buffer=TRACES):
-        # Of some kB each: what trimming frees must be more than what connections take.
+        # Some kB each: trimming must free more than connections take.
         publish(experiment, TRACES, words=400)
     experiment.wait_finished(experiment.evaluations)
     experiment.terminate()

@@ -15,7 +15,7 @@ PAUSE_S = seconds(5, least=1)
 def test_workers_are_killed_at_random_moments(experiment: Experiment) -> None:
     chance = random.Random(6)
     experiment.start()
-    # So that the load lasts over all kills: a worker takes about two seconds to start.
+    # The load must last longer than all kills: a worker takes about two seconds to start.
     with experiment.load(TRACES / (KILLS * 2.5), TRACES):
         for _ in range(KILLS):
             time.sleep(chance.uniform(0.1, 1.5))

@@ -144,7 +144,7 @@ def test_redis_fails_over_to_a_replica_without_the_last_writes(
         )
         other.replicaof("NO", "ONE")
         service.publish()
-        # What the former replica has is what the address leads to from now on.
+        # From now on the address leads to the data of the former replica.
         client.replicaof("127.0.0.1", str(replica.port))
         wait_until(lambda: client.info("replication").get("master_link_status") == "up", what="the master's data to go")
         client.replicaof("NO", "ONE")

@@ -69,7 +69,7 @@ from worker.cli import main
 sys.argv[1:] = ["worker"]
 sys.exit(main())
 """
-"""In a soak test kombu raised AttributeError when it closed a channel without transport, and Celery ended the worker."""
+"""Seen in a soak test: kombu closed a channel without transport, raised AttributeError, and Celery ended the worker."""
 GRACE_S: Final = 2.0
 STOPS_S: Final = 10.0
 """Guaranteed time after its grace period within which a worker has ended, whatever hangs in it."""

@@ -27,7 +27,7 @@ def test_a_worker_is_suspended_past_its_lease_and_resumes(experiment: Experiment
     def usual(_: replies.Call) -> replies.Behaviour:
         return replies.slow(chance.uniform(0.1, 3.0))
 
-    # The pause falls into the middle of the batch, however late we come to it.
+    # The pause falls into the middle of the batch, however late this test reaches it.
     experiment.endpoint.behaviour = replies.from_call(EVALUATIONS // 2, replies.held(paused, usual), before=usual)
     experiment.start("paused", batch_size=EVALUATIONS)
     experiment.publish(EVALUATIONS // 2)

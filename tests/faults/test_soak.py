@@ -60,7 +60,7 @@ class RandomFaults:
 
     def replace(self) -> None:
         name = self._random_worker()
-        # Before that a signal ends a program without a word.
+        # Before that a signal ends the process at once.
         wait_until(self.experiment.workers[name].is_up, what=f"worker {name} to have started")
         assert self.experiment.terminate(name) == 0
         self.start(name)

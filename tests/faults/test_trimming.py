@@ -68,7 +68,7 @@ def test_the_stream_is_trimmed_while_a_worker_is_behind(experiment: Experiment) 
     experiment.wait_finished(experiment.evaluations)
     experiment.pause()
     publish(experiment, 1)
-    # That may have been the answer which the paused worker waits for; it asks for no other.
+    # It may have been the reply that the paused worker waits for; it sends no other request.
     publish(experiment, CAP // 2)
     with Redis.from_url(experiment.redis.url) as client:
         read_and_die(client, experiment)

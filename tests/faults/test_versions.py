@@ -77,7 +77,7 @@ def test_batches_of_a_later_version_are_released(experiment: Experiment) -> None
     wait_until(lambda: _parked(experiment) == batches, what="all batches to be handed back")
     account = experiment.pipeline.account()
     assert (account.waiting, account.lost, len(experiment.endpoint.calls)) == (60, 0, 0)
-    # A worker of the later version, which is this one as far as we know, comes.
+    # A worker of the later version starts (simulated by this version).
     _rewrite_batches(experiment, b'"v":3,', b'"v":1,')
     experiment.assert_all_scored()
 
@@ -97,7 +97,7 @@ def test_outbox_entries_of_a_later_version_wait_while_others_flow(experiment: Ex
     experiment.wait_finished(35)
     for group in EXPORTERS:
         wait_until(lambda name=group: _pending(experiment, name) == later, what="only the later ones to wait")
-        # A worker of the later version comes, and is done with them.
+        # A worker of the later version starts and acknowledges them.
         store.call(lambda client, name=group: client.xack(keys.verdicts, name, *later))
     experiment.assert_all_scored()
 
