@@ -33,7 +33,7 @@ def test_a_worker_is_suspended_past_its_lease_and_resumes(experiment: Experiment
     experiment.publish(EVALUATIONS // 2)
     experiment.wait_finished(EVALUATIONS // 4)
     experiment.pause("paused")
-    paused.let_go()
+    paused.release()
     began, left_s = time.monotonic(), lease_left_s(experiment)
     assert experiment.finished < EVALUATIONS, "the pause must fall into the middle of the batch"
     experiment.start("other", batch_size=EVALUATIONS)

@@ -262,8 +262,8 @@ def test_a_script_that_is_hindered_runs_as_a_whole_or_not_at_all(scene: Scene) -
                 said = attempt(step)
                 found = scene.snapshot()
             refusals += said is not None
-            # Only a single script is atomic. Forgetting runs several and is repeated; fetching a missing batch runs two,
-            # and its lease expires.
+            # Only a single script is atomic. Forgetting runs several and is repeated; so does fetching a batch that is
+            # missing, whose lease expires.
             several = name == "forget" or (name == "take" and ":batch:" in cause)
             if said is not None and not several and found != spoiled:
                 failures.append(f"{name}, {cause}: refused half-way: {said}")
