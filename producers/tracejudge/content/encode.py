@@ -155,6 +155,7 @@ class ContentPolicy:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._changes = bool(settings.redact) or not settings.content
         # An entry no longer than both caps needs no truncation, and no look into it.
         self._short_bytes = min(settings.max_field_bytes, settings.max_trace_bytes)
         self._redact: _Redact | None = None
@@ -173,9 +174,9 @@ class ContentPolicy:
             Exception: JSON cannot hold a value of the record.
         """
         payload = _encode(record)
-        settings = self._settings
-        if settings.content and not settings.redact and len(payload) <= self._short_bytes:
+        if not self._changes and len(payload) <= self._short_bytes:
             return Raw(payload)
+        settings = self._settings
         fields: dict[str, Any] = msgspec.json.decode(payload)
         if not settings.content:
             remove_content(fields)
