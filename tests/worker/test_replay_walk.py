@@ -48,7 +48,7 @@ def test_a_judge_that_came_later_judges_what_is_retained(ground: Ground) -> None
     assert ground.waiting() == {"lexical": ground.client.strlen(ground.keys.batch(batch.id))}
 
 
-def test_it_unbalances_no_books(ground: Ground) -> None:
+def test_it_keeps_the_accounting_balanced(ground: Ground) -> None:
     ground.append("p1", make_traces(range(20)))
     take(ground)
     before = balanced(ground)
@@ -59,7 +59,7 @@ def test_it_unbalances_no_books(ground: Ground) -> None:
     assert (before.published, before.not_sampled, before.chosen) == (20, 20, 0)
     assert (after.published, after.not_sampled, after.sampled, after.duplicate) == (20, 20, 0, 0)
     assert (after.chosen, after.waiting, after.unread) == (20, 20, 0)
-    assert ground.days_books() == ground.books()
+    assert ground.daily_accounting() == ground.accounting()
 
 
 def test_the_same_traces_are_chosen_as_live(ground: Ground, any_redis_url: str, prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""`tracejudge account`: the books as a document and as a table."""
+"""`tracejudge account`: the accounting as a document and as a table."""
 
 import pytest
 from cli_parts import SAMPLES, Run
@@ -28,8 +28,8 @@ def test_what_was_published_and_not_read_is_unread(served: Run) -> None:
 
 
 def test_the_account_for_people_prints_every_name_and_reason(served: Run, redis: Redis, prefix: str) -> None:
-    books = {"chosen": 1300, "scored": 1298, "unscored": 2, "unscored:refusal": 2}
-    redis.hset(f"{prefix}:account:all", mapping=books)
+    accounting = {"chosen": 1300, "scored": 1298, "unscored": 2, "unscored:refusal": 2}
+    redis.hset(f"{prefix}:account:all", mapping=accounting)
     ended = served("account")
     assert (ended.code, ended.err) == (0, "")
     rows = [line.split()[:2] for line in ended.out.splitlines()]
@@ -40,7 +40,7 @@ def test_the_account_for_people_prints_every_name_and_reason(served: Run, redis:
 
 
 @pytest.mark.parametrize(("scored", "lost"), [(1, 2), (5, -2)], ids=["lost", "counted twice"])
-def test_books_that_do_not_balance_are_exit_code_one(
+def test_accounting_that_does_not_balance_is_exit_code_one(
     served: Run, redis: Redis, prefix: str, scored: int, lost: int
 ) -> None:
     redis.hset(f"{prefix}:account:all", mapping={"chosen": 3, "scored": scored})
