@@ -60,13 +60,13 @@ class LimitedModel:
         Raises:
             ModelError: The model has no answer, or its endpoint is unavailable.
         """
-        failed: tuple[Call, ...] = ()
         self._retries.record_first_attempt()
+        attempts = 0
         while True:
+            attempts += 1
             try:
-                return await self._attempt(request, failed)
+                return await self._attempt(request)
             except ModelError as error:
-                error.failed = failed
                 if not error.was_asked:
                     error.refusals = request.refusals
                 if error.refusals.times >= _MAX_REFUSALS:
@@ -75,7 +75,7 @@ class LimitedModel:
                     final.__dict__.update(error.__dict__)
                     raise final from error
                 refused_alone = error.refusals != request.refusals
-                pause_s = self._pause_s(error, len(failed) + 1, refused_alone=refused_alone)
+                pause_s = self._pause_s(error, attempts, refused_alone=refused_alone)
                 if pause_s is None:
                     raise
                 if pause_s:
@@ -84,8 +84,8 @@ class LimitedModel:
                     # A further refusal would not count: a later round asks again when others were answered.
                     raise
                 took_s = error.took_s or 0.0
-                call = Call(time.time() - took_s, took_s, error.reason, error.input_tokens, error.output_tokens)
-                failed = (*failed, call)
+                tokens = error.input_tokens, error.output_tokens
+                request.failed.append(Call(time.time() - took_s, took_s, error.reason, *tokens))
                 request = structs.replace(request, refusals=error.refusals)
 
     async def aclose(self) -> None:
@@ -111,7 +111,7 @@ class LimitedModel:
             return None
         return self._retries.pause_s(error, attempts, is_blocked=is_blocked, refused_alone=refused_alone)
 
-    async def _attempt(self, request: ChatRequest, failed: tuple[Call, ...]) -> ChatResponse:
+    async def _attempt(self, request: ChatRequest) -> ChatResponse:
         permit = await self.limiter.acquire(request.evaluation)
         start = time.perf_counter()
         result: ChatResponse | ModelError | None = None
@@ -119,7 +119,7 @@ class LimitedModel:
         # Whatever is raised from here on releases the permit.
         try:
             if request.begins is not None:
-                request.begins(failed)
+                request.begins()
             response = result = await self._model.complete(request)
             status = "ok"
         except ModelError as error:
@@ -134,7 +134,7 @@ class LimitedModel:
             if result is not None:
                 self._record_result(request, result, took_s)
             self.limiter.release(permit, result)
-        return structs.replace(response, took_s=took_s, failed=failed)
+        return structs.replace(response, took_s=took_s)
 
     def _record_result(self, request: ChatRequest, result: ChatResponse | ModelError, took_s: float) -> None:
         self._record_tokens(request.schema_name, "input", result.input_tokens)
