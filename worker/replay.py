@@ -246,11 +246,6 @@ def format_time(entry_id: str) -> str:
 # --- the stored state ---
 
 
-def fresh_name() -> str:
-    """Make the name of a new replay."""
-    return secrets.token_hex(4)
-
-
 def names_of_replays(store: Store) -> list[str]:
     """List the replays that Redis remembers, at most twenty."""
     start = store.keys.replay("")
@@ -261,10 +256,10 @@ def names_of_replays(store: Store) -> list[str]:
 class Cursor:
     """The hash of one replay."""
 
-    def __init__(self, store: Store, name: str, ttl_s: int) -> None:
-        """Use a replay's name; it is remembered for ``ttl_s`` after its last step."""
-        self.name = name
-        self.key = store.keys.replay(name)
+    def __init__(self, store: Store, ttl_s: int, name: str | None = None) -> None:
+        """Use a replay's name, by default a new one; it is remembered for ``ttl_s`` after its last step."""
+        self.name = name or secrets.token_hex(4)
+        self.key = store.keys.replay(self.name)
         self._store = store
         self._ttl_s = ttl_s
 

@@ -10,7 +10,7 @@ from worker.accounting import Account, read_account
 from worker.config.settings import Rule
 from worker.queue.batch import Evaluation
 from worker.queue.ledger import Finished, Ledger, field_of
-from worker.replay import Chooser, Cursor, ReplayOptions, ReplayRun, State, WaitingWork, first_state, fresh_name
+from worker.replay import Chooser, Cursor, ReplayOptions, ReplayRun, State, WaitingWork, first_state
 
 SAFETY = Rule(name="all", judges=("safety",))
 NOTHING = Rule(name="nothing", judges=("groundedness",), rate=0.0)
@@ -27,7 +27,7 @@ class Replays:
     def begin(self, *names: str, since: str = "1h", **wanted: Any) -> ReplayRun:
         judges = [configured(self.settings.judges)[name] for name in names or ("safety",)]
         asked = first_state(self.settings, self.ground.store, ReplayOptions(judges, since, **wanted))
-        cursor = Cursor(self.ground.store, fresh_name(), self.settings.ledger_ttl_s)
+        cursor = Cursor(self.ground.store, self.settings.ledger_ttl_s)
         return self.go_on(cursor, cursor.begin(asked.question, asked.next_id))
 
     def go_on(self, cursor: Cursor, state: State | None = None) -> ReplayRun:

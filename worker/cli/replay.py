@@ -35,7 +35,6 @@ from worker.replay import (
     WaitingWork,
     first_state,
     format_time,
-    fresh_name,
     milliseconds,
     names_of_replays,
     rule_naming,
@@ -139,13 +138,13 @@ def _begin(settings: Settings, store: Store, options: ReplayOptions) -> _Replay:
         asked = first_state(settings, store, options)
     except ReplayOptionsError as error:
         raise click.UsageError(str(error)) from error
-    cursor = Cursor(store, fresh_name(), settings.ledger_ttl_s)
+    cursor = Cursor(store, settings.ledger_ttl_s)
     state = cursor.begin(asked.question, asked.next_id)
     return _Replay(cursor.name, cursor, state, Chooser(settings, asked.question, options.judges))
 
 
 def _resume(settings: Settings, store: Store, name: str) -> _Replay:
-    cursor = Cursor(store, name, settings.ledger_ttl_s)
+    cursor = Cursor(store, settings.ledger_ttl_s, name)
     try:
         state = cursor.read()
     except ReplayError as error:

@@ -62,14 +62,8 @@ class PendingFeedback:
 
     def due(self) -> bool:
         """Return whether a pass should begin: the oldest feedback has waited long enough, or much is pending."""
-
-        def look(client: "redis.Redis") -> list[object]:
-            pipe = client.pipeline(transaction=False)
-            pipe.zcount(self._keys.feedback, "-inf", redis_now_ms(client))
-            pipe.zcard(self._keys.feedback)
-            return pipe.execute()
-
-        over, pending = self._store.call(look)
+        name, now_ms = self._keys.feedback, self._store.now_ms()
+        over, pending = self._store.pipeline(lambda pipe: (pipe.zcount(name, "-inf", now_ms), pipe.zcard(name)))
         # Not right after the last pass: these may be the ones that it postponed.
         is_crowded = pending >= _PASS_FROM and time.monotonic() - self._passed_at >= self._wait_ms / 1000
         return bool(over) or is_crowded
