@@ -348,7 +348,14 @@ class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
             parent.app.tracejudge_status = _EXIT_REFUSED
             _refuse_start(str(error))
         self._signals.started()
-        _tune_interpreter()
+        # From here on for an event loop beside computing threads.
+        gc.collect()
+        # Loaded modules stay: a full collection would visit all their objects each time, for 17 ms.
+        gc.freeze()
+        # At the default of 700 objects collections are a tenth of an evaluation's CPU, at 1,000 in flight a quarter.
+        gc.set_threshold(50_000, 20, 20)
+        # The loop releases the GIL at each system call; getting it back from an exporter takes this long.
+        sys.setswitchinterval(0.001)
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
         """Stop the runtime; Celery stops its consumer before and its pool after."""
@@ -393,17 +400,6 @@ def _configuration(settings: Settings, labels: Sequence[str]) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
     }
-
-
-def _tune_interpreter() -> None:
-    """Tune the interpreter for an event loop beside computing threads."""
-    gc.collect()
-    # Loaded modules stay: a full collection would visit all their objects each time, for 17 ms.
-    gc.freeze()
-    # At the default of 700 objects collections are a tenth of an evaluation's CPU, at 1,000 in flight a quarter.
-    gc.set_threshold(50_000, 20, 20)
-    # The loop releases the GIL at each system call; getting it back from an exporter takes this long.
-    sys.setswitchinterval(0.001)
 
 
 def _refuse_start(message: str) -> NoReturn:

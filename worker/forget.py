@@ -15,6 +15,7 @@ A worker that is judging the trace may finish its call; the verdict is not writt
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import methodcaller
 from typing import Any, Final, NamedTuple
 
@@ -331,20 +332,16 @@ class Forgetting:
         payload: bytes | None = self._store.call(lambda client: client.get(self._keys.batch(batch_id)))
         if payload is None:
             return None
-        try:
-            batch = _decode_batch(payload)
-            items = [(bytes(raw), _decode_item(raw)) for raw in batch.items]
-        except (msgspec.DecodeError, RecursionError):
-            self._unreadable.add(batch_id)
-            return None
-        if batch.v not in KNOWN_VERSIONS:
-            self._unreadable.add(batch_id)
-            return None
-        scanned = []
-        for raw, item in items:
-            owner = Owner(item.trace.trace_id, item.trace.user_id)
-            scanned.append(_ScannedItem(raw, owner, {one.id: one.period for one in item.evaluations}))
-        return _ScannedBatch(payload, batch, scanned)
+        with suppress(msgspec.DecodeError, RecursionError):
+            batch, scanned = _decode_batch(payload), []
+            for raw in batch.items:
+                item = _decode_item(raw)
+                owner = Owner(item.trace.trace_id, item.trace.user_id)
+                scanned.append(_ScannedItem(bytes(raw), owner, {one.id: one.period for one in item.evaluations}))
+            if batch.v in KNOWN_VERSIONS:
+                return _ScannedBatch(payload, batch, scanned)
+        self._unreadable.add(batch_id)
+        return None
 
 
 def _owner(payload: bytes) -> Owner:

@@ -189,7 +189,7 @@ class AutoRetry(ServiceThread):
 
     def look(self) -> None:
         """Retry due letters unless another worker does."""
-        if not self._store.run("hold", (self._keys.dead_auto_retry,), (self._holder, _LEASE_MS)):
+        if not self._store.hold(self._keys.dead_auto_retry, self._holder, _LEASE_MS):
             # This worker no longer knows what is under way: should it get the lease again, it begins with few.
             self._paces.clear()
             return

@@ -5,6 +5,7 @@ not answer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -160,15 +161,12 @@ class DeadLetterStore:
     def _decoded(self, decode: Callable[[bytes], _D], raw: bytes | None) -> _D | None:
         if raw is None:
             return None
-        try:
+        with suppress(msgspec.DecodeError, RecursionError):
             found = decode(raw)
-        except (msgspec.DecodeError, RecursionError):
-            self.unreadable += 1
-            return None
-        if isinstance(found, StoredDeadLetter) and found.v not in KNOWN_VERSIONS:
-            self.unreadable += 1
-            return None
-        return found
+            if isinstance(found, Trace) or found.v in KNOWN_VERSIONS:
+                return found
+        self.unreadable += 1
+        return None
 
 
 def prune(store: Store, settings: Settings) -> int:

@@ -522,7 +522,7 @@ class Sweeper(ServiceThread):
         """Sweep if no other worker does, then wait."""
         # Else others would sweep our batches, and judge them twice.
         self._judging.renew_overdue()
-        if self._lock(_LOCK_MS):
+        if self._store.hold(self._store.keys.sweeper, self._holder, _LOCK_MS):
             self.sweep()
         self.stopping.wait(_SWEEP_S)
 
@@ -550,8 +550,5 @@ class Sweeper(ServiceThread):
         ended = super().stop(timeout_s)
         if ended:
             with contextlib.suppress(StoreError):
-                self._lock(0)
+                self._store.hold(self._store.keys.sweeper, self._holder, 0)
         return ended
-
-    def _lock(self, length_ms: int) -> bool:
-        return bool(self._store.run("hold", (self._store.keys.sweeper,), (self._holder, length_ms)))

@@ -6,6 +6,7 @@ StoreError if Redis does not answer, and can be repeated.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -237,10 +238,8 @@ class Ledger:
             if not state.scores:
                 kept[name] = Assessment("abstained") if state.outcome == _ABSTAINED else _NOT_KEPT
                 continue
-            try:
+            with suppress(msgspec.DecodeError):
                 kept[name] = _decode_scores(state.scores)
-            except msgspec.DecodeError:
-                continue
         return kept
 
     def _written(self) -> tuple[str, ...]:

@@ -178,6 +178,10 @@ class Store:
         now: int = self.call(redis_now_ms)
         return now
 
+    def hold(self, lock: str, holder: str, length_ms: int) -> bool:
+        """Acquire or keep a lock that one worker holds at a time, or release it with 0; return whether it is held."""
+        return bool(self.run("hold", (lock,), (holder, length_ms)))
+
     def make_group(self, stream: str, group: str) -> None:
         """Create a consumer group unless it exists; one that was destroyed continues at its last acknowledged entry."""
         keys = self.keys
