@@ -76,7 +76,7 @@ class Slow(ScriptedModel):
     async def complete(self, request: ChatRequest) -> ChatResponse:
         await asyncio.sleep(1_000)  # waits for its turn; the first time that takes no time of the evaluation
         assert request.begins is not None
-        request.begins(())
+        request.begins()
         return await super().complete(request)
 
 

@@ -32,7 +32,7 @@ _EVALUATIONS: Final = {
     "removed": "forgotten, dropped or aged out",
 }
 _REASONS: Final = {"shed": "evaluations that `tracejudge replay` recovers"}
-_UNREADABLE: Final = "times that a batch was set aside; its evaluations are waiting"
+_UNREADABLE: Final = "times that a batch was set aside"
 
 
 @click.command("account")
