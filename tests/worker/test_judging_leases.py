@@ -126,7 +126,7 @@ def test_whoever_gets_back_what_it_had_lost_goes_on_with_that_alone(ground: Grou
     worker.wake(batch_id)
     (taken,) = wait_until(lambda: [*holders(ground).values()], what="the batch to be leased again")
     wait_until(lambda: len(ended) == 1, what="the end of the first round")
-    assert worker.judging.held == 1
+    wait_until(lambda: worker.judging.held == 1, what="the second lease")
     ground.make_due()
     wait_until(lambda: ground.leases()[batch_id] > 10, what="a renewal")
     assert holders(ground) == {batch_id: taken}
