@@ -39,6 +39,14 @@ def test_the_account_for_people_prints_every_name_and_reason(served: Run, redis:
     assert ["lost", "0"] in rows
 
 
+def test_batches_set_aside_have_rows_by_reason(served: Run, redis: Redis, prefix: str) -> None:
+    counts = {"unreadable": 3, "unreadable:unreadable_tries": 1, "unreadable:wrong_type": 2}
+    redis.hset(f"{prefix}:account:all", mapping=counts)
+    rows = [line.split()[:2] for line in served("account").out.splitlines()]
+    first = rows.index(["unreadable", "3"])
+    assert rows[first + 1 : first + 3] == [["unreadable_tries", "1"], ["wrong_type", "2"]]
+
+
 @pytest.mark.parametrize(("scored", "lost"), [(1, 2), (5, -2)], ids=["lost", "counted twice"])
 def test_accounting_that_does_not_balance_is_exit_code_one(
     served: Run, redis: Redis, prefix: str, scored: int, lost: int
