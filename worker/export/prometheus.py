@@ -197,6 +197,11 @@ class PrometheusExporter(ExportConsumer):
         self._counter = VerdictCounter(settings, metrics)
         self._unanswered: _Unanswered | None = None
 
+    @classmethod
+    def keeps(cls, settings: Settings) -> str:  # noqa: ARG003 - the same for all settings
+        """Name what Prometheus has scraped."""
+        return "Prometheus keeps counts, and exemplars with trace ids"
+
     def run_once(self) -> None:
         """Repeat an acknowledgement that Redis did not answer; then read."""
         self._acknowledge_and_count(is_repeated=True)

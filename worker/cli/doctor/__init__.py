@@ -1,7 +1,7 @@
 """`tracejudge doctor`: check every part that TraceJudge needs, and say how to fix each that is broken.
 
 This module holds the command and the checks of what workers leave in Redis; `redis_server` checks Redis and the broker,
-`http_endpoints` the models, the receiver and the metrics page.
+`http_endpoints` the models and the metrics page, and each exporter what it needs.
 """
 
 import os
@@ -23,8 +23,7 @@ from rich.text import Text
 from judges.models.registry import PROVIDERS
 from judges.registry import configured
 from worker.accounting import read_account
-from worker.cli.doctor.finding import Check, Finding, broken, examine, misconfigured, ok, warning
-from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page, receiver
+from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.cli.options import JSON, OUT, REDIS, print_json
 from worker.config.loading import load
@@ -35,6 +34,7 @@ from worker.queue.batch import Evaluation
 from worker.storage.client import Store
 from worker.storage.keys import INGEST_GROUP, Keys
 from worker.telemetry.backlog import measure
+from worker.telemetry.finding import Check, Finding, broken, examine, misconfigured, ok, warning
 from worker.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
 
 _STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
@@ -83,8 +83,8 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         first.append(Check(f"model {name}", partial(endpoint, name, model, environment, settings.proxy)))
         if asks and PROVIDERS[model.provider].probe is not None:
             first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
-    if (otlp := settings.otlp_endpoint) is not None:
-        first.append(Check("otlp receiver", partial(receiver, otlp, settings.proxy)))
+    for exporter in enabled(settings).values():
+        first += exporter.checks(settings)
     reached, *others = examine(first)
     if reached.result == "broken":
         # Every other check of Redis would repeat the same failure.
