@@ -14,8 +14,7 @@ import msgspec
 import redis
 import structlog
 
-from judges.registry import configured
-from worker.config.graders import Grader, Graders
+from worker.config.graders import Grader
 from worker.config.settings import Settings
 from worker.dead_letters.store import DeadLetterStore, FoundLetter, Retry
 from worker.queue.ledger import DeadLetter, Ledger
@@ -149,9 +148,9 @@ class AutoRetry(ServiceThread):
         settings: Settings,
         store: Store,
         *,
+        sampler: Sampler,
         healthy: Callable[[], Collection[str]],
         versions: Mapping[str, str],
-        graders: Graders | None = None,
         probed: Callable[[], Collection[str]] = tuple,
         every_s: float = _EVERY_S,
         clock: Callable[[], float] = time.monotonic,
@@ -167,8 +166,7 @@ class AutoRetry(ServiceThread):
         self._settings = settings
         self._store = store
         self._keys = store.keys
-        self._graders = Graders(settings, configured(settings.judges)) if graders is None else graders
-        self._sampler = Sampler(settings, self._graders)
+        self._sampler = sampler
         self._ledger = Ledger(store, settings)
         self._healthy = healthy
         self._versions = versions
@@ -219,7 +217,7 @@ class AutoRetry(ServiceThread):
     def _retry_due(self, judge_model: str, count: int) -> list[str]:
         """Retry up to ``count`` due letters; return their evaluation ids."""
         # Most of a panel's letters may wait for a member: those that need not are found behind them.
-        due = set(self._due(judge_model, MAX_PACE if judge_model in self._graders.panels else count))
+        due = set(self._due(judge_model, MAX_PACE if judge_model in self._sampler.graders.panels else count))
         able: list[str] = []
         begun: list[str] = []
         found = (one for one in self._letters.read(sorted(due)) if self._is_able(one.letter))
@@ -246,7 +244,7 @@ class AutoRetry(ServiceThread):
         """Return whether a worker like this one can judge it: else it would only be parked and given up again."""
         return (
             self._sampler.allows(letter.item.trace, letter.judge_model)
-            and self._graders.find(letter.model, letter.judge_model) is not None
+            and self._sampler.graders.find(letter.model, letter.judge_model) is not None
             and self._versions.get(letter.evaluation.judge) == letter.evaluation.version
         )
 

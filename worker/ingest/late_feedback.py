@@ -20,7 +20,6 @@ import redis
 import structlog
 from msgspec import Struct
 
-from judges.core.judge import Judge
 from tracejudge import Feedback, Trace
 from worker.config.settings import Settings
 from worker.ingest.plan import Planner
@@ -338,16 +337,16 @@ class LateFeedbackPasses(ServiceThread):
         store: Store,
         metrics: Metrics,
         *,
+        planner: Planner,
         notifier: Notifier,
         pressure: Backpressure,
-        judges: Mapping[str, Judge] | None = None,
     ) -> None:
         """Prepare; ``pressure`` decides when nothing is chosen, and for which judge models."""
         super().__init__("late-feedback")
         self._store = store
         self._metrics = metrics
         self._feedback = PendingFeedback(store, settings.late_feedback_wait)
-        self._selector = FeedbackSelector(settings, store, Planner(settings, store.keys, judges))
+        self._selector = FeedbackSelector(settings, store, planner)
         self._notifier = notifier
         self._pressure = pressure
         self._look_every_s = min(_LOOK_EVERY_S, settings.late_feedback_wait)
