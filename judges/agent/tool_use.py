@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from judges.agent.conversation import ExplorationStats, Result, notice, tool_result
-from judges.core.exploration import BROKE, BUSY, NO_CALL, OVERRAN, TOO_MANY, Toolbox
+from judges.agent.texts import BROKE, BUSY, NO_CALL, OVERRAN, TOO_MANY
+from judges.core.exploration import Toolbox
 from judges.core.prompt import ToolCall
 
 T = TypeVar("T")

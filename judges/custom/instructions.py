@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from judges.agent import TraceToolbox
 from judges.agent.conversation import Conversation, ExplorationStats
 from judges.agent.loop import TokenBudget
+from judges.agent.texts import TEXTS
 from judges.agent.toolbox import TOOLS
 from judges.core.exploration import Exploration, Limits
 from judges.core.judge import Judge
@@ -148,7 +149,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         fixed = trace_fixed_part(text, variables, result)
         check_served(limits, fixed)
         settings = TraceSettings(_KEY, result.declaration, *structs.astuple(limits))
-        exploration = Exploration(TraceToolbox, limits, TOOLS)
+        exploration = Exploration(TraceToolbox, limits, TOOLS, TEXTS)
     return make_judge(
         name=name,
         asks=checked_asks(definition.asks, text),

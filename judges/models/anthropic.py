@@ -27,8 +27,7 @@ from judges.core.model import (
 from judges.core.prompt import Message
 from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields
 from judges.models.provider import ProbeRequest, Provider, access, check_endpoint
-from judges.models.replies import anthropic_quota, keep_state
-from judges.models.tool_calls import calls_so_far, read_call, sendable_name, sendable_object
+from judges.models.replies import anthropic_quota, calls_so_far, keep_state, read_call, sendable_name, sendable_object
 
 Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"

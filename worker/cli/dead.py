@@ -28,11 +28,12 @@ from worker.cli.options import (
 )
 from worker.config.graders import Graders
 from worker.config.settings import MIB, Settings
-from worker.dead_letters.retry import SHARE_OF_WAITING, Retried, grouped, retry
+from worker.dead_letters.retry import Retried, grouped, retry
 from worker.dead_letters.store import DeadLetterStore, FoundLetter, LetterFilter
 from worker.queue.ledger import Ledger, StoredDeadLetter
 from worker.replay import parse_time
 from worker.storage.client import Store, StoreError
+from worker.telemetry.backlog import SHARE_OF_WAITING
 
 # Letters removed in one script call, which blocks Redis while it runs.
 _AT_ONCE: Final = 500

@@ -22,10 +22,9 @@ from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Sampler
 from worker.service import ServiceThread
 from worker.storage.client import CHUNK_BYTES, Store, redis_now_ms
+from worker.telemetry.backlog import SHARE_OF_WAITING
 
 log = structlog.get_logger("tracejudge.judging")
-# Share of `max_waiting_bytes` for retries and replays: above the whole of it ingest would pause, or shed.
-SHARE_OF_WAITING: Final = 0.5
 MIN_PACE: Final = 20
 MAX_PACE: Final = 2_560
 _MAX_DEAD_SHARE: Final = 0.1

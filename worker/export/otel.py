@@ -26,8 +26,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 
-from judges.core.retry_after import retry_after_s
 from judges.models.credentials import proxy_for
+from judges.models.replies import retry_after_s
 from worker.config.graders import providers
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings

@@ -12,9 +12,8 @@ import structlog
 from judges.agreement.combine import metrics_of
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, Price
-from judges.core.verdict import Assessment, Verdict
+from judges.core.verdict import Assessment, Verdict, with_said
 from judges.evaluate import evaluate
-from judges.models.http import with_said
 from judges.python.protocol import class_name
 from tracejudge import Trace
 from worker.config.graders import CODE, Graders

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from judges.core.model import ChatRequest, ChatResponse, ModelError, ModelSettings
 from judges.core.prompt import Message
+from judges.core.verdict import with_said
 from judges.models.credentials import (
     AddressRefusedError,
     GuardedResolver,
@@ -23,7 +24,7 @@ from judges.models.credentials import (
     proxy_for,
     read_key,
 )
-from judges.models.http import Reply, content_type, read_fault, shown, with_said
+from judges.models.http import Reply, content_type, read_fault, shown
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
 from worker.config.settings import Settings, SettingsError
 from worker.storage.client import address

@@ -14,9 +14,8 @@ from judges.agreement.combine import Combine, metrics_of
 from judges.agreement.combine import combine as combined_assessment
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, ModelError, Price
-from judges.core.verdict import Assessment, Verdict, evaluation_id
+from judges.core.verdict import Assessment, Verdict, evaluation_id, with_said
 from judges.evaluate import evaluate
-from judges.models.http import with_said
 from judges.models.registry import PROVIDERS
 from judges.python.protocol import class_name
 from tracejudge import Trace
