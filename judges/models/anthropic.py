@@ -260,4 +260,6 @@ PROVIDER: Final = Provider(
     check=lambda settings: check_endpoint(settings, PUBLIC_URL),
     probe=lambda settings, key: ProbeRequest(_below_version(settings.base_url, "/models"), _headers(key)),
     own_settings=frozenset({"max_output_tokens"}),
+    default_url=PUBLIC_URL,
+    key_hosts={"api.anthropic.com": "ANTHROPIC_API_KEY"},
 )

@@ -483,11 +483,11 @@ MISTAKES: Mapping[str, Mistake] = {
     # models
     "provider": in_model("", f".provider: must be one of {KNOWN_PROVIDERS}", LEXICAL.replace("xic", "ixc")),
     "no address": in_file(
-        "[models.default]\nmodel = 'm'", 'models.default.base_url: say where the endpoint is, as "https://host/v1"'
+        "[models.default]\nmodel = 'm'", 'models.default.base_url: is missing; set it, as "https://host/v1"'
     ),
     "no model": in_file(
         "[models.default]\nbase_url = 'https://host/v1'",
-        "models.default.model: say which model the endpoint shall use",
+        "models.default.model: is missing; name the endpoint's model",
     ),
     "scheme of the endpoint": in_model(
         "", '.base_url: must be http:// or https:// and a host, as "https://host/v1"', MODEL.replace("https", "ftp")
@@ -515,7 +515,7 @@ MISTAKES: Mapping[str, Mistake] = {
     ),
     "anthropic without a key": in_file(
         "[models.default]\nprovider = 'anthropic'\nmodel = 'm'",
-        "models.default.api_key_env: https://api.anthropic.com asks for a key; name the variable that holds it,"
+        "models.default.api_key_env: https://api.anthropic.com requires a key; name the variable that holds it,"
         " as ANTHROPIC_API_KEY",
     ),
     "half a price": in_model("price = { input = 1 }", ".price.output: is missing; it must be a number"),
