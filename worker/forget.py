@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from worker.config.redaction import hashed_user
 from worker.config.settings import Settings
-from worker.dead_letters.store import DeadLetterStore, LetterFilter
+from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
 from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch
 from worker.queue.ledger import Ledger, evaluation_states, field_of
 from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
@@ -235,7 +235,7 @@ class Forgetting:
 
     def _letters(self) -> Iterable[tuple[str, Owner]]:
         letters = DeadLetterStore(self._store)
-        for seen, found in enumerate(letters.find(LetterFilter()), 1):
+        for seen, found in enumerate(letters.find(DeadLetterFilter()), 1):
             owner = found.letter.owner
             yield found.letter.evaluation.id, Owner(owner.trace_id, owner.user_id)
             self._progress("dead letters", seen)

@@ -251,5 +251,5 @@ def _stop(threads: Sequence[ServiceThread], unless: Callable[[], bool] = bool) -
         deadline = time.monotonic() + _THREAD_STOP_S
         while not thread.stop(_LOOK_S) and not unless():
             if time.monotonic() > deadline:
-                log.warning("thread not stopped in time", stage=thread.name)
+                log.warning("thread not stopped in time", thread=thread.name)
                 break

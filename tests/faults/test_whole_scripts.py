@@ -22,7 +22,7 @@ from worker.accounting import read_account
 from worker.config.graders import Graders
 from worker.config.settings import Rule, Settings
 from worker.dead_letters.retry import grouped, retry
-from worker.dead_letters.store import DeadLetterStore, LetterFilter
+from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
 from worker.embedded import EmbeddedRedis, ServerBinary
 from worker.forget import ForgetTarget, Forgetting
 from worker.ingest.late_feedback import FeedbackOnTrace, FeedbackSelector, Found
@@ -116,7 +116,7 @@ class Scene:
 
     def retry(self) -> None:
         letters = DeadLetterStore(self.store)
-        wanted = [found.letter.evaluation.id for found in letters.find(LetterFilter())][:1]
+        wanted = [found.letter.evaluation.id for found in letters.find(DeadLetterFilter())][:1]
         for group in grouped(letters.read(wanted), 2):
             retry(self.store, SETTINGS, group)
 
@@ -161,7 +161,7 @@ class Scene:
 
 STEPS = (
     *("choose", "take", "park", "record", "acknowledge", "add_dead_letter", "retry", "record_dead", "remove"),
-    *("finish", "pull", "forget"),
+    *("finish", "choose_late_feedback", "forget"),
 )
 
 

@@ -224,7 +224,7 @@ class Chosen:
 
     def take(self, entries: Sequence[Entry] | None = None) -> None:
         """Deal with entries, or with all that nobody has read."""
-        self.ingest.take(self._ground.read() if entries is None else entries)
+        self.ingest.process(self._ground.read() if entries is None else entries)
 
 
 def go_by(monkeypatch: pytest.MonkeyPatch, ground: "Ground", seconds: str) -> None:

@@ -16,7 +16,7 @@ import structlog
 
 from worker.config.graders import Grader
 from worker.config.settings import Settings
-from worker.dead_letters.store import DeadLetterStore, FoundLetter, Retry
+from worker.dead_letters.store import DeadLetterStore, FoundDeadLetter, Retry
 from worker.queue.ledger import DeadLetter, Ledger
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Sampler
@@ -45,9 +45,11 @@ class Retried(NamedTuple):
     gone: Sequence[str]
 
 
-def grouped(found: Iterable[FoundLetter[DeadLetter]], batch_size: int) -> Iterator[list[FoundLetter[DeadLetter]]]:
+def grouped(
+    found: Iterable[FoundDeadLetter[DeadLetter]], batch_size: int
+) -> Iterator[list[FoundDeadLetter[DeadLetter]]]:
     """Group letters that one batch may hold: of one model, at most ``batch_size``, and not too large."""
-    open_groups: dict[tuple[str, str], list[FoundLetter[DeadLetter]]] = {}
+    open_groups: dict[tuple[str, str], list[FoundDeadLetter[DeadLetter]]] = {}
     for one in found:
         group = open_groups.setdefault((one.letter.model, one.letter.judge_model), [])
         if group and sum(each.size for each in group) + one.size > CHUNK_BYTES:
@@ -61,7 +63,7 @@ def grouped(found: Iterable[FoundLetter[DeadLetter]], batch_size: int) -> Iterat
 
 
 def retry(
-    store: Store, settings: Settings, group: Sequence[FoundLetter[DeadLetter]], *, automatic: bool = False
+    store: Store, settings: Settings, group: Sequence[FoundDeadLetter[DeadLetter]], *, automatic: bool = False
 ) -> Retried:
     """Write one batch of letters of one model, in one step. After a StoreError it is safe to call again.
 

@@ -46,7 +46,7 @@ _CONNECT_TIMEOUT_S: Final = 10.0
 _RECEIVER: Final = "an OTLP/HTTP receiver that takes protobuf"
 _REJECTED: Final = ("rejected", "it refuses the content", "see the receiver's log for what it refuses")
 _BUSY: Final = ("busy", "it is busy or restarts", "see the receiver's log, if it lasts")
-_ADD_CREDENTIALS: Final = "let the worker in there, or send through a collector that signs in"
+_ADD_CREDENTIALS: Final = "grant the worker access, or send through a collector that authenticates"
 _NO_OTLP: Final = (
     "misconfigured",
     "nothing takes OTLP under this path",
@@ -165,7 +165,7 @@ def reply_of(status: int, headers: Mapping[str, str], body: bytes | None = None)
     elif status >= httpx.codes.INTERNAL_SERVER_ERROR:
         known = "failing", "it fails", "see the receiver's log"
     else:
-        known = "misconfigured", "it takes no request of ours", "see the receiver's log"
+        known = "misconfigured", "it rejects all requests", "see the receiver's log"
     kind, meaning, fix = known
     return Reply(kind, f"HTTP {status}", meaning, fix, status, headers, body)
 

@@ -177,9 +177,9 @@ class IngestConsumer(ServiceThread):
             stale = self._store.claim_stale(*names, idle_ms=_STALE_MS, count=READ_COUNT, max_bytes=max_bytes)
             # There may be more than one call returns.
             self._next_claim = 0.0 if stale else time.monotonic() + _CLAIM_EVERY_S
-        self.take(stale or self._reader.read(_BLOCK_MS))
+        self.process(stale or self._reader.read(_BLOCK_MS))
 
-    def take(self, entries: Iterable[Entry]) -> None:
+    def process(self, entries: Iterable[Entry]) -> None:
         """Account for entries, write their batches, and notify the judging workers.
 
         Raises:

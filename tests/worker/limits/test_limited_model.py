@@ -207,7 +207,7 @@ def test_a_call_that_is_cancelled_before_it_has_a_slot_was_never_made() -> None:
     asyncio.run(run())
 
 
-def test_an_unforeseen_error_gives_its_slot_back_and_is_no_cancellation() -> None:
+def test_an_unexpected_error_gives_its_slot_back_and_is_no_cancellation() -> None:
     def stumble(request: ChatRequest) -> str:
         raise ZeroDivisionError(request.schema_name)
 

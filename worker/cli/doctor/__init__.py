@@ -40,7 +40,7 @@ from worker.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
 _STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
 _VERSIONS: Final = "judge versions"
 _NEWEST: Final = 1000
-# Batches and letters may be large, and the doctor must not keep Redis busy.
+# Batches and dead letters may be large, and the doctor must not keep Redis busy.
 _READ_S: Final = 2.0
 
 
@@ -100,7 +100,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         Check("clock", partial(clock, url)),
         Check("roles", partial(roles, settings, store)),
         Check("circuits", partial(circuits, store)),
-        Check("books", partial(accounting, store)),
+        Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check(_VERSIONS, partial(judge_versions, settings, store)),
     ]
@@ -114,9 +114,9 @@ def accounting(store: Store) -> Sequence[Finding]:
     """Check that the accounting balances."""
     lost = read_account(store).lost
     if lost == 0:
-        return [ok("books", "they balance")]
+        return [ok("accounting", "they balance")]
     what = f"{lost:,} lost" if lost > 0 else f"{-lost:,} counted twice"
-    return [broken("books", f"they do not balance: {what}", "see `tracejudge account`")]
+    return [broken("accounting", f"they do not balance: {what}", "see `tracejudge account`")]
 
 
 def dead_letters(store: Store) -> Sequence[Finding]:
