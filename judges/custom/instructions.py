@@ -83,7 +83,7 @@ def check_served(limits: Limits, fixed: str) -> None:
 
     def serves(max_tokens: int) -> bool:
         budget = TokenBudget(Limits(max_tokens=max_tokens), None)
-        return budget.cost_tokens(opening) <= budget.room_for_round().tokens
+        return budget.cost_tokens(opening) <= budget.remaining_for_round().tokens
 
     if not serves(limits.max_tokens):
         thousands = range(0, _MOST_TOKENS, 1000)
