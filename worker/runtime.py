@@ -13,9 +13,8 @@ from judges.registry import configured
 from worker.config.graders import CODE, Graders
 from worker.config.settings import Settings, SettingsError
 from worker.dead_letters.retry import AutoRetry
-from worker.endpoints.client import LimitedModel, keep_secrets, measure
+from worker.endpoints.client import LimitedModel, Retries, keep_secrets, measure
 from worker.endpoints.limiter import EndpointLimiter
-from worker.endpoints.retries import Retries
 from worker.export.registry import enabled
 from worker.ingest.consumer import IngestConsumer
 from worker.ingest.late_feedback import LateFeedbackPasses

@@ -26,9 +26,8 @@ from worker.config.judge_files import checked, read_judge
 from worker.config.loading import load
 from worker.config.settings import Settings, SettingsError
 from worker.endpoints.availability import LimiterEvents
-from worker.endpoints.client import LimitedModel
+from worker.endpoints.client import LimitedModel, Retries, RetryBudget
 from worker.endpoints.limiter import EndpointLimiter
-from worker.endpoints.retries import Retries, RetryBudget
 from worker.storage.client import Store, StoreError, address
 from worker.storage.keys import Keys
 from worker.telemetry.metrics import Metrics

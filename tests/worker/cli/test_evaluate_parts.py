@@ -28,9 +28,8 @@ from worker.cli.evaluate.offline import DelayNotes, OfflineGrader, TimedAssessme
 from worker.cli.evaluate.trace_files import Line, Output, lines, trace_of
 from worker.cli.options import PATIENCE_S
 from worker.config.settings import Settings
-from worker.endpoints.client import LimitedModel
+from worker.endpoints.client import LimitedModel, Retries, RetryBudget
 from worker.endpoints.limiter import EndpointLimiter, LimiterClock
-from worker.endpoints.retries import Retries, RetryBudget
 from worker.selection.stream_entry import TraceEntry
 from worker.telemetry.metrics import Metrics
 

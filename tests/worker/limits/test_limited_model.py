@@ -30,9 +30,8 @@ from judges.registry import catalogue
 from tracejudge import Trace
 from worker.config.settings import Settings
 from worker.endpoints import client as limited_model
-from worker.endpoints.client import LimitedModel
+from worker.endpoints.client import LimitedModel, Retries
 from worker.endpoints.limiter import EndpointLimiter, LimiterClock
-from worker.endpoints.retries import Retries
 from worker.telemetry.metrics import Metrics
 
 REQUEST = ChatRequest((Message("user", "Is it?"),), "safety", {}, dict)

@@ -10,7 +10,7 @@ from kombu import Connection  # type: ignore[attr-defined]
 from kombu.exceptions import KombuError
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
 
-from tracejudge.delivery.connection import make_pool
+from tracejudge.delivery.transport import make_pool
 from worker.broker import broker as celery_broker
 from worker.config.settings import MIB, Settings
 from worker.storage.client import address, addresses, foreign_layout

@@ -26,7 +26,7 @@ from worker.config.graders import CODE, Grader, panel
 from worker.config.redaction import Redaction, configured_user_key
 from worker.config.settings import Settings
 from worker.endpoints.availability import LimiterEvents
-from worker.endpoints.retries import is_transient
+from worker.endpoints.client import is_transient
 from worker.judging.evaluator import NO_PRICE, make_verdict
 from worker.queue.batch import Evaluation, Item
 from worker.selection.stream_entry import TraceEntry, unknown_fields
