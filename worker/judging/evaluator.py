@@ -138,7 +138,7 @@ class _BatchRun(NamedTuple):
     batch: Batch
     tries: Mapping[str, Spent]
     ended: Callable[[], None]
-    count: Callable[[str, Spent, Spent], None]
+    count_outcome: Callable[[str, Spent, Spent], None]
     votes: PanelVotes
     # The key of the hash of end users' ids; empty where no trace names one.
     user_key: str
@@ -234,7 +234,7 @@ class BatchEvaluator:
         batch: Batch,
         tries: Mapping[str, Spent],
         ended: Callable[[], None],
-        count: Callable[[str, Spent, Spent], None] = lambda *_: None,
+        count_outcome: Callable[[str, Spent, Spent], None] = lambda *_: None,
     ) -> list[UnfinishedEvaluation]:
         """Evaluate a batch; return the evaluations without a final verdict.
 
@@ -242,7 +242,7 @@ class BatchEvaluator:
             batch: The evaluations that are not finished.
             tries: What earlier rounds took, by evaluation id.
             ended: Called as each evaluation ends.
-            count: Receives the outcome of each evaluation, and what it took before and after this round.
+            count_outcome: Receives the outcome of each evaluation, and what it took before and after this round.
 
         Raises:
             UnexpectedError: An evaluation ended without an outcome; all others have ended as well.
@@ -259,7 +259,7 @@ class BatchEvaluator:
         model = next((one for one in candidates if one and one.settings.judge_model == batch.judge_model), None)
         own_price = model.settings.price if model else None
         price = NO_PRICE if batch.judge_model in self._graders.panels else own_price
-        this = _BatchRun(batch, tries, ended, count, votes, user_key, model, price)
+        this = _BatchRun(batch, tries, ended, count_outcome, votes, user_key, model, price)
         wanted = [
             (item, trace, evaluation)
             for item, trace in zip(batch.items, traces, strict=True)
@@ -328,12 +328,12 @@ class BatchEvaluator:
             finished = Finished.of(verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id)
             if assessment.is_final:
                 _log(verdict, fresh=await self._recorder.record(finished))
-                this.count(verdict.outcome, earlier, spent)
+                this.count_outcome(verdict.outcome, earlier, spent)
                 return None
         except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not fail its batch
             assessment = _internal_error(evaluation, error)
             verdict, spent = build(assessment)
-        this.count("unfinished", earlier, spent)
+        this.count_outcome("unfinished", earlier, spent)
         return UnfinishedEvaluation(item, evaluation, assessment, verdict, spent)
 
     async def _assess(
