@@ -161,7 +161,7 @@ class Scene:
 
 STEPS = (
     *("choose", "take", "park", "record", "acknowledge", "add_dead_letter", "retry", "record_dead", "remove"),
-    *("finish", "choose_late_feedback", "forget"),
+    *("finish", "pull", "forget"),
 )
 
 
