@@ -30,7 +30,8 @@ _OPENING: Final = re.compile(
     r"(?:[\s.,:;!?*_\u2013\u2014\u2026\u3001\u3002\uff01\uff0c\uff1a]|-(?!\d))*",
     re.IGNORECASE,
 )
-MENU: Final = ("yes", "no", "unknown")  # Accepted results; ``unknown`` is never offered.
+MENU: Final = ("yes", "no")
+ABSTAINED: Final = ("unknown",)  # Accepted as results, and never offered.
 SCORING: Final = "yes_no/1"  # Revision of parsing and scoring; part of the version of every judge of this form.
 
 
@@ -91,7 +92,7 @@ def read(text: str) -> Answer:
     """Parse a yes/no answer and strip the requested opening from its rationale; raises ``AnswerError``."""
     answer = read_object(text, ("rationale", "result"))
     rationale = text_field(answer, "rationale")
-    return {"rationale": without_opening(rationale), "result": choice(answer, "result", MENU)}
+    return {"rationale": without_opening(rationale), "result": choice(answer, "result", MENU, besides=ABSTAINED)}
 
 
 def without_opening(rationale: str) -> str:

@@ -16,6 +16,8 @@ import msgspec
 
 from judges.core.prompt import MATERIAL_RULES
 from judges.parsing.json_repair import UnrepairableError, repair_json
+from judges.parsing.thoughts import answer_of
+from judges.parsing.values import loose, number_of
 
 MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a longer text would only cost time.
 # Maximum number of objects to repair in one answer: thousands would block every other evaluation.
@@ -23,8 +25,7 @@ _MAX_BROKEN: Final = 100
 _CLOSED: Final = re.compile(r"\}[ \t]*(?=\n)")
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
 _MARK: Final = re.compile(rf"<<(?:end )?\w[\w ]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
-_THINKING: Final = re.compile(r"\s*<(think|thinking)>")
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,300}(?:\.[0-9]{1,300})?")
+_TRUTHS: Final[Mapping[str, bool]] = {"true": True, "false": False}
 _LINES: Final = msgspec.json.Decoder()
 _MAX_REPAIRED_CHARS: Final = 64_000
 # For all repaired lines of an answer: the time of a repair is quadratic in the number of opening brackets.
@@ -41,6 +42,7 @@ class AnswerError(ValueError):
     AnswerError
     ├── InvalidAnswerError   unreadable, a missing key, a wrong type: one repair request may follow
     └── OutOfRangeError      readable, but not one of the values offered: final
+        └── OffMenuError     a word that is not on the menu: one repair request may follow
     """
 
 
@@ -50,6 +52,10 @@ class InvalidAnswerError(AnswerError):
 
 class OutOfRangeError(AnswerError):
     """The answer can be read, but its value was not offered."""
+
+
+class OffMenuError(OutOfRangeError):
+    """The answer is a word that is not on the menu, such as a synonym."""
 
 
 def object_schema(properties: Mapping[str, object]) -> Mapping[str, object]:
@@ -94,15 +100,9 @@ def refuse_echo(text: str) -> None:
 
 
 def without_thinking(text: str) -> str:
-    """Remove the reasoning that some models write between `<think>` and `</think>` before their answer.
-
-    Raises ``InvalidAnswerError`` if it is not closed, so that there is no answer yet.
-    """
-    opening = _THINKING.match(text)
-    if opening is None:
-        return text
-    _, closing, answer = text.partition(f"</{opening[1]}>")
-    if not closing:
+    """Return the answer without the thoughts before it; raises ``InvalidAnswerError`` if it holds nothing else."""
+    answer = answer_of(text)
+    if answer is None:
         raise InvalidAnswerError("the answer never ends its thinking")
     return answer
 
@@ -115,22 +115,37 @@ def text_field(answer: Mapping[str, object], key: str) -> str:
     return encodable(value)
 
 
-def choice(answer: Mapping[str, object], key: str, menu: Sequence[str], separator: str = "|") -> str:
+def choice(
+    answer: Mapping[str, object], key: str, menu: Sequence[str], separator: str = "|", *, besides: Sequence[str] = ()
+) -> str:
     """Return a label of an answer, folded. The labels of the menu are folded, and ``separator`` stands between them.
+
+    Decoration around the label does not count, nor does `_` or `-` for a blank, unless two labels differ by it. Where
+    yes and no are offered, true and false stand for them. Labels in ``besides`` are accepted and never offered.
 
     Raises:
         InvalidAnswerError: The value is no string, empty, or the menu itself.
-        OutOfRangeError: The label is not on the menu.
+        OffMenuError: The label is not on the menu.
     """
-    label = folded(text_field(answer, key))
+    value, labels = answer[key], (*menu, *besides)
+    is_yes_no = "yes" in menu and "no" in menu
+    if isinstance(value, bool) and is_yes_no:
+        return "yes" if value else "no"
+    text = text_field(answer, key)
+    if (label := folded(text)) in labels:
+        return label
+    label = loose(text)
     if not label:
         # A repaired answer that broke off, not a choice of the model.
         raise InvalidAnswerError(f"`{key}` is empty")
-    if label in menu:
-        return label
-    if separator in label:
+    if is_yes_no and label in _TRUTHS:
+        return "yes" if _TRUTHS[label] else "no"
+    alike = [each for each in labels if loose(each) == label]
+    if len(alike) == 1:
+        return alike[0]
+    if separator in text:
         raise InvalidAnswerError(f"`{key}` is the menu, not a choice")
-    raise OutOfRangeError(f"`{key}` is none of {', '.join(menu)}")
+    raise OffMenuError(f"`{key}` is none of {', '.join(menu)}")
 
 
 def folded(label: str) -> str:
@@ -139,30 +154,36 @@ def folded(label: str) -> str:
 
 
 def rating(answer: Mapping[str, object], key: str, lowest: int, highest: int) -> int:
-    """Return a whole number of an answer: 4, 4.0, or its digits in a string.
+    """Return a whole number of an answer: 4, 4.0, or a text that ``amount`` reads.
 
     Raises:
         InvalidAnswerError: The value is no number.
         OutOfRangeError: It is a fraction, or off the scale.
     """
-    value = answer[key]
-    if isinstance(value, str):
-        digits = value.strip().removesuffix(".")
-        if _NUMBER.fullmatch(digits) is None:
-            raise InvalidAnswerError(f"`{key}` is not a number")
-        value = float(digits)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidAnswerError(f"`{key}` is not a number")
+    value = amount(answer, key, highest)
     if not lowest <= value <= highest or value != int(value):
         raise OutOfRangeError(f"`{key}` is no whole number from {lowest} to {highest}")
     return int(value)
+
+
+def amount(answer: Mapping[str, object], key: str, highest: float) -> float:
+    """Return a number of an answer, also from a text such as `4`, `four`, `4 (Good)`, or `4/5` where 5 is the highest.
+
+    Raises ``InvalidAnswerError`` for anything else.
+    """
+    value = answer[key]
+    if isinstance(value, str):
+        value = number_of(value, highest)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - NaN
+        raise InvalidAnswerError(f"`{key}` is not a number")
+    return value
 
 
 def truth(answer: Mapping[str, object], key: str) -> bool:
     """Return a boolean of an answer, also from a string in any case; raises ``InvalidAnswerError``."""
     value = answer[key]
     if isinstance(value, str):
-        value = {"true": True, "false": False}.get(value.strip().removesuffix(".").rstrip().casefold())
+        value = _TRUTHS.get(loose(value))
     if not isinstance(value, bool):
         raise InvalidAnswerError(f"`{key}` is neither true nor false")
     return value
