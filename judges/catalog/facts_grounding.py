@@ -11,8 +11,9 @@ from judges.core.judge import Answered, Judge, Metric, Reading, has_text
 from judges.core.prompt import Block, Prompt, documents, texts_of
 from judges.core.verdict import Score
 from judges.forms.sentence_labels import KEYS, LIST_KEY, MENUS, Line, Menu, guess, schema
-from judges.parsing.answer import choice, read_objects, text_field
+from judges.parsing.answer import choice, text_field
 from judges.parsing.evidence import Source
+from judges.parsing.object_lists import read_objects
 from judges.parsing.sentences import SPLITTER, split
 from tracejudge import Trace
 

@@ -15,7 +15,8 @@ from msgspec import Struct
 from judges.core.judge import Answered, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation
 from judges.core.verdict import Score
-from judges.parsing.answer import OutOfRangeError, object_schema, rating, read_object, text_field, text_list
+from judges.parsing.answer import OutOfRangeError, object_schema, rating, text_field, text_list
+from judges.parsing.objects import read_object
 from judges.parsing.sentences import split
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
@@ -237,7 +238,7 @@ def make(settings: Settings) -> Judge:
         read=_read_long if settings.reasoning else _read_short,
         score=_score,
         heuristic=heuristic,
-        scoring="relevance_truth_completeness/1",
+        scoring="relevance_truth_completeness/2",
         settings=settings,
         make=make,
         cuts=("messages",),
@@ -250,7 +251,7 @@ _SHORT_KEYS: Final = tuple(step.metric for step in STEPS)
 
 def _read_long(text: str) -> tuple[Grade, ...]:
     """Parse an answer of nine keys; raises ``AnswerError``."""
-    answer = read_object(text, _LONG_KEYS)
+    answer = read_object(text, _LONG_KEYS, deciding=_SHORT_KEYS)
     written = [
         (text_field(answer, f"{step.metric}Reasoning"), text_list(answer, f"{step.metric}Reasons")) for step in STEPS
     ]

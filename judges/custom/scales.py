@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from judges.custom.definition import DefinitionError
 from judges.forms import yes_no
-from judges.parsing.answer import OutOfRangeError, amount, choice, rating, truth
+from judges.parsing.answer import OutOfRangeError, amount, rating, truth
 
 Value = bool | float | str
 """One value of an answer."""
@@ -77,7 +77,7 @@ class YesNo:
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Read yes, no or unknown."""
-        return choice(answer, key, yes_no.MENU, besides=yes_no.ABSTAINED)
+        return yes_no.result_of(answer, key)
 
     def rate(self, value: Value) -> Rating | None:
         """Score yes as 1 and no as 0."""

@@ -20,9 +20,9 @@ from judges.parsing.answer import (
     OutOfRangeError,
     choice,
     folded,
-    read_object,
     text_field,
 )
+from judges.parsing.objects import read_object
 
 GOOD = '{"rationale": "It is so.", "result": "yes"}'
 INVALID, OUT_OF_RANGE = InvalidAnswerError, OutOfRangeError

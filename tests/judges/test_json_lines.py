@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import each_case
 
-from judges.parsing.answer import InvalidAnswerError, read_objects
+from judges.parsing.answer import InvalidAnswerError
+from judges.parsing.object_lists import read_objects
 
 KEYS = ("sentence", "label")
 A = {"sentence": 'A {brace} and a "quote".', "label": "yes", "note": None}
