@@ -128,13 +128,11 @@ class Layout:
     def _elements(self, text: str) -> Iterator[Field]:
         position = 0
         while (opening := self._element.search(text, position)) is not None:
-            closing = f"</{opening[1]}>"
-            end = text.find(closing, opening.end())
+            end, position = _closing(text, opening[1], opening.end())
             key = self.key_of(opening[1])
             if end < 0 or key is None:
                 # An element without an end: the answer is cut off.
                 return
-            position = end + len(closing)
             yield Field(key, _element(text[opening.end() : end]), opening.start(), position)
 
 
@@ -187,17 +185,25 @@ def _yaml(text: str) -> object:
     return value if isinstance(value, list) else text
 
 
+def _closing(text: str, name: str, start: int) -> tuple[int, int]:
+    """Return the place of the closing tag of an element, which may hold elements of its name; -1 without one."""
+    depth = 1
+    for tag in re.compile(rf"<(/?){re.escape(name)}>").finditer(text, start):
+        depth += -1 if tag[1] else 1
+        if not depth:
+            return tag.start(), tag.end()
+    return -1, len(text)
+
+
 def _element(text: str, depth: int = 0) -> object:
     """Read the content of an element: a text, or its members, a list where all have one name."""
     members: list[tuple[str, object]] = []
     position = 0
     while depth < _MAX_DEPTH and (tag := _TAG.match(text, position)) is not None:
-        closing = f"</{tag[1]}>"
-        end = text.find(closing, tag.end())
+        end, position = _closing(text, tag[1], tag.end())
         if end < 0:
             break
         members.append((tag[1], _element(text[tag.end() : end], depth + 1)))
-        position = end + len(closing)
     if not members or text[position:].strip():
         return html.unescape(text).strip()
     names = {name for name, _ in members}

@@ -22,27 +22,7 @@ _MAX_BROKEN: Final = 100
 _MAX_DEPTH: Final = 5
 _CLOSED: Final = re.compile(r"\}[ \t]*(?=\n)")
 # Keys of objects that hold an answer as JSON in a string.
-_TEXT_WRAPPERS: Final = frozenset(
-    [
-        "answer",
-        "arguments",
-        "args",
-        "content",
-        "data",
-        "evaluation",
-        "final",
-        "function_call",
-        "input",
-        "json",
-        "output",
-        "parameters",
-        "response",
-        "result",
-        "text",
-        "value",
-        "verdict",
-    ]
-)
+_TEXT_WRAPPERS: Final = ("answer", "arguments", "evaluation", "json", "output", "parameters", "response", "result")
 _PLACEHOLDER: Final = re.compile(r"<[\w ]+>|[^|]+\|[^|]+(?:\|[^|]+)*")
 _STANDING_OUT: Final = re.compile(r"\[\[.*\]\]|\*\*.*\*\*|`.*`|\$*\\boxed\{.*\}\$*")
 _FENCE_LINE: Final = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
@@ -136,9 +116,7 @@ class _Form:
             if key in asked and (len(asked) < len(value) or isinstance(item, str)):
                 # The value of an incomplete answer, in which another one is quoted.
                 continue
-            if isinstance(item, str) and key.casefold() in _TEXT_WRAPPERS:
-                item = decode_json(item)  # noqa: PLW2901
-            yield from self.answers_in(item, depth + 1)
+            yield from self.answers_in(unwrapped(key, item), depth + 1)
 
     def _renamed(self, found: Mapping[str, object]) -> Mapping[str, object] | None:
         """Return an object with its keys as they were asked for; None if one is missing or stands twice."""
@@ -157,6 +135,11 @@ class _Form:
 
 
 _form = cache(_Form)
+
+
+def unwrapped(key: str, value: object) -> object:
+    """Return the JSON in a text where a wrapper may hold its answer so, and other values as they are."""
+    return decode_json(value) if isinstance(value, str) and key.casefold() in _TEXT_WRAPPERS else value
 
 
 def rename(found: Mapping[str, object], key_of: Callable[[str], str | None]) -> dict[str, object] | None:
@@ -369,7 +352,7 @@ def _simplified(value: object) -> object:
         return text
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """A JSON value in a text, None if it cannot be read, and whether it was valid JSON without a repair."""
 
     value: Any
@@ -378,20 +361,20 @@ class _Found(NamedTuple):
     is_whole: bool = True
 
 
-def object_at(text: str, start: int) -> _Found:
+def object_at(text: str, start: int) -> Found:
     """Read the object that starts at a position, as JSON or repaired."""
     try:
         value, end = DECODER.raw_decode(text, start)
-        return _Found(value, start, end)
+        return Found(value, start, end)
     except (ValueError, RecursionError):
         pass
     try:
         repaired = repair_json(text, start)
-        return _Found(repaired.value, start, repaired.end, is_whole=False)
+        return Found(repaired.value, start, repaired.end, is_whole=False)
     except UnrepairableError as error:
         # A line that ends with a closing brace ends a draft; otherwise all that follows may belong to it.
         closed = None if error.position is None else _CLOSED.search(text, error.position)
-        return _Found(None, start, closed.end() if closed else len(text), is_whole=False)
+        return Found(None, start, closed.end() if closed else len(text), is_whole=False)
 
 
 def _no_constant(name: str) -> object:

@@ -6,30 +6,19 @@ from typing import Final
 _MAX_CHARS: Final = 20_000
 # Each begins a sentence that takes back what stands before it.
 _WORDS: Final = (
-    "wait", "actually", "correction", r"corrected \w+", "on second thoughts?", "on (?:closer )?(?:reflection|inspection)",
-    "scratch that", "my mistake", "i made a mistake", "i was (?:wrong|mistaken)", "hold on", "hmm+", "oops",
-    "i (?:must|have to|need to|should) correct", "i (?:take|change|changed|withdraw|revise|retract)",
+    "wait", "actually", "correction", r"corrected \w+", "scratch that", "my mistake", "hold on", "hmm+", "oops",
+    "on (?:second thoughts?|(?:closer )?(?:reflection|inspection))", "i was (?:wrong|mistaken)", "i made a mistake",
+    "i (?:must|have to|need to|should) correct", "i (?:changed?|withdraw|revise|retract)",
     "let me (?:correct|revise|reconsider)", "(?:please )?(?:disregard|ignore)",
-    "moment", "korrektur", "doch nicht", "ich (?:korrigiere|muss mich korrigieren|ziehe)",
-    "attendez", "en fait", "je (?:me )?corrige", "je retire", "esperen?", "espera", "en realidad", "correcci\u00f3n",
-    "me corrijo", "na verdade", "corre\u00e7\u00e3o", "\u043f\u043e\u0434\u043e\u0436\u0434\u0438\u0442\u0435",
-    "\u043d\u0430 \u0441\u0430\u043c\u043e\u043c \u0434\u0435\u043b\u0435",
-    "(?:\u0438\u0441)?\u043f\u043e?\u043f\u0440\u0430\u0432\u043a\u0430", "\u0438\u0441\u043f\u0440\u0430\u0432\u043b\u0435\u043d\u0438\u0435",
-    "\u0627\u0646\u062a\u0638\u0631", "\u062a\u0635\u062d\u064a\u062d", "\u0930\u0941\u0915\u093f\u090f", "\u0938\u0941\u0927\u093e\u0930",
+    "moment", "korrektur", "doch nicht", "ich (?:korrigiere|muss mich korrigieren|ziehe)", "je retire",
+    "attendez", "en fait", "je (?:me )?corrige", "esper[ea]", "en realidad", "correcci\u00f3n", "me corrijo",
+    "na verdade", "corre\u00e7\u00e3o", "подождите", "на самом деле", "исправление", "поправка",
+    "انتظر", "تصحيح", "रुकिए", "सुधार",
 )  # fmt: skip
-_WITHOUT_BLANKS: Final = [
-    "等等",
-    "等一下",
-    "更正",
-    "不对",
-    "修正",
-    "訂正",
-    "待って",
-    "いや",
-    "間違",
-]  # Scripts in which a word has no end.
+# In scripts where no blank ends a word.
+_UNDIVIDED: Final = ("等等", "等一下", "更正", "不对", "修正", "訂正", "待って", "いや", "間違")
 _START: Final = r"""(?:\A|[.!?:\n\u3002\uff01\uff1f])[\s*_>"'-]{0,8}(?:(?:but|no|oh|so|however|hm+),? )?"""
-_WITHDRAWS: Final = re.compile(rf"{_START}(?:(?:{'|'.join(_WORDS)})(?!\w)|{'|'.join(_WITHOUT_BLANKS)})", re.IGNORECASE)
+_WITHDRAWS: Final = re.compile(rf"{_START}(?:(?:{'|'.join(_WORDS)})(?!\w)|{'|'.join(_UNDIVIDED)})", re.IGNORECASE)
 # In any place, unless the text is itself the reasons, which may speak of what an answer should be.
 _PHRASES: Final = re.compile(
     r"should (?:rather )?(?:be|have been|read)\b|do(?:es)? ?n[o']t stand\b|take \S{1,10}(?: \S{1,20}){0,2} back\b"
