@@ -19,7 +19,7 @@ from tracejudge import Trace
 
 _EVIDENCED: Final = frozenset({"supported", "contradictory"})
 _FINE: Final = frozenset({"supported", "no_rad"})
-_SCORING: Final = f"facts_grounding/1, {SPLITTER}"
+_SCORING: Final = f"facts_grounding/2, {SPLITTER}"
 _EDGES: Final = " \t\n.,:;!?\"'`*_-()[]\u2018\u2019\u201c\u201d\u201e\u2026\u3002"
 _NUMBERING: Final = re.compile(r"\A\W*\d+[.)]\s+")
 

@@ -131,7 +131,7 @@ def make(settings: Settings) -> Judge:
         read=lambda text: support.read(text, _ENTRY_KEYS, Entry.read),
         score=score,
         heuristic=heuristic,
-        scoring=f"ragbench/1, {SPLITTER}",
+        scoring=f"ragbench/2, {SPLITTER}",
         settings=settings,
         make=make,
         cuts=("context",),
