@@ -55,27 +55,23 @@ def _without_marks(text: str) -> str:
 
 def _end_of_thoughts(text: str) -> int:
     """Return the end of the last closing mark outside of the objects of the answer."""
-    end, quoted_to = 0, 0
-    for number, mark in enumerate(_CLOSING.finditer(text)):
-        # At the beginning, or behind an earlier mark, a whole object may hold this mark as a quotation.
-        if mark.start() < quoted_to:
-            continue
-        is_thought = number >= _MAX_LOOKS or _OPENING.match(text, end) is not None
-        quoted_to = 0 if is_thought else _end_of_object(text, end, mark.start())
-        if mark.start() >= quoted_to:
-            end = mark.end()
+    end = objects_end = looks = 0
+    for mark in _CLOSING.finditer(text):
+        # At the beginning, or behind an earlier mark, whole objects may hold this mark as a quotation.
+        while (
+            objects_end < mark.start()
+            and looks < _MAX_LOOKS
+            and not _OPENING.match(text, end)
+            and (opening := _OBJECT.search(text, objects_end, mark.start()))
+        ):
+            try:
+                objects_end = _DECODER.raw_decode(text, opening.start())[1]
+            except (ValueError, RecursionError):
+                looks += 1
+                break
+        if objects_end <= mark.start():
+            end = objects_end = mark.end()
     return end
-
-
-def _end_of_object(text: str, start: int, before: int) -> int:
-    """Return the end of the first object that begins between two positions; 0 if there is none or it is broken."""
-    opening = _OBJECT.search(text, start, before)
-    if opening is None:
-        return 0
-    try:
-        return _DECODER.raw_decode(text, opening.start())[1]
-    except (ValueError, RecursionError):
-        return 0
 
 
 def _final_messages(text: str) -> str | None:

@@ -6,11 +6,11 @@ from typing import Final
 _MAX_CHARS: Final = 20_000
 # Each begins a sentence that takes back what stands before it.
 _WORDS: Final = (
-    "wait", "actually", "correction", r"corrected \w+", "scratch that", "my mistake", "hold on", "hmm+", "oops",
+    r"wait(?=\W*$|\s*[^\w\s])", "actually", "correction", r"corrected \w+", "scratch that", "my mistake", "hold on", "hmm+", "oops",
     "on (?:second thoughts?|(?:closer )?(?:reflection|inspection))", "i was (?:wrong|mistaken)", "i made a mistake",
     "i (?:must|have to|need to|should) correct", "i (?:changed?|withdraw|revise|retract)",
     "let me (?:correct|revise|reconsider)", "(?:please )?(?:disregard|ignore)",
-    "moment", "korrektur", "doch nicht", "ich (?:korrigiere|muss mich korrigieren|ziehe)", "je retire",
+    r"moment(?=\s*[^\w\s])", "korrektur", "doch nicht", "ich (?:korrigiere|muss mich korrigieren|ziehe)", "je retire",
     "attendez", "en fait", "je (?:me )?corrige", "esper[ea]", "en realidad", "correcci\u00f3n", "me corrijo",
     "na verdade", "corre\u00e7\u00e3o", "подождите", "на самом деле", "исправление", "поправка",
     "انتظر", "تصحيح", "रुकिए", "सुधार",

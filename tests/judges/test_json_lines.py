@@ -121,6 +121,7 @@ answers = st.lists(
     st.fixed_dictionaries({"sentence": st.text(), "label": st.text()}, optional={"note": st.none() | st.text()}),
     min_size=1,
     max_size=5,
+    unique_by=lambda each: each["sentence"],
 )
 
 
