@@ -26,6 +26,7 @@ _TEXT_WRAPPERS: Final = ("arguments", "parameters")
 _PLACEHOLDER: Final = re.compile(r"<[\w ]+>|[^|]+\|[^|]+(?:\|[^|]+)*")
 _EXPLICIT: Final = re.compile(r"\[\[.*\]\]|\$*\\boxed\{.*\}\$*")  # A verdict wherever such a line stands.
 _DECORATED: Final = re.compile(r"\*\*.*\*\*\.?|`.*`\.?")  # A verdict as the first or last line.
+_PLACE: Final = "{}"  # Stands for an object, so that a word beside it has no line of its own.
 _LIST_SIGN: Final = re.compile(r"\d+[.)]")
 _FENCE_LINE: Final = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
 _MAX_VERDICT_CHARS: Final = 120
@@ -256,7 +257,7 @@ class _Reader:
         """Raise ``InvalidAnswerError`` for a line outside of some places that is another verdict."""
         outside, position = list[str](), 0
         for start, end in spans:
-            outside.append(self._text[position:start])
+            outside.append(self._text[position:start] + _PLACE)
             position = max(position, end)
         lines = "".join((*outside, self._text[position:])).split("\n")
         if any(said != same[0] for _, said in self._verdict_lines(lines)):

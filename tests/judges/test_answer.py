@@ -23,6 +23,7 @@ from judges.parsing.answer import (
     text_field,
 )
 from judges.parsing.objects import read_object
+from judges.parsing.withdrawal import is_withdrawn
 
 GOOD = '{"rationale": "It is so.", "result": "yes"}'
 INVALID, OFF_MENU = InvalidAnswerError, OffMenuError
@@ -272,6 +273,7 @@ class TestYesNo:
         self, result: str, rationale: str, before: str, after: str
     ) -> None:
         assume(not set("{}[]\"'") & set(before + after) and "step by step" not in rationale)
+        assume(not is_withdrawn(after))
         assert read(f"{before}{yes_no_text(result, rationale)}{after}") == {
             "rationale": rationale.strip(),
             "result": result,
