@@ -131,7 +131,7 @@ def make(settings: Settings) -> Judge:
         read=lambda text: support.read(text, _ENTRY_KEYS, Entry.read),
         score=score,
         heuristic=heuristic,
-        scoring=f"ragbench/1, {SPLITTER}",
+        scoring=f"ragbench/2, {SPLITTER}",
         settings=settings,
         make=make,
         cuts=("context",),
@@ -165,7 +165,7 @@ def _details(shown: Shown, answer: support.Support[Entry], measured: support.Mea
         if key is None:
             unknown_entries += 1
             continue
-        # Of several entries on one sentence the last one counts, as with answers.
+        # Of several entries on one sentence the last one counts.
         repeated += key in last
         last[key] = entry
     sentences: list[Mapping[str, object]] = []

@@ -125,7 +125,7 @@ def make(settings: Settings) -> Judge:
         read=lambda text: support.read(text, _ENTRY_KEYS, Entry.read),
         score=score,
         heuristic=heuristic,
-        scoring=f"ragbench_sources/1, {SPLITTER}",
+        scoring=f"ragbench_sources/2, {SPLITTER}",
         settings=settings,
         make=make,
         cuts=("context",),
@@ -154,7 +154,7 @@ def _details(documents: Keyed, answer: support.Support[Entry], measured: support
     for entry in answer.entries:
         key = documents.find(entry.key)
         if key is not None:
-            # Of several entries on one sentence the last one counts, as with answers.
+            # Of several entries on one sentence the last one counts.
             repeated += key in by_key
             by_key[key] = entry.is_supported
     unknown = documents.sift(entry.key for entry in answer.entries).unknown

@@ -15,7 +15,8 @@ from msgspec import Struct
 from judges.core.judge import Answered, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation
 from judges.core.verdict import Score
-from judges.parsing.answer import OutOfRangeError, object_schema, rating, read_object, text_field, text_list
+from judges.parsing.answer import OutOfRangeError, object_schema, rating, text_field, text_list
+from judges.parsing.objects import read_object
 from judges.parsing.sentences import split
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
@@ -217,7 +218,7 @@ def make(settings: Settings) -> Judge:
         return (Prompt(fixed, blocks),)
 
     def read(text: str) -> tuple[Grade, ...]:
-        answer = read_object(text, tuple(properties))
+        answer = read_object(text, tuple(properties), deciding=tuple(step.metric for step in STEPS))
         if not settings.reasoning:
             return tuple(Grade(step.metric, found) for step, found in zip(STEPS, _ratings(answer), strict=True))
         written = [
@@ -248,7 +249,7 @@ def make(settings: Settings) -> Judge:
         read=read,
         score=_score,
         heuristic=heuristic,
-        scoring="relevance_truth_completeness/1",
+        scoring="relevance_truth_completeness/2",
         settings=settings,
         make=make,
         cuts=("messages",),
