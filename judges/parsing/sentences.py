@@ -1,7 +1,7 @@
 """Divide texts into the units that judges see, the same for prompts, keys and checks; recognise lists and JSON."""
 
 from collections.abc import Iterator
-from itertools import chain, count, product
+from itertools import count, product
 from string import ascii_lowercase
 from typing import Final, NamedTuple
 
@@ -61,14 +61,7 @@ def _shown(part: structure.Part) -> str:
 
 def letters() -> Iterator[str]:
     """Yield a, b, ..., z, aa, ab, ... without end."""
-    return chain(_LETTERS, (name for length in count(3) for name in _of(length)))
-
-
-def _of(length: int) -> Iterator[str]:
-    return map("".join, product(ascii_lowercase, repeat=length))
-
-
-_LETTERS: Final = (*_of(1), *_of(2))
+    return ("".join(name) for length in count(1) for name in product(ascii_lowercase, repeat=length))
 
 
 LIST: Final = "a list"
