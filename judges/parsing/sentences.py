@@ -55,8 +55,9 @@ def _shown(part: structure.Part) -> str:
     if not part.header:
         return part.text
     if len(part.header) != len(part.cells):
-        return f"{' | '.join(part.header)}: {part.text}"
-    return " | ".join(f"{name}: {cell}" if name else cell for name, cell in zip(part.header, part.cells, strict=True))
+        return " ".join(f"{' | '.join(part.header)}: {part.text}".split())
+    named = (f"{name}: {cell}" if name else cell for name, cell in zip(part.header, part.cells, strict=True))
+    return " ".join(" | ".join(named).split())
 
 
 def letters() -> Iterator[str]:

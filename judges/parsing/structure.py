@@ -73,9 +73,9 @@ class Part(NamedTuple):
 
 
 def parts(text: str) -> Iterator[Part]:
-    """Yield the parts of a text in their order, on one line each."""
-    if "\n" not in text and "<" not in text:
-        yield Part(text, is_prose=not MARKER.match(text))
+    """Yield the parts of a text in their order."""
+    if "\n" not in text and "\r" not in text and "<" not in text:
+        yield from _whole(text) if MARKER.match(text) else (Part(text, is_prose=True),)
         return
     position, opening = 0, None
     for fence in _FENCE.finditer(text) if "```" in text or "~~~" in text else ():
