@@ -5,6 +5,7 @@ abbreviation, an initial, an ordinal number or a name; a few divisions that the 
 """
 
 import re
+from functools import lru_cache
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Final
@@ -29,6 +30,7 @@ PICTURE: Final = (
 # What belongs to the sentence before it: closing brackets, notes such as [3] and pictures.
 _TRAILER: Final = re.compile(rf"(?:\s*(?:[)\]\xbb\u201d\u300d\u300f\uff09]|\[[0-9,\u2013-]+\]|{PICTURE}))+\s*")
 _NEAR: Final = 80  # Number of characters around a division that are looked at.
+_MIN_WORD: Final = 3  # Shorter words may be numerals or letters.
 _WORD: Final = re.compile(r"[^\W\d_]+")
 # Articles, and characters of Chinese and Japanese, which stand without blanks before a word in Latin letters.
 _PREFIX: Final = re.compile(r".*['\u2019\u3040-\u9fff]")
@@ -66,10 +68,23 @@ _SUFFIXES: Final = _listed("suffix")
 
 def sentences(text: str) -> list[str]:
     """Divide a text without paragraphs into sentences, each with single blanks."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # A lone surrogate, which JSON escapes may contain.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     found, start, end = [], 0, 0
     for segment in _segments(text)[:-1]:
         end += len(segment)
         if end <= start:
+            continue
+        if (
+            text[end].isupper()
+            and text[end - 1] == " "
+            and _is_plain_end(text[text.rfind(" ", start, end - 1) + 1 : end - 1])
+        ):
+            found.append(text[start:end])
+            start = end
             continue
         position = end
         if not text[end].isascii() or text[end] in ")][ ":
@@ -108,6 +123,14 @@ def _unquoted_segments(text: str) -> list[str]:
     # Replaced quotation marks leave the positions unchanged.
     found = sentencex.get_sentence_boundaries(_LANGUAGE, _QUOTE_END.sub(" ", text).translate(_UNQUOTED))
     return [text[place["start_index"] : place["end_index"]] for place in found]
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_plain_end(word: str) -> bool:
+    """Return whether a word with a mark always ends a sentence before a capital letter, as most last words do."""
+    name = word[:-1]
+    is_word = len(name) >= _MIN_WORD and name.isalpha() and name.islower()
+    return is_word and word[-1] in ".?" and name not in _TITLES | _ABBREVIATIONS and not name.endswith("str")
 
 
 def _ends(text: str, start: int, end: int) -> bool:

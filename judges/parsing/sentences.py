@@ -1,5 +1,6 @@
 """Divide texts into the units that judges see, the same for prompts, keys and checks; recognise lists and JSON."""
 
+import re
 from collections.abc import Iterator
 from itertools import count, product
 from string import ascii_lowercase
@@ -10,6 +11,8 @@ from judges.parsing.answer import decode_json
 
 # Part of the version of every judge that divides texts: another release may divide them differently.
 SPLITTER: Final = f"units/1, {prose.LIBRARY}"
+_STRING: Final = r'"(?:[^"\\]|\\.)*"'
+_MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_STRING}|-?\d[^\s,\]}}]*|true|false|null)")
 
 
 class Unit(NamedTuple):
@@ -18,12 +21,10 @@ class Unit(NamedTuple):
     Attributes:
         text: The unit on one line with single blanks.
         shown: What a model is shown: a row with the names of its columns, else the text.
-        cells: The cells of a row.
     """
 
     text: str
     shown: str
-    cells: tuple[str, ...] = ()
 
 
 def units(text: str) -> tuple[Unit, ...]:
@@ -31,11 +32,13 @@ def units(text: str) -> tuple[Unit, ...]:
 
     Header and separator rows, fences, underlines of headings, HTML tags and comments are in no unit.
     """
-    try:
-        return tuple(_units(text))
-    except UnicodeEncodeError:
-        # A lone surrogate, which JSON escapes may contain.
-        return tuple(_units(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")))
+    found: list[Unit] = []
+    for part in structure.parts(text):
+        if part.is_prose:
+            found += [Unit(sentence, sentence) for sentence in prose.sentences(part.text)]
+        elif not part.is_header:
+            found.append(Unit(part.text, _shown(part)))
+    return tuple(found)
 
 
 def split(text: str) -> tuple[str, ...]:
@@ -43,12 +46,20 @@ def split(text: str) -> tuple[str, ...]:
     return tuple(unit.text for unit in units(text))
 
 
-def _units(text: str) -> Iterator[Unit]:
+def statements(text: str) -> Iterator[str]:
+    """Yield what is a whole statement, however short: units, also without list markers, header rows, JSON members."""
     for part in structure.parts(text):
-        if part.is_prose:
-            yield from (Unit(sentence, sentence) for sentence in prose.sentences(part.text))
-        else:
-            yield Unit(part.text, _shown(part), tuple(part.cells))
+        yield from prose.sentences(part.text) if part.is_prose else (part.text,)
+        marker = structure.MARKER.match(part.text)
+        if marker:
+            yield part.text[marker.end() :]
+    if '"' in text and ":" in text:
+        yield from (member[0] for member in _MEMBER.finditer(text))
+
+
+def cells(text: str) -> Iterator[str]:
+    """Yield the cells of all tables and records."""
+    return (cell for part in structure.parts(text) for cell in part.cells)
 
 
 def _shown(part: structure.Part) -> str:

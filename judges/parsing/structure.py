@@ -70,6 +70,7 @@ class Part(NamedTuple):
     is_prose: bool = False
     cells: Sequence[str] = ()  # The cells of a row.
     header: Sequence[str] = ()  # The cells of its header.
+    is_header: bool = False
 
 
 def parts(text: str) -> Iterator[Part]:
@@ -92,10 +93,12 @@ def parts(text: str) -> Iterator[Part]:
         yield from _outside(text[position:])
 
 
-def _whole(text: str, cells: Sequence[str] = (), header: Sequence[str] = ()) -> Iterator[Part]:
+def _whole(
+    text: str, cells: Sequence[str] = (), header: Sequence[str] = (), *, is_header: bool = False
+) -> Iterator[Part]:
     folded = " ".join(text.split())
     if folded:
-        yield Part(folded, cells=cells, header=header)
+        yield Part(folded, cells=cells, header=header, is_header=is_header)
 
 
 def _outside(text: str) -> Iterator[Part]:
@@ -104,6 +107,18 @@ def _outside(text: str) -> Iterator[Part]:
         yield from _Html().parts(text)
     else:
         yield from _lines(text)
+
+
+def without_tags(text: str) -> str:
+    """Remove the tags, comments, scripts and styles of HTML."""
+
+    def replaced(tag: re.Match[str]) -> str:
+        name = (tag[3] or "").lower()
+        if name in _INLINE:
+            return ""
+        return tag[0] if tag[0].startswith("`") or (name and name not in _BLOCKS) else " "
+
+    return _TAG.sub(replaced, text) if _IS_HTML.search(text) else text
 
 
 class _Html:
@@ -125,13 +140,14 @@ class _Html:
             self._buffer.append(text[position : tag.start()])
             position = tag.end()
             if name in _BLOCKS:
-                line = text.rfind("\n", 0, tag.start()) + 1
-                yield from self._block(name, is_open=not tag[2], is_row=text.startswith("|", line))
+                # A break within a row of a Markdown table does not end the row.
+                is_in_row = name == "br" and text.startswith("|", text.rfind("\n", 0, tag.start()) + 1)
+                yield from self._block(name, is_open=not tag[2], is_in_row=is_in_row)
         self._buffer.append(text[position:])
         yield from self._row_parts()
         yield from self._flush()
 
-    def _block(self, name: str, *, is_open: bool, is_row: bool) -> Iterator[Part]:
+    def _block(self, name: str, *, is_open: bool, is_in_row: bool) -> Iterator[Part]:
         if name in {"td", "th"} and self._row is not None:
             self._close_cell()
             self._has_data |= name == "td"
@@ -145,8 +161,7 @@ class _Html:
         elif self._row is not None:
             self._buffer.append(" ")
         elif name == "br":
-            # A break within a row of a Markdown table does not end the row.
-            self._buffer.append(" " if is_row else "\n")
+            self._buffer.append(" " if is_in_row else "\n")
         else:
             yield from self._flush()
             self._is_whole = is_open and name in _WHOLE
@@ -154,7 +169,8 @@ class _Html:
     def _flush(self) -> Iterator[Part]:
         text = "".join(self._buffer)
         self._buffer.clear()
-        yield from _whole(text) if self._is_whole else _lines(text)
+        if text and not text.isspace():
+            yield from _whole(text) if self._is_whole else _lines(text)
         self._is_whole = False
 
     def _close_cell(self) -> None:
@@ -170,8 +186,9 @@ class _Html:
         row, self._row = self._row, None
         if self._has_data:
             yield from _whole(" ".join(row), row, self._header)
-        elif row:
+        else:
             self._header = row
+            yield from _whole(" ".join(row), row, is_header=True)
 
 
 def _lines(text: str) -> Iterator[Part]:
@@ -188,9 +205,9 @@ def _lines(text: str) -> Iterator[Part]:
     while position < len(lines):
         line = lines[position].strip()
         found, after = [], position + 1
-        if line and _UNDERLINE.fullmatch(line) and len(paragraph) == 1 and not paragraph[0].endswith(_STOPS):
+        if len(paragraph) == 1 and _UNDERLINE.fullmatch(line) and not paragraph[0].endswith(_STOPS):
             found = [Part(paragraph.pop())]
-        elif line and not _EMPTY.fullmatch(line):
+        elif line and (line[0].isalnum() or not _EMPTY.fullmatch(line)):
             found, after = _block(lines, position, after_text=paragraph[-1] if paragraph else "")
             if not found:
                 paragraph.append(line)
@@ -215,7 +232,7 @@ def _block(lines: Sequence[str], position: int, *, after_text: str) -> tuple[lis
             return _table(lines, position)
         if line[0] == line[-1] == "|" and len(line) > 1:
             return [Part(line, cells=_cells(line))], position + 1
-    if _HEADING.match(line):
+    if line[0] in "#*_" and _HEADING.match(line):
         return [Part(line)], position + 1
     if _LOG.match(line):
         return _with_continuation(lines, position, is_wrapped=False)
@@ -236,12 +253,11 @@ def _is_numbered(lines: Sequence[str], position: int, number: int, after_text: s
 
 def _table(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
     header, after = _cells(lines[position]), position + 2
-    found = []
+    found = [Part(" ".join(lines[position].split()), cells=header, is_header=True)]
     while after < len(lines) and "|" in lines[after]:
         found.append(Part(" ".join(lines[after].split()), cells=_cells(lines[after]), header=header))
         after += 1
-    # A table without rows is its header.
-    return found or [Part(lines[position].strip(), cells=header)], after
+    return found, after
 
 
 def _cells(row: str) -> list[str]:
@@ -283,7 +299,9 @@ def _records(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
             header = rows[0] if has_header else ()
             texts = [" ".join(line.split()) for line in lines[position:after]]
             found = [Part(text, cells=row, header=header) for text, row in zip(texts, rows, strict=True)]
-            return found[has_header:], after
+            if has_header:
+                found[0] = Part(texts[0], cells=header, is_header=True)
+            return found, after
     return [], position + 1
 
 
@@ -306,7 +324,7 @@ def _pairs(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
     found: list[str] = []
     after = position
     while after < len(lines) and (line := lines[after].strip()):
-        pair = _PAIR.match(line)
+        pair = _PAIR.match(line) if ":" in line or "=" in line or "\uff1a" in line else None
         if pair and pair[0].count(" ") <= _MAX_BLANKS + 2:
             found.append(line)
         elif found and lines[after][0].isspace() and not _EMPTY.fullmatch(line):
