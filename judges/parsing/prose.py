@@ -34,7 +34,7 @@ _MIN_WORD: Final = 3  # Shorter words may be numerals or letters.
 _WORD: Final = re.compile(r"[^\W\d_]+")
 # Articles, and characters of Chinese and Japanese, which stand without blanks before a word in Latin letters.
 _PREFIX: Final = re.compile(r".*['\u2019\u3040-\u9fff]")
-_ORDINAL: Final = re.compile(r"\d{1,3}|[ivx]+")
+_ORDINAL: Final = re.compile(r"\d{1,3}|[ivx]{2,}")
 # Ends of sentences that the library leaves out, by what a text with such an end contains.
 _MISSED: Final = {
     ".) ": re.compile(r"(?<=\.\))\s+(?=[A-Z])"),
@@ -63,6 +63,7 @@ _ABBREVIATIONS: Final = _listed("other")
 _ARTICLES: Final = _listed("article")
 _DATED: Final = _listed("dated")
 _COMPANIES: Final = _listed("company")
+_OPENERS: Final = _listed("opener")
 _SUFFIXES: Final = _listed("suffix")
 
 
@@ -165,14 +166,14 @@ def _ends_at_stop(word: str, first: str, before: str, after: str) -> bool:
     if name in _ABBREVIATIONS or "." in name or name.endswith("str"):
         return first.isupper()
     previous = (before.split() or [""])[-1].casefold() if len(name) < len("xviii") else ""
+    found = _WORD.match(after)
+    following = found[0].casefold() if found else ""
     if _ORDINAL.fullmatch(name):
-        following = _WORD.match(after)
-        is_dated = following is not None and following[0].casefold() in _DATED
-        return previous != "" and previous not in _ARTICLES and not is_dated
+        return previous != "" and previous not in _ARTICLES and following not in _DATED
     if len(name) != 1:
         return True
     if word[-2].isupper():
-        return name == "i"
+        return following in _OPENERS
     # In Russian `1998 \u0433.` and `\u0442. \u0434.` may end a sentence, but not the letter before the name of a town.
     is_russian = "\u0430" <= name <= "\u044f"
     return first.isupper() and (not is_russian or previous[-1:].isdigit() or previous == "\u0442.")

@@ -342,10 +342,11 @@ def _prose(lines: Sequence[str], width: int) -> Iterator[Part]:
     if not lines:
         return
     group = [lines[0]]
-    is_wrapped = any(line[0].islower() for line in lines[1:])
+    is_wrapped = any(line[0].islower() or MARKER.match(line) for line in lines[1:])
     for line, following in pairwise(lines):
         fits = len(line) <= _MAX_HARD and len(line) + 1 + len(following.split(maxsplit=1)[0]) <= width
-        is_end = line.endswith(_COLONS) and not following[0].islower()
+        is_greeting = line.endswith(",") and line is lines[0] and line.count(" ") <= _MAX_BLANKS
+        is_end = (is_greeting or line.endswith(_COLONS)) and not following[0].islower()
         if is_end or (fits and not is_wrapped) or _THAI_END.search(line):
             yield Part(" ".join(group), is_prose=True)
             group = []

@@ -46,6 +46,36 @@ def test_division(text: str, parts: list[str]) -> None:
     assert split(text) == tuple(parts)
 
 
+FOUND = {
+    "He likes C. It is fast.": ["He likes C.", "It is fast."],
+    "J. V. Smith met Robert X. Li.": ["J. V. Smith met Robert X. Li."],
+    "i came. i saw.": ["i came.", "i saw."],
+    "Old hashes stay.  `run` makes new ones.": ["Old hashes stay.", "`run` makes new ones."],
+    "It holds.[3] (It does not move.) Nobody knows.": ["It holds.[3]", "(It does not move.)", "Nobody knows."],
+    f'He wrote: "{"This is a long sentence of his. " * 12}It ends." Then he left.': [
+        'He wrote: "This is a long sentence of his.',
+        *["This is a long sentence of his."] * 11,
+        *('It ends."', "Then he left."),
+    ],
+    "Dear John,\nThanks for it. We will\nanswer.\n\nBest,\nAnn": [
+        *("Dear John,", "Thanks for it.", "We will answer.", "Best,", "Ann")
+    ],
+    "> A quoted line\n> goes on.\n\nMy reply.": ["A quoted line goes on.", "My reply."],
+    "Check `<p>` and List<String>. Then <p> it.": ["Check `<p>` and List<String>.", "Then <p> it."],
+    "| a<br>b | c |\n| d | e |": ["| a b | c |", "| d | e |"],
+    "Eggs\n1. two\n2. three\n\nIt is the\n3. of May.": ["Eggs", "1. two", "2. three", "It is the 3. of May."],
+    "1,000 people came to the fair and\n2,500 people left it on the day.": [
+        "1,000 people came to the fair and 2,500 people left it on the day."
+    ],
+    "<table><tr><td>A<td>B</table>Text. <ul><li>One. Two.<li>Three</ul>": ["A B", "Text.", "One. Two.", "Three"],
+}
+
+
+def test_texts_of_many_forms_divide_as_a_reader_does() -> None:
+    wrong = {text: split(text) for text, parts in FOUND.items() if split(text) != tuple(parts)}
+    assert not wrong
+
+
 MARKUP = "<>`~|#-=:.,;!?\"'()[]{}*_/ \t\n\r0aZ\u3002\u0e01\u2026"
 
 
