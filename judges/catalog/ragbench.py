@@ -10,7 +10,7 @@ from judges.core.prompt import Block, Prompt, texts_of
 from judges.forms import document_support as support
 from judges.forms.keyed_sentences import Keyed, Near, Overlap
 from judges.parsing.answer import text_field, text_list, truth
-from judges.parsing.sentences import SPLITTER, letters, split
+from judges.parsing.sentences import SPLITTER, letters, units
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -140,14 +140,14 @@ def make(settings: Settings) -> Judge:
 
 def prompts(trace: Trace) -> tuple[Prompt, ...]:
     """Show the sentences of documents and answer, each with its key."""
-    documents = Keyed(
+    documents = Keyed.of(
         {
-            f"{index}{letter}": sentence
+            f"{index}{letter}": unit
             for index, text in enumerate(texts_of(trace.context))
-            for letter, sentence in zip(letters(), split(text), strict=False)
+            for letter, unit in zip(letters(), units(text), strict=False)
         }
     )
-    answer = Keyed(dict(zip(letters(), split(trace.output), strict=False)))
+    answer = Keyed.of(dict(zip(letters(), units(trace.output), strict=False)))
     blocks = (
         Block("question", trace.input or ""),
         Block("documents", documents.shown(".")),

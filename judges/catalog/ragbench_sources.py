@@ -11,7 +11,7 @@ from judges.core.prompt import Block, Prompt, texts_of
 from judges.forms import document_support as support
 from judges.forms.keyed_sentences import MAX_ENTRIES, Keyed, Near, Overlap
 from judges.parsing.answer import text_field, truth
-from judges.parsing.sentences import SPLITTER, letters, split
+from judges.parsing.sentences import SPLITTER, letters, split, units
 from tracejudge import Document, Trace
 
 ROLE: Final = """\
@@ -95,11 +95,11 @@ def make(settings: Settings) -> Judge:
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
         context = trace.context or ()
         names = _names(context, ids=settings.document_ids)
-        documents = Keyed(
+        documents = Keyed.of(
             {
-                f"{name}_S{number}": sentence
+                f"{name}_S{number}": unit
                 for name, text in zip(names, texts_of(context), strict=True)
-                for number, sentence in enumerate(split(text), 1)
+                for number, unit in enumerate(units(text), 1)
             }
         )
         blocks = (

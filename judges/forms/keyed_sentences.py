@@ -2,11 +2,12 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import Final, NamedTuple
 
+from judges.parsing.sentences import Unit
 from judges.parsing.words import content_words, coverage, numbers
 
 _AROUND: Final = " \t\r\n\u00a0\u3000\"'`\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a"
@@ -25,10 +26,17 @@ class Keyed:
     """Sentences by key, in the order shown; no two keys differ in case only."""
 
     sentences: Mapping[str, str]
+    forms: Mapping[str, str] = field(default_factory=dict)  # What is shown of a key in place of its sentence.
+
+    @classmethod
+    def of(cls, units: Mapping[str, Unit]) -> "Keyed":
+        """Build from units by key; rows of tables are shown with the names of their columns."""
+        forms = {key: unit.shown for key, unit in units.items() if unit.shown != unit.text}
+        return cls({key: unit.text for key, unit in units.items()}, forms)
 
     def shown(self, mark: str) -> str:
         """Format the sentences one per line, with ``mark`` between key and text."""
-        return "\n".join(f"{key}{mark} {sentence}" for key, sentence in self.sentences.items())
+        return "\n".join(f"{key}{mark} {self.forms.get(key, sentence)}" for key, sentence in self.sentences.items())
 
     def find(self, given: str) -> str | None:
         """Look up a key, ignoring case, surrounding quotes and blanks, and a dot or colon after it."""
