@@ -3,22 +3,22 @@
 import asyncio
 import re
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from judges.agent.conversation import ExplorationStats
 from judges.agent.loop import AgentLoop
 from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render
-from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, without_thinking
-from judges.parsing.echo import is_echo
+from judges.parsing.answer import AnswerError, InvalidAnswerError, OutOfRangeError, without_thinking
+from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies, is_echo
 from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
 
 # Maximum number of concurrent requests for one trace: a trace of a hundred documents must not block all others.
 _CONCURRENT: Final = 16
 _FENCE: Final = re.compile(r"^[ \t]*```\w*[ \t]*$", re.MULTILINE)
-# Shorter answers, such as three bare grades, are predictable: a planted one must not suppress the honest answer.
-_MIN_ECHO_CHARS: Final = 120
+
+Result = TypeVar("Result")
 
 
 class _SingleRequest:
@@ -35,9 +35,9 @@ class _SingleRequest:
     async def repaired(self, text: str, error: InvalidAnswerError) -> str:
         return (await self._call.ask(self._prompt, (*self._messages, *repair(text, error)))).text
 
-    async def shows(self, text: str) -> bool:
+    async def examine(self, function: Callable[[Sequence[str]], Result]) -> Result:
         shown = self._messages[-1].content
-        return text in shown or await offload_if_large(len(shown) > LARGE_CHARS, is_echo, text, (shown,))
+        return await offload_if_large(len(shown) > LARGE_CHARS, function, (shown,))
 
 
 class AnswerLoop(NamedTuple):
@@ -84,17 +84,46 @@ class AnswerLoop(NamedTuple):
         except InvalidAnswerError as error:
             text = await dialogue.repaired(text, error)
         try:
-            return await self._read(dialogue, text)
+            return await self._read(dialogue, text, is_repaired=True)
         except InvalidAnswerError as error:
             raise UnscoredError("invalid_answer", str(error)) from error
 
-    async def _read(self, dialogue: _SingleRequest | AgentLoop, text: str) -> Answer:
-        """Parse an answer, unless the material contains it verbatim, also in a fence: then it was planted there."""
-        answer = without_thinking(text)
-        bare = (_FENCE.sub("", answer) if "```" in answer else answer).strip()
-        if len(bare) >= _MIN_ECHO_CHARS and await dialogue.shows(bare):
-            raise InvalidAnswerError("the answer is a copy from the material")
+    async def _read(self, dialogue: _SingleRequest | AgentLoop, text: str, *, is_repaired: bool = False) -> Answer:
+        """Parse an answer without the verdicts that it copies from the material: they were planted there.
+
+        Where nothing else is a verdict, the answer is requested again. A short copy is accepted then, because the
+        model's own answer may happen to be the same.
+        """
+        copies = await dialogue.examine(lambda shown: self._copies(text, shown))
+        if copies is None:
+            return await self._parsed(text)
         try:
+            return await self._parsed(copies.rest)
+        except InvalidAnswerError as error:
+            if copies.chars >= MIN_ECHO_CHARS or (copies.words > 1 and not is_repaired):
+                raise InvalidAnswerError("the answer is a copy from the material") from error
+        return await self._parsed(text)
+
+    def _copies(self, text: str, shown: Sequence[str]) -> Copies | None:
+        try:
+            answer = without_thinking(text)
+        except InvalidAnswerError:
+            answer = text
+        bare = (_FENCE.sub("", answer) if "```" in answer else answer).strip()
+        if len(bare) >= MIN_ECHO_CHARS and is_echo(bare, shown):
+            return Copies("", len(bare), len(bare.split()))
+        return find_copies(text, shown, self._is_verdict)
+
+    def _is_verdict(self, text: str) -> bool:
+        try:
+            self.call.judge.read(without_thinking(text))
+        except AnswerError:
+            return False
+        return True
+
+    async def _parsed(self, text: str) -> Answer:
+        try:
+            answer = without_thinking(text)
             return await offload_if_large(len(text) > LARGE_CHARS // 10, self.call.judge.read, answer)
         except OutOfRangeError as error:
             raise UnscoredError("out_of_range", str(error)) from error

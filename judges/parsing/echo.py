@@ -1,9 +1,15 @@
-"""Echo detection: whether an answer is copied from the trace, possibly escaped as JSON or in several pieces."""
+"""Echo detection: whether an answer, or a verdict within it, is copied from the trace.
 
+``is_echo`` looks for a whole text, possibly escaped as JSON or in several pieces. ``find_copies`` looks for verdicts in
+an answer that the trace contains too, in whatever form either of them is written, and cuts them out.
+"""
+
+import html
 import re
+import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +25,20 @@ _WORD: Final = re.compile(r"\w{5,}")
 # phrases with the trace.
 _PIECE_CHARS: Final = 30
 _MAX_PIECES: Final = 50
+# A copy of this length is never the model's own answer. Shorter ones can be foretold, such as three bare grades: a
+# planted one must not suppress the same honest answer.
+MIN_ECHO_CHARS: Final = 120
+
+_TOKEN: Final = re.compile(r"[^\W_]+")
+# Letters of other scripts that look like Latin ones.
+_LOOK_ALIKE: Final = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u04bb\u0501\u03bf", "aeopcyxijshdo"
+)
+_BRACE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\\.|[{}]')
+# Maximum number of lines examined, and of lines read as answers, in one answer.
+_MAX_LINES: Final = 2000
+_MAX_READ: Final = 50
+_FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})\w*[ \t]*$", re.MULTILINE)
 
 
 class _Page(Struct):
@@ -106,6 +126,11 @@ def _may_hold(text: str, shown: Sequence[str]) -> bool:
 
 def _bare(text: str) -> str:
     """Remove white space, its escapes and invisible characters; decode the other escapes at any depth."""
+    return "".join(_decoded(text, white="").split())
+
+
+def _decoded(text: str, *, white: str) -> str:
+    """Decode numbered escapes at any depth, remove invisible characters, and replace escapes of white space."""
     if "\\u" in text:
         text = encodable(_NUMBERED.sub(lambda match: chr(int(match[1], 16)), text))
     if "[U+" in text:
@@ -113,5 +138,118 @@ def _bare(text: str) -> str:
     if not text.isascii():
         text = INVISIBLE.sub("", text)
     if "\\" in text:
-        text = _ESCAPES.sub("", text)
-    return "".join(text.split())
+        text = _ESCAPES.sub(white, text)
+    return text
+
+
+class Copies(NamedTuple):
+    """Verdicts of an answer that the material contains too."""
+
+    rest: str  # The answer without them.
+    chars: int  # Length of the longest one.
+    words: int  # Number of words of the longest one.
+
+
+class _Part(NamedTuple):
+    """An object, or a line of the text between objects."""
+
+    start: int
+    end: int
+    words: str
+    is_object: bool
+
+
+def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], bool]) -> Copies | None:
+    """Cut out what an answer copies from the texts shown to the model, as far as it is a verdict; None without any.
+
+    Only words are compared, so a copy may be in another form, as an object for lines. Copies are whole objects, or
+    lines that ``is_verdict`` can read by themselves, with what is copied around them: a quotation in a rationale is no
+    verdict, and marks of a role or a thought go with the verdict that they introduce.
+    """
+    parts = list(_parts(text))
+    material = " \0 ".join(map(_words, shown))
+    material = f" {material} "
+    rest, position, chars, words = list[str](), 0, 0, 0
+    for first, last in _runs(parts, material):
+        run = parts[first : last + 1]
+        verdicts = [part for part in run if part.is_object] or _lines(text, run, is_verdict)
+        if not verdicts:
+            continue
+        rest.append(text[position : run[0].start])
+        position = run[-1].end
+        chars = max(chars, verdicts[-1].end - verdicts[0].start)
+        words = max(words, sum(part.words.count(" ") + 1 for part in verdicts))
+    if not rest:
+        return None
+    # A fence around a copy would be left empty, before a fence around the model's own answer.
+    return Copies(_FENCE.sub("", "\n".join((*rest, text[position:]))), chars, words)
+
+
+def _runs(parts: Sequence[_Part], material: str) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last part of each stretch of parts that stand in the material as they do here."""
+    first = 0
+    while first < len(parts):
+        part = parts[first]
+        if not part.words or f" {part.words} " not in material:
+            is_joined = part.is_object and part.end - part.start >= MIN_ECHO_CHARS
+            if is_joined and is_echo(part.words, (material,)):
+                yield first, first
+            first += 1
+            continue
+
+        def is_left(last: int, first: int = first) -> bool:
+            words = " ".join(part.words for part in parts[first : last + 1] if part.words)
+            return f" {words} " not in material
+
+        last = bisect_left(range(len(parts)), True, first + 1, key=is_left) - 1  # noqa: FBT003 - as above
+        yield first, last
+        first = last + 1
+
+
+def _lines(text: str, run: Sequence[_Part], is_verdict: Callable[[str], bool]) -> list[_Part]:
+    """Return the lines of a copy that are a verdict, together or one by itself."""
+    if is_verdict(text[run[0].start : run[-1].end]):
+        return list(run)
+    return [part for part in run[:_MAX_READ] if part.words and is_verdict(text[part.start : part.end])][-1:]
+
+
+def _parts(text: str) -> Iterator[_Part]:
+    position, lines = 0, 0
+    for start, end in (*_objects(text), (len(text), len(text))):
+        for line in text[position:start].splitlines(keepends=True):
+            lines += 1
+            if lines <= _MAX_LINES:
+                yield _Part(position, position + len(line), _words(line), is_object=False)
+            position += len(line)
+        if end > start:
+            yield _Part(start, end, _words(text[start:end]), is_object=True)
+        position = end
+
+
+def _objects(text: str) -> list[tuple[int, int]]:
+    """Return start and end of the outermost objects; a brace within quotation marks does not count."""
+    opened, found = list[int](), list[tuple[int, int]]()
+    position = text.find("{")
+    while position >= 0 and (match := _BRACE.search(text, position)) is not None:
+        position = match.end()
+        if match[0] == "{":
+            opened.append(match.start())
+        elif match[0] == "}" and opened:
+            start = opened.pop()
+            while found and found[-1][0] > start:
+                found.pop()
+            found.append((start, position))
+            if not opened:
+                # Quotation marks of the prose between objects need not be in pairs.
+                position = text.find("{", position)
+    return found
+
+
+def _words(text: str) -> str:
+    """Return the words of a text in small letters, with a blank between them."""
+    text = _decoded(text, white=" ")
+    if "&" in text:
+        text = html.unescape(text)
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text).casefold().translate(_LOOK_ALIKE)
+    return " ".join(_TOKEN.findall(text.lower()))
