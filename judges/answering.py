@@ -1,24 +1,20 @@
 """Request the answers of a judge and parse them: one request shows everything, or the model reads by tools."""
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from judges.agent.conversation import ExplorationStats
 from judges.agent.loop import AgentLoop
 from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render
 from judges.parsing.answer import AnswerError, InvalidAnswerError, OutOfRangeError, without_thinking
-from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies, is_echo
+from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies
 from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
 
 # Maximum number of concurrent requests for one trace: a trace of a hundred documents must not block all others.
 _CONCURRENT: Final = 16
-_FENCE: Final = re.compile(r"^[ \t]*```\w*[ \t]*$", re.MULTILINE)
-
-Result = TypeVar("Result")
 
 
 class _SingleRequest:
@@ -35,9 +31,10 @@ class _SingleRequest:
     async def repaired(self, text: str, error: InvalidAnswerError) -> str:
         return (await self._call.ask(self._prompt, (*self._messages, *repair(text, error)))).text
 
-    async def examine(self, function: Callable[[Sequence[str]], Result]) -> Result:
+    async def find_copies(self, text: str, is_verdict: Callable[[str], bool]) -> Copies | None:
         shown = self._messages[-1].content
-        return await offload_if_large(len(shown) > LARGE_CHARS, function, (shown,))
+        is_large = len(shown) > LARGE_CHARS or len(text) > LARGE_CHARS // 10
+        return await offload_if_large(is_large, find_copies, text, (shown,), is_verdict)
 
 
 class AnswerLoop(NamedTuple):
@@ -94,25 +91,15 @@ class AnswerLoop(NamedTuple):
         Where nothing else is a verdict, the answer is requested again. A short copy is accepted then, because the
         model's own answer may happen to be the same.
         """
-        copies = await dialogue.examine(lambda shown: self._copies(text, shown))
+        copies = await dialogue.find_copies(text, self._is_verdict)
         if copies is None:
             return await self._parsed(text)
         try:
             return await self._parsed(copies.rest)
         except InvalidAnswerError as error:
-            if copies.chars >= MIN_ECHO_CHARS or (copies.words > 1 and not is_repaired):
+            if copies.chars >= MIN_ECHO_CHARS or not is_repaired:
                 raise InvalidAnswerError("the answer is a copy from the material") from error
         return await self._parsed(text)
-
-    def _copies(self, text: str, shown: Sequence[str]) -> Copies | None:
-        try:
-            answer = without_thinking(text)
-        except InvalidAnswerError:
-            answer = text
-        bare = (_FENCE.sub("", answer) if "```" in answer else answer).strip()
-        if len(bare) >= MIN_ECHO_CHARS and is_echo(bare, shown):
-            return Copies("", len(bare), len(bare.split()))
-        return find_copies(text, shown, self._is_verdict)
 
     def _is_verdict(self, text: str) -> bool:
         try:

@@ -9,13 +9,14 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from judges.core.prompt import INVISIBLE
-from judges.parsing.answer import encodable
+from judges.parsing.answer import InvalidAnswerError, encodable, without_thinking
 
 _NUMBERED: Final = re.compile(r"\\+u([0-9a-fA-F]{4})")
 _ESCAPES: Final = re.compile(r"\\+[nrt]?")
@@ -30,14 +31,14 @@ _MAX_PIECES: Final = 50
 MIN_ECHO_CHARS: Final = 120
 
 _TOKEN: Final = re.compile(r"[^\W_]+")
-# Letters of other scripts that look like Latin ones.
-_LOOK_ALIKE: Final = str.maketrans(
-    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u04bb\u0501\u03bf", "aeopcyxijshdo"
-)
+_ASCII_WORDS: Final = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
+# Letters of other scripts that look like Latin ones. They are replaced where both stand in one word: a key of an answer
+# has no word that consists of such letters only.
+_ALIKE: Final = "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u04bb\u0501\u03bf"
+_LOOK_ALIKE: Final = str.maketrans(_ALIKE, "aeopcyxijshdo")
+_MIXED: Final = re.compile(f"[a-z][{_ALIKE}]|[{_ALIKE}][a-z]")
 _BRACE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\\.|[{}]')
-# Maximum number of lines examined, and of lines read as answers, in one answer.
-_MAX_LINES: Final = 2000
-_MAX_READ: Final = 50
+_MAX_PARTS: Final = 2000  # Of an answer; a search takes up to a millisecond.
 _FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})\w*[ \t]*$", re.MULTILINE)
 
 
@@ -147,7 +148,6 @@ class Copies(NamedTuple):
 
     rest: str  # The answer without them.
     chars: int  # Length of the longest one.
-    words: int  # Number of words of the longest one.
 
 
 class _Part(NamedTuple):
@@ -159,71 +159,76 @@ class _Part(NamedTuple):
     is_object: bool
 
 
+class _Material:
+    """The texts shown to the model, divided into words as soon as a part of the answer may be a copy."""
+
+    def __init__(self, shown: Sequence[str]) -> None:
+        self._shown = shown
+        self._folded = None if any(map(_hides, shown)) else tuple(map(_folded, shown))
+
+    @cached_property
+    def words(self) -> str:
+        """The words of all texts; no word joins two texts."""
+        texts = " \0 ".join(map(_words, self._shown))
+        return f" {texts} "
+
+    def holds(self, words: str) -> bool:
+        """Return whether words stand in a text in this order, with no other word between them."""
+        if self._folded is not None:
+            longest = max(words.split(), key=len)
+            if not any(longest in each for each in self._folded):
+                return False
+        return f" {words} " in self.words
+
+    def holds_pieces(self, words: str) -> bool:
+        """Return whether words are a copy in pieces; see ``is_echo``."""
+        return (self._folded is None or _may_hold(words, self._folded)) and is_echo(words, (self.words,))
+
+
 def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], bool]) -> Copies | None:
     """Cut out what an answer copies from the texts shown to the model, as far as it is a verdict; None without any.
 
-    Only words are compared, so a copy may be in another form, as an object for lines. Copies are whole objects, or
-    lines that ``is_verdict`` can read by themselves, with what is copied around them: a quotation in a rationale is no
-    verdict, and marks of a role or a thought go with the verdict that they introduce.
+    A copy is a whole object, or lines of more than one word that ``is_verdict`` can read by themselves, with what is
+    copied around them, such as a mark of a role or of a thought. Only words are compared: a copy may be an object where
+    the material has lines. A quotation within an object is no verdict and stays.
     """
-    parts = list(_parts(text))
-    material = " \0 ".join(map(_words, shown))
-    material = f" {material} "
-    rest, position, chars, words = list[str](), 0, 0, 0
-    for first, last in _runs(parts, material):
-        run = parts[first : last + 1]
-        verdicts = [part for part in run if part.is_object] or _lines(text, run, is_verdict)
+    whole = _FENCE.sub("", _without_thinking(text)).strip()
+    if len(whole) >= MIN_ECHO_CHARS and is_echo(whole, shown):
+        return Copies("", len(whole))
+    parts, material = _parts(text), _Material(shown)
+    rest, position, chars = list[str](), 0, 0
+    for run in _runs(parts, material):
+        verdicts = [part for part in run if part.is_object] or _verdict_lines(text, run, is_verdict)
         if not verdicts:
             continue
         rest.append(text[position : run[0].start])
         position = run[-1].end
         chars = max(chars, verdicts[-1].end - verdicts[0].start)
-        words = max(words, sum(part.words.count(" ") + 1 for part in verdicts))
     if not rest:
         return None
     # A fence around a copy would be left empty, before a fence around the model's own answer.
-    return Copies(_FENCE.sub("", "\n".join((*rest, text[position:]))), chars, words)
+    return Copies(_FENCE.sub("", "\n".join((*rest, text[position:]))), chars)
 
 
-def _runs(parts: Sequence[_Part], material: str) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last part of each stretch of parts that stand in the material as they do here."""
-    first = 0
-    while first < len(parts):
-        part = parts[first]
-        if not part.words or f" {part.words} " not in material:
-            is_joined = part.is_object and part.end - part.start >= MIN_ECHO_CHARS
-            if is_joined and is_echo(part.words, (material,)):
-                yield first, first
-            first += 1
-            continue
-
-        def is_left(last: int, first: int = first) -> bool:
-            words = " ".join(part.words for part in parts[first : last + 1] if part.words)
-            return f" {words} " not in material
-
-        last = bisect_left(range(len(parts)), True, first + 1, key=is_left) - 1  # noqa: FBT003 - as above
-        yield first, last
-        first = last + 1
+def _without_thinking(text: str) -> str:
+    try:
+        return without_thinking(text)
+    except InvalidAnswerError:
+        return text
 
 
-def _lines(text: str, run: Sequence[_Part], is_verdict: Callable[[str], bool]) -> list[_Part]:
-    """Return the lines of a copy that are a verdict, together or one by itself."""
-    if is_verdict(text[run[0].start : run[-1].end]):
-        return list(run)
-    return [part for part in run[:_MAX_READ] if part.words and is_verdict(text[part.start : part.end])][-1:]
-
-
-def _parts(text: str) -> Iterator[_Part]:
-    position, lines = 0, 0
+def _parts(text: str) -> list[_Part]:
+    parts, position = list[_Part](), 0
     for start, end in (*_objects(text), (len(text), len(text))):
         for line in text[position:start].splitlines(keepends=True):
-            lines += 1
-            if lines <= _MAX_LINES:
-                yield _Part(position, position + len(line), _words(line), is_object=False)
+            parts.append(_Part(position, position + len(line), _words(line), is_object=False))
             position += len(line)
-        if end > start:
-            yield _Part(start, end, _words(text[start:end]), is_object=True)
+        if start < end:
+            parts.append(_Part(start, end, _words(text[start:end]), is_object=True))
         position = end
+        if len(parts) > _MAX_PARTS:
+            break
+    return parts[:_MAX_PARTS]
 
 
 def _objects(text: str) -> list[tuple[int, int]]:
@@ -245,11 +250,48 @@ def _objects(text: str) -> list[tuple[int, int]]:
     return found
 
 
+def _runs(parts: Sequence[_Part], material: _Material) -> Iterator[Sequence[_Part]]:
+    """Yield the stretches of parts that stand in the material as they do in the answer, each as long as possible."""
+    first = 0
+    while first < len(parts):
+        part, last = parts[first], first + 1
+        if part.words and material.holds(part.words):
+
+            def is_over(last: int, first: int = first) -> bool:
+                return not material.holds(" ".join(part.words for part in parts[first : last + 1] if part.words))
+
+            last = bisect_left(range(len(parts)), True, last, key=is_over)  # noqa: FBT003 - as above
+            yield parts[first:last]
+        elif part.is_object and part.end - part.start >= MIN_ECHO_CHARS and material.holds_pieces(part.words):
+            yield (part,)
+        first = last
+
+
+def _verdict_lines(text: str, run: Sequence[_Part], is_verdict: Callable[[str], bool]) -> Sequence[_Part]:
+    """Return the lines of a copy that are a verdict: all together, or one by itself."""
+    lines = [part for part in run if " " in part.words]
+    if lines and is_verdict(text[run[0].start : run[-1].end]):
+        return run
+    return [part for part in lines if is_verdict(text[part.start : part.end])][:1]
+
+
 def _words(text: str) -> str:
     """Return the words of a text in small letters, with a blank between them."""
     text = _decoded(text, white=" ")
     if "&" in text:
         text = html.unescape(text)
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text).casefold().translate(_LOOK_ALIKE)
-    return " ".join(_TOKEN.findall(text.lower()))
+    if text.isascii():
+        return " ".join(text.translate(_ASCII_WORDS).split())
+    text = _folded(text)
+    if _MIXED.search(text) is not None:
+        text = text.translate(_LOOK_ALIKE)
+    return " ".join(_TOKEN.findall(text))
+
+
+def _hides(text: str) -> bool:
+    """Return whether a text may hide its words: by escapes, entities, invisible characters or letters that look alike."""
+    return "\\" in text or "&" in text or "[U+" in text or not (text.isascii() or _MIXED.search(_folded(text)) is None)
+
+
+def _folded(text: str) -> str:
+    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
