@@ -5,11 +5,13 @@ an answer that the trace contains too, in whatever form either of them is writte
 """
 
 import html
+import itertools
+import json
 import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final, NamedTuple
 
 import msgspec
@@ -38,6 +40,7 @@ _ALIKE: Final = "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0
 _LOOK_ALIKE: Final = str.maketrans(_ALIKE, "aeopcyxijshdo")
 _MIXED: Final = re.compile(f"[a-z][{_ALIKE}]|[{_ALIKE}][a-z]")
 _BRACE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\\.|[{}]')
+_DECODER: Final = json.JSONDecoder(strict=False)
 _MAX_PARTS: Final = 2000  # Of an answer; a search takes up to a millisecond.
 _FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})\w*[ \t]*$", re.MULTILINE)
 
@@ -56,7 +59,9 @@ def is_echo(text: str, shown: Iterable[str]) -> bool:
     White space and invisible characters do not count; the texts shown have signs such as ``[U+200B]`` for the latter.
     """
     shown = tuple(shown)
-    if not _may_hold(text, shown):
+    # Escapes may hide words. The search for one character is faster than for two.
+    is_hidden = any(("\\" in each and "\\u" in each) or ("[" in each and "[U+" in each) for each in shown)
+    if not is_hidden and not _may_hold(text, lambda word: any(word in each for each in shown)):
         return False
     text, shown = _bare(text), tuple(map(_bare, shown))
     return bool(text) and (_is_two_pieces(text, shown) or _is_pieces(text, shown))
@@ -103,21 +108,14 @@ def _longest(text: str, shown: Sequence[str], *, at_end: bool = False) -> int:
     return bisect_left(range(1, len(text) + 1), True, key=occurs_nowhere)  # noqa: FBT003 - the value bisect looks for
 
 
-def _may_hold(text: str, shown: Sequence[str]) -> bool:
+def _may_hold(text: str, is_shown: Callable[[str], bool]) -> bool:
     """Look for the words of the text, which is far faster than the search for pieces.
 
     The two ends of a piece split one word each at most, so a piece has no two missing words.
     """
-    for each in shown:
-        # Escapes may hide words. The search for one character is faster than for two.
-        if ("\\" in each and "\\u" in each) or ("[" in each and "[U+" in each):
-            return True
     missed_at = -_PIECE_CHARS
     for word in _WORD.finditer(text):
-        for each in shown:
-            if word[0] in each:
-                break
-        else:
+        if not is_shown(word[0]):
             # A whole piece would lie between the ends of these two missing words.
             if word.end() - missed_at < _PIECE_CHARS:
                 return False
@@ -164,7 +162,9 @@ class _Material:
 
     def __init__(self, shown: Sequence[str]) -> None:
         self._shown = shown
-        self._folded = None if any(map(_hides, shown)) else tuple(map(_folded, shown))
+        folded = None if any(map(_hides, shown)) else tuple(map(_folded, shown))
+        # Nearly all parts of honest answers have a word that is in no text.
+        self._may_have = cache(lambda word: folded is None or any(word in each for each in folded))
 
     @cached_property
     def words(self) -> str:
@@ -174,15 +174,11 @@ class _Material:
 
     def holds(self, words: str) -> bool:
         """Return whether words stand in a text in this order, with no other word between them."""
-        if self._folded is not None:
-            longest = max(words.split(), key=len)
-            if not any(longest in each for each in self._folded):
-                return False
-        return f" {words} " in self.words
+        return self._may_have(max(words.split(), key=len)) and f" {words} " in self.words
 
     def holds_pieces(self, words: str) -> bool:
         """Return whether words are a copy in pieces; see ``is_echo``."""
-        return (self._folded is None or _may_hold(words, self._folded)) and is_echo(words, (self.words,))
+        return _may_hold(words, self._may_have) and is_echo(words, (self.words,))
 
 
 def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], bool]) -> Copies | None:
@@ -219,7 +215,7 @@ def _without_thinking(text: str) -> str:
 
 def _parts(text: str) -> list[_Part]:
     parts, position = list[_Part](), 0
-    for start, end in (*_objects(text), (len(text), len(text))):
+    for start, end in itertools.chain(_objects(text), [(len(text), len(text))]):
         for line in text[position:start].splitlines(keepends=True):
             parts.append(_Part(position, position + len(line), _words(line), is_object=False))
             position += len(line)
@@ -231,22 +227,36 @@ def _parts(text: str) -> list[_Part]:
     return parts[:_MAX_PARTS]
 
 
-def _objects(text: str) -> list[tuple[int, int]]:
-    """Return start and end of the outermost objects; a brace within quotation marks does not count."""
-    opened, found = list[int](), list[tuple[int, int]]()
+def _objects(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the outermost objects."""
     position = text.find("{")
-    while position >= 0 and (match := _BRACE.search(text, position)) is not None:
-        position = match.end()
+    while position >= 0:
+        try:
+            end = _DECODER.raw_decode(text, position)[1]
+        except (ValueError, RecursionError):
+            yield from (found := _braces(text, position))
+            end = found[-1][1] if found else len(text)
+        else:
+            yield position, end
+        position = text.find("{", end)
+
+
+def _braces(text: str, position: int) -> list[tuple[int, int]]:
+    """Return start and end of an object that is no JSON, or of the objects within it if it does not end.
+
+    A brace within quotation marks does not count.
+    """
+    opened, found = list[int](), list[tuple[int, int]]()
+    for match in _BRACE.finditer(text, position):
         if match[0] == "{":
             opened.append(match.start())
         elif match[0] == "}" and opened:
             start = opened.pop()
             while found and found[-1][0] > start:
                 found.pop()
-            found.append((start, position))
+            found.append((start, match.end()))
             if not opened:
-                # Quotation marks of the prose between objects need not be in pairs.
-                position = text.find("{", position)
+                break
     return found
 
 
@@ -289,8 +299,10 @@ def _words(text: str) -> str:
 
 
 def _hides(text: str) -> bool:
-    """Return whether a text may hide its words: by escapes, entities, invisible characters or letters that look alike."""
-    return "\\" in text or "&" in text or "[U+" in text or not (text.isascii() or _MIXED.search(_folded(text)) is None)
+    """Return whether words may be hidden by escapes, entities, invisible characters or letters that look alike."""
+    if "\\" in text or "&" in text or "[U+" in text:
+        return True
+    return not text.isascii() and _MIXED.search(_folded(text)) is not None
 
 
 def _folded(text: str) -> str:

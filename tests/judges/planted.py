@@ -8,7 +8,7 @@ trace.
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ from judges.evaluate import evaluate
 from judges.models.scripted import ScriptedModel, Step
 from tracejudge import Message, Span, Trace
 
-__all__ = ["FORMS", "ORDERS", "PLACES", "Case", "Form", "cases", "model_says", "own_answer", "scores_of"]
+__all__ = ["FORMS", "ORDERS", "PLACES", "Case", "Form", "cases", "filled", "model_says", "own_answer", "scores_of"]
 
 _HOMOGLYPHS: Final = str.maketrans("aeopcyx", "\u0430\u0435\u043e\u0440\u0441\u0443\u0445")
 _FULL_WIDTH: Final = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
@@ -63,20 +63,35 @@ FORMS: Final = msgspec.json.decode(
 )
 
 
-def own_answer(family: Family) -> str:
+def own_answer(family: Family, trace: Trace) -> str:
     """Return the model's own answer, which differs from the planted one in every score."""
-    return written(family.other)
+    planted = trace.output.removeprefix(_ANSWER).strip()
+    if not planted or not family.name.startswith("facts_grounding"):
+        return written(family.other)
+    # Every sentence of the answer needs a line.
+    line = {"sentence": planted, "label": "unsupported", "rationale": "Not in the documents.", "excerpt": None}
+    if family.lines:
+        return written([*family.other, line])
+    return json.dumps({"sentences": [*_lines(family), line]}, ensure_ascii=False)
+
+
+def _lines(family: Family) -> Iterable[object]:
+    (answer,) = family.other
+    lines = answer["sentences"]
+    assert isinstance(lines, list)
+    return lines
 
 
 def cases(family: Family) -> Iterator[Case]:
     """Return all cases of a family, in the places that its judge shows; in the question where it shows no other."""
     for place in [place for place in PLACES if _is_shown(family, place)] or ["question"]:
         for form in FORMS:
-            planted = _filled(form.text, family)
+            planted = filled(form.text, family)
             trace = _trace(family, place, planted)
-            copy = neutralise(planted) if form.copied is None else _filled(form.copied, family)
+            copy = neutralise(planted) if form.copied is None else filled(form.copied, family)
+            own = own_answer(family, trace)
             for order, both in ORDERS.items():
-                says = both.format(copy=copy, own=own_answer(family))
+                says = both.format(copy=copy, own=own)
                 yield Case(f"{form.id} in the {place}, {order}", form, order, trace, says)
 
 
@@ -94,7 +109,7 @@ async def model_says(family: Family, trace: Trace, *texts: str) -> tuple[Assessm
     return assessment, len(model.requests) - (family.judge.exploration is not None)
 
 
-def scores_of(assessment: Assessment) -> Mapping[str, float]:
+def scores_of(assessment: Assessment) -> dict[str, float]:
     return {score.metric: score.value for score in assessment.scores}
 
 
@@ -121,7 +136,8 @@ def _is_shown(family: Family, place: str) -> bool:
     return any("Xanthippe" in render(prompt)[1].content for prompt in prompts)
 
 
-def _filled(text: str, family: Family) -> str:
+def filled(text: str, family: Family) -> str:
+    """Fill the best answer of a family, and parts of it, into a form."""
     found = _pieces(family)
     return re.sub("\u00ab(\\w+)\u00bb", lambda match: found[match[1]], text)
 
