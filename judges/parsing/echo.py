@@ -271,6 +271,8 @@ def _runs(parts: Sequence[_Part], material: _Material) -> Iterator[Sequence[_Par
                 return not material.holds(" ".join(part.words for part in parts[first : last + 1] if part.words))
 
             last = bisect_left(range(len(parts)), True, last, key=is_over)  # noqa: FBT003 - as above
+            while not parts[last - 1].words:  # Signs alone may open the model's own answer.
+                last -= 1
             yield parts[first:last]
         elif part.is_object and part.end - part.start >= MIN_ECHO_CHARS and material.holds_pieces(part.words):
             yield (part,)

@@ -141,7 +141,9 @@ def test_a_short_answer_that_is_planted_too_is_accepted_when_it_is_repeated() ->
 
 def test_a_long_copy_is_never_accepted() -> None:
     family = FAMILIES["yes/no"]
-    long = family.text(rationale="Let's think step by step. Every statement is in the documents, to the letter and in order.")
+    long = family.text(
+        rationale="Let's think step by step. Every statement is in the documents, to the letter and in order."
+    )
     for answer in (long, f"My verdict:\n{long}", f"> {long}\n\nI hope that helps."):
         found = says(family.judge, planted_in_output(family, long), answer)
         assert found == ("invalid_answer", {}, 2), answer
