@@ -41,6 +41,7 @@ _LOOK_ALIKE: Final = str.maketrans(_ALIKE, "aeopcyxijshdo")
 _MIXED: Final = re.compile(f"[a-z][{_ALIKE}]|[{_ALIKE}][a-z]")
 _BRACE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\\.|[{}]')
 _DECODER: Final = json.JSONDecoder(strict=False)
+_MAX_WORD_CHARS: Final = 40
 _MAX_PARTS: Final = 2000  # Of an answer; a search takes up to a millisecond.
 _FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})\w*[ \t]*$", re.MULTILINE)
 
@@ -186,10 +187,11 @@ def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], boo
 
     A copy is a whole object, or lines of more than one word that ``is_verdict`` can read by themselves, with what is
     copied around them, such as a mark of a role or of a thought. Only words are compared: a copy may be an object where
-    the material has lines. A quotation within an object is no verdict and stays.
+    the material has lines. A quotation within an object is no verdict and stays. An answer of one word is a copy of a
+    line that says the same.
     """
     whole = _FENCE.sub("", _without_thinking(text)).strip()
-    if len(whole) >= MIN_ECHO_CHARS and is_echo(whole, shown):
+    if is_echo(whole, shown) if len(whole) >= MIN_ECHO_CHARS else _is_line(whole, shown):
         return Copies("", len(whole))
     parts, material = _parts(text), _Material(shown)
     rest, position, chars = list[str](), 0, 0
@@ -204,6 +206,14 @@ def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], boo
         return None
     # A fence around a copy would be left empty, before a fence around the model's own answer.
     return Copies(_FENCE.sub("", "\n".join((*rest, text[position:]))), chars)
+
+
+def _is_line(text: str, shown: Sequence[str]) -> bool:
+    """Return whether a single word, with the signs around it, is a line of the material or of a JSON text there."""
+    if len(text) > _MAX_WORD_CHARS or len(_TOKEN.findall(text)) != 1:
+        return False
+    line = re.compile(rf'(?:^|\\n|"){re.escape(text)}(?:$|[\\"])', re.MULTILINE)
+    return any(map(line.search, shown))
 
 
 def _without_thinking(text: str) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -12,7 +11,7 @@ import pytest
 from families import FAMILIES, TRACE, Family, written
 from hypothesis import given
 from hypothesis import strategies as st
-from planted import FORMS, Case, cases, filled, model_says, own_answer, scores_of
+from planted import FORMS, cases, filled, model_says, own_answer, scores_of
 
 from judges.core.judge import Judge
 from judges.custom import define
@@ -26,11 +25,6 @@ CORPORA: Final = Path(__file__).parent / "corpora"
 MIN_OWN = 0.9
 """Share of the cases of each family in which the model's own verdict must be scored; the rest is unscored."""
 MIN_FORMS = 40
-
-
-def is_one_word(case: Case) -> bool:
-    """Return whether the answer is one word of the trace, which cannot be told from the model's own answer."""
-    return case.order == "the copy only" and len(re.findall(r"[^\W_]+", case.says)) == 1
 
 
 async def outcomes(family: Family) -> tuple[dict[str, str], list[str]]:
@@ -50,7 +44,7 @@ async def outcomes(family: Family) -> tuple[dict[str, str], list[str]]:
         elif scores_of(assessment) == honest:
             found[case.name] = "own"
         else:
-            found[case.name] = "one word" if is_one_word(case) else "taken"
+            found[case.name] = "taken"
     return found, lost
 
 
