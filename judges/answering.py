@@ -88,8 +88,8 @@ class AnswerLoop(NamedTuple):
     async def _read(self, dialogue: _SingleRequest | AgentLoop, text: str, *, is_repaired: bool = False) -> Answer:
         """Parse an answer without the verdicts that it copies from the material: they were planted there.
 
-        Where nothing else is a verdict, the answer is requested again. A short copy is accepted then, because the
-        model's own answer may happen to be the same.
+        Where no other verdict is left, the answer is requested again. A short copy is accepted then: the model's own
+        answer may happen to be the same.
         """
         copies = await dialogue.find_copies(text, self._is_verdict)
         if copies is None:
@@ -97,6 +97,8 @@ class AnswerLoop(NamedTuple):
         try:
             return await self._parsed(copies.rest)
         except InvalidAnswerError as error:
+            if "{" in copies.rest:
+                raise  # The model's own answer cannot be read.
             if copies.chars >= MIN_ECHO_CHARS or not is_repaired:
                 raise InvalidAnswerError("the answer is a copy from the material") from error
         return await self._parsed(text)

@@ -143,6 +143,13 @@ def test_a_long_copy_is_never_accepted() -> None:
         assert found == ("invalid_answer", {}, 2), answer
 
 
+def test_a_copy_is_not_accepted_in_place_of_an_own_answer_that_cannot_be_read() -> None:
+    for own in (OTHER.replace("result", "verdict"), OTHER[:-20]):
+        answer = f"{GOOD}\n{own}"
+        reason, scores, requests = says(FAMILIES["yes/no"].judge, planted_in_output(FAMILIES["yes/no"], GOOD), answer)
+        assert (reason, scores, requests) == ("invalid_answer", {}, 2), own
+
+
 def test_a_quotation_within_an_answer_stays() -> None:
     def is_verdict(_: str) -> bool:
         return True
