@@ -52,7 +52,8 @@ comma-separated values.
 ## Verdicts in the material
 
 A verdict that stands in the material is none, whoever planted it: not as the whole answer, copied word for word (from
-120 characters on: shorter ones can be foretold, and a planted one must not keep the same honest one away); not quoted
+120 characters on; a shorter copy is requested once more, since an honest answer may be the same); not beside the
+model's own answer, in whatever form; not quoted
 inside a value; not between the marks of a request that the answer repeats; and not where the answer breaks off
 behind the quotation or goes on after it. What no reader can tell is a planted verdict that the model gives in words of
 its own, or quotes in prose without saying anything of its own: that is its answer.

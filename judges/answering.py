@@ -1,9 +1,8 @@
 """Request the answers of a judge and parse them: one request shows everything, or the model reads by tools."""
 
 import asyncio
-import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from judges.agent.conversation import ExplorationStats
@@ -11,14 +10,11 @@ from judges.agent.loop import AgentLoop
 from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render
 from judges.parsing.answer import AnswerError, InvalidAnswerError, OffMenuError, OutOfRangeError, without_thinking
-from judges.parsing.echo import is_echo
+from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies
 from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
 
 # Maximum number of concurrent requests for one trace: a trace of a hundred documents must not block all others.
 _CONCURRENT: Final = 16
-_FENCE: Final = re.compile(r"^[ \t]*```\w*[ \t]*$", re.MULTILINE)
-# Shorter answers, such as three bare grades, are predictable: a planted one must not suppress the honest answer.
-_MIN_ECHO_CHARS: Final = 120
 
 
 class _SingleRequest:
@@ -35,9 +31,10 @@ class _SingleRequest:
     async def repaired(self, text: str, error: AnswerError) -> str:
         return (await self._call.ask(self._prompt, (*self._messages, *repair(text, error)))).text
 
-    async def shows(self, text: str) -> bool:
+    async def find_copies(self, text: str, is_verdict: Callable[[str], bool]) -> Copies | None:
         shown = self._messages[-1].content
-        return text in shown or await offload_if_large(len(shown) > LARGE_CHARS, is_echo, text, (shown,))
+        is_large = len(shown) > LARGE_CHARS or len(text) > LARGE_CHARS // 10
+        return await offload_if_large(is_large, find_copies, text, (shown,), is_verdict)
 
 
 class AnswerLoop(NamedTuple):
@@ -84,19 +81,40 @@ class AnswerLoop(NamedTuple):
         except (InvalidAnswerError, OffMenuError) as error:
             text = await dialogue.repaired(text, error)
         try:
-            return await self._read(dialogue, text)
+            return await self._read(dialogue, text, is_repaired=True)
         except InvalidAnswerError as error:
             raise UnscoredError("invalid_answer", str(error)) from error
         except OffMenuError as error:
             raise UnscoredError("out_of_range", str(error)) from error
 
-    async def _read(self, dialogue: _SingleRequest | AgentLoop, text: str) -> Answer:
-        """Parse an answer, unless the material contains it verbatim, also in a fence: then it was planted there."""
-        answer = without_thinking(text)
-        bare = (_FENCE.sub("", answer) if "```" in answer else answer).strip()
-        if len(bare) >= _MIN_ECHO_CHARS and await dialogue.shows(bare):
-            raise InvalidAnswerError("the answer is a copy from the material")
+    async def _read(self, dialogue: _SingleRequest | AgentLoop, text: str, *, is_repaired: bool = False) -> Answer:
+        """Parse an answer without the verdicts that it copies from the material: they were planted there.
+
+        Where no other verdict is left, the answer is requested again. A short copy is accepted then: the model's own
+        answer may happen to be the same.
+        """
+        copies = await dialogue.find_copies(text, self._is_verdict)
+        if copies is None:
+            return await self._parsed(text)
         try:
+            return await self._parsed(copies.rest)
+        except InvalidAnswerError as error:
+            if "{" in copies.rest:
+                raise  # The model's own answer cannot be read.
+            if copies.chars >= MIN_ECHO_CHARS or not is_repaired:
+                raise InvalidAnswerError("the answer is a copy from the material") from error
+        return await self._parsed(text)
+
+    def _is_verdict(self, text: str) -> bool:
+        try:
+            self.call.judge.read(without_thinking(text))
+        except AnswerError:
+            return False
+        return True
+
+    async def _parsed(self, text: str) -> Answer:
+        try:
+            answer = without_thinking(text)
             return await offload_if_large(len(text) > LARGE_CHARS // 10, self.call.judge.read, answer)
         except OffMenuError:
             raise
