@@ -49,8 +49,7 @@ def read_object(
     Args:
         text: A model's answer, without its thoughts.
         keys: Keys of the answer. Case, and snake, camel or spaced form, do not count.
-        deciding: Keys whose values must be equal in all answers of the text, and of which none is a list that YAML
-            could not tell from a text; all keys if not given.
+        deciding: Keys whose values must be equal in all answers of the text; all keys if not given.
         optional: Keys that may be missing.
         entry_keys: Keys of the objects in the lists of the answer.
         value: Reads the value under the one deciding key; then the verdict may also stand on a line of its own.
