@@ -10,7 +10,7 @@ import msgspec
 from judges.parsing.answer import InvalidAnswerError, check_length, decode_json, refuse_echo
 from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import grouped, layout, spelled
-from judges.parsing.objects import DECODER, Found, rename, unwrapped
+from judges.parsing.objects import DECODER, DISAGREEMENT, Found, rename, unwrapped
 from judges.parsing.withdrawal import is_withdrawn
 
 _LINES: Final = msgspec.json.Decoder()
@@ -142,7 +142,7 @@ def _once(objects: Sequence[Mapping[str, object]], keys: Sequence[str]) -> Seque
     if not half or [each[about] for each in first] != [each[about] for each in second]:
         return objects
     if [each[label] for each in first] != [each[label] for each in second]:
-        raise InvalidAnswerError("the answer holds two different results")
+        raise InvalidAnswerError(DISAGREEMENT)
     return first
 
 

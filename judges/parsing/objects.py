@@ -31,6 +31,7 @@ _LIST_SIGN: Final = re.compile(r"\d+[.)]")
 _FENCE_LINE: Final = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
 _MAX_VERDICT_CHARS: Final = 120
 _MAX_LABEL_START: Final = 12  # Signs of a list or heading before the label of a line.
+DISAGREEMENT: Final = "the answer holds two different results"
 ReadValue = Callable[[Mapping[str, object], str], object]
 """Reads the value under a key, or raises ``AnswerError``."""
 
@@ -49,8 +50,7 @@ def read_object(
     Args:
         text: A model's answer, without its thoughts.
         keys: Keys of the answer. Case, and snake, camel or spaced form, do not count.
-        deciding: Keys whose values must be equal in all answers of the text, and of which none is a list that YAML
-            could not tell from a text; all keys if not given.
+        deciding: Keys whose values must be equal in all answers of the text; all keys if not given.
         optional: Keys that may be missing.
         entry_keys: Keys of the objects in the lists of the answer.
         value: Reads the value under the one deciding key; then the verdict may also stand on a line of its own.
@@ -242,13 +242,13 @@ class _Reader:
         *others, (answer, _, end) = filled or placed
         same = self._comparable(answer)
         if any(self._comparable(other.answer) != same for other in others):
-            raise _DISAGREEMENT
+            raise InvalidAnswerError(DISAGREEMENT)
         for field in self._decided:
             said = self._compared(field.key, field.value)
             # Within an object, a line that cannot be read is a part of a text or of the object itself.
             is_part = isinstance(said, _Unread) and any(each.start < field.start < each.end for each in placed)
             if said != same[field.key] and not is_part:
-                raise _DISAGREEMENT
+                raise InvalidAnswerError(DISAGREEMENT)
         self._refuse_other_verdicts([(each.start, each.end) for each in placed], tuple(same.values()))
         self._refuse_withdrawn(max([end, *(field.end for field in self._decided)]))
         return answer
@@ -261,7 +261,7 @@ class _Reader:
             position = max(position, end)
         lines = "".join((*outside, self._text[position:])).split("\n")
         if any(said != same[0] for _, said in self._verdict_lines(lines)):
-            raise _DISAGREEMENT
+            raise InvalidAnswerError(DISAGREEMENT)
 
     def _lines(self) -> Mapping[str, object] | None:
         """Return the answer of fields in another layout; without reasons among them, the text before is the reason."""
@@ -273,13 +273,13 @@ class _Reader:
             if not all(key in answer for answer in answers for key in form.needed):
                 return None
             if any(self._comparable(answer) != self._comparable(answers[-1]) for answer in answers):
-                raise _DISAGREEMENT
+                raise InvalidAnswerError(DISAGREEMENT)
             self._refuse_withdrawn(decided[-1].end, is_reason=True)
             return answers[-1]
         last = decided[-1]
         same = self._compared(last.key, last.value)
         if any(self._compared(field.key, field.value) != same for field in decided):
-            raise _DISAGREEMENT
+            raise InvalidAnswerError(DISAGREEMENT)
         self._refuse_other_verdicts([(field.start, field.end) for field in decided], (same,))
         reasons = next((key for key in form.keys if key != last.key), None)
         given = [field for field in self._fields if field.key == reasons]
@@ -358,9 +358,6 @@ class _Unread(str):
     """A value that is none of those offered."""
 
     __slots__ = ()
-
-
-_DISAGREEMENT: Final = InvalidAnswerError("the answer holds two different results")
 
 
 def _simplified(value: object) -> object:

@@ -399,6 +399,14 @@ class TestFields:
     def test_a_label_is_given_back_as_the_menu_writes_it(self) -> None:
         assert choice({"key": "\t Not Supported. "}, "key", ("supported", "not supported")) == "not supported"
 
+    def test_labels_that_differ_by_their_joints_stay_apart(self) -> None:
+        menu = ("a_b", "a-b", "1", "-1")
+        for label in menu:
+            assert choice({"key": f" {label.upper()}."}, "key", menu) == label
+        assert choice({"key": "**-1**"}, "key", menu) == "-1"
+        with pytest.raises(OffMenuError):
+            choice({"key": "a b"}, "key", menu)
+
     def test_one_way_to_write_an_accent_is_as_good_as_the_other(self) -> None:
         assert choice({"key": "Cafe\u0301"}, "key", (folded("Caf\u00e9"),)) == "caf\u00e9"
 

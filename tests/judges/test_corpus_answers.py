@@ -74,12 +74,13 @@ def failures(cases: Sequence[Mapping[str, Any]]) -> dict[str, object]:
 def test_plain_verdicts_are_read_as_meant() -> None:
     plain = [case for case in CASES if case["expect"] is not None and case["judge"] not in SUPPORT]
     wrong = failures(plain)
-    assert len(wrong) <= 90, wrong
+    assert len(wrong) <= 0.02 * len(plain), wrong
+    assert [case for case, seen in wrong.items() if seen is not None] == []
 
 
 def test_answers_without_a_verdict_do_not_score() -> None:
     none = [case for case in CASES if case["expect"] is None and case["judge"] not in SUPPORT]
-    assert len(failures(none)) <= 10
+    assert failures(none) == {}
 
 
 def test_objects_about_sentences_are_read() -> None:
@@ -91,7 +92,8 @@ def test_objects_about_sentences_are_read() -> None:
                 read(case)
             except AnswerError:
                 unread.append(case["id"])
-    assert len(unread) <= 15, unread
+    # A text in place of a list of keys is not read.
+    assert set(unread) <= {"llama-rag-002"}
 
 
 def test_the_corpus_is_complete() -> None:
