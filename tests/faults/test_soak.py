@@ -26,7 +26,7 @@ RATE: Final = 150.0 if SCALE >= 1 else 30.0
 WARM_S: Final = 300.0
 """Until then the memory of the worker still grows with its caches."""
 KEEPS: Final = {"max_outbox": 2_000_000, "max_outbox_bytes": 4 << 30}
-"""The accounting compares the ledger with the outbox, so nothing may be trimmed: half an hour gives 540,000 verdicts."""
+"""The accounting compares ledger and outbox, so nothing may be trimmed: half an hour gives 540,000 verdicts."""
 NETWORKS: Final = (REFUSES, HOLDS, delays(0.3), resets_after(1500), cuts_replies(0.5), cuts_replies(0.0, chance=0.2))
 
 
@@ -57,7 +57,8 @@ class RandomFaults:
 
     def kill(self) -> None:
         name = self._random_worker()
-        self.experiment.kill(name)
+        # A hanging endpoint holds batches of the running workers for the whole time limit of an evaluation.
+        self.experiment.kill(name, times_recovery=False)
         self.start(name)
 
     def replace(self) -> None:
