@@ -28,7 +28,9 @@ PICTURE: Final = (
     "[\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\u200d\u20e3\ufe0f\U0001f3fb-\U0001f3ff]*"
 )
 # What belongs to the sentence before it: closing brackets, notes such as [3] and pictures.
-_TRAILER: Final = re.compile(rf"(?:\s*(?:[)\]\xbb\u201d\u300d\u300f\uff09]|\[[0-9,\u2013-]+\]|{PICTURE}))+\s*")
+_TRAILER: Final = re.compile(
+    rf"(?:\s*(?:[)\]\xbb\u201d\u300d\u300f\uff09]|\[[0-9,\u2013-]+\]|{PICTURE}))+(?:\s+|(?!\w))"
+)
 _NEAR: Final = 80  # Number of characters around a division that are looked at.
 _MIN_WORD: Final = 3  # Shorter words may be numerals or letters.
 _WORD: Final = re.compile(r"[^\W\d_]+")

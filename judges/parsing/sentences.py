@@ -11,7 +11,7 @@ from judges.parsing.answer import decode_json
 
 # Part of the version of every judge that divides texts: another release may divide them differently.
 SPLITTER: Final = f"units/1, {prose.LIBRARY}"
-_STRING: Final = r'"(?:[^"\\]|\\.)*"'
+_STRING: Final = r'"(?:[^"\\]|\\.){0,200}+"'  # Longer members are no short statements.
 _MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_STRING}|-?\d[^\s,\]}}]*|true|false|null)")
 
 
@@ -48,6 +48,7 @@ def split(text: str) -> tuple[str, ...]:
 
 def statements(text: str) -> Iterator[str]:
     """Yield what is a whole statement, however short: units, also without list markers, header rows, JSON members."""
+    yield text
     for part in structure.parts(text):
         yield from prose.sentences(part.text) if part.is_prose else (part.text,)
         marker = structure.MARKER.match(part.text)

@@ -32,7 +32,7 @@ _INLINE: Final = frozenset(_INLINE_TEXT.split())
 _WHOLE: Final = frozenset(_WHOLE_TEXT.split())
 _BLOCKS: Final = frozenset(_BLOCKS_TEXT.split()) | _WHOLE
 
-_QUOTED: Final = re.compile(r"^[ \t]*(?:>[ \t]?)+", re.MULTILINE)
+_QUOTED: Final = re.compile(r"^[ \t]*>(?:[ \t]*>)*(?:[ \t]+|$)", re.MULTILINE)
 _HEADING: Final = re.compile(r"#{1,6}\s|(\*\*|__)[^*_]+\1:?\Z")
 _UNDERLINE: Final = re.compile(r"=+|-{2,}")
 # A line between others without letters or digits: a rule, the border of a table, brackets of JSON.
@@ -163,8 +163,10 @@ class _Html:
         elif name == "br":
             self._buffer.append(" " if is_in_row else "\n")
         else:
+            # A paragraph at the beginning of a list item does not end the item.
+            goes_on = self._is_whole and name == "p" and is_open and not "".join(self._buffer).strip()
             yield from self._flush()
-            self._is_whole = is_open and name in _WHOLE
+            self._is_whole = is_open and (goes_on or name in _WHOLE)
 
     def _flush(self) -> Iterator[Part]:
         text = "".join(self._buffer)
@@ -206,7 +208,7 @@ def _lines(text: str) -> Iterator[Part]:
         line = lines[position].strip()
         found, after = [], position + 1
         if len(paragraph) == 1 and _UNDERLINE.fullmatch(line) and not paragraph[0].endswith(_STOPS):
-            found = [Part(paragraph.pop())]
+            found = [Part(" ".join(paragraph.pop().split()))]
         elif line and (line[0].isalnum() or not _EMPTY.fullmatch(line)):
             found, after = _block(lines, position, after_text=paragraph[-1] if paragraph else "")
             if not found:
@@ -222,17 +224,15 @@ def _lines(text: str) -> Iterator[Part]:
 
 def _block(lines: Sequence[str], position: int, *, after_text: str) -> tuple[list[Part], int]:
     """Return the parts of the lines from a position that are no prose, and the position after them."""
-    line = lines[position].strip()
+    line = " ".join(lines[position].split())
     if "|" in line:
-        if (
-            position + 1 < len(lines)
-            and "|" in lines[position + 1]
-            and _SEPARATOR.fullmatch(lines[position + 1].strip())
-        ):
+        following = lines[position + 1].strip() if position + 1 < len(lines) else ""
+        if "|" in following and _SEPARATOR.fullmatch(following):
             return _table(lines, position)
         if line[0] == line[-1] == "|" and len(line) > 1:
             return [Part(line, cells=_cells(line))], position + 1
-    if line[0] in "#*_" and _HEADING.match(line):
+    is_object = line[0] == "{" and line[-1] == "}"
+    if is_object or (line[0] in "#*_" and _HEADING.match(line)):
         return [Part(line)], position + 1
     if _LOG.match(line):
         return _with_continuation(lines, position, is_wrapped=False)

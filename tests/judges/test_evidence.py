@@ -175,7 +175,10 @@ def test_forms_of_writing_do_not_count_and_what_changes_the_meaning_does() -> No
     assert not wrong
 
 
-@given(st.text(max_size=60))
+@given(
+    st.text(max_size=60)
+    | st.text(st.sampled_from("<>`~|#-=:.,;!?\"'&()[]{}*_/ \t\n\r0aZ\u200b\u3002\u2026"), max_size=40)
+)
 def test_a_text_with_a_word_holds_itself_as_it_is_shown(text: str) -> None:
     source = Source([text])
     # A letter or digit that shows: some letters of Hangul are blank, and invisible characters do not count.
@@ -228,6 +231,14 @@ HEAVY = {
     "quotation marks": ('"' * 100_000, "'" * 100_000),
     "signs": ("[U+200B]" * 12_000, "[U+200B" * 12_000),
     "brackets": ("[" * 100_000, "[...] " * 16_000),
+    "links": ("[a](b " * 16_000, "[a](" * 25_000),
+    "decoration": ("*" * 100_000, "_a*" * 33_000),
+    "entities": ("&amp" * 25_000, "&" * 100_000),
+    "tags": ("<b " * 33_000 + "</b>", "<!--" * 25_000),
+    "members": ('"a": "b\\" ' * 10_000, '\\"' * 50_000 + ": 1"),
+    "rows": ("|a|b|\n" * 14_000, "|a|\n" * 20_000),
+    "hyphens": ("a-\n" * 25_000, "-\n" * 50_000),
+    "marks": ("e\u0301" * 33_000, "\u0301" * 50_000),
 }
 
 
