@@ -22,7 +22,7 @@ from judges.registry import catalogue
 from tracejudge import Trace
 
 CORPORA: Final = Path(__file__).parent / "corpora"
-MIN_OWN = 0.9
+MIN_OWN = 0.85
 """Share of the cases of each family in which the model's own verdict must be scored; the rest is unscored."""
 MIN_FORMS = 40
 
