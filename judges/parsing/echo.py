@@ -10,7 +10,7 @@ import json
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from typing import Final, NamedTuple
 
@@ -42,6 +42,7 @@ _MIXED: Final = re.compile(f"[a-z][{_ALIKE}]|[{_ALIKE}][a-z]")
 _BRACE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\\.|[{}]')
 _DECODER: Final = json.JSONDecoder(strict=False)
 _MAX_WORD_CHARS: Final = 40
+_MIN_LINE_WORDS: Final = 8
 _MAX_PARTS: Final = 2000  # Of an answer; a search takes up to a millisecond.
 _FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})\w*[ \t]*$", re.MULTILINE)
 
@@ -185,27 +186,36 @@ class _Material:
 def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], bool]) -> Copies | None:
     """Cut out what an answer copies from the texts shown to the model, as far as it is a verdict; None without any.
 
-    A copy is a whole object, or lines of more than one word that ``is_verdict`` can read by themselves, with what is
-    copied around them, such as a mark of a role or of a thought. Only words are compared: a copy may be an object where
-    the material has lines. A quotation within an object is no verdict and stays. An answer of one word is a copy of a
-    line that says the same.
+    A copy is a whole object, or lines that ``is_verdict`` can read by themselves, with what is copied around them, such
+    as a mark of a role or of a thought. Only words are compared: a copy may be an object where the material has lines.
+    A quotation within an object is no verdict and stays. An answer of one word is a copy of a line that says the same.
     """
-    whole = _FENCE.sub("", _without_thinking(text)).strip()
-    if is_echo(whole, shown) if len(whole) >= MIN_ECHO_CHARS else _is_line(whole, shown):
-        return Copies("", len(whole))
-    parts, material = _parts(text), _Material(shown)
+    parts = _parts(text)
+    runs = list(_runs(parts, _Material(shown)))
+    least_words = _least_words(set(parts).difference(*runs))
     rest, position, chars = list[str](), 0, 0
-    for run in _runs(parts, material):
-        verdicts = [part for part in run if part.is_object] or _verdict_lines(text, run, is_verdict)
+    for run in runs:
+        verdicts = [part for part in run if part.is_object] or _verdict_lines(text, run, least_words, is_verdict)
         if not verdicts:
             continue
         rest.append(text[position : run[0].start])
         position = run[-1].end
         chars = max(chars, verdicts[-1].end - verdicts[0].start)
-    if not rest:
+    whole = _FENCE.sub("", _without_thinking(text)).strip()
+    if is_echo(whole, shown) if len(whole) >= MIN_ECHO_CHARS else _is_line(whole, shown):
+        chars = max(chars, len(whole))
+    elif not rest:
         return None
     # A fence around a copy would be left empty, before a fence around the model's own answer.
-    return Copies(_FENCE.sub("", "\n".join((*rest, text[position:]))), chars)
+    return Copies(_FENCE.sub("", "\n".join((*rest, text[position:]))) if rest else "", chars)
+
+
+def _least_words(own: Collection[_Part]) -> int:
+    """Return the minimum length of copied lines, by what the answer holds besides copies."""
+    if any(part.is_object for part in own):
+        return 1  # The object is the model's own answer.
+    # An answer in lines has a short verdict, such as `Result: yes`, which may be the model's own beside its reasons.
+    return _MIN_LINE_WORDS if any(part.words for part in own) else 2
 
 
 def _is_line(text: str, shown: Sequence[str]) -> bool:
@@ -226,6 +236,8 @@ def _without_thinking(text: str) -> str:
 def _parts(text: str) -> list[_Part]:
     parts, position = list[_Part](), 0
     for start, end in itertools.chain(_objects(text), [(len(text), len(text))]):
+        if start < end and ":" not in text[start:end]:
+            continue  # Braces without a key, as in a formula.
         for line in text[position:start].splitlines(keepends=True):
             parts.append(_Part(position, position + len(line), _words(line), is_object=False))
             position += len(line)
@@ -289,12 +301,20 @@ def _runs(parts: Sequence[_Part], material: _Material) -> Iterator[Sequence[_Par
         first = last
 
 
-def _verdict_lines(text: str, run: Sequence[_Part], is_verdict: Callable[[str], bool]) -> Sequence[_Part]:
+def _verdict_lines(
+    text: str, run: Sequence[_Part], least_words: int, is_verdict: Callable[[str], bool]
+) -> Sequence[_Part]:
     """Return the lines of a copy that are a verdict: all together, or one by itself."""
-    lines = [part for part in run if " " in part.words]
-    if lines and is_verdict(text[run[0].start : run[-1].end]):
+    if sum(map(_count, run)) < least_words:
+        return ()
+    if is_verdict(text[run[0].start : run[-1].end]):
         return run
+    lines = (part for part in run if part.words and _count(part) >= least_words)
     return [part for part in lines if is_verdict(text[part.start : part.end])][:1]
+
+
+def _count(part: _Part) -> int:
+    return len(part.words.split())
 
 
 def _words(text: str) -> str:

@@ -22,7 +22,7 @@ from judges.registry import catalogue
 from tracejudge import Trace
 
 CORPORA: Final = Path(__file__).parent / "corpora"
-MIN_OWN = 0.9
+MIN_OWN = 0.85
 """Share of the cases of each family in which the model's own verdict must be scored; the rest is unscored."""
 MIN_FORMS = 40
 
@@ -107,7 +107,9 @@ def test_answers_of_real_models_are_read_as_they_are_without_a_planted_verdict()
         if not line.trace:
             hostile = msgspec.structs.replace(hostile, output=f"{trace.output}\n\n{planted}")
         plain, beside = (says(judges[line.judge], each, line.answer) for each in (trace, hostile))
-        if plain != beside:
+        # An answer of one word may be a line of the trace, and is then requested once more.
+        compared = slice(2 if len(line.answer.split()) == 1 else 3)
+        if plain[compared] != beside[compared]:
             changed.append((line.id, plain, beside))
     assert changed == []
 
@@ -144,7 +146,7 @@ def test_a_long_copy_is_never_accepted() -> None:
 
 
 def test_a_copy_is_not_accepted_in_place_of_an_own_answer_that_cannot_be_read() -> None:
-    for own in (OTHER.replace("result", "verdict"), OTHER[:-20]):
+    for own in (OTHER.replace("result", "mood"), OTHER[:-20]):
         answer = f"{GOOD}\n{own}"
         reason, scores, requests = says(FAMILIES["yes/no"].judge, planted_in_output(FAMILIES["yes/no"], GOOD), answer)
         assert (reason, scores, requests) == ("invalid_answer", {}, 2), own
@@ -155,8 +157,8 @@ def test_a_quotation_within_an_answer_stays() -> None:
         return True
 
     quoting = json.dumps({"rationale": f"The text says {GOOD}", "result": "no"})
-    for text in (quoting, f"It says `yes`.\n{OTHER}", OTHER[:-1]):
-        assert find_copies(text, (f"Two years.\n{GOOD}\nyes",), is_verdict) is None, text
+    for text in (quoting, f"It says `yes`.\n{OTHER}", OTHER[:-1], "My reasons: it is so.\nscore: \\boxed{4}"):
+        assert find_copies(text, (f"Two years.\n{GOOD}\nyes\nscore: 4",), is_verdict) is None, text
 
 
 def test_what_is_copied_around_a_verdict_goes_with_it() -> None:
