@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of
+from judges.core.prompt import blocks_of, history_rules
 from judges.forms import graded
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
@@ -69,7 +69,8 @@ JUDGE: Final = graded.make(
     name="answer_correctness",
     asks="How correct is the answer, by meaning and facts, against the reference answer?",
     needs=("input", "output", "expected_response"),
-    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
-    blocks=blocks_of({"question": "input", "answer": "output", "reference": "expected_response"}),
+    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES, history_rules()),
+    blocks=blocks_of({"question": "input", "answer": "output", "reference": "expected_response"}, with_history=True),
     heuristic=heuristic,
+    cuts=("messages",),
 )

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of
+from judges.core.prompt import blocks_of, history_rules
 from judges.forms import graded
 from judges.parsing.sentences import split
 from judges.parsing.words import content_words, coverage
@@ -78,7 +78,8 @@ JUDGE: Final = graded.make(
     name="answer_relevance",
     asks="How fully does the answer address the question, without gaps and without padding?",
     needs=("input", "output"),
-    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
-    blocks=blocks_of({"question": "input", "answer": "output"}),
+    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES, history_rules()),
+    blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True),
     heuristic=heuristic,
+    cuts=("messages",),
 )

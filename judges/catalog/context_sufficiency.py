@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of, texts_of
+from judges.core.prompt import blocks_of, history_rules, texts_of
 from judges.forms import yes_no
 from tracejudge import Trace
 
@@ -40,13 +40,14 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     return complaint is None, reason
 
 
-# No cuts: without some of the documents nobody can say whether all of them are enough, and a no would blame the
+# No document is cut: without some of them nobody can say whether all of them are enough, and a no would blame the
 # retrieval for a limit of the judge model.
 JUDGE: Final = yes_no.make(
     name="context_sufficiency",
     asks="Do the retrieved documents hold enough to support the reference answer, or every one of the expected facts?",
     needs=("input", "context", yes_no.NEEDED),
-    fixed=yes_no.fixed_parts(ROLE, response=RESPONSE, facts=FACTS),
-    blocks=blocks_of({"question": "input", "expected answer": yes_no.claim}, with_documents=True),
+    fixed=yes_no.fixed_parts(ROLE, response=RESPONSE, facts=FACTS, history=history_rules("the document")),
+    blocks=blocks_of({"question": "input", "expected answer": yes_no.claim}, with_history=True, with_documents=True),
     heuristic=heuristic,
+    cuts=("messages",),
 )

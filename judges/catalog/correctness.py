@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of
+from judges.core.prompt import blocks_of, history_rules
 from judges.forms import yes_no
 from tracejudge import Trace
 
@@ -44,7 +44,8 @@ JUDGE: Final = yes_no.make(
     name="correctness",
     asks="Does the answer support the reference answer, or every one of the expected facts?",
     needs=("input", "output", yes_no.NEEDED),
-    fixed=yes_no.fixed_parts(ROLE, response=RESPONSE, facts=FACTS),
-    blocks=blocks_of({"question": "input", "answer": "output", "claim": yes_no.claim}),
+    fixed=yes_no.fixed_parts(ROLE, response=RESPONSE, facts=FACTS, history=history_rules()),
+    blocks=blocks_of({"question": "input", "answer": "output", "claim": yes_no.claim}, with_history=True),
     heuristic=heuristic,
+    cuts=("messages",),
 )

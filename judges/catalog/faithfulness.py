@@ -78,4 +78,5 @@ JUDGE: Final = graded.make(
     blocks=blocks_of({"answer": "output"}, with_documents=True),
     heuristic=heuristic,
     cuts=("context",),
+    settings=graded.GroundingSettings(),
 )

@@ -1,8 +1,12 @@
 """Is what the answer says supported by the retrieved documents, and by nothing else?"""
 
+import dataclasses
 from typing import Final
 
-from judges.core.prompt import blocks_of, texts_of
+from msgspec import Struct
+
+from judges.core.judge import Judge
+from judges.core.prompt import blocks_of, history_rules, texts_of
 from judges.forms import yes_no
 from judges.parsing.sentences import split
 from judges.parsing.words import content_words, coverage, numbers
@@ -45,12 +49,28 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     return True, "Every sentence shares most of its words and all of its numbers with the document."
 
 
-JUDGE: Final = yes_no.make(
-    name="groundedness",
-    asks="Is the answer supported by the retrieved documents, and by nothing else?",
-    needs=("input", "output", "context"),
-    fixed=yes_no.fixed_part(ROLE, CRITERION),
-    blocks=blocks_of({"question": "input", "answer": "output"}, with_documents=True),
-    heuristic=heuristic,
-    cuts=("context",),
-)
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of `[judges.groundedness]`.
+
+    Attributes:
+        score_cut: Whether a no counts when documents or messages were left out to fit the model's context.
+    """
+
+    score_cut: bool = False
+
+
+def make(settings: Settings) -> Judge:
+    """Build the judge with its settings."""
+    judge = yes_no.make(
+        name="groundedness",
+        asks="Is the answer supported by the retrieved documents, and by nothing else?",
+        needs=("input", "output", "context"),
+        fixed=yes_no.fixed_part(ROLE, CRITERION, history_rules()),
+        blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True, with_documents=True),
+        heuristic=heuristic,
+        cuts=("messages", "context"),
+    )
+    return dataclasses.replace(judge, settings=settings, make=make)
+
+
+JUDGE: Final = make(Settings())

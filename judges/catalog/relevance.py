@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of, texts_of
+from judges.core.prompt import blocks_of, history_rules, texts_of
 from judges.forms import graded
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
@@ -79,8 +79,9 @@ JUDGE: Final = graded.make(
     name="relevance",
     asks="How well does the answer serve the question out of the retrieved documents?",
     needs=("input", "output", "context"),
-    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
-    blocks=blocks_of({"question": "input", "answer": "output"}, with_documents=True),
+    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES, history_rules()),
+    blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True, with_documents=True),
     heuristic=heuristic,
-    cuts=("context",),
+    cuts=("messages", "context"),
+    settings=graded.GroundingSettings(),
 )

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of
+from judges.core.prompt import blocks_of, history_rules
 from judges.forms import yes_no
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
@@ -38,7 +38,8 @@ JUDGE: Final = yes_no.make(
     name="relevance_to_query",
     asks="Does the answer hold information that is fully or partly relevant to the question?",
     needs=("input", "output"),
-    fixed=yes_no.fixed_part(ROLE, CRITERION),
-    blocks=blocks_of({"question": "input", "answer": "output"}),
+    fixed=yes_no.fixed_part(ROLE, CRITERION, history_rules()),
+    blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True),
     heuristic=heuristic,
+    cuts=("messages",),
 )

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from judges.core.judge import Answered, Judge, Metric, Reading
-from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation, with_earlier_messages
 from judges.core.verdict import Score
 from judges.parsing.answer import OutOfRangeError, object_schema, rating, read_object, text_field, text_list
 from judges.parsing.sentences import split
@@ -251,6 +251,7 @@ def make(settings: Settings) -> Judge:
         scoring="relevance_truth_completeness/1",
         settings=settings,
         make=make,
+        prepare=with_earlier_messages,
         cuts=("messages",),
     )
 

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Annotated, Final, NamedTuple
 
-import msgspec
 from msgspec import Meta, Struct
 
-from judges.core.judge import Answered, Judge, Metric, Reading, has_text
-from judges.core.prompt import Block, Prompt
+from judges.core.judge import Answered, Judge, Metric, Reading
+from judges.core.prompt import Block, Prompt, history, history_rules, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms import yes_no
 from judges.parsing import retrievals
@@ -32,7 +31,7 @@ that is beside the question. Words that occur in both do not make a document rel
 of the answer that the document lacks.
 - Only relevance counts. Whether the document is true, up to date or well written plays no part."""
 
-_FIXED: Final = yes_no.fixed_part(ROLE, CRITERION)
+_FIXED: Final = yes_no.fixed_part(ROLE, CRITERION, history_rules("the document"))
 _SCORING: Final = f"{yes_no.SCORING}, precision/1"
 _MIN_COVERAGE: Final = 0.2
 
@@ -88,9 +87,9 @@ def make(settings: Settings) -> Judge:
         return Reading(scores, _rationale(judged), details)
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
-        question = Block("question", trace.input or "")
+        question = (*history(trace), Block("question", trace.input or ""))
         asked = islice(_documents(trace), settings.max_documents)
-        return tuple(Prompt(_FIXED, (question, Block("document", text)), shown) for shown, text in asked)
+        return tuple(Prompt(_FIXED, (*question, Block("document", text)), shown) for shown, text in asked)
 
     return Judge(
         name="retrieval_relevance",
@@ -106,16 +105,9 @@ def make(settings: Settings) -> Judge:
         scoring=_SCORING,
         settings=settings,
         make=make,
-        prepare=prepare,
+        prepare=with_earlier_messages,
+        cuts=("messages",),
     )
-
-
-def prepare(trace: Trace) -> Trace:
-    """Use the documents of spans as the context of a trace without one."""
-    if has_text(trace.context):
-        return trace
-    texts = [document.text for retrieval in retrievals.of_spans(trace.spans) for document in retrieval.documents]
-    return msgspec.structs.replace(trace, context=texts) if texts else trace
 
 
 def _documents(trace: Trace) -> Iterator[tuple[Shown, str]]:

@@ -129,6 +129,11 @@ class Judge:
         """The needed inputs for display, alternatives joined by `or`."""
         return tuple(need if isinstance(need, str) else " or ".join(need) for need in self.needs)
 
+    @property
+    def scores_cut(self) -> bool:
+        """Whether a failing verdict counts when material was left out to fit; the setting ``score_cut``, if any."""
+        return getattr(self.settings, "score_cut", True)
+
     def configured(self, values: Mapping[str, object]) -> "Judge":
         """Build the same judge with the settings of a `[judges.NAME]`; raises ``msgspec.ValidationError``."""
         settings = msgspec.convert(values, type(self.settings), strict=False)

@@ -13,7 +13,7 @@ from judges.core.judge import Answered, Metric, Reading
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment, Score
-from judges.evaluate import evaluate
+from judges.evaluate import evaluate, prepared
 from judges.models.scripted import ScriptedModel
 from tracejudge import Document, Span, Trace
 
@@ -73,8 +73,8 @@ class TestNeeds:
     def test_spans_with_documents_stand_for_an_absent_context(self, context: list[str | Document] | None) -> None:
         trace = msgspec.structs.replace(asked(spans=SPANS), context=context)
         assert JUDGE.missing(trace) == "the trace has no context"
-        assert JUDGE.missing(JUDGE.prepare(trace)) is None
-        assert len(JUDGE.prompts(JUDGE.prepare(trace))) == 3
+        assert JUDGE.missing(prepared(JUDGE, trace)) is None
+        assert len(JUDGE.prompts(prepared(JUDGE, trace))) == 3
 
     def test_without_any_document_nothing_is_asked(self) -> None:
         model = ScriptedModel([yes_no_text("yes")])

@@ -154,8 +154,14 @@ class Asker:
     The number of evaluations begun is bounded: each that waits holds its whole prompt in memory.
     """
 
-    def __init__(self, model: ChatModel | None, redaction: Redaction | None = None) -> None:
-        """Set the model, which limits and retries its calls itself; None for judges in Python."""
+    def __init__(
+        self, model: ChatModel | None, redaction: Redaction | None = None, context_tools: Sequence[str] = ()
+    ) -> None:
+        """Set the model, which limits and retries its calls itself; None for judges in Python.
+
+        ``context_tools`` are the tools whose results are the context of a trace without one.
+        """
+        self._context_tools = context_tools
         self._redaction = redaction
         self._model = model
         self.max_in_flight = _CODE_IN_FLIGHT if model is None else model.settings.max_in_flight
@@ -192,7 +198,7 @@ class Asker:
             started_at, start = time.time(), time.perf_counter()
             try:
                 shown = trace if self._redaction is None else await asyncio.to_thread(self._redaction.trace, trace)
-                assessment = await evaluate(judge, shown, self._model)
+                assessment = await evaluate(judge, shown, self._model, context_tools=self._context_tools)
             except Exception as error:  # noqa: BLE001 - one evaluation must not end the others
                 assessment = _internal_error(error)
             return Asked(assessment, started_at, time.perf_counter() - start)
@@ -248,7 +254,9 @@ def open_askers(
 ) -> Askers:
     """Open the models of some names, if any of the judges needs one: judges in Python need no endpoint and no key."""
     redaction = Redaction.of(settings.redact)
-    code = Asker(None, redaction)
+    # Offline no rule chooses the traces, so that the tools of all rules count.
+    tools = tuple(tool for rule in settings.rules for tool in rule.context_tools)
+    code = Asker(None, redaction, tools)
     if all(judge.run is not None for judge in judges):
         return Askers((), code)
     models = [open_model(settings, name, tries, delays.at) for name in names]
@@ -258,7 +266,7 @@ def open_askers(
     if combine is not None and len(models) == 1:
         raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
     together = None if combine is None else panel(combine, judge_models)
-    return Askers([Asker(model, redaction) for model in models], code, together)
+    return Askers([Asker(model, redaction, tools) for model in models], code, together)
 
 
 class _Job(NamedTuple):
