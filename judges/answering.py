@@ -12,6 +12,7 @@ from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render
 from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, without_thinking
 from judges.parsing.echo import is_echo
+from judges.parsing.refusal import is_refusal
 from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
 
 # Maximum number of concurrent requests for one trace: a trace of a hundred documents must not block all others.
@@ -94,6 +95,9 @@ class AnswerLoop(NamedTuple):
         bare = (_FENCE.sub("", answer) if "```" in answer else answer).strip()
         if len(bare) >= _MIN_ECHO_CHARS and await dialogue.shows(bare):
             raise InvalidAnswerError("the answer is a copy from the material")
+        # Before the reader, which may take the "no" of "No, I can't help with that." for a verdict.
+        if bare[:1] not in {"{", "["} and is_refusal(bare):
+            raise UnscoredError("refusal", "the model declined to answer, in words")
         try:
             return await offload_if_large(len(text) > LARGE_CHARS // 10, self.call.judge.read, answer)
         except OutOfRangeError as error:
