@@ -10,7 +10,7 @@ from judges.agent.conversation import ExplorationStats
 from judges.agent.loop import AgentLoop
 from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render
-from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, without_thinking
+from judges.parsing.answer import AnswerError, InvalidAnswerError, OffMenuError, OutOfRangeError, without_thinking
 from judges.parsing.echo import is_echo
 from judges.parsing.refusal import is_refusal
 from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
@@ -33,7 +33,7 @@ class _SingleRequest:
     async def answer(self) -> str:
         return (await self._call.ask(self._prompt, self._messages)).text
 
-    async def repaired(self, text: str, error: InvalidAnswerError) -> str:
+    async def repaired(self, text: str, error: AnswerError) -> str:
         return (await self._call.ask(self._prompt, (*self._messages, *repair(text, error)))).text
 
     async def shows(self, text: str) -> bool:
@@ -82,12 +82,14 @@ class AnswerLoop(NamedTuple):
         text = await dialogue.answer()
         try:
             return await self._read(dialogue, text)
-        except InvalidAnswerError as error:
+        except (InvalidAnswerError, OffMenuError) as error:
             text = await dialogue.repaired(text, error)
         try:
             return await self._read(dialogue, text)
         except InvalidAnswerError as error:
             raise UnscoredError("invalid_answer", str(error)) from error
+        except OffMenuError as error:
+            raise UnscoredError("out_of_range", str(error)) from error
 
     async def _read(self, dialogue: _SingleRequest | AgentLoop, text: str) -> Answer:
         """Parse an answer, unless the material contains it verbatim, also in a fence: then it was planted there."""
@@ -100,5 +102,7 @@ class AnswerLoop(NamedTuple):
             raise UnscoredError("refusal", "the model declined to answer, in words")
         try:
             return await offload_if_large(len(text) > LARGE_CHARS // 10, self.call.judge.read, answer)
+        except OffMenuError:
+            raise
         except OutOfRangeError as error:
             raise UnscoredError("out_of_range", str(error)) from error

@@ -13,7 +13,7 @@ from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, Tool
 from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import Call, Reason, Refusals
-from judges.parsing.answer import InvalidAnswerError
+from judges.parsing.answer import AnswerError
 from tracejudge import Trace
 
 P = ParamSpec("P")
@@ -90,7 +90,7 @@ class UnscoredError(Exception):
         self.error = error
 
 
-def repair(text: str, error: InvalidAnswerError) -> tuple[Message, Message]:
+def repair(text: str, error: AnswerError) -> tuple[Message, Message]:
     """Build the messages that follow an invalid answer; raises ``UnscoredError`` if it is empty."""
     if not text.strip():
         raise UnscoredError("invalid_answer", "the answer is empty") from error

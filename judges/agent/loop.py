@@ -10,7 +10,7 @@ from judges.core.exploration import LAST, READ_FIRST, Exploration, Limits, Toolb
 from judges.core.model import ChatResponse, Price
 from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import FINAL_REASONS, Call
-from judges.parsing.answer import InvalidAnswerError
+from judges.parsing.answer import AnswerError
 from judges.parsing.echo import is_echo, joined_pages
 from judges.request import BYTES_PER_TOKEN, Deadline, JudgeCall, UnscoredError, repair
 
@@ -197,7 +197,7 @@ class AgentLoop:
         self._conversation.demand(LAST)
         return self._ended(end, await self._ask(may_call=False))
 
-    async def repaired(self, text: str, error: InvalidAnswerError) -> str:
+    async def repaired(self, text: str, error: AnswerError) -> str:
         """Ask once more, without tools, after an answer that cannot be read, or raise ``UnscoredError``."""
         calls = self._tools.with_unique_ids(self._last.tool_calls[:MAX_CALLS]) if self._last else ()
         state = self._last.provider_state if self._last else None

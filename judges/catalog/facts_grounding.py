@@ -11,14 +11,15 @@ from judges.core.judge import Answered, Judge, Metric, Reading, has_text
 from judges.core.prompt import Block, Prompt, documents, history, texts_of, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms.sentence_labels import KEYS, LIST_KEY, MENUS, Line, Menu, guess, schema
-from judges.parsing.answer import choice, read_objects, text_field
+from judges.parsing.answer import choice, text_field
 from judges.parsing.evidence import Source
+from judges.parsing.object_lists import read_objects
 from judges.parsing.sentences import SPLITTER, split
 from tracejudge import Trace
 
 _EVIDENCED: Final = frozenset({"supported", "contradictory"})
 _FINE: Final = frozenset({"supported", "no_rad"})
-_SCORING: Final = f"facts_grounding/1, {SPLITTER}"
+_SCORING: Final = f"facts_grounding/2, {SPLITTER}"
 _EDGES: Final = " \t\n.,:;!?\"'`*_-()[]\u2018\u2019\u201c\u201d\u201e\u2026\u3002"
 _NUMBERING: Final = re.compile(r"\A\W*\d+[.)]\s+")
 

@@ -133,7 +133,7 @@ def make(settings: Settings) -> Judge:
         read=lambda text: support.read(text, _ENTRY_KEYS, Entry.read),
         score=score,
         heuristic=heuristic,
-        scoring=f"ragbench/1, {SPLITTER}",
+        scoring=f"ragbench/2, {SPLITTER}",
         settings=settings,
         make=make,
         prepare=with_earlier_messages,

@@ -15,9 +15,10 @@ from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, 
 from judges.custom.label_scale import LabelList, checked_labels
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
 from judges.forms import yes_no
-from judges.parsing.answer import read_object, text_field
+from judges.parsing.answer import text_field
+from judges.parsing.objects import read_object
 
-SCORING: Final = "defined/1"
+SCORING: Final = "defined/2"
 """Revision of reading and scoring; part of the version of every judge that uses this module."""
 _WORDS: Final[Mapping[str, Scale]] = {"yes/no": YesNo(), "boolean": Boolean()}
 _TABLES: Final = ("integer", "number", "labels")
@@ -90,7 +91,8 @@ class Result:
     def read(self, text: str) -> ParsedAnswer:
         """Read an answer, or raise ``AnswerError``."""
         rationale_key, result_key = self.keys
-        answer = read_object(text, (result_key,) if rationale_key is None else (rationale_key, result_key))
+        keys = (result_key,) if rationale_key is None else (rationale_key, result_key)
+        answer = read_object(text, keys, deciding=(result_key,), value=self.scale.read)
         rationale = None if rationale_key is None else yes_no.without_opening(text_field(answer, rationale_key))
         return ParsedAnswer(rationale, self.scale.read(answer, result_key))
 

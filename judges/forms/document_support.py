@@ -12,7 +12,8 @@ from judges.core.judge import Metric
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, history_rules
 from judges.core.verdict import Score
 from judges.forms.keyed_sentences import Keyed, Near, Overlap, verdict
-from judges.parsing.answer import InvalidAnswerError, object_schema, read_object, text_field, text_list, truth
+from judges.parsing.answer import InvalidAnswerError, object_schema, text_field, text_list, truth
+from judges.parsing.objects import read_object
 from tracejudge import Trace
 
 EntryT = TypeVar("EntryT")
@@ -28,6 +29,7 @@ _KEYS: Final[Mapping[str, object]] = {
     _ENTRIES: None,
     "all_utilized_sentence_keys": _TEXTS,
 }
+_DECIDING: Final = ("all_relevant_sentence_keys", "overall_supported", "all_utilized_sentence_keys")
 _ENTRY_TYPES: Final[Mapping[str, object]] = {
     "response_sentence_key": _TEXT,
     "sentence_key": _TEXT,
@@ -87,7 +89,7 @@ def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str
 
     ``read_entry`` parses the scored part of an entry that has ``entry_keys``; its explanation is not kept.
     """
-    answer = read_object(text, tuple(_KEYS))
+    answer = read_object(text, tuple(_KEYS), deciding=_DECIDING, entry_keys=entry_keys)
     relevance_explanation = text_field(answer, "relevance_explanation")
     relevant = text_list(answer, "all_relevant_sentence_keys")
     explanation = text_field(answer, "overall_supported_explanation")

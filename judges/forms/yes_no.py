@@ -10,7 +10,8 @@ from typing import Final
 from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading, has_text
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
-from judges.parsing.answer import choice, object_schema, read_object, text_field
+from judges.parsing.answer import choice, object_schema, text_field
+from judges.parsing.objects import read_object
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
@@ -30,8 +31,9 @@ _OPENING: Final = re.compile(
     r"(?:[\s.,:;!?*_\u2013\u2014\u2026\u3001\u3002\uff01\uff0c\uff1a]|-(?!\d))*",
     re.IGNORECASE,
 )
-MENU: Final = ("yes", "no", "unknown")  # Accepted results; ``unknown`` is never offered.
-SCORING: Final = "yes_no/1"  # Revision of parsing and scoring; part of the version of every judge of this form.
+MENU: Final = ("yes", "no")
+ABSTAINED: Final = ("unknown",)  # Accepted as results, and never offered.
+SCORING: Final = "yes_no/2"  # Revision of parsing and scoring; part of the version of every judge of this form.
 
 
 def fixed_part(role: str, criterion: str, history: str = "") -> str:
@@ -90,9 +92,14 @@ def guess(result: bool, reason: str) -> Mapping[str, object]:  # noqa: FBT001 - 
 
 def read(text: str) -> Answer:
     """Parse a yes/no answer and strip the requested opening from its rationale; raises ``AnswerError``."""
-    answer = read_object(text, ("rationale", "result"))
+    answer = read_object(text, ("rationale", "result"), deciding=("result",), value=result_of)
     rationale = text_field(answer, "rationale")
-    return {"rationale": without_opening(rationale), "result": choice(answer, "result", MENU)}
+    return {"rationale": without_opening(rationale), "result": result_of(answer, "result")}
+
+
+def result_of(answer: Mapping[str, object], key: str) -> str:
+    """Return yes, no or unknown from an answer; raises ``AnswerError``."""
+    return choice(answer, key, MENU, besides=ABSTAINED)
 
 
 def without_opening(rationale: str) -> str:

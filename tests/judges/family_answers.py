@@ -12,7 +12,7 @@ from families import FAMILIES, TRACE, Scores, written
 
 __all__ = ["SPECIFIC", "Specific"]
 
-READ, ASKED, OFF = Outcome.READ, Outcome.ASKED, Outcome.OFF
+READ, ASKED, OFF, OFF_ASKED = Outcome.READ, Outcome.ASKED, Outcome.OFF, Outcome.OFF_ASKED
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,19 @@ def _labels(family: str) -> Mapping[str, Specific]:
         '`"Yes."`': Specific(answers("Yes.", "YES", " yes \n", "yes ."), READ, yes),
         '`" NO "`': Specific(answers(" NO ", "No.", "no"), READ, no),
         '`"unknown"`': Specific(answers("unknown", "Unknown."), Outcome.ABSTAINED, remark="never offered"),
-        '`"maybe"`': Specific(answers("maybe", "partly", "n/a", "not applicable"), OFF),
-        "the menu itself": Specific(answers("yes|no"), ASKED),
-        "both of the menu": Specific(answers("yes or no", "yes/no"), OFF),
-        "a synonym": Specific(answers("correct", "supported", "pass", "y", "n", "true", "1", "ja", "да"), OFF),
-        "more than the label": Specific(
-            answers("yes, mostly", "no (see above)", "yes!", "**yes**", "result: yes"), OFF
+        "`true`, `false`": Specific((*answers("true", "True."), *_raw(family, "result", "true")), READ, yes),
+        "decoration around the label": Specific(
+            answers("**yes**", "`yes`", "yes!", "[[yes]]", "\u201cyes\u201d", '"Yes."', "\uff59\uff45\uff53", "(yes)"),
+            READ,
+            yes,
         ),
+        '`"maybe"`': Specific(answers("maybe", "partly", "n/a", "not applicable", "yes?"), OFF_ASKED),
+        "the menu itself": Specific(answers("yes|no"), ASKED),
+        "both of the menu": Specific(answers("yes or no", "yes/no"), OFF_ASKED),
+        "a synonym": Specific(answers("correct", "supported", "pass", "y", "n", "1", "ja", "да"), OFF_ASKED),
+        "more than the label": Specific(answers("yes, mostly", "no (see above)", "result: yes"), OFF_ASKED),
         "an empty label": Specific(answers("", " ", "."), ASKED),
-        "a truth value": Specific(_raw(family, "result", "true", "false", "1"), ASKED),
+        "a number": Specific(_raw(family, "result", "0", "1", "0.9"), ASKED),
         "a list with the label": Specific(answers(["yes"], {"value": "yes"}), ASKED),
         "the label without quotation marks": Specific(_raw(family, "result", "yes"), READ, yes, remark="repaired"),
         "two labels": Specific(_raw(family, "result", '"yes", "no"', '"yes" "no"', '"yes" (mostly)'), ASKED),
@@ -79,10 +83,12 @@ def _labels(family: str) -> Mapping[str, Specific]:
 
 _OFF_THE_SCALE = ("0", "6", "-1", "4.5", '"4.5"', '"0"', '"-4"', "1e999", "-1e999", "40", "99999999999999999999")
 _NO_NUMBER = (
-    '"four"', '"4/5"', "4/5", '"4 of 5"', "4 of 5", "true", "false", '"true"', "null", '""', '" "', "[4]", '["4"]',
-    '{"value": 4}', "NaN", '"NaN"', '"Infinity"', '"1e0"', '"\u0664"', '"\uff14"', "4,5", "4 5", "4_0",
+    '"4/10"', "4/5", '"4 of 5"', "4 of 5", '"3-4"', '"4 or 5"', '"4 (of 10)"', '"80%"', '"good"',
+    "true", "false", '"true"', "null", '""', '" "', "[4]", '["4"]',
+    '{"value": 4}', "NaN", '"NaN"', '"Infinity"', '"1e0"', '"\u0664"', "4,5", "4 5", "4_0",
 )  # fmt: skip
 _IN_OTHER_WORDS = ("4.0", '"4"', '" 4 "', '"4."', '"4.0"', "4e0", '"+4"', '"04"')
+_DECORATED = ('"four"', '"4/5"', '"4 out of 5"', '"Four out of five"', '"4 (Good)"', '"**4**"', '"\uff14"', '"[[4]]"')
 
 
 def _grades(family: str, key: str) -> Mapping[str, Specific]:
@@ -90,6 +96,9 @@ def _grades(family: str, key: str) -> Mapping[str, Specific]:
     remark = "one bad grade unscores all three" if len(good) > 1 else ""
     return {
         "4.0, or the digits in a string": Specific(_raw(family, key, *_IN_OTHER_WORDS), READ, good),
+        "a word, the highest grade behind it, a remark, decoration": Specific(
+            _raw(family, key, *_DECORATED), READ, good
+        ),
         "off the scale, or a fraction": Specific(_raw(family, key, *_OFF_THE_SCALE), OFF, remark=remark),
         "no number": Specific(_raw(family, key, *_NO_NUMBER), ASKED, remark=remark),
     }
@@ -112,9 +121,10 @@ def _graded() -> Mapping[str, Specific]:
             ("score: 6\njustification: It is right.", "score: 4.5\njustification: It is right."), OFF
         ),
         "two lines without a number": Specific(
-            ("score: four\njustification: x", "score: 4/5\njustification: x", "score:\njustification: x"), ASKED
+            ("score: good\njustification: x", "score: 4/10\njustification: x", "score:\njustification: x"), ASKED
         ),
-        "one line of the two": Specific(("score: 4", "justification: It is right."), ASKED),
+        "the line with the score alone": Specific(("score: 4", "**Final score:** 4/5"), READ, good),
+        "the line with the justification alone": Specific(("justification: It is right.",), ASKED),
         "an empty justification": Specific(_with("graded", "justification", ""), READ, good),
     }
 
@@ -309,10 +319,10 @@ def _facts() -> Mapping[str, Specific]:
             ASKED,
         ),
         "no lines at all": Specific(("[]", '{"sentences": []}', "{}"), ASKED),
-        "a label in other letters": Specific((pair(label=" Supported. "), pair(label="SUPPORTED")), READ, best),
+        "a label in other letters": Specific((pair(label=" Supported. "), pair(label="**SUPPORTED**")), READ, best),
         "a label off the menu": Specific(
-            (pair(label="partially supported"), pair(label="not_supported"), pair(label="yes"), pair(label="no rad")),
-            OFF,
+            (pair(label="partially supported"), pair(label="not_supported"), pair(label="yes")),
+            OFF_ASKED,
         ),
         "an empty label, or none": Specific((pair(label=""), pair(label=None), pair(label=["supported"])), ASKED),
         "an invented excerpt": Specific(
@@ -383,7 +393,7 @@ def _declared_numbers(family: str) -> Mapping[str, Specific]:
         ('"0.875"', " 8.75e-1", '" 0.875 "', '"0.875."', '"+00.875"'),
         ('"1.5"', "-0.1", "1e999", "-1e999", "2"),
     )
-    no_number = [number for number in _NO_NUMBER if number not in {'"4/5"', "4/5"}]
+    no_number = [number for number in _NO_NUMBER if number != "4/5"]
     return {
         "the same number in other signs": Specific(_raw(family, "result", *in_words), READ, good),
         "the ends of the scale": Specific(_raw(family, "result", "1", "1.0", '"1."'), READ, {"certainty": 1.0}),
@@ -398,8 +408,11 @@ def _declared_labels(family: str, good: str, other: str) -> Mapping[str, Specifi
         "the label in other letters": Specific(
             _with(family, "result", good.upper(), f" {good.title()}. ", f"{good} ."), READ, FAMILIES[family].good_scores
         ),
+        "decoration around the label": Specific(
+            _with(family, "result", f"{good}!", f"[[{good}]]", f"**{good}**"), READ, FAMILIES[family].good_scores
+        ),
         "another label": Specific(
-            _with(family, "result", "unknown", "yes", f"{good}!", f"{good} or {other}", f"[[{good}]]", good[:-1]), OFF
+            _with(family, "result", "unknown", "yes", f"{good} or {other}", good[:-1]), OFF_ASKED
         ),
         "the menu itself": Specific(_with(family, "result", menu, f"{menu}|x"), ASKED),
         "an empty label": Specific(_with(family, "result", "", " ", "."), ASKED),
@@ -423,7 +436,14 @@ SPECIFIC: Mapping[str, Mapping[str, Specific]] = {
     "instructions: whole number": _grades("instructions: whole number", "result"),
     "instructions: number": _declared_numbers("instructions: number"),
     "instructions: labels with numbers": _declared_labels("instructions: labels with numbers", "good", "poor"),
-    "instructions: labels": _declared_labels("instructions: labels", "question", "bug report"),
+    "instructions: labels": {
+        **_declared_labels("instructions: labels", "question", "bug report"),
+        "`_` or `-` for a blank": Specific(
+            _with("instructions: labels", "result", "bug_report", "Bug-Report"),
+            READ,
+            FAMILIES["instructions: labels"].other_scores,
+        ),
+    },
     "custom_prompt": _declared_labels("custom_prompt", "formal", "casual"),
     "instructions: trace and inputs": _labels("instructions: trace and inputs"),
 }

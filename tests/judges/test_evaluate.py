@@ -180,11 +180,11 @@ class TestUnreadable:
         assert (second.schema_name, second.schema) == (first.schema_name, first.schema)
 
     def test_a_second_unreadable_answer_is_the_last(self) -> None:
-        model = ScriptedModel(["I would say yes.", yes_no_text(result=True), YES])
+        model = ScriptedModel(["I would say yes.", yes_no_text(7), YES])
         assert run(GROUNDEDNESS, SHORT, model) == Assessment(
             "unscored",
             "invalid_answer",
-            calls=(asked("I would say yes."), asked(yes_no_text(result=True))),
+            calls=(asked("I would say yes."), asked(yes_no_text(7))),
             note="`result` is not a text",
         )
 
@@ -204,11 +204,25 @@ class TestUnreadable:
         assessment = run(GROUNDEDNESS, SHORT, ScriptedModel([f"<think>The text says {YES}, but I must"]))
         assert (assessment.reason, assessment.note) == ("invalid_answer", "the answer never ends its thinking")
 
-    def test_a_label_off_the_menu_is_not_asked_again(self) -> None:
+    def test_a_label_off_the_menu_is_asked_for_once_more(self) -> None:
         maybe = yes_no_text("maybe")
-        assert run(GROUNDEDNESS, SHORT, ScriptedModel([maybe, YES])) == Assessment(
-            "unscored", "out_of_range", calls=(asked(maybe),), note="`result` is none of yes, no, unknown"
+        model = ScriptedModel([maybe, YES])
+        assert run(GROUNDEDNESS, SHORT, model).scores == score("groundedness", "yes")
+        assert model.requests[1].messages[-1].content == REPAIR.format(error="`result` is none of yes, no")
+        assert run(GROUNDEDNESS, SHORT, ScriptedModel([maybe, maybe, YES])) == Assessment(
+            "unscored", "out_of_range", calls=(asked(maybe),) * 2, note="`result` is none of yes, no"
         )
+
+    def test_a_number_off_the_scale_is_not_asked_again(self) -> None:
+        six = '{"justification": "It is so.", "score": 6}'
+        found = run(catalogue()["answer_correctness"], SHORT, ScriptedModel([six, YES]))
+        assert (found.reason, len(found.calls)) == ("out_of_range", 1)
+
+    def test_two_results_that_differ_are_asked_for_once_more(self) -> None:
+        model = ScriptedModel([f"{YES}\n{NO}", NO])
+        assert run(GROUNDEDNESS, SHORT, model).scores == score("groundedness", "no")
+        error = "the answer holds two different results"
+        assert model.requests[1].messages[-1].content == REPAIR.format(error=error)
 
     def test_a_label_off_the_menu_in_the_repaired_answer_stands(self) -> None:
         maybe = yes_no_text("maybe")
@@ -216,7 +230,7 @@ class TestUnreadable:
             "unscored",
             "out_of_range",
             calls=(asked("Well."), asked(maybe)),
-            note="`result` is none of yes, no, unknown",
+            note="`result` is none of yes, no",
         )
 
     def test_a_failure_of_the_repair_request_is_the_reason(self) -> None:

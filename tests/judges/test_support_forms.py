@@ -109,9 +109,11 @@ class TestRead:
         assert read == [read[0]] * 4
 
     @every_case
-    def test_of_several_whole_answers_the_last_one_counts(self, case: Case) -> None:
+    def test_several_whole_answers_must_agree(self, case: Case) -> None:
         first, last = (json.dumps(answer(overall_supported=whole)) for whole in (True, False))
-        assert case.judge.read(f"{first}\n{last}").supported is False
+        assert case.judge.read(f"{last}\n{last}").supported is False
+        with pytest.raises(InvalidAnswerError, match="two different results"):
+            case.judge.read(f"{first}\n{last}")
 
     @pytest.mark.parametrize("written", ["true", "True", " TRUE. "])
     @every_case
