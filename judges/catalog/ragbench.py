@@ -169,7 +169,7 @@ def _details(shown: Shown, answer: support.Support[Entry], measured: support.Mea
         if key is None:
             unknown_entries += 1
             continue
-        # Of several entries on one sentence the last one counts, as with answers.
+        # Of several entries on one sentence the last one counts.
         repeated += key in last
         last[key] = entry
     sentences: list[Mapping[str, object]] = []

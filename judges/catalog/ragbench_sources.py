@@ -158,7 +158,7 @@ def _details(documents: Keyed, answer: support.Support[Entry], measured: support
     for entry in answer.entries:
         key = documents.find(entry.key)
         if key is not None:
-            # Of several entries on one sentence the last one counts, as with answers.
+            # Of several entries on one sentence the last one counts.
             repeated += key in by_key
             by_key[key] = entry.is_supported
     unknown = documents.sift(entry.key for entry in answer.entries).unknown

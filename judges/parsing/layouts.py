@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import yaml
 
-_MAX_CHARS: Final = 64_000  # A longer text is no answer in lines.
+MAX_CHARS: Final = 64_000  # A longer text is no answer in lines.
 _MAX_YAML_CHARS: Final = 16_000
 _MAX_DEPTH: Final = 5
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[^\W_a-zA-Z0-9]+")
@@ -75,7 +75,7 @@ class Layout:
 
     def fields(self, text: str) -> list[Field]:
         """Return the fields of a text, in order."""
-        if len(text) > _MAX_CHARS:
+        if len(text) > MAX_CHARS:
             return []
         elements = list(self._elements(text)) if "</" in text else []
         rows = list(self._cells(text)) if "|" in text else []

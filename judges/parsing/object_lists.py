@@ -91,6 +91,7 @@ class _Form:
 
     def __init__(self, keys: tuple[str, ...], list_key: str, last_key: str | None) -> None:
         self.keys = (*keys, list_key, *((last_key,) if last_key else ()))
+        self._exact = frozenset(self.keys)
         self.list_key = list_key
         self.last_key = last_key
         self.layout = layout(self.keys, keys[1:2])
@@ -100,7 +101,7 @@ class _Form:
     def objects_of(self, value: object, depth: int = 0) -> list[Mapping[str, object]]:
         """Return the objects of an array, of the list in which one object holds them, or of a wrapper of either."""
         if isinstance(value, dict):
-            renamed = rename(value, self.layout.key_of)
+            renamed = value if value.keys() <= self._exact else rename(value, self.layout.key_of)
             if renamed is None:
                 raise InvalidAnswerError("an object of the answer has a key twice")
             if self.list_key in renamed:
@@ -120,7 +121,7 @@ class _Form:
     def _wrapped(self, value: Mapping[str, object], depth: int) -> list[Mapping[str, object]]:
         found: list[Mapping[str, object]] = []
         for key, item in value.items():
-            inner = unwrapped(key, item)
+            inner = unwrapped(key, item, alone=len(value) == 1)
             if isinstance(item, str) and inner is None:
                 # JSON lines in a string.
                 inner = [each.value for each in _whole(item)] or None

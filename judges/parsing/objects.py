@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from judges.parsing.answer import AnswerError, InvalidAnswerError, check_length, decode_json, refuse_echo
 from judges.parsing.json_repair import UnrepairableError, repair_json
-from judges.parsing.layouts import Field, fold_key, grouped, layout, spelled
+from judges.parsing.layouts import MAX_CHARS, Field, fold_key, grouped, layout, spelled
 from judges.parsing.values import loose
 from judges.parsing.withdrawal import is_withdrawn
 
@@ -21,10 +21,13 @@ from judges.parsing.withdrawal import is_withdrawn
 _MAX_BROKEN: Final = 100
 _MAX_DEPTH: Final = 5
 _CLOSED: Final = re.compile(r"\}[ \t]*(?=\n)")
-# Keys of objects that hold an answer as JSON in a string.
-_TEXT_WRAPPERS: Final = ("answer", "arguments", "evaluation", "json", "output", "parameters", "response", "result")
+# Keys of wrappers that hold an answer as JSON in a string: those of tool calls, and others that stand alone.
+_TEXT_WRAPPERS: Final = ("arguments", "parameters")
 _PLACEHOLDER: Final = re.compile(r"<[\w ]+>|[^|]+\|[^|]+(?:\|[^|]+)*")
-_STANDING_OUT: Final = re.compile(r"\[\[.*\]\]|\*\*.*\*\*|`.*`|\$*\\boxed\{.*\}\$*")
+_EXPLICIT: Final = re.compile(r"\[\[.*\]\]|\$*\\boxed\{.*\}\$*")  # A verdict wherever such a line stands.
+_DECORATED: Final = re.compile(r"\*\*.*\*\*\.?|`.*`\.?")  # A verdict as the first or last line.
+_PLACE: Final = "{}"  # Stands for an object, so that a word beside it has no line of its own.
+_LIST_SIGN: Final = re.compile(r"\d+[.)]")
 _FENCE_LINE: Final = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
 _MAX_VERDICT_CHARS: Final = 120
 _MAX_LABEL_START: Final = 12  # Signs of a list or heading before the label of a line.
@@ -78,6 +81,7 @@ class _Form:
         self.needed = tuple(key for key in keys if key not in optional)
         self.layout = layout(keys, deciding)
         self._entries = layout(entry_keys, ()) if entry_keys else None
+        self._exact = frozenset(keys)
         self._folded = frozenset(map(fold_key, keys))
         names, flags = spelled(keys), re.IGNORECASE | re.MULTILINE
         self.opening = re.compile(rf"""\{{(?=\s*(?:["'\u201c\u201e}}]|//|/\*|(?:{names})\s*:))""", flags)
@@ -91,7 +95,7 @@ class _Form:
         """Return whether an object has the keys as they were asked for, and no other key that stands for one."""
         if not all(key in found for key in self.needed):
             return False
-        if len(found) > len(self.keys) and any(fold_key(key) in self._folded for key in found.keys() - set(self.keys)):
+        if any(fold_key(key) in self._folded for key in found.keys() - self._exact):
             return False
         return self._entries is None or all(map(self._has_exact_entries, found.values()))
 
@@ -116,7 +120,7 @@ class _Form:
             if key in asked and (len(asked) < len(value) or isinstance(item, str)):
                 # The value of an incomplete answer, in which another one is quoted.
                 continue
-            yield from self.answers_in(unwrapped(key, item), depth + 1)
+            yield from self.answers_in(unwrapped(key, item, alone=len(value) == 1), depth + 1)
 
     def _renamed(self, found: Mapping[str, object]) -> Mapping[str, object] | None:
         """Return an object with its keys as they were asked for; None if one is missing or stands twice."""
@@ -137,9 +141,10 @@ class _Form:
 _form = cache(_Form)
 
 
-def unwrapped(key: str, value: object) -> object:
+def unwrapped(key: str, value: object, *, alone: bool) -> object:
     """Return the JSON in a text where a wrapper may hold its answer so, and other values as they are."""
-    return decode_json(value) if isinstance(value, str) and key.casefold() in _TEXT_WRAPPERS else value
+    is_wrapper = isinstance(value, str) and (alone or key.casefold() in _TEXT_WRAPPERS)
+    return decode_json(str(value)) if is_wrapper else value
 
 
 def rename(found: Mapping[str, object], key_of: Callable[[str], str | None]) -> dict[str, object] | None:
@@ -171,7 +176,9 @@ class _Reader:
         # Lines within an object are parts of a value, often quoted from the material.
         is_within = begun is not None and bool(fields) and begun.start() < fields[0].start
         self._fields = fields
-        self._is_lines = not is_within and any(field.key in form.deciding for field in fields)
+        self._line_starts = {field.start for field in fields}
+        self._decided = [field for field in fields if field.key in form.deciding]
+        self._is_lines = bool(self._decided) and not is_within
 
     def answer(self) -> Mapping[str, object]:
         """Return the one answer, or raise ``InvalidAnswerError``."""
@@ -223,47 +230,57 @@ class _Reader:
 
     def _is_part(self, text: str, start: int, pattern: re.Pattern[str], end: int | None = None) -> bool:
         """Return whether a text outside of all objects has a key that is not the label of a line."""
-        lines = {field.start for field in self._fields}
         for mark in pattern.finditer(text, start, len(text) if end is None else end):
             line = text.rfind("\n", 0, mark.start()) + 1
-            if line not in lines or mark.start() - line > _MAX_LABEL_START:
+            if line not in self._line_starts or mark.start() - line > _MAX_LABEL_START:
                 return True
         return False
 
     def _object(self, placed: Sequence[_Placed]) -> Mapping[str, object]:
         """Return the answer of objects and of the lines beside them, which must agree."""
-        filled = [each for each in placed if not any(map(self._is_placeholder, self._deciding(each.answer)))]
+        filled = [each for each in placed if not self._is_placeholder(each.answer)]
         *others, (answer, _, end) = filled or placed
         same = self._comparable(answer)
         if any(self._comparable(other.answer) != same for other in others):
             raise _DISAGREEMENT
-        for field in self._fields:
-            if field.key not in self._form.deciding:
-                continue
-            is_within = any(each.start < field.start < each.end for each in placed)
+        for field in self._decided:
             said = self._compared(field.key, field.value)
             # Within an object, a line that cannot be read is a part of a text or of the object itself.
-            if said != same[field.key] and not (is_within and isinstance(said, _Unread)):
+            is_part = isinstance(said, _Unread) and any(each.start < field.start < each.end for each in placed)
+            if said != same[field.key] and not is_part:
                 raise _DISAGREEMENT
-        self._refuse_withdrawn(max(end, *(field.end for field in self._fields), 0))
+        self._refuse_other_verdicts([(each.start, each.end) for each in placed], tuple(same.values()))
+        self._refuse_withdrawn(max([end, *(field.end for field in self._decided)]))
         return answer
+
+    def _refuse_other_verdicts(self, spans: Sequence[tuple[int, int]], same: Sequence[object]) -> None:
+        """Raise ``InvalidAnswerError`` for a line outside of some places that is another verdict."""
+        outside, position = list[str](), 0
+        for start, end in spans:
+            outside.append(self._text[position:start] + _PLACE)
+            position = max(position, end)
+        lines = "".join((*outside, self._text[position:])).split("\n")
+        if any(said != same[0] for _, said in self._verdict_lines(lines)):
+            raise _DISAGREEMENT
 
     def _lines(self) -> Mapping[str, object] | None:
         """Return the answer of fields in another layout; without reasons among them, the text before is the reason."""
         form = self._form
         groups = grouped(self._fields)
-        decided = [field for field in self._fields if field.key in form.deciding]
+        decided = self._decided
         if self._value is None:
             answers = [{key: field.value for key, field in group.items()} for group in groups]
             if not all(key in answer for answer in answers for key in form.needed):
                 return None
             if any(self._comparable(answer) != self._comparable(answers[-1]) for answer in answers):
                 raise _DISAGREEMENT
-            self._refuse_withdrawn(self._fields[-1].end)
+            self._refuse_withdrawn(decided[-1].end, is_reason=True)
             return answers[-1]
-        if len({self._compared(field.key, field.value) for field in decided}) > 1:
-            raise _DISAGREEMENT
         last = decided[-1]
+        same = self._compared(last.key, last.value)
+        if any(self._compared(field.key, field.value) != same for field in decided):
+            raise _DISAGREEMENT
+        self._refuse_other_verdicts([(field.start, field.end) for field in decided], (same,))
         reasons = next((key for key in form.keys if key != last.key), None)
         given = [field for field in self._fields if field.key == reasons]
         if any(not field.value for field in given):
@@ -282,36 +299,43 @@ class _Reader:
 
     def _bare(self) -> Mapping[str, object] | None:
         """Return a verdict that is the whole text, or stands on a line of its own before or behind the reasons."""
-        if self._value is None:
+        if self._form.written.search(self._text) is not None:
             return None
-        (key,) = self._form.deciding
-        reasons = next((each for each in self._form.keys if each != key), None)
         lines = _FENCE_LINE.sub("", self._text).strip().split("\n")
-        found = [place for place in range(len(lines)) if self._is_verdict(lines, place)]
-        if not found or len({self._compared(key, lines[place]) for place in found}) > 1:
+        found = list(self._verdict_lines(lines))
+        if not found or any(said != found[0][1] for _, said in found):
             return None
-        place = found[-1]
+        place = found[-1][0]
         before, behind = "\n".join(lines[:place]).strip(), "\n".join(lines[place + 1 :])
         self._refuse_withdrawn(len(self._text) - len(behind), is_reason=not before)
-        return {**({} if reasons is None else {reasons: before or behind.strip()}), key: lines[place]}
+        (key,) = self._form.deciding
+        reasons = {each: before or behind.strip() for each in self._form.keys if each != key}
+        return {**reasons, key: lines[place]}
 
-    def _is_verdict(self, lines: Sequence[str], place: int) -> bool:
-        """Return whether a line is a value: decorated, or the first or last one with a blank line beside it."""
-        line = lines[place].strip()
-        if not line or len(line) > _MAX_VERDICT_CHARS:
-            return False
-        is_first = place == 0 and not "".join(lines[1:2]).strip()
-        is_last = place == len(lines) - 1 and not "".join(lines[max(place - 1, 0) : place]).strip()
-        if not (is_first or is_last or _STANDING_OUT.fullmatch(line)):
-            return False
-        return not isinstance(self._compared(self._form.deciding[0], line), _Unread)
+    def _verdict_lines(self, lines: Sequence[str]) -> Iterator[tuple[int, object]]:
+        """Yield the lines that are a value, with the value: explicit, decorated, or with a blank line beside them."""
+        if self._value is None or len(self._text) > MAX_CHARS:
+            return
+        last = len(lines) - 1
+        for place, line in enumerate(map(str.strip, lines)):
+            if not line or len(line) > _MAX_VERDICT_CHARS or (last and _LIST_SIGN.fullmatch(line)):
+                continue
+            is_first = place == 0 and (not lines[1 % len(lines)].strip() or not last or _DECORATED.fullmatch(line))
+            is_last = place == last and (not lines[last - 1].strip() or _DECORATED.fullmatch(line))
+            if is_first or is_last or _EXPLICIT.fullmatch(line):
+                said = self._compared(self._form.deciding[0], line)
+                if not isinstance(said, _Unread):
+                    yield place, said
 
-    def _deciding(self, answer: Mapping[str, object]) -> list[object]:
-        return [answer.get(key) for key in self._form.deciding]
-
-    @staticmethod
-    def _is_placeholder(value: object) -> bool:
-        return isinstance(value, str) and _PLACEHOLDER.fullmatch(value) is not None
+    def _is_placeholder(self, answer: Mapping[str, object]) -> bool:
+        """Return whether an answer is the form, not filled in."""
+        values = [(answer.get(key), self._compared(key, answer.get(key))) for key in self._form.deciding]
+        return any(
+            isinstance(value, str)
+            and _PLACEHOLDER.fullmatch(value)
+            and (self._value is None or isinstance(said, _Unread))
+            for value, said in values
+        )
 
     def _comparable(self, answer: Mapping[str, object]) -> Mapping[str, object]:
         return {key: self._compared(key, answer.get(key)) for key in self._form.deciding}

@@ -6,7 +6,8 @@ from typing import Final
 _MAX_CHARS: Final = 20_000
 # Each begins a sentence that takes back what stands before it.
 _WORDS: Final = (
-    r"wait(?=\W*$|\s*[^\w\s])", "actually", "correction", r"corrected \w+", "scratch that", "my mistake", "hold on", "hmm+", "oops",
+    r"wait(?=\W*$|\s*[^\w\s])", "actually", "correction", r"corrected \w+", "scratch that", "my mistake", "hold on",
+    "hmm+", "oops",
     "on (?:second thoughts?|(?:closer )?(?:reflection|inspection))", "i was (?:wrong|mistaken)", "i made a mistake",
     "i (?:must|have to|need to|should) correct", "i (?:changed?|withdraw|revise|retract)",
     "let me (?:correct|revise|reconsider)", "(?:please )?(?:disregard|ignore)",

@@ -23,6 +23,7 @@ from judges.parsing.answer import (
     text_field,
 )
 from judges.parsing.objects import read_object
+from judges.parsing.withdrawal import is_withdrawn
 
 GOOD = '{"rationale": "It is so.", "result": "yes"}'
 INVALID, OFF_MENU = InvalidAnswerError, OffMenuError
@@ -185,6 +186,10 @@ OTHER_LAYOUTS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] =
     "label first, then withdrawn": ("Yes\n\nOn second thought, the unit differs.", INVALID),
     "last word of a broken line": ("I cannot tell whether it is yes or\nno", INVALID),
     "a doubt": ("yes?", INVALID),
+    "behind an object that differs": (f"{GOOD}\n\nno", INVALID),
+    "behind an object that agrees": (f"{GOOD}\n\n[[yes]]", yes()),
+    "behind a line that differs": ("Result: yes\n\n[[no]]", INVALID),
+    "behind keys without braces": (f"{GOOD[1:-1]}\n\nno", INVALID),
     "both labels": ("yes or no", INVALID),
     # labelled lines
     "two lines": ("Rationale: It is so.\nResult: yes.", yes()),
@@ -196,6 +201,8 @@ OTHER_LAYOUTS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] =
     "a synonym": ("Rationale: It is so.\nResult: supported", OFF_MENU),
     "two pairs that differ": ("Rationale: A.\nResult: yes\nRationale: B.\nResult: no", INVALID),
     "two pairs that agree": ("Rationale: A.\nResult: yes\nRationale: It is so.\nResult: Yes", yes()),
+    "withdrawn behind an object and a reason": (f"Rationale: A draft.\n\n{GOOD}\n\nWait, that is wrong.", INVALID),
+    "withdrawn behind lines": ("Rationale: So.\nResult: yes\n\nThe answer above does not stand.", INVALID),
     "a reason that breaks off": ("Result: yes\nRationale:", INVALID),
     "another key": ("Safety: yes", INVALID),
     "a line within repeated material": ("<<answer 0123456789ab>>\nResult: yes\n<<end answer 0123456789ab>>", INVALID),
@@ -210,6 +217,8 @@ OTHER_LAYOUTS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] =
     "a tool call": (json.dumps({"name": "f", "arguments": GOOD}), yes()),
     "a list of tool calls": (json.dumps([{"type": "function", "function": {"arguments": GOOD}}]), yes()),
     "JSON in a string": (json.dumps(GOOD), yes()),
+    "JSON in a string in a wrapper": (json.dumps({"output": GOOD}), yes()),
+    "JSON in a string beside another one": (json.dumps({"question": "How?", "answer": GOOD}), INVALID),
     "a first brace that the caller wrote": (GOOD[1:], yes()),
     "values separated by commas": ("result,rationale\nyes,It is so.", INVALID),
 }
@@ -264,6 +273,7 @@ class TestYesNo:
         self, result: str, rationale: str, before: str, after: str
     ) -> None:
         assume(not set("{}[]\"'") & set(before + after) and "step by step" not in rationale)
+        assume(not is_withdrawn(after))
         assert read(f"{before}{yes_no_text(result, rationale)}{after}") == {
             "rationale": rationale.strip(),
             "result": result,

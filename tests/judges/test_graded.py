@@ -88,6 +88,7 @@ OBJECTS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     "number alone": ("4", graded(4, "")),
     "number alone, off the scale": ("6", INVALID),
     "numbers": ("1\n\n4", INVALID),
+    "the sign of a list": ("4.\n\nThe fourth claim holds.", INVALID),
     "prose": ("I give it a score of 4.", INVALID),
     "empty": ("", INVALID),
     "refusal": ("I am sorry, I cannot help with that.", INVALID),
