@@ -32,7 +32,7 @@ of the answer that the document lacks.
 - Only relevance counts. Whether the document is true, up to date or well written plays no part."""
 
 _FIXED: Final = yes_no.fixed_part(ROLE, CRITERION, history_rules("the document"))
-_SCORING: Final = f"{yes_no.SCORING}, precision/1"
+_SCORING: Final = f"{yes_no.SCORING}, precision/2"
 _MIN_COVERAGE: Final = 0.2
 
 
@@ -42,10 +42,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         pass_at: The lowest share of relevant documents that passes, 0..1.
         max_documents: Maximum number of documents judged per trace, one call each; further ones are counted.
+        max_missing: Largest share of these documents that may stay without a judgement because an answer is unreadable,
+            refused or filtered; they are left out and counted. With more the trace is unscored.
     """
 
     pass_at: Annotated[float, Meta(ge=0, le=1)] = 0.5
     max_documents: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    max_missing: Annotated[float, Meta(ge=0, le=1)] = 0.2
 
 
 class Shown(NamedTuple):
@@ -81,8 +84,10 @@ def make(settings: Settings) -> Judge:
         ]
         share = _precision(judged)
         details = _details(judged, settings.pass_at)
-        if (further := sum(1 for _ in _documents(trace)) - len(judged)) > 0:
-            details["documents_left_out"] = further
+        total = sum(1 for _ in _documents(trace))
+        asked = min(total, settings.max_documents)
+        counts = {"documents_missing": asked - len(judged), "documents_left_out": total - asked}
+        details |= {name: count for name, count in counts.items() if count}
         scores = () if share is None else (Score("precision", share, share, passed=share >= settings.pass_at),)
         return Reading(scores, _rationale(judged), details)
 
@@ -105,6 +110,7 @@ def make(settings: Settings) -> Judge:
         scoring=_SCORING,
         settings=settings,
         make=make,
+        max_missing=settings.max_missing,
         prepare=with_earlier_messages,
         cuts=("messages",),
     )

@@ -95,6 +95,9 @@ class Judge:
     prepare: Callable[[Trace], Trace] = lambda trace: trace
     # Trace fields that may be truncated when a trace exceeds the model's context, in this order.
     cuts: tuple[str, ...] = ()
+    # Largest share of a trace's requests that may end without an answer for a reason of their own: the scores are then
+    # computed from the others.
+    max_missing: float = 0.0
     # Tools by which the model reads the trace; None where the request shows everything. A judge with an exploration
     # makes one request.
     exploration: Exploration | None = None
