@@ -15,19 +15,19 @@ _HOW: Final = yes_no.weighing(
 
 RESPONSE: Final = f"""\
 What to decide
-The material holds a question, the answer that was expected to it, and the document: everything that was retrieved for \
-that question, in one part or several. Take question and expected answer together as one claim: the question says what \
-the expected answer is about. Decide whether the document holds enough to support this claim. What an assistant made \
-of the document plays no part and is not shown.
+The material contains a question, the answer that was expected to it, and the document: everything that was retrieved \
+for that question, in one part or several. Take question and expected answer together as one claim: the question says \
+what the expected answer is about. Decide whether the document holds enough to support this claim. What an assistant \
+made of the document does not matter and is not shown.
 
 {_HOW}"""
 
 FACTS: Final = f"""\
 What to decide
-The material holds a question, the answer that was expected to it, given as a list of facts, one a line, and the \
+The material contains a question, the answer that was expected to it, given as a list of facts, one a line, and the \
 document: everything that was retrieved for that question, in one part or several. Take question and facts together \
 as one claim: the question says what the facts are about. Decide whether the document holds enough to support this \
-claim, that is every one of the facts. What an assistant made of the document plays no part and is not shown.
+claim, that is every one of the facts. What an assistant made of the document does not matter and is not shown.
 
 {_HOW}"""
 

@@ -15,14 +15,14 @@ _HOW: Final = yes_no.weighing(
 
 RESPONSE: Final = f"""\
 What to decide
-The material holds a question, the answer an assistant gave to it, and the claim, which is the answer that was \
+The material contains a question, the answer an assistant gave to it, and the claim, which is the answer that was \
 expected. Read question and answer together as one text. Decide whether this text supports the claim.
 
 {_HOW}"""
 
 FACTS: Final = f"""\
 What to decide
-The material holds a question, the answer an assistant gave to it, and the claim, which is a list of facts, one a \
+The material contains a question, the answer an assistant gave to it, and the claim, which is a list of facts, one a \
 line. Read question and answer together as one text. Decide whether this text supports the claim, that is every one \
 of the facts.
 

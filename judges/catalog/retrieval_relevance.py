@@ -19,17 +19,17 @@ You judge whether a retrieved document helps with the question it was retrieved 
 
 CRITERION: Final = """\
 What to decide
-The material holds a question and one document that was retrieved for it. Decide whether the document holds \
+The material contains a question and one document that was retrieved for it. Decide whether the document contains \
 information that is relevant to the question, fully or in part.
 
 How to weigh
-- yes: the document, or some part of it, takes up what was asked: it answers the question, helps to answer it, or \
-bears on its subject in a way that an answer can use.
+- yes: the document, or a part of it, is about what was asked: it answers the question, helps to answer it, or gives \
+information on its subject that an answer can use.
 - no: nothing in the document helps with what was asked. The rationale then says what the document is about and why \
-that is beside the question. Words that occur in both do not make a document relevant by themselves.
-- A part that is beside the question does not turn a relevant document into an irrelevant one, and neither does a part \
+that does not help. Words that occur in both do not make a document relevant by themselves.
+- A part that is not relevant does not turn a relevant document into an irrelevant one, and neither does a part \
 of the answer that the document lacks.
-- Only relevance counts. Whether the document is true, up to date or well written plays no part."""
+- Only relevance counts. Whether the document is true, up to date or well written does not matter."""
 
 _FIXED: Final = yes_no.fixed_part(ROLE, CRITERION, history_rules("the document"))
 _SCORING: Final = f"{yes_no.SCORING}, precision/2"

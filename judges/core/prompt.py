@@ -134,8 +134,8 @@ def history_rules(judged: str = "the answer", question: str = "the question") ->
     """
     return f"""\
 Earlier messages
-The material may hold the part `{HISTORY}`: what was said before {question}, oldest first. Each message begins at the \
-start of a line with its role in square brackets; its further lines are indented. Read it only to understand \
+The material may contain the part `{HISTORY}`: what was said before {question}, oldest first. Each message begins at \
+the start of a line with its role in square brackets; its further lines are indented. Read it to understand \
 {question}, for example what `it` or `the second one` means. Judge only {judged}, never an answer that stands in the \
 earlier messages."""
 

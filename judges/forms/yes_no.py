@@ -137,12 +137,12 @@ def weighing(*, source: str, place: str, beyond: str) -> str:
     """
     return f"""\
 How to weigh
-- Go through the claim statement by statement and look for the place in {place} that bears each one out.
+- Go through the claim statement by statement and look for the place in {place} that supports each one.
 - yes: every statement of the claim is supported. A statement is supported when the {source} says it, or when it \
 follows from what the {source} says with nothing added.
-- no: at least one statement is not supported, because the {source} is silent on it, says otherwise, or says less. The \
-rationale then names each statement that lacks support.
-- Only support counts. Whether the claim is true in the world or complete plays no part, and {beyond}
+- no: at least one statement is not supported, because the {source} does not mention it, says otherwise, or says \
+less. The rationale then names each statement that lacks support.
+- Only support counts. Whether the claim is true in the world or complete does not matter, and {beyond}
 - Use the {source} only. Bring in no knowledge of your own, assume nothing and round nothing: a number, date, name or \
 condition must be the one in the {source}."""
 

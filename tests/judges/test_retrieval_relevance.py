@@ -65,7 +65,7 @@ class TestPrompts:
     def test_have_one_fixed_part(self) -> None:
         (fixed,) = JUDGE.fixed_parts
         assert {prompt.fixed for prompt in JUDGE.prompts(LONG)} == {fixed}
-        assert "The rationale then says what the document is about and why that is beside the question." in fixed
+        assert "The rationale then says what the document is about and why that does not help." in fixed
 
 
 class TestNeeds:
