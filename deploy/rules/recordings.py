@@ -13,7 +13,8 @@ time before. Of sums there is also ``:born``, the first values of counters that 
 Only pass and fail count: an unscored evaluation is not a failure, and a window without judgements has no share.
 
 ``pipeline`` records for every window, by series, ``evaluations``, ``scored``, ``answered``, ``unscored``, ``refused``,
-``coverage``, the share of evaluations with a score, and ``refused_share``, the share that the model refused; then sampling, percentiles of ages, last verdicts and cost.
+``coverage``, the share of evaluations with a score, and ``refused_share``, the share that the judge model refused; then
+sampling, percentiles of ages, last verdicts and cost.
 """
 
 from statistics import NormalDist
