@@ -147,30 +147,27 @@ def history(trace: Trace) -> tuple[Block, ...]:
 
 
 def with_earlier_messages(trace: Trace) -> Trace:
-    """Keep the messages that are shown as history: those with text, without tool messages, the query and the answer.
+    """Keep the messages that are shown as history: those with text, without tool messages, the query and the answer."""
+    kept = [message for message in before_query(trace) if message.role != "tool" and _folded(message)]
+    return trace if len(kept) == len(trace.messages or ()) else structs.replace(trace, messages=kept)
+
+
+def before_query(trace: Trace) -> Sequence[TraceMessage]:
+    """Return the messages without those at the end that repeat the query and what follows it.
 
     Some applications send the query, or query and answer, as the last messages too. The end of the messages is removed
     from a user message equal to the input if it is the last message, or if tool calls or the output end the messages.
     An equal question that has its own earlier answer stays.
     """
-    messages = trace.messages
-    if not messages:
-        return trace
-    asked = _repeated_query(messages, trace)
-    kept = [message for message in messages[:asked] if message.role != "tool" and (message.content or "").strip()]
-    return trace if len(kept) == len(messages) else structs.replace(trace, messages=kept)
-
-
-def _repeated_query(messages: Sequence[TraceMessage], trace: Trace) -> int:
-    """Return the position of the message that repeats the query; the number of messages without one."""
+    messages, asked = trace.messages or [], " ".join((trace.input or "").split())
     last = len(messages) - 1
     users = (place for place in range(last, -1, -1) if messages[place].role.casefold() in {"user", "human"})
     place = next(users, None)
-    if place is None or _folded(messages[place]) != " ".join((trace.input or "").split()):
-        return len(messages)
+    if place is None or not asked or _folded(messages[place]) != asked:
+        return messages
     end = messages[last]
     ends_here = place == last or end.role == "tool" or not _folded(end)
-    return place if ends_here or _folded(end) == " ".join(trace.output.split()) else len(messages)
+    return messages[:place] if ends_here or _folded(end) == " ".join(trace.output.split()) else messages
 
 
 def _folded(message: TraceMessage) -> str:

@@ -10,6 +10,7 @@ from judge_traces import SHORT, yes_no_text
 from judges.core.model import ModelSettings
 from judges.core.prompt import with_earlier_messages
 from judges.core.verdict import Assessment
+from judges.custom import define
 from judges.evaluate import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.parsing.retrievals import has_context, with_context
@@ -44,6 +45,16 @@ def test_query_and_answer_are_not_shown_again_as_earlier_messages() -> None:
     for name, (given, kept) in MESSAGES.items():
         found = with_earlier_messages(msgspec.structs.replace(trace, messages=given)).messages
         assert found == kept, name
+
+
+def test_a_conversation_of_a_judge_in_words_holds_query_and_answer_once() -> None:
+    judge = define("polite", {"instructions": "Is {{ conversation }} polite?"})
+    trace = Trace(trace_id="1", service="s", input="Is it open?", output="Yes.", messages=[*BEFORE, ASKED, ANSWERED])
+    (prompt,) = judge.prompts(judge.prepare(trace))
+    assert [each["content"] for each in json.loads(prompt.blocks[0].value)] == [
+        *(message.content for message in BEFORE),
+        *(message.content for message in (ASKED, ANSWERED)),
+    ]
 
 
 def retriever(outputs: object, span_id: str = "a", parent: str | None = None) -> Span:

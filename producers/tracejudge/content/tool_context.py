@@ -24,6 +24,7 @@ def tool_context(fields: Mapping[str, Any], tools: Collection[str]) -> list[Docu
 
 def _results(items: Any, kind: type[ToolCall] | type[Span], key: str, tools: Collection[str]) -> list[object]:
     found: list[object] = []
+    name: object
     for item in items or ():
         if isinstance(item, kind):
             name, result = item.name, getattr(item, key)
