@@ -26,7 +26,9 @@ line is a test that runs the whole evaluation.
 - **`invalid_answer` at once**: there is nothing to show the model.
 - **`out_of_range`**: a number off the scale, or a fraction of a whole-number scale. It is final: a second asking would be
   a second opinion.
-- **`refusal`**, **`content_filter`**, **`truncated`**: what the endpoint says of the answer counts, whatever its text.
+- **`refusal`**, **`content_filter`**, **`truncated`**: what the endpoint says of the answer counts, whatever its text. A
+  short answer that declines in words ("I can't help with that"), in any of ten languages (English, Chinese, Hindi,
+  Spanish, French, Arabic, Portuguese, Russian, German, Japanese) and without a verdict, is a refusal too.
 - **abstained**: the model found that nothing can be said. No score and no error.
 
 ## What is read

@@ -1,6 +1,7 @@
 """Request the answers of a judge and parse them: one request shows everything, or the model reads by tools."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -11,10 +12,13 @@ from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render
 from judges.parsing.answer import AnswerError, InvalidAnswerError, OffMenuError, OutOfRangeError, without_thinking
 from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies
+from judges.parsing.refusal import is_refusal
 from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
 
 # Maximum number of concurrent requests for one trace: a trace of a hundred documents must not block all others.
 _CONCURRENT: Final = 16
+# Failures that concern one request, whatever the others do.
+_OWN_REASONS: Final = frozenset({"invalid_answer", "out_of_range", "content_filter", "refusal", "truncated"})
 
 
 class _SingleRequest:
@@ -46,11 +50,14 @@ class AnswerLoop(NamedTuple):
     async def all(self, prompts: Sequence[Prompt]) -> list[Answered]:
         """Answer all requests, some concurrently; after a failure no further one is sent.
 
-        Requests in flight are awaited: they are paid for, and their calls must be recorded.
+        As many as the judge's ``max_missing`` allows may stay without an answer, unless all of them do. Requests in
+        flight are awaited: they are paid for, and their calls must be recorded.
         """
         if len(prompts) == 1:
             return [Answered(prompts[0], await self._answer(prompts[0]))]
         waiting, answers, failures = deque(enumerate(prompts)), dict[int, Answer](), list[UnscoredError]()
+        # The share is a decimal fraction, so that the product may lie just below a whole number.
+        may_miss, missing = math.floor(self.call.judge.max_missing * len(prompts) + 1e-9), list[UnscoredError]()
 
         async def work() -> None:
             while waiting and not failures:
@@ -58,14 +65,15 @@ class AnswerLoop(NamedTuple):
                 try:
                     answers[place] = await self._answer(prompt)
                 except UnscoredError as error:
-                    failures.append(error)
+                    is_own = error.reason in _OWN_REASONS and len(missing) < may_miss
+                    (missing if is_own else failures).append(error)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(_CONCURRENT, len(prompts))):
                 group.create_task(work())
-        if failures:
-            raise failures[0]
-        return [Answered(prompt, answers[place]) for place, prompt in enumerate(prompts)]
+        if failures or not answers:
+            raise (failures or missing)[0]
+        return [Answered(prompt, answers[place]) for place, prompt in enumerate(prompts) if place in answers]
 
     async def _answer(self, prompt: Prompt) -> Answer:
         """Return one parsed answer, after at most one repair request."""
@@ -115,6 +123,10 @@ class AnswerLoop(NamedTuple):
     async def _parsed(self, text: str) -> Answer:
         try:
             answer = without_thinking(text)
+            bare = answer.strip()
+            # Before the reader, which may take the "no" of "No, I can't help with that." for a verdict.
+            if bare[:1] not in {"{", "["} and is_refusal(bare):
+                raise UnscoredError("refusal", "the model declined to answer, in words")
             return await offload_if_large(len(text) > LARGE_CHARS // 10, self.call.judge.read, answer)
         except OffMenuError:
             raise

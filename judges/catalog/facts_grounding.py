@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec import Struct
 
 from judges.core.judge import Answered, Judge, Metric, Reading, has_text
-from judges.core.prompt import Block, Prompt, documents, texts_of
+from judges.core.prompt import Block, Prompt, documents, history, texts_of, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms.sentence_labels import KEYS, LIST_KEY, MENUS, Line, Menu, guess, schema
 from judges.parsing.answer import choice, text_field
@@ -30,9 +30,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         labels: `v1` distinguishes sentences that the context contradicts from those it does not support; `v2` has one
             label for both, which also covers partly right, wrongly attributed or unqualified sentences.
+        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
     """
 
     labels: Literal["v1", "v2"] = "v1"
+    score_cut: bool = False
 
 
 class Checked(NamedTuple):
@@ -64,8 +66,8 @@ def make(settings: Settings) -> Judge:
     menu = MENUS[settings.labels]
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
-        blocks = (Block("query", trace.input or ""), *documents(trace.context), Block("response", trace.output))
-        return (Prompt(menu.fixed, blocks),)
+        query, response = Block("query", trace.input or ""), Block("response", trace.output)
+        return (Prompt(menu.fixed, (*history(trace), query, *documents(trace.context), response)),)
 
     def heuristic(trace: Trace, _prompt: Prompt) -> str:
         return guess(menu, trace.output, trace.input or "", texts_of(trace.context))
@@ -87,7 +89,8 @@ def make(settings: Settings) -> Judge:
         scoring=_SCORING,
         settings=settings,
         make=make,
-        cuts=("context",),
+        prepare=with_earlier_messages,
+        cuts=("messages", "context"),
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from judges.core.judge import Judge, has_text
-from judges.core.prompt import Block, documents
+from judges.core.prompt import Block, documents, history, history_rules, with_earlier_messages
 from judges.forms import yes_no
 from judges.parsing.sentences import LIST, shape, split
 from judges.parsing.words import content_words, coverage
@@ -76,16 +76,16 @@ def make(settings: Settings) -> Judge:
 
     def prepare(trace: Trace) -> Trace:
         joined = rules((*configured, *rules(trace.guidelines)))
-        return msgspec.structs.replace(trace, guidelines=list(joined))
+        return msgspec.structs.replace(with_earlier_messages(trace), guidelines=list(joined))
 
     judge = yes_no.make(
         name="guidelines",
         asks="Are all given rules obeyed by the answer, the question and the context?",
         needs=("output", "guidelines"),
-        fixed=yes_no.fixed_part(ROLE, CRITERION),
+        fixed=yes_no.fixed_part(ROLE, CRITERION, history_rules("the fields", "the input")),
         blocks=blocks,
         heuristic=heuristic,
-        cuts=("context",),
+        cuts=("messages", "context"),
     )
     # Normalised rules: one rule as a string and as a list of one are the same judge version.
     return dataclasses.replace(judge, settings=Settings(guidelines=configured), make=make, prepare=prepare)
@@ -95,7 +95,7 @@ def blocks(trace: Trace) -> tuple[Block, ...]:
     """Show the numbered rules, then the fields that they measure."""
     asked = (Block("input", trace.input or ""),) if has_text(trace.input) else ()
     retrieved = documents(trace.context) if has_text(trace.context) else ()
-    return (Block("guidelines", numbered(trace)), *asked, Block("output", trace.output), *retrieved)
+    return (Block("guidelines", numbered(trace)), *history(trace), *asked, Block("output", trace.output), *retrieved)
 
 
 def numbered(trace: Trace) -> str:

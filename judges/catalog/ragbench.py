@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from judges.core.judge import Answered, Judge, Reading
-from judges.core.prompt import Block, Prompt, texts_of
+from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_messages
 from judges.forms import document_support as support
 from judges.forms.keyed_sentences import Keyed, Near, Overlap
 from judges.parsing.answer import text_field, text_list, truth
@@ -85,9 +85,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         lengths: Whether the shares count the words of sentences instead of the sentences.
+        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
     """
 
     lengths: bool = False
+    score_cut: bool = False
 
 
 class Shown(NamedTuple):
@@ -134,7 +136,8 @@ def make(settings: Settings) -> Judge:
         scoring=f"ragbench/2, {SPLITTER}",
         settings=settings,
         make=make,
-        cuts=("context",),
+        prepare=with_earlier_messages,
+        cuts=("messages", "context"),
     )
 
 
@@ -149,6 +152,7 @@ def prompts(trace: Trace) -> tuple[Prompt, ...]:
     )
     answer = Keyed.of(dict(zip(letters(), units(trace.output), strict=False)))
     blocks = (
+        *history(trace),
         Block("question", trace.input or ""),
         Block("documents", documents.shown(".")),
         Block("answer", answer.shown(".")),

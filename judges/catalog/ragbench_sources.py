@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from judges.core.judge import Answered, Judge, Reading
-from judges.core.prompt import Block, Prompt, texts_of
+from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_messages
 from judges.forms import document_support as support
 from judges.forms.keyed_sentences import MAX_ENTRIES, Keyed, Near, Overlap
 from judges.parsing.answer import text_field, truth
@@ -71,10 +71,12 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         document_ids: Whether keys contain the ids of documents, as `manual-7_S2`. The ids must consist of up to 40
             letters, digits, `-` and `_`, and differ from each other and from the default names; otherwise all keys have
             the default form `D1_S2`.
+        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
     """
 
     lengths: bool = False
     document_ids: bool = False
+    score_cut: bool = False
 
 
 class Entry(NamedTuple):
@@ -103,6 +105,7 @@ def make(settings: Settings) -> Judge:
             }
         )
         blocks = (
+            *history(trace),
             Block("question", trace.input or ""),
             Block("documents", documents.shown(":")),
             Block("answer", trace.output),
@@ -128,7 +131,8 @@ def make(settings: Settings) -> Judge:
         scoring=f"ragbench_sources/2, {SPLITTER}",
         settings=settings,
         make=make,
-        cuts=("context",),
+        prepare=with_earlier_messages,
+        cuts=("messages", "context"),
     )
 
 

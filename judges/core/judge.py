@@ -95,6 +95,9 @@ class Judge:
     prepare: Callable[[Trace], Trace] = lambda trace: trace
     # Trace fields that may be truncated when a trace exceeds the model's context, in this order.
     cuts: tuple[str, ...] = ()
+    # Largest share of a trace's requests that may end without an answer for a reason of their own: the scores are then
+    # computed from the others.
+    max_missing: float = 0.0
     # Tools by which the model reads the trace; None where the request shows everything. A judge with an exploration
     # makes one request.
     exploration: Exploration | None = None
@@ -128,6 +131,11 @@ class Judge:
     def needs_in_words(self) -> tuple[str, ...]:
         """The needed inputs for display, alternatives joined by `or`."""
         return tuple(need if isinstance(need, str) else " or ".join(need) for need in self.needs)
+
+    @property
+    def scores_cut(self) -> bool:
+        """Whether a failing verdict counts when material was left out to fit; the setting ``score_cut``, if any."""
+        return getattr(self.settings, "score_cut", True)
 
     def configured(self, values: Mapping[str, object]) -> "Judge":
         """Build the same judge with the settings of a `[judges.NAME]`; raises ``msgspec.ValidationError``."""

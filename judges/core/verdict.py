@@ -39,9 +39,9 @@ FINAL_REASONS: Final[frozenset[str]] = frozenset(get_args(FinalReason))
 PASSING_REASONS: Final[frozenset[str]] = frozenset(get_args(PassingReason))
 MEANINGS: Final[Mapping[Reason, str]] = {
     "missing_input": "The trace lacks an input of the judge, or has two references that exclude each other.",
-    "input_too_long": "The trace exceeds the model's context, and no allowed truncation makes it fit.",
+    "input_too_long": "The trace exceeds the model's context, or what was cut to fit may change a failing verdict.",
     "content_filter": "The endpoint's content filter withheld the answer or refused the request.",
-    "refusal": "The model declined to answer.",
+    "refusal": "The model declined to answer, as the endpoint reports or in words.",
     "truncated": "The answer was cut off at the token limit.",
     "invalid_answer": "The answer cannot be parsed, even after one repair request.",
     "out_of_range": "The answer can be parsed, but its value is not one of those offered.",

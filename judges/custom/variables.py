@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from judges.core.judge import AnyOf, Judge, Needs, has_text
-from judges.core.prompt import Block
+from judges.core.prompt import Block, before_query
 from judges.custom.definition import DefinitionError, closest, listed, short
 from judges.parsing.answer import folded
 from judges.parsing.words import content_words, coverage
@@ -122,10 +122,10 @@ def cuts(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def prepared(names: Sequence[str], trace: Trace) -> Trace:
-    """Remove messages without text from a conversation, so that neither needs nor cuts count them."""
+    """Remove messages without text from a conversation, and those that repeat the query, which follows them."""
     if "conversation" not in names or trace.messages is None:
         return trace
-    said = [message for message in trace.messages if has_text(message.content)]
+    said = [message for message in before_query(trace) if has_text(message.content)]
     return structs.replace(trace, messages=said)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from judges.core.judge import Metric
-from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, history_rules
 from judges.core.verdict import Score
 from judges.forms.keyed_sentences import Keyed, Near, Overlap, verdict
 from judges.parsing.answer import InvalidAnswerError, object_schema, text_field, text_list, truth
@@ -81,7 +81,7 @@ def schema(entry_keys: Sequence[str]) -> Mapping[str, object]:
 def fixed_part(role: str, criterion: str, form: str) -> str:
     """Join role and criterion with the rules for the material and the form of the answer."""
     answering = f"How to answer\n{OBJECT_RULES} The object has these six keys, in this order:\n{form}"
-    return f"{role}\n\n{criterion}\n\n{MATERIAL_RULES}\n\n{answering}"
+    return f"{role}\n\n{criterion}\n\n{history_rules()}\n\n{MATERIAL_RULES}\n\n{answering}"
 
 
 def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str, object]], EntryT]) -> Support[EntryT]:

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading
-from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
 from judges.parsing.answer import object_schema, rating, text_field
 from judges.parsing.objects import read_object
@@ -43,10 +43,22 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     pass_at: Annotated[int, Meta(ge=LOWEST, le=HIGHEST)] = 4
 
 
-def fixed_part(role: str, criterion: str, grades: str, examples: str) -> str:
+class GroundingSettings(Settings, frozen=True, forbid_unknown_fields=True):
+    """Settings of a graded judge that compares the answer with documents.
+
+    Attributes:
+        pass_at: The lowest score that passes, 1..5.
+        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
+    """
+
+    score_cut: bool = False
+
+
+def fixed_part(role: str, criterion: str, grades: str, examples: str, history: str = "") -> str:
     """Join role, criterion, the meaning of each grade and worked examples with material rules and answer form."""
     # The examples come before the rules, so that the requested form is read last.
-    return "\n\n".join((role, criterion, f"The grades\n{grades}", _EXAMPLES, examples, MATERIAL_RULES, FORM))
+    parts = (role, criterion, f"The grades\n{grades}", _EXAMPLES, examples, history, MATERIAL_RULES, FORM)
+    return "\n\n".join(filter(None, parts))
 
 
 def make(
@@ -58,10 +70,12 @@ def make(
     blocks: Callable[[Trace], tuple[Block, ...]],
     heuristic: Callable[[Trace], tuple[int, str]],
     cuts: tuple[str, ...] = (),
+    settings: Settings = Settings(),  # noqa: B008 - frozen
 ) -> Judge:
     """Build a graded judge. Its one metric has its name; 5 is best, and scores from the setting ``pass_at`` pass.
 
-    See ``Judge`` for the arguments. ``heuristic`` returns a score with a reason.
+    See ``Judge`` for the arguments. ``heuristic`` returns a score with a reason. A judge that shows earlier messages
+    names `messages` in ``cuts``.
     """
 
     def guess(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
@@ -91,10 +105,11 @@ def make(
             scoring=_SCORING,
             settings=settings,
             make=configured,
+            prepare=with_earlier_messages if "messages" in cuts else lambda trace: trace,
             cuts=cuts,
         )
 
-    return configured(Settings())
+    return configured(settings)
 
 
 def read(text: str) -> Answer:

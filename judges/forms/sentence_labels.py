@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from judges.core.prompt import MATERIAL_RULES
+from judges.core.prompt import MATERIAL_RULES, history_rules
 from judges.parsing.answer import object_schema
 from judges.parsing.sentences import split
 from judges.parsing.words import content_words, coverage, numbers
@@ -107,7 +107,9 @@ class Line(NamedTuple):
 
 def _menu(labels: tuple[str, ...], lacking: str, rubric: str, false_sentence: str) -> Menu:
     form, example = FORM % "|".join(labels), EXAMPLE % (false_sentence, lacking)
-    return Menu(labels, lacking, f"{ROLE}\n\n{TASK}\n\n{rubric}\n{WEIGHING}\n\n{MATERIAL_RULES}\n\n{form}\n\n{example}")
+    history = history_rules("the response", "the query")
+    parts = (ROLE, TASK, f"{rubric}\n{WEIGHING}", history, MATERIAL_RULES, form, example)
+    return Menu(labels, lacking, "\n\n".join(parts))
 
 
 MENUS: Final[Mapping[str, Menu]] = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading, has_text
-from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
 from judges.parsing.answer import choice, object_schema, text_field
 from judges.parsing.objects import read_object
@@ -36,9 +36,9 @@ ABSTAINED: Final = ("unknown",)  # Accepted as results, and never offered.
 SCORING: Final = "yes_no/2"  # Revision of parsing and scoring; part of the version of every judge of this form.
 
 
-def fixed_part(role: str, criterion: str) -> str:
-    """Join role and criterion with the rules for the material and the form of the answer."""
-    return f"{role}\n\n{criterion}\n\n{MATERIAL_RULES}\n\n{FORM}"
+def fixed_part(role: str, criterion: str, history: str = "") -> str:
+    """Join role and criterion with the rules for earlier messages and material, and the form of the answer."""
+    return "\n\n".join(filter(None, (role, criterion, history, MATERIAL_RULES, FORM)))
 
 
 def make(
@@ -54,7 +54,7 @@ def make(
     """Build a yes/no judge. Its one metric has its name; yes is 1 and passes.
 
     See ``Judge`` for the arguments. ``heuristic`` returns yes or no with a reason; ``fixed`` is the fixed part, or one
-    per kind of reference (``fixed_parts``).
+    per kind of reference (``fixed_parts``). A judge that shows earlier messages names `messages` in ``cuts``.
     """
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
@@ -80,6 +80,7 @@ def make(
         score=score,
         heuristic=lambda trace, _prompt: guess(*heuristic(trace)),
         scoring=SCORING,
+        prepare=with_earlier_messages if "messages" in cuts else lambda trace: trace,
         cuts=cuts,
     )
 
@@ -124,9 +125,9 @@ def reference(trace: Trace) -> str:
     return "facts" if has_text(trace.expected_facts) else "response"
 
 
-def fixed_parts(role: str, *, response: str, facts: str) -> Mapping[str, str]:
+def fixed_parts(role: str, *, response: str, facts: str, history: str = "") -> Mapping[str, str]:
     """Build the two fixed parts of a judge, by the kind of reference."""
-    return {"response": fixed_part(role, response), "facts": fixed_part(role, facts)}
+    return {"response": fixed_part(role, response, history), "facts": fixed_part(role, facts, history)}
 
 
 def weighing(*, source: str, place: str, beyond: str) -> str:
@@ -136,12 +137,12 @@ def weighing(*, source: str, place: str, beyond: str) -> str:
     """
     return f"""\
 How to weigh
-- Go through the claim statement by statement and look for the place in {place} that bears each one out.
+- Go through the claim statement by statement and look for the place in {place} that supports each one.
 - yes: every statement of the claim is supported. A statement is supported when the {source} says it, or when it \
 follows from what the {source} says with nothing added.
-- no: at least one statement is not supported, because the {source} is silent on it, says otherwise, or says less. The \
-rationale then names each statement that lacks support.
-- Only support counts. Whether the claim is true in the world or complete plays no part, and {beyond}
+- no: at least one statement is not supported, because the {source} does not mention it, says otherwise, or says \
+less. The rationale then names each statement that lacks support.
+- Only support counts. Whether the claim is true in the world or complete does not matter, and {beyond}
 - Use the {source} only. Bring in no knowledge of your own, assume nothing and round nothing: a number, date, name or \
 condition must be the one in the {source}."""
 

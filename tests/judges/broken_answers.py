@@ -422,7 +422,9 @@ LOST: Mapping[str, Case] = {
     "null": Case(_always("null", "None"), ASKED),
     "nothing, or white space": Case(_always("", " ", "\n\n\t"), Outcome.EMPTY),
     "empty code fence": Case(_always(f"{_FENCE}json\n{_FENCE}"), ASKED),
-    "a refusal in words": Case(_always("I'm sorry, but I can't help with that.", "I cannot assess this."), ASKED),
+    "a refusal in words": Case(
+        _always("I'm sorry, but I can't help with that.", "I cannot assess this."), Outcome.REFUSAL
+    ),
     "a filter notice in words": Case(
         _always("The response was filtered due to the prompt triggering our content policy."), ASKED
     ),

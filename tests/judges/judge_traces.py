@@ -81,7 +81,7 @@ def filled(text: str) -> list[Trace]:
         service="s",
         input=text,
         output=text,
-        messages=[Message("user", text, name=text)],
+        messages=[Message("user", text, name=text), Message("assistant", "Noted.")],
         context=[text, Document(text)],
         guidelines=[text],
     )

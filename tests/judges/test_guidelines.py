@@ -104,7 +104,7 @@ class TestPrompt:
         model = ScriptedModel([yes_no_text("yes")], ModelSettings(provider="scripted", max_input_tokens=2000))
         trace = msgspec.structs.replace(LONG, context=["Two years.", "Devices come with paper. " * 1000])
         found = asyncio.run(evaluate(JUDGE, trace, model))
-        assert (found.outcome, found.details) == ("scored", {"left_out": {"context": 1}})
+        assert (found.outcome, found.details) == ("scored", {"left_out": {"messages": 4, "context": 1}})
 
 
 OBEYED = {

@@ -123,8 +123,21 @@ LONG_ANSWERS: dict[str, tuple[str, tuple[Grade, ...] | type[AnswerError]]] = {
         long(**dict.fromkeys(METRICS, 5)),
         tuple(Grade(metric, 5, PERFECT[metric]) for metric in METRICS),
     ),
-    "five without codes is not read": (long(truth=5, truthReasons=...), INVALID),
-    "five with null codes is not read": (long(truth=5, truthReasons=None), INVALID),
+    "five without codes": (
+        long(truth=5, truthReasons=...),
+        truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
+    ),
+    "five with null reasoning and codes": (
+        long(truth="5", truthReasoning=None, truthReasons=None),
+        truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
+    ),
+    "five without reasoning and codes": (
+        long(truth=5, truthReasoning=..., truthReasons=...),
+        truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
+    ),
+    "five with codes of another type is not read": (long(truth=5, truthReasons="none"), INVALID),
+    "four without codes is not read": (long(truth=4, truthReasons=...), INVALID),
+    "four with null reasoning is not read": (long(truth=4, truthReasoning=None), INVALID),
     # wrong types and keys
     **{f"without {key}": (long(**{key: ...}), INVALID) for key in GOOD},
     **{f"null {key}": (long(**{key: None}), INVALID) for key in GOOD},

@@ -52,7 +52,8 @@ class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         name: Pattern of the operation.
         release: Pattern of the service's version.
         model: Pattern of the model that answered.
-        has: Fields that must hold something, as `["context"]`.
+        has: Fields that must hold something, as `["context"]`. Retrieval spans, and results of the rule's
+            `context_tools`, count as context.
     """
 
     service: str | None = None
@@ -77,6 +78,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         combine: How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.
         egress: The only `[models.NAME]` that matching traces may be sent to, by any rule and whether this one samples
             them or not; where several rules restrict it, those that all allow. Any unless given.
+        context_tools: Names of tools whose results are the context of matching traces that have no context and no
+            retrieval spans, as `["kb_search"]`.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     model: str | tuple[str, ...] = "default"
     combine: Combine | None = None
     egress: tuple[str, ...] | None = None
+    context_tools: tuple[str, ...] = ()
 
     @property
     def models(self) -> tuple[str, ...]:

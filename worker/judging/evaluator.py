@@ -355,14 +355,17 @@ class BatchEvaluator:
                 return Assessment("unscored", "judge_rejected", note=note)
             if isinstance(trace, Exception):
                 return _internal_error(evaluation, trace)
-            return await self._evaluate(this, judge, trace, evaluation)
+            tools = self._sampler.context_tools(item.trace)
+            return await self._evaluate(this, judge, trace, evaluation, tools)
         except Exception as error:  # noqa: BLE001 - one evaluation must not fail its batch
             return _internal_error(evaluation, error)
 
-    async def _evaluate(self, this: _BatchRun, judge: Judge, trace: Trace, evaluation: Evaluation) -> Assessment:
+    async def _evaluate(
+        self, this: _BatchRun, judge: Judge, trace: Trace, evaluation: Evaluation, context_tools: Sequence[str]
+    ) -> Assessment:
         if judge.run is not None:
             async with self._code_slots[judge.name]:
-                return await evaluate(judge, trace, None)
+                return await evaluate(judge, trace, None, context_tools=context_tools)
         earlier = this.tries.get(evaluation.id, _NOTHING)
         return await evaluate(
             *(judge, trace, this.model),
@@ -370,6 +373,7 @@ class BatchEvaluator:
             evaluation=evaluation.id,
             earlier_calls=earlier.calls,
             refusals=earlier.refusals,
+            context_tools=context_tools,
         )
 
 

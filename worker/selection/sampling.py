@@ -16,9 +16,10 @@ import structlog
 
 from judges.core.judge import has_text
 from judges.core.verdict import Origin
+from judges.parsing.retrievals import has_context
 from tracejudge import Trace
 from worker.config.graders import CODE, Grader, Graders
-from worker.config.settings import Rule, Settings, Where
+from worker.config.settings import Rule, Settings
 from worker.queue.batch import Evaluation, Member
 from worker.selection.stream_entry import TraceEntry
 
@@ -69,6 +70,7 @@ class _Matching(NamedTuple):
         errors: Whether a rule always chooses traces with an error.
         feedback: Whether a rule always chooses traces with negative feedback.
         not_chosen: The outcome for traces that no rule chooses.
+        context_tools: Of all rules.
     """
 
     rules: tuple[_CompiledRule, ...]
@@ -77,6 +79,7 @@ class _Matching(NamedTuple):
     errors: bool
     feedback: bool
     not_chosen: Sampling
+    context_tools: tuple[str, ...]
 
 
 def position(trace_id: str, sampling_key: str) -> float:
@@ -102,13 +105,13 @@ class Sampler:
             _CompiledRule(rule, tuple((judge, name) for judge in rule.judges for name in self.graders.of(rule, judge)))
             for rule in settings.rules
         ]
-        self._rules = tuple((one, _matcher(one.rule.where)) for one in compiled)
+        self._rules = tuple((one, _matcher(one.rule)) for one in compiled)
         wheres = [rule.where for rule in settings.rules]
         patterned = [name for name in _PATTERNED if any(getattr(where, name) is not None for where in wheres)]
         # The getter needs one field at least.
         self._names = attrgetter(*(patterned or ["service"]))
         # Whether a field has text decides about matching, its text does not, so that few keys are cached.
-        self._contents = sorted({name for rule in settings.rules for name in rule.where.has})
+        self._contents = sorted({_content(rule, name) for rule in settings.rules for name in rule.where.has})
         self._cache: dict[object, _Matching] = {}
         self._reported: set[tuple[str, str]] = set()
         self._judge_models = {name: model.judge_model for name, model in settings.models.items()}
@@ -149,6 +152,10 @@ class Sampler:
         panel, known = self.graders.panels.get(judge_model), {self._judge_models.get(name) for name in allowed}
         return judge_model in known if panel is None else known.issuperset(panel.members)
 
+    def context_tools(self, trace: Trace) -> tuple[str, ...]:
+        """Return the tools whose results are the context of a trace without one, by all rules that match it."""
+        return self._matching(trace).context_tools
+
     @property
     def judges_negative_feedback(self) -> bool:
         """Whether any rule always chooses traces with negative feedback."""
@@ -166,7 +173,7 @@ class Sampler:
     def _matching(self, trace: Trace) -> _Matching:
         """Find the matching rules; they are the same for all traces with the same names and kinds of content."""
         names = self._names(trace)
-        key = (names, *[has_text(getattr(trace, name)) for name in self._contents]) if self._contents else names
+        key = (names, *[_has(trace, *content) for content in self._contents]) if self._contents else names
         cached = self._cache.get(key)
         if cached is not None:
             return cached
@@ -218,11 +225,23 @@ def _combine(rules: Sequence[_CompiledRule]) -> _Matching:
         errors=any("error" in rule.always for rule in choosing),
         feedback=any("negative_feedback" in rule.always for rule in choosing),
         not_chosen=Sampling((), tuple(RuleTally(one.rule.name, chosen=False) for one in rules)),
+        context_tools=tuple(dict.fromkeys(tool for one in rules for tool in one.rule.context_tools)),
     )
 
 
-def _matcher(where: Where) -> Callable[[Trace], bool]:
+def _content(rule: Rule, name: str) -> tuple[str, tuple[str, ...]]:
+    """Return a field that a rule requires, and the tools that may stand for it."""
+    return name, rule.context_tools if name == "context" else ()
+
+
+def _has(trace: Trace, name: str, tools: tuple[str, ...]) -> bool:
+    """Return whether a field has text; retrieval spans and results of tools stand for an absent context."""
+    return has_context(trace, tools) if name == "context" else has_text(getattr(trace, name))
+
+
+def _matcher(rule: Rule) -> Callable[[Trace], bool]:
     """Build the test of one rule from the fields that it names."""
+    where, contents = rule.where, [_content(rule, name) for name in rule.where.has]
     patterns = [(name, getattr(where, name)) for name in _PATTERNED if getattr(where, name) is not None]
     compiled: Sequence[tuple[str, re.Pattern[str]]] = [
         (name, re.compile(fnmatch.translate(pattern))) for name, pattern in patterns
@@ -232,7 +251,7 @@ def _matcher(where: Where) -> Callable[[Trace], bool]:
         for name, pattern in compiled:
             if pattern.match(getattr(trace, name) or "") is None:
                 return False
-        return all(has_text(getattr(trace, name)) for name in where.has)
+        return all(_has(trace, *content) for content in contents)
 
     return matches
 

@@ -397,3 +397,13 @@ def test_a_full_disk_is_told(run: Run) -> None:
     ended = run("evaluate", write_lines("t.jsonl", outputs("a")), "--judge", "safety", "--output", "/dev/full")
     assert ended.code == 1
     assert "Error: /dev/full cannot be written (No space left on device)" in ended.err
+
+
+def test_results_of_the_tools_that_rules_name_are_context(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
+    given = labelled(None, input="Why?", tool_calls=[{"name": "kb_search", "result": "It is."}])
+    file, rule = write_lines("t.jsonl", [given]), {"name": "all", "judges": ["groundedness"]}
+    for tools, reason in (((), "missing_input"), (("kb_search",), None)):
+        monkeypatch.setenv("TRACEJUDGE_RULES", json.dumps([{**rule, "context_tools": tools}]))
+        run("evaluate", file, "--judge", "groundedness", *OUTPUT, "--force")
+        assert [found.reason for found in verdicts()] == [reason]

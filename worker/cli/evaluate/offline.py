@@ -153,8 +153,14 @@ class OfflineGrader:
     The number of evaluations begun is bounded: each that waits holds its whole prompt in memory.
     """
 
-    def __init__(self, model: ChatModel | None, redaction: Redaction | None = None) -> None:
-        """Set the model, which limits and retries its calls itself; None for judges in Python."""
+    def __init__(
+        self, model: ChatModel | None, redaction: Redaction | None = None, context_tools: Sequence[str] = ()
+    ) -> None:
+        """Set the model, which limits and retries its calls itself; None for judges in Python.
+
+        ``context_tools`` are the tools whose results are the context of a trace without one.
+        """
+        self._context_tools = context_tools
         self._redaction = redaction
         self._model = model
         self.max_in_flight = _CODE_IN_FLIGHT if model is None else model.settings.max_in_flight
@@ -191,7 +197,7 @@ class OfflineGrader:
             started_at, start = time.time(), time.perf_counter()
             try:
                 shown = trace if self._redaction is None else await asyncio.to_thread(self._redaction.trace, trace)
-                assessment = await evaluate(judge, shown, self._model)
+                assessment = await evaluate(judge, shown, self._model, context_tools=self._context_tools)
             except Exception as error:  # noqa: BLE001 - one evaluation must not end the others
                 assessment = _internal_error(error)
             return TimedAssessment(assessment, started_at, time.perf_counter() - start)
@@ -247,7 +253,9 @@ def open_graders(
 ) -> OfflineGraders:
     """Open the models of some names, if any of the judges needs one: judges in Python need no endpoint and no key."""
     redaction = Redaction.of(settings.redact)
-    code = OfflineGrader(None, redaction)
+    # Offline no rule chooses the traces, so that the tools of all rules count.
+    tools = tuple(tool for rule in settings.rules for tool in rule.context_tools)
+    code = OfflineGrader(None, redaction, tools)
     if all(judge.run is not None for judge in judges):
         return OfflineGraders((), code)
     models = [open_model(settings, name, tries, delays.at) for name in names]
@@ -257,7 +265,7 @@ def open_graders(
     if combine is not None and len(models) == 1:
         raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
     together = None if combine is None else panel(combine, judge_models)
-    return OfflineGraders([OfflineGrader(model, redaction) for model in models], code, together)
+    return OfflineGraders([OfflineGrader(model, redaction, tools) for model in models], code, together)
 
 
 class _Job(NamedTuple):
