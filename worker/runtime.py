@@ -19,6 +19,7 @@ from worker.endpoints.retries import Retries
 from worker.export.registry import enabled
 from worker.ingest.consumer import IngestConsumer
 from worker.ingest.late_feedback import LateFeedbackPasses
+from worker.ingest.sessions import SessionPasses
 from worker.judging.consumer import JudgingConsumer, Serves, Sweeper
 from worker.judging.evaluator import CODE_IN_HAND, BatchEvaluator
 from worker.judging.fetching import Limits, NoEndpoint
@@ -108,7 +109,7 @@ class Runtime:
         )
         self._ingest: list[ServiceThread] = []
         if self._has("ingest"):
-            for kind in (IngestConsumer, LateFeedbackPasses):
+            for kind in (IngestConsumer, LateFeedbackPasses, SessionPasses):
                 self._ingest.append(
                     kind(
                         *(settings, self.store, self.metrics),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading, has_text
+from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading, Unit, has_text
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt
 from judges.core.verdict import Score
 from judges.parsing.answer import choice, object_schema, read_object, text_field
@@ -48,6 +48,7 @@ def make(
     blocks: Callable[[Trace], tuple[Block, ...]],
     heuristic: Callable[[Trace], tuple[bool, str]],
     cuts: tuple[str, ...] = (),
+    unit: Unit = "trace",
 ) -> Judge:
     """Build a yes/no judge. Its one metric has its name; yes is 1 and passes.
 
@@ -79,6 +80,7 @@ def make(
         heuristic=lambda trace, _prompt: guess(*heuristic(trace)),
         scoring=SCORING,
         cuts=cuts,
+        unit=unit,
     )
 
 

@@ -178,9 +178,22 @@ def check_rules(settings: Settings, place: str) -> None:
         for judge in rule.judges:
             if judge not in known:
                 raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, known)}")
+        _check_unit(settings, rule, here)
         _check_models_of(settings, rule, here)
         if rule.egress is not None:
             _check_egress(settings, rule.egress, rule.models, f"{here}.egress")
+
+
+def _check_unit(settings: Settings, rule: Rule, here: str) -> None:
+    judges = configured(settings.judges)
+    for name in rule.judges:
+        unit = judges[name].unit
+        if unit != rule.unit:
+            fix = f'set unit = "{unit}", and name only such judges in the rule'
+            raise SettingsError(f"{here}.judges: {name!r} judges a {unit}, and the rule a {rule.unit}; {fix}")
+    if rule.unit == "session" and rule.always:
+        # What came before in the conversation may not have been gathered.
+        raise SettingsError(f"{here}.always: is for single traces, and the rule judges sessions; take always out")
 
 
 def _check_egress(settings: Settings, egress: Sequence[str], own: Sequence[str], here: str) -> None:

@@ -1,0 +1,266 @@
+"""The thread that chooses evaluations of gathered conversations when they are due, and drops those that stay quiet.
+
+Ingest has stored the traces and set when their conversation is due. All effects of a judging are in the script
+``session_choose``: a worker that dies leaves a conversation as it was, and another one judges it.
+"""
+
+import contextlib
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import redis
+import structlog
+from msgspec import Struct
+
+from judges.core.judge import Judge
+from judges.core.verdict import Origin
+from judges.registry import configured
+from judges.sessions import in_order, join
+from tracejudge import Trace
+from worker.config.graders import Graders
+from worker.config.settings import Settings
+from worker.queue.batch import Session
+from worker.queue.notify import Notifier
+from worker.selection.batch_writer import BatchWriter
+from worker.selection.sampling import Choice, Chosen, EvaluationFactory, not_shed
+from worker.selection.session import StoredSession, decode_session
+from worker.service import ServiceThread
+from worker.storage.client import Store, StoreError, redis_now_ms
+from worker.storage.keys import Keys
+from worker.telemetry.backlog import Backpressure
+from worker.telemetry.metrics import Metrics
+
+log = structlog.get_logger("tracejudge.ingest")
+_LOOK_EVERY_S: Final = 1.0
+_PRESSURE_PAUSE_S: Final = 0.2
+_LEASE_MS: Final = 15_000
+# Conversations of one script call, read this many at once: each may have as many bytes as the largest trace.
+_PART_COUNT: Final = 64
+_PART_BYTES: Final = 8 * 1024 * 1024
+_READ_AT_ONCE: Final = 8
+
+
+class SessionAnswer(Struct):
+    """The answer of ``session_choose``.
+
+    It holds the new batches, the number of conversations by outcome, and the bytes of waiting batches and the number of
+    shed evaluations by judge model.
+    """
+
+    made: tuple[str, ...] = ()
+    ended: Mapping[str, int] = {}
+    waiting: Mapping[str, int] = {}
+    shed: Mapping[str, int] = {}
+
+
+class DueSession(NamedTuple):
+    """A conversation that is due, or is dropped early where there are too many."""
+
+    session_id: str
+    stored: StoredSession
+
+
+class _Group(NamedTuple):
+    """Evaluations that see the same traces of a conversation."""
+
+    trace: Trace
+    evaluations: Sequence[Chosen]
+
+
+class SessionSelector:
+    """Chooses evaluations of conversations under one configuration."""
+
+    def __init__(self, settings: Settings, store: Store, judges: Mapping[str, Judge]) -> None:
+        """Use the judges, by name."""
+        self._settings = settings
+        self._store = store
+        self._graders = Graders(settings, judges)
+        self._units = {name: judge.unit for name, judge in judges.items()}
+        self._factory = EvaluationFactory(self._graders, {name: judge.version for name, judge in judges.items()})
+
+    def select(
+        self, due: Sequence[DueSession], shed: frozenset[str] = frozenset(), *, drops: bool = False
+    ) -> SessionAnswer:
+        """Choose the evaluations of conversations that have grown, drop the others, in one step.
+
+        Args:
+            due: At least one.
+            shed: Judge models for which nothing is chosen now; a conversation for one of them stays due.
+            drops: Drop all of these conversations, also those that would stay for their next judging.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to call again.
+        """
+        keys = self._store.keys
+        writer = BatchWriter.choosing(self._settings, keys, keys.sessions_due, keys.sessions)
+        sessions = []
+        for session_id, stored in due:
+            groups = self._groups(stored) if stored.has_grown else []
+            away: Counter[str] = Counter()
+            kept = []
+            for group in groups:
+                evaluations, gone = not_shed(group.evaluations, shed)
+                away += gone
+                kept.append(group._replace(evaluations=evaluations))
+            # Shed is only what cannot wait for its judge model.
+            waits = bool(away) and not drops
+            wait_s = self._settings.session_idle if waits else self._settings.session_keep
+            sessions.append(
+                {
+                    "key": writer.key(keys.session(session_id)),
+                    "member": session_id,
+                    "count": stored.total,
+                    "generation": stored.generation,
+                    "is_judged": bool(groups) and not waits,
+                    "is_dropped": drops or not groups,
+                    "wait_ms": int(wait_s * 1000),
+                    "shed": {} if waits else dict(away),
+                    "groups": [
+                        {
+                            "payload": writer.trace(group.trace),
+                            "evaluations": writer.evaluations(group.evaluations, group.trace),
+                        }
+                        for group in ([] if waits else kept)
+                        if group.evaluations
+                    ],
+                }
+            )
+        return msgspec.json.decode(
+            self._store.run("session_choose", *writer.finish({"sessions": sessions})), type=SessionAnswer
+        )
+
+    def _groups(self, stored: StoredSession) -> list[_Group]:
+        """Make the evaluations that the traces were chosen for; each sees only the traces chosen for it."""
+        places: dict[tuple[str, str], list[int]] = {}
+        best: dict[tuple[str, str], float] = {}
+        for place, one in enumerate(stored.traces):
+            for judge, model, probability in one.gathered.choices:
+                # The configuration may have changed since.
+                if self._units.get(judge) == "session" and self._graders.has(model):
+                    places.setdefault((judge, model), []).append(place)
+                    best[judge, model] = max(best.get((judge, model), 0.0), probability)
+        alike: dict[tuple[int, ...], list[Choice]] = {}
+        for (judge, model), shown in places.items():
+            alike.setdefault(tuple(shown), []).append(Choice(judge, model, best[judge, model]))
+        origin: Origin = "session_update" if stored.generation else "live"
+        groups = []
+        for shown, choices in alike.items():
+            traces = in_order([stored.traces[place].gathered.trace for place in shown])
+            trace_ids = dict.fromkeys(trace.trace_id for trace in traces)
+            of = Session(stored.generation + 1, stored.total, tuple(trace_ids))
+            groups.append(_Group(join(traces), self._factory.of_session(traces[0], choices, origin, of)))
+        return groups
+
+
+class SessionPasses(ServiceThread):
+    """Looks for conversations that are due; of several workers one does at a time."""
+
+    role = "ingest"
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        metrics: Metrics,
+        *,
+        notifier: Notifier,
+        pressure: Backpressure,
+        judges: Mapping[str, Judge] | None = None,
+    ) -> None:
+        """Prepare the thread; ``start`` starts it.
+
+        Args:
+            notifier: Sends messages for batches; one may be lost, since the sweeper sends another.
+            pressure: Decides when nothing is chosen, and for which judge models.
+            judges: By name; those of the settings unless given.
+        """
+        super().__init__("sessions")
+        self._store = store
+        self._metrics = metrics
+        self._max_bytes = settings.max_session_bytes
+        self._selector = SessionSelector(settings, store, configured(settings.judges) if judges is None else judges)
+        self._notifier = notifier
+        self._pressure = pressure
+        self._holder = secrets.token_hex(8)
+        self._look_every_s = min(_LOOK_EVERY_S, settings.session_idle)
+
+    def run_once(self) -> None:
+        """Choose the evaluations of some conversations that are due, or wait."""
+        if self._pressure.bounds.paused:
+            # Ingest adds no trace meanwhile.
+            self.stopping.wait(_PRESSURE_PAUSE_S)
+            return
+        ids, is_early = self._due()
+        if not ids or not self._hold(_LEASE_MS):
+            self.stopping.wait(self._look_every_s)
+            return
+        for due in self._read(ids):
+            answer = self._selector.select(due, self._pressure.bounds.shed, drops=is_early)
+            if answer.made:
+                self._pressure.set_waiting(answer.waiting)
+            for outcome, amount in answer.ended.items():
+                self._metrics.sessions.labels(outcome).inc(amount)
+            for judge_model, amount in answer.shed.items():
+                self._metrics.shed.labels(judge_model).inc(amount)
+            self._notifier.batches_made(answer.made)
+            self.record_progress()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Stop the thread, and leave the conversations to another worker."""
+        ended = super().stop(timeout_s)
+        if ended:
+            with contextlib.suppress(StoreError):
+                self._hold(0)
+        return ended
+
+    def _hold(self, length_ms: int) -> bool:
+        return bool(self._store.run("hold", (self._store.keys.sessions_pass,), (self._holder, length_ms)))
+
+    def _due(self) -> "_Found":
+        """Find conversations that are due; where all together take too many bytes, those that are due next."""
+        keys = self._store.keys
+
+        def look(client: "redis.Redis") -> list[Any]:
+            pipe = client.pipeline(transaction=False)
+            pipe.zrangebyscore(keys.sessions_due, "-inf", redis_now_ms(client), 0, _PART_COUNT)
+            pipe.hget(keys.sessions, "bytes")
+            return pipe.execute()
+
+        due, size = self._store.call(look)
+        is_early = int(size or 0) > self._max_bytes
+        if is_early:
+            log.warning("conversations judged early", bytes=int(size), reason="they exceed max_session_bytes")
+            due = self._store.call(lambda client: client.zrange(keys.sessions_due, 0, _PART_COUNT - 1))
+        return _Found([raw.decode() for raw in due], is_early)
+
+    def _read(self, ids: Sequence[str]) -> Iterator[list[DueSession]]:
+        """Read conversations, in parts for one script call each."""
+        part: list[DueSession] = []
+        size = 0
+        for first in range(0, len(ids), _READ_AT_ONCE):
+            some = ids[first : first + _READ_AT_ONCE]
+            for one in self._store.call(partial(_read, self._store.keys, some)):
+                if part and size + one.stored.bytes > _PART_BYTES:
+                    yield part
+                    part, size = [], 0
+                part.append(one)
+                size += one.stored.bytes
+        yield part
+
+
+class _Found(NamedTuple):
+    """Ids of conversations to deal with, and whether that is earlier than they are due."""
+
+    ids: Sequence[str]
+    is_early: bool
+
+
+def _read(keys: Keys, ids: Sequence[str], client: "redis.Redis") -> list[DueSession]:
+    pipe = client.pipeline(transaction=False)
+    for session_id in ids:
+        pipe.hgetall(keys.session(session_id))
+    return [DueSession(name, decode_session(found)) for name, found in zip(ids, pipe.execute(), strict=True)]

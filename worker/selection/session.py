@@ -1,0 +1,98 @@
+"""A trace as it is stored in its conversation (scripts/sessions.lua), and the limits of what is gathered."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from judges.core.verdict import session_parts
+from judges.sessions import part
+from tracejudge import Trace
+from worker.config.settings import Settings
+from worker.selection.sampling import Choice, publication_parts
+from worker.selection.stream_entry import TraceEntry
+
+
+class GatheredTrace(Struct, frozen=True):
+    """A trace of a conversation, without what only judges of single traces need.
+
+    Attributes:
+        entry_id: Its entry in the stream.
+        choices: The evaluations of the conversation that it was chosen for; another trace may have others.
+    """
+
+    entry_id: str
+    choices: tuple[Choice, ...]
+    trace: Trace
+
+
+class StoredTrace(NamedTuple):
+    """A gathered trace with its number in the conversation and the hash of its publication."""
+
+    number: int
+    publication: str
+    gathered: GatheredTrace
+
+
+class StoredSession(NamedTuple):
+    """The content of ``session:<id>``; of an absent one all numbers are 0. ``total`` counts all traces that came."""
+
+    total: int
+    judged: int
+    generation: int
+    bytes: int
+    traces: Sequence[StoredTrace]
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether it is to be judged: for the first time, or again since it has grown by half."""
+        return self.total > 0 and 2 * self.total >= 3 * self.judged
+
+
+_NUMBERS: Final = (b"count", b"judged", b"generation", b"bytes")
+_encoder: Final = msgspec.json.Encoder()
+_decode: Final = msgspec.json.Decoder(GatheredTrace).decode
+
+
+def session_id_of(trace: Trace) -> str:
+    """Return the id of a trace's conversation in Redis, 32 hex digits."""
+    return hashlib.blake2b(session_parts(trace), digest_size=16).hexdigest()
+
+
+def publication_of(entry: TraceEntry) -> str:
+    """Return the hash by which a conversation recognises a publication of a trace."""
+    return hashlib.blake2b(publication_parts(entry), digest_size=8).hexdigest()
+
+
+def encode_gathered(entry: TraceEntry, choices: tuple[Choice, ...]) -> bytes:
+    """Encode a trace for its conversation."""
+    return _encoder.encode(GatheredTrace(entry.entry_id, choices, part(entry.trace)))
+
+
+def decode_session(found: Mapping[bytes, bytes]) -> StoredSession:
+    """Read a conversation, its traces in the order of their entries; traces of another version are left out."""
+    total, judged, generation, size = (int(found.get(name, 0)) for name in _NUMBERS)
+    traces = []
+    for field, value in found.items():
+        if field[:1] == b"t":
+            publication, _, text = value.partition(b" ")
+            try:
+                traces.append(StoredTrace(int(field[1:]), publication.decode(), _decode(text)))
+            except msgspec.DecodeError:
+                continue
+    # Several workers read the stream at once, so that the numbers do not follow it.
+    traces.sort(key=lambda one: tuple(map(int, one.gathered.entry_id.split("-"))))
+    return StoredSession(total, judged, generation, size, traces)
+
+
+def session_limits(settings: Settings) -> dict[str, int]:
+    """Return the limits of scripts/sessions.lua."""
+    return {
+        "max": settings.session_max,
+        "max_bytes": settings.max_trace_bytes,
+        "idle_ms": int(settings.session_idle * 1000),
+        "keep_ms": int(settings.session_keep * 1000),
+        "ttl_s": settings.ledger_ttl_s,
+    }
