@@ -94,24 +94,20 @@ def main(round_s: float, per_s: float) -> None:
     tracejudge.init(service="tracejudge-traffic")
     spans = Spans(os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"))
     click.echo(f"rounds of {round_s:g} s, {per_s:g} traces a second of each service")
-    while not ending.is_set():
-        _play(round_s, per_s, spans, ending)
-    tracejudge.shutdown(_SHUTDOWN_S)
-
-
-def _play(round_s: float, per_s: float, spans: Spans, ending: threading.Event) -> None:
-    """Publish one round, a second at a time."""
     stretch = TRACES_PER_S / per_s
     plan = make_plan(load_samples(), round_s / stretch)
-    began_s = time.monotonic()
-    for second, shots in groupby(plan, lambda shot: int(shot.at_s * stretch)):
-        if ending.wait(max(0.0, began_s + second - time.monotonic())):
-            return
-        calls = [Call(shot) for shot in shots]
-        for call in calls:
-            call.publish()
-        spans.send(calls)
-    ending.wait(max(0.0, began_s + round_s - time.monotonic()))
+    while not ending.is_set():
+        began_s = time.monotonic()
+        # A second at a time, so that a collector gets one request a second.
+        for second, shots in groupby(plan, lambda shot: int(shot.at_s * stretch)):
+            if ending.wait(max(0.0, began_s + second - time.monotonic())):
+                break
+            calls = [Call(shot) for shot in shots]
+            for call in calls:
+                call.publish()
+            spans.send(calls)
+        ending.wait(max(0.0, began_s + round_s - time.monotonic()))
+    tracejudge.shutdown(_SHUTDOWN_S)
 
 
 def _attributes(values: Mapping[str, str]) -> list[KeyValue]:

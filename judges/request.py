@@ -97,11 +97,6 @@ def repair(text: str, error: InvalidAnswerError) -> tuple[Message, Message]:
     return Message("assistant", text[:_MAX_SHOWN_CHARS]), Message("user", _REPAIR.format(error=error))
 
 
-class _Times(NamedTuple):
-    started_at: float
-    duration_s: float
-
-
 class JudgeCall(NamedTuple):
     """One judge, trace and model, with every call to the model recorded in ``calls``."""
 
@@ -177,11 +172,11 @@ class JudgeCall(NamedTuple):
         )
         return response
 
-    def _times(self, took_s: float | None, started_at: float, start: float) -> _Times:
+    def _times(self, took_s: float | None, started_at: float, start: float) -> tuple[float, float]:
         """Return start and duration of the last request, without its time in a queue."""
         if took_s is None:
-            return _Times(started_at, self.clock.steady() - start)
-        return _Times(self.clock.now() - took_s, took_s)
+            return started_at, self.clock.steady() - start
+        return self.clock.now() - took_s, took_s
 
 
 # A safe estimate: tokenizers need fewer tokens for prose, and about as many for scripts far from Latin. An exact count
@@ -231,15 +226,15 @@ def truncate_to_context(judge: Judge, trace: Trace, max_tokens: int) -> Truncate
 
 
 def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
-    return all(_fits_one(prompt, max_tokens * BYTES_PER_TOKEN) for prompt in prompts)
-
-
-def _fits_one(prompt: Prompt, max_bytes: int) -> bool:
-    # Most prompts are so short that an upper bound is enough, and need not be rendered.
-    chars = len(prompt.fixed) + sum(len(block.value) + 2 * len(block.name) + _MARKS_CHARS for block in prompt.blocks)
-    if chars <= max_bytes // _MAX_GROWTH:
-        return True
-    return sum(len(message.content.encode("utf-8", "replace")) for message in render(prompt)) <= max_bytes
+    max_bytes = max_tokens * BYTES_PER_TOKEN
+    for prompt in prompts:
+        values_chars = sum(len(block.value) + 2 * len(block.name) + _MARKS_CHARS for block in prompt.blocks)
+        # Most prompts are so short that an upper bound is enough, and need not be rendered.
+        if (len(prompt.fixed) + values_chars > max_bytes // _MAX_GROWTH) and (
+            sum(len(message.content.encode("utf-8", "replace")) for message in render(prompt)) > max_bytes
+        ):
+            return False
+    return True
 
 
 def _without(trace: Trace, field_name: str, count: int) -> Trace:

@@ -210,20 +210,11 @@ class EmbeddedRedis:
         self._launch()
 
     def _launch(self) -> None:
-        self._process = self._spawn()
-        try:
-            self._watcher = _watch(self._process.pid, self.folder)
-            self._wait_for_answer(self._process)
-        except BaseException:
-            self.kill()
-            raise
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
         try:
             with (self.folder / "redis.log").open("wb") as log:
                 # A session of its own: Ctrl-C is for this process, which ends the server after its clients. LC_ALL:
                 # newer versions refuse to start under a locale that the machine does not have.
-                return subprocess.Popen(  # noqa: S603 - the command is ours
+                self._process = subprocess.Popen(  # noqa: S603 - the command is ours
                     self._command(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -233,6 +224,12 @@ class EmbeddedRedis:
                 )
         except OSError as error:
             raise EmbeddedRedisError(f"{self.executable} does not start ({error}): {_FIX}") from error
+        try:
+            self._watcher = start_watcher(self._process.pid, self.folder)
+            self._wait_for_answer(self._process)
+        except BaseException:
+            self.kill()
+            raise
 
     def _command(self) -> list[str]:
         keep = "yes" if self._appendonly else "no"
@@ -267,7 +264,11 @@ class EmbeddedRedis:
         self.kill()
 
 
-def _watch(pid: int, folder: Path) -> subprocess.Popen[bytes]:
+def start_watcher(pid: int, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a process that kills a child of this one and removes its folder once this process is gone.
+
+    A line in its pipe ends it.
+    """
     return subprocess.Popen(  # noqa: S603 - the script is ours
         ["/bin/sh", "-c", _WATCHER, "watcher", str(pid), str(folder)],
         stdin=subprocess.PIPE,

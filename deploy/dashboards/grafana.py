@@ -17,7 +17,7 @@ from grafana_foundation_sdk.models import dashboard
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEditorMode
 
-from deploy.dashboards.matchers import PROMETHEUS, UIDS, Runbooks, alerting, data_link, others
+from deploy.dashboards.matchers import PROMETHEUS, UIDS, alerting, data_link, others
 from deploy.rules.table import Table
 
 # Least distance of points that look back over a window of raw samples: each reads thousands of them.
@@ -89,7 +89,7 @@ class Frame(TypedDict, total=False):
     bounds: Sequence[Bound]
     base: str
     no_data: str
-    runbooks: Runbooks
+    runbooks: Mapping[str, str]
     size: tuple[int, int]
     repeat: str
     interval: str
@@ -288,10 +288,18 @@ def _targets(queries: Iterable[Query]) -> list[Builder[AnyQuery]]:
 
 def _framed(panel: dashboard.Panel, title: str, description: str, frame: Frame) -> dashboard.Panel:
     """Set what panels of every kind have."""
-    runbooks = frame.get("runbooks", Runbooks({}))
+    runbooks = frame.get("runbooks", {})
     width, height = frame.get("size", (8, 8))
-    panel.title, panel.description = title, description + runbooks.text
-    panel.links = runbooks.links or None
+    panel.title = title
+    panel.description = f"{description}\n\nRunbooks: {', '.join(runbooks.values())}" if runbooks else description
+    panel.links = [
+        dashboard.DashboardLink(
+            title=f"Runbook: {alert}", type_val=dashboard.DashboardLinkType.LINK, icon="doc", url=url, target_blank=True
+        )
+        for alert, url in runbooks.items()
+        # Grafana cannot open a path in the repository.
+        if url.startswith("http")
+    ] or None
     panel.datasource = PROMETHEUS
     panel.grid_pos = dashboard.GridPos(h=height, w=width)
     panel.interval, panel.repeat = frame.get("interval"), frame.get("repeat")

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from grafana_foundation_sdk.builders.dashboard import CustomVariable, DatasourceVariable, QueryVariable
 from grafana_foundation_sdk.models.dashboard import (
@@ -82,31 +82,9 @@ def choice(name: str, label: str, values: Iterable[str], chosen: str, descriptio
     return variable.current(VariableOption(selected=True, text=chosen, value=chosen)).build()
 
 
-class Runbooks(NamedTuple):
-    """Addresses of the runbooks of some alerts, by alert."""
-
-    addresses: Mapping[str, str]
-
-    @property
-    def links(self) -> list[DashboardLink]:
-        """Links to runbooks on the web; Grafana cannot open a path in the repository."""
-        return [
-            DashboardLink(
-                title=f"Runbook: {alert}", type_val=DashboardLinkType.LINK, icon="doc", url=where, target_blank=True
-            )
-            for alert, where in self.addresses.items()
-            if where.startswith("http")
-        ]
-
-    @property
-    def text(self) -> str:
-        """The addresses, as the end of a description; empty without any."""
-        return f"\n\nRunbooks: {', '.join(self.addresses.values())}" if self.addresses else ""
-
-
-def runbooks(table: Table, *alerts: str) -> Runbooks:
-    """Look up the runbooks of alerts."""
-    return Runbooks({alert: f"{table.runbook_base}/{alert}.md" for alert in alerts})
+def runbooks(table: Table, *alerts: str) -> Mapping[str, str]:
+    """Return the addresses of the runbooks of alerts, by alert."""
+    return {alert: f"{table.runbook_base}/{alert}.md" for alert in alerts}
 
 
 def _address(name: str) -> str:

@@ -5,7 +5,7 @@ Figures in annotations are queried when the alert is written. A query without a 
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -57,12 +57,35 @@ def make(table: Table, time: TimeScale, group: Literal["quality", "watcher"]) ->
     """Make the alerting rules of one group: about quality, or about the watcher itself."""
     known = msgspec.convert(tomllib.loads(PATH.read_text(encoding="utf-8")), _AlertTable)
     texts = {name: _one_line(text) for name, text in known.texts.items()}
-    return [
-        _rule(alert, table, _Template(table, time, path, texts))
-        for alert in known.alerts
-        if (alert.kind == "quality") == (group == "quality")
-        for path in alert.settings
-    ]
+    rules = []
+    for alert in (one for one in known.alerts if (one.kind == "quality") == (group == "quality")):
+        opens = "&".join(f"var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in alert.opens)
+        address = f"{table.grafana_base}/d/tracejudge-{alert.dashboard}/tracejudge-{alert.dashboard}"
+        for template in (_Template(table, time, path, texts) for path in alert.settings):
+            name = template(alert.name)
+            keep = template.values.get("keep_firing_for", "")
+            if alert.keep_firing_for is not None:
+                keep = template(alert.keep_firing_for)
+            rule: Rule = {
+                "alert": name,
+                "expr": template(alert.expr.strip()),
+                "for": template.values.get("for", "0s"),
+                **({"keep_firing_for": keep} if keep else {}),
+                # The labels that Alertmanager routes and inhibits by.
+                "labels": {
+                    "severity": alert.severity or template.values["severity"],
+                    "kind": alert.kind,
+                    "component": "tracejudge",
+                },
+                "annotations": {
+                    "summary": template(_one_line(alert.summary), name),
+                    "description": template(_one_line(alert.description), name),
+                    "runbook_url": f"{table.runbook_base}/{name}.md",
+                    "dashboard_url": f"{address}?{opens}" if opens else address,
+                },
+            }
+            rules.append(rule)
+    return rules
 
 
 class _Template:
@@ -80,8 +103,17 @@ class _Template:
             "min_judgements": str(table.min_judgements),
             "table_confidence": f"{table.confidence:.0%}",
             "but_members": but_members(),
-            **dict(self._values(settings)),
         }
+        for key, value in msgspec.to_builtins(settings).items():
+            if key in _DURATIONS:
+                self.values |= {key: time(value), f"{key}_name": value}
+            elif key == "confidence":
+                self.values[key] = f"{value:.0%}"
+            else:
+                self.values[key] = f"{value:g}" if isinstance(value, float) else str(value)
+        if self._window:
+            self.values["half_window_s"] = f"{time.seconds(self._window) / 2:g}"
+            self.values["quarter_window"] = time(f"{seconds(self._window) / 4:.0f}s")
         if isinstance(settings, Drop):
             fall = f"tracejudge:pass_share_fall_lower:{settings.window}"
             beyond = f"{fall} > {settings.margin}"
@@ -95,19 +127,6 @@ class _Template:
             if any(name in row.factors for row in table.objectives):
                 share = f"1 - tracejudge:burn_factor_{name} * (1 - tracejudge:objective) or {share}"
             self.values |= {"speed": name.title(), "least_share": share}
-
-    def _values(self, settings: Struct) -> Iterator[tuple[str, str]]:
-        for key, value in msgspec.to_builtins(settings).items():
-            if key in _DURATIONS:
-                yield key, self._time(value)
-                yield f"{key}_name", value
-            elif key == "confidence":
-                yield key, f"{value:.0%}"
-            else:
-                yield key, f"{value:g}" if isinstance(value, float) else str(value)
-        if self._window:
-            yield "half_window_s", f"{self._time.seconds(self._window) / 2:g}"
-            yield "quarter_window", self._time(f"{seconds(self._window) / 4:.0f}s")
 
     def __call__(self, text: str, alert: str = "") -> str:
         """Replace all placeholders, the innermost first."""
@@ -146,28 +165,6 @@ class _Template:
 def _figure(query: str, form: str) -> str:
     step, shown = _FORMS[form]
     return f"{{{{ range query ({query}, {step})`) }}}}{{{{ .Value | {shown} }}}}{{{{ else }}}}?{{{{ end }}}}"
-
-
-def _rule(alert: Alert, table: Table, template: _Template) -> Rule:
-    name = template(alert.name)
-    keep = template.values.get("keep_firing_for") if alert.keep_firing_for is None else template(alert.keep_firing_for)
-    severity = alert.severity or template.values["severity"]
-    opens = "&".join(f"var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in alert.opens)
-    address = f"{table.grafana_base}/d/tracejudge-{alert.dashboard}/tracejudge-{alert.dashboard}"
-    return {
-        "alert": name,
-        "expr": template(alert.expr.strip()),
-        "for": template.values.get("for", "0s"),
-        **({"keep_firing_for": keep} if keep else {}),
-        # The labels that Alertmanager routes and inhibits by.
-        "labels": {"severity": severity, "kind": alert.kind, "component": "tracejudge"},
-        "annotations": {
-            "summary": template(_one_line(alert.summary), name),
-            "description": template(_one_line(alert.description), name),
-            "runbook_url": f"{table.runbook_base}/{name}.md",
-            "dashboard_url": f"{address}?{opens}" if opens else address,
-        },
-    }
 
 
 def _one_line(text: str) -> str:

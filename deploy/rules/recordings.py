@@ -63,7 +63,21 @@ def share_windows(table: Table) -> list[str]:
 
 def shares(table: Table, time: TimeScale) -> dict[str, list[Rule]]:
     """Make the groups objectives, shares and safety. Prometheus evaluates a group in order, so inputs come first."""
-    found = _births(time)
+    step = time("1m")
+    # First values of new counters, which `increase` ignores: a judge of a service with little traffic begins a series
+    # with its first verdict, in each version and on each worker. The values of an old worker that is only just found
+    # are left out: they would bend days of shares. Not guaranteed: the first verdicts after a restart within the hour,
+    # where the counter does not begin lower than it was.
+    found = []
+    for name, counter in _SUMS.items():
+        born = lines(
+            f"min_over_time({counter}[{step}])",
+            f"unless last_over_time({counter}[{time(_RAW)}] offset {step})",
+            "and (",
+            indent(new_counter(counter, "1m", time), "  "),
+            ")",
+        )
+        found.append(recording(f"{name}:born", by(RATED, born)))
     for window in share_windows(table):
         found += [*_sums(window, table, time), *_share(window, table)]
     # The baseline ends where the window begins: a fall must not be compared with itself.
@@ -89,7 +103,13 @@ def pipeline(table: Table, time: TimeScale) -> list[Rule]:
     """Make the rules of the way to a score; Prometheus evaluates them in order, so inputs come first."""
     windows = sorted({"1h", table.watcher.unscored.window, table.watcher.judge_changed.window}, key=seconds)
     found = [rule for window in windows for rule in _coverage(window, time)]
-    found += [*_traces(table, time), *_ages(table, time)]
+
+    def arrived(window: str, matchers: str = "") -> str:
+        return by(["service"], full_increase(f"tracejudge_traces_total{matchers}", window, time))
+
+    window = table.watcher.traces_stopped.window
+    sampled, eligible = '{outcome="sampled"}', '{outcome=~"sampled|not_sampled|shed|no_rule"}'
+    sampled_share = lines(arrived("1h", sampled), "/", f"({arrived('1h', eligible)} > 0)")
     # Alerts and the dashboard ask when a judge of a service last had a verdict: the time is kept for a day.
     last = "tracejudge:last_verdict_timestamp_seconds"
     moved = by(("service", "environment", "judge"), full_increase("tracejudge_verdicts_total", "2m", time))
@@ -98,35 +118,12 @@ def pipeline(table: Table, time: TimeScale) -> list[Rule]:
     judged = f"({by(labels, 'tracejudge:evaluations:1h')} > 0)"
     return [
         *found,
+        recording(f"tracejudge:traces:{window}", arrived(window)),
+        recording("tracejudge:sampled_share:1h", sampled_share),
+        *_ages(table, time),
         recording(last, kept),
         recording(cost, by(labels, full_increase("tracejudge_judge_cost_usd_total", "1h", time))),
         recording("tracejudge:cost_usd_per_judgement:1h", lines(cost, "/", judged)),
-    ]
-
-
-def _births(time: TimeScale) -> list[Rule]:
-    """Record the first values of new counters, which ``increase`` ignores.
-
-    A judge of a service with little traffic begins a series with its first verdict, in each version and on each worker.
-    The values of an old worker that is only just found are left out: they would bend days of shares. Not guaranteed:
-    the first verdicts after a restart within the hour, where the counter does not begin lower than it was.
-    """
-    step = time("1m")
-    return [
-        recording(
-            f"{name}:born",
-            by(
-                RATED,
-                lines(
-                    f"min_over_time({counter}[{step}])",
-                    f"unless last_over_time({counter}[{time(_RAW)}] offset {step})",
-                    "and (",
-                    indent(new_counter(counter, "1m", time), "  "),
-                    ")",
-                ),
-            ),
-        )
-        for name, counter in _SUMS.items()
     ]
 
 
@@ -252,16 +249,6 @@ def _coverage(window: str, time: TimeScale) -> list[Rule]:
         recording(scored, lines(ended(_SCORED), "or", f"{evaluations} * 0")),
         recording(f"tracejudge:coverage:{window}", f"{scored} / ({evaluations} > 0)"),
     ]
-
-
-def _traces(table: Table, time: TimeScale) -> list[Rule]:
-    def arrived(window: str, matchers: str = "") -> str:
-        return by(["service"], full_increase(f"tracejudge_traces_total{matchers}", window, time))
-
-    window = table.watcher.traces_stopped.window
-    sampled, eligible = '{outcome="sampled"}', '{outcome=~"sampled|not_sampled|shed|no_rule"}'
-    share = lines(arrived("1h", sampled), "/", f"({arrived('1h', eligible)} > 0)")
-    return [recording(f"tracejudge:traces:{window}", arrived(window)), recording("tracejudge:sampled_share:1h", share)]
 
 
 def _ages(table: Table, time: TimeScale) -> list[Rule]:

@@ -1,17 +1,17 @@
 """The result that a definition declares: how it is requested, read and scored.
 
 ``checked_result`` checks the declaration. The ``Result`` then provides all that a judge needs for its answers: ``form``
-and ``schema`` request it, ``read`` reads, ``reading`` scores, ``metric`` describes, ``guess`` is the lexical answer.
+and ``schema`` request it, ``read`` reads, ``score`` scores, ``metric`` describes, ``guess`` is the lexical answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from judges.core.judge import Metric, Reading
+from judges.core.judge import Answered, Metric, Reading
 from judges.core.prompt import OBJECT_RULES
 from judges.core.verdict import Score
-from judges.custom.definition import DefinitionError, convert, nearest, result_example, short
+from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
 from judges.custom.label_scale import LabelList, checked_labels
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
 from judges.forms import yes_no
@@ -94,8 +94,9 @@ class Result:
         rationale = None if rationale_key is None else yes_no.without_opening(text_field(answer, rationale_key))
         return ParsedAnswer(rationale, self.scale.read(answer, result_key))
 
-    def reading(self, metric: str, answer: ParsedAnswer) -> Reading:
-        """Score an answer under the name of a metric; no score where the model could not tell."""
+    def score(self, metric: str, answered: Sequence[Answered]) -> Reading:
+        """Score the one answer under the name of a metric; no score where the model could not tell."""
+        answer: ParsedAnswer = answered[0].answer
         rating = self.scale.rate(answer.value)
         scores = () if rating is None else (Score(metric, *rating),)
         return Reading(scores, answer.rationale)
@@ -106,10 +107,10 @@ class Result:
         return {**rationale, self.keys.result: self.scale.at(share)}
 
 
-def checked_result(result: object, keys: AnswerKeys = _KEYS) -> Result:
+def checked_result(result: object) -> Result:
     """Check the `result` of a definition, as TOML gives it, or raise ``DefinitionError``."""
     if isinstance(result, str) and result in _WORDS:
-        return Result(_WORDS[result], keys)
+        return Result(_WORDS[result])
     if not isinstance(result, Mapping) or not result:
         raise DefinitionError("result", f"must be {_MAY_BE}")
     found = [name for name in _TABLES if name in result]
@@ -117,7 +118,7 @@ def checked_result(result: object, keys: AnswerKeys = _KEYS) -> Result:
         raise DefinitionError(f"result.{found[1]}", f"stands beside {found[0]}; a judge has one result, take one out")
     if not found:
         unknown = next(iter(result))
-        if whole := result_example(unknown):
+        if whole := RESULT_EXAMPLES.get(unknown):
             raise DefinitionError(f"result.{unknown}", f"stands there without a scale; write it as {whole}")
         raise DefinitionError(f"result.{short(unknown)}", f"unknown key{nearest(unknown, _TABLES)}")
     scale: Scale
@@ -129,4 +130,4 @@ def checked_result(result: object, keys: AnswerKeys = _KEYS) -> Result:
         listed = convert(result, LabelList, "result")
         numbers = listed.labels if isinstance(listed.labels, dict) else None
         scale = checked_labels(tuple(listed.labels), numbers, listed.passing)
-    return Result(scale, keys)
+    return Result(scale)

@@ -135,14 +135,14 @@ def test_a_program_that_dies_is_an_error_with_its_last_words_and_the_mend(tmp_pa
 def test_a_program_that_never_answers_is_ended_after_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch, pids = embedded._watch, list[int]()
+    watch, pids = embedded.start_watcher, list[int]()
 
     def noted(pid: int, folder: Path) -> subprocess.Popen[bytes]:
         pids.append(pid)
         return watch(pid, folder)
 
     # The program itself may not have come to anything when its time is over.
-    monkeypatch.setattr(embedded, "_watch", noted)
+    monkeypatch.setattr(embedded, "start_watcher", noted)
     silent = script(tmp_path / "redis-server", "#!/bin/sh\nexec sleep 60\n")
     server = EmbeddedRedis(ServerBinary(silent, "7.0.0", "path"), start_timeout_s=0.3)
     with pytest.raises(EmbeddedRedisError, match=r"did not answer within 0.3 s"):

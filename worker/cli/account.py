@@ -7,7 +7,7 @@ import click
 from rich.table import Table
 
 from worker.accounting import Account, read_account
-from worker.cli.options import CONFIG, JSON, OUT, REDIS_URL, connect, counts_table, print_json
+from worker.cli.options import JSON, OUT, REDIS, connect, counts_table, print_json
 
 _TRACES: Final = {
     "published": "by services, as far as known",
@@ -35,8 +35,7 @@ _REASONS: Final = {"shed": "evaluations that `tracejudge replay` recovers"}
 
 
 @click.command("account")
-@CONFIG
-@REDIS_URL
+@REDIS
 @JSON
 def command(config: str | None, redis_url: str | None, *, as_json: bool) -> None:
     """Print the accounting. Exit code 1 when something is lost or counted twice, or when Redis does not answer."""

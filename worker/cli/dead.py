@@ -3,8 +3,7 @@
 import itertools
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final
 
 import click
 import msgspec
@@ -15,28 +14,26 @@ from judges.core.verdict import REASONS
 from judges.registry import configured
 from tracejudge import Trace
 from worker.cli.options import (
-    CONFIG,
     JSON,
-    MIB,
     NOTES,
     OUT,
-    REDIS_URL,
+    REDIS,
     amount,
     connect,
     note,
+    options,
     plain,
     print_json,
     print_table,
 )
 from worker.config.graders import Graders
-from worker.config.settings import Settings
+from worker.config.settings import MIB, Settings
 from worker.dead_letters.retry import SHARE_OF_WAITING, Retried, grouped, retry
 from worker.dead_letters.store import DeadLetterStore, FoundLetter, LetterFilter
 from worker.queue.ledger import Ledger, StoredDeadLetter
 from worker.replay import moment
 from worker.storage.client import Store, StoreError
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 # Letters removed in one script call, which blocks Redis while it runs.
 _AT_ONCE: Final = 500
 _WAIT_S: Final = 0.5
@@ -53,7 +50,7 @@ _PLAIN: Final = frozenset(
 )
 assert set(Trace.__struct_fields__) >= _PLAIN  # noqa: S101 - a mistake of ours, not of the user
 
-_OPTIONS: Final = (
+_SELECT: Final = options(
     click.option(
         "--reason",
         "reasons",
@@ -71,52 +68,26 @@ _OPTIONS: Final = (
 _ALL: Final = click.option("--all", "everything", is_flag=True, help="All of them.")
 
 
-class Selection(NamedTuple):
-    """The options that select dead letters."""
-
-    reasons: tuple[str, ...]
-    services: tuple[str, ...]
-    judges: tuple[str, ...]
-    ids: tuple[str, ...]
-    older_than: str | None
-    newer_than: str | None
-
-    @classmethod
-    def of(cls, options: dict[str, Any], *, everything: bool | None = None) -> "Selection":
-        """Read the options; with ``everything`` set, either it or another option must be given."""
-        found = cls(**options)
-        # To leave an option out by mistake must not touch all letters.
-        if everything and any(found):
-            raise click.UsageError("--all takes everything; leave out the other options, or leave out --all")
-        if everything is False and not any(found):
-            raise click.UsageError("select by --reason, --service, --judge, --older-than, --newer-than, --id, or --all")
-        return found
-
-    def wanted(self, store: Store) -> LetterFilter:
-        """Resolve the times by the clock of Redis, which has dated the letters."""
-        now = store.now_ms() / 1000
-
-        def milliseconds(option: str, text: str | None) -> int | None:
-            try:
-                return None if text is None else int(moment(text, now) * 1000)
-            except ValueError as error:
-                raise click.UsageError(f"{option}: {error}") from error
-
-        return LetterFilter(
-            reasons=self.reasons,
-            services=self.services,
-            judges=self.judges,
-            ids=self.ids,
-            since_ms=milliseconds("--newer-than", self.newer_than),
-            until_ms=milliseconds("--older-than", self.older_than),
-        )
+def _check_selection(selection: dict[str, Any], *, everything: bool) -> None:
+    """Require a selection or --all: an option that is left out by mistake must not touch all letters."""
+    if everything and any(selection.values()):
+        raise click.UsageError("--all takes everything; leave out the other options, or leave out --all")
+    if not everything and not any(selection.values()):
+        raise click.UsageError("select by --reason, --service, --judge, --older-than, --newer-than, --id, or --all")
 
 
-def _selecting(function: _F) -> _F:
-    """Add the options of ``Selection`` to a command."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+def _filter(store: Store, *, older_than: str | None, newer_than: str | None, **selection: Any) -> LetterFilter:
+    """Resolve the times by the clock of Redis, which has dated the letters."""
+    now = store.now_ms() / 1000
+
+    def milliseconds(option: str, text: str | None) -> int | None:
+        try:
+            return None if text is None else int(moment(text, now) * 1000)
+        except ValueError as error:
+            raise click.UsageError(f"{option}: {error}") from error
+
+    since_ms, until_ms = milliseconds("--newer-than", newer_than), milliseconds("--older-than", older_than)
+    return LetterFilter(**selection, since_ms=since_ms, until_ms=until_ms)
 
 
 def _warn_of_unreadable(letters: DeadLetterStore) -> None:
@@ -138,14 +109,13 @@ def command() -> None:
 
 
 @command.command("list")
-@_selecting
+@_SELECT
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="How many.")
 @click.option("--oldest", is_flag=True, help="The oldest first, not the newest.")
-@CONFIG
-@REDIS_URL
+@REDIS
 @JSON
 def list_letters(
-    *, config: str | None, redis_url: str | None, limit: int, oldest: bool, as_json: bool, **options: Any
+    *, config: str | None, redis_url: str | None, limit: int, oldest: bool, as_json: bool, **selection: Any
 ) -> None:
     """List dead letters, the newest first; with --json one on each line.
 
@@ -159,8 +129,7 @@ def list_letters(
     """  # noqa: D301 - click's mark for lines that stay as they are
     _, store = connect(config, redis_url)
     letters, now = DeadLetterStore(store), store.now_ms() / 1000
-    wanted = Selection.of(options).wanted(store)
-    found = list(itertools.islice(letters.find(wanted, newest_first=not oldest), limit))
+    found = list(itertools.islice(letters.find(_filter(store, **selection), newest_first=not oldest), limit))
     if as_json:
         for one in found:
             print_json(_row(one, now))
@@ -210,8 +179,7 @@ def _row(found: FoundLetter[StoredDeadLetter], now_s: float) -> dict[str, object
 @command.command("show")
 @click.argument("evaluation_id", metavar="ID")
 @click.option("--texts", is_flag=True, help="Show the texts and the user of the trace, not only their lengths.")
-@CONFIG
-@REDIS_URL
+@REDIS
 @JSON
 def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str | None, as_json: bool) -> None:
     """Print the dead letter of an evaluation; the beginning of its ID is enough.
@@ -270,14 +238,13 @@ def _text(value: object) -> str:
 
 
 @command.command("retry")
-@_selecting
+@_SELECT
 @_ALL
 @click.option("--dry-run", is_flag=True, help="Count them, and choose nothing.")
-@CONFIG
-@REDIS_URL
+@REDIS
 @JSON
 def retry_letters(
-    *, config: str | None, redis_url: str | None, everything: bool, dry_run: bool, as_json: bool, **options: Any
+    *, config: str | None, redis_url: str | None, everything: bool, dry_run: bool, as_json: bool, **selection: Any
 ) -> None:
     """Choose evaluations again that were given up; workers judge them beside new traces.
 
@@ -291,83 +258,62 @@ def retry_letters(
       tracejudge dead retry --id 3f9a2c1b77aa
       tracejudge dead retry --all --dry-run
     """  # noqa: D301 - click's mark for lines that stay as they are
-    selection = Selection.of(options, everything=everything)
+    _check_selection(selection, everything=everything)
     settings, store = connect(config, redis_url)
-    wanted = selection.wanted(store)
-    run = _Retry(settings, store, dry_run=dry_run)
+    letters, graders = DeadLetterStore(store), Graders(settings, configured(settings.judges))
+    wanted, unknown_models = _filter(store, **selection), set[str]()
+    counts = {"chosen": 0, "under_way": 0, "gone": 0, "batches": 0}
     try:
-        run.make([found.letter.evaluation.id for found in run.letters.find(wanted, newest_first=False)])
-    finally:
-        run.report(as_json=as_json)
-    sys.exit(1 if run.letters.unreadable else 0)
-
-
-class _Retry:
-    """Retries letters batch by batch, and prints the result."""
-
-    def __init__(self, settings: Settings, store: Store, *, dry_run: bool) -> None:
-        self.letters = DeadLetterStore(store)
-        self._settings = settings
-        self._graders = Graders(settings, configured(settings.judges))
-        self._store = store
-        self._dry_run = dry_run
-        self._unknown_models: set[str] = set()
-        self._counts = {"chosen": 0, "under_way": 0, "gone": 0, "batches": 0}
-
-    def make(self, ids: list[str]) -> None:
-        """Choose letters again, batch by batch."""
-        for group in grouped(self.letters.read(ids), self._settings.batch_size):
+        ids = [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]
+        for group in grouped(letters.read(ids), settings.batch_size):
             letter = group[0].letter
             # The batch is made all the same: workers may know a model that this machine's configuration lacks.
-            is_known = self._graders.find(letter.model, letter.judge_model) is not None
-            if not is_known and letter.model not in self._unknown_models:
-                self._unknown_models.add(letter.model)
+            if letter.model not in unknown_models and graders.find(letter.model, letter.judge_model) is None:
+                unknown_models.add(letter.model)
                 missing = f"there is no [models.{letter.model}] for {letter.judge_model} here"
                 note(f"{missing}: letters wait for a worker with it")
-            if self._dry_run:
+            if dry_run:
                 busy = [found.letter.evaluation.id for found in group if found.retry.batch_id]
                 free = [found.letter.evaluation.id for found in group if not found.retry.batch_id]
                 retried = Retried(free, busy, ())
             else:
-                self._wait_for_room(letter.judge_model)
-                retried = retry(self._store, self._settings, group)
+                _wait_for_room(settings, store, letter.judge_model)
+                retried = retry(store, settings, group)
             for name, counted in retried._asdict().items():
-                self._counts[name] += len(counted)
-            self._counts["batches"] += bool(retried.chosen)
-
-    def report(self, *, as_json: bool) -> None:
-        """Print the result."""
-        _warn_of_unreadable(self.letters)
+                counts[name] += len(counted)
+            counts["batches"] += bool(retried.chosen)
+    finally:
+        _warn_of_unreadable(letters)
         if as_json:
-            print_json({**self._counts, "unreadable": self.letters.unreadable, "dry_run": self._dry_run})
-            return
-        chosen, busy = self._counts["chosen"], self._counts["under_way"]
-        would = "would be " if self._dry_run else ""
-        said = f"{amount(chosen, 'evaluation')} {would}chosen again"
-        OUT.print(said + (f"; {busy:,} under way already" if busy else ""), highlight=False)
+            print_json({**counts, "unreadable": letters.unreadable, "dry_run": dry_run})
+        else:
+            said = f"{amount(counts['chosen'], 'evaluation')} {'would be ' if dry_run else ''}chosen again"
+            under_way = f"; {counts['under_way']:,} under way already" if counts["under_way"] else ""
+            OUT.print(said + under_way, highlight=False)
+    sys.exit(1 if letters.unreadable else 0)
 
-    def _wait_for_room(self, judge_model: str) -> None:
-        # Retries take at most their share of `max_waiting_bytes`; the rest is left to new traces.
-        most = self._settings.max_waiting_bytes * SHARE_OF_WAITING
-        key, is_told = self._store.keys.waiting, False
-        try:
-            while (waiting := int(self._store.call(lambda client: client.hget(key, judge_model)) or 0)) > most:
-                if not is_told:
-                    is_told = True
-                    note(f"waiting: batches for {judge_model} hold {waiting / MIB:,.0f} MiB")
-                time.sleep(_WAIT_S)
-        except StoreError:
-            NOTES.print("stopped; repeat the command to continue")
-            raise
+
+def _wait_for_room(settings: Settings, store: Store, judge_model: str) -> None:
+    # Retries take at most their share of `max_waiting_bytes`; the rest is left to new traces.
+    most = settings.max_waiting_bytes * SHARE_OF_WAITING
+    key, is_reported = store.keys.waiting, False
+    try:
+        while (waiting := int(store.call(lambda client: client.hget(key, judge_model)) or 0)) > most:
+            if not is_reported:
+                is_reported = True
+                note(f"waiting: batches for {judge_model} hold {waiting / MIB:,.0f} MiB")
+            time.sleep(_WAIT_S)
+    except StoreError:
+        NOTES.print("stopped; repeat the command to continue")
+        raise
 
 
 @command.command("drop")
-@_selecting
+@_SELECT
 @_ALL
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Count them, and drop nothing.")
-@CONFIG
-@REDIS_URL
+@REDIS
 @JSON
 def drop(
     *,
@@ -377,7 +323,7 @@ def drop(
     yes: bool,
     dry_run: bool,
     as_json: bool,
-    **options: Any,
+    **selection: Any,
 ) -> None:
     """Drop dead letters for good; the accounting counts them as removed.
 
@@ -388,12 +334,13 @@ def drop(
       tracejudge dead drop --older-than 3d --dry-run
       tracejudge dead drop --reason internal_error --yes
     """  # noqa: D301 - click's mark for lines that stay as they are
-    selection = Selection.of(options, everything=everything)
+    _check_selection(selection, everything=everything)
     if not yes and not dry_run and not sys.stdin.isatty():
         raise click.UsageError("there is no terminal to confirm on: add --yes, or try --dry-run")
     settings, store = connect(config, redis_url)
     letters = DeadLetterStore(store)
-    ids = [found.letter.evaluation.id for found in letters.find(selection.wanted(store), newest_first=False)]
+    wanted = _filter(store, **selection)
+    ids = [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]
     _warn_of_unreadable(letters)
     if ids and not yes and not dry_run:
         click.confirm(f"Drop {amount(len(ids), 'dead letter')} for good?", abort=True, err=True)

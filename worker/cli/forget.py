@@ -6,7 +6,7 @@ from typing import Final
 import click
 import msgspec
 
-from worker.cli.options import CONFIG, JSON, NOTES, OUT, REDIS_URL, connect, counts_table, note, print_json
+from worker.cli.options import JSON, NOTES, OUT, REDIS, connect, counts_table, note, print_json
 from worker.config.redaction import UserKeys
 from worker.forget import ForgetTarget, Forgetting
 from worker.storage.client import StoreError, address
@@ -32,8 +32,7 @@ _KEPT: Final = (
 @click.option("--trace-id", metavar="ID", help="The trace to erase.")
 @click.option("--user-id", metavar="ID", help="The end user to erase, with all traces of theirs.")
 @click.option("--dry-run", is_flag=True, help="Count what would be erased, and erase nothing.")
-@CONFIG
-@REDIS_URL
+@REDIS
 @JSON
 def command(
     *,

@@ -2,9 +2,10 @@
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, TextIO, get_args
+from typing import Any, Final, NamedTuple, TextIO, TypeVar, get_args
 
 import click
 import msgspec
@@ -19,6 +20,7 @@ from judges.core.judge import Judge
 from judges.core.prompt import neutralise
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured
+from tracejudge.delivery.sender import Backoff
 from worker.config.errors import nearest
 from worker.config.judge_files import checked, read_judge
 from worker.config.loading import load
@@ -31,37 +33,59 @@ from worker.storage.client import Store, StoreError, address
 from worker.storage.keys import Keys
 from worker.telemetry.metrics import Metrics
 
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
 # Standard output: the result.
 OUT: Final = Console()
 # Standard error: progress and remarks.
 NOTES: Final = Console(stderr=True)
 # Longer delays that an endpoint asks for, as at the end of a day's quota, are not waited for.
 PATIENCE_S: Final = 600.0
-MIB: Final = 1 << 20
 _WIDE: Final = 1000
 
+
+def options(*given: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Combine several options into one decorator."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(given):
+            function = option(function)
+        return function
+
+    return decorate
+
+
 CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else tracejudge.toml if there is one.")
-REDIS_URL = click.option("--redis-url", metavar="URL", help="Address of TraceJudge's Redis; else as configured.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else.")
-MODELS = click.option(
-    "--model",
-    "model_names",
-    default=("default",),
-    show_default=True,
-    multiple=True,
-    metavar="NAME",
-    help="The [models.NAME] that judges; repeatable.",
+# The options of every command that uses Redis.
+REDIS: Final = options(
+    CONFIG, click.option("--redis-url", metavar="URL", help="Address of TraceJudge's Redis; else as configured.")
 )
-COMBINE = click.option(
-    "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."
-)
-TRIES = click.option(
-    "--tries",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    metavar="N",
-    help="How often to send a request when the model is busy, slow or unreachable.",
+# The options of every command that judges traces of files.
+OFFLINE: Final = options(
+    click.option(
+        "--tries",
+        type=click.IntRange(min=1),
+        default=5,
+        show_default=True,
+        metavar="N",
+        help="How often to send a request when the model is busy, slow or unreachable.",
+    ),
+    click.option(
+        "--model",
+        "model_names",
+        default=("default",),
+        show_default=True,
+        multiple=True,
+        metavar="NAME",
+        help="The [models.NAME] that judges; repeatable.",
+    ),
+    click.option(
+        "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."
+    ),
+    CONFIG,
+    JSON,
 )
 
 
@@ -116,19 +140,9 @@ def counts_table(title: str, rows: Iterable[tuple[str, int, str]] = ()) -> Table
     return table
 
 
-def settings_from(config: str | None, arguments: Mapping[str, object] | None = None) -> Settings:
-    """Load the settings from file, environment and arguments."""
-    return load(os.environ, config, arguments)
-
-
-def offline_settings(config: str | None) -> Settings:
-    """Load the settings, also where no model is called default and no rule names another."""
-    return load(os.environ, config, needs_rules=False)
-
-
 def connect(config: str | None, redis_url: str | None) -> tuple[Settings, Store]:
     """Load the settings and connect to Redis."""
-    settings = settings_from(config, {"redis_url": redis_url})
+    settings = load(os.environ, config, {"redis_url": redis_url})
     return settings, open_store(settings)
 
 
@@ -144,6 +158,17 @@ def open_store(settings: Settings) -> Store:
     return store
 
 
+def with_retries(action: Callable[[], T], error: type[Exception], tries: int) -> T:
+    """Repeat an action while it raises ``error``, with growing pauses; the last error is raised."""
+    backoff = Backoff()
+    for _ in range(tries - 1):
+        try:
+            return action()
+        except error:
+            time.sleep(backoff.next_delay_s())
+    return action()
+
+
 def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
     """Return judges as they are configured, each once."""
     known = configured(settings.judges)
@@ -153,12 +178,12 @@ def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
-def with_judge_files(settings: Settings, *given: str) -> tuple[Settings, tuple[str, ...]]:
-    """Read judges from their files, beside those of the configuration or in place of one of the same name.
+def offline_judges(config: str | None, *given: str) -> tuple[Settings, tuple[Judge, ...]]:
+    """Load the settings and the given judges, each a name or a file, which may replace a judge of the configuration.
 
-    A file is whatever ends in `.toml`, or is no judge and is a file. Returns the settings with the judges of the files,
-    and the names of the given judges.
+    A file is whatever ends in `.toml`, or is no judge and is a file. No model need be called default.
     """
+    settings = load(os.environ, config, needs_rules=False)
 
     def is_file(one: str) -> bool:
         try:
@@ -168,9 +193,8 @@ def with_judge_files(settings: Settings, *given: str) -> tuple[Settings, tuple[s
             return False
 
     files = {one: read_judge(Path(one)) for one in given if is_file(one)}
-    tables = checked(files.values())
-    names = tuple(files[one].name if one in files else one for one in given)
-    return msgspec.structs.replace(settings, judges={**settings.judges, **tables}), names
+    with_files = msgspec.structs.replace(settings, judges={**settings.judges, **checked(files.values())})
+    return with_files, judges_named(with_files, *(files[one].name if one in files else one for one in given))
 
 
 def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[str], LimiterEvents]) -> LimitedModel:

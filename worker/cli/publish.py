@@ -1,7 +1,6 @@
 """`tracejudge publish`: traces from a file into the stream, each line as it stands."""
 
 import sys
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,14 +8,13 @@ import click
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from tracejudge.delivery.entry import Batch, Entry, Kind
-from tracejudge.delivery.sender import Backoff
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError
 from tracejudge.settings import load_settings
 from worker.cli.evaluate.trace_files import open_source, split_lines, trace_of
-from worker.cli.options import CONFIG, MIB, NOTES, REDIS_URL, amount, connect, note
-from worker.config.settings import Settings
+from worker.cli.options import NOTES, REDIS, amount, connect, note, with_retries
+from worker.config.settings import MIB, Settings
 from worker.storage.client import StoreError
 
 _CHUNK: Final = 500
@@ -28,8 +26,7 @@ _TRIES: Final = 5
 
 @click.command("publish")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@CONFIG
-@REDIS_URL
+@REDIS
 def command(file: str, config: str | None, redis_url: str | None) -> None:
     """Publish the traces of FILE, a JSON object a line ('-' is standard input).
 
@@ -96,13 +93,8 @@ class _Batches:
         self._number += 1
         entries = tuple(Entry(Kind.TRACE, payload) for payload in payloads)
         batch = Batch(self._number, entries, items=len(entries), size_bytes=0, settles_through=0, flush_ticket=0)
-        backoff = Backoff()
-        for _ in range(_TRIES):
-            try:
-                self._stream.append(batch, meanwhile=lambda: None)
-            except DeliveryError as error:
-                trouble = error
-                time.sleep(backoff.next_delay_s())
-            else:
-                return len(payloads)
-        raise StoreError(str(trouble)) from trouble
+        try:
+            with_retries(lambda: self._stream.append(batch, meanwhile=lambda: None), DeliveryError, _TRIES)
+        except DeliveryError as error:
+            raise StoreError(str(error)) from error
+        return len(payloads)

@@ -1,29 +1,28 @@
 """`tracejudge replay`: judge retained traces again."""
 
+import os
 import time
 from typing import Final, NamedTuple
 
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from tracejudge.delivery.sender import Backoff
 from worker.cli.options import (
-    CONFIG,
     JSON,
-    MIB,
     NOTES,
     OUT,
-    REDIS_URL,
+    REDIS,
     amount,
     counts_table,
     judges_named,
     note,
     open_store,
     print_json,
-    settings_from,
+    with_retries,
 )
 from worker.config.errors import nearest
-from worker.config.settings import Settings
+from worker.config.loading import load
+from worker.config.settings import MIB, Settings
 from worker.replay import (
     Chooser,
     Crowd,
@@ -68,8 +67,7 @@ _MEANINGS: Final = {
 )
 @click.option("--dry-run", is_flag=True, help="Count what would be chosen, and choose nothing.")
 @click.option("--continue", "name", metavar="REPLAY", help="Resume a replay that was stopped.")
-@CONFIG
-@REDIS_URL
+@REDIS
 @JSON
 def command(
     *,
@@ -97,7 +95,7 @@ def command(
     Workers judge the chosen traces beside new ones: the replay waits while a judge model has enough to do. Ctrl-C stops
     it (exit code 130), and --continue resumes it, as long as the ledger remembers it.
     """
-    settings = settings_from(config, {"redis_url": redis_url})
+    settings = load(os.environ, config, {"redis_url": redis_url})
     said = {"--since": since, "--until": until, "--judge": names, "--service": service, "--model": model}
     given = [option for option, value in (said | {"--rate": rate, "--dry-run": dry_run}).items() if value]
     if name is not None and given:
@@ -112,7 +110,7 @@ def command(
         question = replay.state.question
         is_finished = replay.state.is_finished
         where = "nothing" if is_finished else f"{in_words(replay.state.next_id)} to {in_words(question.last)}"
-        note(f"replay {replay.name}: {', '.join(question.judges)}; {where}")
+        note(f"replay {replay.cursor.name}: {', '.join(question.judges)}; {where}")
         if free := [judge for judge in question.judges if ruling(settings, judge) is None]:
             # Without a rule nothing limits the requests of the judge, which the user pays for.
             share = "every trace" if question.rate == 1 else f"{question.rate:g} of the traces"
@@ -128,7 +126,6 @@ def command(
 class _Replay(NamedTuple):
     """A replay that is ready to run."""
 
-    name: str
     cursor: Cursor
     state: State
     chooser: Chooser
@@ -141,7 +138,7 @@ def _begin(settings: Settings, store: Store, wanted: Wanted) -> _Replay:
         raise click.UsageError(str(error)) from error
     cursor = Cursor(store, fresh_name(), settings.ledger_ttl_s)
     state = cursor.begin(asked.question, asked.next_id)
-    return _Replay(cursor.name, cursor, state, Chooser(settings, asked.question, wanted.judges))
+    return _Replay(cursor, state, Chooser(settings, asked.question, wanted.judges))
 
 
 def _resume(settings: Settings, store: Store, name: str) -> _Replay:
@@ -155,7 +152,7 @@ def _resume(settings: Settings, store: Store, name: str) -> _Replay:
     if changed:
         # One replay must not mix verdicts of two versions.
         raise click.UsageError(f"--continue: {', '.join(changed)} has another version by now; begin a new replay")
-    return _Replay(name, cursor, state, Chooser(settings, state.question, judges))
+    return _Replay(cursor, state, Chooser(settings, state.question, judges))
 
 
 class _Run:
@@ -176,24 +173,15 @@ class _Run:
         """Run to the end; when stopped before, print the result so far and how to resume."""
         try:
             with self._progress:
-                while self._step():
+                # Retried, so that a short outage of Redis does not end a long replay.
+                while with_retries(self._walk.step, StoreError, _TRIES):
                     self._show()
                 self._show()
         except (KeyboardInterrupt, StoreError):
             self._report()
-            note(f"stopped; resume with: tracejudge replay --continue {self._replay.name}")
+            note(f"stopped; resume with: tracejudge replay --continue {self._replay.cursor.name}")
             raise
         self._report()
-
-    def _step(self) -> bool:
-        # Retried, so that a short outage of Redis does not end a long replay.
-        backoff = Backoff()
-        for _ in range(_TRIES - 1):
-            try:
-                return self._walk.step()
-            except StoreError:
-                time.sleep(backoff.next_delay_s())
-        return self._walk.step()
 
     def _show(self) -> None:
         self._waits = False
@@ -220,7 +208,7 @@ class _Run:
         if self._as_json:
             print_json(
                 {
-                    "replay": self._replay.name,
+                    "replay": self._replay.cursor.name,
                     "judges": list(question.judges),
                     "since": in_words(question.first),
                     "until": in_words(question.last),

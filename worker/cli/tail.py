@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from judges.core.verdict import Verdict
-from worker.cli.options import CONFIG, JSON, OUT, REDIS_URL, connect, plain, print_json
+from worker.cli.options import JSON, OUT, REDIS, connect, plain, print_json
 from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.storage.client import Entry, Store
 
@@ -21,8 +21,7 @@ _SEARCHED = 10_000
 
 
 @click.command("tail")
-@CONFIG
-@REDIS_URL
+@REDIS
 @JSON
 @click.option("--failed", is_flag=True, help="Only verdicts that did not pass or have no score, abstained included.")
 @click.option("--service", metavar="PATTERN", help="Only these services, with *, ? and [...] as in rules.")
@@ -49,7 +48,15 @@ def command(
     if ends and not last:
         raise click.UsageError("--no-follow prints the last verdicts and ends; add --last N")
     _, store = connect(config, redis_url)
-    wanted = _filter(service, judge, failed=failed)
+    of_service, of_judge = (re.compile(fnmatch.translate(pattern or "*")) for pattern in (service, judge))
+
+    def is_wanted(verdict: Verdict) -> bool:
+        if not (of_service.match(verdict.service) and of_judge.match(verdict.judge)):
+            return False
+        is_failed = verdict.outcome != "scored" or any(score.passed is False for score in verdict.scores)
+        return is_failed or not failed
+
+    wanted = is_wanted if service is not None or judge is not None or failed else None
     entries: Iterable[OutboxEntry] = _newest(store, last, wanted)[0] if ends else follow(store, last, wanted)
     for entry in itertools.islice(entries, count):
         if as_json:
@@ -87,20 +94,6 @@ def _readable(entries: Iterable[Entry], wanted: Callable[[Verdict], bool] | None
         read = read_outbox_entry(entry)
         if read is not None and (wanted is None or wanted(read.verdict)):
             yield read
-
-
-def _filter(service: str | None, judge: str | None, *, failed: bool) -> Callable[[Verdict], bool] | None:
-    if service is None and judge is None and not failed:
-        return None
-    of_service, of_judge = (re.compile(fnmatch.translate(pattern or "*")) for pattern in (service, judge))
-
-    def wanted(verdict: Verdict) -> bool:
-        if not (of_service.match(verdict.service) and of_judge.match(verdict.judge)):
-            return False
-        is_failed = verdict.outcome != "scored" or any(score.passed is False for score in verdict.scores)
-        return is_failed or not failed
-
-    return wanted
 
 
 def _line(entry: OutboxEntry) -> str:

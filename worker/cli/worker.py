@@ -6,27 +6,21 @@ import sys
 
 import click
 
-from worker.cli.options import CONFIG, REDIS_URL, settings_from
+from worker.cli.options import REDIS
+from worker.config.loading import load
 from worker.telemetry import logs
 
 
 @click.command("worker")
-@CONFIG
-@REDIS_URL
+@REDIS
 @click.option(
     "--roles", metavar="LIST", help="Roles to run: ingest, judge, export, separated by commas; all unless given."
 )
 @click.option("--metrics-port", type=int, help="Port of the metrics page; 0 chooses a free one.")
 def command(config: str | None, redis_url: str | None, roles: str | None, metrics_port: int | None) -> None:
     """Run the worker until SIGTERM or Ctrl-C; logs go to standard error as JSON."""
-    settings = settings_from(
-        config,
-        {
-            "redis_url": redis_url,
-            "metrics_port": metrics_port,
-            "roles": [role.strip() for role in roles.split(",")] if roles else None,
-        },
-    )
+    chosen = [role.strip() for role in roles.split(",")] if roles else None
+    settings = load(os.environ, config, {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen})
     logs.configure(settings.log_level)
     # Celery is imported after the settings are checked, so that a wrong configuration is reported at once.
     from worker.celery import make_app  # noqa: PLC0415

@@ -4,7 +4,7 @@ Each check raises ``SettingsError`` at the first mistake.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, get_args
 from urllib.parse import urlsplit
 
@@ -37,8 +37,7 @@ _QUOTING: Final = "an @ stands behind the host; quote / ? # @ in a password as %
 def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules: bool) -> None:
     """Check everything; ``origin`` names the file, variable or argument of each setting."""
     _check_urls(settings, origin)
-    _check_access(settings, origin)
-    _check_keys(settings, origin)
+    _check_secrets(settings, origin)
     if not settings.roles:
         raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export")
     if len(set(settings.series_labels)) < len(settings.series_labels):
@@ -96,8 +95,8 @@ def _is_broker(url: str) -> bool:
     return usable
 
 
-def _check_access(settings: Settings, origin: Mapping[str, str]) -> None:
-    """Check the settings of the metrics page: its credential and its certificate."""
+def _check_secrets(settings: Settings, origin: Mapping[str, str]) -> None:
+    """Check the credential and the certificate of the metrics page, and the keys of hashes."""
 
     def given(*keys: str) -> list[str]:
         return [key for key in keys if getattr(settings, key) is not None]
@@ -121,23 +120,19 @@ def _check_access(settings: Settings, origin: Mapping[str, str]) -> None:
         (has_colon, ["metrics_user"], "may hold no colon and no line break"),
         (len(tls) == 1, tls, "metrics_tls_cert and metrics_tls_key go together; set both"),
     ]
-    for is_wrong, keys, fix in mistakes:
-        if is_wrong:
-            raise SettingsError(f"{origin[keys[0]]}: {keys[0]}: {fix}")
-
-
-def _check_keys(settings: Settings, origin: Mapping[str, str]) -> None:
-    keys = {
+    hash_keys = {
         "sampling_key": (settings.sampling_key,),
         "user_keys_former": settings.user_keys_former,
         "user_key": (settings.user_key or "",),
     }
-    for name, values in keys.items():
-        if any(len(value.encode()) > MAX_KEY_BYTES for value in values):
-            raise SettingsError(f"{origin[name]}: {name}: must be of at most {MAX_KEY_BYTES} bytes; shorten it")
-    if settings.user_key is not None and settings.user_key_file is not None:
-        fix = "goes in place of user_key, not beside it; take one of them out"
-        raise SettingsError(f"{origin['user_key_file']}: user_key_file: {fix}")
+    for name, values in hash_keys.items():
+        is_long = any(len(value.encode()) > MAX_KEY_BYTES for value in values)
+        mistakes.append((is_long, [name], f"must be of at most {MAX_KEY_BYTES} bytes; shorten it"))
+    both = settings.user_key is not None and settings.user_key_file is not None
+    mistakes.append((both, ["user_key_file"], "goes in place of user_key, not beside it; take one of them out"))
+    for is_wrong, keys, fix in mistakes:
+        if is_wrong:
+            raise SettingsError(f"{origin[keys[0]]}: {keys[0]}: {fix}")
 
 
 def check_models(settings: Settings, place: str) -> None:
@@ -165,6 +160,7 @@ def check_models(settings: Settings, place: str) -> None:
 def check_rules(settings: Settings, place: str) -> None:
     """Check the rules; ``place`` is the file or variable they stand in."""
     known = {*catalogue(), *installed(frozenset(catalogue())), *settings.judges}
+    judges = configured(settings.judges)
     names: set[str] = set()
     for number, rule in enumerate(settings.rules):
         here = f"{place}: rules[{number}]"
@@ -178,31 +174,29 @@ def check_rules(settings: Settings, place: str) -> None:
         for judge in rule.judges:
             if judge not in known:
                 raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, known)}")
-        _check_unit(settings, rule, here)
+        _check_unit(judges, rule, here)
         _check_models_of(settings, rule, here)
         if rule.egress is not None:
-            _check_egress(settings, rule.egress, rule.models, f"{here}.egress")
+            for name in rule.egress:
+                _check_model_exists(settings, name, f"{here}.egress")
+            if own := [name for name in rule.models if name not in rule.egress]:
+                fix = "add it, or take egress out"
+                raise SettingsError(f"{here}.egress: keeps the rule's own model {own[0]!r} out; {fix}")
 
 
-def _check_unit(settings: Settings, rule: Rule, here: str) -> None:
-    judges = configured(settings.judges)
-    for name in rule.judges:
-        unit = judges[name].unit
-        if unit != rule.unit:
-            fix = f'set unit = "{unit}", and name only such judges in the rule'
-            raise SettingsError(f"{here}.judges: {name!r} judges a {unit}, and the rule a {rule.unit}; {fix}")
+def _check_unit(judges: Mapping[str, Judge], rule: Rule, here: str) -> None:
+    for judge in filter(None, map(judges.get, rule.judges)):
+        if judge.unit != rule.unit:
+            fix = f'set unit = "{judge.unit}", and name only such judges in the rule'
+            raise SettingsError(f"{here}.judges: {judge.name!r} judges a {judge.unit}, not a {rule.unit}; {fix}")
     if rule.unit == "session" and rule.always:
         # What came before in the conversation may not have been gathered.
         raise SettingsError(f"{here}.always: is for single traces, and the rule judges sessions; take always out")
 
 
-def _check_egress(settings: Settings, egress: Sequence[str], own: Sequence[str], here: str) -> None:
-    for name in egress:
-        if name not in settings.models:
-            raise SettingsError(f"{here}: there is no [models.{name}]{nearest(name, settings.models)}")
-    for name in own:
-        if name not in egress:
-            raise SettingsError(f"{here}: keeps the rule's own model {name!r} out; add it, or take egress out")
+def _check_model_exists(settings: Settings, name: str, here: str) -> None:
+    if name not in settings.models:
+        raise SettingsError(f"{here}: there is no [models.{name}]{nearest(name, settings.models)}")
 
 
 def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
@@ -211,8 +205,7 @@ def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
     # A limit in USD cannot be kept without a price.
     limited = next((judge for judge in rule.judges if "max_usd" in settings.judges.get(judge, {})), None)
     for name in rule.models:
-        if name not in settings.models:
-            raise SettingsError(f"{here}.model: there is no [models.{name}]{nearest(name, settings.models)}")
+        _check_model_exists(settings, name, f"{here}.model")
         if limited is not None and settings.models[name].price is None:
             fix = f"give it a price, or take max_usd out of the judge {limited!r}"
             raise SettingsError(f"{here}.model: [models.{name}] has no price to keep max_usd by; {fix}")

@@ -70,7 +70,6 @@ class Graders:
     """
 
     def __init__(self, settings: Settings, judges: Mapping[str, Judge]) -> None:
-        """Make the graders of the models and rules of the settings."""
         self.code = frozenset(name for name, judge in judges.items() if judge.run is not None)
         self._rules = settings.rules
         self._models = {name: Grader(name, model.judge_model) for name, model in settings.models.items()}

@@ -84,8 +84,13 @@ def checked(tables: Iterable[JudgeTable]) -> Mapping[str, Mapping[str, object]]:
     """Check every table; return their values by the name of the judge."""
     found: dict[str, JudgeTable] = {}
     for table in tables:
-        if table.name in found:
-            raise SettingsError(_twice(found[table.name], table))
+        if (first := found.get(table.name)) is not None:
+            here, there = table.place.at(), first.place.at()
+            if not is_definition(first.values) and is_definition(table.values):
+                fix = "write what is to be changed there, and take this table out"
+                raise SettingsError(f"{there}: the judge {table.name} is defined in {here}; {fix}")
+            fix = f"{there} has that name too; rename one of them, or take it out"
+            raise SettingsError(f"{here}: the judge {table.name} is there twice: {fix}")
         found[table.name] = table
     for clash in clashes({name: check(table) for name, table in found.items()}):
         if clash.judge in found:
@@ -121,22 +126,17 @@ def check(table: JudgeTable) -> Judge:
         fix = "in a judge's own file the keys stand at the top; take the line [judges.NAME] out"
         raise SettingsError(f"{place.at('judges')}: {fix}")
     if not is_own and nearly_kind(values) is None:
-        raise SettingsError(f"{place.at()}: {_no_kind(name, place)}")
+        fix = f"; a judge of your own has one of {_KINDS}"
+        if not place.table:
+            raise SettingsError(f"{place.at()}: does not say what the judge asks{fix}")
+        close = nearest(name, catalogue())
+        raise SettingsError(f"{place.at()}: there is no such judge{close if 'did you mean' in close else fix}")
     if not is_name(name):
         raise SettingsError(f"{place.at()}: {_NAMING}; rename it")
     try:
         return define(name, values)
     except DefinitionError as error:
         raise SettingsError(f"{place.at(error.key)}: {error.fix}") from error
-
-
-def _twice(first: JudgeTable, second: JudgeTable) -> str:
-    """Describe which of two tables of one name to change."""
-    if not is_definition(first.values) and is_definition(second.values):
-        fix = "write what is to be changed there, and take this table out"
-        return f"{first.place.at()}: the judge {first.name} is defined in {second.place.at()}; {fix}"
-    fix = f"{first.place.at()} has that name too; rename one of them, or take it out"
-    return f"{second.place.at()}: the judge {second.name} is there twice: {fix}"
 
 
 def _ends_so(path: Path) -> bool:
@@ -170,14 +170,6 @@ def _check_readable(path: Path, place: str, advice: str) -> None:
         return  # the read that follows describes the error
     if is_pipe:
         raise SettingsError(f"{place}: is a pipe and no file; {advice}")
-
-
-def _no_kind(name: str, place: Place) -> str:
-    fix = f"a judge of your own has one of {_KINDS}"
-    if not place.table:
-        return f"does not say what the judge asks; {fix}"
-    close = nearest(name, catalogue())
-    return f"there is no such judge{close if 'did you mean' in close else f'; {fix}'}"
 
 
 def _with_settings(place: Place, judge: Judge, values: Mapping[str, object]) -> Judge:

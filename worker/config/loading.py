@@ -17,21 +17,12 @@ from judges.registry import CatalogueError, catalogue
 from worker.config import judge_files
 from worker.config.checks import check_settings
 from worker.config.errors import describe_error, nearest, read_toml
-from worker.config.settings import Rule, Settings, SettingsError
+from worker.config.settings import Rule, Seconds, Settings, SettingsError, Size
 
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles", "user_keys_former")
 _TABLES: Final = ("models", "judges", "rules")
-_DURATIONS: Final = (
-    "retention",
-    "give_up_after",
-    "dead_retention",
-    "evaluation_timeout",
-    "late_feedback_wait",
-    "grace_s",
-)
-_SIZES: Final = ("max_stream_bytes", "max_trace_bytes", "max_waiting_bytes")
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fromkeys(
@@ -128,25 +119,22 @@ def _convert(raw: Mapping[str, object], origin: Mapping[str, str]) -> Settings:
                 for name, item in value.items()
             }
         else:
-            values[key] = _one(here, _amount(here, key, value), _TYPES[key])
+            values[key] = _one(here, value, _TYPES[key])
     # An empty table of models or rules counts as absent: the defaults apply.
     return msgspec.convert({key: value for key, value in values.items() if key not in _TABLES or value}, Settings)
 
 
 def _one(here: str, value: object, kind: Any) -> object:
+    """Convert a value; durations and sizes may have a unit."""
+    units: Mapping[str, float] = _SECONDS if kind == Seconds else _BYTES if kind == Size else {}
+    if units and isinstance(value, str):
+        match = _AMOUNT.fullmatch(value)
+        if match is None or match[2].lower() not in units:
+            example = "90, 15m or 24h" if kind == Seconds else "1048576, 64MiB or 1GiB"
+            raise SettingsError(f"{here}: write an amount as {example}")
+        amount = float(match[1]) * units[match[2].lower()]
+        value = amount if kind == Seconds else int(amount)
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(describe_error(here, kind, error)) from error
-
-
-def _amount(here: str, key: str, value: object) -> object:
-    units: Mapping[str, float] = _SECONDS if key in _DURATIONS else _BYTES if key in _SIZES else {}
-    if not units or not isinstance(value, str):
-        return value
-    match = _AMOUNT.fullmatch(value)
-    if match is None or match[2].lower() not in units:
-        example = "90, 15m or 24h" if key in _DURATIONS else "1048576, 64MiB or 1GiB"
-        raise SettingsError(f"{here}: write an amount as {example}")
-    amount = float(match[1]) * units[match[2].lower()]
-    return amount if key in _DURATIONS else int(amount)

@@ -153,7 +153,6 @@ class UserKeys:
     """The keys of one installation. Safe to share between threads."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
-        """Read the configured key."""
         self._store = store
         self._name = store.keys.user_key
         self._configured = configured_user_key(settings)

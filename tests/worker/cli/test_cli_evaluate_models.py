@@ -136,7 +136,9 @@ async def cut_short(*models: Hanging) -> list[Verdict]:
     """Judge two traces, end it as Ctrl-C does once the last model has answered, and give what was written."""
     members = [Asker(model) for model in models]
     askers = Askers(members, Asker(None), panel("majority", [asker.judge_model for asker in members]))
-    offline = Offline(Settings(), [catalogue()["safety"]], askers, complain=lambda *_: None, advance=lambda *_: None)
+    offline = Offline(
+        Settings(), [catalogue()["safety"]], askers, on_invalid_line=lambda *_: None, advance=lambda *_: None
+    )
     out = io.BytesIO()
     lines = [labelled(None, trace_id=f"{number}", id=f"{number}", output=f"text {number}") for number in range(2)]
     source = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))

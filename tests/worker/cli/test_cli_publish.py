@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_a_line_goes_as_it_stands(served: Run, redis: Redis, prefix: str) -> Non
 def test_what_redis_did_not_take_is_exit_code_one(
     served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     redis.set(f"{prefix}:traces", "no stream")
     ended = served("publish", SAMPLES / "support-bot.jsonl")
     assert ended.code == 1

@@ -384,6 +384,6 @@ def test_no_line_is_torn_by_a_full_disk(room: int) -> None:
 
 
 def test_without_a_file_nothing_is_written(tmp_path: Path) -> None:
-    with Output(None, "nothing") as output:
+    with contextlib.closing(Output(None, "nothing")) as output:
         output.write(b"line")
     assert [*tmp_path.iterdir()] == []

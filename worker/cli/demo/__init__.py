@@ -6,6 +6,7 @@ runs the traffic, and checks the accounting at the end.
 
 import contextlib
 import io
+import math
 import os
 import shutil
 import signal
@@ -20,11 +21,9 @@ from typing import Final, NamedTuple, NoReturn, Self
 
 import click
 import msgspec
-from rich.console import Console
 
 import tracejudge
 from worker.accounting import Account, read_account
-from worker.cli.account import account_table
 from worker.cli.demo.sample_traffic import DROP, Traffic, load_samples, make_plan
 from worker.cli.demo.screen import (
     Lag,
@@ -34,19 +33,13 @@ from worker.cli.demo.screen import (
     Tally,
     View,
     Watch,
-    drop_line,
-    failure_lines,
-    introduction,
     lines_display,
     live_display,
-    out,
-    score_table,
-    status,
-    unscored_line,
+    print_report,
 )
 from worker.cli.options import JSON, NOTES, OUT, print_json
 from worker.config.settings import Has, Rule, Settings, Where
-from worker.embedded import EmbeddedRedis
+from worker.embedded import EmbeddedRedis, start_watcher
 from worker.storage.client import Store
 from worker.storage.keys import Keys
 from worker.telemetry import logs
@@ -61,8 +54,6 @@ _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 8.0
 _SDK_TIMEOUT_S: Final = 1.0
 _LAST_LINES: Final = 8
-# As for the embedded Redis: a line in its pipe means a normal end, the end of the pipe that the demo was killed.
-_WATCHER: Final = 'read -r line || { kill -9 "$1"; rm -rf -- "$2"; }'
 _STEP_S: Final = 0.1
 _SHOW_EVERY_S: Final = 0.25
 _MEASURE_EVERY_S: Final = 1.0
@@ -105,7 +96,7 @@ def command(seconds: int, *, as_json: bool) -> None:
             if as_json:
                 print_json(json_document(outcome))
             else:
-                print_report(out(), outcome)
+                print_report(outcome.view, outcome.account)
         fault = outcome.fault
     except DemoError as error:
         fault = str(error)
@@ -191,14 +182,39 @@ class WorkerProcess:
         self.metrics_url = ""
         self._redis_url = redis_url
         self._folder = Path()
+        self._start_by_s = math.inf
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
+        # Without variables that would configure another TraceJudge.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_VARIABLES)}
+        own = {"REDIS_URL": self._redis_url, "LOG_LEVEL": "info", "RULES": msgspec.json.encode(rules()).decode()}
+        environment |= {f"{_VARIABLES}{name}": value for name, value in own.items()}
         # An empty working folder: a tracejudge.toml of the user must not configure the demo.
         self._folder = Path(tempfile.mkdtemp(prefix="tracejudge-demo-"))
         try:
-            self._start()
+            with self._log.open("wb") as log:
+                # A session of its own: Ctrl-C goes to the demo, which stops the worker before its Redis.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "worker.cli", "worker", "--metrics-port", "0"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self._folder,
+                    env=environment,
+                    start_new_session=True,
+                )
+            self._watcher = start_watcher(self._process.pid, self._folder)
+            self._start_by_s = time.monotonic() + _START_TIMEOUT_S
+            while not self.metrics_url:
+                self.check()
+                time.sleep(0.05)
+                for line in self._log.read_bytes().splitlines():
+                    with contextlib.suppress(msgspec.MsgspecError):
+                        started = msgspec.json.decode(line, type=_Started)
+                        if started.event == "worker started":
+                            self.metrics_url = started.metrics
         except BaseException:
             self.stop()
             raise
@@ -208,9 +224,11 @@ class WorkerProcess:
         self.stop()
 
     def check(self) -> None:
-        """Raise `DemoError` with the end of the log if it has ended."""
+        """Raise `DemoError` with the end of the log if it has ended or has not started in time."""
         if self._process is not None and (code := self._process.poll()) is not None:
             raise DemoError(f"the worker ended early, with status {code}; its log ends:\n{self._last_lines()}")
+        if not self.metrics_url and time.monotonic() > self._start_by_s:
+            raise DemoError(f"the worker did not start within {_START_TIMEOUT_S:g} s:\n{self._last_lines()}")
 
     def stop(self) -> None:
         """Terminate it, kill it after a timeout, and remove its folder."""
@@ -224,54 +242,12 @@ class WorkerProcess:
             self._watcher.communicate(b"\n")
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _start(self) -> None:
-        # Without variables that would configure another TraceJudge.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(_VARIABLES)}
-        own = {"REDIS_URL": self._redis_url, "LOG_LEVEL": "info", "RULES": msgspec.json.encode(rules()).decode()}
-        environment |= {f"{_VARIABLES}{name}": value for name, value in own.items()}
-        with self._log.open("wb") as log:
-            # A session of its own: Ctrl-C goes to the demo, which stops the worker before its Redis.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "worker.cli", "worker", "--metrics-port", "0"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._folder,
-                env=environment,
-                start_new_session=True,
-            )
-        arguments = ("watcher", str(self._process.pid), str(self._folder))
-        self._watcher = subprocess.Popen(  # noqa: S603 - the script is ours
-            ["/bin/sh", "-c", _WATCHER, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while not (url := _metrics_url(self._log.read_bytes())):
-            self.check()
-            if time.monotonic() > deadline:
-                raise DemoError(f"the worker did not start within {_START_TIMEOUT_S:g} s:\n{self._last_lines()}")
-            time.sleep(0.05)
-        self.metrics_url = url
-
     @property
     def _log(self) -> Path:
         return self._folder / "worker.log"
 
     def _last_lines(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
-
-
-def _metrics_url(log: bytes) -> str:
-    for line in log.splitlines():
-        with contextlib.suppress(msgspec.MsgspecError):
-            started = msgspec.json.decode(line, type=_Started)
-            if started.event == "worker started":
-                return started.metrics
-    return ""
 
 
 class Outcome(NamedTuple):
@@ -366,21 +342,6 @@ class _Run:
             redis_version=self._session.redis_version,
             metrics_url=self._session.worker.metrics_url,
         )
-
-
-def print_report(console: Console, outcome: Outcome) -> None:
-    """Print the scoreboard, the planted drop and the accounting."""
-    view = outcome.view
-    console.print(introduction(view))
-    console.print(f"\nAfter {view.elapsed_s:.0f} s: {status(view)}", style="bold")
-    console.print(score_table(view.board, view.seconds, console.width))
-    console.print(unscored_line(view.board))
-    console.print("\nLatest verdicts that did not pass", style="bold")
-    for line in failure_lines(view.board):
-        console.print(line, no_wrap=True, overflow="ellipsis")
-    console.print()
-    console.print(account_table(outcome.account))
-    console.print(f"\n{drop_line(view.board, view.seconds)}", style="bold")
 
 
 def json_document(outcome: Outcome) -> dict[str, object]:

@@ -108,7 +108,9 @@ def make_plan(samples: Mapping[str, Samples], seconds: float) -> tuple[Shot, ...
     for service in sorted(samples):
         dice = random.Random(f"{_SEED} {service}")  # noqa: S311 - sample traffic, no secret
         good, bad = _Deck(samples[service].good, dice), _Deck(samples[service].bad, dice)
-        failing, before, after = (_deck(mix, dice) for mix in (_CALLS, DROP.before, DROP.after))
+        failing, before, after = (
+            _Deck([True] * mix.good + [False] * mix.bad, dice) for mix in (_CALLS, DROP.before, DROP.after)
+        )
         # Each service begins at its own moment: published in step, all of them would make a peak each time.
         at_s = dice.random() / TRACES_PER_S
         while at_s < seconds:
@@ -119,10 +121,6 @@ def make_plan(samples: Mapping[str, Samples], seconds: float) -> tuple[Shot, ...
             shots.append(Shot(at_s, trace, dice.uniform(*_CALL_SECONDS)))
             at_s += dice.uniform(0.5, 1.5) / TRACES_PER_S
     return tuple(sorted(shots, key=lambda shot: shot.at_s))
-
-
-def _deck(mix: Mix, dice: random.Random) -> _Deck[bool]:
-    return _Deck([True] * mix.good + [False] * mix.bad, dice)
 
 
 class Traffic:

@@ -16,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from judges.core.verdict import Verdict
+from worker.accounting import Account
+from worker.cli.account import account_table
 from worker.cli.demo.sample_traffic import DROP
 from worker.cli.options import OUT, note
 from worker.config.settings import Settings
@@ -269,43 +271,32 @@ def score_table(board: Scoreboard, elapsed_s: float, width: int) -> Table:
     service = ""
     for row in board.rows(first=DROP.service):
         outcomes = (row.total.passed, row.total.failed, row.abstained, row.unscored.total())
+        style = "dim" if row.now is None else "green" if row.now >= _GOOD else "yellow" if row.now >= _POOR else "red"
+        points = "" if row.change is None else f"{row.change * 100:+.0f}"
+        change = Text(points, style="dim")
+        if row.change is not None and row.has_changed:
+            mark, color = ("▼", "red") if row.change < 0 else ("▲", "green")
+            change = Text(f"{mark} {points}", style=f"bold {color}")
         table.add_row(
             row.service if row.service != service else "",
             row.judge,
-            Text(percent(row.now), style=_style(row.now)),
+            Text(percent(row.now), style=style),
             sparkline(part.share for part in row.slices[:slices]),
             *(f"{count:,}" if count else Text("0", style="dim") for count in outcomes[: len(counts)]),
             percent(row.before.share),
             percent(row.after.share),
-            _change(row),
+            change,
         )
         service = row.service
     return table
 
 
-def _change(row: Series) -> Text:
-    if row.change is None:
-        return Text("")
-    points = f"{row.change * 100:+.0f}"
-    if not row.has_changed:
-        return Text(points, style="dim")
-    return Text(f"▼ {points}", style="bold red") if row.change < 0 else Text(f"▲ {points}", style="bold green")
-
-
-def _style(share: float | None) -> str:
-    if share is None:
-        return "dim"
-    return "green" if share >= _GOOD else "yellow" if share >= _POOR else "red"
-
-
-def unscored_line(board: Scoreboard) -> Text:
-    """List the reasons for missing scores; unscored evaluations are in no share."""
+def results(board: Scoreboard, elapsed_s: float, width: int) -> Iterator[RenderableType]:
+    """Lay out the scores, the reasons for missing ones, and the latest verdicts that did not pass, one a line."""
+    yield score_table(board, elapsed_s, width)
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(board.unscored().items()))
-    return Text(f"Unscored, by reason: {reasons or 'none'} (in no share; a call that failed has no answer to judge)")
-
-
-def failure_lines(board: Scoreboard) -> Iterable[Text]:
-    """Quote the latest verdicts that did not pass, one a line."""
+    yield Text(f"Unscored, by reason: {reasons or 'none'} (in no share; a call that failed has no answer to judge)")
+    yield Text("\nLatest verdicts that did not pass", style="bold")
     for at_s, verdict in board.failures:
         yield Text.assemble(
             (f"{at_s:5.1f} s  {verdict.service} {verdict.trace_id[:8]} ", "dim"),
@@ -314,13 +305,6 @@ def failure_lines(board: Scoreboard) -> Iterable[Text]:
             no_wrap=True,
             overflow="ellipsis",
         )
-
-
-def drop_line(board: Scoreboard, seconds: float) -> str:
-    """Write the measured shares before and after the planted drop."""
-    row = board.series(DROP.service, DROP.judge)
-    shares = f"{percent(row.before.share)} → {percent(row.after.share)}"
-    return f"{DROP.service} {DROP.judge}: {shares} after the planted drop at {seconds / 2:g} s"
 
 
 def percent(share: float | None) -> str:
@@ -338,10 +322,7 @@ def live_display() -> Iterator[Show]:
                 introduction(view),
                 Text(f"Metrics page of the worker: {view.metrics_url}\n", style="dim"),
                 Text(f"{view.phase} {view.elapsed_s:.0f} of {view.seconds:g} s | {status(view)}", style="bold"),
-                score_table(view.board, view.elapsed_s, OUT.width),
-                unscored_line(view.board),
-                Text("\nLatest verdicts that did not pass", style="bold"),
-                *failure_lines(view.board),
+                *results(view.board, view.elapsed_s, OUT.width),
             ]
             live.update(Group(*page), refresh=True)
 
@@ -364,6 +345,17 @@ def lines_display() -> Iterator[Show]:
     yield show
 
 
-def out() -> Console:
-    """Return standard output: as wide as the terminal, or without one wide enough for the table."""
-    return OUT if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH, highlight=False)
+def print_report(view: View, account: Account) -> None:
+    """Print the scoreboard, the accounting and the measured shares before and after the planted drop."""
+    # As wide as the terminal, or without one wide enough for the table.
+    console = OUT if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH, highlight=False)
+    console.print(introduction(view))
+    console.print(f"\nAfter {view.elapsed_s:.0f} s: {status(view)}", style="bold")
+    for part in results(view.board, view.seconds, console.width):
+        console.print(part)
+    console.print()
+    console.print(account_table(account))
+    row = view.board.series(DROP.service, DROP.judge)
+    shares = f"{percent(row.before.share)} → {percent(row.after.share)}"
+    said = f"{DROP.service} {DROP.judge}: {shares} after the planted drop at {view.seconds / 2:g} s"
+    console.print(f"\n{said}", style="bold")

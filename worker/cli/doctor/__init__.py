@@ -26,7 +26,8 @@ from worker.accounting import read_account
 from worker.cli.doctor.finding import Check, Finding, broken, examine, misconfigured, ok, warning
 from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page, receiver
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
-from worker.cli.options import CONFIG, JSON, OUT, REDIS_URL, print_json, settings_from
+from worker.cli.options import JSON, OUT, REDIS, print_json
+from worker.config.loading import load
 from worker.config.settings import Settings, SettingsError
 from worker.dead_letters.store import DeadLetterStore
 from worker.export.registry import enabled
@@ -44,8 +45,7 @@ _READ_S: Final = 2.0
 
 
 @click.command("doctor")
-@CONFIG
-@REDIS_URL
+@REDIS
 @click.option("--ask", "asks", is_flag=True, help="Send each model one real, tiny question, and print its cost.")
 @JSON
 def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: bool) -> None:
@@ -54,7 +54,7 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
     Says how to fix each broken part. Exit code 1 when a part is broken; warnings alone do not count.
     """
     try:
-        settings = settings_from(config, {"redis_url": redis_url})
+        settings = load(os.environ, config, {"redis_url": redis_url})
     except SettingsError as error:
         found = [misconfigured("configuration", error)]
     else:
@@ -90,17 +90,8 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         # Every other check of Redis would repeat the same failure.
         return [reached, *others]
     store = Store(url, Keys(settings.prefix))
-    try:
-        return [reached, *examine(_redis_checks(settings, store)), *others]
-    finally:
-        store.close()
-
-
-def _redis_checks(settings: Settings, store: Store) -> Sequence[Check]:
-    """List the checks that need Redis."""
-    url = settings.redis_url
     commands = worker_commands(store.keys)
-    return [
+    further = [
         Check("redis keeping", partial(server, url)),
         Check("redis permissions", lambda: [permissions("redis permissions", url, commands)]),
         # Without an address of its own the broker is this Redis.
@@ -113,6 +104,10 @@ def _redis_checks(settings: Settings, store: Store) -> Sequence[Check]:
         Check("dead letters", partial(dead_letters, store)),
         Check(_VERSIONS, partial(judge_versions, settings, store)),
     ]
+    try:
+        return [reached, *examine(further), *others]
+    finally:
+        store.close()
 
 
 def accounting(store: Store) -> Sequence[Finding]:
@@ -226,7 +221,9 @@ def judge_versions(settings: Settings, store: Store, clock: Callable[[], float] 
         )
         what = f"{waiting.total():,} evaluations wait for other versions of {listed(waiting)}"
         found.append(warning(_VERSIONS, what, fix))
-    if dead := unknown(_dead(store)):
+    newest = store.call(lambda client: client.zrevrange(store.keys.dead_due, 0, _NEWEST - 1))
+    letters = (found.letter for found in DeadLetterStore(store).heads([raw.decode() for raw in newest]))
+    if dead := unknown(letter.evaluation for letter in letters if letter.reason == "unknown_judge_version"):
         fix = "`tracejudge dead drop --reason unknown_judge_version`, or `dead retry` where that version is back"
         what = f"{dead.total():,} evaluations were given up for other versions of {listed(dead)}"
         found.append(warning("judge versions given up", what, fix))
@@ -243,10 +240,3 @@ def _waiting(store: Store) -> Iterator[Evaluation]:
         except msgspec.DecodeError:
             continue  # of a newer version
         yield from (evaluation for item in batch.items for evaluation in item.evaluations)
-
-
-def _dead(store: Store) -> Iterator[Evaluation]:
-    newest = store.call(lambda client: client.zrevrange(store.keys.dead_due, 0, _NEWEST - 1))
-    for found in DeadLetterStore(store).heads([raw.decode() for raw in newest]):
-        if found.letter.reason == "unknown_judge_version":
-            yield found.letter.evaluation

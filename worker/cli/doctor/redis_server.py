@@ -13,8 +13,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 from tracejudge.delivery.connection import make_pool
 from worker.broker import broker as celery_broker
 from worker.cli.doctor.finding import Cause, Finding, broken, cause_of, chain, ok, warning
-from worker.cli.options import MIB
-from worker.config.settings import Settings
+from worker.config.settings import MIB, Settings
 from worker.storage.client import address, addresses, foreign_layout
 from worker.storage.keys import Keys
 
@@ -90,7 +89,14 @@ def server(url: str) -> Sequence[Finding]:
         when = "" if info.get("maxmemory") else " as soon as maxmemory is set"
         what = f"maxmemory-policy is {policy}: Redis deletes the records that make evaluations count once{when}"
         eviction = broken("redis eviction", what, "set maxmemory-policy noeviction, in redis.conf too")
-    return [version(info), _role(info), eviction, _persistence(info, snapshots=snapshots), memory(info)]
+    role = ok("redis role", "master")
+    if info.get("redis_mode") == "cluster":
+        fix = "use a Redis without cluster mode; TraceJudge changes several keys in one step"
+        role = broken("redis role", "it is part of a cluster", fix)
+    elif info.get("role") in {"slave", "replica"}:
+        fix = "set redis_url to the address of the master, or let sentinels find it (redis+sentinel://)"
+        role = broken("redis role", "it is a replica, which takes no writes", fix)
+    return [version(info), role, eviction, _persistence(info, snapshots=snapshots), memory(info)]
 
 
 def version(info: Mapping[str, Any]) -> Finding:
@@ -100,16 +106,6 @@ def version(info: Mapping[str, Any]) -> Finding:
     if numbers < _OLDEST:
         return broken("redis version", f"it is {found}", "use Redis 6.2 or newer")
     return ok("redis version", found)
-
-
-def _role(info: Mapping[str, Any]) -> Finding:
-    if info.get("redis_mode") == "cluster":
-        fix = "use a Redis without cluster mode; TraceJudge changes several keys in one step"
-        return broken("redis role", "it is part of a cluster", fix)
-    if info.get("role") in {"slave", "replica"}:
-        fix = "set redis_url to the address of the master, or let sentinels find it (redis+sentinel://)"
-        return broken("redis role", "it is a replica, which takes no writes", fix)
-    return ok("redis role", "master")
 
 
 def _persistence(info: Mapping[str, Any], *, snapshots: bool | None) -> Finding:
@@ -240,36 +236,32 @@ def _is_allowed(connection: Any, command: Command) -> bool:
 
 def worker_commands(keys: Keys) -> list[Command]:
     """List the commands that workers run, scripts included, each in a form that Redis queues."""
-    key = f"{keys.prefix}:doctor"
     commands = (
-        "PING|TIME|SCAN 0|EVALSHA {zeros} 0|MEMORY USAGE {key}|EXISTS {key}|DEL {key}|EXPIRE {key} 1|PEXPIRE {key} 1",
-        "TTL {key}|GET {key}|MGET {key}|SET {key} a|STRLEN {key}|HSET {key} a b|HSETNX {key} a b|HGET {key} a",
-        "HMGET {key} a|HGETALL {key}|HDEL {key} a|HEXISTS {key} a|HINCRBY {key} a 1|HLEN {key}|HVALS {key}",
-        "HSTRLEN {key} a|HSCAN {key} 0|ZADD {key} 1 a|ZREM {key} a|ZCARD {key}|ZINCRBY {key} 1 a|ZCOUNT {key} 0 1",
-        "ZRANGE {key} 0 0|ZREVRANGE {key} 0 0|ZRANGEBYSCORE {key} 0 1|ZSCORE {key} a|ZMSCORE {key} a|XADD {key} * a b",
-        "XLEN {key}|XTRIM {key} MAXLEN 1|XRANGE {key} - +|XREVRANGE {key} + -|XREAD STREAMS {key} 0|XDEL {key} 1-1",
-        "XINFO STREAM {key}|XINFO GROUPS {key}|XINFO CONSUMERS {key} a|XGROUP CREATE {key} a 0",
-        "XGROUP DELCONSUMER {key} a b|XREADGROUP GROUP a b STREAMS {key} >|XACK {key} a 1-1|XPENDING {key} a",
-        "XCLAIM {key} a b 0 1-1",
+        "PING|TIME|SCAN 0|EVALSHA {zeros} 0|MEMORY USAGE {key}|EXISTS {key}|DEL {key}|EXPIRE {key} 1|PEXPIRE {key} 1|"
+        "TTL {key}|GET {key}|MGET {key}|SET {key} a|STRLEN {key}|HSET {key} a b|HSETNX {key} a b|HGET {key} a|"
+        "HMGET {key} a|HGETALL {key}|HDEL {key} a|HEXISTS {key} a|HINCRBY {key} a 1|HLEN {key}|HVALS {key}|"
+        "HSTRLEN {key} a|HSCAN {key} 0|ZADD {key} 1 a|ZREM {key} a|ZCARD {key}|ZINCRBY {key} 1 a|ZCOUNT {key} 0 1|"
+        "ZRANGE {key} 0 0|ZREVRANGE {key} 0 0|ZRANGEBYSCORE {key} 0 1|ZSCORE {key} a|ZMSCORE {key} a|XADD {key} * a b|"
+        "XLEN {key}|XTRIM {key} MAXLEN 1|XRANGE {key} - +|XREVRANGE {key} + -|XREAD STREAMS {key} 0|XDEL {key} 1-1|"
+        "XINFO STREAM {key}|XINFO GROUPS {key}|XINFO CONSUMERS {key} a|XGROUP CREATE {key} a 0|"
+        "XGROUP DELCONSUMER {key} a b|XREADGROUP GROUP a b STREAMS {key} >|XACK {key} a 1-1|XPENDING {key} a|"
+        "XCLAIM {key} a b 0 1-1"
     )
-    return [
-        *(("EVAL", "return 1", "0"), ("SCRIPT", "LOAD", "return 1")),
-        *(
-            tuple(word.format(key=key, zeros="0" * 40) for word in command.split())
-            for command in "|".join(commands).split("|")
-        ),
-    ]
+    scripts = [("EVAL", "return 1", "0"), ("SCRIPT", "LOAD", "return 1")]
+    return [*scripts, *_commands(commands, key=f"{keys.prefix}:doctor", zeros="0" * 40)]
 
 
 def broker_commands(prefix: str) -> list[Command]:
     """List the commands that Celery runs on a Redis that carries its messages."""
-    queue = f"{prefix}.judge.doctor"
-    binding, unacked, index = f"_kombu.binding.{prefix}.judge", "unacked", "unacked_index"
-    return [
-        *(("PING",), ("LPUSH", queue, ""), ("BRPOP", queue, "1"), ("LLEN", queue), ("SADD", binding, "")),
-        *(("SMEMBERS", binding), ("HSET", unacked, "a", ""), ("HGET", unacked, "a"), ("HDEL", unacked, "a")),
-        *(("ZADD", index, "1", "a"), ("ZREM", index, "a"), ("ZREVRANGEBYSCORE", index, "1", "0")),
-        ("SET", "unacked_mutex", ""),
+    commands = (
+        "PING|LPUSH {queue} a|BRPOP {queue} 1|LLEN {queue}|SADD {binding} a|SMEMBERS {binding}|HSET unacked a b|"
+        "HGET unacked a|HDEL unacked a|ZADD unacked_index 1 a|ZREM unacked_index a|ZREVRANGEBYSCORE unacked_index 1 0|"
+        "SET unacked_mutex a|"
         # Remote control: without these Celery's consumer does not start.
-        *(("PUBLISH", "/0.celery.pidbox", ""), ("PSUBSCRIBE", "/0.celery.pidbox")),
-    ]
+        "PUBLISH /0.celery.pidbox a|PSUBSCRIBE /0.celery.pidbox"
+    )
+    return _commands(commands, queue=f"{prefix}.judge.doctor", binding=f"_kombu.binding.{prefix}.judge")
+
+
+def _commands(text: str, **names: str) -> list[Command]:
+    return [tuple(word.format(**names) for word in command.split()) for command in text.split("|")]

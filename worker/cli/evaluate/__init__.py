@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -16,22 +17,16 @@ from worker.cli.evaluate.offline import DelayNotes, Offline, open_askers
 from worker.cli.evaluate.summary import judge_line, judge_row, metric_table, why_nothing
 from worker.cli.evaluate.trace_files import open_output, open_source
 from worker.cli.options import (
-    COMBINE,
-    CONFIG,
-    JSON,
-    MODELS,
     NOTES,
+    OFFLINE,
     OUT,
     PATIENCE_S,
-    TRIES,
     amount,
-    judges_named,
     note,
-    offline_settings,
+    offline_judges,
     print_json,
     print_line,
     print_table,
-    with_judge_files,
 )
 from worker.config.errors import nearest
 
@@ -50,11 +45,7 @@ _MAX_UNKNOWN = 5
 )
 @click.option("--output", metavar="OUT", help="File for verdicts, a JSON object a line; '-' is standard output.")
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
-@TRIES
-@MODELS
-@COMBINE
-@CONFIG
-@JSON
+@OFFLINE
 def command(
     file: str,
     given: tuple[str, ...],
@@ -80,15 +71,14 @@ def command(
     """
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both use standard output; give --output a file")
-    settings, names = with_judge_files(offline_settings(config), *given)
-    judges = judges_named(settings, *names)
+    settings, judges = offline_judges(config, *given)
     delays = DelayNotes(PATIENCE_S, lambda text, s: note(text if s is None else f"{text}; trying again in {s:.0f} s"))
     askers = open_askers(settings, judges, model_names, delays, combine=combine, tries=tries)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
     # Verdicts and a bar on the same terminal would overwrite each other; a file needs no bar.
     hidden = not NOTES.is_terminal or (output == "-" and sys.stdout.isatty())
     bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=NOTES, disable=hidden)
-    with open_source(file) as source, open_output(output, source, force=force) as out, bar as progress:
+    with open_source(file) as source, closing(open_output(output, source, force=force)) as out, bar as progress:
         status = os.fstat(source.fileno())
         size = status.st_size if stat.S_ISREG(status.st_mode) else None
         task = progress.add_task(f"by {askers.in_words}", total=size, said="")
@@ -97,7 +87,7 @@ def command(
             settings,
             judges,
             askers,
-            complain=lambda number, error: note(f"line {number}: {error}"),
+            on_invalid_line=lambda number, error: note(f"line {number}: {error}"),
             advance=lambda count, end: progress.update(task, completed=end, said=amount(count, "verdict")),
         )
         interrupted = False

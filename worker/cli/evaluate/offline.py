@@ -117,19 +117,19 @@ class DelayNotes(LimiterEvents):
     def __init__(
         self,
         longest_s: float,
-        tell: Callable[[str, float | None], object] = lambda _note, _seconds: None,
+        report: Callable[[str, float | None], object] = lambda _note, _seconds: None,
         where: str = "the endpoint",
     ) -> None:
-        """Report through ``tell``, with the cause and the seconds, delays up to ``longest_s``."""
+        """Report delays up to ``longest_s`` through ``report``, which gets the cause and the seconds."""
         self._longest_s = longest_s
-        self._tell = tell
+        self._report = report
         self._where = where
-        self._told: set[str] = set()
-        self._said: set[str] = set()
+        self._reported_delays: set[str] = set()
+        self._reported_errors: set[str] = set()
 
     def at(self, where: str) -> "DelayNotes":
         """Make one for the endpoint at an address."""
-        return DelayNotes(self._longest_s, self._tell, where)
+        return DelayNotes(self._longest_s, self._report, where)
 
     def circuit_opened(self, error: ModelError, seconds: float) -> None:
         """Report an open circuit, unless the error is permanent."""
@@ -137,15 +137,15 @@ class DelayNotes(LimiterEvents):
 
     def calls_delayed(self, error: ModelError, seconds: float) -> None:
         """Report a delay, once for each reason."""
-        if error.reason not in self._told and is_transient(error) and seconds <= self._longest_s:
-            self._told.add(error.reason)
-            self._tell(str(error), seconds)
+        if error.reason not in self._reported_delays and is_transient(error) and seconds <= self._longest_s:
+            self._reported_delays.add(error.reason)
+            self._report(str(error), seconds)
 
     def endpoint_error(self, error: ModelError) -> None:
         """Report the endpoint's message, once for each reason."""
-        if error.reason not in self._said:
-            self._said.add(error.reason)
-            self._tell(f"{self._where}: {with_said(str(error), error.said)}", None)
+        if error.reason not in self._reported_errors:
+            self._reported_errors.add(error.reason)
+            self._report(f"{self._where}: {with_said(str(error), error.said)}", None)
 
 
 class Asker:
@@ -154,16 +154,10 @@ class Asker:
     The number of evaluations begun is bounded: each that waits holds its whole prompt in memory.
     """
 
-    def __init__(
-        self,
-        model: ChatModel | None,
-        redaction: Redaction | None = None,
-        steady: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, model: ChatModel | None, redaction: Redaction | None = None) -> None:
         """Set the model, which limits and retries its calls itself; None for judges in Python."""
         self._redaction = redaction
         self._model = model
-        self._steady = steady
         self.max_in_flight = _CODE_IN_FLIGHT if model is None else model.settings.max_in_flight
         self._places = asyncio.Semaphore(_BEGUN * self.max_in_flight)
 
@@ -195,13 +189,13 @@ class Asker:
     async def ask(self, judge: Judge, trace: Trace) -> Asked:
         """Judge a trace; any failure is returned as an assessment."""
         async with self._places:
-            started_at, start = time.time(), self._steady()
+            started_at, start = time.time(), time.perf_counter()
             try:
                 shown = trace if self._redaction is None else await asyncio.to_thread(self._redaction.trace, trace)
                 assessment = await evaluate(judge, shown, self._model)
             except Exception as error:  # noqa: BLE001 - one evaluation must not end the others
                 assessment = _internal_error(error)
-            return Asked(assessment, started_at, self._steady() - start)
+            return Asked(assessment, started_at, time.perf_counter() - start)
 
 
 def _internal_error(error: Exception) -> Assessment:
@@ -292,13 +286,13 @@ class Offline:
         judges: Sequence[Judge],
         askers: Askers,
         *,
-        complain: Callable[[int, str], None],
+        on_invalid_line: Callable[[int, str], None],
         advance: Callable[[int, int], None],
     ) -> None:
         """Prepare a run.
 
-        ``complain`` gets number and error of the first lines that are no trace; ``advance`` after each verdict their
-        number and the offset in the file that they reach.
+        ``on_invalid_line`` gets number and error of the first lines that are no trace; ``advance`` gets, after each
+        verdict, the number of verdicts and the offset in the file that they reach.
         """
         self.sums: list[JudgeSum] = []
         is_named = len(askers.models) > 1
@@ -320,7 +314,7 @@ class Offline:
         self.traces = self.skipped = 0
         self.unknown: Counter[str] = Counter()
         self._begun_to = self._kept_to = 0
-        self._went_on = asyncio.Event()
+        self._written = asyncio.Event()
         self._by_name = {(one.judge.name, one.judge_model): one for one in self.sums}
         self._settings = settings
         # Without a configured key a random one: hashes distinguish users within this run, and are useless beyond it.
@@ -329,13 +323,8 @@ class Offline:
         self._askers = askers
         self._found: dict[str, Assessment] = {}
         self._question: tuple[int, str] | None = None
-        self._complain = complain
+        self._on_invalid_line = on_invalid_line
         self._advance = advance
-
-    @property
-    def outcomes(self) -> Counter[str]:
-        """Verdicts of all judges by outcome."""
-        return sum((one.outcomes for one in self.sums), Counter())
 
     async def run(self, source: BinaryIO, output: Output) -> None:
         """Judge all lines, and write verdicts in the order of the file, judge by judge and model by model."""
@@ -353,9 +342,9 @@ class Offline:
     def _write(self, verdict: Verdict, line: bytes, end: int, output: Output) -> None:
         output.write(line)
         self._kept_to = end
-        self._went_on.set()
+        self._written.set()
         self._by_name[verdict.judge, verdict.judge_model].add(verdict)
-        self._advance(self.outcomes.total(), end)
+        self._advance(sum(one.evaluations for one in self.sums), end)
 
     async def _jobs(self, source: BinaryIO) -> AsyncIterator[_Job]:
         max_bytes = self._settings.max_trace_bytes
@@ -364,14 +353,14 @@ class Offline:
             if isinstance(entry, str):
                 self.skipped += 1
                 if self.skipped <= _MAX_SHOWN:
-                    self._complain(line.number, entry)
+                    self._on_invalid_line(line.number, entry)
                 continue
             self.traces += 1
             self.unknown.update(unknown_fields(entry))
             # Wait while evaluations of too many bytes of the file are under way.
             while self._begun_to > self._kept_to and line.end - self._kept_to > _WINDOW_BYTES:
-                self._went_on.clear()
-                await self._went_on.wait()
+                self._written.clear()
+                await self._written.wait()
             self._begun_to = line.end
             for judge in self._judges:
                 for asker in self._askers.of(judge):

@@ -141,26 +141,20 @@ def metric_table(sums: Sequence[JudgeSum]) -> Table:
 
 
 def judge_line(one: JudgeSum) -> str:
-    """Summarise a judge in one line."""
+    """Summarise a judge in one line: scores, labels, tokens, cost and time."""
     fared = (
         f"{one.name}: {one.outcomes['scored']:,} scored, {one.outcomes['abstained']:,} abstained, "
         f"unscored {reasons_in_words(one.unscored)}"
     )
     labels = (", ".join(f"{n:,} {label}" for label, n in each.labels.items() if n) for each in one.metrics.values())
-    return "; ".join(filter(None, (fared, *labels, _spent(one))))
-
-
-def _spent(one: JudgeSum) -> str:
-    """Write tokens, cost and time; nothing for verdicts that combine others."""
-    if one.is_combined:
-        return ""
-    each = f"{one.seconds / one.evaluations if one.evaluations else 0.0:.2f} s each"
-    if one.is_free:
-        return each
-    cost = cost_in_words(one.cost_usd, has_price=one.has_price)
-    if one.cost_usd is not None and one.costless:
-        cost += f" ({one.costless:,} not reported)"
-    return f"{one.input_tokens:,} + {one.output_tokens:,} tokens, {cost}, {each}"
+    spent = f"{one.seconds / one.evaluations if one.evaluations else 0.0:.2f} s each"
+    if not one.is_free:
+        cost = cost_in_words(one.cost_usd, has_price=one.has_price)
+        if one.cost_usd is not None and one.costless:
+            cost += f" ({one.costless:,} not reported)"
+        spent = f"{one.input_tokens:,} + {one.output_tokens:,} tokens, {cost}, {spent}"
+    # Verdicts that combine others spend nothing themselves.
+    return "; ".join(filter(None, (fared, *labels, "" if one.is_combined else spent)))
 
 
 def cost_in_words(cost_usd: float | None, *, has_price: bool) -> str:

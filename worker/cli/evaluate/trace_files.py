@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import IO, BinaryIO, Final, NamedTuple, Self
+from typing import IO, BinaryIO, Final, NamedTuple
 
 import click
 
@@ -87,10 +87,9 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
     if len(line.payload) > max_bytes:
         return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
     # The stream only counts invalid entries; here the user needs the reason.
-    for told in read_traces(io.StringIO(line.payload.decode("utf-8", "surrogateescape"))):
-        if told.error is not None:
-            return told.error
-    return "is no trace: an empty or overlong trace_id or service, or nested too deeply"
+    read = read_traces(io.StringIO(line.payload.decode("utf-8", "surrogateescape")))
+    unknown = "is no trace: an empty or overlong trace_id or service, or nested too deeply"
+    return next((one.error for one in read if one.error is not None), unknown)
 
 
 def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
@@ -143,12 +142,6 @@ class Output:
         """Close the file; standard output stays open."""
         if self._file is not None and self._file is not sys.stdout.buffer:
             self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_output(path: str | None, source: BinaryIO, *, force: bool) -> Output:

@@ -1,5 +1,6 @@
 """`tracejudge judges`: list the judges, show the prompt of one, or measure one against labels."""
 
+import os
 import textwrap
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
@@ -17,17 +18,9 @@ from judges.python import runner
 from judges.registry import catalogue, configured
 from tracejudge import Trace
 from worker.cli.judges.test import test
-from worker.cli.options import (
-    CONFIG,
-    JSON,
-    OUT,
-    judges_named,
-    offline_settings,
-    print_json,
-    read_traces,
-    with_judge_files,
-)
+from worker.cli.options import CONFIG, JSON, OUT, offline_judges, print_json, read_traces
 from worker.config import judge_files
+from worker.config.loading import load
 from worker.config.settings import Settings
 
 _BUILT_IN: Final = "built-in"
@@ -43,7 +36,7 @@ def command(context: click.Context, config: str | None, *, as_json: bool) -> Non
         if config or as_json:
             raise click.UsageError(f"write options behind `judges {context.invoked_subcommand}`")
         return
-    settings = offline_settings(config)
+    settings = load(os.environ, config, needs_rules=False)
     judges = configured(settings.judges).values()
     if as_json:
         print_json([_row(judge, settings) for judge in judges])
@@ -137,8 +130,7 @@ def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) 
     where it would be truncated for a model with a small context. Of a judge that reads the trace by tools, the first
     messages are shown, and the tools.
     """
-    settings, names = with_judge_files(offline_settings(config), given)
-    (judge,) = judges_named(settings, *names)
+    settings, (judge,) = offline_judges(config, given)
     sample = find_sample(judge, file)
     document: dict[str, Any] = {
         "name": judge.name,

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from judges.agreement.combine import combine, metrics_of
 from judges.agreement.labels import (
-    Agreement,
     Grades,
     Judged,
     Scale,
@@ -107,8 +106,8 @@ class Measured(NamedTuple):
     @property
     def notes(self) -> dict[str, int]:
         """Counts of the most common reasons for a missing score."""
-        told = [one.assessment for subject in self.members for one in subject.judged]
-        counts = Counter(one.note for one in told if one.outcome != "scored" and one.note)
+        assessments = [one.assessment for subject in self.members for one in subject.judged]
+        counts = Counter(one.note for one in assessments if one.outcome != "scored" and one.note)
         return dict(counts.most_common(_MAX_NOTES))
 
     @property
@@ -365,7 +364,17 @@ def _print_whole(subject: Subject, comparison: Comparison, alike: Likeness) -> N
     if comparison.is_rated:
         found = agreement(subject.judged)
         unscored = found.unscored
-        print_table(OUT, _confusion(subject, found, comparison))
+        table = Table("label", "judged pass", "judged fail", title=escape(subject.title))
+        good, bad = comparison.names
+        rows = (
+            (good, found.true_pass, found.false_fail, found.mean_yes),
+            (bad, found.false_pass, found.true_fail, found.mean_no),
+        )
+        if subject.is_graded:
+            table.add_column("mean value")
+        for label, passed, failed, mean in rows:
+            table.add_row(label, f"{passed:,}", f"{failed:,}", *([_figure(mean)] if subject.is_graded else []))
+        print_table(OUT, table)
         accuracy = found.balanced_accuracy
         figure = "no figure: a label group is empty" if accuracy is None else f"{accuracy:.3f} (0.5 is chance)"
         OUT.print(f"balanced accuracy: {figure}")
@@ -386,20 +395,6 @@ def _print_whole(subject: Subject, comparison: Comparison, alike: Likeness) -> N
         print_line(OUT, f"rank correlation: {none if order is None else f'{order:.3f} (1 is the same order)'}")
     cost = f"; cost: {cost_in_words(subject.cost_usd, has_price=subject.price is not None)}" if subject.pays else ""
     print_line(OUT, f"unscored: {reasons_in_words(unscored)}{cost}")
-
-
-def _confusion(subject: Subject, found: Agreement, comparison: Comparison) -> Table:
-    table = Table("label", "judged pass", "judged fail", title=escape(subject.title))
-    good, bad = comparison.names
-    rows = (
-        (good, found.true_pass, found.false_fail, found.mean_yes),
-        (bad, found.false_pass, found.true_fail, found.mean_no),
-    )
-    if subject.is_graded:
-        table.add_column("mean value")
-    for label, passed, failed, mean in rows:
-        table.add_row(label, f"{passed:,}", f"{failed:,}", *([_figure(mean)] if subject.is_graded else []))
-    return table
 
 
 def _print_members(measured: Measured, comparison: Comparison, alike: Callable[[Subject], Likeness]) -> None:

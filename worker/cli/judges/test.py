@@ -22,19 +22,7 @@ from worker.cli.judges.report import (
     print_agreement,
     print_shares,
 )
-from worker.cli.options import (
-    COMBINE,
-    CONFIG,
-    JSON,
-    MODELS,
-    PATIENCE_S,
-    TRIES,
-    judges_named,
-    note,
-    offline_settings,
-    read_traces,
-    with_judge_files,
-)
+from worker.cli.options import OFFLINE, PATIENCE_S, note, offline_judges, read_traces
 
 MAX_UNSCORED: Final = 0.1
 # The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
@@ -105,11 +93,7 @@ def _failure(subject: Subject, minimum: Minimum | None, *, rated: bool) -> str |
     type=click.FloatRange(0, 1),
     help=f"With --min: exit code 1 where a larger share of the traces is unscored.  [default: {MAX_UNSCORED}]",
 )
-@TRIES
-@MODELS
-@COMBINE
-@CONFIG
-@JSON
+@OFFLINE
 def test(
     given: str,
     traces: tuple[TextIO, ...],
@@ -147,8 +131,7 @@ def test(
         raise click.UsageError(f"{'--invert' if invert else '--min'} needs an agreement: use it with --label")
     if max_unscored is not None and accuracy is None:
         raise click.UsageError("--max-unscored needs --min")
-    settings, names = with_judge_files(offline_settings(config), given)
-    (judge,) = judges_named(settings, *names)
+    settings, (judge,) = offline_judges(config, given)
     labelled = _labelled(traces, tag)
     if label:
         comparison = compared(judge, metric, labelled, tag, invert=invert)
