@@ -115,6 +115,7 @@ class SessionSelector:
                     "member": session_id,
                     "count": stored.total,
                     "generation": stored.generation,
+                    "bytes": stored.bytes,
                     "is_judged": bool(groups) and not waits,
                     "is_dropped": drops or not groups,
                     "wait_ms": int(wait_s * 1000),

@@ -118,7 +118,9 @@ local function finish_session(session)
     end_session('expired', redis.call('ZREM', keys.due, session.member))
     return
   end
-  if state.count ~= session.count or state.generation ~= session.generation then return end
+  for _, name in ipairs({'count', 'generation', 'bytes'}) do
+    if state[name] ~= session[name] then return end
+  end
   if session.is_judged then
     for _, group in ipairs(session.groups) do choose(group.payload, group.evaluations) end
     for model, amount in pairs(session.shed) do
