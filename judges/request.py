@@ -126,10 +126,12 @@ class JudgeCall(NamedTuple):
         self, prompt: Prompt, messages: tuple[Message, ...], tools: tuple[Tool, ...], *, may_call: bool
     ) -> ChatResponse:
         judge, deadline, clock = self.judge, self.deadline, self.clock
-        sent: list[tuple[float, float, tuple[Call, ...]]] = []
+        # Not ``self.calls``: requests of one evaluation may run concurrently, and each keeps its calls together.
+        failed: list[Call] = []
+        sent: list[tuple[float, float, int]] = []
 
-        def begins(failed: tuple[Call, ...]) -> None:
-            sent[:] = [(clock.now(), clock.steady(), failed)]
+        def begins() -> None:
+            sent[:] = [(clock.now(), clock.steady(), len(failed))]
             if deadline is not None:
                 deadline.begin()
 
@@ -139,6 +141,7 @@ class JudgeCall(NamedTuple):
             judge.schema,
             heuristic=lambda: judge.heuristic(self.trace, prompt),
             begins=None if deadline is None else begins,
+            failed=failed,
             tools=tools,
             may_call=may_call,
             evaluation=self.evaluation,
@@ -148,17 +151,17 @@ class JudgeCall(NamedTuple):
         try:
             response = await self.model.complete(request)
         except ModelError as error:
-            self.calls.extend(error.failed)
+            self.calls.extend(failed)
             if error.was_asked:
                 times = self._times(error.took_s, started_at, start)
                 self.calls.append(Call(*times, error.reason, error.input_tokens, error.output_tokens))
             raise UnscoredError(error.reason, str(error), error) from error
         except asyncio.CancelledError:
             # Only the deadline cancels a request that has left the queue, so that the last call timed out.
-            for sent_at, begun, failed in sent:
-                self.calls.extend((*failed, Call(sent_at, clock.steady() - begun, "timeout")))
+            for sent_at, begun, earlier in sent:
+                self.calls.extend((*failed[:earlier], Call(sent_at, clock.steady() - begun, "timeout")))
             raise
-        self.calls.extend(response.failed)
+        self.calls.extend(failed)
         self.calls.append(
             Call(
                 *self._times(response.took_s, started_at, start),

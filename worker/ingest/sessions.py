@@ -6,13 +6,12 @@ Ingest has stored the traces and set when their conversation is due. All effects
 
 import contextlib
 import secrets
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
-import redis
 import structlog
 from msgspec import Struct
 
@@ -29,8 +28,7 @@ from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Choice, Chosen, EvaluationFactory, not_shed
 from worker.selection.session import StoredSession, decode_session
 from worker.service import ServiceThread
-from worker.storage.client import Store, StoreError, redis_now_ms
-from worker.storage.keys import Keys
+from worker.storage.client import Store, StoreError
 from worker.telemetry.backlog import Backpressure
 from worker.telemetry.metrics import Metrics
 
@@ -38,6 +36,7 @@ log = structlog.get_logger("tracejudge.ingest")
 _LOOK_EVERY_S: Final = 1.0
 _PRESSURE_PAUSE_S: Final = 0.2
 _LEASE_MS: Final = 15_000
+_LOG_EARLY_EVERY_S: Final = 60.0
 # Conversations of one script call, read this many at once: each may have as many bytes as the largest trace.
 _PART_COUNT: Final = 64
 _PART_BYTES: Final = 8 * 1024 * 1024
@@ -172,13 +171,7 @@ class SessionPasses(ServiceThread):
         pressure: Backpressure,
         judges: Mapping[str, Judge] | None = None,
     ) -> None:
-        """Prepare the thread; ``start`` starts it.
-
-        Args:
-            notifier: Sends messages for batches; one may be lost, since the sweeper sends another.
-            pressure: Decides when nothing is chosen, and for which judge models.
-            judges: By name; those of the settings unless given.
-        """
+        """Prepare; ``pressure`` decides when nothing is chosen, and for which judge models."""
         super().__init__("sessions")
         self._store = store
         self._metrics = metrics
@@ -187,6 +180,7 @@ class SessionPasses(ServiceThread):
         self._notifier = notifier
         self._pressure = pressure
         self._holder = secrets.token_hex(8)
+        self._next_log = 0.0
         self._look_every_s = min(_LOOK_EVERY_S, settings.session_idle)
 
     def run_once(self) -> None:
@@ -196,7 +190,7 @@ class SessionPasses(ServiceThread):
             self.stopping.wait(_PRESSURE_PAUSE_S)
             return
         ids, is_early = self._due()
-        if not ids or not self._hold(_LEASE_MS):
+        if not ids or not self._store.hold(self._store.keys.sessions_pass, self._holder, _LEASE_MS):
             self.stopping.wait(self._look_every_s)
             return
         for due in self._read(ids):
@@ -215,26 +209,23 @@ class SessionPasses(ServiceThread):
         ended = super().stop(timeout_s)
         if ended:
             with contextlib.suppress(StoreError):
-                self._hold(0)
+                self._store.hold(self._store.keys.sessions_pass, self._holder, 0)
         return ended
-
-    def _hold(self, length_ms: int) -> bool:
-        return bool(self._store.run("hold", (self._store.keys.sessions_pass,), (self._holder, length_ms)))
 
     def _due(self) -> "_Found":
         """Find conversations that are due; where all together take too many bytes, those that are due next."""
-        keys = self._store.keys
-
-        def look(client: "redis.Redis") -> list[Any]:
-            pipe = client.pipeline(transaction=False)
-            pipe.zrangebyscore(keys.sessions_due, "-inf", redis_now_ms(client), 0, _PART_COUNT)
-            pipe.hget(keys.sessions, "bytes")
-            return pipe.execute()
-
-        due, size = self._store.call(look)
+        keys, now_ms = self._store.keys, self._store.now_ms()
+        due, size = self._store.pipeline(
+            lambda pipe: (
+                pipe.zrangebyscore(keys.sessions_due, "-inf", now_ms, 0, _PART_COUNT),
+                pipe.hget(keys.sessions, "bytes"),
+            )
+        )
         is_early = int(size or 0) > self._max_bytes
         if is_early:
-            log.warning("conversations judged early", bytes=int(size), reason="they exceed max_session_bytes")
+            if time.monotonic() >= self._next_log:
+                self._next_log = time.monotonic() + _LOG_EARLY_EVERY_S
+                log.warning("conversations judged early", bytes=int(size), reason="they exceed max_session_bytes")
             due = self._store.call(lambda client: client.zrange(keys.sessions_due, 0, _PART_COUNT - 1))
         return _Found([raw.decode() for raw in due], is_early)
 
@@ -244,7 +235,7 @@ class SessionPasses(ServiceThread):
         size = 0
         for first in range(0, len(ids), _READ_AT_ONCE):
             some = ids[first : first + _READ_AT_ONCE]
-            for one in self._store.call(partial(_read, self._store.keys, some)):
+            for one in self._stored(some):
                 if part and size + one.stored.bytes > _PART_BYTES:
                     yield part
                     part, size = [], 0
@@ -252,16 +243,14 @@ class SessionPasses(ServiceThread):
                 size += one.stored.bytes
         yield part
 
+    def _stored(self, ids: Sequence[str]) -> list[DueSession]:
+        names = [self._store.keys.session(session_id) for session_id in ids]
+        found = self._store.pipeline(lambda pipe: [pipe.hgetall(name) for name in names])
+        return [DueSession(*one) for one in zip(ids, map(decode_session, found), strict=True)]
+
 
 class _Found(NamedTuple):
     """Ids of conversations to deal with, and whether that is earlier than they are due."""
 
     ids: Sequence[str]
     is_early: bool
-
-
-def _read(keys: Keys, ids: Sequence[str], client: "redis.Redis") -> list[DueSession]:
-    pipe = client.pipeline(transaction=False)
-    for session_id in ids:
-        pipe.hgetall(keys.session(session_id))
-    return [DueSession(name, decode_session(found)) for name, found in zip(ids, pipe.execute(), strict=True)]
