@@ -552,6 +552,20 @@ MISTAKES: Mapping[str, Mistake] = {
         RULE.replace("safety", "zzz"),
         f"rules[0].judges: there is no judge 'zzz'; known are {', '.join(sorted(catalogue()))}",
     ),
+    "a judge of conversations": in_file(
+        RULE.replace("safety", "user_frustration"),
+        "rules[0].judges: 'user_frustration' judges a session, not a trace; "
+        'set unit = "session", and name only such judges in the rule',
+    ),
+    "a judge of traces among those of conversations": in_rule(
+        "unit = 'session'",
+        ".judges: 'safety' judges a trace, not a session; set unit = \"trace\", and name only such judges in the rule",
+    ),
+    "conversations with an error": in_file(
+        RULE.replace("safety", "user_frustration") + "unit = 'session'\nalways = ['error']\n",
+        "rules[0].always: is for single traces, and the rule judges sessions; take always out",
+    ),
+    "unknown unit": in_rule("unit = 'span'", ".unit: must be one of session, trace"),
     "unknown model": in_rule("model = 'defualt'", ".model: there is no [models.defualt]; did you mean default?"),
     "unknown model, unlike any": in_rule("model = 'gpt'", ".model: there is no [models.gpt]; known are default"),
     # variables

@@ -3,8 +3,9 @@
 import time
 
 from feedback_parts import balanced
+from replay_parts import Replays
 from session_parts import COMPLETE, Sessions, evaluations, said
-from stage_parts import Ground, make_trace, make_traces, samples
+from stage_parts import Chosen, Ground, make_trace, make_traces, samples
 
 from judges.core.verdict import session_evaluation_id
 from judges.registry import catalogue
@@ -231,3 +232,55 @@ def test_history_that_each_trace_repeats_stands_once(ground: Ground) -> None:
 def test_sampling_costs_nothing_without_rules_for_sessions(ground: Ground) -> None:
     sampler = Sampler(Sessions(ground, rules=(Rule(name="all", judges=("safety",)),)).settings)
     assert {sampler.sample(trace).of_session for trace in make_traces(range(3), session_id="s1")} == {()}
+
+
+# --- replay ---
+
+
+def test_a_replay_gathers_conversations_of_its_own_and_the_workers_judge_them(ground: Ground) -> None:
+    sessions = Sessions(ground)
+    for name, first in (("s1", 0), ("s2", 3)):
+        sessions.say(name, range(first, first + 3))
+    ground.add(make_trace(9))
+    sessions.chosen.take()
+    sessions.pause()
+    new = Rule(name="new", judges=("conversation_completeness", "user_frustration"), unit="session")
+    replays = Replays(ground, rules=(new,))
+    assert replays.make("user_frustration", dry_run=True) == {"traces": 7, "not_matching": 1, "gathered": 6}
+    before = len(evaluations(ground))
+    assert replays.make("user_frustration") == {"traces": 7, "not_matching": 1, "gathered": 6}
+    later = Sessions(ground, rules=(new,))
+    later.pause()
+    found = [(trace.session_id, one) for trace, one in evaluations(ground) if one.judge == "user_frustration"]
+    assert sorted(name for name, _ in found) == ["s1", "s2"]
+    assert {(one.origin, one.session.generation, one.session.traces) for _, one in found} == {("replay", 1, 3)}
+    assert len(evaluations(ground)) == before + 2, "the judge of before judges nothing again"
+    account = balanced(ground)
+    assert (account.sampled, account.chosen, account.gathering) == (6, 4, 0)
+    assert replays.make("user_frustration")["gathered"] == 6
+    later.pause()
+    assert balanced(ground).chosen == 4, "each conversation is judged once by a version"
+
+
+def test_a_replay_leaves_what_ingest_gathers_to_ingest(ground: Ground) -> None:
+    sessions = Sessions(ground)
+    sessions.say("s1", range(3))
+    replays = Replays(ground, rules=(COMPLETE,))
+    assert replays.make("conversation_completeness") == {"traces": 3, "not_read": 3}
+
+
+def test_a_judge_that_no_rule_names_gets_a_share_of_the_sessions_and_waits_for_room(ground: Ground) -> None:
+    for place in range(40):
+        for number in range(2):
+            ground.add(said(f"session {place}", 2 * place + number))
+    Chosen(ground).take()
+    replays = Replays(ground)
+    below = sum(position(f"session {place}", "tracejudge") < 0.5 for place in range(40))
+    found = replays.make("knowledge_retention", rate=0.5)
+    assert found == {"traces": 80, "not_matching": 80 - 2 * below, "gathered": 2 * below}
+    assert replays.waited == []
+    full = Replays(ground, max_session_bytes=1)
+    run = full.begin("knowledge_retention", rate=1.0)
+    run._wait = lambda work: (full.waited.append(work), ground.client.delete(ground.keys.sessions))
+    run.step()
+    assert [work.judge_model for work in full.waited] == ["conversations"]

@@ -11,8 +11,8 @@ from worker.config.graders import Graders
 from worker.config.settings import Settings
 from worker.queue.pending_feedback import MAX_PENDING, encode_member
 from worker.selection.batch_writer import BatchWriter
-from worker.selection.sampling import Choice, Chosen, EvaluationFactory, RuleTally, Sampler, Sampling, not_shed
-from worker.selection.session import encode_gathered, publication_of, session_id_of, session_limits
+from worker.selection.sampling import Chosen, EvaluationFactory, RuleTally, Sampler, Sampling, not_shed
+from worker.selection.session import gather, session_limits
 from worker.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.storage.keys import Keys
 
@@ -168,20 +168,9 @@ class Planner:
                 "payload": plan.writer.trace(entry.trace) if chosen else 0,
                 "evaluations": plan.writer.evaluations(chosen, entry.trace),
                 "shed": dict(shed_models),
-                "session": self._gather(plan, entry, sampling.of_session),
+                "session": gather(plan.writer, self._keys, entry, sampling.of_session),
             }
         )
-
-    def _gather(self, plan: Plan, entry: TraceEntry, choices: tuple[Choice, ...]) -> dict[str, object] | None:
-        if not choices:
-            return None
-        session = session_id_of(entry.trace)
-        return {
-            "key": plan.writer.key(self._keys.session(session)),
-            "member": session,
-            "publication": publication_of(entry),
-            "text": plan.writer.payload(encode_gathered(entry, choices)),
-        }
 
     def _feedback(self, plan: Plan, entry: FeedbackEntry) -> None:
         if entry.feedback.score < 0 and self._sampler.judges_negative_feedback:

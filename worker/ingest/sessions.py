@@ -16,7 +16,6 @@ import structlog
 from msgspec import Struct
 
 from judges.core.judge import Judge
-from judges.core.verdict import Origin
 from judges.registry import configured
 from judges.sessions import in_order, join
 from tracejudge import Trace
@@ -116,7 +115,8 @@ class SessionSelector:
                     "generation": stored.generation,
                     "bytes": stored.bytes,
                     "is_judged": bool(groups) and not waits,
-                    "is_dropped": drops or not groups,
+                    # A replay brings no further traces.
+                    "is_dropped": not waits and (drops or not groups or stored.origin == "replay"),
                     "wait_ms": int(wait_s * 1000),
                     "shed": {} if waits else dict(away),
                     "groups": [
@@ -146,13 +146,12 @@ class SessionSelector:
         alike: dict[tuple[int, ...], list[Choice]] = {}
         for (judge, model), shown in places.items():
             alike.setdefault(tuple(shown), []).append(Choice(judge, model, best[judge, model]))
-        origin: Origin = "session_update" if stored.generation else "live"
         groups = []
         for shown, choices in alike.items():
             traces = in_order([stored.traces[place].gathered.trace for place in shown])
             trace_ids = dict.fromkeys(trace.trace_id for trace in traces)
             of = Session(stored.generation + 1, stored.total, tuple(trace_ids))
-            groups.append(_Group(join(traces), self._factory.of_session(traces[0], choices, origin, of)))
+            groups.append(_Group(join(traces), self._factory.of_session(traces[0], choices, stored.origin, of)))
         return groups
 
 
