@@ -253,6 +253,15 @@ def _arriving(table: Table) -> list[Panel]:
             size=(12, 7),
         ),
         graph(
+            "Conversations",
+            "Conversations in an hour whose gathering ended: judged for the first time, judged again, dropped unjudged.",
+            Query(per(["outcome"], "increase(tracejudge_sessions_total[1h])"), legend("outcome")),
+            stacked=True,
+            least=0,
+            no_data="No rule judges sessions",
+            size=(12, 7),
+        ),
+        graph(
             "Unknown fields",
             "Fields of chosen traces in an hour that the format does not know, most often a misspelt name, and fields "
             "with an unusable value, by service: no judge sees them.",

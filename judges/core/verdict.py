@@ -121,7 +121,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
         scores: One per metric; `value` is 0..1, `raw` the rating on the judge's own scale.
         metrics: The metrics of the judge, also where there is no score.
         rationale: The judge's reasons.
-        details: Further findings of the judge: sentences, keys, excerpts, counts.
+        details: Further findings of the judge: sentences, keys, excerpts, counts. In `session` the generation, the
+            number of traces and the trace ids of a judged conversation.
         trace_id: The judged trace.
         span_id: The judged span.
         response_id: The provider's id of the judged response.
