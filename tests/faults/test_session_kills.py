@@ -55,6 +55,7 @@ class Conversations:
     @property
     def share(self) -> float:
         """The share of the conversations that were begun."""
+        assert self._thread.is_alive() or len(self.sizes) == self._amount, "publishing has failed"
         return len(self.sizes) / self._amount
 
     def _publish(self) -> None:
@@ -79,7 +80,9 @@ class Conversations:
             tracejudge.publish(trace)
         # A wait, so that the stream's cap cuts off nothing.
         wait_until(
-            lambda: experiment.published - experiment.pipeline.booked("read") < MAX_UNREAD, SETTLING_S, "ingest to read"
+            lambda: experiment.published - experiment.pipeline.counter("read") < MAX_UNREAD,
+            SETTLING_S,
+            "ingest to read",
         )
 
     def _traces(self, names: Sequence[str]) -> Iterator[Trace]:
@@ -107,7 +110,7 @@ def test_each_generation_of_each_conversation_is_judged_once(experiment: Experim
     wait_until(
         lambda: not experiment.pipeline.store.call(lambda client: client.zcard(due)), SETTLING_S, "quiet conversations"
     )
-    account = experiment.assert_books(timeout_s=SETTLING_S * 5)
+    account = experiment.assert_accounting(timeout_s=SETTLING_S * 5)
     ends = (account.published, account.sampled, account.duplicate, account.dropped, account.cut_off, account.gathering)
     assert ends == (experiment.published, experiment.published, 0, 0, 0, 0)
     found: defaultdict[str, list[int]] = defaultdict(list)

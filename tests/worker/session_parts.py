@@ -54,8 +54,8 @@ class Sessions:
 
     def account(self) -> dict[str, int]:
         """Read what the accounting says of conversations."""
-        books = self.ground.books()
-        return {name.split(":")[1]: amount for name, amount in books.items() if name.startswith("session:") and amount}
+        counts = self.ground.accounting()
+        return {name.split(":")[1]: amount for name, amount in counts.items() if name.startswith("session:") and amount}
 
 
 def said(session_id: str, number: int, **fields: Any) -> Trace:

@@ -38,7 +38,7 @@ def test_a_conversation_is_judged_once_it_pauses_as_one_trace(ground: Ground) ->
     assert sessions.woken == list(ground.batches())
     account = balanced(ground)
     assert (account.sampled, account.chosen, account.waiting, account.gathering) == (3, 1, 1, 0)
-    assert ground.days_books() == ground.books()
+    assert ground.daily_accounting() == ground.accounting()
     sessions.pause()
     assert len(evaluations(ground)) == 1
 

@@ -144,8 +144,8 @@ class SessionSelector:
                     places.setdefault((judge, model), []).append(place)
                     best[judge, model] = max(best.get((judge, model), 0.0), probability)
         alike: dict[tuple[int, ...], list[Choice]] = {}
-        for (judge, model), shown in places.items():
-            alike.setdefault(tuple(shown), []).append(Choice(judge, model, best[judge, model]))
+        for (judge, model), chosen in places.items():
+            alike.setdefault(tuple(chosen), []).append(Choice(judge, model, best[judge, model]))
         groups = []
         for shown, choices in alike.items():
             traces = in_order([stored.traces[place].gathered.trace for place in shown])

@@ -424,11 +424,12 @@ class Offline:
     ) -> Verdict:
         """Make the verdict that the worker would make, with the same evaluation id."""
         judge, entry = job.judge, job.entry
-        by = {"judge": judge.name, "version": judge.version, "judge_model": grader.judge_model}
+        version, by = judge.version, grader.judge_model
         if job.session is None:
-            name = evaluation_id(entry.trace, entry.publication_id, **by)
+            name = evaluation_id(entry.trace, entry.publication_id, judge=judge.name, version=version, judge_model=by)
         else:
-            name = session_evaluation_id(entry.trace, job.session.generation, **by)
+            generation = job.session.generation
+            name = session_evaluation_id(entry.trace, generation, judge=judge.name, version=version, judge_model=by)
         # Chosen by the user and not by chance: no live sample, and of full weight.
         evaluation = Evaluation(name, "0", judge.name, judge.version, 1.0, "replay", session=job.session)
         return make_verdict(
@@ -436,7 +437,7 @@ class Offline:
             Item(entry.trace, (evaluation,)),
             evaluation,
             metrics=metrics,
-            judge_model=grader.judge_model,
+            judge_model=by,
             price=price,
             user_key=self._user_key,
             started_at=asked.started_at,
