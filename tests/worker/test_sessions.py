@@ -173,7 +173,6 @@ def test_of_two_passes_one_takes_effect(ground: Ground) -> None:
     first, second = Sessions(ground), Sessions(ground)
     first.say("s1", range(3))
     first.pause()
-    ground.client.delete(ground.keys.sessions_pass)
     (member,) = ground.client.zrange(ground.keys.sessions_due, 0, -1)
     # What a worker does that had read the conversation before the other one chose, or whose reply was lost.
     (part,) = second.stage._read([member.decode()])
@@ -210,7 +209,6 @@ def test_a_conversation_waits_for_a_judge_model_that_is_away_unless_there_is_no_
     full = Sessions(ground, max_session_bytes=1)
     full.pressure.set_waiting({"lexical": 1 << 40})
     full.pressure.set_dead({"lexical": 100.0})
-    ground.client.delete(ground.keys.sessions_pass)
     full.turn()
     assert (evaluations(ground), sessions.account()) == ([], {"opened": 1, "gathered": 3, "judged": 1})
     assert ground.counted("shed:lexical") == {"shed:lexical": 1}
