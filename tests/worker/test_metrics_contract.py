@@ -78,6 +78,7 @@ LATER: set[str] = set()
 EXTRA = {
     "unknown_fields_total": counter("service"),
     "late_feedback_total": counter("outcome"),
+    "sessions_total": counter("outcome"),
     "late_feedback_verdicts_total": counter("service", "judge", "metric", "outcome"),
     "fabricated_evidence_total": counter(*SERIES),
     "lost_by_redis_total": counter(),

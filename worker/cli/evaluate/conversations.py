@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import click
+from msgspec.structs import replace
 
 from judges.sessions import in_order, join, part
 from tracejudge import Trace
@@ -16,12 +17,11 @@ from worker.selection.session import session_id_of
 class Conversation(NamedTuple):
     """The joined traces of a session, the newest of a long one, and what its verdict says of them.
 
-    ``tags`` are those of all traces, of which the last with a tag counts.
+    The joined trace has the tags of all traces; of several values the last one counts.
     """
 
     trace: Trace
     session: Session
-    tags: dict[str, str]
 
 
 class Conversations:
@@ -56,4 +56,5 @@ class Conversations:
         for session, kept in self._traces.items():
             traces = in_order(list(kept))
             names = tuple(dict.fromkeys(trace.trace_id for trace in traces))
-            yield Conversation(join(traces), Session(1, self._totals[session], names), self._tags[session])
+            trace = replace(join(traces), tags=self._tags[session] or None)
+            yield Conversation(trace, Session(1, self._totals[session], names))

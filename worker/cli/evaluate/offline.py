@@ -377,7 +377,7 @@ class Offline:
             self._begun_to = line.end if judges else self._begun_to
             for job in self._jobs_of(entry, judges, line.end):
                 yield job
-        for trace, session, _ in conversations.joined():
+        for trace, session in conversations.joined():
             for job in self._jobs_of(TraceEntry("-", None, trace, b""), of_sessions, end, session):
                 yield job
 

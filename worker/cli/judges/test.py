@@ -176,7 +176,7 @@ def _labelled(files: Sequence[TextIO], tag: str, conversations: Conversations | 
             elif line.trace.tags and tag in line.trace.tags:
                 found.append(Labelled(line.trace, line.trace.tags[tag]))
     joined = () if conversations is None else conversations.joined()
-    found += [Labelled(one.trace, one.tags[tag]) for one in joined if tag in one.tags]
+    found += [Labelled(one.trace, one.trace.tags[tag]) for one in joined if one.trace.tags and tag in one.trace.tags]
     if not found:
         raise _TracesError(f"no trace of {', '.join(file.name for file in files)} has the tag {tag!r}")
     return found
