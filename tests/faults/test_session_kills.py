@@ -17,14 +17,14 @@ from tracejudge import Trace
 
 SESSIONS = number(20_000, least=200)
 KILLS = number(10, least=3)
-WAVE = 100
+WAVE = min(250, SESSIONS // 8)
 """Conversations whose traces are mixed."""
-WAVE_S = 1.5
-"""Longer than the pause after which a conversation is judged: those that go on in the next wave are judged before."""
+PAUSE_S = 1.5
+"""Conversations that go on in the next wave are judged before: `session_idle`, and as long until a worker looks."""
 MAX_UNREAD = 20_000
 SETTINGS = {
     "rules": [{"name": "conversations", "judges": ["user_frustration"], "unit": "session"}],
-    "session_idle": 1.0,
+    "session_idle": 0.5,
     "session_keep": 5.0,
     "max_stream": 400_000,
     "grace_s": 5.0,
@@ -71,9 +71,8 @@ class Conversations:
                 now.append((name, early))
                 later += [(name, size - early)] if early < size else []
                 self.sizes[name] = size
-            ends_at = time.monotonic() + WAVE_S
             self._wave(now, chance)
-            time.sleep(max(0.0, ends_at - time.monotonic()))
+            time.sleep(PAUSE_S)
         self._wave(later, chance)
 
     def _wave(self, parts: Sequence[tuple[str, int]], chance: random.Random) -> None:
