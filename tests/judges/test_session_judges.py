@@ -13,7 +13,12 @@ JUDGES = ("conversation_completeness", "knowledge_retention", "user_frustration"
 
 def said(question: str | None, answer: str, *history: Message, **fields: object) -> Trace:
     return Trace(
-        trace_id=answer or "none", service="bot", input=question, output=answer, messages=list(history), **fields
+        trace_id=answer or "none",
+        service="bot",
+        input=question,
+        output=answer,
+        messages=list(history) or None,
+        **fields,
     )
 
 
