@@ -25,6 +25,8 @@ RATE: Final = 150.0 if SCALE >= 1 else 30.0
 """Traces a second; each is judged by two judges."""
 WARM_S: Final = 300.0
 """Until then the memory of the worker still grows with its caches."""
+KEEPS: Final = {"max_outbox": 2_000_000, "max_outbox_bytes": 4 << 30}
+"""The accounting compares ledger and outbox, so nothing may be trimmed: half an hour gives 540,000 verdicts."""
 NETWORKS: Final = (REFUSES, HOLDS, delays(0.3), resets_after(1500), cuts_replies(0.5), cuts_replies(0.0, chance=0.2))
 
 
@@ -38,7 +40,7 @@ class RandomFaults:
     def start(self, name: str) -> None:
         """Start a worker with its own connection to Redis."""
         port = self._proxy.port if name == "a" else self.experiment.redis.port
-        self.experiment.start(name, redis_url=f"redis://127.0.0.1:{port}/0", wait=False)
+        self.experiment.start(name, redis_url=f"redis://127.0.0.1:{port}/0", wait=False, **KEEPS)
 
     def kinds(self) -> list[Callable[[], None]]:
         return [
@@ -141,7 +143,7 @@ class ResourceUse:
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment, self._began = experiment, time.monotonic()
-        self._process = experiment.start("survivor").program.pid
+        self._process = experiment.start("survivor", **KEEPS).program.pid
         self.samples: list[tuple[float, float, int]] = []
 
     def sample(self) -> None:
