@@ -28,9 +28,9 @@ from msgspec import Struct
 from worker.config.redaction import hashed_user
 from worker.config.settings import Settings
 from worker.dead_letters.store import DeadLetterStore, LetterFilter
+from worker.ingest.conversations import StoredSession, decode_session
 from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, Session, head
 from worker.queue.ledger import Ledger, evaluation_states, field_of
-from worker.selection.session import StoredSession, decode_session
 from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 from worker.storage.keys import INGEST_GROUP
 

@@ -18,8 +18,8 @@ from worker.endpoints.limiter import EndpointLimiter
 from worker.endpoints.retries import Retries
 from worker.export.registry import enabled
 from worker.ingest.consumer import IngestConsumer
+from worker.ingest.conversations import SessionPasses
 from worker.ingest.late_feedback import LateFeedbackPasses
-from worker.ingest.sessions import SessionPasses
 from worker.judging.consumer import JudgingConsumer, Serves, Sweeper
 from worker.judging.evaluator import CODE_IN_HAND, BatchEvaluator
 from worker.judging.fetching import Limits, NoEndpoint

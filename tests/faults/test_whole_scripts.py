@@ -24,14 +24,13 @@ from worker.dead_letters.retry import grouped, retry
 from worker.dead_letters.store import DeadLetterStore, LetterFilter
 from worker.embedded import EmbeddedRedis, ServerBinary
 from worker.forget import ForgetTarget, Forgetting
+from worker.ingest.conversations import DueSession, SessionSelector, decode_session
 from worker.ingest.late_feedback import FeedbackOnTrace, FeedbackSelector, Found
 from worker.ingest.plan import Planner
-from worker.ingest.sessions import DueSession, SessionSelector
 from worker.queue import batch as batches
 from worker.queue.leases import LeasedPayload, Leases
 from worker.queue.ledger import DeadLetter, Finished, Ledger
 from worker.queue.pending_feedback import PendingFeedback
-from worker.selection.session import decode_session
 from worker.selection.stream_entry import read_entry
 from worker.storage.client import Store, StoreError
 from worker.storage.keys import INGEST_GROUP, Keys

@@ -8,7 +8,7 @@ from stage_parts import Chosen, Ground, Notes, make_trace, pressure_of, settings
 
 from tracejudge import Trace
 from worker.config.settings import Rule
-from worker.ingest.sessions import SessionPasses
+from worker.ingest.conversations import SessionPasses
 from worker.queue.batch import Evaluation
 from worker.telemetry.metrics import Metrics
 

@@ -12,9 +12,9 @@ from judges.registry import catalogue
 from judges.sessions import transcript
 from tracejudge import Message
 from worker.config.settings import Rule, Where
+from worker.ingest.conversations import session_id_of
 from worker.queue.batch import Session
 from worker.selection.sampling import Sampler, position
-from worker.selection.session import session_id_of
 
 VERSION = catalogue()["conversation_completeness"].version
 

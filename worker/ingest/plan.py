@@ -9,10 +9,10 @@ from judges.core.judge import Judge
 from judges.registry import configured
 from worker.config.graders import Graders
 from worker.config.settings import Settings
+from worker.ingest.conversations import gather, session_limits
 from worker.queue.pending_feedback import MAX_PENDING, encode_member
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Chosen, EvaluationFactory, RuleTally, Sampler, Sampling, not_shed
-from worker.selection.session import gather, session_limits
 from worker.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.storage.keys import Keys
 

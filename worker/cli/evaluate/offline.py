@@ -20,9 +20,8 @@ from judges.models.http import with_said
 from judges.models.registry import PROVIDERS
 from judges.python.protocol import class_name
 from tracejudge import Trace
-from worker.cli.evaluate.conversations import Conversations
 from worker.cli.evaluate.summary import JudgeSum
-from worker.cli.evaluate.trace_files import Output, lines, trace_of
+from worker.cli.evaluate.trace_files import Conversations, Output, lines, trace_of
 from worker.cli.options import open_model
 from worker.config.graders import CODE, Grader, panel
 from worker.config.redaction import Redaction, configured_user_key

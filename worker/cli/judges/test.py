@@ -12,8 +12,8 @@ from judges.agreement.combine import Combine
 from judges.agreement.labels import agreement
 from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
-from worker.cli.evaluate.conversations import Conversations
 from worker.cli.evaluate.offline import DelayNotes, open_askers
+from worker.cli.evaluate.trace_files import Conversations
 from worker.cli.judges.report import (
     Comparison,
     Labelled,

@@ -5,7 +5,7 @@
 --                    count                 traces gathered so far
 --                    judged, generation    `count` when it was last chosen, and how often it was
 --                    first, bytes          number of the oldest trace that is kept, bytes of all that are
---                    t<number>             a trace: its publication, a blank, and worker/queue/session.py as JSON
+--                    t<number>             a trace: its publication, a blank, and worker/ingest/conversations.py as JSON
 --                    i<publication>        the number of a trace that is kept
 -- sessions:due     sorted set, session id -> when it is judged, or its traces are dropped, in ms; no TTL
 -- sessions         hash; bytes: of the traces of all conversations; no TTL
@@ -87,7 +87,7 @@ end
 -- KEYS[8] sessions:due · KEYS[9] sessions
 -- KEYS[10..] session:<id>, batch:<id>, ready:<judge model>, named by their index in the plan
 -- ARGV[1] the plan, as msgpack · ARGV[2..] conversations, named by their index in the plan
--- Returns a JSON object, see worker/ingest/sessions.py.
+-- Returns a JSON object, see worker/ingest/conversations.py.
 local expected = {'chosen', 'session:judged', 'session:updated', 'session:dropped', 'session:expired'}
 for _, session in ipairs(plan.sessions) do
   for model in pairs(session.shed) do expected[#expected + 1] = 'shed:' .. model end
