@@ -82,7 +82,7 @@ def test_few_bytes_are_kept_of_a_conversation_and_none_of_a_quiet_one(ground: Gr
     sessions.say("s1", range(10), output="word " * 200)
     (key,) = ground.client.keys(f"{ground.prefix}:session:*")
     stored = sum(len(value) for name, value in ground.client.hgetall(key).items() if name[:1] == b"t")
-    assert 2_000 < stored == int(ground.client.hget(ground.keys.sessions, "bytes")) <= 4_000
+    assert 2_000 < stored == ground.measure().bytes["sessions"] <= 4_000
     assert 0 < ground.client.ttl(key) <= sessions.settings.ledger_ttl_s
     sessions.pause()
     ((_, evaluation),) = evaluations(ground)
