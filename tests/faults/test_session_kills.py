@@ -73,6 +73,7 @@ class Conversations:
                 self.sizes[name] = size
             self._wave(now, chance)
             time.sleep(PAUSE_S)
+            wait_until(lambda: self._overdue() < WAVE // 10, SETTLING_S, "conversations that are due to be judged")
         self._wave(later, chance)
 
     def _wave(self, parts: Sequence[tuple[str, int]], chance: random.Random) -> None:
@@ -87,6 +88,11 @@ class Conversations:
             SETTLING_S,
             "ingest to read",
         )
+
+    def _overdue(self) -> int:
+        store, due = self._experiment.pipeline.store, self._experiment.pipeline.keys.sessions_due
+        now_ms = store.now_ms()
+        return int(store.call(lambda client: client.zcount(due, "-inf", now_ms)))
 
     def _traces(self, names: Sequence[str]) -> Iterator[Trace]:
         for name in names:
