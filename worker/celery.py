@@ -139,7 +139,7 @@ class NotificationConsumer(Consumer):  # type: ignore[misc] # Celery has no type
         return handle_notification
 
     def _drop(self, message: Any) -> None:
-        log.warning("message is no notification of ours, dropped")
+        log.warning("message dropped: not a notification")
         if not message.acknowledged:
             message.ack_log_error(_celery_log, self.connection_errors)
 
@@ -164,7 +164,7 @@ class _Commands(dict[str, Callable[..., Any]]):
     def __missing__(self, name: str) -> Callable[..., Any]:
         # Only known names: the log must not hold what a stranger sent.
         log.warning("remote control command refused", command=name if name in Panel.data else "unknown")
-        error = "refused: TraceJudge takes no such remote control command; see docs/health.md for those it takes"
+        error = "refused: command not allowed; docs/health.md lists the allowed ones"
         return lambda *_, **__: {"error": error}
 
 

@@ -27,9 +27,9 @@ from msgspec import Struct
 
 from worker.config.redaction import hashed_user
 from worker.config.settings import Settings
-from worker.dead_letters.store import DeadLetterStore, LetterFilter
+from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
 from worker.ingest.conversations import StoredSession, decode_session
-from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, Session, head
+from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.queue.ledger import Ledger, evaluation_states, field_of
 from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 from worker.storage.keys import INGEST_GROUP
@@ -134,15 +134,6 @@ class _ItemName(Struct):
         return self.trace.owner._replace(joined=frozenset(name for names in sessions for name in names))
 
 
-class _RawBatch(Struct):
-    v: int
-    id: str
-    model: str
-    judge_model: str
-    created_at: float
-    items: list[msgspec.Raw]
-
-
 class _ScannedEntry(NamedTuple):
     """An entry of a stream, or a member of a set, with the name by which it is erased."""
 
@@ -154,19 +145,19 @@ class _ScannedEntry(NamedTuple):
 class _ScannedItem(NamedTuple):
     """A trace in a batch as it is stored, and the periods of its evaluations by their ids."""
 
-    raw: bytes
+    raw: msgspec.Raw
     owner: Owner
     evaluations: Mapping[str, str]
 
 
 class _ScannedBatch(NamedTuple):
     payload: bytes
-    batch: _RawBatch
+    batch: RawBatch
     items: Sequence[_ScannedItem]
 
 
 _decode_named = msgspec.json.Decoder(_Named).decode
-_decode_batch = msgspec.json.Decoder(_RawBatch).decode
+_decode_batch = msgspec.json.Decoder(RawBatch).decode
 _decode_item = msgspec.json.Decoder(_ItemName).decode
 
 
@@ -317,7 +308,7 @@ class Forgetting:
 
     def _letters(self) -> Iterable[tuple[str, Owner]]:
         letters = DeadLetterStore(self._store)
-        for seen, found in enumerate(letters.find(LetterFilter()), 1):
+        for seen, found in enumerate(letters.find(DeadLetterFilter()), 1):
             owner = found.letter.owner
             session = found.letter.evaluation.session
             joined = frozenset[object](session.trace_ids if session else ())
@@ -360,8 +351,7 @@ class Forgetting:
         left = [item.raw for item in scanned.items if not self._target.owns(item.owner)]
         payload = b""
         if left:
-            begin = head(batch.id, batch.model, batch.judge_model, batch.created_at, batch.v)
-            payload = begin.encode() + b",".join(left) + b"]}"
+            payload = msgspec.json.encode(msgspec.structs.replace(batch, items=left))
         read = hashlib.sha1(scanned.payload, usedforsecurity=False).hexdigest()
         flat = [part for name, period in owned.items() for part in (name, field_of(name), period)]
         arguments = (batch.id, batch.judge_model, read, payload, self._settings.ledger_ttl_s, *flat)
@@ -411,7 +401,7 @@ class Forgetting:
             batch, scanned = _decode_batch(payload), []
             for raw in batch.items:
                 item = _decode_item(raw)
-                scanned.append(_ScannedItem(bytes(raw), item.owner, {one.id: one.period for one in item.evaluations}))
+                scanned.append(_ScannedItem(raw, item.owner, {one.id: one.period for one in item.evaluations}))
             if batch.v in KNOWN_VERSIONS:
                 return _ScannedBatch(payload, batch, scanned)
         self._unreadable.add(batch_id)

@@ -28,7 +28,7 @@ _MEAN_AGE_MS: Final = 900
 class Maintenance(ServiceThread):
     """Keeps the streams within their caps and the gauges up to date."""
 
-    role = "housekeeping"
+    role = "maintenance"
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Maintenance(ServiceThread):
         heartbeat: Heartbeat,
     ) -> None:
         """Prepare the thread. ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more."""
-        super().__init__("housekeeping")
+        super().__init__("maintenance")
         self._settings = settings
         self._store = store
         self._metrics = metrics
@@ -84,7 +84,7 @@ class Maintenance(ServiceThread):
         """End the thread, and withdraw this worker's heartbeat."""
         ended = super().stop(timeout_s)
         with contextlib.suppress(StoreError):
-            self._heartbeat.leave()
+            self._heartbeat.withdraw()
         return ended
 
     def _set_gauges(self, found: Backlog) -> None:

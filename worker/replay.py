@@ -23,12 +23,12 @@ from judges.registry import configured
 from worker.config.errors import nearest
 from worker.config.graders import Graders
 from worker.config.settings import Settings
-from worker.dead_letters.retry import SHARE_OF_WAITING
 from worker.ingest.conversations import gather, session_id_of, session_limits
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Choice, Chosen, EvaluationFactory, Sampler, position
 from worker.selection.stream_entry import TraceEntry, read_entry
 from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
+from worker.telemetry.backlog import SHARE_OF_WAITING
 
 QUESTION_VERSION: Final = 1
 # The position of a finished replay.

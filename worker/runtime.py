@@ -13,13 +13,13 @@ from judges.registry import configured
 from worker.config.graders import CODE, Graders
 from worker.config.settings import Settings, SettingsError
 from worker.dead_letters.retry import AutoRetry
-from worker.endpoints.client import LimitedModel, keep_secrets, measure
+from worker.endpoints.client import LimitedModel, Retries, keep_secrets, measure
 from worker.endpoints.limiter import EndpointLimiter
-from worker.endpoints.retries import Retries
 from worker.export.registry import enabled
 from worker.ingest.consumer import IngestConsumer
-from worker.ingest.conversations import SessionPasses
+from worker.ingest.conversations import SessionPasses, SessionSelector
 from worker.ingest.late_feedback import LateFeedbackPasses
+from worker.ingest.plan import Planner
 from worker.judging.consumer import JudgingConsumer, Serves, Sweeper
 from worker.judging.evaluator import CODE_IN_HAND, BatchEvaluator
 from worker.judging.fetching import Limits, NoEndpoint
@@ -80,6 +80,7 @@ class Runtime:
             self.metrics.panel_member.labels(judge, judge_model).set(1)
         ledger, models = Ledger(self.store, settings), self._build_models()
         sampler = Sampler(settings, self._graders)
+        versions = {name: judge.version for name, judge in self._judges.items()}
         limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
         limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}
         if self._graders.code:
@@ -112,15 +113,14 @@ class Runtime:
         )
         self._ingest: list[ServiceThread] = []
         if self._has("ingest"):
-            for kind in (IngestConsumer, LateFeedbackPasses, SessionPasses):
-                self._ingest.append(
-                    kind(
-                        *(settings, self.store, self.metrics),
-                        notifier=self._notifier,
-                        pressure=self._backpressure,
-                        judges=self._judges,
-                    )
-                )
+            planner = Planner(settings, self.store.keys, sampler, versions)
+            for kind in (IngestConsumer, LateFeedbackPasses):
+                parts = settings, self.store, self.metrics
+                self._ingest.append(kind(*parts, planner=planner, notifier=self._notifier, pressure=self._backpressure))
+            selector = SessionSelector(settings, self.store, self._judges, self._graders)
+            self._ingest.append(
+                SessionPasses(*parts, selector=selector, notifier=self._notifier, pressure=self._backpressure)
+            )
         self._notifiers = [self._notifier] if self._has("ingest") or self._has("judge") else []
         self._sweepers: list[ServiceThread] = []
         if self._has("judge"):
@@ -128,8 +128,8 @@ class Runtime:
                 *(settings, self.store),
                 healthy=self.judging.healthy_models,
                 probed=self.judging.models_to_probe,
-                versions={name: judge.version for name, judge in self._judges.items()},
-                graders=self._graders,
+                versions=versions,
+                sampler=sampler,
             )
             self._sweepers = [Sweeper(settings, self.store, self.judging, self._notifier, heartbeat), auto_retry]
         made = exporters.values() if self._has("export") else ()
@@ -255,5 +255,5 @@ def _stop(threads: Sequence[ServiceThread], unless: Callable[[], bool] = bool) -
         deadline = time.monotonic() + _THREAD_STOP_S
         while not thread.stop(_LOOK_S) and not unless():
             if time.monotonic() > deadline:
-                log.warning("thread not stopped in time", stage=thread.name)
+                log.warning("thread not stopped in time", thread=thread.name)
                 break

@@ -16,7 +16,7 @@ from worker.storage.client import StoreError
 from worker.telemetry.health import Pulse
 from worker.telemetry.logs import where
 
-log = structlog.get_logger("tracejudge.stage")
+log = structlog.get_logger("tracejudge.service")
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
 
@@ -77,7 +77,7 @@ class ServiceThread(ABC):
     def backoff(self, error: Exception) -> None:
         """Report an error and wait, a little longer each time, with jitter."""
         self.report_blocked(str(error))
-        log.warning("waiting", stage=self.name, error=str(error), seconds=round(self._backoff_s, 2))
+        log.warning("service retrying", thread=self.name, error=str(error), seconds=round(self._backoff_s, 2))
         self.stopping.wait(self._backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
         self._backoff_s = min(_MAX_BACKOFF_S, self._backoff_s * 2)
 
@@ -94,8 +94,8 @@ class ServiceThread(ABC):
                 prepared = False
                 self.backoff(error)
             except Exception as error:  # noqa: BLE001 - a thread that ends silently is the worst of all failures
-                # Only the type: the text of an unforeseen error may quote a trace.
-                log.error("unforeseen error", stage=self.name, error=type(error).__name__, where=where(error))  # noqa: TRY400
+                # Only the type: the text of an unexpected error may quote a trace.
+                log.error("unexpected error", thread=self.name, error=type(error).__name__, where=where(error))  # noqa: TRY400
                 self.backoff(RuntimeError(type(error).__name__))
             else:
                 self.record_progress()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from judges.core.exploration import CUT, NO_ROOM, WITHHELD
+from judges.agent.texts import CUT, NO_ROOM, WITHHELD
 from judges.core.model import Tool
 from judges.core.prompt import Message, ToolCall, marked, neutralise
 

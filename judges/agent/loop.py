@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from judges.agent.conversation import Conversation, End, ExplorationStats, Result, Size, size_bytes
+from judges.agent.texts import LAST, READ_FIRST
 from judges.agent.tool_use import MAX_CALLS, ToolUse, in_thread
-from judges.core.exploration import LAST, READ_FIRST, Exploration, Limits, Toolbox
+from judges.core.exploration import Exploration, Limits, Toolbox
 from judges.core.model import ChatResponse, Price
 from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import FINAL_REASONS, Call
@@ -73,7 +74,7 @@ _LEAST_BYTES_PER_TOKEN: Final = 2
 _FREE: Final = Price(input=0.0, output=0.0)
 
 
-class Room(NamedTuple):
+class RemainingTokens(NamedTuple):
     """How many input tokens still fit, and the limit that sets the number."""
 
     tokens: float
@@ -125,22 +126,22 @@ class TokenBudget:
         if not response.output_tokens:
             self._output_tokens += answer_tokens
 
-    def room(self, answers: int = 1) -> Room:
+    def remaining(self, answers: int = 1) -> RemainingTokens:
         """Return how many input tokens may be sent until so many further answers are in; negative when none."""
         output_tokens = self._output_tokens + answers * self._longest_answer
-        in_tokens = Room(self._limits.max_tokens - self._input_tokens - output_tokens, "max_tokens")
+        in_tokens = RemainingTokens(self._limits.max_tokens - self._input_tokens - output_tokens, "max_tokens")
         left_usd = self._max_usd - self._price.cost_usd(self._input_tokens, output_tokens)
         if self._price.input:
             for_usd = left_usd / self._price.cost_usd(1, 0)
         else:
             for_usd = math.inf if left_usd >= 0 else -math.inf
-        return min(in_tokens, Room(for_usd, "max_usd"))
+        return min(in_tokens, RemainingTokens(for_usd, "max_usd"))
 
-    def room_for_round(self) -> Room:
+    def remaining_for_round(self) -> RemainingTokens:
         """Return how long a request may be so that the verdict can still be requested after it and its answer."""
         # The second request contains the first and its answer. Results of tools are not predicted: they are shortened.
-        room = self.room(answers=2)
-        return room._replace(tokens=(room.tokens - self._longest_answer) / 2)
+        remaining = self.remaining(answers=2)
+        return remaining._replace(tokens=(remaining.tokens - self._longest_answer) / 2)
 
 
 class AgentLoop:
@@ -222,13 +223,13 @@ class AgentLoop:
         if self._timer.is_late():
             return "max_time"
         self._shorten()
-        room = self._budget.room_for_round()
-        if self._budget.cost_tokens(self._conversation.size) <= room.tokens:
+        remaining = self._budget.remaining_for_round()
+        if self._budget.cost_tokens(self._conversation.size) <= remaining.tokens:
             return None
         if not self._stats.rounds:
             # A verdict on a trace of which nothing was read would be a guess.
-            raise _over_budget(room.limit)
-        return room.limit
+            raise _over_budget(remaining.limit)
+        return remaining.limit
 
     async def _ask(self, *, may_call: bool) -> ChatResponse:
         """Send what fits; where the endpoint still finds it too long, send less."""
@@ -255,12 +256,12 @@ class AgentLoop:
 
     def _shorten(self) -> None:
         """Reduce the conversation to the context, and to what leaves budget for the verdict."""
-        room = self._budget.room()
+        remaining = self._budget.remaining()
         self._was_full = self._was_full or not self._fits_context(self._conversation.size)
         if not self._conversation.shorten(self._fits_context):
             raise _too_long("the request is longer than the model takes")
-        if not self._conversation.shorten(lambda size: self._budget.cost_tokens(size) <= room.tokens):
-            raise _over_budget(room.limit)
+        if not self._conversation.shorten(lambda size: self._budget.cost_tokens(size) <= remaining.tokens):
+            raise _over_budget(remaining.limit)
 
     def _fits_context(self, size: Size) -> bool:
         return size.total <= self._max_bytes and self._budget.tokens(size) <= self._max_input_tokens

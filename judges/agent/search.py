@@ -222,7 +222,7 @@ _TOO_SLOW: Final = (
 _SLOW_PIECE_S: Final = 0.05
 
 
-class Wanted(NamedTuple):
+class SearchRequest(NamedTuple):
     """The arguments of a search."""
 
     pattern: str
@@ -231,20 +231,20 @@ class Wanted(NamedTuple):
     surrounding_bytes: int
 
 
-def search(steps: Sequence[Step], pieces: Pieces, wanted: Wanted, budget: SearchBudget) -> dict[str, object]:
+def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget: SearchBudget) -> dict[str, object]:
     """Search the steps in their order. A search that is stopped returns the matches before.
 
     Raises:
         ToolError: The pattern is invalid or too large, or too slow before anything is found.
     """
-    running = _Search(steps, pieces, wanted, budget)
+    running = _Search(steps, pieces, request, budget)
     try:
         running.run()
     except SlowPatternError:
         return running.too_slow()
     except OutOfTimeError:
         # Without progress on its first piece the search would be called again and again, and never get further.
-        if running.position == wanted.start and budget.matching.spent_s >= _SLOW_PIECE_S:
+        if running.position == request.start and budget.matching.spent_s >= _SLOW_PIECE_S:
             return running.too_slow()
         return running.stopped(_OUT_OF_TIME.format(span_id=running.step.id))
     return running.result() | {"there_are_more": running.there_are_more}
@@ -253,15 +253,15 @@ def search(steps: Sequence[Step], pieces: Pieces, wanted: Wanted, budget: Search
 class _Search:
     """One search."""
 
-    def __init__(self, steps: Sequence[Step], pieces: Pieces, wanted: Wanted, budget: SearchBudget) -> None:
+    def __init__(self, steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget: SearchBudget) -> None:
         self._steps = steps
         self._pieces = pieces
-        self._wanted = wanted
-        self._matching = Matching(Pattern(wanted.pattern), budget)
+        self._request = request
+        self._matching = Matching(Pattern(request.pattern), budget)
         self._budget = budget
         self.matches: list[dict[str, object]] = []  # The matches found, as they are shown.
         self.there_are_more = False  # Whether more matches are known than were wanted.
-        self.position = wanted.start  # Where to continue; everything before it is searched.
+        self.position = request.start  # Where to continue; everything before it is searched.
 
     @property
     def is_done(self) -> bool:
@@ -277,11 +277,11 @@ class _Search:
             self._budget.check()
             with self._budget.preparing:
                 piece = self._pieces.at(self.step, self.position.offset)
-            wanted = self._wanted.max_matches - len(self.matches)
+            wanted = self._request.max_matches - len(self.matches)
             found = hits(piece, self._matching, wanted + 1)
             self.there_are_more = len(found) > wanted
             given = found[:wanted]
-            self.matches += [shown(self.step, piece, hit, self._wanted.surrounding_bytes) for hit in given]
+            self.matches += [shown(self.step, piece, hit, self._request.surrounding_bytes) for hit in given]
             ends = [piece.offset(given[-1].place.end)] if given else []
             if not self.there_are_more:
                 ends.append(piece.stop_offset)

@@ -1,4 +1,4 @@
-"""Run the calls of one answer. Whatever a call does, the model gets a text and the loop goes on."""
+"""Runs the tool calls of one answer. Each call gives a text for the model, also when it fails or hangs."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from judges.agent.conversation import ExplorationStats, Result, notice, tool_result
-from judges.core.exploration import BROKE, BUSY, NO_CALL, OVERRAN, TOO_MANY, Toolbox
+from judges.agent.texts import BROKE, BUSY, NO_CALL, OVERRAN, TOO_MANY
+from judges.core.exploration import Toolbox
 from judges.core.prompt import ToolCall
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class ToolUse:
             try:
                 return tool_result(call.id, self._toolbox.call(call.name, call.arguments))
             except Exception as error:  # noqa: BLE001 - a tool that breaks must not end the evaluation
-                # Only the type: the text of an unforeseen error may quote the trace outside of all marks.
+                # Only the type: the text of an unexpected error may quote the trace outside of all marks.
                 return notice(call.id, BROKE.format(kind=type(error).__name__))
 
         running = in_thread(work)

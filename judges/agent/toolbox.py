@@ -11,7 +11,7 @@ from judges.agent import spans as overview
 from judges.agent import timing
 from judges.agent.arguments import ToolError, offset_of, position_of, read
 from judges.agent.patterns import CLOCKS, Clocks, SearchBudget
-from judges.agent.search import Pieces, Wanted
+from judges.agent.search import Pieces, SearchRequest
 from judges.agent.spans import Contents, Step, Steps, as_json, page, short
 from judges.core.model import Tool
 from tracejudge import Trace
@@ -184,5 +184,5 @@ class TraceToolbox:
     def _search(self, given: SearchTrace) -> dict[str, object]:
         steps = (*self._steps, *((self._steps.record,) if self._steps.are_recorded else ()))
         start = position_of(given.page_token, len(steps))
-        wanted = Wanted(given.pattern, start, given.max_matches, given.surrounding_content_length)
-        return searching.search(steps, self._pieces, wanted, SearchBudget(self._clocks))
+        request = SearchRequest(given.pattern, start, given.max_matches, given.surrounding_content_length)
+        return searching.search(steps, self._pieces, request, SearchBudget(self._clocks))

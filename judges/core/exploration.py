@@ -1,7 +1,7 @@
-"""Agent judges: the tools by which a model reads a trace, the limits of one attempt, and the texts it is sent."""
+"""Agent judges: the tools by which a model reads a trace, and the limits of one attempt."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -51,31 +51,4 @@ class Exploration(Struct, frozen=True):
     open: Callable[[Trace], Toolbox]  # Creates the toolbox of a trace.
     limits: Limits = Limits()  # Limits of one attempt.
     tools: tuple[Tool, ...] = ()  # Definitions of the tools in every toolbox; part of the judge's version.
-
-
-# The texts below are part of the version of every agent judge.
-LAST: Final = (
-    "You can call no further tool: the limit is reached. Give your answer now, from what you have read, in exactly the"
-    " form that was asked and with nothing around it."
-)
-READ_FIRST: Final = (
-    "You have not read anything of the trace yet, so this cannot be your answer. Read the trace first, by calling the"
-    " tools. Answer then."
-)
-CUT: Final = (
-    "Of the {size} bytes of this result only the first {shown} are shown, for no more fit. Ask for the rest in parts:"
-    " by a max_content_length of {most} at most, by fewer results, or by a search."
-)
-WITHHELD: Final = (
-    "This result of {size} bytes is longer than what is left of your context or of the budget, and was left out. Ask"
-    " for less: by a max_content_length of {most} at most, by fewer results, or by a search."
-)
-NO_ROOM: Final = (
-    "This result of {size} bytes was left out: 0 bytes are left for further results. Answer with what you have read."
-)
-TOO_MANY: Final = "Not carried out: one answer may ask for {most} calls at most. Ask again for what you need."
-OVERRAN: Final = "The tool did not end within {seconds:g} s. Ask for less, or in another way."
-BUSY: Final = "Not carried out: the tools are still at work on a call that did not end. Answer with what you have read."
-NO_CALL: Final = "Not carried out: no tool can be called any more."
-BROKE: Final = "The tool broke ({kind}). Ask in another way, or go on without it."
-TEXTS: Final = (LAST, READ_FIRST, CUT, WITHHELD, NO_ROOM, TOO_MANY, OVERRAN, BUSY, NO_CALL, BROKE)
+    texts: tuple[str, ...] = ()  # What the model is told besides the results of tools; part of the judge's version.

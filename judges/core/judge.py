@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from judges.core.exploration import TEXTS, Exploration
+from judges.core.exploration import Exploration
 from judges.core.prompt import LAYOUT, VISIBLE, Prompt
 from judges.core.verdict import Score
 from tracejudge import Document, Trace
@@ -118,7 +118,7 @@ class Judge:
             "settings": self.settings,
         }
         if self.exploration is not None:
-            identity["exploration"] = {"tools": self.exploration.tools, "texts": TEXTS}
+            identity["exploration"] = {"tools": self.exploration.tools, "texts": self.exploration.texts}
         if self.unit != "trace":
             identity["unit"] = self.unit
         encoded = msgspec.json.encode(identity, order="deterministic")

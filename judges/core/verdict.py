@@ -5,6 +5,7 @@ outbox and the line that ``tracejudge evaluate`` prints.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -30,6 +31,8 @@ PassingReason = Literal[
 Reason = FinalReason | PassingReason
 Outcome = Literal["scored", "abstained", "unscored"]
 Origin = Literal["live", "late_feedback", "replay", "session_update"]
+W3C_TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
+W3C_SPAN_ID: Final = re.compile(r"(?!0{16})[0-9a-f]{16}")
 # A retry would not help: the verdict is recorded in the ledger.
 FINAL_REASONS: Final[frozenset[str]] = frozenset(get_args(FinalReason))
 # The cause may pass: the evaluation is parked and retried, and finally becomes a dead letter.
@@ -180,6 +183,11 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
     trace_ended_at: float | None = None
     started_at: float
     duration_s: float
+
+
+def with_said(note: str, said: str) -> str:
+    """Append the endpoint's message to a note, where there is one."""
+    return f'{note}; it says: "{said}"' if said else note
 
 
 def evaluation_id(

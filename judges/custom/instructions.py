@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from judges.agent import TraceToolbox
 from judges.agent.conversation import Conversation, ExplorationStats
 from judges.agent.loop import TokenBudget
+from judges.agent.texts import TEXTS
 from judges.agent.toolbox import TOOLS
 from judges.core.exploration import Exploration, Limits
 from judges.core.judge import Judge
@@ -82,7 +83,7 @@ def check_served(limits: Limits, fixed: str) -> None:
 
     def serves(max_tokens: int) -> bool:
         budget = TokenBudget(Limits(max_tokens=max_tokens), None)
-        return budget.cost_tokens(opening) <= budget.room_for_round().tokens
+        return budget.cost_tokens(opening) <= budget.remaining_for_round().tokens
 
     if not serves(limits.max_tokens):
         thousands = range(0, _MOST_TOKENS, 1000)
@@ -148,7 +149,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         fixed = trace_fixed_part(text, variables, result)
         check_served(limits, fixed)
         settings = TraceSettings(_KEY, result.declaration, *structs.astuple(limits))
-        exploration = Exploration(TraceToolbox, limits, TOOLS)
+        exploration = Exploration(TraceToolbox, limits, TOOLS, TEXTS)
     return make_judge(
         name=name,
         asks=checked_asks(definition.asks, text),

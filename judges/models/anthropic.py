@@ -27,8 +27,7 @@ from judges.core.model import (
 from judges.core.prompt import Message
 from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields
 from judges.models.provider import ProbeRequest, Provider, access, check_endpoint
-from judges.models.replies import anthropic_quota, keep_state
-from judges.models.tool_calls import calls_so_far, read_call, sendable_name, sendable_object
+from judges.models.replies import anthropic_quota, calls_so_far, keep_state, read_call, sendable_name, sendable_object
 
 Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"
@@ -261,4 +260,6 @@ PROVIDER: Final = Provider(
     check=lambda settings: check_endpoint(settings, PUBLIC_URL),
     probe=lambda settings, key: ProbeRequest(_below_version(settings.base_url, "/models"), _headers(key)),
     own_settings=frozenset({"max_output_tokens"}),
+    default_url=PUBLIC_URL,
+    key_hosts={"api.anthropic.com": "ANTHROPIC_API_KEY"},
 )

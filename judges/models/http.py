@@ -29,9 +29,8 @@ from judges.core.model import (
     RateLimitedError,
     ToolsRefusedError,
 )
-from judges.core.retry_after import retry_after_s
 from judges.models.credentials import AddressRefusedError, GuardedResolver
-from judges.models.replies import read_quota
+from judges.models.replies import read_quota, retry_after_s
 from tracejudge.content.redact import redact_credentials
 
 _MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
@@ -229,11 +228,6 @@ def shown(message: str, request: object = None, secrets: Iterable[str] = ()) -> 
     text = _without_quotes(text, [each for each in _texts(request) if len(each) >= _QUOTED_CHARS])
     line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
     return line[:_MAX_SHOWN_CHARS]
-
-
-def with_said(note: str, said: str) -> str:
-    """Append the endpoint's message to a note, where there is one."""
-    return f'{note}; it says: "{said}"' if said else note
 
 
 def _texts(value: object) -> Iterator[str]:

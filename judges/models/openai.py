@@ -25,8 +25,18 @@ from judges.core.model import (
 from judges.core.prompt import Message, ToolCall
 from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields
 from judges.models.provider import ProbeRequest, Provider, access, check_endpoint
-from judges.models.replies import ABSENT, join_states, keep_state, openai_quota, state_parts
-from judges.models.tool_calls import as_object, calls_so_far, read_call, sendable_name, sendable_object
+from judges.models.replies import (
+    ABSENT,
+    as_object,
+    calls_so_far,
+    join_states,
+    keep_state,
+    openai_quota,
+    read_call,
+    sendable_name,
+    sendable_object,
+    state_parts,
+)
 
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "response_format": ("response_format", "json_schema", "structured output"),

@@ -1,19 +1,18 @@
 """What a provider of judge models registers, and the checks that providers with an HTTP endpoint share.
 
-A provider is one file that defines ``PROVIDER`` and one row in ``judges.models.registry``.
+A provider is one file that defines ``PROVIDER`` and one row in ``judges.models.registry``; its own settings are fields
+of ``ModelSettings``.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 import httpx
 
 from judges.core.model import ChatModel, ModelSettings
 from judges.models.credentials import KeyRefusedError, ProxyRefusedError, is_guarded, proxy_for, read_key
 from judges.models.http import is_endpoint
-
-# Public hosts that answer nothing without a key, and the usual name of the variable that holds it.
-_HOSTS_WITH_KEY: Final[Mapping[str, str]] = {"api.anthropic.com": "ANTHROPIC_API_KEY"}
 
 
 class ModelSettingsError(ValueError):
@@ -38,15 +37,18 @@ class Provider(NamedTuple):
     probe: Callable[[ModelSettings, str | None], ProbeRequest] | None = None
     is_heuristic: bool = False  # Whether a fixed program answers. Its verdicts are free and marked as code.
     own_settings: frozenset[str] = frozenset()  # Settings that only providers which list them accept.
+    default_url: str = ""  # The address of models without `base_url`.
+    # Public hosts that require a key, whichever provider calls them, with the usual name of its variable.
+    key_hosts: Mapping[str, str] = MappingProxyType({})
 
 
 def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
     """Check model, address and key of a provider with an HTTP endpoint, or raise ``ModelSettingsError``."""
     if not settings.model:
-        raise ModelSettingsError("model: say which model the endpoint shall use")
+        raise ModelSettingsError("model: is missing; name the endpoint's model")
     base_url = settings.base_url or default_url
     if not base_url:
-        raise ModelSettingsError('base_url: say where the endpoint is, as "https://host/v1"')
+        raise ModelSettingsError('base_url: is missing; set it, as "https://host/v1"')
     if not is_endpoint(base_url):
         raise ModelSettingsError('base_url: must be http:// or https:// and a host, as "https://host/v1"')
     host = httpx.URL(base_url).host
@@ -57,10 +59,6 @@ def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
         )
     if settings.api_key_env is not None and settings.api_key_file is not None:
         raise ModelSettingsError("api_key_file: goes in place of api_key_env, not beside it; take one of them out")
-    if settings.api_key_env is None and settings.api_key_file is None and host in _HOSTS_WITH_KEY:
-        raise ModelSettingsError(
-            f"api_key_env: https://{host} asks for a key; name the variable that holds it, as {_HOSTS_WITH_KEY[host]}"
-        )
 
 
 class Access(NamedTuple):

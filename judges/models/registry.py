@@ -1,8 +1,13 @@
-"""The registry of providers: the only place that knows them by name. A new provider is one file and one row here."""
+"""The registry of providers: the only place that knows them by name.
+
+A new provider is one file and one row; its own settings are fields of ``ModelSettings``.
+"""
 
 import math
 from collections.abc import Mapping
 from typing import Final
+
+import httpx
 
 from judges.core.model import ChatModel, ModelSettings
 from judges.models import anthropic, lexical, openai, scripted
@@ -43,6 +48,12 @@ def check(settings: ModelSettings) -> None:
     if settings.price and not all(0 <= usd < math.inf for usd in (settings.price.input, settings.price.output)):
         raise ModelSettingsError("price: must be USD per million tokens, 0 or more")
     provider.check(settings)
+    if provider.probe is not None and settings.api_key_env is None and settings.api_key_file is None:
+        host = httpx.URL(settings.base_url or provider.default_url).host
+        variable = next((each.key_hosts[host] for each in PROVIDERS.values() if host in each.key_hosts), None)
+        if variable is not None:
+            fix = f"name the variable that holds it, as {variable}"
+            raise ModelSettingsError(f"api_key_env: https://{host} requires a key; {fix}")
 
 
 def build(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None = None) -> ChatModel:

@@ -1,7 +1,9 @@
-"""Parts of endpoint replies besides the answer: the remaining quota, and state that the endpoint expects back."""
+"""Parts of endpoint replies besides the answer: tool calls, the quota, the delay asked for, and state to send back."""
 
+import email.utils
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -9,7 +11,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from judges.core.model import Quota, Window
+from judges.core.model import ChatRequest, Quota, Window
+from judges.core.prompt import ToolCall
 
 MAX_STATE_BYTES: Final = 256 * 1024  # Larger state is dropped: it would be sent again with every further request.
 ABSENT: Final = Raw(b"")
@@ -110,3 +113,75 @@ def _unix_time(text: str) -> float | None:
         return time.timestamp() if time.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None
+
+
+_MAX_RETRY_AFTER_S: Final = 3600.0
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Read `Retry-After`, in seconds or as a date, as 0 to 3600 s; None where it is absent or neither."""
+    value = headers.get("retry-after", "")
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, ArithmeticError, LookupError, OSError):
+            # Years and zones out of range raise more than ValueError.
+            return None
+    return None if math.isnan(seconds) else min(_MAX_RETRY_AFTER_S, max(0.0, seconds))
+
+
+_NO_ARGUMENTS: Final = "{}"
+_REFUSED_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME_CHARS: Final = 64
+
+
+def read_call(call_id: object, name: object, arguments: object, number: int) -> ToolCall:
+    """Read one call of an answer.
+
+    Args:
+        call_id: The endpoint's id; without one, an id is made from the number.
+        name: The tool's name; empty when absent.
+        arguments: The text that the model wrote, or what a server decoded from it.
+        number: How many calls came before it in the same conversation.
+    """
+    if isinstance(arguments, str):
+        text = _unwrapped(arguments) if arguments.strip() else _NO_ARGUMENTS
+    else:
+        text = _NO_ARGUMENTS if arguments is None else msgspec.json.encode(arguments).decode()
+    # Mistral's servers demand nine letters and digits as an id.
+    return ToolCall(str(call_id or f"call{number:05d}"), str(name or ""), text)
+
+
+def _unwrapped(text: str) -> str:
+    """Return the text inside, where a server encoded the arguments as a JSON string once more."""
+    try:
+        inner = msgspec.json.decode(text, type=str)
+    except (msgspec.DecodeError, UnicodeError):
+        return text
+    return text if as_object(inner) is None else inner
+
+
+def calls_so_far(request: ChatRequest) -> int:
+    """Count the calls that the messages of a request contain."""
+    return sum(len(message.tool_calls) for message in request.messages)
+
+
+def as_object(arguments: str) -> dict[str, object] | None:
+    """Decode the arguments of a call; None where they are no JSON object."""
+    try:
+        return msgspec.json.decode(arguments, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def sendable_object(arguments: str) -> dict[str, object]:
+    """Return the arguments of a call as an object; a text that is none becomes its value ``unreadable``."""
+    found = as_object(arguments)
+    return {"unreadable": arguments} if found is None else found
+
+
+def sendable_name(name: str) -> str:
+    """Return a name that endpoints accept: 1 to 64 letters, digits, `_` and `-`."""
+    return _REFUSED_IN_NAMES.sub("_", name)[:_MAX_NAME_CHARS] or "unnamed"

@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 from judges.core.model import ChatRequest, ChatResponse, FinishReason, ModelError, ModelSettings
 from judges.core.prompt import ToolCall
 from judges.models.provider import ModelSettingsError, Provider
-from judges.models.tool_calls import read_call
+from judges.models.replies import read_call
 
 Answering = Callable[[ChatRequest], "str | Step"]
 

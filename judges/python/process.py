@@ -317,7 +317,7 @@ class _Slot:
             raise NotStartedError(f"did not start: {started.failed}")
         if started.fingerprint != program.fingerprint:
             self._drop()
-            raise ChangedError("its module has changed since the worker began: start the worker anew")
+            raise ChangedError("its module changed after the worker started; restart the worker")
         return process
 
     async def _ask(self, process: Process, message: bytes, limit_s: float, kind: type[T]) -> T:
@@ -333,7 +333,7 @@ class _Slot:
             notes = {
                 "overran": f"took longer than {limit_s:g} s",
                 "ended": f"ended by itself ({how})",
-                "garbled": "gave what is no answer",
+                "garbled": "returned an invalid message",
             }
             raise JudgeFailedError(notes[reason]) from None
         except BaseException:

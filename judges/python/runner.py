@@ -157,7 +157,7 @@ def reading_of(result: object, metrics: Sequence[Metric]) -> Reading:
     elif isinstance(result, Real):
         found = (Score(result),)  # type: ignore[arg-type] # checked below
     elif not isinstance(result, Sequence) or isinstance(result, str | bytes):
-        raise JudgeFailedError(f"gave {_kind(result)}, where true, false, a number, a Score or None is wanted")
+        raise JudgeFailedError(f"gave {_kind(result)}, where true, false, a number, a Score or None is required")
     else:
         found = result
     for one in found:
@@ -198,7 +198,7 @@ def _score(found: Score, metrics: Sequence[Metric]) -> verdict.Score:
 
 def _checked(value: object, metric: str) -> float:
     if not isinstance(value, Real):
-        raise JudgeFailedError(f"gave {_kind(value)} as the value of {metric}, where a number is wanted")
+        raise JudgeFailedError(f"gave {_kind(value)} as the value of {metric}, where a number is required")
     number = float(value)
     if math.isnan(number):
         raise JudgeFailedError(f"gave no number (NaN) as the value of {metric}")

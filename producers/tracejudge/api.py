@@ -10,9 +10,8 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from tracejudge.delivery.buffer import copy_and_measure
+from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_and_measure
 from tracejudge.delivery.delivery import Delivery
-from tracejudge.delivery.entry import Item, Kind, Reason, Totals
 from tracejudge.delivery.fork import native_lock, reset_in_children
 from tracejudge.ids import OPENTELEMETRY, current_span, draw, fresh_trace_id
 from tracejudge.log import logger, report_or_raise

@@ -235,7 +235,7 @@ def vocabulary() -> set[str]:
     for page in sorted((ROOT / "docs" / "reference").glob("*.md")):
         words |= set(re.findall(r"^\| `([a-z_]+)`", page.read_text(encoding="utf-8"), re.MULTILINE))
     words |= set(
-        re.findall(r'^    [A-Z_]+ = "([a-z_]+)"', code("producers/tracejudge/delivery/entry.py"), re.MULTILINE)
+        re.findall(r'^    [A-Z_]+ = "([a-z_]+)"', code("producers/tracejudge/delivery/buffer.py"), re.MULTILINE)
     )
     words |= set(re.findall(r'"([a-z_]+)"', code("worker/export/otel.py") + code("worker/telemetry/health.py")))
     keys = tomllib.loads(TABLE.read_text(encoding="utf-8"))["watcher"].values()

@@ -109,10 +109,14 @@ class Experiment:
         self.workers[name] = self.pipeline.worker(wait=wait, **self.settings(**settings))
         return self.workers[name]
 
-    def kill(self, name: str = "a") -> None:
-        """Read the metrics page of a worker and `kill -9` it; its batches must continue within `RECOVERY_S`."""
+    def kill(self, name: str = "a", *, times_recovery: bool = True) -> None:
+        """Read the metrics page of a worker and `kill -9` it; its batches must continue within `RECOVERY_S`.
+
+        ``times_recovery`` is False where other faults delay the batches of the running workers.
+        """
         worker = self._last_page(name)
-        self.recoveries.begin()
+        if times_recovery:
+            self.recoveries.begin()
         worker.program.kill()
 
     def terminate(self, name: str = "a", timeout_s: float = PATIENCE_S) -> int:

@@ -81,7 +81,7 @@ def test_invalid_stream_entries_are_counted_and_the_rest_is_judged(experiment: E
     assert worker.program.running
     log = worker.program.output
     assert fuzz.MARK not in log
-    assert "unforeseen error" not in log
+    assert "unexpected error" not in log
     assert log.count("\n") < MAX_LINES * ENTRIES
 
 

@@ -16,12 +16,13 @@ from redis_faults import server_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Verdict
-from judges.registry import configured
+from judges.registry import catalogue
 from tracejudge import LateFeedback, Trace
 from worker.accounting import read_account
+from worker.config.graders import Graders
 from worker.config.settings import Rule, Settings
 from worker.dead_letters.retry import grouped, retry
-from worker.dead_letters.store import DeadLetterStore, LetterFilter
+from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
 from worker.embedded import EmbeddedRedis, ServerBinary
 from worker.forget import ForgetTarget, Forgetting
 from worker.ingest.conversations import DueSession, SessionSelector, decode_session
@@ -31,6 +32,7 @@ from worker.queue import batch as batches
 from worker.queue.leases import LeasedPayload, Leases
 from worker.queue.ledger import DeadLetter, Finished, Ledger
 from worker.queue.pending_feedback import PendingFeedback
+from worker.selection.sampling import Sampler
 from worker.selection.stream_entry import read_entry
 from worker.storage.client import Store, StoreError
 from worker.storage.keys import INGEST_GROUP, Keys
@@ -55,6 +57,11 @@ COUNTED = (
     *("feedback", "trimmed"),
 )
 LARGEST = 2**63 - 1
+
+
+def _planner(keys: Keys) -> Planner:
+    versions = {name: judge.version for name, judge in catalogue().items()}
+    return Planner(SETTINGS, keys, Sampler(SETTINGS, Graders(SETTINGS, catalogue())), versions)
 
 
 class Scene:
@@ -90,7 +97,7 @@ class Scene:
     # --- the steps ---
 
     def choose(self) -> None:
-        plan = Planner(SETTINGS, self.keys).plan(read_entry(entry, 10**6) for entry in self.entries)
+        plan = _planner(self.keys).plan(read_entry(entry, 10**6) for entry in self.entries)
         self.store.run("choose", plan.keys, plan.arguments)
 
     def take(self) -> None:
@@ -111,7 +118,7 @@ class Scene:
 
     def retry(self) -> None:
         letters = DeadLetterStore(self.store)
-        wanted = [found.letter.evaluation.id for found in letters.find(LetterFilter())][:1]
+        wanted = [found.letter.evaluation.id for found in letters.find(DeadLetterFilter())][:1]
         for group in grouped(letters.read(wanted), 2):
             retry(self.store, SETTINGS, group)
 
@@ -136,14 +143,14 @@ class Scene:
         trace_id = members[0].item.trace_id
         entry = next(entry for entry in self.entries if trace_id.encode() in entry[1].get(b"t", b""))
         feedback = FeedbackOnTrace(trace_id, members, [Found(entry[0].decode(), 100)])
-        FeedbackSelector(SETTINGS, self.store, Planner(SETTINGS, self.keys)).select([feedback])
+        FeedbackSelector(SETTINGS, self.store, _planner(self.keys)).select([feedback])
 
     def judge_session(self) -> None:
         """Choose the evaluation of the conversation of the third batch."""
         (session,) = self.store.call(lambda client: client.zrange(self.keys.sessions_due, 0, -1))
         found = self.store.call(lambda client: client.hgetall(self.keys.session(session.decode())))
         due = DueSession(session.decode(), decode_session(found))
-        SessionSelector(SETTINGS, self.store, configured({})).select([due])
+        SessionSelector(SETTINGS, self.store, catalogue(), Graders(SETTINGS, catalogue())).select([due])
 
     def acknowledge(self) -> None:
         ids = self.verdicts

@@ -6,8 +6,7 @@ import pytest
 from explorations import TRACE, exploring
 from msgspec import structs
 
-from judges.core import exploration as texts
-from judges.core import judge as judge_module
+from judges.agent import texts
 from judges.core.exploration import Exploration
 from judges.core.judge import Judge
 from judges.core.model import Tool
@@ -33,7 +32,7 @@ def test_changes_with_a_tool(changes: dict[str, object]) -> None:
 
 def test_changes_with_what_the_loop_says(monkeypatch: pytest.MonkeyPatch) -> None:
     before, other = define("mine", TABLE).version, replace(catalogue()["safety"]).version
-    monkeypatch.setattr(judge_module, "TEXTS", (*texts.TEXTS, "More."))
+    monkeypatch.setattr("judges.custom.instructions.TEXTS", (*texts.TEXTS, "More."))
     assert define("mine", TABLE).version != before
     assert replace(catalogue()["safety"]).version == other
 

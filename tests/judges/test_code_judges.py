@@ -73,14 +73,14 @@ class TestReturned:
             (Score(1), TWO, "gave a score that names no metric, where it has several"),
             (Score(1, passed=True), ONE, "says whether m passed, for which it declares no pass rule"),
             (1 + 1e-9, ONE, "gave a value of m outside 0..1"),
-            (1j, ONE, "gave complex, where true, false, a number, a Score or None is wanted"),
-            (b"1", ONE, "gave bytes, where true, false, a number, a Score or None is wanted"),
+            (1j, ONE, "gave complex, where true, false, a number, a Score or None is required"),
+            (b"1", ONE, "gave bytes, where true, false, a number, a Score or None is required"),
             (
                 Path(),
                 ONE,
-                f"gave pathlib.{type(Path()).__name__}, where true, false, a number, a Score or None is wanted",
+                f"gave pathlib.{type(Path()).__name__}, where true, false, a number, a Score or None is required",
             ),
-            (Score(None), ONE, "gave NoneType as the value of m, where a number is wanted"),  # type: ignore[arg-type]
+            (Score(None), ONE, "gave NoneType as the value of m, where a number is required"),  # type: ignore[arg-type]
         ],
     )
     def test_anything_else_is_a_failure(self, result: object, metrics: Any, note: str) -> None:

@@ -251,7 +251,7 @@ class TestBegunAnew:
         file.write_text(self.GOOD.format("True"))
         judge = make("good", {"code": "changing_judges:good", **PATIENT})
         file.write_text(self.GOOD.format("False"))
-        said = "its module has changed since the worker began: start the worker anew"
+        said = "its module changed after the worker started; restart the worker"
         assert self.failing(judge, ChangedError, times=3) == said
         assert caplog.messages == [f"the judge good cannot judge: {said}"]
 

@@ -14,19 +14,19 @@ from judges.core.prompt import Message
 from judges.models.anthropic import AnthropicModel
 from judges.models.lexical import LexicalModel
 from judges.models.openai import OpenAIModel
-from judges.models.registry import ModelSettingsError, build, check
+from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
 from judges.models.scripted import ScriptedModel
 
 OPENAI = ModelSettings(base_url="http://localhost:1/v1", model="m")
 ANTHROPIC = ModelSettings(provider="anthropic", model="m", api_key_env="JUDGE_KEY")
 ADDRESS = 'base_url: must be http:// or https:// and a host, as "https://host/v1"'
-KEY = "api_key_env: https://api.anthropic.com asks for a key; name the variable that holds it, as ANTHROPIC_API_KEY"
+KEY = "api_key_env: https://api.anthropic.com requires a key; name the variable that holds it, as ANTHROPIC_API_KEY"
 REQUEST = ChatRequest((Message("user", "Is it so?"),), "j", {}, dict)
 
 WRONG = {
-    "no model": ({"model": None}, "model: say which model the endpoint shall use"),
-    "empty model": ({"model": ""}, "model: say which model the endpoint shall use"),
-    "no address": ({"base_url": None}, 'base_url: say where the endpoint is, as "https://host/v1"'),
+    "no model": ({"model": None}, "model: is missing; name the endpoint's model"),
+    "empty model": ({"model": ""}, "model: is missing; name the endpoint's model"),
+    "no address": ({"base_url": None}, 'base_url: is missing; set it, as "https://host/v1"'),
     "no scheme": ({"base_url": "localhost:8000/v1"}, ADDRESS),
     "another scheme": ({"base_url": "ftp://host/v1"}, ADDRESS),
     "no host": ({"base_url": "https:///v1"}, ADDRESS),
@@ -50,7 +50,7 @@ WRONG = {
     ),
     "anthropic without a model": (
         {"provider": "anthropic", "model": None},
-        "model: say which model the endpoint shall use",
+        "model: is missing; name the endpoint's model",
     ),
     "anthropic without a scheme": ({"provider": "anthropic", "base_url": "host"}, ADDRESS),
     "anthropic without a key": ({"provider": "anthropic", "base_url": None}, KEY),
@@ -268,9 +268,7 @@ class TestSettings:
 
     def test_an_unknown_provider_is_refused(self) -> None:
         settings = msgspec.convert({"provider": "oracle"}, ModelSettings)
-        with pytest.raises(
-            ModelSettingsError, match=r"^provider: must be one of anthropic, lexical, openai, scripted$"
-        ):
+        with pytest.raises(ModelSettingsError, match=f"^provider: must be one of {', '.join(sorted(PROVIDERS))}$"):
             check(settings)
 
     @pytest.mark.parametrize(

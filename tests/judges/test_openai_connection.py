@@ -25,7 +25,7 @@ from support.replies import Behaviour, answers, cuts, failing, gathering, hangs,
 
 from judges.core.model import ModelTimeoutError, ModelUnavailableError, RateLimitedError
 from judges.core.prompt import Message
-from judges.core.retry_after import retry_after_s
+from judges.models.replies import retry_after_s
 
 COMPLETION = {"choices": [{"message": {"content": "yes"}}]}
 

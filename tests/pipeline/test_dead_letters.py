@@ -14,8 +14,10 @@ from support.processes import Program, wait_until
 from judges.core.model import ModelSettings
 from judges.registry import catalogue
 from worker.accounting import Account
+from worker.config.graders import Graders
 from worker.config.settings import Settings
 from worker.dead_letters.retry import AutoRetry
+from worker.selection.sampling import Sampler
 
 RULES = [{"name": "grounded", "judges": ["groundedness"]}]
 TRACES = 60
@@ -141,4 +143,5 @@ def auto_retry(pipeline: Pipeline, endpoint: ChatEndpoint, healthy: list[str]) -
     model = ModelSettings(provider="openai", base_url=endpoint.base_url, model="judge-1")
     settings = Settings(redis_url=pipeline.redis_url, prefix=pipeline.prefix, models={"default": model})
     versions = {name: judge.version for name, judge in catalogue().items()}
-    return AutoRetry(settings, pipeline.store, healthy=lambda: healthy, versions=versions, every_s=0.1)
+    sampler = Sampler(settings, Graders(settings, catalogue()))
+    return AutoRetry(settings, pipeline.store, sampler=sampler, healthy=lambda: healthy, versions=versions, every_s=0.1)

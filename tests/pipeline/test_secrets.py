@@ -269,7 +269,7 @@ def test_a_whole_run_outputs_no_planted_secret(  # noqa: PLR0917 - fixtures
         server.restart()
         worker.program.wait_for("refuses the user or the password")  # those that knew it came with its memory
     assert worker.program.running
-    assert "message is no notification of ours, dropped" in worker.program.output
+    assert "message dropped: not a notification" in worker.program.output
     worker.program.terminate()
     everything = {
         "log": worker.program.output,

@@ -4,9 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tracejudge.delivery.buffer import Buffer, Flushes
+from tracejudge.delivery.buffer import Batch, Buffer, Flushes, Item, Kind
 from tracejudge.delivery.encoding import ItemEncoder
-from tracejudge.delivery.entry import Batch, Item, Kind
 from tracejudge.delivery.fork import Wakeup
 from tracejudge.delivery.sender import Backoff, BatchBuilder, Reporter, Sender
 from tracejudge.redis_url import RedisUrl

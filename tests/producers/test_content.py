@@ -164,7 +164,7 @@ FOREIGN: dict[str, dict[str, Any]] = {
 
 @each_case("fields", FOREIGN.values(), ids=FOREIGN)
 @each_case("changes", [{"redact": (redact_secrets,)}, {"content": False}], ids=["redacted", "withheld"])
-def test_nothing_slips_through_in_an_unforeseen_form(fields: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_nothing_slips_through_in_an_unexpected_form(fields: dict[str, Any], changes: dict[str, Any]) -> None:
     assert MAIL in json.dumps(prepared(trace(**fields)))
     assert MAIL not in json.dumps(prepared(trace(**fields), **changes))
 

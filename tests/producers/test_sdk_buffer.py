@@ -3,8 +3,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracejudge.delivery.buffer import Buffer
-from tracejudge.delivery.entry import Batch, Entry, Item, Kind, Reason, Totals
+from tracejudge.delivery.buffer import Batch, Buffer, Entry, Item, Kind, Reason, Totals
 from tracejudge.settings import Drop
 
 

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from sdk_bench import SETTINGS
 
+from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.encoding import MAX_ENTRY_BYTES, ItemEncoder
-from tracejudge.delivery.entry import Entry, Item, Kind, Reason
 from tracejudge.delivery.sender import encode_report
 from tracejudge.model import Document, ProducerReport
 

@@ -11,7 +11,7 @@ from sdk_started import StartedSdk
 
 import tracejudge
 from tracejudge import api
-from tracejudge.delivery.entry import Kind
+from tracejudge.delivery.buffer import Kind
 from tracejudge.model import Trace
 
 

@@ -17,7 +17,7 @@ from support.processes import free_port
 
 import tracejudge
 from tracejudge import api
-from tracejudge.delivery.entry import Totals
+from tracejudge.delivery.buffer import Totals
 
 Start = Callable[..., StartedSdk]
 

@@ -9,7 +9,7 @@ import pytest
 from sdk_started import StartedSdk
 
 import tracejudge
-from tracejudge.delivery.entry import Kind, Totals
+from tracejudge.delivery.buffer import Kind, Totals
 
 WRONG_FEEDBACK = {
     "too good": ("1", 1.5),

@@ -16,7 +16,7 @@ from support.processes import wait_until
 
 import tracejudge
 from tracejudge.delivery import transport as redis_stream
-from tracejudge.delivery.entry import Batch, Totals
+from tracejudge.delivery.buffer import Batch, Totals
 from tracejudge.delivery.sender import Stream
 
 Start = Callable[..., StartedSdk]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sdk_servers import RedisServer, redis_binaries
 
 import tracejudge
-from tracejudge.delivery.entry import Batch, Entry, Kind
+from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.log import DeliveryError
 from tracejudge.redis_url import RedisUrl

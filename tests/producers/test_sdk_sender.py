@@ -3,7 +3,7 @@
 import pytest
 from sdk_bench import Bench
 
-from tracejudge.delivery.entry import Item, Kind
+from tracejudge.delivery.buffer import Item, Kind
 from tracejudge.log import DeliveryError
 
 

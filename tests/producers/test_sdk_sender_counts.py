@@ -5,7 +5,7 @@ import logging
 import pytest
 from sdk_bench import Bench
 
-from tracejudge.delivery.entry import Kind, Reason, Totals
+from tracejudge.delivery.buffer import Kind, Reason, Totals
 from tracejudge.log import DeliveryError
 
 

@@ -13,7 +13,7 @@ from support.cases import each_case
 from support.redis_kinds import Certificates, TlsRedis, Watched, make_certificates, watched
 
 import tracejudge
-from tracejudge.delivery.connection import make_pool
+from tracejudge.delivery.transport import make_pool
 from tracejudge.log import ConfigurationError
 from tracejudge.redis_url import SentinelUrl, parse_redis_url, sentinel_url
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracejudge.delivery.buffer import Flush, Flushes
-from tracejudge.delivery.entry import Totals
+from tracejudge.delivery.buffer import Flush, Flushes, Totals
 from tracejudge.delivery.fork import Wakeup
 from tracejudge.delivery.sender import Backoff, Reporter
 from tracejudge.log import ThrottledLog

@@ -78,7 +78,7 @@ class Exchange:
         self._limits, self._asked = limits, asked
 
     @property
-    def asked(self) -> frozenset[str] | None:
+    def configured_models(self) -> frozenset[str] | None:
         return self._asked()
 
     @property

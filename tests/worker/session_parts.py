@@ -6,9 +6,11 @@ from typing import Any
 
 from stage_parts import Chosen, Ground, Notes, make_trace, pressure_of, settings_of
 
+from judges.registry import configured
 from tracejudge import Trace
+from worker.config.graders import Graders
 from worker.config.settings import Rule
-from worker.ingest.conversations import SessionPasses
+from worker.ingest.conversations import SessionPasses, SessionSelector
 from worker.queue.batch import Evaluation
 from worker.telemetry.metrics import Metrics
 
@@ -32,7 +34,11 @@ class Sessions:
         notes = Notes()
         self.woken = notes.made
         self.pressure = pressure_of(self.settings)
-        self.stage = SessionPasses(self.settings, ground.store, self.metrics, notifier=notes, pressure=self.pressure)
+        judges = configured(self.settings.judges)
+        selector = SessionSelector(self.settings, ground.store, judges, Graders(self.settings, judges))
+        self.stage = SessionPasses(
+            self.settings, ground.store, self.metrics, selector=selector, notifier=notes, pressure=self.pressure
+        )
         self.stage.stopping = _NoWaits()
         self.chosen = Chosen(ground, **{"rules": (COMPLETE,), **settings})
 

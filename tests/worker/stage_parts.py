@@ -14,11 +14,15 @@ import pytest
 import redis
 
 from judges.core.verdict import Verdict
+from judges.registry import configured
 from tracejudge import Trace
+from worker.config.graders import Graders
 from worker.config.settings import Rule, Settings
 from worker.ingest.consumer import IngestConsumer
+from worker.ingest.plan import Planner
 from worker.queue.batch import Batch, decode
 from worker.queue.ledger import field_of
+from worker.selection.sampling import Sampler
 from worker.storage import client as store_module
 from worker.storage.client import Entry, Store
 from worker.storage.keys import INGEST_GROUP, Keys
@@ -213,12 +217,14 @@ class Chosen:
         notes = Notes()
         self.woken = notes.made
         self.pressure = pressure_of(self.settings)
-        self.ingest = IngestConsumer(self.settings, ground.store, self.metrics, notifier=notes, pressure=self.pressure)
+        planner = planner_of(self.settings, ground.keys)
+        parts = self.settings, ground.store, self.metrics
+        self.ingest = IngestConsumer(*parts, planner=planner, notifier=notes, pressure=self.pressure)
         self._ground = ground
 
     def take(self, entries: Sequence[Entry] | None = None) -> None:
         """Deal with entries, or with all that nobody has read."""
-        self.ingest.take(self._ground.read() if entries is None else entries)
+        self.ingest.process(self._ground.read() if entries is None else entries)
 
 
 def go_by(monkeypatch: pytest.MonkeyPatch, ground: "Ground", seconds: str) -> None:
@@ -240,6 +246,17 @@ def settings_of(ground: Ground, **settings: Any) -> Settings:
     """Make settings on a ground; without rules every trace is judged for safety."""
     rules = (Rule(name="all", judges=("safety",)),)
     return Settings(**{"redis_url": ground.url, "prefix": ground.prefix, "rules": rules, **settings})
+
+
+def sampler_of(settings: Settings) -> Sampler:
+    """Compile the rules of settings, with the judges that they configure."""
+    return Sampler(settings, Graders(settings, configured(settings.judges)))
+
+
+def planner_of(settings: Settings, keys: Keys) -> Planner:
+    """Make the planner of a worker with these settings."""
+    versions = {name: judge.version for name, judge in configured(settings.judges).items()}
+    return Planner(settings, keys, sampler_of(settings), versions)
 
 
 def encoded(payload: object) -> bytes:

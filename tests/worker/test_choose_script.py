@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from stage_parts import Chosen, Ground, make_trace, make_traces, only, samples
+from stage_parts import Chosen, Ground, make_trace, make_traces, only, planner_of, samples
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
@@ -12,7 +12,6 @@ from judges.registry import catalogue
 from tracejudge import Feedback
 from worker.accounting import read_account
 from worker.config.settings import Rule, Where
-from worker.ingest.plan import Planner
 from worker.selection.sampling import position
 from worker.selection.stream_entry import read_entry
 
@@ -195,7 +194,7 @@ def test_what_is_repeated_changes_nothing(ground: Ground, again: str) -> None:
     ground.client.xdel(ground.keys.traces, doomed)
     entries = [(entry_id, None if entry_id == doomed.encode() else fields) for entry_id, fields in entries]
     if again == "plan":
-        plan = Planner(chosen.settings, ground.keys).plan(read_entry(entry, 2000) for entry in entries)
+        plan = planner_of(chosen.settings, ground.keys).plan(read_entry(entry, 2000) for entry in entries)
         ground.store.run("choose", plan.keys, plan.arguments)
         before = ground.everything()
         ground.store.run("choose", plan.keys, plan.arguments)

@@ -50,7 +50,7 @@ class Code:
 def code(monkeypatch: pytest.MonkeyPatch) -> Code:
     """Let `safety` be a judge in code for whoever loads the judges."""
     made = Code()
-    for place in ("worker.ingest.plan", "worker.selection.sampling", "worker.dead_letters.retry", "worker.replay"):
+    for place in ("stage_parts", "worker.replay"):
         monkeypatch.setattr(f"{place}.configured", lambda _: made.judges)
     return made
 

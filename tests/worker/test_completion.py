@@ -5,16 +5,16 @@ from stage_parts import HOUR, make_trace, make_verdict
 
 from judges.core.verdict import Assessment, Reason
 from worker.judging.completion import parking_s
-from worker.judging.evaluator import RetryableEvaluation
+from worker.judging.evaluator import UnfinishedEvaluation
 from worker.queue.batch import Evaluation, Item
 
 HOUR_S = 3600.0
 
 
-def unfinished(reason: Reason, *, asked_s: float | None = None, attempts: int = 1) -> RetryableEvaluation:
+def unfinished(reason: Reason, *, asked_s: float | None = None, attempts: int = 1) -> UnfinishedEvaluation:
     evaluation = Evaluation("e1", HOUR, "safety", "1", 1.0)
     assessment = Assessment("unscored", reason, retry_after_s=asked_s)
-    return RetryableEvaluation(
+    return UnfinishedEvaluation(
         Item(make_trace(1), (evaluation,)), evaluation, assessment, make_verdict(attempts=attempts)
     )
 

@@ -12,6 +12,7 @@ import pytest
 from support.cases import each_case
 
 from judges.core.model import ModelSettings, Price
+from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from worker.config.loading import load
 from worker.config.settings import Redact, Rule, Settings, SettingsError, Where
@@ -45,6 +46,7 @@ model = "default"
 MODEL = '[models.default]\nbase_url = "https://host/v1"\nmodel = "m"\n'
 LEXICAL = '[models.default]\nprovider = "lexical"\n'
 RULE = '[[rules]]\nname = "all"\njudges = ["safety"]\n'
+KNOWN_PROVIDERS = ", ".join(sorted(PROVIDERS))
 SECRET = "sk-proj-Abc123"  # noqa: S105 - nobody's
 
 
@@ -485,15 +487,13 @@ MISTAKES: Mapping[str, Mistake] = {
         f"otlp_endpoint: {QUOTE}",
     ),
     # models
-    "provider": in_model(
-        "", ".provider: must be one of anthropic, lexical, openai, scripted", LEXICAL.replace("xic", "ixc")
-    ),
+    "provider": in_model("", f".provider: must be one of {KNOWN_PROVIDERS}", LEXICAL.replace("xic", "ixc")),
     "no address": in_file(
-        "[models.default]\nmodel = 'm'", 'models.default.base_url: say where the endpoint is, as "https://host/v1"'
+        "[models.default]\nmodel = 'm'", 'models.default.base_url: is missing; set it, as "https://host/v1"'
     ),
     "no model": in_file(
         "[models.default]\nbase_url = 'https://host/v1'",
-        "models.default.model: say which model the endpoint shall use",
+        "models.default.model: is missing; name the endpoint's model",
     ),
     "scheme of the endpoint": in_model(
         "", '.base_url: must be http:// or https:// and a host, as "https://host/v1"', MODEL.replace("https", "ftp")
@@ -521,7 +521,7 @@ MISTAKES: Mapping[str, Mistake] = {
     ),
     "anthropic without a key": in_file(
         "[models.default]\nprovider = 'anthropic'\nmodel = 'm'",
-        "models.default.api_key_env: https://api.anthropic.com asks for a key; name the variable that holds it,"
+        "models.default.api_key_env: https://api.anthropic.com requires a key; name the variable that holds it,"
         " as ANTHROPIC_API_KEY",
     ),
     "half a price": in_model("price = { input = 1 }", ".price.output: is missing; it must be a number"),
@@ -530,7 +530,7 @@ MISTAKES: Mapping[str, Mistake] = {
         "price = { input = 1, output = inf }", ".price: must be USD per million tokens, 0 or more"
     ),
     "model name over two lines": in_file(
-        '[models."a\\nb"]\nprovider = "x"', "models.a?b.provider: must be one of anthropic, lexical, openai, scripted"
+        '[models."a\\nb"]\nprovider = "x"', f"models.a?b.provider: must be one of {KNOWN_PROVIDERS}"
     ),
     "no default model": in_file(
         MODEL.replace("default", "a"),

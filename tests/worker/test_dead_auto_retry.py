@@ -8,7 +8,7 @@ from dead_parts import balanced, dead, give_up, make_retryable, marks, retry_all
 from hypothesis import given
 from hypothesis import strategies as st
 from judging_parts import Desks, assert_settled, failing
-from stage_parts import Ground, settings_of
+from stage_parts import Ground, sampler_of, settings_of
 
 from judges.core.model import ModelRejectedError, ModelSettings
 from judges.registry import catalogue
@@ -27,7 +27,7 @@ def auto_retry(ground: Ground) -> Callable[..., AutoRetry]:
         healthy: Collection[str] = ("scripted",), versions: dict[str, str] = VERSIONS, **settings: Any
     ) -> AutoRetry:
         known = settings_of(ground, **{"models": MODELS, **settings})
-        return AutoRetry(known, ground.store, healthy=lambda: healthy, versions=versions)
+        return AutoRetry(known, ground.store, sampler=sampler_of(known), healthy=lambda: healthy, versions=versions)
 
     return make
 
@@ -70,7 +70,9 @@ def test_where_a_probe_may_be_made_one_is_taken_up(ground: Ground, desk: Desks) 
     healthy: list[str] = []
     known = settings_of(ground, models=MODELS)
     probed = lambda: ("scripted",)  # noqa: E731 - a name for one expression
-    stage = AutoRetry(known, ground.store, healthy=lambda: healthy, versions=VERSIONS, probed=probed)
+    stage = AutoRetry(
+        *(known, ground.store), sampler=sampler_of(known), healthy=lambda: healthy, versions=VERSIONS, probed=probed
+    )
     stage.look()
     stage.look()
     assert len(under_way(ground)) == 1
@@ -197,9 +199,11 @@ def test_it_looks_once_a_minute(ground: Ground, desk: Desks) -> None:
     give_up(ground, desk, 1)
     make_retryable(ground)
     now = [100.0]
+    settings = settings_of(ground, models=MODELS)
     stage = AutoRetry(
-        settings_of(ground, models=MODELS),
+        settings,
         ground.store,
+        sampler=sampler_of(settings),
         healthy=lambda: ("scripted",),
         versions=VERSIONS,
         clock=lambda: now[0],

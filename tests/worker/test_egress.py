@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from stage_parts import sampler_of
 from structlog.testing import capture_logs
 
 from judges.core.model import ModelSettings
@@ -25,7 +26,7 @@ def trace(service: str = "medical-chat", trace_id: str = "4bf9", **fields: Any) 
 
 
 def sampler(*rules: Rule) -> Sampler:
-    return Sampler(Settings(rules=rules, models=MODELS))
+    return sampler_of(Settings(rules=rules, models=MODELS))
 
 
 def rule(name: str, model: str, **fields: Any) -> Rule:

@@ -4,13 +4,18 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from unittest.mock import MagicMock
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 from stage_parts import Ground, make_verdict, only, samples, settings_of
 
+from worker.cli.doctor import diagnose
+from worker.cli.forget import command
 from worker.config.settings import Settings
 from worker.export import registry
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.runtime import Runtime
+from worker.telemetry.finding import Check, ok
 from worker.telemetry.metrics import Metrics
 
 
@@ -19,6 +24,14 @@ class ListExporter(ExportConsumer):
 
     exporter = "list"
     drop_reasons = ("unreadable", "refused")
+
+    @classmethod
+    def checks(cls, settings: Settings) -> Sequence[Check]:
+        return [Check("list", lambda: [ok("list", settings.prefix)])]
+
+    @classmethod
+    def keeps(cls, settings: Settings) -> str:
+        return f"the list keeps everything of {settings.prefix}"
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         self.acknowledge([entry.entry_id for entry in entries])
@@ -30,10 +43,15 @@ def _row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "EXPORTERS", MappingProxyType({**registry.EXPORTERS, "list": ListExporter}))
 
 
-def test_each_row_bears_the_name_of_its_exporter() -> None:
-    assert {name: exporter.exporter for name, exporter in registry.EXPORTERS.items()} == {
-        name: name for name in registry.EXPORTERS
-    }
+def test_doctor_checks_it_and_forget_names_what_it_keeps(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(ground)
+    assert ok("list", settings.prefix) in diagnose(settings, {})
+    monkeypatch.setattr("worker.cli.forget.EXPORTERS", registry.EXPORTERS)
+    environment = {"TRACEJUDGE_REDIS_URL": settings.redis_url, "TRACEJUDGE_PREFIX": settings.prefix}
+    ended = CliRunner().invoke(command, ["--trace-id", "1" * 32, "--json"], env=environment)
+    kept = msgspec.json.decode(ended.stdout)["kept"]
+    assert f"the list keeps everything of {settings.prefix}" in kept
+    assert [line for line in kept if line.startswith("Prometheus keeps")]
 
 
 def test_a_receiver_that_is_not_named_has_no_exporter() -> None:

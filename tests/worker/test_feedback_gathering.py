@@ -4,11 +4,10 @@ import json
 
 import pytest
 from feedback_parts import HEARD, Passes, balanced, complain, ended, gathered, make_due, take
-from stage_parts import Chosen, Ground, make_trace, samples
+from stage_parts import Chosen, Ground, make_trace, planner_of, samples
 
 from worker.config.settings import Rule
 from worker.ingest import plan as planning
-from worker.ingest.plan import Planner
 from worker.selection.stream_entry import read_entry
 
 DEAF = Rule(name="deaf", judges=("safety",), always=("error",))
@@ -67,7 +66,7 @@ def test_what_is_repeated_gathers_nothing_twice(ground: Ground, again: str) -> N
         complain(ground, trace_id, score)
     entries = ground.read()
     if again == "plan":
-        plan = Planner(chosen.settings, ground.keys).plan(read_entry(entry, 2000) for entry in entries)
+        plan = planner_of(chosen.settings, ground.keys).plan(read_entry(entry, 2000) for entry in entries)
         repeat = lambda: ground.store.run("choose", plan.keys, plan.arguments)  # noqa: E731 - a name for one expression
     else:
         repeat = lambda: chosen.take(entries)  # noqa: E731

@@ -302,7 +302,7 @@ def test_an_answer_of_the_store_that_does_not_come_is_asked_for_again(
 
     def lossy(script: str, *arguments: object) -> object:
         answer = run(script, *arguments)
-        if script == "pull":
+        if script == "choose_late_feedback":
             raise StoreError("Redis does not answer (TimeoutError)")
         return answer
 

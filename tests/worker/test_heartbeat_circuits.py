@@ -81,9 +81,9 @@ def test_asked_are_all_that_somebody_is_there_for(ground: Ground, words: list[Wo
     for word in words:
         Heartbeat(ground.store, lambda word=word: word).exchange_circuits()
     circuits = listener(ground)
-    assert circuits.asked is None, "nothing is known before the first exchange"
+    assert circuits.configured_models is None, "nothing is known before the first exchange"
     circuits.exchange_circuits()
-    assert circuits.asked == asked
+    assert circuits.configured_models == asked
 
 
 def test_a_worker_that_judges_nothing_only_listens(ground: Ground) -> None:
@@ -108,7 +108,7 @@ def test_the_word_of_a_worker_that_ended_does_not_count_for_long(ground: Ground)
     say(ground, "ended", {"a": 0.0, "b": 60.0}, ago_ms=WORD_MS + 1)
     say(ground, "ahead of our time", {"a": 0.0}, ago_ms=-WORD_MS - 1)
     worker = Heartbeat(ground.store, lambda: {"a": 5.0})
-    assert (worker.exchange_circuits(), worker.asked) == ({"a": 5.0}, {"a"})
+    assert (worker.exchange_circuits(), worker.configured_models) == ({"a": 5.0}, {"a"})
     assert said(ground) == [{"a": 5.0}], "and is not kept"
 
 
@@ -124,5 +124,5 @@ def test_a_word_counts_until_it_is_old(ground: Ground, ago_ms: int) -> None:
 def test_of_a_model_that_nobody_asks_any_more_nothing_is_known(ground: Ground) -> None:
     say(ground, "ended", {"a": 60.0}, ago_ms=WORD_MS + 1)
     circuits = listener(ground)
-    assert (circuits.exchange_circuits(), circuits.asked) == ({}, set())
+    assert (circuits.exchange_circuits(), circuits.configured_models) == ({}, set())
     assert said(ground) == []

@@ -112,7 +112,7 @@ def test_healthz_tells_of_a_thread_that_died(serve: Serve) -> None:
     served = serve()
     assert (served.get("/healthz").status_code, served.get("/healthz").text) == (200, "alive\n")
     served.thread.dead = True
-    assert (served.get("/healthz").status_code, served.get("/healthz").text) == (503, "has ended: reader\n")
+    assert (served.get("/healthz").status_code, served.get("/healthz").text) == (503, "threads ended: reader\n")
     served.readiness.begin_stop()
     assert served.get("/healthz").status_code == 200, "it stops, as it was asked to"
 

@@ -203,14 +203,14 @@ def test_a_batch_that_cannot_be_read_is_handed_back_whole(ground: Ground, desk: 
     assert ground.client.get(ground.keys.batch(strange)) == payload
 
 
-def test_an_unforeseen_error_of_a_judge_parks_the_batch_and_quotes_nothing(ground: Ground, desk: Desks) -> None:
+def test_an_unexpected_error_of_a_judge_parks_the_batch_and_quotes_nothing(ground: Ground, desk: Desks) -> None:
     (batch_id,) = choose(ground, 3)
     worker = desk(judges={"safety": replace(SAFETY, score=lambda trace, _: secret(trace.output, of=output(1)))})
     with capture_logs() as lines:
         worker.run(batch_id)
     assert judged(ground) == ids(0, 2)
     assert (read_account(ground.store).waiting, holders(ground)) == (1, {batch_id: "parked"})
-    assert [line["error"] for line in lines if line["event"] == "unforeseen error"] == ["KeyError"]
+    assert [line["error"] for line in lines if line["event"] == "unexpected error"] == ["KeyError"]
     assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
     assert output(1) not in str(lines)
     assert ground.leases()[batch_id] == ground.soon(60, growth=1.0), "a fault of ours hardly passes by itself"
@@ -241,7 +241,7 @@ def test_an_error_of_ours_parks_the_batch_and_quotes_nothing(
         broken.setattr(owners[stage], stage, break_down)
         worker.run(batch_id)
     errors = [(line["event"], line["error"]) for line in lines if line["log_level"] == "error"]
-    assert errors == [("unforeseen error", "ValueError")]
+    assert errors == [("unexpected error", "ValueError")]
     assert output(0) not in str(lines)
     assert (holders(ground), ready(ground)) == ({batch_id: "parked"}, [])
     assert ground.leases()[batch_id] == ground.soon(60, growth=1.0)
@@ -262,7 +262,7 @@ def test_an_error_of_ours_while_taking_quotes_nothing(
     with monkeypatch.context() as broken, capture_logs() as lines:
         broken.setattr(worker.ledger, "already_finished", break_down)
         worker.run(batch_id)
-    assert [(line["event"], line["error"]) for line in lines] == [("unforeseen error", "ValueError")]
+    assert [(line["event"], line["error"]) for line in lines] == [("unexpected error", "ValueError")]
     ground.make_due()
     worker.sweep()
     assert_settled(ground, scored=1)

@@ -75,14 +75,14 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
 
 
 def test_our_lines_are_json_with_their_fields(written: Written) -> None:
-    structlog.get_logger("tracejudge.test").warning("waiting", stage="ingest", seconds=0.5)
+    structlog.get_logger("tracejudge.test").warning("service retrying", thread="ingest", seconds=0.5)
     line = written.line
     assert line.pop("timestamp").endswith("Z")
     assert line == {
-        "event": "waiting",
+        "event": "service retrying",
         "level": "warning",
         "logger": "tracejudge.test",
-        "stage": "ingest",
+        "thread": "ingest",
         "seconds": 0.5,
     }
 

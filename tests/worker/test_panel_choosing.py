@@ -9,7 +9,7 @@ from feedback_parts import Passes, complain, make_due
 from judging_parts import HOUR_S, Desks, assert_settled, letters
 from panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, balanced, chosen, finish, in_order, panel_desk, verdicts
 from replay_parts import Replays
-from stage_parts import Chosen, Ground, make_trace, make_traces, samples, settings_of
+from stage_parts import Chosen, Ground, make_trace, make_traces, sampler_of, samples, settings_of
 
 from judges.models.scripted import Step
 from judges.registry import catalogue
@@ -25,7 +25,7 @@ VERSIONS = {name: judge.version for name, judge in catalogue().items()}
 
 
 def sampler(*rules: Rule) -> Sampler:
-    return Sampler(Settings(models=MODELS, rules=rules))
+    return sampler_of(Settings(models=MODELS, rules=rules))
 
 
 def names(*rules: Rule, **fields: Any) -> list[tuple[str, float]]:
@@ -205,7 +205,7 @@ def given_up(ground: Ground, desk: Desks, count: int = 1) -> None:
 
 def reviving(ground: Ground, *healthy: str) -> AutoRetry:
     settings = settings_of(ground, **SETUP)
-    return AutoRetry(settings, ground.store, healthy=lambda: healthy, versions=VERSIONS)
+    return AutoRetry(settings, ground.store, sampler=sampler_of(settings), healthy=lambda: healthy, versions=VERSIONS)
 
 
 def test_a_panel_is_not_taken_up_before_its_members(ground: Ground, desk: Desks) -> None:

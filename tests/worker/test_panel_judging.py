@@ -376,7 +376,7 @@ def test_a_member_that_is_only_late_is_a_timeout(ground: Ground, desk: Desks) ->
     assert (balanced(ground).scored, balanced(ground).dead) == (3, 1)
 
 
-def test_an_unforeseen_error_is_a_fault_of_ours(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_a_fault_of_ours(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("a text")
 

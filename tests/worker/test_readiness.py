@@ -47,7 +47,7 @@ class Worker:
         self.readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
 
     def pass_seconds(self, seconds: int, mark: str | None = None, paused: tuple[str, ...] = ()) -> RoleState:
-        """Let time pass, with housekeeping's word once a second."""
+        """Let time pass, with maintenance's word once a second."""
         for _ in range(seconds):
             self.clock.now += 1
             self.readiness.update({"flow": mark}, paused)
@@ -127,8 +127,8 @@ def test_a_role_fares_as_the_worst_of_its_threads_and_other_roles_are_not_touche
 
 
 def test_a_thread_without_a_role_counts_for_liveness_alone(worker: Worker) -> None:
-    worker.readiness.watch("housekeeping", None, Thread(worker.clock, Pulse(0.0, dead=True)))
-    assert worker.readiness.dead() == ["housekeeping"]
+    worker.readiness.watch("maintenance", None, Thread(worker.clock, Pulse(0.0, dead=True)))
+    assert worker.readiness.dead() == ["maintenance"]
     assert [role.ready for role in worker.readiness.roles()] == [True]
 
 

@@ -129,7 +129,7 @@ def test_a_trace_that_cannot_be_redacted_is_not_judged(
         worker.judge(make_trace(0, output=f"first {MAIL}"), make_trace(1, output=f"sparrow {MAIL}"))
     assert "sparrow" not in worker.asked
     assert [verdict["trace_id"][-1] for verdict in ground.outbox("j")] == ["1"]
-    assert [line["error"] for line in logs if line["event"] == "unforeseen error"] == ["RuntimeError"]
+    assert [line["error"] for line in logs if line["event"] == "unexpected error"] == ["RuntimeError"]
     assert not [line for line in logs if "sparrow" in str(line)]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stage_parts import sampler_of
 from support.cases import each_case
 
 from judges.core.model import ModelSettings
@@ -27,7 +28,7 @@ def trace(trace_id: str = "4bf92f3577b34da6a3ce929d0e0e4736", **fields: Any) -> 
 
 
 def sampler(*rules: Rule, key: str = "tracejudge") -> Sampler:
-    return Sampler(Settings(rules=rules, models=MODELS, sampling_key=key))
+    return sampler_of(Settings(rules=rules, models=MODELS, sampling_key=key))
 
 
 def rule(rate: float = 1.0, name: str = "all", judges: Sequence[str] = ("safety",), **fields: Any) -> Rule:
@@ -251,7 +252,7 @@ def test_a_trace_is_chosen_by_rules_together_as_by_the_widest_alone(trace_id: st
 
 
 def test_the_default_rules_judge_groundedness_only_with_context() -> None:
-    under_test = Sampler(Settings())
+    under_test = sampler_of(Settings())
     bare = {choice.judge for choice in under_test.sample(trace()).choices}
     full = {choice.judge for choice in under_test.sample(trace(context=["A document."])).choices}
     assert (bare, full) == ({"relevance_to_query", "safety"}, {"relevance_to_query", "safety", "groundedness"})

@@ -106,7 +106,7 @@ def test_it_prepares_once_and_turns_until_it_is_stopped() -> None:
     assert (under_test.prepared, under_test.turned, under_test.waits) == (1, 3, [])
 
 
-@pytest.mark.parametrize(("failure", "prepared"), [(AWAY, 3), (BROKEN, 1)], ids=["store", "unforeseen"])
+@pytest.mark.parametrize(("failure", "prepared"), [(AWAY, 3), (BROKEN, 1)], ids=["store", "unexpected"])
 def test_a_turn_that_fails_is_not_the_last(failure: Step, prepared: int) -> None:
     """After Redis was away all is prepared anew: it may be back without its groups, and ingest stood still for ever."""
     with capture_logs():
@@ -114,7 +114,7 @@ def test_a_turn_that_fails_is_not_the_last(failure: Step, prepared: int) -> None
     assert (under_test.prepared, under_test.turned, len(under_test.waits)) == (prepared, 2, 2)
 
 
-@pytest.mark.parametrize("failure", [AWAY, BROKEN], ids=["store", "unforeseen"])
+@pytest.mark.parametrize("failure", [AWAY, BROKEN], ids=["store", "unexpected"])
 def test_it_prepares_again_until_that_succeeds(failure: Step) -> None:
     with capture_logs():
         under_test = ScriptedStage(_nothing, prepares=(failure, failure)).followed()
@@ -201,23 +201,23 @@ def test_a_log_line_says_which_stage_waits_for_what() -> None:
         ScriptedStage(AWAY).followed()
     assert lines == [
         {
-            "event": "waiting",
+            "event": "service retrying",
             "log_level": "warning",
-            "stage": "scripted",
+            "thread": "scripted",
             "error": "Redis does not answer (ConnectionError)",
             "seconds": 0.1,
         }
     ]
 
 
-def test_an_unforeseen_error_is_logged_by_type_and_place_without_its_text() -> None:
+def test_an_unexpected_error_is_logged_by_type_and_place_without_its_text() -> None:
     with capture_logs() as lines:
         ScriptedStage(BROKEN).followed()
     first, second = lines
     where = first.pop("where")
     assert where.startswith("test_service_thread.py:")
-    assert first == {"event": "unforeseen error", "log_level": "error", "stage": "scripted", "error": "KeyError"}
-    assert (second["event"], second["error"]) == ("waiting", "KeyError")
+    assert first == {"event": "unexpected error", "log_level": "error", "thread": "scripted", "error": "KeyError"}
+    assert (second["event"], second["error"]) == ("service retrying", "KeyError")
     assert "SECRET" not in repr(lines)
 
 

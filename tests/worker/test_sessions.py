@@ -5,7 +5,7 @@ import time
 from feedback_parts import balanced
 from replay_parts import Replays
 from session_parts import COMPLETE, Sessions, evaluations, said
-from stage_parts import Chosen, Ground, make_trace, make_traces, samples
+from stage_parts import Chosen, Ground, make_trace, make_traces, sampler_of, samples, settings_of
 
 from judges.core.verdict import session_evaluation_id
 from judges.registry import catalogue
@@ -14,7 +14,7 @@ from tracejudge import Message
 from worker.config.settings import Rule, Where
 from worker.ingest.conversations import session_id_of
 from worker.queue.batch import Session
-from worker.selection.sampling import Sampler, position
+from worker.selection.sampling import position
 
 VERSION = catalogue()["conversation_completeness"].version
 
@@ -228,7 +228,7 @@ def test_history_that_each_trace_repeats_stands_once(ground: Ground) -> None:
 
 
 def test_sampling_costs_nothing_without_rules_for_sessions(ground: Ground) -> None:
-    sampler = Sampler(Sessions(ground, rules=(Rule(name="all", judges=("safety",)),)).settings)
+    sampler = sampler_of(settings_of(ground))
     assert {sampler.sample(trace).of_session for trace in make_traces(range(3), session_id="s1")} == {()}
 
 

@@ -223,7 +223,7 @@ def test_one_worker_sweeps_at_a_time_and_another_takes_over(ground: Ground, desk
     assert not ground.client.exists(ground.keys.sweeper)
 
 
-def test_an_unforeseen_error_while_sweeping_ends_no_sweeper(
+def test_an_unexpected_error_while_sweeping_ends_no_sweeper(
     ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = desk()

@@ -54,7 +54,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="tracejudge-worker", prog_name="tracejudge")
 def cli() -> None:
-    """Know, in production, whether an LLM feature still answers well."""
+    """Judge production traces of LLM features and export the scores."""
 
 
 def verbs() -> tuple[str, ...]:

@@ -28,11 +28,12 @@ from worker.cli.options import (
 )
 from worker.config.graders import Graders
 from worker.config.settings import MIB, Settings
-from worker.dead_letters.retry import SHARE_OF_WAITING, Retried, grouped, retry
-from worker.dead_letters.store import DeadLetterStore, FoundLetter, LetterFilter
+from worker.dead_letters.retry import Retried, grouped, retry
+from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore, FoundDeadLetter
 from worker.queue.ledger import Ledger, StoredDeadLetter
 from worker.replay import parse_time
 from worker.storage.client import Store, StoreError
+from worker.telemetry.backlog import SHARE_OF_WAITING
 
 # Letters removed in one script call, which blocks Redis while it runs.
 _AT_ONCE: Final = 500
@@ -76,7 +77,7 @@ def _check_selection(selection: dict[str, Any], *, everything: bool) -> None:
         raise click.UsageError("select by --reason, --service, --judge, --older-than, --newer-than, --id, or --all")
 
 
-def _filter(store: Store, *, older_than: str | None, newer_than: str | None, **selection: Any) -> LetterFilter:
+def _filter(store: Store, *, older_than: str | None, newer_than: str | None, **selection: Any) -> DeadLetterFilter:
     """Resolve the times by the clock of Redis, which has dated the letters."""
     now = store.now_ms() / 1000
 
@@ -87,12 +88,12 @@ def _filter(store: Store, *, older_than: str | None, newer_than: str | None, **s
             raise click.UsageError(f"{option}: {error}") from error
 
     since_ms, until_ms = milliseconds("--newer-than", newer_than), milliseconds("--older-than", older_than)
-    return LetterFilter(**selection, since_ms=since_ms, until_ms=until_ms)
+    return DeadLetterFilter(**selection, since_ms=since_ms, until_ms=until_ms)
 
 
 def _warn_of_unreadable(letters: DeadLetterStore) -> None:
     if letters.unreadable:
-        NOTES.print(f"{amount(letters.unreadable, 'letter')} of another version of tracejudge skipped")
+        NOTES.print(f"{amount(letters.unreadable, 'dead letter')} of another version of tracejudge skipped")
 
 
 @click.group("dead")
@@ -119,7 +120,7 @@ def list_letters(
 ) -> None:
     """List dead letters, the newest first; with --json one on each line.
 
-    An age in brackets means that the letter is being retried. No text of a trace is shown.
+    An age in brackets means that the dead letter is being retried. No text of a trace is shown.
 
     \b
     Examples:
@@ -150,11 +151,11 @@ def list_letters(
             )
         print_table(OUT, table)
     total = store.call(lambda client: client.zcard(store.keys.dead_due))
-    NOTES.print(f"{amount(len(found), 'letter')} of {total:,}", highlight=False)
+    NOTES.print(f"{amount(len(found), 'dead letter')} of {total:,}", highlight=False)
     _warn_of_unreadable(letters)
 
 
-def _row(found: FoundLetter[StoredDeadLetter], now_s: float) -> dict[str, object]:
+def _row(found: FoundDeadLetter[StoredDeadLetter], now_s: float) -> dict[str, object]:
     """Lay out a letter for JSON, without any text of its trace."""
     letter, retry = found.letter, found.retry
     return {
@@ -193,7 +194,7 @@ def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str 
     """  # noqa: D301 - click's mark for lines that stay as they are
     _, store = connect(config, redis_url)
     letters, now = DeadLetterStore(store), store.now_ms() / 1000
-    found = [_row(one, now) for one in letters.find(LetterFilter(ids=(evaluation_id,)))]
+    found = [_row(one, now) for one in letters.find(DeadLetterFilter(ids=(evaluation_id,)))]
     _warn_of_unreadable(letters)
     if len(found) > 1:
         raise click.UsageError(f"{len(found):,} dead letters begin with {evaluation_id!r}; write more of the id")
@@ -248,8 +249,8 @@ def retry_letters(
 ) -> None:
     """Choose evaluations again that were given up; workers judge them beside new traces.
 
-    A letter keeps its id, and stays until its verdict is written; then the verdict replaces it. A letter that is being
-    retried is not chosen twice. If the retry does not end within `give_up_after`, the letter stays, with the calls of
+    A dead letter keeps its id, and stays until its verdict is written; then the verdict replaces it. One that is being
+    retried is not chosen twice. If the retry does not end within `give_up_after`, it stays, with the calls of
     all attempts. The command waits while a judge model has enough to do; after Ctrl-C, repeat it to continue.
 
     \b
@@ -271,7 +272,7 @@ def retry_letters(
             if letter.model not in unknown_models and graders.find(letter.model, letter.judge_model) is None:
                 unknown_models.add(letter.model)
                 missing = f"there is no [models.{letter.model}] for {letter.judge_model} here"
-                note(f"{missing}: letters wait for a worker with it")
+                note(f"{missing}: dead letters wait for a worker with it")
             if dry_run:
                 busy = [found.letter.evaluation.id for found in group if found.retry.batch_id]
                 free = [found.letter.evaluation.id for found in group if not found.retry.batch_id]

@@ -8,8 +8,9 @@ import msgspec
 
 from worker.cli.options import JSON, NOTES, OUT, REDIS, connect, counts_table, note, print_json
 from worker.config.redaction import UserKeys
+from worker.export.registry import EXPORTERS
 from worker.forget import ForgetTarget, Forgetting
-from worker.storage.client import StoreError, address
+from worker.storage.client import StoreError
 
 _MEANINGS: Final = {
     "traces": "in the stream",
@@ -21,7 +22,6 @@ _MEANINGS: Final = {
 }
 _KEPT: Final = (
     "Redis keeps the record of ended evaluations until it expires: hashes, no texts and no names",
-    "Prometheus keeps counts, and exemplars with trace ids",
     "logs keep trace ids until they are rotated",
     "entries of the stream that are no JSON cannot be attributed; they expire with `retention`",
     "a batch that a worker holds now may still be sent to its judge model; no verdict is written",
@@ -79,8 +79,8 @@ def command(
             NOTES.print("stopped; not all is erased, run it again")
             raise
     found = forgetting.found
-    endpoint = address(settings.otlp_endpoint) if settings.otlp_endpoint else "an OpenTelemetry backend"
-    kept = (f"{endpoint} keeps the spans and events that were sent: erase them there, by trace id", *_KEPT)
+    # Those of exporters that are off now count too: they may have been on before.
+    kept = (*filter(None, (exporter.keeps(settings) for exporter in EXPORTERS.values())), *_KEPT)
     if as_json:
         print_json({**msgspec.to_builtins(found), "dry_run": dry_run, "kept": kept})
     else:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,15 +21,13 @@ from judges.core.judge import Judge
 from judges.core.prompt import neutralise
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured
-from tracejudge.delivery.sender import Backoff
 from worker.config.errors import nearest
 from worker.config.judge_files import checked, read_judge
 from worker.config.loading import load
 from worker.config.settings import Settings, SettingsError
 from worker.endpoints.availability import LimiterEvents
-from worker.endpoints.client import LimitedModel
+from worker.endpoints.client import LimitedModel, Retries, RetryBudget
 from worker.endpoints.limiter import EndpointLimiter
-from worker.endpoints.retries import Retries, RetryBudget
 from worker.storage.client import Store, StoreError, address
 from worker.storage.keys import Keys
 from worker.telemetry.metrics import Metrics
@@ -43,6 +42,8 @@ NOTES: Final = Console(stderr=True)
 # Longer delays that an endpoint asks for, as at the end of a day's quota, are not waited for.
 PATIENCE_S: Final = 600.0
 _WIDE: Final = 1000
+_FIRST_BACKOFF_S: Final = 0.05
+_MAX_BACKOFF_S: Final = 5.0
 
 
 def options(*given: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -160,12 +161,11 @@ def open_store(settings: Settings) -> Store:
 
 def with_retries(action: Callable[[], T], error: type[Exception], tries: int) -> T:
     """Repeat an action while it raises ``error``, with growing pauses; the last error is raised."""
-    backoff = Backoff()
-    for _ in range(tries - 1):
+    for failures in range(tries - 1):
         try:
             return action()
         except error:
-            time.sleep(backoff.next_delay_s())
+            time.sleep(min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2**failures) * random.random())  # noqa: S311 - no secret
     return action()
 
 

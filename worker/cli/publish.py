@@ -7,7 +7,7 @@ from typing import Final
 import click
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from tracejudge.delivery.entry import Batch, Entry, Kind
+from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError

@@ -5,7 +5,7 @@ Each check raises ``SettingsError`` at the first mistake.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 from kombu.transport import TRANSPORT_ALIASES
@@ -22,12 +22,14 @@ from tracejudge.redis_url import has_misplaced_login, parse_redis_url
 from worker.config.errors import nearest
 from worker.config.graders import CODE, is_reserved
 from worker.config.redaction import pattern_fault
-from worker.config.settings import MAX_KEY_BYTES, Rule, Settings, SettingsError
+from worker.config.settings import MAX_KEY_BYTES, HttpUrl, Rule, Settings, SettingsError
 from worker.storage.client import each
 
 # A secret pasted in place of the variable's name has other characters, as a rule.
 _VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
 _MAX_MODELS: Final = 9
+_HINTS: Final = get_type_hints(Settings, include_extras=True)
+_HTTP_URLS: Final = tuple(key for key, kind in _HINTS.items() if HttpUrl in get_args(kind))
 _WAYS: Final = ", ".join(get_args(Combine))
 # Schemes that the worker translates for kombu.
 _OUR_BROKERS: Final = frozenset({"unix", "redis+sentinel", "rediss+sentinel"})
@@ -69,15 +71,18 @@ def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
         raise SettingsError(f"{origin['redis_url']}: {error}") from None
     if settings.broker_url and not _is_broker(settings.broker_url):
         refuse("broker_url", settings.broker_url, "must be a URL, as amqp://host or redis://host:6379/0")
-    otlp, proxy = settings.otlp_endpoint, settings.proxy
-    if otlp is not None and (has_misplaced_login(otlp) or not is_endpoint(otlp)):
-        refuse("otlp_endpoint", otlp, "must be http://host:port or https://host:port")
+    urls = {key: url for key in _HTTP_URLS if (url := getattr(settings, key)) is not None}
+    for key, url in urls.items():
+        if has_misplaced_login(url) or not is_endpoint(url):
+            refuse(key, url, "must be http://host:port or https://host:port")
+    proxy = settings.proxy
     if proxy is not None and proxy != NO_PROXY and (has_misplaced_login(proxy) or not is_endpoint(proxy)):
         refuse("proxy", proxy, "must be http://host:port, or none for no proxy")
-    try:
-        proxy_for(otlp or "http://localhost", proxy)
-    except ProxyRefusedError as error:
-        raise SettingsError(f"otlp_endpoint: {error}") from None
+    for key, url in urls.items():
+        try:
+            proxy_for(url, proxy)
+        except ProxyRefusedError as error:
+            raise SettingsError(f"{key}: {error}") from None
 
 
 def _is_broker(url: str) -> bool:

@@ -71,10 +71,10 @@ class Graders:
 
     def __init__(self, settings: Settings, judges: Mapping[str, Judge]) -> None:
         self.code = frozenset(name for name, judge in judges.items() if judge.run is not None)
-        self._rules = settings.rules
+        self._settings = settings
         self._models = {name: Grader(name, model.judge_model) for name, model in settings.models.items()}
         asking = (rule for rule in settings.rules if not self.code.issuperset(rule.judges))
-        panels = [(rule, grader) for rule in asking if (grader := self._panel(rule)) is not None]
+        panels = [(rule, grader) for rule in asking if (grader := _panel_of(settings, rule)) is not None]
         self.panels = {grader.judge_model: grader for _, grader in panels}
         self.combined = frozenset(
             (judge, member)
@@ -90,7 +90,7 @@ class Graders:
         """Judges with judge models whose verdicts rules use only as members of a panel."""
         alone = (
             (judge, name)
-            for rule in self._rules
+            for rule in self._settings.rules
             if rule.combine is None
             for name in rule.models
             for judge in rule.judges
@@ -101,7 +101,7 @@ class Graders:
         """Name the graders of a rule for one judge: the members of a panel before the panel."""
         if judge in self.code:
             return (CODE.name,)
-        together = self._panel(rule)
+        together = _panel_of(self._settings, rule)
         return rule.models if together is None else (*rule.models, together.name)
 
     def for_judge(self, judge: str, model: str) -> Grader:
@@ -121,18 +121,18 @@ class Graders:
         """Return the grader with this name."""
         return self._named[name]
 
-    def _panel(self, rule: Rule) -> Grader | None:
-        if rule.combine is None:
-            return None
-        return panel(rule.combine, [self._models[name].judge_model for name in rule.models])
+
+def _panel_of(settings: Settings, rule: Rule) -> Grader | None:
+    if rule.combine is None:
+        return None
+    return panel(rule.combine, [settings.models[name].judge_model for name in rule.models])
 
 
 def providers(settings: Settings) -> dict[str, str]:
     """Return the provider of each judge model: `code` for judges in code, the members' for a panel if all share it."""
     known: dict[str, str] = {model.judge_model: model.provider for model in settings.models.values()}
-    members = {
-        name: {known[member] for member in grader.members} for name, grader in Graders(settings, {}).panels.items()
-    }
+    panels = (found for rule in settings.rules if (found := _panel_of(settings, rule)) is not None)
+    members = {grader.judge_model: {known[member] for member in grader.members} for grader in panels}
     # Panels of several providers are left out: no single name is true of them.
     alike = {name: found.pop() for name, found in members.items() if len(found) == 1}
     return {**known, **alike, CODE_MODEL: CODE_MODEL}

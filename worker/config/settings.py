@@ -27,6 +27,8 @@ AtLeastOne = Annotated[int, Meta(ge=1)]
 BatchSize = Annotated[int, Meta(ge=1, le=1_000)]
 Size = Annotated[int, Meta(ge=1, le=1 << 50)]
 Seconds = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
+# Every setting of this type, such as the endpoint of an exporter, is checked as a URL.
+HttpUrl = Annotated[str, Meta(extra={"schemes": ("http", "https")})]
 HOUR_S: Final = 3600.0
 MIB: Final = 1024 * 1024
 MAX_KEY_BYTES: Final = 64
@@ -191,7 +193,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     metrics_password_file: str | None = None
     metrics_tls_cert: str | None = None
     metrics_tls_key: str | None = None
-    otlp_endpoint: str | None = None
+    otlp_endpoint: HttpUrl | None = None
     proxy: str | None = None
     export_explanations: bool = False
     sampling_key: Annotated[str, Meta(max_length=MAX_KEY_BYTES)] = "tracejudge"

@@ -14,19 +14,17 @@ import msgspec
 import redis
 import structlog
 
-from judges.registry import configured
-from worker.config.graders import Grader, Graders
+from worker.config.graders import Grader
 from worker.config.settings import Settings
-from worker.dead_letters.store import DeadLetterStore, FoundLetter, Retry
+from worker.dead_letters.store import DeadLetterStore, FoundDeadLetter, Retry
 from worker.queue.ledger import DeadLetter, Ledger
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Sampler
 from worker.service import ServiceThread
 from worker.storage.client import CHUNK_BYTES, Store, redis_now_ms
+from worker.telemetry.backlog import SHARE_OF_WAITING
 
 log = structlog.get_logger("tracejudge.judging")
-# Share of `max_waiting_bytes` for retries and replays: above the whole of it ingest would pause, or shed.
-SHARE_OF_WAITING: Final = 0.5
 MIN_PACE: Final = 20
 MAX_PACE: Final = 2_560
 _MAX_DEAD_SHARE: Final = 0.1
@@ -47,9 +45,11 @@ class Retried(NamedTuple):
     gone: Sequence[str]
 
 
-def grouped(found: Iterable[FoundLetter[DeadLetter]], batch_size: int) -> Iterator[list[FoundLetter[DeadLetter]]]:
+def grouped(
+    found: Iterable[FoundDeadLetter[DeadLetter]], batch_size: int
+) -> Iterator[list[FoundDeadLetter[DeadLetter]]]:
     """Group letters that one batch may hold: of one model, at most ``batch_size``, and not too large."""
-    open_groups: dict[tuple[str, str], list[FoundLetter[DeadLetter]]] = {}
+    open_groups: dict[tuple[str, str], list[FoundDeadLetter[DeadLetter]]] = {}
     for one in found:
         group = open_groups.setdefault((one.letter.model, one.letter.judge_model), [])
         if group and sum(each.size for each in group) + one.size > CHUNK_BYTES:
@@ -63,7 +63,7 @@ def grouped(found: Iterable[FoundLetter[DeadLetter]], batch_size: int) -> Iterat
 
 
 def retry(
-    store: Store, settings: Settings, group: Sequence[FoundLetter[DeadLetter]], *, automatic: bool = False
+    store: Store, settings: Settings, group: Sequence[FoundDeadLetter[DeadLetter]], *, automatic: bool = False
 ) -> Retried:
     """Write one batch of letters of one model, in one step. After a StoreError it is safe to call again.
 
@@ -149,9 +149,9 @@ class AutoRetry(ServiceThread):
         settings: Settings,
         store: Store,
         *,
+        sampler: Sampler,
         healthy: Callable[[], Collection[str]],
         versions: Mapping[str, str],
-        graders: Graders | None = None,
         probed: Callable[[], Collection[str]] = tuple,
         every_s: float = _EVERY_S,
         clock: Callable[[], float] = time.monotonic,
@@ -167,8 +167,7 @@ class AutoRetry(ServiceThread):
         self._settings = settings
         self._store = store
         self._keys = store.keys
-        self._graders = Graders(settings, configured(settings.judges)) if graders is None else graders
-        self._sampler = Sampler(settings, self._graders)
+        self._sampler = sampler
         self._ledger = Ledger(store, settings)
         self._healthy = healthy
         self._versions = versions
@@ -219,7 +218,7 @@ class AutoRetry(ServiceThread):
     def _retry_due(self, judge_model: str, count: int) -> list[str]:
         """Retry up to ``count`` due letters; return their evaluation ids."""
         # Most of a panel's letters may wait for a member: those that need not are found behind them.
-        due = set(self._due(judge_model, MAX_PACE if judge_model in self._graders.panels else count))
+        due = set(self._due(judge_model, MAX_PACE if judge_model in self._sampler.graders.panels else count))
         able: list[str] = []
         begun: list[str] = []
         found = (one for one in self._letters.read(sorted(due)) if self._is_able(one.letter))
@@ -246,7 +245,7 @@ class AutoRetry(ServiceThread):
         """Return whether a worker like this one can judge it: else it would only be parked and given up again."""
         return (
             self._sampler.allows(letter.item.trace, letter.judge_model)
-            and self._graders.find(letter.model, letter.judge_model) is not None
+            and self._sampler.graders.find(letter.model, letter.judge_model) is not None
             and self._versions.get(letter.evaluation.judge) == letter.evaluation.version
         )
 

@@ -44,7 +44,7 @@ class Retry(NamedTuple):
         return cls(int(times), batch_id)
 
 
-class FoundLetter(NamedTuple, Generic[_T]):
+class FoundDeadLetter(NamedTuple, Generic[_T]):
     """A letter with or without its trace, its bytes, its mark in `dead:retries`, and when it was given up.
 
     The time is by Redis' clock.
@@ -61,7 +61,7 @@ class FoundLetter(NamedTuple, Generic[_T]):
         return Retry.read(self.mark.encode())
 
 
-class LetterFilter(NamedTuple):
+class DeadLetterFilter(NamedTuple):
     """Which letters are wanted; an empty or absent field accepts all.
 
     Attributes:
@@ -102,7 +102,9 @@ class DeadLetterStore:
         self._store = store
         self._keys = store.keys
 
-    def find(self, wanted: LetterFilter, *, newest_first: bool = True) -> Iterator[FoundLetter[StoredDeadLetter]]:
+    def find(
+        self, wanted: DeadLetterFilter, *, newest_first: bool = True
+    ) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
         """Find letters, in the order of the times they were given up."""
         lowest = "-inf" if wanted.since_ms is None else wanted.since_ms
         highest = "+inf" if wanted.until_ms is None else wanted.until_ms
@@ -110,7 +112,7 @@ class DeadLetterStore:
         ids = [raw.decode() for raw in found if not wanted.ids or raw.decode().startswith(tuple(wanted.ids))]
         return (found for found in self.heads(ids[::-1] if newest_first else ids) if wanted.accepts(found.letter))
 
-    def read(self, evaluation_ids: Sequence[str]) -> Iterator[FoundLetter[DeadLetter]]:
+    def read(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[DeadLetter]]:
         """Read whole letters; those that no longer exist are left out."""
 
         def read_traces(names: list[str], client: "redis.Redis") -> Any:
@@ -132,14 +134,14 @@ class DeadLetterStore:
                     trace = self._decoded(_decode_trace, raw)
                     if raw is not None and trace is not None:
                         size = found.size + len(raw)
-                        yield FoundLetter(found.letter.whole(trace), size, found.mark, found.given_up_ms)
+                        yield FoundDeadLetter(found.letter.whole(trace), size, found.mark, found.given_up_ms)
 
-    def heads(self, evaluation_ids: Sequence[str]) -> Iterator[FoundLetter[StoredDeadLetter]]:
+    def heads(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
         """Read letters without their traces; those that no longer exist are left out."""
         for chunk in self._chunks(evaluation_ids):
             yield from chunk
 
-    def _chunks(self, ids: Sequence[str]) -> Iterator[list[FoundLetter[StoredDeadLetter]]]:
+    def _chunks(self, ids: Sequence[str]) -> Iterator[list[FoundDeadLetter[StoredDeadLetter]]]:
         keys = self._keys
 
         def read(some: list[str], pipe: "redis.client.Pipeline") -> None:
@@ -153,7 +155,7 @@ class DeadLetterStore:
             existing = ((raw, mark, due) for raw, mark, due in found if raw is not None and due is not None)
             letters = ((self._decoded(_decode_letter, raw), raw, mark, due) for raw, mark, due in existing)
             yield [
-                FoundLetter(letter, len(raw), (mark or b"").decode(), due)
+                FoundDeadLetter(letter, len(raw), (mark or b"").decode(), due)
                 for letter, raw, mark, due in letters
                 if letter is not None
             ]

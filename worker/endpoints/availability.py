@@ -86,7 +86,7 @@ class Circuit:
         return True
 
     def record_failed_probe(self, error: ModelError, next_number: int, now: float) -> None:
-        """Stay open for twice as long as before."""
+        """Stay open and double the probe interval."""
         self._interval_s = min(_MAX_INTERVAL_S, 2 * self._interval_s)
         self._keep_open(error, next_number, now)
 

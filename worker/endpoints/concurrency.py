@@ -27,7 +27,7 @@ _MIN_SHARE: Final = 0.1
 # An overloaded endpoint answers about as many requests with half of the calls.
 _HELPED: Final = 0.75
 _MIN_LATENCY_S: Final = 1e-6
-# Rounds before the next trial; each trial in vain doubles them.
+# Rounds before the next trial; each unsuccessful trial doubles them.
 _FIRST_REST: Final = 5
 _MAX_REST: Final = 80
 _REST_LOWERED: Final = 3

@@ -20,6 +20,7 @@ from judges.core.verdict import Verdict
 from worker.config.settings import Settings
 from worker.service import ServiceThread
 from worker.storage.client import Entry, Store, StoreError, leave
+from worker.telemetry.finding import Check
 from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.export")
@@ -55,7 +56,7 @@ class ExportConsumer(ServiceThread):
     """Base of all exporters. A subclass delivers entries and acknowledges what was delivered.
 
     Attributes:
-        exporter: Name of the exporter, of its consumer group, and of its row in ``worker.export.registry``.
+        exporter: Name of the exporter, of its consumer group, and in ``worker.export.registry``.
         drop_reasons: Reasons for which it drops verdicts; each counter exists at zero from the start.
         read_count: Maximum of entries read at once; after a full read the next follows without a pause.
         gather_s: How long entries gather after a read.
@@ -83,6 +84,16 @@ class ExportConsumer(ServiceThread):
     def is_enabled(cls, settings: Settings) -> bool:  # noqa: ARG003 - subclasses use them
         """Return whether the settings ask for this exporter."""
         return True
+
+    @classmethod
+    def checks(cls, settings: Settings) -> Sequence[Check]:  # noqa: ARG003 - subclasses use them
+        """Return what `tracejudge doctor` checks when this exporter is enabled."""
+        return ()
+
+    @classmethod
+    def keeps(cls, settings: Settings) -> str | None:  # noqa: ARG003 - subclasses use them
+        """Return which data of exported verdicts stays where `tracejudge forget` cannot erase it, for its output."""
+        return None
 
     @abstractmethod
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:

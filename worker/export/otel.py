@@ -7,6 +7,8 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from importlib.metadata import version
 from typing import Final, Literal, NamedTuple
 
@@ -24,14 +26,15 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 
-from judges.core.retry_after import retry_after_s
 from judges.models.credentials import proxy_for
+from judges.models.replies import retry_after_s
 from worker.config.graders import providers
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.export.otlp_encoding import SCHEMA_URL, SCOPE, Encoded, VerdictEncoder, delimited, key_values, repeated
 from worker.storage.client import Store, StoreError, address
+from worker.telemetry.finding import Check, Finding, broken, cause_of, ok, warning
 from worker.telemetry.metrics import Metrics
 
 Kind = Literal["accepted", "rejected", "failing", "busy", "misconfigured", "unreachable"]
@@ -43,7 +46,7 @@ _CONNECT_TIMEOUT_S: Final = 10.0
 _RECEIVER: Final = "an OTLP/HTTP receiver that takes protobuf"
 _REJECTED: Final = ("rejected", "it refuses the content", "see the receiver's log for what it refuses")
 _BUSY: Final = ("busy", "it is busy or restarts", "see the receiver's log, if it lasts")
-_ADD_CREDENTIALS: Final = "let the worker in there, or send through a collector that signs in"
+_ADD_CREDENTIALS: Final = "grant the worker access, or send through a collector that authenticates"
 _NO_OTLP: Final = (
     "misconfigured",
     "nothing takes OTLP under this path",
@@ -162,7 +165,7 @@ def reply_of(status: int, headers: Mapping[str, str], body: bytes | None = None)
     elif status >= httpx.codes.INTERNAL_SERVER_ERROR:
         known = "failing", "it fails", "see the receiver's log"
     else:
-        known = "misconfigured", "it takes no request of ours", "see the receiver's log"
+        known = "misconfigured", "it rejects all requests", "see the receiver's log"
     kind, meaning, fix = known
     return Reply(kind, f"HTTP {status}", meaning, fix, status, headers, body)
 
@@ -220,6 +223,10 @@ _TRIES: Final = 3
 _GIVEN_UP_IN_A_ROW: Final = 3
 _GIVE_UP_AFTER_S: Final = 300.0
 _ABSENT: Final = frozenset({404, 405})
+_PART: Final = "otlp receiver"
+_CHECK_TIMEOUT_S: Final = 4.0
+_LEAST_CHECK_S: Final = 0.5
+_WAITS: Final = "verdicts wait in the outbox meanwhile"
 
 
 class _DeliveryEndedError(Exception):
@@ -292,6 +299,17 @@ class OtelExporter(ExportConsumer):
     def is_enabled(cls, settings: Settings) -> bool:
         """Return whether the settings name a receiver."""
         return settings.otlp_endpoint is not None
+
+    @classmethod
+    def checks(cls, settings: Settings) -> Sequence[Check]:
+        """Check the receiver by empty exports."""
+        return [Check(_PART, partial(check_receiver, settings.otlp_endpoint or "", settings.proxy))]
+
+    @classmethod
+    def keeps(cls, settings: Settings) -> str:
+        """Name the receiver, or any that earlier settings may have named."""
+        receiver = address(settings.otlp_endpoint) if settings.otlp_endpoint else "an OpenTelemetry backend"
+        return f"{receiver} keeps the spans and events that were sent: erase them there, by trace id"
 
     def run_once(self) -> None:
         """Acknowledge what was delivered while Redis was away, before it is delivered again; then read."""
@@ -437,3 +455,35 @@ class OtelExporter(ExportConsumer):
         if ours == 0:
             log.warning("otlp delivery ended: taken over or cut off", entries=len(self._delivering))
             raise _DeliveryEndedError
+
+
+def check_receiver(endpoint: str, proxy: str | None = None) -> Sequence[Finding]:
+    """Post an export without spans, then one without events."""
+    # Empty exports show address, TLS and key, and leave nothing in the receiver.
+    began = time.monotonic()
+    traces, logs = (address(f"{endpoint.rstrip('/')}/v1/{signal}") for signal in ("traces", "logs"))
+    with closing(OtlpClient(endpoint, proxy=proxy)) as client:
+        client.deadline_s = _CHECK_TIMEOUT_S
+        finding = _exported(traces, client.post("/v1/traces", b""))
+        if finding.result != "ok":
+            return [finding]
+        client.deadline_s = max(_LEAST_CHECK_S, began + _CHECK_TIMEOUT_S - time.monotonic())
+        reply = client.post("/v1/logs", b"")
+    if reply.status in _ABSENT:
+        return [ok(_PART, f"{traces} takes spans; events are not sent, since {logs} answers {reply.reason}")]
+    of_logs = _exported(logs, reply)
+    return [finding if of_logs.result == "ok" else of_logs]
+
+
+def _exported(where: str, reply: Reply) -> Finding:
+    if reply.kind == "accepted":
+        return ok(_PART, where)
+    if isinstance(reply.error, TimeoutError | httpx.TimeoutException):
+        fix = f"check whether a firewall is between, or it is overloaded; {_WAITS}"
+        return broken(_PART, f"{where} does not answer in time", fix)
+    if reply.error is not None:
+        return broken(_PART, *cause_of(reply.error, where, "the receiver"))
+    what = f"{where} answers {reply.reason}: {reply.meaning}"
+    if reply.kind in ("busy", "failing"):
+        return warning(_PART, what, f"{reply.fix}; {_WAITS}")
+    return broken(_PART, what, reply.fix if reply.kind == "rejected" else f"{reply.fix}; {_WAITS}")

@@ -8,7 +8,6 @@ of one verdict are appended as bytes. The tests compare the result, attribute by
 """
 
 import hashlib
-import re
 import struct
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -19,13 +18,11 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from opentelemetry.proto.logs.v1.logs_pb2 import SEVERITY_NUMBER_INFO, LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 
-from judges.core.verdict import Call, Score, Verdict
+from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Call, Score, Verdict
 from judges.models.registry import PROVIDERS
 from worker.config.checks import exported_name
 from worker.config.redaction import Redaction
 
-W3C_TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
-W3C_SPAN_ID: Final = re.compile(r"(?!0{16})[0-9a-f]{16}")
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
 SCOPE: Final = "tracejudge"
 EVENT_EVALUATION_RESULT: Final = "gen_ai.evaluation.result"

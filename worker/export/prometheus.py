@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 
 from prometheus_client import Counter, Histogram
 
-from judges.core.verdict import Score, Verdict
+from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Score, Verdict
 from worker.config.graders import is_panel
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
-from worker.export.otlp_encoding import W3C_SPAN_ID, W3C_TRACE_ID
 from worker.storage.client import Store
 from worker.telemetry.metrics import EXPLORATION_ENDS, OUTCOMES, Metrics
 
@@ -197,6 +196,11 @@ class PrometheusExporter(ExportConsumer):
         super().__init__(settings, store, metrics)
         self._counter = VerdictCounter(settings, metrics)
         self._unanswered: _Unanswered | None = None
+
+    @classmethod
+    def keeps(cls, settings: Settings) -> str:  # noqa: ARG003 - the same for all settings
+        """Name what Prometheus has scraped."""
+        return "Prometheus keeps counts, and exemplars with trace ids"
 
     def run_once(self) -> None:
         """Repeat an acknowledgement that Redis did not answer; then read."""

@@ -1,4 +1,4 @@
-"""The exporters by name. A further one is a file with a subclass of ``ExportConsumer`` and its row here."""
+"""The exporters by name. A further one is a file with a subclass of ``ExportConsumer`` and its row in ``_ROWS``."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,7 +8,8 @@ from worker.export.consumer import ExportConsumer
 from worker.export.otel import OtelExporter
 from worker.export.prometheus import PrometheusExporter
 
-EXPORTERS: Final[Mapping[str, type[ExportConsumer]]] = {"metrics": PrometheusExporter, "otel": OtelExporter}
+_ROWS: Final[tuple[type[ExportConsumer], ...]] = (PrometheusExporter, OtelExporter)
+EXPORTERS: Final[Mapping[str, type[ExportConsumer]]] = {each.exporter: each for each in _ROWS}
 
 
 def enabled(settings: Settings) -> dict[str, type[ExportConsumer]]:

@@ -11,7 +11,6 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from judges.core.judge import Judge
 from tracejudge.model import TIMES
 from worker.config.settings import Settings
 from worker.ingest.plan import Plan, Planner
@@ -140,16 +139,16 @@ class IngestConsumer(ServiceThread):
         store: Store,
         metrics: Metrics,
         *,
+        planner: Planner,
         notifier: Notifier,
         pressure: Backpressure,
-        judges: Mapping[str, Judge] | None = None,
     ) -> None:
         """Prepare; ``pressure`` decides when reading pauses and what is shed, and learns what waits."""
         super().__init__("ingest")
         self._settings = settings
         self._store = store
         self._metrics = IngestMetrics(settings, metrics)
-        self._planner = Planner(settings, store.keys, judges)
+        self._planner = planner
         self._notifier = notifier
         self._pressure = pressure
         self._bounds = Bounds(paused=False, shed=frozenset())
@@ -178,9 +177,9 @@ class IngestConsumer(ServiceThread):
             stale = self._store.claim_stale(*names, idle_ms=_STALE_MS, count=READ_COUNT, max_bytes=max_bytes)
             # There may be more than one call returns.
             self._next_claim = 0.0 if stale else time.monotonic() + _CLAIM_EVERY_S
-        self.take(stale or self._reader.read(_BLOCK_MS))
+        self.process(stale or self._reader.read(_BLOCK_MS))
 
-    def take(self, entries: Iterable[Entry]) -> None:
+    def process(self, entries: Iterable[Entry]) -> None:
         """Account for entries, write their batches, and notify the judging workers.
 
         Raises:

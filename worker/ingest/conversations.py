@@ -19,7 +19,6 @@ from msgspec import Struct
 
 from judges.core.judge import Judge
 from judges.core.verdict import Origin, joined_parts, session_parts
-from judges.registry import configured
 from judges.sessions import in_order, join, part
 from tracejudge import Trace
 from worker.config.graders import Graders
@@ -175,11 +174,11 @@ class _Group(NamedTuple):
 class SessionSelector:
     """Chooses evaluations of conversations under one configuration."""
 
-    def __init__(self, settings: Settings, store: Store, judges: Mapping[str, Judge]) -> None:
-        """Use the judges, by name."""
+    def __init__(self, settings: Settings, store: Store, judges: Mapping[str, Judge], graders: Graders) -> None:
+        """Use the judges, by name, and their graders."""
         self._settings = settings
         self._store = store
-        self._graders = Graders(settings, judges)
+        self._graders = graders
         self._units = {name: judge.unit for name, judge in judges.items()}
         self._factory = EvaluationFactory(self._graders, {name: judge.version for name, judge in judges.items()})
 
@@ -269,16 +268,16 @@ class SessionPasses(ServiceThread):
         store: Store,
         metrics: Metrics,
         *,
+        selector: SessionSelector,
         notifier: Notifier,
         pressure: Backpressure,
-        judges: Mapping[str, Judge] | None = None,
     ) -> None:
         """Prepare; ``pressure`` decides when nothing is chosen, and for which judge models."""
         super().__init__("sessions")
         self._store = store
         self._metrics = metrics
         self._max_bytes = settings.max_session_bytes
-        self._selector = SessionSelector(settings, store, configured(settings.judges) if judges is None else judges)
+        self._selector = selector
         self._notifier = notifier
         self._pressure = pressure
         self._holder = secrets.token_hex(8)

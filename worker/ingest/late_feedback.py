@@ -1,7 +1,8 @@
 """Late feedback: collected for a while, then its traces are searched in one pass over the stream and judged.
 
 Ingest has moved the feedback from the stream into a set of its own and acknowledged it there. It stays in that set
-until the script ``pull`` removes it in the step that writes the batches: if a worker dies, another repeats its pass.
+until the script ``choose_late_feedback`` removes it in the step that writes the batches: if a worker dies, another
+repeats its pass.
 
 Feedback that asks for a judge model for which nothing is chosen now, since it is away and too much of its work waits,
 is postponed from pass to pass until the model is back, or until the stream's caps have removed the trace.
@@ -20,7 +21,6 @@ import redis
 import structlog
 from msgspec import Struct
 
-from judges.core.judge import Judge
 from tracejudge import Feedback, Trace
 from worker.config.settings import Settings
 from worker.ingest.plan import Planner
@@ -187,7 +187,7 @@ class FeedbackOnTrace(NamedTuple):
 
 
 class SelectionResult(Struct):
-    """The answer of the script ``pull``: the amount of feedback by outcome, and the batches made.
+    """The answer of the script ``choose_late_feedback``: the amount of feedback by outcome, and the batches made.
 
     ``later`` names members that ask for a judge model for which nothing is chosen now.
     """
@@ -268,7 +268,7 @@ class FeedbackSelector:
             for feedback, publications in part
         ]
         plan = {"wait_ms": int(self._settings.late_feedback_wait * 1000), "traces": traces}
-        return msgspec.json.decode(self._store.run("pull", *writer.finish(plan)), type=SelectionResult)
+        return msgspec.json.decode(self._store.run("choose_late_feedback", *writer.finish(plan)), type=SelectionResult)
 
     def _read(self, entry_ids: Sequence[str]) -> dict[str, Entry]:
         """Read entries again; those that were trimmed away since they were found are left out."""
@@ -338,16 +338,16 @@ class LateFeedbackPasses(ServiceThread):
         store: Store,
         metrics: Metrics,
         *,
+        planner: Planner,
         notifier: Notifier,
         pressure: Backpressure,
-        judges: Mapping[str, Judge] | None = None,
     ) -> None:
         """Prepare; ``pressure`` decides when nothing is chosen, and for which judge models."""
         super().__init__("late-feedback")
         self._store = store
         self._metrics = metrics
         self._feedback = PendingFeedback(store, settings.late_feedback_wait)
-        self._selector = FeedbackSelector(settings, store, Planner(settings, store.keys, judges))
+        self._selector = FeedbackSelector(settings, store, planner)
         self._notifier = notifier
         self._pressure = pressure
         self._look_every_s = min(_LOOK_EVERY_S, settings.late_feedback_wait)

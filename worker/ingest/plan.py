@@ -5,9 +5,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from judges.core.judge import Judge
-from judges.registry import configured
-from worker.config.graders import Graders
 from worker.config.settings import Settings
 from worker.ingest.conversations import gather, session_limits
 from worker.queue.pending_feedback import MAX_PENDING, encode_member
@@ -93,16 +90,14 @@ class Plan:
 
 
 class Planner:
-    """Plans under one configuration."""
+    """Plans under one configuration; threads may share it."""
 
-    def __init__(self, settings: Settings, keys: Keys, judges: Mapping[str, Judge] | None = None) -> None:
-        """Compile rules and judges; the judges are those of the settings unless given."""
-        judges = configured(settings.judges) if judges is None else judges
-        graders = Graders(settings, judges)
+    def __init__(self, settings: Settings, keys: Keys, sampler: Sampler, versions: Mapping[str, str]) -> None:
+        """Keep the compiled rules, and the versions of the judges by name."""
         self._settings = settings
         self._keys = keys
-        self._sampler = Sampler(settings, graders)
-        self._factory = EvaluationFactory(graders, {name: judge.version for name, judge in judges.items()})
+        self._sampler = sampler
+        self._factory = EvaluationFactory(sampler.graders, versions)
 
     def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:
         """Sample the traces among the entries and plan the outcome of each entry.

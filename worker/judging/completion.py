@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from worker.judging.evaluator import RetryableEvaluation
+from worker.judging.evaluator import UnfinishedEvaluation
 from worker.judging.fetching import LeasedBatch, hand_back_delay_s
 from worker.queue.batch import Batch, Spent
 from worker.queue.leases import Lease, Leases
@@ -35,7 +35,7 @@ class Completion:
         self._give_up_after_s = give_up_after_s
 
     def finish_or_park(
-        self, leased: LeasedBatch, unfinished: Sequence[RetryableEvaluation], *, blocked_for_s: float = 0.0
+        self, leased: LeasedBatch, unfinished: Sequence[UnfinishedEvaluation], *, blocked_for_s: float = 0.0
     ) -> None:
         """Remove a batch that is done; park another, or add dead letters for evaluations that are too old.
 
@@ -64,7 +64,7 @@ class Completion:
             _log("batch parked", batch, failed, seconds=round(delay_s, 1))
         self._leases.put_back(leased.lease, delay_s=delay_s, tries=called)
 
-    def release(self, leased: LeasedBatch, unfinished: Sequence[RetryableEvaluation]) -> None:
+    def release(self, leased: LeasedBatch, unfinished: Sequence[UnfinishedEvaluation]) -> None:
         """Remove a batch that is done; let another worker lease it at once if it is not."""
         if unfinished:
             self._leases.put_back(leased.lease, tries=_called(unfinished, leased.tries))
@@ -72,7 +72,7 @@ class Completion:
             self._leases.finish(leased.batch.id, leased.batch.judge_model)
 
     def _skipped_probes(
-        self, lease: Lease, unfinished: Sequence[RetryableEvaluation], called: Mapping[str, Spent]
+        self, lease: Lease, unfinished: Sequence[UnfinishedEvaluation], called: Mapping[str, Spent]
     ) -> int:
         """Return how many probes of other batches go first: the more, the more often the endpoint rejected this one.
 
@@ -83,7 +83,7 @@ class Completion:
         return min(_MAX_SKIPPED_PROBES, calls) if calls > 1 and self._leases.has_ready(lease) else 1
 
 
-def parking_s(unfinished: Sequence[RetryableEvaluation], age_s: float) -> float:
+def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float:
     """Return how long a batch waits for its next round.
 
     It waits as long as the endpoint or its limiter asks. Where neither does, the endpoint serves others and these
@@ -104,7 +104,7 @@ def parking_s(unfinished: Sequence[RetryableEvaluation], age_s: float) -> float:
     return max(FAULT_PARKING_S, age_s) if all(faulty) else hand_back_delay_s(age_s)
 
 
-def _called(unfinished: Sequence[RetryableEvaluation], tries: Mapping[str, Spent]) -> dict[str, Spent]:
+def _called(unfinished: Sequence[UnfinishedEvaluation], tries: Mapping[str, Spent]) -> dict[str, Spent]:
     """Return what all rounds took of the evaluations for which this round made calls, by evaluation id."""
     return {
         one.evaluation.id: one.spent
@@ -113,7 +113,7 @@ def _called(unfinished: Sequence[RetryableEvaluation], tries: Mapping[str, Spent
     }
 
 
-def _log(event: str, batch: Batch, unfinished: Sequence[RetryableEvaluation], **more: object) -> None:
+def _log(event: str, batch: Batch, unfinished: Sequence[UnfinishedEvaluation], **more: object) -> None:
     log.warning(
         event,
         batch=batch.id,

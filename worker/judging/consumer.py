@@ -53,7 +53,7 @@ _CANCEL_S: Final = 1.0
 _CLOSE_S: Final = 2.0
 _HURRIED_CLOSE_S: Final = 0.3
 _SWEEP_S: Final = 1.0
-# After so long another worker sweeps in place of one that died or stands still.
+# Another worker takes over the sweep after this time without renewal.
 _LOCK_MS: Final = 3_000
 
 
@@ -386,7 +386,7 @@ class JudgingConsumer:
                 shift.may_be_ready.discard(window)
             except Exception as error:  # noqa: BLE001 - Celery would log the text of the error, which may quote a trace
                 kind = type(error).__name__
-                log.error("unforeseen error", judge_model=window.judge_model, error=kind)  # noqa: TRY400
+                log.error("unexpected error", judge_model=window.judge_model, error=kind)  # noqa: TRY400
                 shift.may_be_ready.discard(window)
 
     def _give_up(self, shift: Shift, window: PrefetchWindow) -> None:
@@ -441,8 +441,8 @@ class JudgingConsumer:
         except asyncio.CancelledError:
             # At shutdown, or when the lease is lost: then this changes nothing, for the script checks the lease.
             complete = partial(self._leases.put_back, leased.lease)
-        except Exception as error:  # noqa: BLE001 - the text of an unforeseen error may quote a trace
-            log.error("unforeseen error", batch=leased.batch.id, error=type(error).__name__)  # noqa: TRY400
+        except Exception as error:  # noqa: BLE001 - the text of an unexpected error may quote a trace
+            log.error("unexpected error", batch=leased.batch.id, error=type(error).__name__)  # noqa: TRY400
             complete = partial(self._leases.put_back, leased.lease, delay_s=FAULT_PARKING_S)
         leased.release()
         shift.end(leased, complete)
@@ -455,8 +455,8 @@ class JudgingConsumer:
                 complete()
             except StoreError as error:
                 log.warning("batch left to the sweeper", batch=leased.batch.id, error=str(error))
-            except Exception as error:  # noqa: BLE001 - the text of an unforeseen error may quote a trace
-                log.error("unforeseen error", batch=leased.batch.id, error=type(error).__name__)  # noqa: TRY400
+            except Exception as error:  # noqa: BLE001 - the text of an unexpected error may quote a trace
+                log.error("unexpected error", batch=leased.batch.id, error=type(error).__name__)  # noqa: TRY400
                 with contextlib.suppress(StoreError):
                     # Else it would be judged, and paid for, over and over.
                     self._leases.put_back(leased.lease, delay_s=FAULT_PARKING_S)
@@ -531,7 +531,7 @@ class Sweeper(ServiceThread):
         here = self._judging.circuits()
         names = sorted({*self._leases.judge_models(), *here})
         self._leases.sweep(names)
-        asked, dead = self._heartbeat.asked, self._heartbeat.dead
+        configured, dead = self._heartbeat.configured_models, self._heartbeat.dead
         keys = self._store.keys
         ready = self._store.pipeline(
             lambda pipe: [pipe.zrange(keys.ready(name), 0, 0, withscores=True) for name in names]
@@ -539,7 +539,7 @@ class Sweeper(ServiceThread):
         for name, oldest in zip(names, ready, strict=True):
             if not oldest:
                 continue
-            if asked is not None and name not in asked and name not in here:
+            if configured is not None and name not in configured and name not in here:
                 # The model was removed from the configuration: no task would ever complete its batches.
                 self._judging.give_up(name)
             elif self._judging.should_notify(name, int(oldest[0][1]), dead):

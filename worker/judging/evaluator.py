@@ -13,9 +13,8 @@ import structlog
 from judges.agreement.combine import metrics_of
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, Price
-from judges.core.verdict import Assessment, Verdict
+from judges.core.verdict import Assessment, Verdict, with_said
 from judges.evaluate import evaluate
-from judges.models.http import with_said
 from judges.python.protocol import class_name
 from tracejudge import Trace
 from worker.config.graders import CODE, Graders
@@ -31,7 +30,7 @@ log = structlog.get_logger("tracejudge.judging")
 _MAX_GROUP: Final = 128
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
-# A combined verdict costs nothing: its members' verdicts bear what was paid.
+# A combined verdict costs nothing: the members' verdicts include the cost.
 NO_PRICE: Final = Price(input=0.0, output=0.0)
 CODE_AT_ONCE: Final = 32
 """Concurrent evaluations by one judge in Python in one process."""
@@ -104,11 +103,11 @@ def _details(assessment: Assessment, evaluation: Evaluation) -> Mapping[str, obj
     return {**assessment.details, "session": msgspec.to_builtins(evaluation.session)}
 
 
-class UnforeseenError(Exception):
+class UnexpectedError(Exception):
     """An evaluation ended by an exception that no code expects; the text names its class only."""
 
 
-class RetryableEvaluation(NamedTuple):
+class UnfinishedEvaluation(NamedTuple):
     """An evaluation without a final verdict: parked and tried again, or given up."""
 
     item: Item
@@ -146,7 +145,7 @@ class _BatchRun(NamedTuple):
     batch: Batch
     tries: Mapping[str, Spent]
     ended: Callable[[], None]
-    record: Callable[[str, Spent, Spent], None]
+    count_outcome: Callable[[str, Spent, Spent], None]
     votes: PanelVotes
     # The key of the hash of end users' ids; empty where no trace names one.
     user_key: str
@@ -242,23 +241,23 @@ class BatchEvaluator:
         batch: Batch,
         tries: Mapping[str, Spent],
         ended: Callable[[], None],
-        record: Callable[[str, Spent, Spent], None] = lambda *_: None,
-    ) -> list[RetryableEvaluation]:
+        count_outcome: Callable[[str, Spent, Spent], None] = lambda *_: None,
+    ) -> list[UnfinishedEvaluation]:
         """Evaluate a batch; return the evaluations without a final verdict.
 
         Args:
             batch: The evaluations that are not finished.
             tries: What earlier rounds took, by evaluation id.
             ended: Called as each evaluation ends.
-            record: Receives the outcome of each evaluation, and what it took before and after this round.
+            count_outcome: Receives the outcome of each evaluation, and what it took before and after this round.
 
         Raises:
-            UnforeseenError: An evaluation ended without an outcome; all others have ended as well.
+            UnexpectedError: An evaluation ended without an outcome; all others have ended as well.
         """
         traces = await self._redacted(batch.items)
         user_key = ""
         if any(item.trace.user_id is not None for item in batch.items):
-            # Before any call: without the key no verdict could be written, and its answer would be paid for in vain.
+            # Read the key before any call: without it the verdict cannot be written, and the call is wasted.
             known = self._user_keys.known
             user_key = known if known is not None else await asyncio.to_thread(self._user_keys.current)
         votes = await self._panels.collect(batch)
@@ -267,7 +266,7 @@ class BatchEvaluator:
         model = next((one for one in candidates if one and one.settings.judge_model == batch.judge_model), None)
         own_price = model.settings.price if model else None
         price = NO_PRICE if batch.judge_model in self._graders.panels else own_price
-        this = _BatchRun(batch, tries, ended, record, votes, user_key, model, price)
+        this = _BatchRun(batch, tries, ended, count_outcome, votes, user_key, model, price)
         wanted = [
             (item, trace, evaluation)
             for item, trace in zip(batch.items, traces, strict=True)
@@ -279,8 +278,8 @@ class BatchEvaluator:
         for result in results:
             if isinstance(result, BaseException):
                 # Also a cancellation that a judge raised itself: ours ends the wait above.
-                raise UnforeseenError(type(result).__name__) from result
-        return [result for result in results if isinstance(result, RetryableEvaluation)]
+                raise UnexpectedError(type(result).__name__) from result
+        return [result for result in results if isinstance(result, UnfinishedEvaluation)]
 
     async def aclose(self) -> None:
         """Write the verdicts that are ready, and close connections and judges."""
@@ -309,7 +308,7 @@ class BatchEvaluator:
 
     async def _run_one(
         self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
-    ) -> RetryableEvaluation | None:
+    ) -> UnfinishedEvaluation | None:
         """Judge one evaluation and record its verdict; return it if that is not final."""
         started_at, start = time.time(), time.perf_counter()
         judge = self._judges.get(evaluation.judge)
@@ -336,13 +335,13 @@ class BatchEvaluator:
             finished = Finished.of(verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id)
             if assessment.is_final:
                 _log(verdict, fresh=await self._recorder.record(finished))
-                this.record(verdict.outcome, earlier, spent)
+                this.count_outcome(verdict.outcome, earlier, spent)
                 return None
         except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not fail its batch
             assessment = _internal_error(evaluation, error)
             verdict, spent = build(assessment)
-        this.record("unfinished", earlier, spent)
-        return RetryableEvaluation(item, evaluation, assessment, verdict, spent)
+        this.count_outcome("unfinished", earlier, spent)
+        return UnfinishedEvaluation(item, evaluation, assessment, verdict, spent)
 
     async def _assess(
         self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
@@ -382,10 +381,10 @@ class BatchEvaluator:
 
 
 def _internal_error(evaluation: Evaluation, error: Exception) -> Assessment:
-    # Only the type: the text of an unforeseen error may quote a trace.
+    # Only the type: the text of an unexpected error may quote a trace.
     kind = type(error).__name__
-    log.error("unforeseen error", judge=evaluation.judge, evaluation_id=evaluation.id, error=kind)
-    return Assessment("unscored", "internal_error", note=f"unforeseen error {class_name(error)}")
+    log.error("unexpected error", judge=evaluation.judge, evaluation_id=evaluation.id, error=kind)
+    return Assessment("unscored", "internal_error", note=f"unexpected error {class_name(error)}")
 
 
 def _log(verdict: Verdict, *, fresh: bool) -> None:

@@ -10,7 +10,7 @@ alone ignore unknown fields of an evaluation: they would judge a panel's member 
 
 import hashlib
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Final
 
@@ -102,6 +102,17 @@ class Batch(Struct, frozen=True):
     items: tuple[Item, ...]
 
 
+class RawBatch(Struct, frozen=True):
+    """A batch whose items are not decoded."""
+
+    v: int
+    id: str
+    model: str
+    judge_model: str
+    created_at: float
+    items: Sequence[msgspec.Raw]
+
+
 class Spent(Struct, frozen=True, array_like=True):
     """Calls and cost of all rounds of an evaluation; stored while it waits, and in its dead letter.
 
@@ -165,14 +176,8 @@ def head(batch_id: str, model: str, judge_model: str, created_at: float, version
     Args:
         version: The highest version among its evaluations.
     """
-    fields: Mapping[str, object] = {
-        "v": version,
-        "id": batch_id,
-        "model": model,
-        "judge_model": judge_model,
-        "created_at": created_at,
-    }
-    return f'{msgspec.json.encode(fields).decode()[:-1]},"items":['
+    empty = msgspec.json.encode(RawBatch(version, batch_id, model, judge_model, created_at, []))
+    return empty.decode().removesuffix("]}")
 
 
 def decode(payload: bytes) -> Batch:

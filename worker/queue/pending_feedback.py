@@ -1,8 +1,8 @@
 """Late feedback that waits for the next pass over the stream: a sorted set in Redis, and the lease of the pass.
 
-A member is one `f` entry. Ingest adds it in the step that acknowledges the entry, and the script `pull` removes it. The
-lease only saves work: two concurrent passes would do the same, and nothing twice. All methods raise StoreError if Redis
-does not answer.
+A member is one `f` entry. Ingest adds it in the step that acknowledges the entry, and the script `choose_late_feedback`
+removes it. The lease only saves work: two concurrent passes would do the same, and nothing twice. All methods raise
+StoreError if Redis does not answer.
 """
 
 import secrets

@@ -18,7 +18,6 @@ import structlog
 
 from judges.core.judge import has_text
 from judges.core.verdict import Origin, joined_parts, session_parts
-from judges.registry import configured
 from tracejudge import Trace
 from worker.config.graders import CODE, Grader, Graders
 from worker.config.settings import Rule, Settings
@@ -97,18 +96,18 @@ def position(trace_id: str, sampling_key: str) -> float:
 
 
 class Sampler:
-    """The compiled rules of the settings."""
+    """The compiled rules of the settings; threads may share it.
 
-    def __init__(self, settings: Settings, graders: Graders | None = None) -> None:
-        """Compile the rules' patterns.
+    Attributes:
+        graders: The graders that the rules name.
+    """
 
-        Args:
-            graders: By default those of the judges in the settings.
-        """
-        self._graders = Graders(settings, configured(settings.judges)) if graders is None else graders
+    def __init__(self, settings: Settings, graders: Graders) -> None:
+        """Compile the rules' patterns."""
+        self.graders = graders
         self._keyed = hashlib.blake2b(digest_size=8, key=settings.sampling_key.encode())
         compiled = [
-            _CompiledRule(rule, tuple((judge, name) for judge in rule.judges for name in self._graders.of(rule, judge)))
+            _CompiledRule(rule, tuple((judge, name) for judge in rule.judges for name in self.graders.of(rule, judge)))
             for rule in settings.rules
         ]
         self._rules = tuple((one, _matcher(one.rule)) for one in compiled)
@@ -160,7 +159,7 @@ class Sampler:
         allowed = self._matching(trace).allowed
         if allowed is None or judge_model == CODE.judge_model:
             return True
-        panel, known = self._graders.panels.get(judge_model), {self._judge_models.get(name) for name in allowed}
+        panel, known = self.graders.panels.get(judge_model), {self._judge_models.get(name) for name in allowed}
         return judge_model in known if panel is None else known.issuperset(panel.members)
 
     @property

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from tracejudge import LateFeedback, ProducerReport, Trace
-from tracejudge.delivery.entry import Reason
+from tracejudge.delivery.buffer import Reason
 from tracejudge.model import TIMES, is_unusable_time, usable_spans
 from worker.storage.client import Entry
 

@@ -18,7 +18,7 @@ import redis
 import structlog
 from redis.exceptions import AuthenticationError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
 
-from tracejudge.delivery.connection import make_pool
+from tracejudge.delivery.transport import make_pool
 from tracejudge.redis_url import mask_url
 from worker.storage.keys import Keys
 

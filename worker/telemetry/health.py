@@ -195,7 +195,7 @@ def flow_positions(store: Store, groups: Sequence[str], capacity: Mapping[str, b
     """
     keys = store.keys
     ready = [keys.ready(judge_model) for judge_model in capacity]
-    found = store.run("standing", (keys.traces, keys.verdicts, *ready), (INGEST_GROUP, *groups))
+    found = store.run("flow_positions", (keys.traces, keys.verdicts, *ready), (INGEST_GROUP, *groups))
     names = [INGEST_GROUP, *(f"export:{group}" for group in groups), *(f"judge:{model}" for model in capacity)]
     at = {name: raw.decode() or None for name, raw in zip(names, found, strict=True)}
     return at | {f"judge:{model}": None for model, has_capacity in capacity.items() if not has_capacity}

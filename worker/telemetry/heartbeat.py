@@ -33,7 +33,7 @@ class Heartbeat:
     """The heartbeat of one worker.
 
     Attributes:
-        asked: The judge models that any worker judges with, as of the last exchange; None before the first.
+        configured_models: The judge models that any worker judges with, as of the last exchange; None before the first.
         dead: Seconds since the circuit of a judge model is open in every worker that asks it.
     """
 
@@ -46,13 +46,13 @@ class Heartbeat:
         self._store = store
         self._circuits = circuits
         self._process = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        self.asked: frozenset[str] | None = None
+        self.configured_models: frozenset[str] | None = None
         self.dead: dict[str, float] = {}
 
     def beat(self, roles: Mapping[str, bool]) -> None:
         """Publish which roles of this worker make progress."""
         encoded = msgspec.json.encode(dict(roles))
-        self._store.run("present", (self._store.keys.workers,), (self._process, encoded, _KEPT_MS))
+        self._store.run("heartbeat", (self._store.keys.workers,), (self._process, encoded, _KEPT_MS))
 
     def exchange_circuits(self) -> dict[str, float]:
         """Publish the circuits of this worker; return for how many seconds judge models have been dead.
@@ -64,7 +64,7 @@ class Heartbeat:
         arguments = (self._process if own else "", msgspec.json.encode(own), HEARTBEAT_MS)
         reply = self._store.run("circuits", (self._store.keys.circuits,), arguments)
         known = [_circuits_decoder.decode(each) for each in reply]
-        self.asked = frozenset(name for circuits in known for name in circuits)
+        self.configured_models = frozenset(name for circuits in known for name in circuits)
         open_for: dict[str, float] = {}
         for name, seconds in (item for circuits in known for item in circuits.items()):
             if seconds is not None:
@@ -72,7 +72,7 @@ class Heartbeat:
         self.dead = {name: seconds for name, seconds in open_for.items() if seconds > 0}
         return self.dead
 
-    def leave(self) -> None:
+    def withdraw(self) -> None:
         """Remove the heartbeat, since this worker stops."""
         self._store.call(lambda client: client.hdel(self._store.keys.workers, self._process))
 

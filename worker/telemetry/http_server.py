@@ -276,7 +276,7 @@ class HttpServer:
             case "/healthz":
                 dead = self._readiness.dead()
                 if dead:
-                    return _reply(HTTPStatus.SERVICE_UNAVAILABLE, f"has ended: {', '.join(dead)}\n")
+                    return _reply(HTTPStatus.SERVICE_UNAVAILABLE, f"threads ended: {', '.join(dead)}\n")
                 return _reply(HTTPStatus.OK, "alive\n")
             case "/readyz":
                 return self._readyz(request)

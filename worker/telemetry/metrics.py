@@ -34,7 +34,7 @@ _MAX_EXTRA_VALUES: Final = 50
 # Service names come from outside: a text sent as a name must not become a series.
 _MAX_LABEL_CHARS: Final = 200
 _SUFFIXES: Final = ("_bucket", "_sum", "_count")
-_NEW: Final = "experimental"
+_STABLE: Final = "stable"
 M = TypeVar("M", Counter, Gauge, Histogram)
 
 
@@ -48,7 +48,7 @@ class Metric(Generic[M]):
         unit: What one is, for the reference page.
         labels: Labels that begin with ``SERIES`` are followed there by the configured ``series_labels``.
         values: Every value of the only label; all of them exist at zero from the start.
-        stability: Whether name, type and labels are fixed by the public contract.
+        stability: ``stable`` where the public contract fixes name, type and labels.
     """
 
     kind: type[M]
@@ -58,7 +58,7 @@ class Metric(Generic[M]):
     help: str
     values: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    stability: Literal["stable", "experimental"] = "stable"
+    stability: Literal["stable", "experimental"] = "experimental"
 
     # No `__set__`: a registered metric in the instance's own dictionary is found first, at no further cost.
     @overload
@@ -112,96 +112,107 @@ class Metrics:
 
     # fmt: off
     # A table: the formatter would put each argument on a line of its own.
-    traces = Metric(Counter, "traces_total", "traces", ("service", "outcome"), "Traces read from the stream")
+    traces = Metric(Counter, "traces_total", "traces", ("service", "outcome"),
+        "Traces read from the stream", stability=_STABLE)
     invalid_traces = Metric(Counter, "invalid_traces_total", "entries", ("reason",),
-        "Stream entries that are not a trace", values=INVALID_REASONS)
+        "Stream entries that are not a trace", values=INVALID_REASONS, stability=_STABLE)
     producer_published = Metric(Counter, "producer_published_total", "traces", ("service",),
-        "Traces that producers published")
+        "Traces that producers published", stability=_STABLE)
     producer_dropped = Metric(Counter, "producer_dropped_total", "traces", ("service", "reason"),
-        "Traces that producers dropped, by their own reports")
+        "Traces that producers dropped, by their own reports", stability=_STABLE)
     cut_off = Metric(Counter, "cut_off_total", "traces", (),
-        "Traces that the stream's caps removed before they were read")
+        "Traces that the stream's caps removed before they were read", stability=_STABLE)
     lost_by_redis = Metric(Counter, "lost_by_redis_total", "traces", (),
-        "Traces that Redis had confirmed and lost with its last writes", stability=_NEW)
+        "Traces that Redis had confirmed and lost with its last writes")
     unknown_fields = Metric(Counter, "unknown_fields_total", "fields", ("service",),
-        "Unknown fields of sampled traces", stability=_NEW)
+        "Unknown fields of sampled traces")
     fields_left_out = Metric(Counter, "fields_left_out_total", "fields", ("service", "field"),
-        "Fields of sampled traces with an unusable value, such as a time before 2000 or after 2100", stability=_NEW)
+        "Fields of sampled traces with an unusable value, such as a time before 2000 or after 2100")
     shed = Metric(Counter, "shed_total", "evaluations", ("judge_model",),
-        "Evaluations not created because their judge model is unavailable and its backlog is full")
+        "Evaluations not created because their judge model is unavailable and its backlog is full", stability=_STABLE)
     late_feedback = Metric(Counter, "late_feedback_total", "feedback", ("outcome",),
         f"Feedback that arrived after its trace, by outcome: {', '.join(LATE_FEEDBACK_OUTCOMES)}",
-        values=LATE_FEEDBACK_OUTCOMES, stability=_NEW)
+        values=LATE_FEEDBACK_OUTCOMES)
     sessions = Metric(Counter, "sessions_total", "conversations", ("outcome",),
         f"Conversations whose gathering ended, by outcome: {', '.join(SESSION_OUTCOMES)}",
-        values=SESSION_OUTCOMES, stability=_NEW)
+        values=SESSION_OUTCOMES)
     sampling_ratio = Metric(Gauge, "effective_sampling_ratio", "ratio", ("rule",),
-        "Share of matching traces that were sampled")
+        "Share of matching traces that were sampled", stability=_STABLE)
 
-    score = Metric(Histogram, "score", "score", _RATED, "Scores, 0..1", buckets=_SCORE_BUCKETS)
-    verdicts = Metric(Counter, "verdicts_total", "verdicts", _ENDED, "Final verdicts")
+    score = Metric(Histogram, "score", "score", _RATED, "Scores, 0..1", buckets=_SCORE_BUCKETS, stability=_STABLE)
+    verdicts = Metric(Counter, "verdicts_total", "verdicts", _ENDED, "Final verdicts", stability=_STABLE)
     verdict_weight = Metric(Counter, "verdict_weight_total", "weight", _ENDED,
-        "Sum of weights (1 / sampling probability)")
+        "Sum of weights (1 / sampling probability)", stability=_STABLE)
     verdict_weight_squared = Metric(Counter, "verdict_weight_squared_total", "weight²", _ENDED,
-        "Sum of squared weights")
-    score_weighted = Metric(Counter, "score_weighted_total", "score", _RATED, "Sum of weight times score")
-    unscored = Metric(Counter, "unscored_total", "evaluations", (*SERIES, "reason"), "Evaluations without a score")
+        "Sum of squared weights", stability=_STABLE)
+    score_weighted = Metric(Counter, "score_weighted_total", "score", _RATED,
+        "Sum of weight times score", stability=_STABLE)
+    unscored = Metric(Counter, "unscored_total", "evaluations", (*SERIES, "reason"),
+        "Evaluations without a score", stability=_STABLE)
     fabricated_evidence = Metric(Counter, "fabricated_evidence_total", "excerpts", SERIES,
-        "Excerpts and sentence keys that a judge model cited and that do not exist", stability=_NEW)
+        "Excerpts and sentence keys that a judge model cited and that do not exist")
     late_feedback_verdicts = Metric(Counter, "late_feedback_verdicts_total", "verdicts",
         ("service", "judge", "metric", "outcome"),
-        "Verdicts on traces selected by late feedback, without panels; in no other series", stability=_NEW)
+        "Verdicts on traces selected by late feedback, without panels; in no other series")
     score_age = Metric(Histogram, "score_age_seconds", "seconds", ("service",),
-        "Time from the end of the judged call to its score", buckets=_AGE_BUCKETS)
+        "Time from the end of the judged call to its score", buckets=_AGE_BUCKETS, stability=_STABLE)
 
     request_duration = Metric(Histogram, "judge_request_duration_seconds", "seconds", ("judge_model", "status"),
-        "Duration of requests to judge models, and of traces judged in code (`code`)", buckets=_REQUEST_BUCKETS)
-    tokens = Metric(Counter, "judge_tokens_total", "tokens", _SPENDING, "Tokens that judge models used")
-    cost = Metric(Counter, "judge_cost_usd_total", "USD", _SPENDING, "Cost of judge models, in USD")
+        "Duration of requests to judge models, and of traces judged in code (`code`)", buckets=_REQUEST_BUCKETS,
+        stability=_STABLE)
+    tokens = Metric(Counter, "judge_tokens_total", "tokens", _SPENDING,
+        "Tokens that judge models used", stability=_STABLE)
+    cost = Metric(Counter, "judge_cost_usd_total", "USD", _SPENDING, "Cost of judge models, in USD", stability=_STABLE)
     reply_invalid = Metric(Counter, "judge_reply_invalid_total", "fields", ("judge_model", "field"),
-        "Fields of judge models' replies ignored as too long or not a count: id, model, usage", stability=_NEW)
-    in_flight = Metric(Gauge, "judge_in_flight", "requests", ("judge_model",), "Requests in flight")
+        "Fields of judge models' replies ignored as too long or not a count: id, model, usage")
+    in_flight = Metric(Gauge, "judge_in_flight", "requests", ("judge_model",), "Requests in flight", stability=_STABLE)
     concurrency_limit = Metric(Gauge, "judge_concurrency_limit", "requests", ("judge_model",),
-        "Requests that may be in flight")
-    circuit_open = Metric(Gauge, "judge_circuit_open", "boolean", ("judge_model",), "1 while the circuit is open")
+        "Requests that may be in flight", stability=_STABLE)
+    circuit_open = Metric(Gauge, "judge_circuit_open", "boolean", ("judge_model",),
+        "1 while the circuit is open", stability=_STABLE)
     panel_member = Metric(Gauge, "panel_member", "boolean", ("judge", "judge_model"),
-        "1 where rules use a judge model's verdicts only as a member of a panel", stability=_NEW)
+        "1 where rules use a judge model's verdicts only as a member of a panel")
 
     explorations = Metric(Counter, "explorations_total", "verdicts", ("judge", "ended_by"),
-        f"Final verdicts of judges that use tools, by what ended the exploration: {', '.join(EXPLORATION_ENDS)}",
-        stability=_NEW)
+        f"Final verdicts of judges that use tools, by what ended the exploration: {', '.join(EXPLORATION_ENDS)}")
     exploration_rounds = Metric(Histogram, "exploration_rounds", "answers", ("judge",),
-        "Answers of one exploration that called tools", buckets=_ROUND_BUCKETS, stability=_NEW)
+        "Answers of one exploration that called tools", buckets=_ROUND_BUCKETS)
     exploration_tool_errors = Metric(Counter, "exploration_tool_errors_total", "calls", ("judge",),
-        "Tool calls of explorations that returned nothing", stability=_NEW)
+        "Tool calls of explorations that returned nothing")
 
-    stream_lag = Metric(Gauge, "stream_lag", "entries", (), "Stream entries not yet read and acknowledged")
+    stream_lag = Metric(Gauge, "stream_lag", "entries", (),
+        "Stream entries not yet read and acknowledged", stability=_STABLE)
     stream_capacity = Metric(Gauge, "stream_capacity", "entries", (),
-        "Stream entries at which the caps start to remove")
+        "Stream entries at which the caps start to remove", stability=_STABLE)
     stream_oldest = Metric(Gauge, "stream_oldest_seconds", "seconds", (),
-        "Age of the oldest entry not yet acknowledged")
-    batches_waiting = Metric(Gauge, "batches_waiting", "batches", (), "Unfinished batches that are not parked")
-    batches_parked = Metric(Gauge, "batches_parked", "batches", (), "Batches parked until a later time")
-    outbox_lag = Metric(Gauge, "outbox_lag", "verdicts", ("exporter",), "Verdicts an exporter has not sent yet")
-    dead_letters = Metric(Gauge, "dead_letters", "evaluations", (), "Dead letters: evaluations given up")
+        "Age of the oldest entry not yet acknowledged", stability=_STABLE)
+    batches_waiting = Metric(Gauge, "batches_waiting", "batches", (),
+        "Unfinished batches that are not parked", stability=_STABLE)
+    batches_parked = Metric(Gauge, "batches_parked", "batches", (),
+        "Batches parked until a later time", stability=_STABLE)
+    outbox_lag = Metric(Gauge, "outbox_lag", "verdicts", ("exporter",),
+        "Verdicts an exporter has not sent yet", stability=_STABLE)
+    dead_letters = Metric(Gauge, "dead_letters", "evaluations", (),
+        "Dead letters: evaluations given up", stability=_STABLE)
     dead_cut_off = Metric(Counter, "dead_cut_off_total", "evaluations", (),
-        "Dead letters that their caps of count, bytes and age removed")
+        "Dead letters that their caps of count, bytes and age removed", stability=_STABLE)
     outbox_cut_off = Metric(Counter, "outbox_cut_off_total", "verdicts", ("exporter",),
-        "Verdicts that the outbox removed before they were sent")
+        "Verdicts that the outbox removed before they were sent", stability=_STABLE)
     export_dropped = Metric(Counter, "export_dropped_total", "verdicts", ("exporter", "reason"),
-        "Verdicts an exporter could not deliver")
+        "Verdicts an exporter could not deliver", stability=_STABLE)
     log_records_dropped = Metric(Counter, "log_records_dropped_total", "lines", (),
-        "Log lines dropped because standard error blocked or refused them", stability=_NEW)
+        "Log lines dropped because standard error blocked or refused them")
     export_answers_ignored = Metric(Counter, "export_answers_ignored_total", "requests", ("exporter",),
-        "Accepted requests whose answer was unreadable or impossible", stability=_NEW)
+        "Accepted requests whose answer was unreadable or impossible")
     stored_bytes = Metric(Gauge, "stored_bytes", "bytes", ("what",),
-        "Bytes in Redis of traces, outbox, batches, dead_letters, sessions", stability=_NEW)
+        "Bytes in Redis of traces, outbox, batches, dead_letters, sessions")
     stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),
-        "Configured maximum of stored_bytes; for batches that of each judge model", stability=_NEW)
-    redis_used_bytes = Metric(Gauge, "redis_used_bytes", "bytes", (), "Memory that Redis uses", stability=_NEW)
+        "Configured maximum of stored_bytes; for batches that of each judge model")
+    redis_used_bytes = Metric(Gauge, "redis_used_bytes", "bytes", (), "Memory that Redis uses")
     redis_max_bytes = Metric(Gauge, "redis_max_bytes", "bytes", (),
-        "Redis' maxmemory; 0 where it has no bound", stability=_NEW)
-    ready = Metric(Gauge, "ready", "boolean", ("role",), "1 while the role makes progress, as on /readyz")
+        "Redis' maxmemory; 0 where it has no bound")
+    ready = Metric(Gauge, "ready", "boolean", ("role",),
+        "1 while the role makes progress, as on /readyz", stability=_STABLE)
     # fmt: on
 
     def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:

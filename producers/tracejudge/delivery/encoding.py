@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.json import Encoder
 
 from tracejudge.content.encode import ContentPolicy
-from tracejudge.delivery.entry import Entry, Item, Kind, Reason
+from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.ids import fresh_id
 from tracejudge.log import RedactionError, report_internal_error, type_name
 from tracejudge.model import TIMES, Feedback, LateFeedback, Trace, is_unusable_time, usable_spans

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.json import encode
 
-from tracejudge.delivery.buffer import Buffer, Flushes
-from tracejudge.delivery.entry import Batch, Entry, Item, Kind, Totals
+from tracejudge.delivery.buffer import Batch, Buffer, Entry, Flushes, Item, Kind, Totals
 from tracejudge.delivery.fork import Wakeup
 from tracejudge.log import DeliveryError, ThrottledLog, report_internal_error, type_name
 from tracejudge.model import ProducerReport

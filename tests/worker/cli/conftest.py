@@ -13,7 +13,7 @@ from support.processes import PATIENCE_S
 import tracejudge
 from tracejudge import api
 from worker.cli import main
-from worker.cli.doctor.finding import Check
+from worker.telemetry.finding import Check
 
 
 @pytest.fixture
@@ -53,6 +53,7 @@ WORDS_COUNT = (
 def _patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the doctor wait, and words of workers count, as long as this machine may be busy with others."""
     monkeypatch.setattr(Check.__new__, "__defaults__", (PATIENCE_S,))
+    monkeypatch.setattr("worker.export.otel._CHECK_TIMEOUT_S", PATIENCE_S)
     for name in DOCTORS_TIMEOUTS:
         monkeypatch.setattr(importlib.import_module(f"worker.cli.doctor.{name}"), "_TIMEOUT_S", PATIENCE_S)
     for name, constant in WORDS_COUNT:

@@ -53,7 +53,7 @@ def test_a_table_of_the_newest_for_people(served: Run, ground: Ground) -> None:
     assert second.split()[2:] == ["timeout", "1", "shop-a", "safety", version, "gpt-4.1-mini"]
     assert "\x1b" not in ended.out
     assert SECRET not in ended.out
-    assert "2 letters of 2" in ended.err
+    assert "2 dead letters of 2" in ended.err
 
 
 def test_a_table_is_not_wrapped_where_nobody_looks(served: Run, ground: Ground) -> None:
@@ -192,7 +192,7 @@ def test_retry_tells_where_nobody_may_be_there_to_judge(
     served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_dead_letter(ground, 1)
-    said = "there is no [models.default] for gpt-4.1-mini here: letters wait for a worker with it"
+    said = "there is no [models.default] for gpt-4.1-mini here: dead letters wait for a worker with it"
     assert said in words(served("dead", "retry", "--all", "--dry-run").err)
     model = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "gpt-4.1-mini"}
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
@@ -217,7 +217,7 @@ def test_letters_of_another_version_are_told_of(served: Run, ground: Ground) -> 
     for verb in (("retry", "--all"), ("drop", "--all", "--yes")):
         ended = served("dead", *verb)
         assert ended.code == 1
-        assert "1 letter of another version of tracejudge skipped" in words(ended.err)
+        assert "1 dead letter of another version of tracejudge skipped" in words(ended.err)
     assert served("dead", "list").code == 0
     assert dead(ground) == [name]
 

@@ -81,13 +81,13 @@ def test_a_model_that_workers_leave_alone(run: Run, server: EmbeddedRedis, store
 
 def test_accounting_that_does_not_balance(run: Run, server: EmbeddedRedis, store: Store) -> None:
     store.call(lambda client: client.hset(store.keys.account_all, "chosen", 5))
-    assert examined(run, url=server.url)[1]["books"] == (
+    assert examined(run, url=server.url)[1]["accounting"] == (
         "broken",
         "they do not balance: 5 lost",
         "see `tracejudge account`",
     )
     store.call(lambda client: client.hset(store.keys.account_all, "scored", 7))
-    assert examined(run, url=server.url)[1]["books"].what == "they do not balance: 2 counted twice"
+    assert examined(run, url=server.url)[1]["accounting"].what == "they do not balance: 2 counted twice"
 
 
 def test_dead_letters_are_a_warning(run: Run, server: EmbeddedRedis, store: Store) -> None:

@@ -20,7 +20,7 @@ from support.replies import failing, gathering, hangs, sequence, slow, yes_no
 from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id
 from judges.registry import catalogue, configured
 from tracejudge import Trace
-from worker.endpoints import retries
+from worker.endpoints import client
 
 SUPPORT = SAMPLES / "support-bot.jsonl"
 
@@ -159,7 +159,7 @@ def test_no_more_calls_than_the_model_may_have_in_flight(
 
 
 def test_a_429_costs_no_evaluation(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "_FIRST_BACKOFF_S", 0.001)
+    monkeypatch.setattr(client, "_FIRST_BACKOFF_S", 0.001)
     busy = failing(429, retry_after=0)
     endpoint.behaviour = sequence(yes_no(), busy, busy, yes_no(), failing(503), yes_no())
     monkeypatch.setenv("TRACEJUDGE_MODELS", served_by(endpoint, max_in_flight=4))
@@ -170,7 +170,7 @@ def test_a_429_costs_no_evaluation(run: Run, endpoint: ChatEndpoint, monkeypatch
 
 
 def test_what_stays_without_an_answer_is_written_as_unscored(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "_FIRST_BACKOFF_S", 0.001)
+    monkeypatch.setattr(client, "_FIRST_BACKOFF_S", 0.001)
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("timeout", "timeout", "yes", max_in_flight=1))
     file = write_lines("t.jsonl", outputs("a"))
     assert run("evaluate", file, "--judge", "safety", "--tries", "2", *OUTPUT).code == 1

@@ -15,7 +15,7 @@ from judges.core.verdict import Verdict, evaluation_id
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.cli.evaluate.offline import Asker, Askers, Offline
+from worker.cli.evaluate.offline import Offline, OfflineGrader, OfflineGraders
 from worker.cli.evaluate.trace_files import Output
 from worker.config.graders import panel
 from worker.config.settings import Settings
@@ -134,10 +134,12 @@ class Hanging(ScriptedModel):
 
 async def cut_short(*models: Hanging) -> list[Verdict]:
     """Judge two traces, end it as Ctrl-C does once the last model has answered, and give what was written."""
-    members = [Asker(model) for model in models]
-    askers = Askers(members, Asker(None), panel("majority", [asker.judge_model for asker in members]))
+    members = [OfflineGrader(model) for model in models]
+    graders = OfflineGraders(
+        members, OfflineGrader(None), panel("majority", [grader.judge_model for grader in members])
+    )
     offline = Offline(
-        Settings(), [catalogue()["safety"]], askers, on_invalid_line=lambda *_: None, advance=lambda *_: None
+        Settings(), [catalogue()["safety"]], graders, on_invalid_line=lambda *_: None, advance=lambda *_: None
     )
     out = io.BytesIO()
     lines = [labelled(None, trace_id=f"{number}", id=f"{number}", output=f"text {number}") for number in range(2)]

@@ -8,7 +8,7 @@ import pytest
 from cli_parts import SAMPLES, Run, labelled, scripted, words, write_lines
 
 from judges.registry import catalogue
-from worker.endpoints import retries
+from worker.endpoints import client
 
 
 def test_agreement_with_labels_is_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_the_configured_judge_is_measured(run: Run, monkeypatch: pytest.MonkeyPa
 
 def test_what_may_pass_is_tried_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("judge_unavailable", "yes"))
-    monkeypatch.setattr(retries, "_FIRST_BACKOFF_S", 0.001)
+    monkeypatch.setattr(client, "_FIRST_BACKOFF_S", 0.001)
     figures = run("judges", "test", "safety", write_lines("t.jsonl", [labelled("yes")]), "--label", "safe", "--json")
     assert (figures.document["true_pass"], figures.document["unscored"]) == (1, {})
 

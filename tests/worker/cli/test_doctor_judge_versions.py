@@ -5,8 +5,8 @@ from judging_parts import choose
 from stage_parts import Ground, make_verdict, settings_of
 
 from worker.cli.doctor import judge_versions
-from worker.cli.doctor.finding import ok, warning
 from worker.queue.ledger import DeadLetter, Ledger
+from worker.telemetry.finding import ok, warning
 
 OTHER = "0" * 32
 WAITS = warning(

@@ -24,13 +24,12 @@ from judges.core.verdict import Assessment
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.cli.evaluate.offline import Asked, Asker, DelayNotes, in_order
+from worker.cli.evaluate.offline import DelayNotes, OfflineGrader, TimedAssessment, in_order
 from worker.cli.evaluate.trace_files import Line, Output, lines, trace_of
 from worker.cli.options import PATIENCE_S
 from worker.config.settings import Settings
-from worker.endpoints.client import LimitedModel
+from worker.endpoints.client import LimitedModel, Retries, RetryBudget
 from worker.endpoints.limiter import EndpointLimiter, LimiterClock
-from worker.endpoints.retries import Retries, RetryBudget
 from worker.selection.stream_entry import TraceEntry
 from worker.telemetry.metrics import Metrics
 
@@ -150,7 +149,7 @@ def patient(model: ScriptedModel, tries: int, heard: Heard) -> LimitedModel:
 
 
 class Ended(NamedTuple):
-    found: list[Asked]
+    found: list[TimedAssessment]
     seconds: float
     told: list[tuple[str, float]]
 
@@ -160,8 +159,10 @@ def ask(model: ScriptedModel | list[Any], tries: int = 5, times: int = 1) -> End
     heard = Heard()
 
     async def run() -> Ended:
-        asker = Asker(patient(model if isinstance(model, ScriptedModel) else ScriptedModel(model), tries, heard))
-        found = await asyncio.gather(*(asker.ask(SAFETY, TRACE) for _ in range(times)))
+        grader = OfflineGrader(
+            patient(model if isinstance(model, ScriptedModel) else ScriptedModel(model), tries, heard)
+        )
+        found = await asyncio.gather(*(grader.ask(SAFETY, TRACE) for _ in range(times)))
         return Ended(found, asyncio.get_running_loop().time(), heard.told)
 
     return run_virtually(run())
@@ -188,12 +189,12 @@ def test_what_stays_is_not_tried_again(failure: Any) -> None:
     assert (asked.assessment.reason, len(asked.assessment.calls), seconds, told) == (failure, 1, 0, [])
 
 
-def test_an_unforeseen_error_quotes_nothing() -> None:
+def test_an_unexpected_error_quotes_nothing() -> None:
     def fail(_: ChatRequest) -> str:
         raise RuntimeError("SECRET")
 
     ((asked,), _, _) = ask([fail])
-    assert asked.assessment == Assessment("unscored", "internal_error", note="unforeseen error RuntimeError")
+    assert asked.assessment == Assessment("unscored", "internal_error", note="unexpected error RuntimeError")
 
 
 def test_a_rejected_key_ends_it_at_once_for_all() -> None:

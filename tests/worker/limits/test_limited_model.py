@@ -30,9 +30,8 @@ from judges.registry import catalogue
 from tracejudge import Trace
 from worker.config.settings import Settings
 from worker.endpoints import client as limited_model
-from worker.endpoints.client import LimitedModel
+from worker.endpoints.client import LimitedModel, Retries
 from worker.endpoints.limiter import EndpointLimiter, LimiterClock
-from worker.endpoints.retries import Retries
 from worker.telemetry.metrics import Metrics
 
 REQUEST = ChatRequest((Message("user", "Is it?"),), "safety", {}, dict)
@@ -207,7 +206,7 @@ def test_a_call_that_is_cancelled_before_it_has_a_slot_was_never_made() -> None:
     asyncio.run(run())
 
 
-def test_an_unforeseen_error_gives_its_slot_back_and_is_no_cancellation() -> None:
+def test_an_unexpected_error_gives_its_slot_back_and_is_no_cancellation() -> None:
     def stumble(request: ChatRequest) -> str:
         raise ZeroDivisionError(request.schema_name)
 

@@ -1,7 +1,7 @@
 """`tracejudge doctor`: check every part that TraceJudge needs, and say how to fix each that is broken.
 
 This module holds the command and the checks of what workers leave in Redis; `redis_server` checks Redis and the broker,
-`http_endpoints` the models, the receiver and the metrics page.
+`http_endpoints` the models and the metrics page, and each exporter what it needs.
 """
 
 import os
@@ -23,8 +23,7 @@ from rich.text import Text
 from judges.models.registry import PROVIDERS
 from judges.registry import configured
 from worker.accounting import read_account
-from worker.cli.doctor.finding import Check, Finding, broken, examine, misconfigured, ok, warning
-from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page, receiver
+from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.cli.options import JSON, OUT, REDIS, print_json
 from worker.config.loading import load
@@ -35,12 +34,13 @@ from worker.queue.batch import Evaluation
 from worker.storage.client import Store
 from worker.storage.keys import INGEST_GROUP, Keys
 from worker.telemetry.backlog import measure
+from worker.telemetry.finding import Check, Finding, broken, examine, misconfigured, ok, warning
 from worker.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
 
 _STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
 _VERSIONS: Final = "judge versions"
 _NEWEST: Final = 1000
-# Batches and letters may be large, and the doctor must not keep Redis busy.
+# Batches and dead letters may be large, and the doctor must not keep Redis busy.
 _READ_S: Final = 2.0
 
 
@@ -83,8 +83,8 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         first.append(Check(f"model {name}", partial(endpoint, name, model, environment, settings.proxy)))
         if asks and PROVIDERS[model.provider].probe is not None:
             first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
-    if (otlp := settings.otlp_endpoint) is not None:
-        first.append(Check("otlp receiver", partial(receiver, otlp, settings.proxy)))
+    for exporter in enabled(settings).values():
+        first += exporter.checks(settings)
     reached, *others = examine(first)
     if reached.result == "broken":
         # Every other check of Redis would repeat the same failure.
@@ -100,7 +100,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         Check("clock", partial(clock, url)),
         Check("roles", partial(roles, settings, store)),
         Check("circuits", partial(circuits, store)),
-        Check("books", partial(accounting, store)),
+        Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check(_VERSIONS, partial(judge_versions, settings, store)),
     ]
@@ -114,9 +114,9 @@ def accounting(store: Store) -> Sequence[Finding]:
     """Check that the accounting balances."""
     lost = read_account(store).lost
     if lost == 0:
-        return [ok("books", "they balance")]
+        return [ok("accounting", "they balance")]
     what = f"{lost:,} lost" if lost > 0 else f"{-lost:,} counted twice"
-    return [broken("books", f"they do not balance: {what}", "see `tracejudge account`")]
+    return [broken("accounting", f"they do not balance: {what}", "see `tracejudge account`")]
 
 
 def dead_letters(store: Store) -> Sequence[Finding]:

@@ -1,13 +1,11 @@
-"""Checks of HTTP endpoints: the models, the OTLP receiver, and the settings of the worker's own metrics page.
+"""Checks of HTTP endpoints: the models, and the settings of the worker's own metrics page.
 
 A model's endpoint is asked for its list of models, which costs nothing. Requests are sent as the worker sends them:
 through its proxy, without redirects, and to no guarded address.
 """
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import Final
 
 import aiohttp
@@ -17,6 +15,7 @@ from msgspec import Struct, structs
 
 from judges.core.model import ChatRequest, ChatResponse, ModelError, ModelSettings
 from judges.core.prompt import Message
+from judges.core.verdict import with_said
 from judges.models.credentials import (
     AddressRefusedError,
     GuardedResolver,
@@ -25,13 +24,11 @@ from judges.models.credentials import (
     proxy_for,
     read_key,
 )
-from judges.models.http import Reply, content_type, read_fault, shown, with_said
+from judges.models.http import Reply, content_type, read_fault, shown
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
-from worker.cli.doctor.finding import Finding, broken, cause_of, chain, misconfigured, ok, warning
 from worker.config.settings import Settings, SettingsError
-from worker.export.otel import OtlpClient
-from worker.export.otel import Reply as OtlpReply
 from worker.storage.client import address
+from worker.telemetry.finding import Finding, broken, cause_of, chain, misconfigured, ok, warning
 from worker.telemetry.http_server import LOOPBACK, HttpAuth, tls_context
 
 _TIMEOUT_S: Final = 4.0
@@ -51,9 +48,6 @@ _QUESTION: Final = ChatRequest(
     },
     heuristic=lambda: {"result": "yes"},
 )
-_RECEIVER: Final = "otlp receiver"
-_LEAST_S: Final = 0.5
-_WAITS: Final = "verdicts wait in the outbox meanwhile"
 
 
 class _Model(Struct):
@@ -180,38 +174,6 @@ def ask(
     else:
         cost = f"{tokens}, {settings.price.cost_usd(response.input_tokens, response.output_tokens):.6f} USD"
     return [ok(part, f"answers; {cost}")]
-
-
-def receiver(endpoint: str, proxy: str | None = None) -> Sequence[Finding]:
-    """Post an export without spans, then one without events."""
-    # Empty exports show address, TLS and key, and leave nothing in the receiver.
-    began = time.monotonic()
-    traces, logs = (address(f"{endpoint.rstrip('/')}/v1/{signal}") for signal in ("traces", "logs"))
-    with closing(OtlpClient(endpoint, proxy=proxy)) as client:
-        client.deadline_s = _TIMEOUT_S
-        finding = _exported(traces, client.post("/v1/traces", b""))
-        if finding.result != "ok":
-            return [finding]
-        client.deadline_s = max(_LEAST_S, began + _TIMEOUT_S - time.monotonic())
-        reply = client.post("/v1/logs", b"")
-    if reply.status in (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
-        return [ok(_RECEIVER, f"{traces} takes spans; events are not sent, since {logs} answers {reply.reason}")]
-    of_logs = _exported(logs, reply)
-    return [finding if of_logs.result == "ok" else of_logs]
-
-
-def _exported(where: str, reply: OtlpReply) -> Finding:
-    if reply.kind == "accepted":
-        return ok(_RECEIVER, where)
-    if isinstance(reply.error, TimeoutError | httpx.TimeoutException):
-        fix = f"check whether a firewall is between, or it is overloaded; {_WAITS}"
-        return broken(_RECEIVER, f"{where} does not answer in time", fix)
-    if reply.error is not None:
-        return broken(_RECEIVER, *cause_of(reply.error, where, "the receiver"))
-    what = f"{where} answers {reply.reason}: {reply.meaning}"
-    if reply.kind in ("busy", "failing"):
-        return warning(_RECEIVER, what, f"{reply.fix}; {_WAITS}")
-    return broken(_RECEIVER, what, reply.fix if reply.kind == "rejected" else f"{reply.fix}; {_WAITS}")
 
 
 def page(settings: Settings, environment: Mapping[str, str]) -> Sequence[Finding]:

@@ -10,12 +10,12 @@ from kombu import Connection  # type: ignore[attr-defined]
 from kombu.exceptions import KombuError
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
 
-from tracejudge.delivery.connection import make_pool
+from tracejudge.delivery.transport import make_pool
 from worker.broker import broker as celery_broker
-from worker.cli.doctor.finding import Cause, Finding, broken, cause_of, chain, ok, warning
 from worker.config.settings import MIB, Settings
 from worker.storage.client import address, addresses, foreign_layout
 from worker.storage.keys import Keys
+from worker.telemetry.finding import Cause, Finding, broken, cause_of, chain, ok, warning
 
 Command = tuple[str, ...]
 

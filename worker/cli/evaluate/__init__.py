@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from judges.agreement.combine import Combine
 from tracejudge import Trace
-from worker.cli.evaluate.offline import DelayNotes, Offline, open_askers
+from worker.cli.evaluate.offline import DelayNotes, Offline, open_graders
 from worker.cli.evaluate.summary import judge_line, judge_row, metric_table, why_nothing
 from worker.cli.evaluate.trace_files import open_output, open_source
 from worker.cli.options import (
@@ -76,7 +76,7 @@ def command(
         raise click.UsageError("--json and --output - both use standard output; give --output a file")
     settings, judges = offline_judges(config, *given)
     delays = DelayNotes(PATIENCE_S, lambda text, s: note(text if s is None else f"{text}; trying again in {s:.0f} s"))
-    askers = open_askers(settings, judges, model_names, delays, combine=combine, tries=tries)
+    graders = open_graders(settings, judges, model_names, delays, combine=combine, tries=tries)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
     # Verdicts and a bar on the same terminal would overwrite each other; a file needs no bar.
     hidden = not NOTES.is_terminal or (output == "-" and sys.stdout.isatty())
@@ -84,12 +84,12 @@ def command(
     with open_source(file) as source, closing(open_output(output, source, force=force)) as out, bar as progress:
         status = os.fstat(source.fileno())
         size = status.st_size if stat.S_ISREG(status.st_mode) else None
-        task = progress.add_task(f"by {askers.in_words}", total=size, said="")
+        task = progress.add_task(f"by {graders.in_words}", total=size, said="")
         began = time.perf_counter()
         offline = Offline(
             settings,
             judges,
-            askers,
+            graders,
             on_invalid_line=lambda number, error: note(f"line {number}: {error}"),
             advance=lambda count, end: progress.update(task, completed=end, said=amount(count, "verdict")),
         )
@@ -100,7 +100,7 @@ def command(
             interrupted = True
         except OSError as error:
             raise click.ClickException(f"{file} cannot be read ({error.strerror})") from error
-    _report(offline, askers.in_words, file, time.perf_counter() - began, as_json=as_json, aside=output == "-")
+    _report(offline, graders.in_words, file, time.perf_counter() - began, as_json=as_json, aside=output == "-")
     if interrupted:
         NOTES.print("interrupted: not all traces are judged")
         raise KeyboardInterrupt

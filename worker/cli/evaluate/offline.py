@@ -14,9 +14,8 @@ from judges.agreement.combine import Combine, metrics_of
 from judges.agreement.combine import combine as combined_assessment
 from judges.core.judge import Judge, has_text
 from judges.core.model import ChatModel, ModelError, Price
-from judges.core.verdict import Assessment, Verdict, evaluation_id, session_evaluation_id
+from judges.core.verdict import Assessment, Verdict, evaluation_id, session_evaluation_id, with_said
 from judges.evaluate import evaluate
-from judges.models.http import with_said
 from judges.models.registry import PROVIDERS
 from judges.python.protocol import class_name
 from tracejudge import Trace
@@ -27,7 +26,7 @@ from worker.config.graders import CODE, Grader, panel
 from worker.config.redaction import Redaction, configured_user_key
 from worker.config.settings import Settings
 from worker.endpoints.availability import LimiterEvents
-from worker.endpoints.retries import is_transient
+from worker.endpoints.client import is_transient
 from worker.judging.evaluator import NO_PRICE, make_verdict
 from worker.queue.batch import Evaluation, Item, Session
 from worker.selection.stream_entry import TraceEntry, unknown_fields
@@ -103,7 +102,7 @@ def _rest(begun: "asyncio.Queue[asyncio.Future[Result] | None]") -> "list[asynci
     return rest
 
 
-class Asked(NamedTuple):
+class TimedAssessment(NamedTuple):
     """The assessment of a judge, with its start and duration."""
 
     assessment: Assessment
@@ -148,7 +147,7 @@ class DelayNotes(LimiterEvents):
             self._report(f"{self._where}: {with_said(str(error), error.said)}", None)
 
 
-class Asker:
+class OfflineGrader:
     """Runs any judge with one model, or judges in Python without one. Use it from one event loop.
 
     The number of evaluations begun is bounded: each that waits holds its whole prompt in memory.
@@ -162,14 +161,14 @@ class Asker:
         self._places = asyncio.Semaphore(_BEGUN * self.max_in_flight)
 
     @property
-    def grader(self) -> Grader:
+    def identity(self) -> Grader:
         """The grader, as verdicts name it."""
         return CODE if self._model is None else Grader("", self._model.settings.judge_model)
 
     @property
     def judge_model(self) -> str:
         """The judge model of its verdicts."""
-        return self.grader.judge_model
+        return self.identity.judge_model
 
     @property
     def price(self) -> Price | None:
@@ -186,7 +185,7 @@ class Asker:
         if self._model is not None:
             await self._model.aclose()
 
-    async def ask(self, judge: Judge, trace: Trace) -> Asked:
+    async def ask(self, judge: Judge, trace: Trace) -> TimedAssessment:
         """Judge a trace; any failure is returned as an assessment."""
         async with self._places:
             started_at, start = time.time(), time.perf_counter()
@@ -195,33 +194,33 @@ class Asker:
                 assessment = await evaluate(judge, shown, self._model)
             except Exception as error:  # noqa: BLE001 - one evaluation must not end the others
                 assessment = _internal_error(error)
-            return Asked(assessment, started_at, time.perf_counter() - start)
+            return TimedAssessment(assessment, started_at, time.perf_counter() - start)
 
 
 def _internal_error(error: Exception) -> Assessment:
-    # Only the type: the text of an unforeseen error may quote a trace.
-    return Assessment("unscored", "internal_error", note=f"unforeseen error {class_name(error)}")
+    # Only the type: the text of an unexpected error may quote a trace.
+    return Assessment("unscored", "internal_error", note=f"unexpected error {class_name(error)}")
 
 
-class Askers(NamedTuple):
-    """The askers of an evaluation: one a model, one for judges in Python, and the panel that combines the models."""
+class OfflineGraders(NamedTuple):
+    """The graders of an evaluation: one a model, one for judges in Python, and the panel that combines the models."""
 
-    models: Sequence[Asker]
-    code: Asker
+    models: Sequence[OfflineGrader]
+    code: OfflineGrader
     together: Grader | None = None
 
     @property
     def in_words(self) -> str:
         """Name the judge models."""
-        return ", ".join(asker.judge_model for asker in self.models or (self.code,))
+        return ", ".join(grader.judge_model for grader in self.models or (self.code,))
 
     @property
     def in_flight(self) -> int:
         """Most calls at the same time."""
-        return sum(asker.max_in_flight for asker in self.models or (self.code,))
+        return sum(grader.max_in_flight for grader in self.models or (self.code,))
 
-    def of(self, judge: Judge) -> Sequence[Asker]:
-        """List the askers of a judge."""
+    def of(self, judge: Judge) -> Sequence[OfflineGrader]:
+        """List the graders of a judge."""
         return self.models if judge.run is None else (self.code,)
 
     def combining(self, judge: Judge) -> Grader | None:
@@ -230,14 +229,14 @@ class Askers(NamedTuple):
 
     async def aclose(self, judges: Sequence[Judge]) -> None:
         """Close connections, and stop the processes of judges."""
-        for asker in self.models:
-            await asker.aclose()
+        for grader in self.models:
+            await grader.aclose()
         for judge in judges:
             if judge.close is not None:
                 await judge.close()
 
 
-def open_askers(
+def open_graders(
     settings: Settings,
     judges: Sequence[Judge],
     names: Sequence[str],
@@ -245,12 +244,12 @@ def open_askers(
     *,
     combine: Combine | None,
     tries: int,
-) -> Askers:
+) -> OfflineGraders:
     """Open the models of some names, if any of the judges needs one: judges in Python need no endpoint and no key."""
     redaction = Redaction.of(settings.redact)
-    code = Asker(None, redaction)
+    code = OfflineGrader(None, redaction)
     if all(judge.run is not None for judge in judges):
-        return Askers((), code)
+        return OfflineGraders((), code)
     models = [open_model(settings, name, tries, delays.at) for name in names]
     judge_models = [model.settings.judge_model for model in models]
     if len(set(judge_models)) < len(judge_models):
@@ -258,7 +257,7 @@ def open_askers(
     if combine is not None and len(models) == 1:
         raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
     together = None if combine is None else panel(combine, judge_models)
-    return Askers([Asker(model, redaction) for model in models], code, together)
+    return OfflineGraders([OfflineGrader(model, redaction) for model in models], code, together)
 
 
 class _Job(NamedTuple):
@@ -269,14 +268,14 @@ class _Job(NamedTuple):
 
     entry: TraceEntry
     judge: Judge
-    asker: Asker
+    grader: OfflineGrader
     end: int
     session: Session | None = None
 
 
 class _Done(NamedTuple):
     job: _Job
-    asked: Asked
+    timed: TimedAssessment
     verdict: Verdict
     line: bytes
 
@@ -288,7 +287,7 @@ class Offline:
         self,
         settings: Settings,
         judges: Sequence[Judge],
-        askers: Askers,
+        graders: OfflineGraders,
         *,
         on_invalid_line: Callable[[int, str], None],
         advance: Callable[[int, int], None],
@@ -299,7 +298,7 @@ class Offline:
         verdict, the number of verdicts and the offset in the file that they reach.
         """
         self.sums: list[JudgeSum] = []
-        is_named = len(askers.models) > 1
+        is_named = len(graders.models) > 1
         for judge in judges:
             self.sums += [
                 JudgeSum(
@@ -310,9 +309,9 @@ class Offline:
                     is_free=one.is_free,
                     has_price=one.price is not None,
                 )
-                for one in askers.of(judge)
+                for one in graders.of(judge)
             ]
-            if (together := askers.combining(judge)) is not None:
+            if (together := graders.combining(judge)) is not None:
                 metrics = _panel_metrics(judge)
                 self.sums.append(JudgeSum(judge, together.judge_model, metrics, is_named, is_combined=True))
         self.traces = self.skipped = 0
@@ -324,7 +323,7 @@ class Offline:
         # Without a configured key a random one: hashes distinguish users within this run, and are useless beyond it.
         self._user_key = configured_user_key(settings) or secrets.token_hex()
         self._judges = judges
-        self._askers = askers
+        self._graders = graders
         self._found: dict[str, Assessment] = {}
         self._question: tuple[TraceEntry, str] | None = None
         self._on_invalid_line = on_invalid_line
@@ -339,9 +338,9 @@ class Offline:
                 self._write(combined, msgspec.json.encode(combined), done.job.end, output)
 
         try:
-            await in_order(self._jobs(source), self._judge, keep, window=_WINDOW * self._askers.in_flight)
+            await in_order(self._jobs(source), self._judge, keep, window=_WINDOW * self._graders.in_flight)
         finally:
-            await self._askers.aclose(self._judges)
+            await self._graders.aclose(self._judges)
 
     def _write(self, verdict: Verdict, line: bytes, end: int, output: Output) -> None:
         output.write(line)
@@ -384,42 +383,42 @@ class Offline:
         self, entry: TraceEntry, judges: Sequence[Judge], end: int, session: Session | None = None
     ) -> Iterator[_Job]:
         for judge in judges:
-            for asker in self._askers.of(judge):
-                yield _Job(entry, judge, asker, end, session)
+            for grader in self._graders.of(judge):
+                yield _Job(entry, judge, grader, end, session)
 
     async def _judge(self, job: _Job) -> _Done:
-        asked = await job.asker.ask(job.judge, job.entry.trace)
+        timed = await job.grader.ask(job.judge, job.entry.trace)
         try:
-            verdict = self._verdict(job, asked)
+            verdict = self._verdict(job, timed)
             line = msgspec.json.encode(verdict)
         except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not end the others
-            asked = asked._replace(assessment=_internal_error(error))
-            verdict = self._verdict(job, asked)
+            timed = timed._replace(assessment=_internal_error(error))
+            verdict = self._verdict(job, timed)
             line = msgspec.json.encode(verdict)
-        return _Done(job, asked, verdict, line)
+        return _Done(job, timed, verdict, line)
 
-    def _verdict(self, job: _Job, asked: Asked) -> Verdict:
-        return self._make_verdict(job, job.asker.grader, asked, job.asker.price, job.judge.metric_names)
+    def _verdict(self, job: _Job, timed: TimedAssessment) -> Verdict:
+        return self._make_verdict(job, job.grader.identity, timed, job.grader.price, job.judge.metric_names)
 
     def _combined(self, done: _Done) -> Verdict | None:
         """Combine the assessments of all models of one question, after the last of them.
 
         After Ctrl-C some may be missing; then nothing is combined.
         """
-        job, together = done.job, self._askers.combining(done.job.judge)
+        job, together = done.job, self._graders.combining(done.job.judge)
         if together is None:
             return None
         if self._question is None or self._question[0] is not job.entry or self._question[1] != job.judge.name:
             self._question, self._found = (job.entry, job.judge.name), {}
-        self._found[job.asker.judge_model] = done.asked.assessment
+        self._found[job.grader.judge_model] = done.timed.assessment
         if len(self._found) < len(together.members):
             return None
         assessment = combined_assessment(together.combine, self._found, job.judge.metrics)
-        asked = Asked(assessment, time.time(), 0.0)
-        return self._make_verdict(job, together, asked, NO_PRICE, _panel_metrics(job.judge))
+        timed = TimedAssessment(assessment, time.time(), 0.0)
+        return self._make_verdict(job, together, timed, NO_PRICE, _panel_metrics(job.judge))
 
     def _make_verdict(
-        self, job: _Job, grader: Grader, asked: Asked, price: Price | None, metrics: tuple[str, ...]
+        self, job: _Job, grader: Grader, timed: TimedAssessment, price: Price | None, metrics: tuple[str, ...]
     ) -> Verdict:
         """Make the verdict that the worker would make, with the same evaluation id."""
         judge, entry = job.judge, job.entry
@@ -432,15 +431,15 @@ class Offline:
         # Chosen by the user and not by chance: no live sample, and of full weight.
         evaluation = Evaluation(name, "0", judge.name, judge.version, 1.0, "replay", session=job.session)
         return make_verdict(
-            asked.assessment,
+            timed.assessment,
             Item(entry.trace, (evaluation,)),
             evaluation,
             metrics=metrics,
             judge_model=by,
             price=price,
             user_key=self._user_key,
-            started_at=asked.started_at,
-            duration_s=asked.duration_s,
+            started_at=timed.started_at,
+            duration_s=timed.duration_s,
         )[0]
 
 

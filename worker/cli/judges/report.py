@@ -28,7 +28,7 @@ from judges.core.verdict import Assessment
 from judges.custom.variables import declared_labels, passing
 from judges.parsing.answer import folded
 from tracejudge import Trace
-from worker.cli.evaluate.offline import Askers, in_order
+from worker.cli.evaluate.offline import OfflineGraders, in_order
 from worker.cli.evaluate.summary import cost_in_words
 from worker.cli.options import NOTES, OUT, print_json, print_line, print_table, reasons_in_words
 
@@ -122,9 +122,9 @@ class Measured(NamedTuple):
         return sum(values) / len(values) if values else None
 
 
-async def measure(judge: Judge, metric: str, askers: Askers, labelled: Sequence[Labelled]) -> Measured:
+async def measure(judge: Judge, metric: str, graders: OfflineGraders, labelled: Sequence[Labelled]) -> Measured:
     """Judge all traces by all models."""
-    members = askers.of(judge)
+    members = graders.of(judge)
     found: list[Sequence[Assessment]] = []
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=NOTES, disable=not NOTES.is_terminal) as progress:
@@ -135,24 +135,24 @@ async def measure(judge: Judge, metric: str, askers: Askers, labelled: Sequence[
                 yield one
 
         async def work(one: Labelled) -> Sequence[Assessment]:
-            asked = await asyncio.gather(*(asker.ask(judge, one.trace) for asker in members))
+            assessed = await asyncio.gather(*(grader.ask(judge, one.trace) for grader in members))
             progress.advance(task)
-            return [each.assessment for each in asked]
+            return [each.assessment for each in assessed]
 
         try:
             await in_order(jobs(), work, found.append, window=max(1, len(labelled)))
         finally:
-            await askers.aclose((judge,))
+            await graders.aclose((judge,))
 
     def judged(assessments: Iterable[Assessment]) -> Sequence[Judged]:
         return [Judged(one.trace, one.label, given, metric) for one, given in zip(labelled, assessments, strict=True)]
 
-    names = [asker.judge_model for asker in members]
+    names = [grader.judge_model for grader in members]
     subjects = [
-        Subject(judge, metric, asker.judge_model, asker.price, judged(column), pays=not asker.is_free)
-        for asker, column in zip(members, zip(*found, strict=True), strict=True)
+        Subject(judge, metric, grader.judge_model, grader.price, judged(column), pays=not grader.is_free)
+        for grader, column in zip(members, zip(*found, strict=True), strict=True)
     ]
-    together = askers.combining(judge)
+    together = graders.combining(judge)
     if together is None:
         return Measured(subjects, None)
     combined = (combine(together.combine, dict(zip(names, each, strict=True)), judge.metrics) for each in found)

@@ -12,7 +12,7 @@ from judges.agreement.combine import Combine
 from judges.agreement.labels import agreement
 from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
-from worker.cli.evaluate.offline import DelayNotes, open_askers
+from worker.cli.evaluate.offline import DelayNotes, open_graders
 from worker.cli.evaluate.trace_files import Conversations
 from worker.cli.judges.report import (
     Comparison,
@@ -148,8 +148,8 @@ def test(
             comparison = comparison._replace(is_rated=False)
     if accuracy is not None and not comparison.is_rated:
         raise click.UsageError(f"--min needs a pass rule, and the metric {comparison.metric} has none")
-    askers = open_askers(settings, (judge,), model_names, DelayNotes(PATIENCE_S), combine=combine, tries=tries)
-    measured = asyncio.run(measure(judge, comparison.metric, askers, comparison.labelled))
+    graders = open_graders(settings, (judge,), model_names, DelayNotes(PATIENCE_S), combine=combine, tries=tries)
+    measured = asyncio.run(measure(judge, comparison.metric, graders, comparison.labelled))
     if by:
         print_shares(measured, by, as_json=as_json, is_comparable=comparison.is_rated)
     else:

@@ -158,7 +158,7 @@ return cjson.encode({
   },
 })
 
--- @script standing
+-- @script flow_positions
 -- Returns the positions of both streams' groups and the longest-waiting batch of each judge model. Only reads.
 --
 -- KEYS[1] traces        stream

@@ -112,7 +112,7 @@ end
 -- Entries that were trimmed after they were read count as cut off.
 count('cut_off', acknowledge(plan.gone))
 
--- Feedback is read, but is no trace. It ends here, or is collected for the next pass over the stream (pull).
+-- Feedback is read, but is no trace. It ends here, or is collected for the next pass over the stream (choose_late_feedback).
 for outcome, ids in pairs(plan.feedback) do
   local amount = acknowledge(ids)
   count('read', amount)

@@ -16,7 +16,7 @@ local function exchange(key, process, value, lifetime_ms)
   return values
 end
 
--- @script present
+-- @script heartbeat
 -- Writes the heartbeat of a worker, and removes expired ones.
 --
 -- KEYS[1] workers   hash, process -> time in ms and its roles as JSON; TTL ARGV[3]

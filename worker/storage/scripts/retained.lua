@@ -14,7 +14,7 @@ local function settled(id)
   return #redis.call('XPENDING', KEYS[1], plan.group, id, id, 1) == 0
 end
 
--- @script pull
+-- @script choose_late_feedback
 -- Deals with late feedback whose traces were searched: chosen evaluations go into batches, and the feedback is removed,
 -- in one step. Only feedback that is still pending takes effect: a repeated call, or a concurrent pass of another
 -- worker, changes nothing.

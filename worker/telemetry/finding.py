@@ -1,4 +1,4 @@
-"""Findings of the doctor: a part, whether it works, what is wrong and how to fix it."""
+"""Findings of `tracejudge doctor`: a part, whether it works, what is wrong and how to fix it."""
 
 import socket
 import ssl
