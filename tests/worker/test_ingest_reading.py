@@ -128,14 +128,14 @@ def test_never_more_than_128_entries_or_8_mib_at_once_whatever_came_before(
         monkeypatch.setattr(reader, "_STALE_MS", 0)
         ground.read(consumer="dead")
     reads: list[tuple[int, int]] = []
-    take = chosen.ingest.take
+    process = chosen.ingest.process
 
     def weighed(entries: Iterable[Entry]) -> None:
         entries = list(entries)
         reads.append((len(entries), sum(sum(map(len, fields.values())) for _, fields in entries)))
-        take(entries)
+        process(entries)
 
-    monkeypatch.setattr(chosen.ingest, "take", weighed)
+    monkeypatch.setattr(chosen.ingest, "process", weighed)
     while sum(count for count, _ in reads) < 405:
         chosen.ingest.run_once()
     assert [count for count, _ in reads[:2]] == [128, 128]

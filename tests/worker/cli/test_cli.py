@@ -83,7 +83,7 @@ def test_the_verbs_are_those_of_the_contract(run: Run) -> None:
 
 
 def test_the_version_is_the_distribution_s(run: Run) -> None:
-    assert re.fullmatch(r"tracejudge, version \d+\.\d+\.\d+\n", run("--version").out)
+    assert re.fullmatch(r"tracejudge, version \d+\.\d+\.\d+(\.dev\d+)?\n", run("--version").out)
 
 
 WRONG_USAGE = {
