@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +21,7 @@ from tracejudge import Document, Trace
 Answer = Any  # One answer of the judge model, as returned by the judge's ``read``; only its ``score`` knows the type.
 # Names of trace fields. Of a tuple exactly one is needed; of an ``AnyOf`` at least one.
 Needs = Sequence[str | tuple[str, ...]]
+Unit = Literal["trace", "session"]
 
 
 class AnyOf(tuple[str, ...]):
@@ -103,6 +104,8 @@ class Judge:
     exploration: Exploration | None = None
     # Scores a trace in Python without a judge model; raises ``JudgeFailedError``.
     run: Callable[[Trace], Awaitable[Reading]] | None = None
+    # What one verdict is about: a trace, or a conversation, whose traces ``judges.sessions`` joins into one.
+    unit: Unit = "trace"
     # Releases what ``run`` holds; called in the same event loop after the last trace.
     close: Callable[[], Awaitable[None]] | None = None
 
@@ -119,6 +122,8 @@ class Judge:
         }
         if self.exploration is not None:
             identity["exploration"] = {"tools": self.exploration.tools, "texts": self.exploration.texts}
+        if self.unit != "trace":
+            identity["unit"] = self.unit
         encoded = msgspec.json.encode(identity, order="deterministic")
         return hashlib.blake2b(encoded, digest_size=16).hexdigest()
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading, has_text
+from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading, Unit, has_text
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
 from judges.parsing.answer import choice, object_schema, text_field
@@ -50,6 +50,7 @@ def make(
     blocks: Callable[[Trace], tuple[Block, ...]],
     heuristic: Callable[[Trace], tuple[bool, str]],
     cuts: tuple[str, ...] = (),
+    unit: Unit = "trace",
 ) -> Judge:
     """Build a yes/no judge. Its one metric has its name; yes is 1 and passes.
 
@@ -82,6 +83,7 @@ def make(
         scoring=SCORING,
         prepare=with_earlier_messages if "messages" in cuts else lambda trace: trace,
         cuts=cuts,
+        unit=unit,
     )
 
 

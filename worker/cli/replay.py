@@ -49,6 +49,7 @@ _MEANINGS: Final = {
     "cut_off": "removed before the replay reached them, at least",
     "chosen": "evaluations put into batches",
     "already_judged": "evaluations that were chosen before",
+    "gathered": "traces gathered for conversations; workers choose their evaluations",
 }
 
 

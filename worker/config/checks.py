@@ -165,6 +165,7 @@ def check_models(settings: Settings, place: str) -> None:
 def check_rules(settings: Settings, place: str) -> None:
     """Check the rules; ``place`` is the file or variable they stand in."""
     known = {*catalogue(), *installed(frozenset(catalogue())), *settings.judges}
+    judges = configured(settings.judges)
     names: set[str] = set()
     for number, rule in enumerate(settings.rules):
         here = f"{place}: rules[{number}]"
@@ -178,6 +179,7 @@ def check_rules(settings: Settings, place: str) -> None:
         for judge in rule.judges:
             if judge not in known:
                 raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, known)}")
+        _check_unit(judges, rule, here)
         _check_models_of(settings, rule, here)
         if rule.egress is not None:
             for name in rule.egress:
@@ -185,6 +187,16 @@ def check_rules(settings: Settings, place: str) -> None:
             if own := [name for name in rule.models if name not in rule.egress]:
                 fix = "add it, or take egress out"
                 raise SettingsError(f"{here}.egress: keeps the rule's own model {own[0]!r} out; {fix}")
+
+
+def _check_unit(judges: Mapping[str, Judge], rule: Rule, here: str) -> None:
+    for judge in filter(None, map(judges.get, rule.judges)):
+        if judge.unit != rule.unit:
+            fix = f'set unit = "{judge.unit}", and name only such judges in the rule'
+            raise SettingsError(f"{here}.judges: {judge.name!r} judges a {judge.unit}, not a {rule.unit}; {fix}")
+    if rule.unit == "session" and rule.always:
+        # What came before in the conversation may not have been gathered.
+        raise SettingsError(f"{here}.always: is for single traces, and the rule judges sessions; take always out")
 
 
 def _check_model_exists(settings: Settings, name: str, here: str) -> None:

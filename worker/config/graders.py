@@ -113,6 +113,10 @@ class Graders:
         named = self._named.get(name)
         return named if named is not None and named.judge_model == judge_model else None
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a grader with this name."""
+        return name in self._named
+
     def named(self, name: str) -> Grader:
         """Return the grader with this name."""
         return self._named[name]

@@ -98,7 +98,8 @@ class _SeriesCounters:
                 counters.add_score(scores[metric], verdict)
             elif not is_scored:
                 counters.outcomes[verdict.outcome].add(verdict.weight)
-        if verdict.scores and verdict.trace_ended_at is not None:
+        # A conversation is judged after a pause, which is no delay of the pipeline.
+        if verdict.scores and verdict.trace_ended_at is not None and "session" not in verdict.details:
             age_s = verdict.started_at + verdict.duration_s - verdict.trace_ended_at
             self._age.observe(max(0.0, age_s))
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
 import structlog
 
 from judges.agreement.combine import metrics_of
@@ -66,7 +67,7 @@ def make_verdict(
         scores=assessment.scores,
         metrics=metrics,
         rationale=assessment.rationale,
-        details=assessment.details,
+        details=_details(assessment, evaluation),
         trace_id=trace.trace_id,
         span_id=trace.span_id,
         response_id=trace.response_id,
@@ -94,6 +95,12 @@ def make_verdict(
         duration_s=duration_s,
     )
     return verdict, spent
+
+
+def _details(assessment: Assessment, evaluation: Evaluation) -> Mapping[str, object]:
+    if evaluation.session is None:
+        return assessment.details
+    return {**assessment.details, "session": msgspec.to_builtins(evaluation.session)}
 
 
 class UnexpectedError(Exception):

@@ -8,19 +8,21 @@ models. Judges in code send nothing, so `egress` does not concern them.
 import fnmatch
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 import structlog
 
 from judges.core.judge import has_text
-from judges.core.verdict import Origin
+from judges.core.verdict import Origin, joined_parts, session_parts
 from judges.parsing.retrievals import has_context
 from tracejudge import Trace
 from worker.config.graders import CODE, Grader, Graders
 from worker.config.settings import Rule, Settings
-from worker.queue.batch import Evaluation, Member
+from worker.queue.batch import Evaluation, Member, Session
 from worker.selection.stream_entry import TraceEntry
 
 log = structlog.get_logger("tracejudge.sampling")
@@ -47,10 +49,14 @@ class RuleTally(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """The outcome of sampling one trace; without matching rules both are empty."""
+    """The outcome of sampling one trace; without matching rules all are empty.
+
+    ``of_session`` are the evaluations of its conversation that it is gathered for.
+    """
 
     choices: tuple[Choice, ...]
     rules: tuple[RuleTally, ...]
+    of_session: tuple[Choice, ...] = ()
 
 
 class _CompiledRule(NamedTuple):
@@ -66,7 +72,8 @@ class _Matching(NamedTuple):
     Attributes:
         rules: Without evaluations by models that another rule's egress excludes.
         allowed: The names of models that every egress allows; None where any model is allowed.
-        highest_rate: Of all rules.
+        highest_rate: Of all rules for traces.
+        session_rate: The highest rate of all rules for sessions.
         errors: Whether a rule always chooses traces with an error.
         feedback: Whether a rule always chooses traces with negative feedback.
         not_chosen: The outcome for traces that no rule chooses.
@@ -76,6 +83,7 @@ class _Matching(NamedTuple):
     rules: tuple[_CompiledRule, ...]
     allowed: frozenset[str] | None
     highest_rate: float
+    session_rate: float
     errors: bool
     feedback: bool
     not_chosen: Sampling
@@ -111,7 +119,7 @@ class Sampler:
         # The getter needs one field at least.
         self._names = attrgetter(*(patterned or ["service"]))
         # Whether a field has text decides about matching, its text does not, so that few keys are cached.
-        self._contents = sorted({_content(rule, name) for rule in settings.rules for name in rule.where.has})
+        self._contents = sorted({_content(rule, name) for rule in settings.rules for name in _needed(rule)})
         self._cache: dict[object, _Matching] = {}
         self._reported: set[tuple[str, str]] = set()
         self._judge_models = {name: model.judge_model for name, model in settings.models.items()}
@@ -125,21 +133,26 @@ class Sampler:
         if not matching.rules:
             return matching.not_chosen
         place = _position(trace.trace_id, self._keyed)
+        # A rule for sessions matches only traces with a session id.
+        of_session = _position(trace.session_id or "", self._keyed) if matching.session_rate else 1.0
         always = (matching.errors and trace.error) or (matching.feedback and trace.feedback is not None)
-        if place >= matching.highest_rate and not always:
+        if place >= matching.highest_rate and of_session >= matching.session_rate and not always:
             return matching.not_chosen
         is_negative = trace.feedback is not None and trace.feedback.score < 0
         best: dict[tuple[str, str], float] = {}
+        gathered: dict[tuple[str, str], float] = {}
         tallies = []
         for rule, evaluations in matching.rules:
             is_always = ("error" in rule.always and trace.error) or ("negative_feedback" in rule.always and is_negative)
             # Without evaluations that its egress allows, a rule chooses nothing.
             probability = (1.0 if is_always else rule.rate) if evaluations else 0.0
-            tallies.append(RuleTally(rule.name, place < probability))
+            found, at = (gathered, of_session) if rule.unit == "session" else (best, place)
+            tallies.append(RuleTally(rule.name, at < probability))
             for one in evaluations:
-                best[one] = max(best.get(one, 0.0), probability)
+                found[one] = max(found.get(one, 0.0), probability)
         choices = (Choice(*one, probability) for one, probability in best.items() if place < probability)
-        return Sampling(tuple(choices), tuple(tallies))
+        of_all = (Choice(*one, probability) for one, probability in gathered.items() if of_session < probability)
+        return Sampling(tuple(choices), tuple(tallies), tuple(of_all))
 
     def allows(self, trace: Trace, judge_model: str) -> bool:
         """Return whether the rules allow a trace to be sent to a judge model.
@@ -221,7 +234,8 @@ def _combine(rules: Sequence[_CompiledRule]) -> _Matching:
     return _Matching(
         rules=kept,
         allowed=allowed,
-        highest_rate=max((rule.rate for rule in choosing), default=0.0),
+        highest_rate=max((rule.rate for rule in choosing if rule.unit == "trace"), default=0.0),
+        session_rate=max((rule.rate for rule in choosing if rule.unit == "session"), default=0.0),
         errors=any("error" in rule.always for rule in choosing),
         feedback=any("negative_feedback" in rule.always for rule in choosing),
         not_chosen=Sampling((), tuple(RuleTally(one.rule.name, chosen=False) for one in rules)),
@@ -239,9 +253,14 @@ def _has(trace: Trace, name: str, tools: tuple[str, ...]) -> bool:
     return has_context(trace, tools) if name == "context" else has_text(getattr(trace, name))
 
 
+def _needed(rule: Rule) -> tuple[str, ...]:
+    """Name the fields without which a trace does not match a rule."""
+    return (*rule.where.has, "session_id") if rule.unit == "session" else rule.where.has
+
+
 def _matcher(rule: Rule) -> Callable[[Trace], bool]:
     """Build the test of one rule from the fields that it names."""
-    where, contents = rule.where, [_content(rule, name) for name in rule.where.has]
+    where, contents = rule.where, [_content(rule, name) for name in _needed(rule)]
     patterns = [(name, getattr(where, name)) for name in _PATTERNED if getattr(where, name) is not None]
     compiled: Sequence[tuple[str, re.Pattern[str]]] = [
         (name, re.compile(fnmatch.translate(pattern))) for name, pattern in patterns
@@ -270,6 +289,14 @@ class Chosen(NamedTuple):
     evaluation: Evaluation
 
 
+def not_shed(chosen: Sequence[Chosen], shed: Collection[str]) -> tuple[list[Chosen], Counter[str]]:
+    """Return the evaluations whose judge models are not shed, and the number of the others by judge model."""
+    # A panel is shed with any of its members, since it would wait for their verdicts.
+    away = [next((name for name in (one.judge_model, *one.members) if name in shed), None) for one, _ in chosen]
+    kept = [one for one, judge_model in zip(chosen, away, strict=True) if judge_model is None]
+    return kept, Counter(name for name in away if name is not None)
+
+
 class _Template(NamedTuple):
     """The common part of all evaluations by one judge and one grader.
 
@@ -296,8 +323,18 @@ class EvaluationFactory:
 
     def evaluations(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[Chosen]:
         """Make all evaluations that are chosen for a trace."""
-        prefix = _prefixed(entry.trace.trace_id, entry.trace.span_id or "", entry.publication_id)
-        period = period_of(entry)
+        prefix = publication_parts(entry)
+        return self._made(prefix, period_of(entry), choices, origin)
+
+    def of_session(self, trace: Trace, choices: Sequence[Choice], origin: Origin, session: Session) -> list[Chosen]:
+        """Make the evaluations of a conversation; ``trace`` is any of its traces."""
+        # Periods of days: a conversation that is gathered anew on another day is found there (scripts/ledger.lua).
+        period = f"d{int(time.time()) // _DAY_S}"
+        return self._made(session_parts(trace, session.generation), period, choices, origin, session)
+
+    def _made(
+        self, prefix: bytes, period: str, choices: Sequence[Choice], origin: Origin, session: Session | None = None
+    ) -> list[Chosen]:
         made = []
         for judge, name, probability in choices:
             template = self._templates.get((judge, name))
@@ -305,14 +342,16 @@ class EvaluationFactory:
                 grader, version = self._graders.named(name), self._versions[judge]
                 # Kept for a panel whether it is chosen now or not: late feedback or a replay may choose it later.
                 keep = (judge, grader.judge_model) in self._graders.combined
-                ends = {model: _prefixed(judge, version, model, "0") for model in (grader.judge_model, *grader.members)}
+                ends = {
+                    model: joined_parts(judge, version, model, "0") for model in (grader.judge_model, *grader.members)
+                }
                 of_members = tuple((member, ends[member]) for member in grader.members)
                 template = _Template(grader, version, keep, ends[grader.judge_model], of_members)
                 self._templates[judge, name] = template
             grader, version, keep, suffix, suffixes = template
             members = tuple([Member(judge_model, _id(prefix, end)) for judge_model, end in suffixes])
             evaluation_id = _id(prefix, suffix)
-            evaluation = Evaluation(evaluation_id, period, judge, version, probability, origin, keep, members)
+            evaluation = Evaluation(evaluation_id, period, judge, version, probability, origin, keep, members, session)
             made.append(Chosen(grader, evaluation))
         return made
 
@@ -325,9 +364,9 @@ def period_of(entry: TraceEntry) -> str:
     return f"d{int(entry.entry_id.split('-', 1)[0]) // (_DAY_S * 1000)}"
 
 
-def _prefixed(*parts: str) -> bytes:
-    """Join parts, each with its length, so that different parts never make the same text."""
-    return "".join([f"{len(part)}:{part};" for part in parts]).encode()
+def publication_parts(entry: TraceEntry) -> bytes:
+    """Encode the identity of one publication of a trace."""
+    return joined_parts(entry.trace.trace_id, entry.trace.span_id or "", entry.publication_id)
 
 
 def _id(prefix: bytes, suffix: bytes) -> str:

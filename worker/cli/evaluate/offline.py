@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import click
@@ -12,15 +12,15 @@ import msgspec
 
 from judges.agreement.combine import Combine, metrics_of
 from judges.agreement.combine import combine as combined_assessment
-from judges.core.judge import Judge
+from judges.core.judge import Judge, has_text
 from judges.core.model import ChatModel, ModelError, Price
-from judges.core.verdict import Assessment, Verdict, evaluation_id, with_said
+from judges.core.verdict import Assessment, Verdict, evaluation_id, session_evaluation_id, with_said
 from judges.evaluate import evaluate
 from judges.models.registry import PROVIDERS
 from judges.python.protocol import class_name
 from tracejudge import Trace
 from worker.cli.evaluate.summary import JudgeSum
-from worker.cli.evaluate.trace_files import Output, lines, trace_of
+from worker.cli.evaluate.trace_files import Conversations, Output, lines, trace_of
 from worker.cli.options import open_model
 from worker.config.graders import CODE, Grader, panel
 from worker.config.redaction import Redaction, configured_user_key
@@ -28,7 +28,7 @@ from worker.config.settings import Settings
 from worker.endpoints.availability import LimiterEvents
 from worker.endpoints.client import is_transient
 from worker.judging.evaluator import NO_PRICE, make_verdict
-from worker.queue.batch import Evaluation, Item
+from worker.queue.batch import Evaluation, Item, Session
 from worker.selection.stream_entry import TraceEntry, unknown_fields
 
 Job = TypeVar("Job")
@@ -269,12 +269,16 @@ def open_graders(
 
 
 class _Job(NamedTuple):
-    """An evaluation to make, and the offset in the file where its trace ends."""
+    """An evaluation to make, and the offset in the file where its trace ends.
+
+    ``session`` describes the conversation that the trace joins.
+    """
 
     entry: TraceEntry
     judge: Judge
     grader: OfflineGrader
     end: int
+    session: Session | None = None
 
 
 class _Done(NamedTuple):
@@ -329,7 +333,7 @@ class Offline:
         self._judges = judges
         self._graders = graders
         self._found: dict[str, Assessment] = {}
-        self._question: tuple[int, str] | None = None
+        self._question: tuple[TraceEntry, str] | None = None
         self._on_invalid_line = on_invalid_line
         self._advance = advance
 
@@ -354,7 +358,10 @@ class Offline:
         self._advance(sum(one.evaluations for one in self.sums), end)
 
     async def _jobs(self, source: BinaryIO) -> AsyncIterator[_Job]:
-        max_bytes = self._settings.max_trace_bytes
+        max_bytes, end = self._settings.max_trace_bytes, 0
+        of_sessions = [judge for judge in self._judges if judge.unit == "session"]
+        of_traces = [judge for judge in self._judges if judge.unit == "trace"]
+        conversations = Conversations(self._settings)
         async for line in lines(source, max_bytes):
             entry = trace_of(line, max_bytes)
             if isinstance(entry, str):
@@ -363,15 +370,29 @@ class Offline:
                     self._on_invalid_line(line.number, entry)
                 continue
             self.traces += 1
+            end, judges = line.end, self._judges
+            # A line without a session is a conversation of its own.
+            if of_sessions and has_text(entry.trace.session_id):
+                conversations.add(entry.trace, len(line.payload))
+                judges = of_traces
             self.unknown.update(unknown_fields(entry))
             # Wait while evaluations of too many bytes of the file are under way.
             while self._begun_to > self._kept_to and line.end - self._kept_to > _WINDOW_BYTES:
                 self._written.clear()
                 await self._written.wait()
-            self._begun_to = line.end
-            for judge in self._judges:
-                for grader in self._graders.of(judge):
-                    yield _Job(entry, judge, grader, line.end)
+            self._begun_to = line.end if judges else self._begun_to
+            for job in self._jobs_of(entry, judges, line.end):
+                yield job
+        for trace, session in conversations.joined():
+            for job in self._jobs_of(TraceEntry("-", None, trace, b""), of_sessions, end, session):
+                yield job
+
+    def _jobs_of(
+        self, entry: TraceEntry, judges: Sequence[Judge], end: int, session: Session | None = None
+    ) -> Iterator[_Job]:
+        for judge in judges:
+            for grader in self._graders.of(judge):
+                yield _Job(entry, judge, grader, end, session)
 
     async def _judge(self, job: _Job) -> _Done:
         timed = await job.grader.ask(job.judge, job.entry.trace)
@@ -395,8 +416,8 @@ class Offline:
         job, together = done.job, self._graders.combining(done.job.judge)
         if together is None:
             return None
-        if self._question != (question := (job.end, job.judge.name)):
-            self._question, self._found = question, {}
+        if self._question is None or self._question[0] is not job.entry or self._question[1] != job.judge.name:
+            self._question, self._found = (job.entry, job.judge.name), {}
         self._found[job.grader.judge_model] = done.timed.assessment
         if len(self._found) < len(together.members):
             return None
@@ -409,10 +430,14 @@ class Offline:
     ) -> Verdict:
         """Make the verdict that the worker would make, with the same evaluation id."""
         judge, entry = job.judge, job.entry
-        by = grader.judge_model
-        name = evaluation_id(entry.trace, entry.publication_id, judge=judge.name, version=judge.version, judge_model=by)
+        version, by = judge.version, grader.judge_model
+        if job.session is None:
+            name = evaluation_id(entry.trace, entry.publication_id, judge=judge.name, version=version, judge_model=by)
+        else:
+            generation = job.session.generation
+            name = session_evaluation_id(entry.trace, generation, judge=judge.name, version=version, judge_model=by)
         # Chosen by the user and not by chance: no live sample, and of full weight.
-        evaluation = Evaluation(name, "0", judge.name, judge.version, probability=1.0, origin="replay")
+        evaluation = Evaluation(name, "0", judge.name, judge.version, 1.0, "replay", session=job.session)
         return make_verdict(
             timed.assessment,
             Item(entry.trace, (evaluation,)),
