@@ -10,7 +10,7 @@ from judges.agent.conversation import ExplorationStats
 from judges.agent.loop import AgentLoop
 from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render
-from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, without_thinking
+from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError, OutOfRangeError, without_thinking
 from judges.parsing.echo import is_echo
 from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
 
@@ -80,21 +80,27 @@ class AnswerLoop(NamedTuple):
             dialogue = await AgentLoop.open(self.call, prompt, exploration, self.stats)
         text = await dialogue.answer()
         try:
-            return await self._read(dialogue, text)
+            return await self._read(dialogue, prompt, text)
         except InvalidAnswerError as error:
             text = await dialogue.repaired(text, error)
         try:
-            return await self._read(dialogue, text)
+            return await self._read(dialogue, prompt, text)
+        except IncompleteAnswerError as error:
+            raise UnscoredError("incomplete", str(error)) from error
         except InvalidAnswerError as error:
             raise UnscoredError("invalid_answer", str(error)) from error
 
-    async def _read(self, dialogue: _SingleRequest | AgentLoop, text: str) -> Answer:
+    async def _read(self, dialogue: _SingleRequest | AgentLoop, prompt: Prompt, text: str) -> Answer:
         """Parse an answer, unless the material contains it verbatim, also in a fence: then it was planted there."""
         answer = without_thinking(text)
         bare = (_FENCE.sub("", answer) if "```" in answer else answer).strip()
         if len(bare) >= _MIN_ECHO_CHARS and await dialogue.shows(bare):
             raise InvalidAnswerError("the answer is a copy from the material")
+        judge, is_large = self.call.judge, len(text) > LARGE_CHARS // 10
         try:
-            return await offload_if_large(len(text) > LARGE_CHARS // 10, self.call.judge.read, answer)
+            read = await offload_if_large(is_large, judge.read, answer)
         except OutOfRangeError as error:
             raise UnscoredError("out_of_range", str(error)) from error
+        if judge.check is not None:
+            await offload_if_large(is_large, judge.check, self.call.trace, prompt, read)
+        return read

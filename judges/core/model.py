@@ -122,6 +122,9 @@ class ChatRequest(Struct, frozen=True):
     # down. Without it each request counts separately.
     evaluation: str = ""
     refusals: Refusals = Refusals()  # Refusals in earlier rounds.
+    # Maximum number of tokens that the answer can need, without thinking; None where it is not bounded.
+    max_output_tokens: int | None = None
+    output_factor: int = 1  # Multiplies this bound and the allowance for thinking, after an answer that was cut off.
 
     @property
     def offers_tools(self) -> bool:

@@ -40,12 +40,17 @@ class AnswerError(ValueError):
 
     AnswerError
     ├── InvalidAnswerError   unreadable, a missing key, a wrong type: one repair request may follow
+    │   └── IncompleteAnswerError   readable, but it leaves out a part of what was to be judged
     └── OutOfRangeError      readable, but not one of the values offered: final
     """
 
 
 class InvalidAnswerError(AnswerError):
     """The answer cannot be read in the requested form."""
+
+
+class IncompleteAnswerError(InvalidAnswerError):
+    """The answer can be read, but leaves out a part of what was to be judged."""
 
 
 class OutOfRangeError(AnswerError):
