@@ -24,7 +24,7 @@ UNSCORED = {
     Outcome.OFF: ("out_of_range", 1),
     Outcome.REFUSAL: ("refusal", 1),
     Outcome.FILTER: ("content_filter", 1),
-    Outcome.TRUNCATED: ("truncated", 1),
+    Outcome.TRUNCATED: ("truncated", 2),
 }
 
 

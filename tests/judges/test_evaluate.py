@@ -283,8 +283,8 @@ class TestCheck:
                 IncompleteAnswerError("half is missing"),
                 "incomplete",
                 (
-                    "Your answer is not complete: half is missing. Send the whole assessment once more, with what was left"
-                    " out, in exactly the form that was asked and with nothing around it."
+                    "Your answer is not complete: half is missing. Send the whole assessment once more, with what was"
+                    " left out, in exactly the form that was asked and with nothing around it."
                 ),
             ),
         ],
