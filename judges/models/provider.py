@@ -16,6 +16,10 @@ from judges.models.http import is_endpoint
 _HOSTS_WITH_KEY: Final[Mapping[str, str]] = {"api.anthropic.com": "ANTHROPIC_API_KEY"}
 
 
+# Settings of the providers whose endpoints bound an answer.
+OUTPUT_SETTINGS: Final = frozenset({"max_output_tokens", "thinking_tokens"})
+
+
 class ModelSettingsError(ValueError):
     """The settings of a model cannot be used; the message names the key and how to fix it."""
 

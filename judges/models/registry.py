@@ -40,6 +40,8 @@ def check(settings: ModelSettings) -> None:
             raise ModelSettingsError(f"{name}: goes with the provider {owners} alone; take it out")
     if settings.max_output_tokens is not None and settings.max_output_tokens < 1:
         raise ModelSettingsError("max_output_tokens: must be at least 1")
+    if settings.thinking_tokens is not None and settings.thinking_tokens < 0:
+        raise ModelSettingsError("thinking_tokens: must be 0 or more")
     if settings.price and not all(0 <= usd < math.inf for usd in (settings.price.input, settings.price.output)):
         raise ModelSettingsError("price: must be USD per million tokens, 0 or more")
     provider.check(settings)

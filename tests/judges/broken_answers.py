@@ -29,6 +29,7 @@ class Outcome(Enum):
     EMPTY = "`invalid_answer` at once"
     OFF = "`out_of_range`"
     ABSTAINED = "abstained"
+    INCOMPLETE = "asked once more, then `incomplete`"
     REFUSAL = "`refusal`"
     FILTER = "`content_filter`"
     TRUNCATED = "asked once more with twice the tokens, then `truncated`"
@@ -40,8 +41,8 @@ Answers = list[str | Step | tuple[str | Step, str | Step]]
 READ, MENDED, LAST, TOGETHER, ASKED = Outcome.READ, Outcome.MENDED, Outcome.LAST, Outcome.TOGETHER, Outcome.ASKED
 LINES, OBJECT = "facts_grounding", "facts_grounding (one object)"
 BOTH_FACTS = (LINES, OBJECT)
-_FACTS_TOGETHER = dict.fromkeys(BOTH_FACTS, TOGETHER)
-"""All objects of these judges are one answer, however many there are."""
+_FACTS_TOGETHER = dict.fromkeys(BOTH_FACTS, ASKED)
+"""All objects of these judges are one answer; different labels for one sentence make it unreadable."""
 
 
 @dataclass(frozen=True)

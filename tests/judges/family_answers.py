@@ -384,9 +384,21 @@ def _facts() -> Mapping[str, Specific]:
             half,
             {"fabricated_evidence": 1, "grounded_as_labelled": False},
         ),
-        "a sentence of the answer left out": Specific(
-            (written([first]),), READ, best, {"uncovered_sentences": 1}, remark="counted"
+        "a sentence of the answer left out": Specific((written([first]),), Outcome.INCOMPLETE),
+        "lines about other sentences only": Specific(
+            (written([{**first, "sentence": "Shops open at nine."}]),), Outcome.INCOMPLETE
         ),
+        "a line about another sentence beside them": Specific(
+            (written([first, {**first, "sentence": "It rains in the south.", "label": "unsupported"}, second]),),
+            READ,
+            best,
+            {"invented_sentences": 1},
+            remark="left out and counted",
+        ),
+        "a line twice": Specific(
+            (written([first, first, second]),), READ, best, {"repeated_sentences": 1}, remark="counted"
+        ),
+        "a sentence with two labels": Specific((written([first, {**first, "label": "unsupported"}, second]),), ASKED),
         "nothing supported": Specific((written(FAMILIES["facts_grounding"].other),), READ, none),
     }
 

@@ -22,6 +22,7 @@ UNSCORED = {
     Outcome.ASKED: ("invalid_answer", 2),
     Outcome.EMPTY: ("invalid_answer", 1),
     Outcome.OFF: ("out_of_range", 1),
+    Outcome.INCOMPLETE: ("incomplete", 2),
     Outcome.REFUSAL: ("refusal", 1),
     Outcome.FILTER: ("content_filter", 1),
     Outcome.TRUNCATED: ("truncated", 2),
