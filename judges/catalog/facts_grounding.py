@@ -21,13 +21,14 @@ from tracejudge import Trace
 _EVIDENCED: Final = frozenset({"supported", "contradictory"})
 _FINE: Final = frozenset({"supported", "no_rad"})
 _SCORING: Final = f"facts_grounding/2, {SPLITTER}"
-# Tokens of a line besides the sentence and its excerpt, measured on answers of judge models, and doubled.
+# Tokens of a line besides the sentence and its excerpt: about 30 in the corpus of answers, more in other scripts.
 _LINE_TOKENS: Final = 100
 _WORD: Final = re.compile(r"\w+")
 _NUMBERING: Final = re.compile(r"\A\W*\d+[.)]\s+")
 # Marks of sources, which a model seldom copies: `[1]`, `[2, 3]`, `[^4]`.
 _CITATION: Final = re.compile(r"\s*\[\^?\d{1,3}(?:\s*[,\u2013-]\s*\d{1,3})*\]")
-_HEADING: Final = re.compile(r"\s*(?:#{1,6}\s[^.!?\d]*|\*\*[^*.!?\d]{1,60}\*\*:?|(?:[^\W\d]+\s?){1,4}:)\s*\Z")
+_MAX_HEADING_CHARS: Final = 120
+_HEADING: Final = re.compile(r"\s*(?:#{1,6}\s[^.!?\d]*|\*\*[^*.!?\d]{1,60}\*\*:?|(?:[^\W\d]++\s?){1,4}:)\s*\Z")
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -230,7 +231,8 @@ def _plain(text: str) -> str:
 
 def _weight(sentence: str) -> int:
     """Return the number of words of a sentence; none for headings and courtesies."""
-    return 0 if is_courtesy(sentence) or _HEADING.match(sentence) is not None else len(sentence.split())
+    is_short = len(sentence) <= _MAX_HEADING_CHARS
+    return 0 if is_short and (is_courtesy(sentence) or _HEADING.match(sentence)) else len(sentence.split())
 
 
 JUDGE: Final = make(Settings())

@@ -37,7 +37,7 @@ _KEYS: Final = (
     _ENTRIES,
     _UTILIZED,
 )
-# Tokens of one entry and of the two explanations, measured on answers of judge models, and doubled.
+# Tokens of one entry, up to 70 in the corpus of answers, and of the two explanations, which grow with the documents.
 _ENTRY_TOKENS: Final = 120
 _EXPLANATION_TOKENS: Final = 800
 _KEY_TOKENS: Final = 8

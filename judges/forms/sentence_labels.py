@@ -217,5 +217,6 @@ def guess(menu: Menu, response: str, query: str, texts: Sequence[str]) -> str:
     sentences = split(response) or ("",)
     lines = [context.label(menu, sentence) for sentence in sentences[:_MAX_LINES]]
     if len(sentences) > _MAX_LINES:
-        lines.append(Line(sentences[_MAX_LINES], menu.lacking, "The heuristic looks no further.", None))
+        rest = " ".join(sentences[_MAX_LINES:])
+        lines.append(Line(rest, menu.lacking, "The heuristic looks no further.", None))
     return "\n".join(msgspec.json.encode(line._asdict()).decode() for line in lines)

@@ -21,7 +21,7 @@ from support.replies import (
     yes_no,
 )
 
-from judges.core.judge import Judge
+from judges.core.judge import MIN_OUTPUT_TOKENS, Judge
 from judges.core.model import ChatResponse, ModelSettings, ModelUnavailableError
 from judges.core.prompt import Message, ToolCall
 from judges.models.anthropic import AnthropicModel
@@ -61,15 +61,16 @@ class TestRequest:
         assert bodies == [
             {
                 "model": "claude-test",
-                "max_tokens": 8192,
+                "max_tokens": body["max_tokens"],
                 "system": fixed(system.content),
                 "messages": [{"role": "user", "content": user.content}],
                 "temperature": 0,
                 "output_config": {"format": {"type": "json_schema", "schema": judge.schema}},
             }
-            for system, user in requests_of(judge, trace)
+            for (system, user), body in zip(requests_of(judge, trace), bodies, strict=True)
         ]
         for body in bodies:
+            assert body["max_tokens"] >= MIN_OUTPUT_TOKENS
             sent = body["output_config"]["format"]["schema"]
             assert list(sent["properties"]) == list(judge.schema["properties"]) == sent["required"]
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -305,10 +304,10 @@ CHECKS: dict[str, tuple[tuple[str, ...], str, bool]] = {
     "short sentences without a meaning of their own count": (("It is free.",), "No, it is not. It is free.", False),
     "a claim that ends with a colon counts": (("Room one",), "It costs 20 euros with:\n\n- Room one", False),
     "members of JSON, one a line": (
-        ('"name": "pump"', '"watts": 250'), '```json\n{"name": "pump", "watts": 250}\n```', True,
+        ('"name": "pump"', '"watts": 250'), '{"name": "pump", "watts": 250}', True,
     ),
     "rows of a table, without its signs": (
-        ("pump 250", "fan 40"), "| part | watts |\n|---|---|\n| pump | 250 |\n| fan | 40 |", True,
+        ("part watts", "pump 250", "fan 40"), "| part | watts |\n|---|---|\n| pump | 250 |\n| fan | 40 |", True,
     ),
     "no word at all": (("---",), "---", True),
 }  # fmt: skip
@@ -366,19 +365,20 @@ class TestCutOff:
             assert JUDGE.whole_lines(text + ', {"sentence": "It co') == "\n".join(both)
         assert JUDGE.whole_lines('{"sentence": "It co') == ""
 
-    @pytest.mark.parametrize("write", [str, '{{"sentences": [{}]}}'.format], ids=["a line", "one object"])
-    def test_only_the_rest_is_requested(self, write: Callable[[str], str]) -> None:
-        cut = Step(write(line(YEARS[0], "unsupported"))[:-2] + '}, {"sentence": "It', finish_reason="length")
-        model = ScriptedModel([cut, write(line(SILENT[0], "unsupported"))])
+    @pytest.mark.parametrize("form", ["{}", '{{"sentences": [{}]}}'], ids=["a line", "one object"])
+    def test_only_the_rest_is_requested(self, form: str) -> None:
+        first, second = (line(each[0], "unsupported") for each in (YEARS, SILENT))
+        cut = form.format(first).removesuffix("]}") + ', {"sentence": "It'
+        model = ScriptedModel([Step(cut, finish_reason="length"), form.format(second)])
         assessment = asyncio.run(evaluate(JUDGE, TRACE, model))
         assert [each["sentence"] for each in assessment.details["sentences"]] == [YEARS[0], SILENT[0]]  # type: ignore[attr-defined]
-        assert model.requests[1].messages[-2].content == line(YEARS[0], "unsupported")
+        assert model.requests[1].messages[-2].content == first
 
     def test_the_bound_grows_with_the_response(self) -> None:
         long = msgspec.structs.replace(TRACE, output="The warranty runs for two years. " * 50)
         bounds = [JUDGE.output_tokens(trace, JUDGE.prompts(trace)[0]) for trace in (TRACE, long)]
         text = "\n".join(line(YEARS[0], "supported", "The length is given.", YEARS[3]) for _ in range(50))
-        assert len(text.encode()) / 3 < bounds[1] < len(text.encode())
+        assert len(text.encode()) / 3 < bounds[1] < 4 * len(text.encode()) / 3
         assert 1024 < bounds[0] < 2048
 
 

@@ -510,8 +510,9 @@ MISTAKES: Mapping[str, Mistake] = {
     "no slots": in_model("max_in_flight = 0", ".max_in_flight: must be at least 1"),
     "no tokens": in_model("max_input_tokens = 0", ".max_input_tokens: must be at least 1"),
     "no time": in_model("timeout_s = 0", ".timeout_s: must be more than 0"),
-    "tokens of an answer": in_model("max_output_tokens = 0", ".max_output_tokens: must be at least 1"),
-    "tokens of thoughts": in_model("thinking_tokens = -1", ".thinking_tokens: must be 0 or more"),
+    "tokens of an answer": in_model(
+        "max_output_tokens = 100", ".max_output_tokens: goes with the provider openai or anthropic alone; take it out"
+    ),
     "anthropic without a key": in_file(
         "[models.default]\nprovider = 'anthropic'\nmodel = 'm'",
         "models.default.api_key_env: https://api.anthropic.com asks for a key; name the variable that holds it,"
