@@ -96,15 +96,15 @@ class SpelledKeys:
         """Return the keys of a range within one document; empty if there is none, or more than one reading."""
         readings = set()
         for sign in _RANGE.finditer(text):
-            first, end = self._one(text[: sign.start()]), text[sign.end() :]
+            first, behind = self._one(text[: sign.start()]), text[sign.end() :]
             if first is not None:
-                last = self._one(end) or self._one(_document(first) + _trimmed(end).removeprefix("s"))
+                last = self._one(behind) or self._one(_document(first) + _trimmed(behind).removeprefix("s"))
                 if last is not None and _document(first) == _document(last):
                     readings.add((first, last))
         if len(readings) != 1:
             return ()
-        first, last = (self._places[key] for key in readings.pop())
-        return tuple(self._sentences)[first : last + 1]
+        start, end = (self._places[key] for key in readings.pop())
+        return tuple(self._sentences)[start : end + 1]
 
     def _leading(self, text: str) -> str | None:
         """Return the key that stands before the text of its sentence."""

@@ -357,10 +357,7 @@ def _objects_of(value: object, list_key: str) -> Sequence[Mapping[str, object]]:
         value = value[list_key]
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise InvalidAnswerError("the answer holds something else than a list of objects")
-    items = [item for item in value if list_key in item]
-    if items and len(items) == len(value):
-        return [each for item in items for each in _objects_of(item, list_key)]
-    return value
+    return [each for item in value for each in (_objects_of(item, list_key) if list_key in item else (item,))]
 
 
 def _refuse_repeated(text: str, found: _Found, count: int, key: str) -> None:
