@@ -10,7 +10,14 @@ from judges.agent.conversation import ExplorationStats
 from judges.agent.loop import AgentLoop
 from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render
-from judges.parsing.answer import AnswerError, InvalidAnswerError, OffMenuError, OutOfRangeError, without_thinking
+from judges.parsing.answer import (
+    AnswerError,
+    IncompleteAnswerError,
+    InvalidAnswerError,
+    OffMenuError,
+    OutOfRangeError,
+    without_thinking,
+)
 from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies
 from judges.parsing.refusal import is_refusal
 from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
@@ -85,17 +92,21 @@ class AnswerLoop(NamedTuple):
             dialogue = await AgentLoop.open(self.call, prompt, exploration, self.stats)
         text = await dialogue.answer()
         try:
-            return await self._read(dialogue, text)
+            return await self._read(dialogue, prompt, text)
         except (InvalidAnswerError, OffMenuError) as error:
             text = await dialogue.repaired(text, error)
         try:
-            return await self._read(dialogue, text, is_repaired=True)
+            return await self._read(dialogue, prompt, text, is_repaired=True)
+        except IncompleteAnswerError as error:
+            raise UnscoredError("incomplete", str(error)) from error
         except InvalidAnswerError as error:
             raise UnscoredError("invalid_answer", str(error)) from error
         except OffMenuError as error:
             raise UnscoredError("out_of_range", str(error)) from error
 
-    async def _read(self, dialogue: _SingleRequest | AgentLoop, text: str, *, is_repaired: bool = False) -> Answer:
+    async def _read(
+        self, dialogue: _SingleRequest | AgentLoop, prompt: Prompt, text: str, *, is_repaired: bool = False
+    ) -> Answer:
         """Parse an answer without the verdicts that it copies from the material: they were planted there.
 
         Where no other verdict is left, the answer is requested again. A short copy is accepted then: the model's own
@@ -103,15 +114,15 @@ class AnswerLoop(NamedTuple):
         """
         copies = await dialogue.find_copies(text, self._is_verdict)
         if copies is None:
-            return await self._parsed(text)
+            return await self._parsed(prompt, text)
         try:
-            return await self._parsed(copies.rest)
+            return await self._parsed(prompt, copies.rest)
         except InvalidAnswerError as error:
             if "{" in copies.rest:
                 raise  # The model's own answer cannot be read.
             if copies.chars >= MIN_ECHO_CHARS or not is_repaired:
                 raise InvalidAnswerError("the answer is a copy from the material") from error
-        return await self._parsed(text)
+        return await self._parsed(prompt, text)
 
     def _is_verdict(self, text: str) -> bool:
         try:
@@ -120,15 +131,19 @@ class AnswerLoop(NamedTuple):
             return False
         return True
 
-    async def _parsed(self, text: str) -> Answer:
+    async def _parsed(self, prompt: Prompt, text: str) -> Answer:
+        judge, is_large = self.call.judge, len(text) > LARGE_CHARS // 10
         try:
             answer = without_thinking(text)
             bare = answer.strip()
             # Before the reader, which may take the "no" of "No, I can't help with that." for a verdict.
             if bare[:1] not in {"{", "["} and is_refusal(bare):
                 raise UnscoredError("refusal", "the model declined to answer, in words")
-            return await offload_if_large(len(text) > LARGE_CHARS // 10, self.call.judge.read, answer)
+            read = await offload_if_large(is_large, judge.read, answer)
         except OffMenuError:
             raise
         except OutOfRangeError as error:
             raise UnscoredError("out_of_range", str(error)) from error
+        if judge.check is not None:
+            await offload_if_large(is_large, judge.check, self.call.trace, prompt, read)
+        return read

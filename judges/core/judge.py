@@ -72,6 +72,21 @@ class JudgeFailedError(Exception):
     """A judge in Python has no verdict. The message contains no text of the trace."""
 
 
+MIN_OUTPUT_TOKENS: Final = 1024
+_BYTES_PER_TOKEN: Final = 3  # A safe estimate for prose, as for requests.
+
+
+def text_tokens(*texts: str | None) -> int:
+    """Estimate the tokens of texts, on the safe side."""
+    return sum(len(text.encode("utf-8", "replace")) for text in texts if text) // _BYTES_PER_TOKEN
+
+
+def output_tokens_of_reasons(trace: Trace, _prompt: Prompt) -> int:
+    """Bound an answer of reasons and a result: the reasons may go through the judged text statement by statement."""
+    shown = (trace.output, trace.expected_response, *(trace.expected_facts or ()), *(trace.guidelines or ()))
+    return MIN_OUTPUT_TOKENS + 2 * text_tokens(*shown)
+
+
 @dataclass(frozen=True)
 class Judge:
     """The definition of one judge."""
@@ -88,7 +103,7 @@ class Judge:
     score: Callable[[Trace, Sequence[Answered]], Reading]
     # Answer of the built-in lexical model to one request: an object for JSON, or a text.
     heuristic: Callable[[Trace, Prompt], object]
-    scoring: str  # Revision of ``read`` and ``score``. Raise it whenever either may judge differently.
+    scoring: str  # Revision of ``read``, ``check`` and ``score``. Raise it whenever either may judge differently.
     settings: Struct = _NO_SETTINGS  # Values of `[judges.NAME]`; part of the version.
     # Builds the same judge with other settings, of the type of ``settings``.
     make: "Callable[[Any], Judge] | None" = None
@@ -99,6 +114,13 @@ class Judge:
     # Largest share of a trace's requests that may end without an answer for a reason of their own: the scores are then
     # computed from the others.
     max_missing: float = 0.0
+    # Compares an answer with the material that was shown; raises ``InvalidAnswerError``.
+    check: Callable[[Trace, Prompt, Answer], None] | None = None
+    # Maximum number of tokens that the form of the answer to one request can need, without thinking.
+    output_tokens: Callable[[Trace, Prompt], int] = output_tokens_of_reasons
+    # Returns the complete lines of an answer that was cut off, empty if there is none; None where one answer is one
+    # object, of which a part is of no use.
+    whole_lines: Callable[[str], str] | None = None
     # Tools by which the model reads the trace; None where the request shows everything. A judge with an exploration
     # makes one request.
     exploration: Exploration | None = None

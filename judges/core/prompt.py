@@ -53,11 +53,13 @@ class Prompt(NamedTuple):
     """One request to a judge model: the fixed part and the material.
 
     ``about`` is kept for the judge's own scoring, such as the keys of the sentences shown; it is never sent.
+    ``schema`` replaces the schema of the judge for this request.
     """
 
     fixed: str
     blocks: tuple[Block, ...]
     about: Any = None
+    schema: Mapping[str, object] | None = None
 
 
 class ToolCall(NamedTuple):

@@ -193,6 +193,9 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         scoring=f"{_SCORING}, {form.scoring}",
         settings=settings,
         cuts=cuts(template.variables),
+        check=form.check,
+        output_tokens=form.output_tokens,
+        whole_lines=form.whole_lines,
     )
     if share is None:
         return judge

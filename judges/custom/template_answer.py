@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from judges.catalog import catalogue, facts_grounding, relevance_truth_completeness
-from judges.core.judge import Answer, Answered, Judge, Metric, Reading, has_text
+from judges.core.judge import Answer, Answered, Judge, Metric, Reading, has_text, output_tokens_of_reasons
 from judges.core.prompt import Prompt
 from judges.custom.definition import DefinitionError, nearest
 from judges.custom.results import SCORING, AnswerKeys, Result, checked_result
@@ -71,6 +71,10 @@ class AnswerForm:
     declaration: object  # The choice with its defaults, for the judge's settings.
     by_document: bool = False  # Whether an answer may be about a single document.
     reads: tuple[str, ...] = ()  # Trace fields that the scoring uses, and that a template must therefore show.
+    # As in ``Judge``.
+    check: Callable[[Trace, Prompt, Answer], None] | None = None
+    output_tokens: Callable[[Trace, Prompt], int] = output_tokens_of_reasons
+    whole_lines: Callable[[str], str] | None = None
 
 
 def answer_form(name: str, table: AnswerTable, result: object | UnsetType) -> AnswerForm:
@@ -114,7 +118,13 @@ def _facts_grounding(_name: str, table: AnswerTable, _result: object) -> AnswerF
     judge = facts_grounding.make(facts_grounding.Settings(labels=table.labels or "v1"))
     labels = "|".join(sentence_labels.MENUS[table.labels or "v1"].labels)
     text = f"{sentence_labels.FORM % labels}\n{_EXCERPTS}" if table.form == "ours" else f"{_OWN_FORM} {_ENFORCED}"
-    return replace(_like(judge, text), reads=("output", "context"))
+    return replace(
+        _like(judge, text),
+        reads=("output", "context"),
+        check=judge.check,
+        output_tokens=judge.output_tokens,
+        whole_lines=judge.whole_lines,
+    )
 
 
 def _relevance_truth_completeness(_name: str, table: AnswerTable, _result: object) -> AnswerForm:

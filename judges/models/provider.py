@@ -6,13 +6,16 @@ of ``ModelSettings``.
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import httpx
 
 from judges.core.model import ChatModel, ModelSettings
 from judges.models.credentials import KeyRefusedError, ProxyRefusedError, is_guarded, proxy_for, read_key
 from judges.models.http import is_endpoint
+
+# Settings of the providers whose endpoints bound an answer.
+OUTPUT_SETTINGS: Final = frozenset({"max_output_tokens", "thinking_tokens"})
 
 
 class ModelSettingsError(ValueError):

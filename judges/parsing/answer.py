@@ -26,6 +26,7 @@ class AnswerError(ValueError):
 
     AnswerError
     ├── InvalidAnswerError   unreadable, a missing key, a wrong type: one repair request may follow
+    │   └── IncompleteAnswerError   readable, but it leaves out a part of what was to be judged
     └── OutOfRangeError      readable, but not one of the values offered: final
         └── OffMenuError     a word that is not on the menu: one repair request may follow
     """
@@ -33,6 +34,10 @@ class AnswerError(ValueError):
 
 class InvalidAnswerError(AnswerError):
     """The answer cannot be read in the requested form."""
+
+
+class IncompleteAnswerError(InvalidAnswerError):
+    """The answer can be read, but leaves out a part of what was to be judged."""
 
 
 class OutOfRangeError(AnswerError):

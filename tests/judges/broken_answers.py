@@ -30,9 +30,10 @@ class Outcome(Enum):
     OFF = "`out_of_range`"
     OFF_ASKED = "asked once more, then `out_of_range`"
     ABSTAINED = "abstained"
+    INCOMPLETE = "asked once more, then `incomplete`"
     REFUSAL = "`refusal`"
     FILTER = "`content_filter`"
-    TRUNCATED = "`truncated`"
+    TRUNCATED = "asked once more with twice the tokens, then `truncated`"
 
 
 Answers = list[str | Step | tuple[str | Step, str | Step]]
@@ -319,7 +320,7 @@ FORM: Mapping[str, Case] = {
     "a number for a truth value": Case(_of_type(bool, 1), ASKED),
     "a word for a truth value": Case(_of_type(bool, "yes"), ASKED),
     "null for a list": Case(_of_type(list, None), ASKED),
-    "a text for a list": Case(_of_type(list, "0a, 0b"), ASKED),
+    "a text for a list": Case(_of_type(list, "see above"), ASKED),
     "an object for a list": Case(_of_type(list, {"0a": True}), ASKED),
     "numbers in a list of texts or objects": Case(_of_type(list, [1, 2]), ASKED),
     "NaN or Infinity for the verdict": Case(

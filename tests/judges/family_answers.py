@@ -182,7 +182,7 @@ def _both(family: str, first: str, second: str) -> Mapping[str, Specific]:
         ),
         "a key twice": Specific(_with(family, _RELEVANT, [first, first, second, f"{second}."]), READ, good),
         "unknown sentence keys": Specific(
-            _with(family, _RELEVANT, [first, "9z"], [first, "D9_S9"], [first, ""], [first, "0"]),
+            _with(family, _RELEVANT, [first, "9z"], [first, "D9_S9"], [first, "0"]),
             READ,
             half,
             {"fabricated_evidence": 1},
@@ -196,11 +196,36 @@ def _both(family: str, first: str, second: str) -> Mapping[str, Specific]:
             remark="left out and counted",
         ),
         "only unknown keys": Specific(
-            _with(family, _RELEVANT, ["x", "y"]), READ, _shares(0.0, 2 / 3, 1.0, 1.0), {"fabricated_evidence": 2}
+            (*_with(family, _RELEVANT, ["x", "y"]), *_with(family, _UTILIZED, ["x", "y"])), ASKED
         ),
-        "no relevant sentence": Specific(_with(family, _RELEVANT, []), READ, _shares(0.0, 2 / 3, 1.0, 1.0)),
+        "no relevant sentence": Specific(
+            _with(family, _RELEVANT, [], ["none"]),
+            READ,
+            {name: share for name, share in _shares(0.0, 2 / 3, 1.0, 1.0).items() if name != "completeness"},
+            {"completeness_undefined": 1},
+            remark="`completeness` has no value",
+        ),
         "no utilized sentence": Specific(_with(family, _UTILIZED, []), READ, _shares(2 / 3, 0.0, 0.0, 1.0)),
-        "keys that are no texts": Specific(_with(family, _RELEVANT, [1], [None], [[first]], first, {first: 1}), ASKED),
+        "keys that are no texts": Specific(_with(family, _RELEVANT, [1], [None], [[first]], {first: 1}), ASKED),
+        "keys in one text, with their sentences, in brackets, as a range": Specific(
+            _with(
+                family,
+                _RELEVANT,
+                f"{first}, {second}",
+                [f"[{first}]", f"sentence {second}"],
+                [f"{first}. The text.", f"{second}: The text."],
+                [f"{first}-{second}"],
+            ),
+            READ,
+            good,
+        ),
+        "keys that may mean several things": Specific(
+            _with(family, _RELEVANT, [first, f"{second}-{first}"], [first, f"{first} or {second}"]),
+            READ,
+            half,
+            {"fabricated_evidence": 1},
+            remark="left out and counted",
+        ),
         "a truth value as a string": Specific(
             _with(family, "overall_supported", "true", "TRUE", " True. "), READ, good
         ),
@@ -369,9 +394,21 @@ def _facts() -> Mapping[str, Specific]:
             half,
             {"fabricated_evidence": 1, "grounded_as_labelled": False},
         ),
-        "a sentence of the answer left out": Specific(
-            (written([first]),), READ, best, {"uncovered_sentences": 1}, remark="counted"
+        "a sentence of the answer left out": Specific((written([first]),), Outcome.INCOMPLETE),
+        "lines about other sentences only": Specific(
+            (written([{**first, "sentence": "Shops open at nine."}]),), Outcome.INCOMPLETE
         ),
+        "a line about another sentence beside them": Specific(
+            (written([first, {**first, "sentence": "It rains in the south.", "label": "unsupported"}, second]),),
+            READ,
+            best,
+            {"invented_sentences": 1},
+            remark="left out and counted",
+        ),
+        "a line twice": Specific(
+            (written([first, first, second]),), READ, best, {"repeated_sentences": 1}, remark="counted"
+        ),
+        "a sentence with two labels": Specific((written([first, {**first, "label": "unsupported"}, second]),), ASKED),
         "nothing supported": Specific((written(FAMILIES["facts_grounding"].other),), READ, none),
     }
 

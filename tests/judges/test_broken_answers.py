@@ -23,9 +23,10 @@ UNSCORED = {
     Outcome.EMPTY: ("invalid_answer", 1),
     Outcome.OFF: ("out_of_range", 1),
     Outcome.OFF_ASKED: ("out_of_range", 2),
+    Outcome.INCOMPLETE: ("incomplete", 2),
     Outcome.REFUSAL: ("refusal", 1),
     Outcome.FILTER: ("content_filter", 1),
-    Outcome.TRUNCATED: ("truncated", 1),
+    Outcome.TRUNCATED: ("truncated", 2),
 }
 
 

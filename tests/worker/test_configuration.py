@@ -517,7 +517,7 @@ MISTAKES: Mapping[str, Mistake] = {
     "no tokens": in_model("max_input_tokens = 0", ".max_input_tokens: must be at least 1"),
     "no time": in_model("timeout_s = 0", ".timeout_s: must be more than 0"),
     "tokens of an answer": in_model(
-        "max_output_tokens = 100", ".max_output_tokens: goes with the provider anthropic alone; take it out"
+        "max_output_tokens = 100", ".max_output_tokens: goes with the provider openai or anthropic alone; take it out"
     ),
     "anthropic without a key": in_file(
         "[models.default]\nprovider = 'anthropic'\nmodel = 'm'",
