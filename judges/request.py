@@ -148,6 +148,7 @@ class JudgeCall(NamedTuple):
             may_call=may_call,
             evaluation=self.evaluation,
             refusals=self.refusals,
+            temperature=judge.temperature or 0.0,
         )
         started_at, start = clock.now(), clock.steady()
         try:

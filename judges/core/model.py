@@ -122,6 +122,7 @@ class ChatRequest(Struct, frozen=True):
     # down. Without it each request counts separately.
     evaluation: str = ""
     refusals: Refusals = Refusals()  # Refusals in earlier rounds.
+    temperature: float = 0.0
 
     @property
     def offers_tools(self) -> bool:

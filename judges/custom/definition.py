@@ -200,6 +200,7 @@ _RESULT: Final[Mapping[str, str]] = {
     "pass_at": "result = { integer = [1, 5], pass_at = 4 }",
     "direction": 'result = { integer = [1, 5], direction = "lower" }',
     "labels": "result = { labels = { good = 1, poor = 0 } }",
+    "object": 'result = { object = { topic = "text", days = "integer" } }',
     "pass": 'result = { labels = ["good", "poor"], pass = ["good"] }',
 }
 _IN_RESULT: Final = {key: f"belongs into result, as {example}" for key, example in _RESULT.items()}

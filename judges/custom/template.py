@@ -17,6 +17,7 @@ from judges.core.judge import Answered, Judge, Metric, Needs, Reading, has_text
 from judges.core.prompt import MATERIAL_RULES, Block, Prompt, conversation, documents
 from judges.core.verdict import Score
 from judges.custom.definition import DefinitionError, checked_asks, convert, nearest, short, text_of
+from judges.custom.free_form import FREE_FORMS
 from judges.custom.template_answer import AnswerForm, AnswerTable, answer_form
 from judges.custom.template_file import TemplateError, TemplateFile, parse
 from judges.forms.yes_no import NEEDED, claim
@@ -267,6 +268,8 @@ def _pass_share(variables: Sequence[str], form: AnswerForm, table: AnswerTable) 
     if not form.by_document:
         fix = f"speaks of all documents together, and the template declares {DOCUMENT}, one document; declare a result"
         raise DefinitionError("answer.as", fix)
+    if any(metric.scale in FREE_FORMS for metric in form.metrics):
+        raise DefinitionError("result", f"has no value to average over documents, and the template declares {DOCUMENT}")
     if table.pass_share is None:
         return PASS_SHARE
     if not any(metric.pass_rule for metric in form.metrics):

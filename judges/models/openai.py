@@ -123,7 +123,7 @@ class OpenAIModel:
             "model": self.settings.model,
             "messages": [_encoded(message) for message in messages],
         }
-        options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
+        options: dict[str, dict[str, object]] = {"temperature": {"temperature": request.temperature}}
         if any(map(_has_state, messages)):
             options["provider_state"] = {"messages": [_encoded(message, with_state=True) for message in messages]}
         if names_tools:
@@ -136,7 +136,7 @@ class OpenAIModel:
             ]
         if names_tools and not request.may_call:
             body["tool_choice"] = "none"
-        if not request.offers_tools:
+        if request.schema and not request.offers_tools:
             schema = {"name": request.schema_name, "strict": True, "schema": request.schema}
             options["response_format"] = {"response_format": {"type": "json_schema", "json_schema": schema}}
         reply = await self._options.post(self._endpoint, body, options, with_tools=bool(request.tools))

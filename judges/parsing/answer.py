@@ -22,7 +22,7 @@ MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a long
 _MAX_BROKEN: Final = 100
 _CLOSED: Final = re.compile(r"\}[ \t]*(?=\n)")
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
-_MARK: Final = re.compile(rf"<<(?:end )?\w[\w ]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
+_MARK: Final = re.compile(rf"<<(?:end )?\w[\w .-]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
 _THINKING: Final = re.compile(r"\s*<(think|thinking)>")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,300}(?:\.[0-9]{1,300})?")
 _LINES: Final = msgspec.json.Decoder()

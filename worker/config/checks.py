@@ -13,6 +13,7 @@ from kombu.transport import TRANSPORT_ALIASES
 from judges.agreement.combine import Combine, is_disagreement, metrics_of
 from judges.core.judge import Judge
 from judges.custom.installed import installed
+from judges.custom.variables import has_value
 from judges.models.credentials import NO_PROXY, ProxyRefusedError, proxy_for
 from judges.models.http import is_endpoint
 from judges.models.registry import ModelSettingsError, check
@@ -218,6 +219,9 @@ def _check_panel(settings: Settings, rule: Rule, here: str) -> None:
         seen.add(judge_model)
     judges = configured(settings.judges)
     for judge in map(judges.__getitem__, rule.judges):
+        if not has_value(judge):
+            fix = "its result is a text, list or object; name one model in a rule of its own"
+            raise SettingsError(f"{here}.combine: the verdicts of {judge.name!r} cannot be combined: {fix}")
         # Judges in code are not combined.
         metrics = judge.metric_names if judge.run is None else ()
         for metric in filter(is_disagreement, metrics):

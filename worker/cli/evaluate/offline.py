@@ -15,6 +15,7 @@ from judges.agreement.combine import combine as combined_assessment
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, ModelError, Price
 from judges.core.verdict import Assessment, Verdict, evaluation_id
+from judges.custom.variables import has_value
 from judges.evaluate import evaluate
 from judges.models.http import with_said
 from judges.models.registry import PROVIDERS
@@ -251,6 +252,10 @@ def open_askers(
     code = Asker(None, redaction)
     if all(judge.run is not None for judge in judges):
         return Askers((), code)
+    for judge in judges if combine is not None else ():
+        if not has_value(judge):
+            fix = "leave --combine out, or the judge"
+            raise click.UsageError(f"--combine: the result of {judge.name} is a text, list or object; {fix}")
     models = [open_model(settings, name, tries, delays.at) for name in names]
     judge_models = [model.settings.judge_model for model in models]
     if len(set(judge_models)) < len(judge_models):
