@@ -35,7 +35,7 @@ test-long: $(READY) ## Started by hand, for hours: soaks, faults and scenarios a
 mutants: $(READY) ## Change the product in 100 places, and see how many changes a test notices; about 12 minutes
 	$(BIN)/python -m tests.mutants
 
-check: $(READY) ## Lint, format, types, import directions, generated files, documentation
+check: $(READY) ## Lint, format, types, import directions, generated files, documentation, figures of the structure
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -44,6 +44,7 @@ check: $(READY) ## Lint, format, types, import directions, generated files, docu
 	$(BIN)/python -m docs.generate --check
 	$(BIN)/python -m deploy --check
 	$(BIN)/python -m docs.check
+	$(BIN)/python -m docs.structure
 
 bench: $(READY) ## Measure speed, about eight minutes; AGAINST=COMMIT runs another commit in turns, an hour for all suites
 	$(BIN)/python -m benchmarks $(if $(AGAINST),--against $(AGAINST)) $(SUITES)

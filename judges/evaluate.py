@@ -6,6 +6,7 @@ into ``internal_error``.
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Final
 
 from judges.agent.conversation import ExplorationStats
@@ -105,13 +106,11 @@ def _details(stats: ExplorationStats | None, left_out: Mapping[str, int]) -> dic
 
 
 async def _in_time(loop: AnswerLoop, prompts: Sequence[Prompt], deadline: Deadline | None) -> list[Answered]:
-    if deadline is None:
-        return await loop.all(prompts)
     try:
-        async with deadline:
+        async with deadline or nullcontext():
             return await loop.all(prompts)
     except TimeoutError as error:
-        if not deadline.has_passed:
+        if deadline is None or not deadline.has_passed:
             raise
         raise UnscoredError("timeout", f"no verdict within {deadline.limit_s:g} s") from error
 

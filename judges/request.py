@@ -97,11 +97,6 @@ def repair(text: str, error: InvalidAnswerError) -> tuple[Message, Message]:
     return Message("assistant", text[:_MAX_SHOWN_CHARS]), Message("user", _REPAIR.format(error=error))
 
 
-class _Times(NamedTuple):
-    started_at: float
-    duration_s: float
-
-
 class JudgeCall(NamedTuple):
     """One judge, trace and model, with every call to the model recorded in ``calls``."""
 
@@ -131,10 +126,12 @@ class JudgeCall(NamedTuple):
         self, prompt: Prompt, messages: tuple[Message, ...], tools: tuple[Tool, ...], *, may_call: bool
     ) -> ChatResponse:
         judge, deadline, clock = self.judge, self.deadline, self.clock
-        sent: list[tuple[float, float, tuple[Call, ...]]] = []
+        # Not ``self.calls``: requests of one evaluation may run concurrently, and each keeps its calls together.
+        failed: list[Call] = []
+        sent: list[tuple[float, float, int]] = []
 
-        def begins(failed: tuple[Call, ...]) -> None:
-            sent[:] = [(clock.now(), clock.steady(), failed)]
+        def begins() -> None:
+            sent[:] = [(clock.now(), clock.steady(), len(failed))]
             if deadline is not None:
                 deadline.begin()
 
@@ -144,6 +141,7 @@ class JudgeCall(NamedTuple):
             judge.schema,
             heuristic=lambda: judge.heuristic(self.trace, prompt),
             begins=None if deadline is None else begins,
+            failed=failed,
             tools=tools,
             may_call=may_call,
             evaluation=self.evaluation,
@@ -154,17 +152,17 @@ class JudgeCall(NamedTuple):
         try:
             response = await self.model.complete(request)
         except ModelError as error:
-            self.calls.extend(error.failed)
+            self.calls.extend(failed)
             if error.was_asked:
                 times = self._times(error.took_s, started_at, start)
                 self.calls.append(Call(*times, error.reason, error.input_tokens, error.output_tokens))
             raise UnscoredError(error.reason, str(error), error) from error
         except asyncio.CancelledError:
             # Only the deadline cancels a request that has left the queue, so that the last call timed out.
-            for sent_at, begun, failed in sent:
-                self.calls.extend((*failed, Call(sent_at, clock.steady() - begun, "timeout")))
+            for sent_at, begun, earlier in sent:
+                self.calls.extend((*failed[:earlier], Call(sent_at, clock.steady() - begun, "timeout")))
             raise
-        self.calls.extend(response.failed)
+        self.calls.extend(failed)
         self.calls.append(
             Call(
                 *self._times(response.took_s, started_at, start),
@@ -178,11 +176,11 @@ class JudgeCall(NamedTuple):
         )
         return response
 
-    def _times(self, took_s: float | None, started_at: float, start: float) -> _Times:
+    def _times(self, took_s: float | None, started_at: float, start: float) -> tuple[float, float]:
         """Return start and duration of the last request, without its time in a queue."""
         if took_s is None:
-            return _Times(started_at, self.clock.steady() - start)
-        return _Times(self.clock.now() - took_s, took_s)
+            return started_at, self.clock.steady() - start
+        return self.clock.now() - took_s, took_s
 
 
 # A safe estimate: tokenizers need fewer tokens for prose, and about as many for scripts far from Latin. An exact count
@@ -232,15 +230,15 @@ def truncate_to_context(judge: Judge, trace: Trace, max_tokens: int) -> Truncate
 
 
 def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
-    return all(_fits_one(prompt, max_tokens * BYTES_PER_TOKEN) for prompt in prompts)
-
-
-def _fits_one(prompt: Prompt, max_bytes: int) -> bool:
-    # Most prompts are so short that an upper bound is enough, and need not be rendered.
-    chars = len(prompt.fixed) + sum(len(block.value) + 2 * len(block.name) + _MARKS_CHARS for block in prompt.blocks)
-    if chars <= max_bytes // _MAX_GROWTH:
-        return True
-    return sum(len(message.content.encode("utf-8", "replace")) for message in render(prompt)) <= max_bytes
+    max_bytes = max_tokens * BYTES_PER_TOKEN
+    for prompt in prompts:
+        values_chars = sum(len(block.value) + 2 * len(block.name) + _MARKS_CHARS for block in prompt.blocks)
+        # Most prompts are so short that an upper bound is enough, and need not be rendered.
+        if (len(prompt.fixed) + values_chars > max_bytes // _MAX_GROWTH) and (
+            sum(len(message.content.encode("utf-8", "replace")) for message in render(prompt)) > max_bytes
+        ):
+            return False
+    return True
 
 
 def _without(trace: Trace, field_name: str, count: int) -> Trace:

@@ -6,11 +6,10 @@ StoreError if Redis does not answer.
 """
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any, Final, NamedTuple
+from operator import methodcaller
+from typing import Final, NamedTuple
 
 import msgspec
-import redis
 from msgspec import Struct
 
 from worker.queue.batch import EvaluationRef
@@ -160,7 +159,7 @@ def _waiting(store: Store) -> int:
     waiting = 0
     for raw in store.call(lambda client: client.zrange(keys.leases, 0, -1)):
         # MGET, because GET fails if the key holds another type: such a batch must not hide all others.
-        (payload,) = store.call(partial(_get, [keys.batch(raw.decode())]))
+        (payload,) = store.call(methodcaller("mget", [keys.batch(raw.decode())]))
         if not payload:
             continue
         try:
@@ -173,7 +172,3 @@ def _waiting(store: Store) -> int:
         states = evaluation_states(store, periods)
         waiting += sum(not state.ended and not state.dead for state in states.values())
     return waiting
-
-
-def _get(names: list[str], client: "redis.Redis") -> Any:
-    return client.mget(names)

@@ -47,7 +47,15 @@ def broker(settings: Settings) -> Broker:
     scheme = urlsplit(url).scheme
     if not _SEVERAL.search(url) and scheme in _REDIS_PY_SCHEMES:
         sentinels = sentinel_url(url)
-        return _single(url, scheme) if sentinels is None else _sentinels(sentinels)
+        if sentinels is not None:
+            return _sentinels(sentinels)
+        given = _parse(url)
+        login, database = _login(given), given.get("db", 0)
+        if "path" in given:
+            path = f"redis+socket://{login}{given['path']}?virtual_host={database}"
+            return Broker(path, dict(_OPTIONS), use_ssl=False)
+        place = f"{_host(given.get('host', 'localhost'))}:{given.get('port', 6379)}"
+        return Broker(f"{scheme}://{login}{place}/{database}", dict(_OPTIONS), _tls(given))
     # Another broker, or a list of them to fail over, is given as kombu writes it.
     if scheme == "amqps":
         # Options name the files as for Redis, `ssl_ca_certs` and so on.
@@ -58,15 +66,6 @@ def broker(settings: Settings) -> Broker:
         return Broker(url.partition("?")[0], {}, tls)
     use_ssl: dict[str, object] | bool = {"ssl_cert_reqs": "required"} if scheme == "rediss" else False
     return Broker(url, dict(_OPTIONS) if scheme in _KOMBU_SCHEMES else {}, use_ssl)
-
-
-def _single(url: str, scheme: str) -> Broker:
-    given = _parse(url)
-    login, database = _login(given), given.get("db", 0)
-    if "path" in given:
-        return Broker(f"redis+socket://{login}{given['path']}?virtual_host={database}", dict(_OPTIONS), use_ssl=False)
-    where = _host(given.get("host", "localhost"))
-    return Broker(f"{scheme}://{login}{where}:{given.get('port', 6379)}/{database}", dict(_OPTIONS), _tls(given))
 
 
 def _sentinels(url: SentinelUrl) -> Broker:

@@ -272,15 +272,11 @@ def _exit_in(seconds: float) -> None:
     timer.start()
 
 
+@cache
 def __getattr__(name: str) -> Celery:
     """Make the application when `celery -A worker` asks for it, from the file and the environment."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _app_from_environment()
-
-
-@cache
-def _app_from_environment() -> Celery:
     try:
         return make_app(load(os.environ))
     except SettingsError as error:
@@ -316,7 +312,13 @@ def make_app(settings: Settings) -> Celery:
         return runtime.judging.run(model)
 
     app.steps["worker"].add(RuntimeStep)
-    signals.setup_logging.connect(partial(_configure_logs, settings.log_level), weak=False)
+
+    @signals.setup_logging.connect(weak=False)  # type: ignore[untyped-decorator]
+    def configure_logs(**_: Any) -> None:
+        # A handler of this signal keeps Celery from configuring logs of its own, also where it was started without us.
+        if not logging.getLogger().handlers:
+            logs.configure(settings.log_level)
+
     return app
 
 
@@ -346,7 +348,14 @@ class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
             parent.app.tracejudge_status = _EXIT_REFUSED
             _refuse_start(str(error))
         self._signals.started()
-        _tune_interpreter()
+        # From here on for an event loop beside computing threads.
+        gc.collect()
+        # Loaded modules stay: a full collection would visit all their objects each time, for 17 ms.
+        gc.freeze()
+        # At the default of 700 objects collections are a tenth of an evaluation's CPU, at 1,000 in flight a quarter.
+        gc.set_threshold(50_000, 20, 20)
+        # The loop releases the GIL at each system call; getting it back from an exporter takes this long.
+        sys.setswitchinterval(0.001)
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
         """Stop the runtime; Celery stops its consumer before and its pool after."""
@@ -391,23 +400,6 @@ def _configuration(settings: Settings, labels: Sequence[str]) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
     }
-
-
-def _tune_interpreter() -> None:
-    """Tune the interpreter for an event loop beside computing threads."""
-    gc.collect()
-    # Loaded modules stay: a full collection would visit all their objects each time, for 17 ms.
-    gc.freeze()
-    # At the default of 700 objects collections are a tenth of an evaluation's CPU, at 1,000 in flight a quarter.
-    gc.set_threshold(50_000, 20, 20)
-    # The loop releases the GIL at each system call; getting it back from an exporter takes this long.
-    sys.setswitchinterval(0.001)
-
-
-def _configure_logs(level: str, **_: Any) -> None:
-    # A handler of this signal keeps Celery from configuring logs of its own, also where it was started without us.
-    if not logging.getLogger().handlers:
-        logs.configure(level)
 
 
 def _refuse_start(message: str) -> NoReturn:

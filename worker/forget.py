@@ -15,11 +15,11 @@ A worker that is judging the trace may finish its call; the verdict is not writt
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import suppress
+from operator import methodcaller
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import redis
 from msgspec import Struct
 
 from worker.config.redaction import hashed_user
@@ -309,8 +309,13 @@ class Forgetting:
         newest = self._store.call(lambda client: client.xrevrange(stream, count=1))
         position, count, seen = "-", _FIRST_CHUNK_COUNT, 0
         while newest:
-            entries: list[Entry] = self._store.call(partial(_range, stream, position, newest[0][0], count))
-            yield [_scanned(entry) for entry in entries]
+            entries: list[Entry] = self._store.call(methodcaller("xrange", stream, position, newest[0][0], count))
+            scanned = []
+            for entry_id, fields in entries:
+                kinds = ((kind, fields[kind]) for kind in _PAYLOADS if fields and kind in fields)
+                kind, payload = next(kinds, (b"", b""))
+                scanned.append(_ScannedEntry(entry_id.decode(), kind.decode(), _owner(payload)))
+            yield scanned
             seen += len(entries)
             self._progress(place, seen)
             if len(entries) < count:
@@ -327,32 +332,16 @@ class Forgetting:
         payload: bytes | None = self._store.call(lambda client: client.get(self._keys.batch(batch_id)))
         if payload is None:
             return None
-        try:
-            batch = _decode_batch(payload)
-            items = [(bytes(raw), _decode_item(raw)) for raw in batch.items]
-        except (msgspec.DecodeError, RecursionError):
-            self._unreadable.add(batch_id)
-            return None
-        if batch.v not in KNOWN_VERSIONS:
-            self._unreadable.add(batch_id)
-            return None
-        scanned = []
-        for raw, item in items:
-            owner = Owner(item.trace.trace_id, item.trace.user_id)
-            scanned.append(_ScannedItem(raw, owner, {one.id: one.period for one in item.evaluations}))
-        return _ScannedBatch(payload, batch, scanned)
-
-
-def _range(name: str, first: str, last: bytes, count: int, client: "redis.Redis") -> Any:
-    return client.xrange(name, first, last, count)
-
-
-def _scanned(entry: Entry) -> _ScannedEntry:
-    entry_id, fields = entry
-    kind = next((kind for kind in _PAYLOADS if fields and kind in fields), None)
-    if fields is None or kind is None:
-        return _ScannedEntry(entry_id.decode(), "", Owner(None))
-    return _ScannedEntry(entry_id.decode(), kind.decode(), _owner(fields[kind]))
+        with suppress(msgspec.DecodeError, RecursionError):
+            batch, scanned = _decode_batch(payload), []
+            for raw in batch.items:
+                item = _decode_item(raw)
+                owner = Owner(item.trace.trace_id, item.trace.user_id)
+                scanned.append(_ScannedItem(bytes(raw), owner, {one.id: one.period for one in item.evaluations}))
+            if batch.v in KNOWN_VERSIONS:
+                return _ScannedBatch(payload, batch, scanned)
+        self._unreadable.add(batch_id)
+        return None
 
 
 def _owner(payload: bytes) -> Owner:

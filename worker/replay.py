@@ -8,7 +8,10 @@ import datetime as dt
 import fnmatch
 import re
 import secrets
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import msgspec
@@ -44,11 +47,11 @@ class ReplayError(Exception):
     """A replay cannot continue; the text says why and what to do."""
 
 
-class WrongQuestionError(ValueError):
+class ReplayOptionsError(ValueError):
     """The request cannot be replayed; the text names the option and how to fix it."""
 
 
-class Wanted(NamedTuple):
+class ReplayOptions(NamedTuple):
     """The options of a new replay; None is an option that was not given."""
 
     judges: Sequence[Judge]
@@ -118,7 +121,7 @@ class State(NamedTuple):
         return self.next_id == END
 
 
-class Crowd(NamedTuple):
+class WaitingWork(NamedTuple):
     """A judge model with enough waiting work, and the bytes of its waiting batches."""
 
     judge_model: str
@@ -141,61 +144,61 @@ class _Chunk(NamedTuple):
 # --- the question ---
 
 
-def ask(settings: Settings, store: Store, wanted: Wanted) -> State:
+def first_state(settings: Settings, store: Store, options: ReplayOptions) -> State:
     """Make the first state of a new replay; its end is the newest entry now.
 
     Raises:
-        WrongQuestionError: The request cannot be replayed.
+        ReplayOptionsError: The request cannot be replayed.
     """
-    _check_free_options(settings, wanted)
+    _check_free_options(settings, options)
     # By Redis' clock, which made the ids.
     now_s = store.now_ms() / 1000
-    since_s = _moment("--since", wanted.since, now_s)
-    until_s = None if wanted.until is None else _moment("--until", wanted.until, now_s)
+    since_s = _time_of_option("--since", options.since, now_s)
+    until_s = None if options.until is None else _time_of_option("--until", options.until, now_s)
     if since_s > (now_s if until_s is None else until_s):
-        raise WrongQuestionError(f"--since: must be before {'now' if until_s is None else '--until'}")
+        raise ReplayOptionsError(f"--since: must be before {'now' if until_s is None else '--until'}")
     if now_s - since_s > settings.ledger_ttl_s:
         most = f"{settings.ledger_ttl_s / _HOUR_S:g}h"
-        raise WrongQuestionError(
+        raise ReplayOptionsError(
             f"--since: older than the ledger, which remembers verdicts for {most} (retention plus 24h); such traces "
             f"could count twice; use at most {most}"
         )
     start, end = id_at(since_s), "+" if until_s is None else id_at(until_s)
     first = store.call(lambda client: client.xrange(store.keys.traces, start, end, count=1))
     last = store.call(lambda client: client.xrevrange(store.keys.traces, end, start, count=1))
-    given = {"model": wanted.model, "rate": wanted.rate}
+    given = {"model": options.model, "rate": options.rate}
     question = Question(
-        judges={judge.name: judge.version for judge in wanted.judges},
+        judges={judge.name: judge.version for judge in options.judges},
         first=first[0][0].decode() if first else start,
         last=last[0][0].decode() if last else start,
-        service=wanted.service,
-        dry_run=wanted.dry_run,
+        service=options.service,
+        dry_run=options.dry_run,
         **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
     return State(question, question.first if first and last else END, Counts())
 
 
-def ruling(settings: Settings, judge: str) -> str | None:
+def rule_naming(settings: Settings, judge: str) -> str | None:
     """Return the name of a rule that names a judge, None if no rule does."""
     return next((rule.name for rule in settings.rules if judge in rule.judges), None)
 
 
-def _check_free_options(settings: Settings, wanted: Wanted) -> None:
+def _check_free_options(settings: Settings, options: ReplayOptions) -> None:
     """Refuse a model or rate for judges whose rule sets them."""
-    given = "--model" if wanted.model is not None else "--rate" if wanted.rate is not None else None
-    rules = {judge.name: ruling(settings, judge.name) for judge in wanted.judges}
+    given = "--model" if options.model is not None else "--rate" if options.rate is not None else None
+    rules = {judge.name: rule_naming(settings, judge.name) for judge in options.judges}
     for judge, rule in rules.items():
         if given and rule is not None:
-            raise WrongQuestionError(
+            raise ReplayOptionsError(
                 f"{given} is for judges that no rule names, and rule {rule!r} names {judge}; "
                 f"omit {given}, or pass --config with other rules"
             )
-    model = wanted.model or "default"
+    model = options.model or "default"
     if None in rules.values() and model not in settings.models:
-        raise WrongQuestionError(f"--model: there is no [models.{model}]{nearest(model, settings.models)}")
+        raise ReplayOptionsError(f"--model: there is no [models.{model}]{nearest(model, settings.models)}")
 
 
-def moment(text: str, now_s: float) -> float:
+def parse_time(text: str, now_s: float) -> float:
     """Parse a time: `90`, `15m`, `24h` or `7d` before now, or ISO 8601, which is UTC unless it names a zone.
 
     Args:
@@ -217,11 +220,11 @@ def moment(text: str, now_s: float) -> float:
         raise ValueError("write 90, 15m or 24h, or a time as 2026-05-01T12:00:00Z") from error
 
 
-def _moment(option: str, text: str, now_s: float) -> float:
+def _time_of_option(option: str, text: str, now_s: float) -> float:
     try:
-        return moment(text, now_s)
+        return parse_time(text, now_s)
     except ValueError as error:
-        raise WrongQuestionError(f"{option}: {error}") from error
+        raise ReplayOptionsError(f"{option}: {error}") from error
 
 
 def id_at(time_s: float) -> str:
@@ -234,18 +237,13 @@ def milliseconds(entry_id: str) -> int:
     return int(entry_id.split("-", 1)[0])
 
 
-def in_words(entry_id: str) -> str:
-    """Write when an entry was written, in a form that `moment` parses."""
+def format_time(entry_id: str) -> str:
+    """Write when an entry was written, in a form that `parse_time` parses."""
     time = dt.datetime.fromtimestamp(milliseconds(entry_id) // 1000, dt.UTC)
     return f"{time:%Y-%m-%dT%H:%M:%SZ}"
 
 
 # --- the stored state ---
-
-
-def fresh_name() -> str:
-    """Make the name of a new replay."""
-    return secrets.token_hex(4)
 
 
 def names_of_replays(store: Store) -> list[str]:
@@ -258,10 +256,10 @@ def names_of_replays(store: Store) -> list[str]:
 class Cursor:
     """The hash of one replay."""
 
-    def __init__(self, store: Store, name: str, ttl_s: int) -> None:
-        """Use a replay's name; it is remembered for ``ttl_s`` after its last step."""
-        self.name = name
-        self.key = store.keys.replay(name)
+    def __init__(self, store: Store, ttl_s: int, name: str | None = None) -> None:
+        """Use a replay's name, by default a new one; it is remembered for ``ttl_s`` after its last step."""
+        self.name = name or secrets.token_hex(4)
+        self.key = store.keys.replay(self.name)
         self._store = store
         self._ttl_s = ttl_s
 
@@ -310,13 +308,12 @@ class Chooser:
     """
 
     def __init__(self, settings: Settings, question: Question, judges: Iterable[Judge]) -> None:
-        """Use the wanted judges as they are configured."""
         wanted = {judge.name: judge for judge in judges}
         self._settings = settings
         self._question = question
         self._graders = Graders(settings, {**configured(settings.judges), **wanted})
         self._versions = {name: judge.version for name, judge in wanted.items()}
-        self._free = [name for name in self._versions if ruling(settings, name) is None]
+        self._free = [name for name in self._versions if rule_naming(settings, name) is None]
         self._sampler = Sampler(settings, self._graders)
         self._factory = EvaluationFactory(self._graders, self._versions)
         self._service = re.compile(fnmatch.translate(question.service or "*"))
@@ -338,7 +335,7 @@ class Chooser:
         return self._factory.evaluations(entry, choices, "replay")
 
 
-class Walk:
+class ReplayRun:
     """One process that runs a replay."""
 
     def __init__(
@@ -349,7 +346,7 @@ class Walk:
         cursor: Cursor,
         state: State,
         *,
-        wait: Callable[[Crowd], None],
+        wait: Callable[[WaitingWork], None],
     ) -> None:
         """Begin at a state. ``wait`` is called repeatedly while a judge model has enough work; it waits a little."""
         self.state = state
@@ -377,8 +374,8 @@ class Walk:
             # A panel calls no endpoint: its members are the work.
             graders = (grader for _, evaluations in chosen for grader, _ in evaluations)
             names = sorted({grader.judge_model for grader in graders if not grader.members})
-            while names and (crowd := self._crowd(names)) is not None:
-                self._wait(crowd)
+            while names and (waiting := self._fullest(names)) is not None:
+                self._wait(waiting)
         self._choose(chunk, len(traces), chosen)
         return not self.state.is_finished
 
@@ -389,7 +386,11 @@ class Walk:
             lambda client: client.xrange(self._store.keys.traces, min=position, max=last, count=self._count)
         )
         first = found[0][0].decode() if found else last
-        taken, size = _fitting(found[:-1] if len(found) == self._count else found)
+        readable = found[:-1] if len(found) == self._count else found
+        sizes = list(accumulate(sum(map(len, (fields or {}).values())) for _, fields in readable))
+        # At least one entry, however large it is.
+        fitting = max(1, bisect_right(sizes, CHUNK_BYTES))
+        taken, size = readable[:fitting], max(sizes[:fitting], default=0)
         next_id = found[len(taken)][0].decode() if len(taken) < len(found) else END
         self._count = next_count(
             self._count, len(taken), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES, least=_MIN_CHUNK_COUNT
@@ -397,11 +398,11 @@ class Walk:
         gap_ms = milliseconds(first) - milliseconds(position)
         return _Chunk(taken, next_id, cut_off=int(not found or first != position), cut_off_ms=gap_ms)
 
-    def _crowd(self, judge_models: Sequence[str]) -> Crowd | None:
+    def _fullest(self, judge_models: Sequence[str]) -> WaitingWork | None:
         """Return the judge model with the most waiting work if that is enough."""
         waiting = self._store.call(lambda client: client.hmget(self._store.keys.waiting, judge_models))
-        crowds = (Crowd(name, int(size or 0)) for name, size in zip(judge_models, waiting, strict=True))
-        fullest = max(crowds, key=lambda crowd: crowd.waiting_bytes)
+        work = (WaitingWork(name, int(size or 0)) for name, size in zip(judge_models, waiting, strict=True))
+        fullest = max(work, key=attrgetter("waiting_bytes"))
         return fullest if fullest.waiting_bytes > self._settings.max_waiting_bytes * SHARE_OF_WAITING else None
 
     def _choose(self, chunk: _Chunk, traces: int, chosen: Sequence[tuple[TraceEntry, Sequence[Chosen]]]) -> None:
@@ -428,14 +429,3 @@ class Walk:
         }
         flat = iter(self._store.run("replay", *writer.finish(plan)))
         self.state = self._cursor.state_of(dict(zip(flat, flat, strict=True)))
-
-
-def _fitting(entries: Sequence[Entry]) -> tuple[Sequence[Entry], int]:
-    """Return as many entries as one script call may hold, at least one, and their size."""
-    total = 0
-    for number, (_, fields) in enumerate(entries):
-        size = sum(map(len, (fields or {}).values()))
-        if number and total + size > CHUNK_BYTES:
-            return entries[:number], max(1, total)
-        total += size
-    return entries, max(1, total)

@@ -79,7 +79,10 @@ class Runtime:
             self.metrics.panel_member.labels(judge, judge_model).set(1)
         ledger, models = Ledger(self.store, settings), self._build_models()
         sampler = Sampler(settings, self._graders)
-        limits = self._limits(models)
+        limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
+        limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}
+        if self._graders.code:
+            limits[CODE.judge_model] = NoEndpoint(CODE_IN_HAND)
         self._notifier = Notifier(self.store, send, limits)
         self.judging = JudgingConsumer(
             settings,
@@ -241,12 +244,6 @@ class Runtime:
                 raise SettingsError(f"models.{name}.{error}") from error
             models[name] = LimitedModel(model, self.metrics, *shared[judge_model])
         return models
-
-    def _limits(self, models: Mapping[str, LimitedModel]) -> dict[str, Limits]:
-        """Return the limits of all graders by judge model."""
-        limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
-        limits.update({judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels})
-        return limits | ({CODE.judge_model: NoEndpoint(CODE_IN_HAND)} if self._graders.code else {})
 
 
 def _stop(threads: Sequence[ServiceThread], unless: Callable[[], bool] = bool) -> None:

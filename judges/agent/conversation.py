@@ -24,21 +24,13 @@ _LEAST_ASKED_BYTES: Final = 100
 
 
 class Result(NamedTuple):
-    """The result of one call.
+    """The result of one call."""
 
-    Attributes:
-        message: The message that is sent.
-        shown: The text between the marks; empty where there are none.
-        reads: Whether it shows a part of the trace, and no fault of the call.
-        size_bytes: The length of what the tool returned.
-        is_cut: Whether only its beginning is shown.
-    """
-
-    message: Message
-    shown: str = ""
-    reads: bool = False
-    size_bytes: int = 0
-    is_cut: bool = False
+    message: Message  # The message that is sent.
+    shown: str = ""  # The text between the marks; empty where there are none.
+    reads: bool = False  # Whether it shows a part of the trace, and no fault of the call.
+    size_bytes: int = 0  # The length of what the tool returned.
+    is_cut: bool = False  # Whether only its beginning is shown.
 
     def truncated(self, max_bytes: int, most_bytes: int) -> "Result | None":
         """Return only the beginning; None where too little would be left.
@@ -79,37 +71,22 @@ End = Literal["answer", "max_rounds", "max_time", "max_tokens", "max_usd"]
 
 @dataclass
 class ExplorationStats:
-    """Counts of one exploration, as the details of its verdict show them.
+    """Counts of one exploration, as the details of its verdict show them."""
 
-    Attributes:
-        rounds: Answers with calls of tools.
-        tool_calls: Calls by the tool's name; names of no tool count as ``unknown``.
-        tool_errors: Calls without a result: wrong names or arguments, too many at once, overruns, faults.
-        exchanges_dropped: Rounds left out of later requests, because the context or the budget was full.
-        results_withheld: Results that did not fit even alone, and were truncated or left out.
-        ended_by: The limit that forced the verdict, ``answer`` where the model gave it itself, None without a verdict.
-        is_unpriced: Whether a limit in USD could not be applied, because the model has no price.
-    """
-
-    rounds: int = 0
+    rounds: int = 0  # Answers with calls of tools.
+    # Calls by the tool's name; names of no tool count as ``unknown``.
     tool_calls: Counter[str] = field(default_factory=Counter)
-    tool_errors: int = 0
-    exchanges_dropped: int = 0
-    results_withheld: int = 0
+    tool_errors: int = 0  # Calls without a result: wrong names or arguments, too many at once, overruns, faults.
+    exchanges_dropped: int = 0  # Rounds left out of later requests, because the context or the budget was full.
+    results_withheld: int = 0  # Results that did not fit even alone, and were truncated or left out.
+    # The limit that forced the verdict, ``answer`` where the model gave it itself, None without a verdict.
     ended_by: End | None = None
-    is_unpriced: bool = False
+    is_unpriced: bool = False  # Whether a limit in USD could not be applied, because the model has no price.
 
     def details(self) -> dict[str, object]:
         """Return the part of a verdict's details that describes the exploration."""
-        found: dict[str, object] = {
-            "rounds": self.rounds,
-            "tool_calls": dict(sorted(self.tool_calls.items())),
-            "tool_errors": self.tool_errors,
-            "exchanges_dropped": self.exchanges_dropped,
-            "results_withheld": self.results_withheld,
-            "ended_by": self.ended_by,
-        }
-        if self.is_unpriced:
+        found = {**vars(self), "tool_calls": dict(sorted(self.tool_calls.items()))}
+        if found.pop("is_unpriced"):
             found["max_usd"] = "not kept: the model has no price"
         return found
 

@@ -44,19 +44,12 @@ _EXTRA_CALLS: Final = 10
 
 
 class RetryGuard(NamedTuple):
-    """Decides whether a failed exploration may be tried again.
+    """Decides whether a failed exploration may be tried again."""
 
-    Attributes:
-        limits: The limits of one attempt.
-        earlier_calls: Requests of earlier attempts.
-        calls: Requests of this attempt.
-        deadline: The deadline of this attempt.
-    """
-
-    limits: Limits
-    earlier_calls: int
-    calls: Iterable[Call]
-    deadline: Deadline | None
+    limits: Limits  # The limits of one attempt.
+    earlier_calls: int  # Requests of earlier attempts.
+    calls: Iterable[Call]  # Requests of this attempt.
+    deadline: Deadline | None  # The deadline of this attempt.
 
     def end(self, end: UnscoredError) -> UnscoredError:
         """Return the error itself, or ``over_budget`` where a further attempt would cost too much."""
@@ -189,8 +182,14 @@ class AgentLoop:
                 self._conversation.add(_message(response)._replace(tool_calls=calls), await self._tools.run(calls))
             elif self._conversation.shows_trace:
                 return self._ended("answer", response)
+            elif self._was_sent_back:
+                raise UnscoredError("invalid_answer", "the model answers without reading anything of the trace")
+            elif not response.text.strip():
+                raise UnscoredError("invalid_answer", "the answer is empty")
             else:
-                self._send_back(response)
+                # An answer without reading the trace is a guess: ask once to read it first.
+                self._was_sent_back = True
+                self._conversation.add(_message(response), [Result(Message("user", READ_FIRST))])
         if not self._conversation.shows_trace:
             if self._was_full:
                 raise _too_long("nothing that the tools returned fits into the context of the model")
@@ -253,15 +252,6 @@ class AgentLoop:
             self._conversation.mark_sent()
             self._budget.learn(size, size_bytes([_message(response)]), response)
             return response
-
-    def _send_back(self, response: ChatResponse) -> None:
-        """Ask once to read the trace first: an answer without it is a guess."""
-        if self._was_sent_back:
-            raise UnscoredError("invalid_answer", "the model answers without reading anything of the trace")
-        if not response.text.strip():
-            raise UnscoredError("invalid_answer", "the answer is empty")
-        self._was_sent_back = True
-        self._conversation.add(_message(response), [Result(Message("user", READ_FIRST))])
 
     def _shorten(self) -> None:
         """Reduce the conversation to the context, and to what leaves budget for the verdict."""

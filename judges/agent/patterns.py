@@ -7,7 +7,7 @@ pattern 900 MB within its first second of search, and a hundred groups 10 kB for
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
 from typing import Final, NamedTuple, Protocol
 
@@ -180,14 +180,13 @@ class Matching:
                 return self._found(text, Place(start, len(text)), _FIRST_TRY_S)
             except TimeoutError:
                 self._splits = True
-        return list(self._by_parts(text, start))
-
-    def _by_parts(self, text: str, start: int) -> Iterator[Place]:
+        found: list[Place] = []
         while start < len(text):
             behind = start + _PART_CHARS
             begun = [place for place in self._part(text, start, behind + _REACH_CHARS) if place.start < behind]
-            yield from begun
+            found += begun
             start = max(behind, begun[-1].end) if begun else behind
+        return found
 
     def _part(self, text: str, start: int, end: int) -> list[Place]:
         """Match one part, with a longer limit where other threads took the time: the library counts all threads."""

@@ -93,26 +93,16 @@ _MAX_KEPT_BYTES: Final = 8 * 1024 * 1024
 
 
 class Piece(NamedTuple):
-    """A piece of a content with its surroundings. Places count its characters, offsets bytes of the content.
+    """A piece of a content with its surroundings. Places count its characters, offsets bytes of the content."""
 
-    Attributes:
-        text: The piece, with what a match may see before and after it.
-        first_offset: The offset of the text.
-        begin: Where the first match may begin; the last one begins before ``stop``.
-        views: The text in its decodings.
-        starts: The place of ``begin`` in each view.
-        stop_offset: Where the next piece begins.
-        size: The size of the whole content.
-    """
-
-    text: str
-    first_offset: int
-    begin: int
+    text: str  # The piece, with what a match may see before and after it.
+    first_offset: int  # The offset of the text.
+    begin: int  # Where the first match may begin; the last one begins before ``stop``.
     stop: int
-    views: Sequence[View]
-    starts: Sequence[int]
-    stop_offset: int
-    size: int
+    views: Sequence[View]  # The text in its decodings.
+    starts: Sequence[int]  # The place of ``begin`` in each view.
+    stop_offset: int  # Where the next piece begins.
+    size: int  # The size of the whole content.
 
     def offset(self, place: int) -> int:
         """Return the offset of a character in the content."""
@@ -143,7 +133,9 @@ class Pieces:
         text = content[first : boundary(content, min(size, stop + _AHEAD_BYTES))].decode()
         before = len(content[first:begin].decode())
         found = self._views(text, (step.id, number))
-        starts = list(islice(_starts(text, before), len(found)))
+        # Views that differ only after the beginning share the last place.
+        begun = [view.first_at(before) for view in views(text[: before + _CUT_ESCAPE_CHARS])] if before else [0]
+        starts = [*begun, *[begun[-1]] * len(found)][: len(found)]
         return Piece(text, first, before, before + len(content[begin:stop].decode()), found, starts, stop, size)
 
     def _views(self, text: str, key: tuple[str, int]) -> Sequence[View]:
@@ -161,16 +153,6 @@ class Pieces:
                 self._kept[key] = texts
                 self._kept_bytes += size
         return found
-
-
-def _starts(text: str, begin: int) -> Iterator[int]:
-    """Yield the place of ``begin`` in each view; views that differ only after it share the last one."""
-    start = 0
-    for view in views(text[: begin + _CUT_ESCAPE_CHARS]) if begin else ():
-        start = view.first_at(begin)
-        yield start
-    while True:
-        yield start
 
 
 _MAX_MATCH_BYTES: Final = 1000
@@ -191,7 +173,7 @@ def hits(piece: Piece, looking: Matching, most: int) -> Sequence[Hit]:
         places = looking.places(view.text, start)
         # With enough matches, only text before the last one matters for further views.
         stop = piece.stop if len(found) < most else found[-1].place.start
-        new = list(islice(_without_overlaps(_hits_in(view, places, range(piece.begin, stop)), found), most))
+        new = list(islice(_new_hits(view, places, range(piece.begin, stop), found), most))
         found = sorted(found + new, key=lambda hit: hit.place)[:most] if new else found
     return found
 
@@ -212,22 +194,16 @@ def shown(step: Step, piece: Piece, hit: Hit, surrounding_bytes: int) -> dict[st
     }
 
 
-def _hits_in(view: View, places: Sequence[Place], beginning: range) -> Iterator[Hit]:
+def _new_hits(view: View, places: Sequence[Place], beginning: range, others: Sequence[Hit]) -> Iterator[Hit]:
+    """Yield the matches that begin in a range and overlap none of the others, which are sorted without overlaps."""
+    ends = [other.place.end for other in others]
     for in_view in places:
         place = Place(view.place(in_view.start), view.place(in_view.end - 1) + 1)
         if place.start >= beginning.stop:
             return
-        if place.start in beginning:
+        next_one = bisect_right(ends, place.start)
+        if place.start in beginning and (next_one == len(others) or others[next_one].place.start >= place.end):
             yield Hit(place, view, in_view)
-
-
-def _without_overlaps(new: Iterator[Hit], others: Sequence[Hit]) -> Iterator[Hit]:
-    """Yield the hits that overlap none of the others, which are sorted and do not overlap each other."""
-    ends = [other.place.end for other in others]
-    for hit in new:
-        next_one = bisect_right(ends, hit.place.start)
-        if next_one == len(others) or others[next_one].place.start >= hit.place.end:
-            yield hit
 
 
 def _first(text: str, max_bytes: int) -> str:
@@ -275,13 +251,7 @@ def search(steps: Sequence[Step], pieces: Pieces, wanted: Wanted, budget: Search
 
 
 class _Search:
-    """One search.
-
-    Attributes:
-        matches: The matches found, as they are shown.
-        there_are_more: Whether more matches are known than were wanted.
-        position: Where to continue; everything before it is searched.
-    """
+    """One search."""
 
     def __init__(self, steps: Sequence[Step], pieces: Pieces, wanted: Wanted, budget: SearchBudget) -> None:
         self._steps = steps
@@ -289,9 +259,9 @@ class _Search:
         self._wanted = wanted
         self._matching = Matching(Pattern(wanted.pattern), budget)
         self._budget = budget
-        self.matches: list[dict[str, object]] = []
-        self.there_are_more = False
-        self.position = wanted.start
+        self.matches: list[dict[str, object]] = []  # The matches found, as they are shown.
+        self.there_are_more = False  # Whether more matches are known than were wanted.
+        self.position = wanted.start  # Where to continue; everything before it is searched.
 
     @property
     def is_done(self) -> bool:

@@ -69,20 +69,13 @@ _NAMED_IDS: Final = 5
 
 
 class Step:
-    """One span as the tools show it.
-
-    Attributes:
-        id: The id by which tools find it; no other step has it.
-        span: Its content.
-        parent_id: The id of its parent step, or the name of a parent that is not in the trace.
-        is_root: Whether its parent is absent from the trace.
-    """
+    """One span as the tools show it."""
 
     def __init__(self, step_id: str, span: Span, parent_id: str | None, *, is_root: bool) -> None:
-        self.id = step_id
+        self.id = step_id  # The id by which tools find it; no other step has it.
         self.span = span
-        self.parent_id = parent_id
-        self.is_root = is_root
+        self.parent_id = parent_id  # The id of its parent step, or the name of a parent that is not in the trace.
+        self.is_root = is_root  # Whether its parent is absent from the trace.
         self.started_at = finite(span.started_at)
         self.ended_at = finite(span.ended_at)
 

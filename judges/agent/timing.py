@@ -53,8 +53,8 @@ def report(steps: Steps) -> dict[str, object]:
         "spans": len(steps),
         "spans_without_usable_times": len(steps) - len(timed),
         "total_s": rounded(max(each.end for each in timed) - min(each.start for each in timed)) if timed else None,
-        "slowest": [_row(steps, each) for each in _largest(timed, lambda each: each.duration_s)],
-        "most_time_by_themselves": [_row(steps, each) for each in _largest(timed, lambda each: each.self_s)],
+        "slowest": _largest(steps, timed, lambda each: each.duration_s),
+        "most_time_by_themselves": _largest(steps, timed, lambda each: each.self_s),
         "by_kind": _by_kind(timed),
         "overlaps": [
             {
@@ -111,8 +111,19 @@ def _overlapping(parent_id: str | None, siblings: Sequence[_Timed]) -> list[_Gro
     return found
 
 
-def _largest(timed: Iterable[_Timed], weight: Callable[[_Timed], float]) -> list[_Timed]:
-    return sorted(timed, key=weight, reverse=True)[:_LISTED]
+def _largest(steps: Steps, timed: Iterable[_Timed], weight: Callable[[_Timed], float]) -> list[dict[str, object]]:
+    return [
+        {
+            "id": each.step.id,
+            "name": each.step.name,
+            "kind": each.step.kind,
+            "status": each.step.status,
+            "start_s": rounded(steps.since_start(each.start)),
+            "duration_s": rounded(each.duration_s),
+            "self_s": rounded(each.self_s),
+        }
+        for each in sorted(timed, key=weight, reverse=True)[:_LISTED]
+    ]
 
 
 def _by_kind(timed: Iterable[_Timed]) -> list[dict[str, object]]:
@@ -133,15 +144,3 @@ def _by_kind(timed: Iterable[_Timed]) -> list[dict[str, object]]:
         }
         for self_s, duration_s, kind, group in sorted(sums, key=lambda each: each[:3], reverse=True)[:_LISTED_KINDS]
     ]
-
-
-def _row(steps: Steps, timed: _Timed) -> dict[str, object]:
-    return {
-        "id": timed.step.id,
-        "name": timed.step.name,
-        "kind": timed.step.kind,
-        "status": timed.step.status,
-        "start_s": rounded(steps.since_start(timed.start)),
-        "duration_s": rounded(timed.duration_s),
-        "self_s": rounded(timed.self_s),
-    }

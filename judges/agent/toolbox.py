@@ -1,15 +1,15 @@
 """The tools over one trace, called by name."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from judges.agent import arguments, timing
 from judges.agent import search as searching
 from judges.agent import spans as overview
-from judges.agent.arguments import ToolError
+from judges.agent import timing
+from judges.agent.arguments import ToolError, offset_of, position_of, read
 from judges.agent.patterns import CLOCKS, Clocks, SearchBudget
 from judges.agent.search import Pieces, Wanted
 from judges.agent.spans import Contents, Step, Steps, as_json, page, short
@@ -138,13 +138,15 @@ class TraceToolbox:
         self._contents = Contents()
         self._pieces = Pieces(self._contents)
         self._clocks = clocks
-        self._calls: Mapping[str, Callable[[str], dict[str, object]]] = {
-            "get_trace_info": _typed(NoArguments, lambda _: overview.info(trace, self._steps)),
-            "get_root_span": _typed(ReadRootSpan, self._read_root),
-            "get_span": _typed(ReadSpan, lambda given: self._read(self._steps.find(given.span_id), given)),
-            "list_spans": _typed(ListSpans, self._list),
-            "search_trace_regex": _typed(SearchTrace, self._search),
-            "get_span_performance_and_timing_report": _typed(NoArguments, lambda _: timing.report(self._steps)),
+        self._calls: Mapping[str, Callable[[Any], dict[str, object]]] = {
+            "get_trace_info": lambda _: overview.info(trace, self._steps),
+            "get_root_span": self._read_root,
+            "get_span": lambda given: self._read(self._steps.find(given.span_id), given),
+            "list_spans": lambda given: overview.listed(
+                self._steps, offset_of(given.page_token, len(self._steps)), given.max_results
+            ),
+            "search_trace_regex": self._search,
+            "get_span_performance_and_timing_report": lambda _: timing.report(self._steps),
         }
 
     @property
@@ -161,7 +163,7 @@ class TraceToolbox:
         if name not in self._calls:
             return as_json({"error": f"There is no tool `{short(name, 80)}`. Tools are: {', '.join(self._calls)}."})
         try:
-            return as_json(self._calls[name](arguments))
+            return as_json(self._calls[name](read(arguments, ARGUMENTS[name])))
         except ToolError as error:
             return as_json({"error": str(error)})
         except Exception:  # noqa: BLE001 - a trace may contain anything; the model can use the other tools
@@ -169,26 +171,18 @@ class TraceToolbox:
 
     def _read_root(self, given: ReadRootSpan) -> dict[str, object]:
         roots = self._steps.roots
-        read = self._read(roots[0], given)
+        shown = self._read(roots[0], given)
         others = [step.id for step in roots[1 : 1 + overview.MAX_NAMES]]
-        return read | {"other_roots": others} if others else read
+        return shown | {"other_roots": others} if others else shown
 
     def _read(self, step: Step, given: ReadRootSpan | ReadSpan) -> dict[str, object]:
         names = given.attributes_to_fetch
         content = self._contents.whole(step) if names is UNSET else self._contents.with_attributes(step, names)
-        offset = arguments.offset_of(given.page_token, len(content))
+        offset = offset_of(given.page_token, len(content))
         return {"span_id": step.id, **page(content, offset, given.max_content_length)}
-
-    def _list(self, given: ListSpans) -> dict[str, object]:
-        offset = arguments.offset_of(given.page_token, len(self._steps))
-        return overview.listed(self._steps, offset, given.max_results)
 
     def _search(self, given: SearchTrace) -> dict[str, object]:
         steps = (*self._steps, *((self._steps.record,) if self._steps.are_recorded else ()))
-        start = arguments.position_of(given.page_token, len(steps))
+        start = position_of(given.page_token, len(steps))
         wanted = Wanted(given.pattern, start, given.max_matches, given.surrounding_content_length)
         return searching.search(steps, self._pieces, wanted, SearchBudget(self._clocks))
-
-
-def _typed(form: type[Struct], tool: Callable[..., dict[str, object]]) -> Callable[[str], dict[str, object]]:
-    return lambda given: tool(arguments.read(given, form))

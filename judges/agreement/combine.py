@@ -7,7 +7,7 @@ that differ.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Final, Literal
 
@@ -65,7 +65,12 @@ def combine(mode: Combine, found: Mapping[str, Assessment], metrics: Sequence[Me
         passing = sum(each.passed is True for each in ratings.values())
         said = f"{passing} of {len(ratings)} models pass" if score.passed is not None else f"{len(ratings)} models rate"
         rationale.append(said if len(metrics) == 1 else f"{metric.name}: {said}")
-    details = {"models": {model: _summary(one) for model, one in by_model.items()}}
+    models: dict[str, object] = {}
+    for model, one in by_model.items():
+        values = {score.metric: {"value": score.value, "passed": score.passed} for score in one.scores}
+        given = (("reason", one.reason), ("scores", values))
+        models[model] = {"outcome": one.outcome, **{key: value for key, value in given if value}}
+    details = {"models": models}
     if not scores:
         return _without_score(by_model, details)
     return Assessment("scored", scores=(*scores, *disagreements), rationale="\n".join(rationale), details=details)
@@ -84,7 +89,10 @@ def _score(mode: Combine, metric: Metric, ratings: Ratings, models: int) -> Scor
     values = [score.value for score in ratings.values()]
     if mode in {"min", "max", "all"}:
         wanted = max(values) if mode == "max" else min(values)
-        return _first(score for score in ratings.values() if score.value == wanted)
+        # Of several with this value a failing one, whatever their order; its rationale stays in its model's verdict.
+        equal = (score for score in ratings.values() if score.value == wanted)
+        score = min(equal, key=lambda score: (score.passed is True, f"{score.label} {score.raw}"))
+        return Score(score.metric, score.value, score.raw, score.label, score.passed)
     mean = math.fsum(values) / len(values)
     most_pass = sum(rated) * 2 > len(rated) if rated else None
     if mode == "majority" and most_pass is not None:
@@ -96,22 +104,6 @@ def _score(mode: Combine, metric: Metric, ratings: Ratings, models: int) -> Scor
 
 def _verdict(metric: Metric, *, passed: bool) -> Score:
     return Score(metric.name, float(passed), label="pass" if passed else "fail", passed=passed)
-
-
-def _first(scores: Iterable[Score]) -> Score:
-    """Return one of several scores with the same value, a failing one first, whatever their order."""
-    score = min(scores, key=lambda score: (score.passed is True, f"{score.label} {score.raw}"))
-    # The rationale stays in the verdict of its model.
-    return Score(score.metric, score.value, score.raw, score.label, score.passed)
-
-
-def _summary(one: Assessment) -> Mapping[str, object]:
-    summary: dict[str, object] = {"outcome": one.outcome}
-    if one.reason is not None:
-        summary["reason"] = one.reason
-    if one.scores:
-        summary["scores"] = {score.metric: {"value": score.value, "passed": score.passed} for score in one.scores}
-    return summary
 
 
 def _without_score(by_model: Mapping[str, Assessment], details: Mapping[str, object]) -> Assessment:

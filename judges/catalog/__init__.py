@@ -16,19 +16,18 @@ class CatalogueError(Exception):
 @cache
 def catalogue() -> Mapping[str, Judge]:
     """Load all built-in judges, by name; raises ``CatalogueError``."""
-    names = sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_"))
-    return MappingProxyType({name: _load(name) for name in names})
-
-
-def _load(name: str) -> Judge:
-    file = f"judges/catalog/{name}.py"
-    try:
-        judge = getattr(importlib.import_module(f"{__name__}.{name}"), "JUDGE", None)
-    except Exception as error:
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
-        raise CatalogueError(f"{file}: cannot be loaded ({cause})") from error
-    if not isinstance(judge, Judge):
-        raise CatalogueError(f"{file}: defines no JUDGE; define one, or start the name of a helper with an underscore")
-    if judge.name != name:
-        raise CatalogueError(f"{file}: defines a judge named {judge.name!r}; give it the name of its file")
-    return judge
+    judges: dict[str, Judge] = {}
+    for name in sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_")):
+        file = f"judges/catalog/{name}.py"
+        try:
+            judge = getattr(importlib.import_module(f"{__name__}.{name}"), "JUDGE", None)
+        except Exception as error:
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            raise CatalogueError(f"{file}: cannot be loaded ({cause})") from error
+        if not isinstance(judge, Judge):
+            fix = "define one, or start the name of a helper with an underscore"
+            raise CatalogueError(f"{file}: defines no JUDGE; {fix}")
+        if judge.name != name:
+            raise CatalogueError(f"{file}: defines a judge named {judge.name!r}; give it the name of its file")
+        judges[name] = judge
+    return MappingProxyType(judges)

@@ -34,21 +34,19 @@ _MIN_COVERAGE: Final = 0.5
 def heuristic(trace: Trace) -> tuple[bool, str]:
     """Answer by word overlap."""
     expected, answer = trace.expected_response or "", trace.output
-    same_meaning, of_meaning = _compare(expected, answer)
+    wanted, found = content_words(expected), content_words(answer)
+    if wanted or found:
+        there, back = coverage(wanted, found), coverage(found, wanted)
+        same_numbers = numbers(expected) == numbers(answer)
+        same_meaning = same_numbers and min(there, back) >= _MIN_COVERAGE
+        said = f"{there:.0%} of the expected words stand in the answer, {back:.0%} the other way round"
+        of_meaning = f"{said}, and the numbers {'are the same' if same_numbers else 'differ'}"
+    else:
+        same_meaning = expected.split() == answer.split()
+        of_meaning = "neither holds a word, so that the signs were compared"
     forms = shape(expected), shape(answer)
     of_form = f"both are {forms[0]}" if forms[0] == forms[1] else f"{forms[0]} was expected, the answer is {forms[1]}"
     return same_meaning and forms[0] == forms[1], f"Meaning: {of_meaning}. Form: {of_form}."
-
-
-def _compare(expected: str, answer: str) -> tuple[bool, str]:
-    wanted, found = content_words(expected), content_words(answer)
-    if not wanted and not found:
-        return expected.split() == answer.split(), "neither holds a word, so that the signs were compared"
-    there, back = coverage(wanted, found), coverage(found, wanted)
-    said = f"{there:.0%} of the expected words stand in the answer, {back:.0%} the other way round"
-    if numbers(expected) != numbers(answer):
-        return False, f"{said}, and the numbers differ"
-    return min(there, back) >= _MIN_COVERAGE, f"{said}, and the numbers are the same"
 
 
 JUDGE: Final = yes_no.make(

@@ -92,20 +92,18 @@ def make(settings: Settings) -> Judge:
 
 def _read(menu: Menu, text: str) -> tuple[Line, ...]:
     objects = read_objects(text, KEYS, LIST_KEY, last_key="excerpt", labels=menu.labels)
-    # The form of all lines comes before their labels: an invalid form is requested again, a wrong label is not.
-    texts = [
-        (
+    unlabelled = [
+        Line(
             text_field(each, "sentence"),
-            text_field(each, "rationale"),
-            None if each.get("excerpt") is None else text_field(each, "excerpt"),
+            label="",
+            rationale=text_field(each, "rationale"),
+            excerpt=None if each.get("excerpt") is None else text_field(each, "excerpt"),
         )
         for each in objects
     ]
+    # The form of all lines comes before their labels: an invalid form is requested again, a wrong label is not.
     labels = [choice(each, "label", menu.labels) for each in objects]
-    return tuple(
-        Line(sentence, label, rationale, excerpt)
-        for (sentence, rationale, excerpt), label in zip(texts, labels, strict=True)
-    )
+    return tuple(line._replace(label=label) for line, label in zip(unlabelled, labels, strict=True))
 
 
 def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
@@ -119,9 +117,15 @@ def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
     rated = len(checked) - counts["no_rad"]
     grounded = float(counts["supported"] == rated)
     scores = [Score("grounded", grounded, grounded, passed=bool(grounded))]
+    rationale = "No sentence needs support."
     if rated:
         share = counts["supported"] / rated
         scores.append(Score("supported_share", share, share))
+        failing = [f"{label}: {counts[label]}" for label in menu.labels if label not in _FINE and counts[label]]
+        said = "; ".join((f"{counts['supported']} of {rated} sentences are supported", *failing))
+        failed = ((number, each) for number, each in enumerate(checked, 1) if each.label not in _FINE)
+        first = next((f" Sentence {number}: {each.reason()}" for number, each in failed), "")
+        rationale = f"{said}.{first}"
     details = {
         "grounded_as_labelled": all(line.label in _FINE for line in lines),
         "fabricated_evidence": sum(each.found is False and has_text(each.line.excerpt) for each in checked),
@@ -129,19 +133,7 @@ def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
         **_coverage(split(trace.output), [line.sentence for line in lines]),
         "sentences": [each.details() for each in checked],
     }
-    return Reading(tuple(scores), _rationale(menu, checked, counts), details)
-
-
-def _rationale(menu: Menu, checked: Sequence[Checked], counts: Mapping[str, int]) -> str:
-    rated = len(checked) - counts["no_rad"]
-    if not rated:
-        return "No sentence needs support."
-    failing = [f"{label}: {counts[label]}" for label in menu.labels if label not in _FINE and counts[label]]
-    said = "; ".join((f"{counts['supported']} of {rated} sentences are supported", *failing))
-    for number, each in enumerate(checked, 1):
-        if each.label not in _FINE:
-            return f"{said}. Sentence {number}: {each.reason()}"
-    return f"{said}."
+    return Reading(tuple(scores), rationale, details)
 
 
 def _coverage(sentences: Sequence[str], labelled: Sequence[str]) -> Mapping[str, int]:

@@ -216,6 +216,17 @@ def make(settings: Settings) -> Judge:
         blocks = (Block("history", history), Block("query", trace.input or ""), Block("answer", trace.output))
         return (Prompt(fixed, blocks),)
 
+    def read(text: str) -> tuple[Grade, ...]:
+        answer = read_object(text, tuple(properties))
+        if not settings.reasoning:
+            return tuple(Grade(step.metric, found) for step, found in zip(STEPS, _ratings(answer), strict=True))
+        written = [
+            (text_field(answer, f"{step.metric}Reasoning"), text_list(answer, f"{step.metric}Reasons"))
+            for step in STEPS
+        ]
+        graded = zip(STEPS, _ratings(answer), written, strict=True)
+        return tuple(_grade(step, found, *texts) for step, found, texts in graded)
+
     def heuristic(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
         found: dict[str, object] = {}
         for metric, grade, reasoning, _, _ in guesses(trace):
@@ -234,7 +245,7 @@ def make(settings: Settings) -> Judge:
         fixed_parts=(fixed,),
         schema=object_schema(properties),
         prompts=prompts,
-        read=_read_long if settings.reasoning else _read_short,
+        read=read,
         score=_score,
         heuristic=heuristic,
         scoring="relevance_truth_completeness/1",
@@ -242,27 +253,6 @@ def make(settings: Settings) -> Judge:
         make=make,
         cuts=("messages",),
     )
-
-
-_LONG_KEYS: Final = tuple(f"{step.metric}{ending}" for step in STEPS for ending in ("", "Reasoning", "Reasons"))
-_SHORT_KEYS: Final = tuple(step.metric for step in STEPS)
-
-
-def _read_long(text: str) -> tuple[Grade, ...]:
-    """Parse an answer of nine keys; raises ``AnswerError``."""
-    answer = read_object(text, _LONG_KEYS)
-    written = [
-        (text_field(answer, f"{step.metric}Reasoning"), text_list(answer, f"{step.metric}Reasons")) for step in STEPS
-    ]
-    return tuple(
-        _grade(step, found, *texts) for step, found, texts in zip(STEPS, _ratings(answer), written, strict=True)
-    )
-
-
-def _read_short(text: str) -> tuple[Grade, ...]:
-    """Parse an answer of three keys; raises ``AnswerError``."""
-    ratings = _ratings(read_object(text, _SHORT_KEYS))
-    return tuple(Grade(step.metric, found) for step, found in zip(STEPS, ratings, strict=True))
 
 
 def _ratings(answer: Mapping[str, object]) -> list[int]:

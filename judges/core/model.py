@@ -14,7 +14,7 @@ ModelError                       root; ``reason`` is the verdict's reason
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from judges.core.prompt import Message, ToolCall
 from judges.core.verdict import Call, Reason, Refusals
@@ -114,8 +114,10 @@ class ChatRequest(Struct, frozen=True):
     schema: Mapping[str, object]
     # Returns the answer of the built-in lexical model, JSON or a text; endpoints never see it.
     heuristic: Callable[[], object]
-    # Called by a model that queues requests each time it sends one, with the failed calls before it.
-    begins: Callable[[tuple[Call, ...]], object] | None = None
+    # Called by a model that queues requests each time it sends one.
+    begins: Callable[[], object] | None = None
+    # The caller's list, to which a model that sends the request again adds the failed calls.
+    failed: list[Call] = field(default_factory=list)
     tools: tuple[Tool, ...] = ()  # Tools that the messages refer to.
     may_call: bool = True  # Whether the model may call tools; otherwise it must answer, with structured output
     # Id of the evaluation, the same in all its rounds: an endpoint that refuses one evaluation again and again is not
@@ -143,7 +145,6 @@ class ChatResponse(Struct, frozen=True):
     quota: Quota | None = None  # Remaining quota as reported by the endpoint
     # Duration of the answered request without its time in a queue; set by models that queue requests.
     took_s: float | None = None
-    failed: tuple[Call, ...] = ()  # Failed requests for the same answer.
     tool_calls: tuple[ToolCall, ...] = ()  # Calls that the model requests before it answers
     # JSON that the endpoint expects back with this answer (``Message.provider_state``).
     provider_state: Raw | None = None
@@ -177,7 +178,6 @@ class ModelError(Exception):
     output_tokens: int = 0
     quota: Quota | None = None  # Remaining quota as reported by the endpoint.
     took_s: float | None = None  # As in ``ChatResponse``.
-    failed: tuple[Call, ...] = ()  # As in ``ChatResponse``.
     was_asked: bool = True  # False if no request was sent because the circuit is open.
     status: int | None = None  # The HTTP status, if there was a reply.
     said: str = ""  # Start of the endpoint's own message, without secrets and text of the request.

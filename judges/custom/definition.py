@@ -147,7 +147,7 @@ def _described(text: str, kind: type[Struct], path: str) -> DefinitionError:
     if name := _UNKNOWN.search(text):
         fields = _fields(wanted)
         place = here or next((kind for kind in KINDS if kind in fields), "")
-        fix = misplaced(place, name[1]) or f"unknown key{nearest(name[1], fields)}"
+        fix = _BY_PLACE.get(place, {}).get(name[1]) or f"unknown key{nearest(name[1], fields)}"
         return DefinitionError(_below(here, short(name[1])), fix)
     if name := _MISSING.search(text):
         return DefinitionError(_below(here, name[1]), f"is missing; it must be {_expected(_fields(wanted)[name[1]])}")
@@ -193,8 +193,7 @@ def _expected(wanted: inspect.Type) -> str:
     return words
 
 
-# The keys of a result, each with an example.
-_RESULT: Final[Mapping[str, str]] = {
+RESULT_EXAMPLES: Final[Mapping[str, str]] = {
     "integer": "result = { integer = [1, 5] }",
     "number": "result = { number = [0, 1] }",
     "pass_at": "result = { integer = [1, 5], pass_at = 4 }",
@@ -203,8 +202,10 @@ _RESULT: Final[Mapping[str, str]] = {
     "object": 'result = { object = { topic = "text", days = "integer" } }',
     "pass": 'result = { labels = ["good", "poor"], pass = ["good"] }',
 }
-_IN_RESULT: Final = {key: f"belongs into result, as {example}" for key, example in _RESULT.items()}
-_VALUES: Final = {"values": f"goes with custom_prompt; numbers of labels stand in result, as {_RESULT['labels']}"}
+"""The keys of a result, each with an example."""
+_IN_RESULT: Final = {key: f"belongs into result, as {example}" for key, example in RESULT_EXAMPLES.items()}
+_NUMBERED: Final = RESULT_EXAMPLES["labels"]
+_VALUES: Final = {"values": f"goes with custom_prompt; numbers of labels stand in result, as {_NUMBERED}"}
 _ANSWER: Final = dict.fromkeys(
     ("as", "form", "result_key", "rationale_key", "reasoning", "pass_share"),
     'belongs into answer, as answer = { as = "graded", pass_at = 4 }',
@@ -220,7 +221,7 @@ _MODEL: Final = dict.fromkeys(("model", "combine"), "stands in a rule or behind 
 _NUMBERS: Final = "a prompt has choices; write the criterion as instructions"
 _ABOVE: Final = "stands beside answer, not in it; write it above [answer]"
 _BESIDE_RESULT: Final = "stands beside result, not in it; write it in a line of its own"
-# By the kind of a judge, or by the table in it.
+# Where a key belongs that is unknown at its place: by the kind of the judge, or by the path of a table in it.
 _BY_PLACE: Final[Mapping[str, Mapping[str, str]]] = {
     "instructions": {**_IN_RESULT, **_VALUES, **_NO_ANSWER, **_PROCESS, **_MODEL},
     "custom_prompt": {
@@ -236,7 +237,7 @@ _BY_PLACE: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "template": {**_IN_RESULT, **_VALUES, **_ANSWER, **_LIMITS, **_PROCESS, **_MODEL},
     "code": {
-        **dict.fromkeys(("result", "values", *_RESULT), "does not go with code, which gives scores itself"),
+        **dict.fromkeys(("result", "values", *RESULT_EXAMPLES), "does not go with code, which gives scores itself"),
         **dict.fromkeys(("pass_at", "needs", "metrics", "version"), "stands in the Python, as @judge(pass_at=0.5)"),
         **_NO_ANSWER,
         **_LIMITS,
@@ -247,22 +248,7 @@ _BY_PLACE: Final[Mapping[str, Mapping[str, str]]] = {
         "pass_at": "goes with integer or number; with labels it is pass",
         "direction": "goes with integer or number; order labels by their numbers",
         "pass": "goes with labels; with integer or number it is pass_at",
-        "values": f"numbers stand with the labels, as {_RESULT['labels']}",
+        "values": f"numbers stand with the labels, as {_NUMBERED}",
         **dict.fromkeys(("asks", *_LIMITS), _BESIDE_RESULT),
     },
 }
-
-
-def misplaced(place: str, key: str) -> str | None:
-    """Describe where a key belongs that is unknown at its place; None where it is unknown everywhere.
-
-    Args:
-        place: The kind of the judge, for its own keys; else the path of a table in it.
-        key: The key.
-    """
-    return _BY_PLACE.get(place, {}).get(key)
-
-
-def result_example(key: str) -> str | None:
-    """Return an example of a result with a key; None where no result has such a key."""
-    return _RESULT.get(key)

@@ -13,12 +13,11 @@ from judges.agent.conversation import Conversation, ExplorationStats
 from judges.agent.loop import TokenBudget
 from judges.agent.toolbox import TOOLS
 from judges.core.exploration import Exploration, Limits
-from judges.core.judge import Answered, Judge, Reading
+from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES, Prompt, render
 from judges.custom.definition import DefinitionError, checked_asks, convert, text_of
-from judges.custom.results import SCORING, ParsedAnswer, Result, checked_result
+from judges.custom.results import SCORING, Result, checked_result
 from judges.custom.variables import TRACE, blocks, cuts, find, guess, meanings, needed, prepared
-from tracejudge import Trace
 
 
 def make_judge(
@@ -42,18 +41,6 @@ def make_judge(
         settings: The settings that the judge shows; part of the version.
         exploration: Set for a model that reads the trace by tools.
     """
-
-    def prompts(trace: Trace) -> tuple[Prompt, ...]:
-        return (Prompt(fixed, blocks(variables, trace)),)
-
-    def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
-        ((_, answer),) = answered
-        parsed: ParsedAnswer = answer
-        return result.reading(name, parsed)
-
-    def heuristic(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
-        return result.guess(*guess(variables, trace))
-
     return Judge(
         name=name,
         asks=asks,
@@ -61,10 +48,10 @@ def make_judge(
         needs=needed(variables),
         fixed_parts=(fixed,),
         schema=result.schema,
-        prompts=prompts,
+        prompts=lambda trace: (Prompt(fixed, blocks(variables, trace)),),
         read=result.read,
-        score=score,
-        heuristic=heuristic,
+        score=lambda _trace, answered: result.score(name, answered),
+        heuristic=lambda trace, _prompt: result.guess(*guess(variables, trace)),
         scoring=SCORING,
         settings=settings,
         prepare=partial(prepared, variables),

@@ -26,15 +26,10 @@ _HALF: Final = 0.5
 
 
 class LabelList(Struct, frozen=True, forbid_unknown_fields=True):
-    """A `result` of labels.
+    """A `result` of labels."""
 
-    Attributes:
-        labels: A number for each, or a bare list.
-        passing: Those that pass, in the table `pass`; needed where labels have no numbers.
-    """
-
-    labels: dict[str, float] | tuple[str, ...]
-    passing: tuple[str, ...] | None = field(name="pass", default=None)
+    labels: dict[str, float] | tuple[str, ...]  # A number for each, or a bare list.
+    passing: tuple[str, ...] | None = field(name="pass", default=None)  # Needed where labels have no numbers.
 
 
 @dataclass(frozen=True)

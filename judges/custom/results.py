@@ -1,7 +1,7 @@
 """The result that a definition declares: how it is requested, read and scored.
 
 ``checked_result`` checks the declaration. The ``Result`` then provides all that a judge needs for its answers: ``form``
-and ``schema`` request it, ``read`` reads, ``reading`` scores, ``metric`` describes, ``guess`` is the lexical answer.
+and ``schema`` request it, ``read`` reads, ``score`` scores, ``metric`` describes, ``guess`` is the lexical answer.
 """
 
 import json
@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from judges.core.judge import RESULT, Metric, Reading
+from judges.core.judge import RESULT, Answered, Metric, Reading
 from judges.core.prompt import OBJECT_RULES
 from judges.core.verdict import Score
-from judges.custom.definition import DefinitionError, convert, nearest, result_example, short
+from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
 from judges.custom.free_form import FreeForm, ObjectFields, checked_fields
 from judges.custom.label_scale import LabelList, checked_labels, passing_of
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
@@ -112,8 +112,9 @@ class Result:
         rationale = None if rationale_key is None else yes_no.without_opening(text_field(answer, rationale_key))
         return ParsedAnswer(rationale, self.scale.read(answer, result_key))
 
-    def reading(self, metric: str, answer: ParsedAnswer) -> Reading:
-        """Score an answer under the name of a metric; no score where it has no value or the model could not tell."""
+    def score(self, metric: str, answered: Sequence[Answered]) -> Reading:
+        """Score the one answer under the name of a metric; no score where it has no value or the model cannot tell."""
+        answer: ParsedAnswer = answered[0].answer
         if isinstance(self.scale, FreeForm):
             return Reading((), answer.rationale, {RESULT: answer.value})
         rating = self.scale.rate(answer.value)
@@ -135,17 +136,17 @@ def _with_key(labels: Sequence[str]) -> Mapping[str, object]:
     return {"labels": tuple(labels)}
 
 
-def checked_result(result: object, keys: AnswerKeys = _KEYS) -> Result:
+def checked_result(result: object) -> Result:
     """Check the `result` of a definition, as TOML gives it, or raise ``DefinitionError``."""
     if isinstance(result, str) and result in _WORDS:
-        return Result(_WORDS[result], keys)
+        return Result(_WORDS[result])
     if isinstance(result, str) and result in _NEEDS_MORE:
         raise DefinitionError("result", _NEEDS_MORE[result])
     if isinstance(result, list | tuple) and result and all(isinstance(label, str) for label in result):
         result = _with_key(result)
     if not isinstance(result, Mapping) or not result:
         raise DefinitionError("result", f"must be {_MAY_BE}")
-    return Result(_scale(result), keys)
+    return Result(_scale(result))
 
 
 def _scale(result: Mapping[str, object]) -> Scale:
@@ -155,7 +156,7 @@ def _scale(result: Mapping[str, object]) -> Scale:
         raise DefinitionError(f"result.{found[1]}", f"stands beside {found[0]}; a judge has one result, take one out")
     if not found:
         unknown = next(iter(result))
-        if whole := result_example(unknown):
+        if whole := RESULT_EXAMPLES.get(unknown):
             raise DefinitionError(f"result.{unknown}", f"stands there without a scale; write it as {whole}")
         raise DefinitionError(f"result.{short(unknown)}", f"unknown key{nearest(unknown, _TABLES)}")
     if found[0] == "integer":

@@ -12,7 +12,7 @@ from judges.custom.definition import DefinitionError
 from judges.forms import yes_no
 from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, choice, rating, truth
 
-Value = bool | float | str | list[str] | dict[str, object]
+Value = float | str | list[str] | dict[str, object]
 """One value of an answer."""
 _HALF: Final = 0.5
 
@@ -27,29 +27,17 @@ class Rating(NamedTuple):
 
 
 class Scale(Protocol):
-    """One declared scale.
+    """One declared scale."""
 
-    Attributes:
-        schema: The JSON schema of a value.
-        placeholder: The value in the skeleton of an answer, such as a menu.
-        instruction: What to write, as a remark behind the skeleton's line.
-        type_name: The JSON type of a value.
-        words: The scale for display, as `1..5`.
-        pass_rule: The passing values for display; None where nothing passes or fails.
-        pass_value: The value, 0..1, from which a rating passes; None where only the rating itself decides.
-        descriptive: Whether neither end is good.
-        declaration: The declaration with its defaults, for a judge's settings.
-    """
-
-    schema: Mapping[str, object]
-    placeholder: str
-    instruction: str
-    type_name: str
-    words: str
-    pass_rule: str | None
-    pass_value: float | None
-    descriptive: bool
-    declaration: object
+    schema: Mapping[str, object]  # The JSON schema of a value.
+    placeholder: str  # The value in the skeleton of an answer, such as a menu.
+    instruction: str  # What to write, as a remark behind the skeleton's line.
+    type_name: str  # The JSON type of a value.
+    words: str  # The scale for display, as `1..5`.
+    pass_rule: str | None  # The passing values for display; None where nothing passes or fails.
+    pass_value: float | None  # The value, 0..1, from which a rating passes; None where only the rating itself decides.
+    descriptive: bool  # Whether neither end is good.
+    declaration: object  # The declaration with its defaults, for a judge's settings.
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Read the value under a key of an answer, or raise ``AnswerError``."""
@@ -82,10 +70,10 @@ class YesNo:
         return choice(answer, key, yes_no.MENU)
 
     def rate(self, value: Value) -> Rating | None:
-        """Score yes as 1 and no as 0."""
+        """Score the value that passes as 1 and the other as 0."""
         if value == "unknown":
             return None
-        passed = value == "yes"
+        passed = value == self.pass_rule
         return Rating(float(passed), float(passed), str(value), passed)
 
     def at(self, share: float) -> object:
@@ -93,7 +81,7 @@ class YesNo:
         return "yes" if share >= _HALF else "no"
 
 
-class Boolean:
+class Boolean(YesNo):
     """True or false; true passes."""
 
     schema: Mapping[str, object] = {"type": "boolean"}
@@ -102,18 +90,11 @@ class Boolean:
     type_name = "boolean"
     words = "true or false"
     pass_rule: str | None = "true"  # noqa: S105 - no password
-    pass_value: float | None = None
-    descriptive = False
     declaration: object = "boolean"
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Read true or false."""
-        return truth(answer, key)
-
-    def rate(self, value: Value) -> Rating | None:
-        """Score true as 1 and false as 0."""
-        passed = value is True
-        return Rating(float(passed), float(passed), "true" if passed else "false", passed)
+        return "true" if truth(answer, key) else "false"
 
     def at(self, share: float) -> object:
         """Return true from a half on."""
@@ -130,17 +111,11 @@ _DIGITS: Final = 6
 
 
 class IntegerRange(Struct, frozen=True, forbid_unknown_fields=True):
-    """A `result` of whole numbers.
+    """A `result` of whole numbers."""
 
-    Attributes:
-        integer: The lowest and the highest rating.
-        pass_at: The worst rating that passes; without it nothing passes or fails.
-        direction: Which end is good: `higher`, `lower`, or `none` where neither is.
-    """
-
-    integer: tuple[int, int]
-    pass_at: int | None = None
-    direction: Direction = "higher"
+    integer: tuple[int, int]  # The lowest and the highest rating.
+    pass_at: int | None = None  # The worst rating that passes; without it nothing passes or fails.
+    direction: Direction = "higher"  # Which end is good: `higher`, `lower`, or `none` where neither is.
 
 
 class NumberRange(Struct, frozen=True, forbid_unknown_fields=True):

@@ -59,25 +59,18 @@ class AnswerTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """All that a judge needs for the answers to its template.
+    """All that a judge needs for the answers to its template."""
 
-    Attributes:
-        text: The request for the answer, which ends the fixed part.
-        declaration: The choice with its defaults, for the judge's settings.
-        by_document: Whether an answer may be about a single document.
-        reads: Trace fields that the scoring uses, and that a template must therefore show.
-    """
-
-    text: str
+    text: str  # The request for the answer, which ends the fixed part.
     schema: Mapping[str, object]
     metrics: tuple[Metric, ...]
     read: Callable[[str], Answer]
     score: Callable[[Trace, Sequence[Answered]], Reading]
     heuristic: Callable[[Trace, Prompt], object]
     scoring: str
-    declaration: object
-    by_document: bool = False
-    reads: tuple[str, ...] = ()
+    declaration: object  # The choice with its defaults, for the judge's settings.
+    by_document: bool = False  # Whether an answer may be about a single document.
+    reads: tuple[str, ...] = ()  # Trace fields that the scoring uses, and that a template must therefore show.
 
 
 def answer_form(name: str, table: AnswerTable, result: object | UnsetType) -> AnswerForm:
@@ -167,16 +160,12 @@ def _keys(table: AnswerTable, default: AnswerKeys) -> AnswerKeys:
 
 
 def _scaled(name: str, result: Result, text: str) -> AnswerForm:
-    def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
-        ((_, answer),) = answered
-        return result.reading(name, answer)
-
     return AnswerForm(
         text,
         result.schema,
         (result.metric(name),),
         result.read,
-        score,
+        lambda _trace, answered: result.score(name, answered),
         lambda trace, prompt: result.guess(*_overlap(trace, prompt)),
         SCORING,
         result.declaration,

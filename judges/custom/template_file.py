@@ -43,17 +43,11 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class TemplateFile:
-    """A template.
+    """A template."""
 
-    Attributes:
-        parts: Its messages.
-        variables: The declared variables, in their order.
-        metadata: Texts, and lists and tables of texts.
-    """
-
-    parts: tuple[Part, ...]
-    variables: tuple[str, ...]
-    metadata: Mapping[str, object] = field(default_factory=dict)
+    parts: tuple[Part, ...]  # Its messages.
+    variables: tuple[str, ...]  # The declared variables, in their order.
+    metadata: Mapping[str, object] = field(default_factory=dict)  # Texts, and lists and tables of texts.
 
     @property
     def description(self) -> str | None:

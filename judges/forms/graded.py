@@ -81,9 +81,6 @@ def make(
     See ``Judge`` for the arguments. ``heuristic`` returns a score with a reason.
     """
 
-    def prompts(trace: Trace) -> tuple[Prompt, ...]:
-        return (Prompt(fixed, blocks(trace)),)
-
     def guess(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
         score, justification = heuristic(trace)
         return {"justification": justification, "score": score}
@@ -104,7 +101,7 @@ def make(
             needs=needs,
             fixed_parts=(fixed,),
             schema=SCHEMA,
-            prompts=prompts,
+            prompts=lambda trace: (Prompt(fixed, blocks(trace)),),
             read=read,
             score=score,
             heuristic=guess,

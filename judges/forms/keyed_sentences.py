@@ -115,24 +115,24 @@ class Overlap:
 
     def nearest(self, answer: Mapping[str, str]) -> dict[str, Near]:
         """Find the document sentences nearest to each sentence of an answer, by its key."""
-        return {key: self._nearest(sentence) for key, sentence in islice(answer.items(), MAX_ENTRIES)}
+        found = {}
+        for answer_key, sentence in islice(answer.items(), MAX_ENTRIES):
+            wanted = content_words(sentence)
+            shared = Counter(key for word in wanted for key in self._places.get(word, ())[:_MAX_PLACES])
+            enough = [key for key, count in shared.items() if count >= _MIN_NAMED * len(wanted)]
+            # Rank breaks ties: the order of words in a set differs between processes.
+            best = sorted(enough, key=lambda key: (-shared[key], self._rank[key]))[:_MAX_NAMED]
+            keys = tuple(sorted(best, key=self._rank.__getitem__))
+            held = frozenset[str]().union(*(self._words[key] for key in keys))
+            known = numbers("\n".join(self._sentences[key] for key in keys))
+            found[answer_key] = Near(wanted, keys, coverage(wanted, held), numbers(sentence) <= known)
+        return found
 
     def used(self, answer: Mapping[str, Near]) -> dict[str, float]:
         """Return the sentences of which half the words occur in the answer, each with that share."""
         said = frozenset[str]().union(*(near.words for near in answer.values()))
         found = {key: coverage(words, said) for key, words in self._words.items() if words}
         return {key: share for key, share in found.items() if share >= _MIN_USED}
-
-    def _nearest(self, sentence: str) -> Near:
-        wanted = content_words(sentence)
-        shared = Counter(key for word in wanted for key in self._places.get(word, ())[:_MAX_PLACES])
-        enough = [key for key, count in shared.items() if count >= _MIN_NAMED * len(wanted)]
-        # Rank breaks ties: the order of words in a set differs between processes.
-        best = sorted(enough, key=lambda key: (-shared[key], self._rank[key]))[:_MAX_NAMED]
-        keys = tuple(sorted(best, key=self._rank.__getitem__))
-        held = frozenset[str]().union(*(self._words[key] for key in keys))
-        known = numbers("\n".join(self._sentences[key] for key in keys))
-        return Near(wanted, keys, coverage(wanted, held), numbers(sentence) <= known)
 
 
 def verdict(answer: Mapping[str, Near], sentences: int) -> tuple[bool, str]:

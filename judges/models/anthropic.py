@@ -96,23 +96,22 @@ class AnthropicModel:
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer one request, or raise ``ModelError``. A truncated answer is requested again, and both cost tokens."""
-        first = await self._ask(request, self._max_tokens)
-        if first.message.stop_reason != _MAX_TOKENS:
-            return _response(first)
+        answer = await self._ask(request, self._max_tokens)
+        first = _response(answer)
+        if answer.message.stop_reason != _MAX_TOKENS:
+            return first
         try:
-            second = await self._ask(request, 2 * self._max_tokens)
+            whole = _response(await self._ask(request, 2 * self._max_tokens))
         except (BadModelRequestError, InputTooLongError):
             # The model may not write twice as many: the answer stays truncated, and was paid for.
-            return _response(first)
+            return first
         except ModelError as error:
-            truncated = _response(first)
-            error.input_tokens, error.output_tokens = truncated.input_tokens, truncated.output_tokens
+            error.input_tokens, error.output_tokens = first.input_tokens, first.output_tokens
             raise
-        truncated, whole = _response(first), _response(second)
         return structs.replace(
             whole,
-            input_tokens=truncated.input_tokens + whole.input_tokens,
-            output_tokens=truncated.output_tokens + whole.output_tokens,
+            input_tokens=first.input_tokens + whole.input_tokens,
+            output_tokens=first.output_tokens + whole.output_tokens,
         )
 
     async def aclose(self) -> None:

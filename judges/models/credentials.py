@@ -77,14 +77,8 @@ _GUARDED: Final = tuple(
 )
 NO_PROXY: Final = "none"
 _GUARDED_NAMES: Final = ("metadata", "metadata.google.internal", "metadata.goog", "instance-data.ec2.internal")
-_EMBEDDING: Final = tuple(
-    ip_network(network)
-    for network in (
-        "::/96",  # IPv4-compatible addresses, deprecated
-        "64:ff9b::/96",  # NAT64, well-known and local prefix
-        "64:ff9b:1::/48",
-    )
-)
+# Deprecated IPv4-compatible addresses, and NAT64 with its well-known and its local prefix.
+_EMBEDDING: Final = tuple(map(ip_network, ("::/96", "64:ff9b::/96", "64:ff9b:1::/48")))
 
 
 class AddressRefusedError(OSError):

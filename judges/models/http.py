@@ -184,8 +184,6 @@ def reply_fields(reply_id: object, model: object, usage: object, token_names: Se
     counts = [usage.get(name) or 0 for name in token_names] if isinstance(usage, dict) else []
     has_usage = usage is None or (isinstance(usage, dict) and all(map(_is_count, counts)))
     tokens = [int(count) for count in counts] if counts and has_usage else [0] * len(token_names)
-    if has_id and has_model and has_usage:
-        return ReplyFields(known_id, known_model, tokens, ())
     found = {"id": has_id, "model": has_model, "usage": has_usage}
     return ReplyFields(known_id, known_model, tokens, tuple(name for name, is_valid in found.items() if not is_valid))
 
@@ -347,21 +345,20 @@ def _chosen(reply: Reply, fault: Fault) -> ModelError:
     if is_rejected or (is_client_error and _opens_with(fault, _REJECTED_WORDS)):
         return ModelRejectedError(f"the endpoint rejects us: HTTP {status}")
     if status == httpx.codes.TOO_MANY_REQUESTS:
-        return _rate_limited(fault)
+        found = _LIMIT_AND_REQUESTED.search(fault.message[:_MAX_REFUSAL_CHARS].lower().replace(",", ""))
+        # Waiting does not help a request that needs more tokens than the endpoint grants in a whole minute.
+        is_oversized = int(found[2]) > int(found[1]) if found is not None else _opens_with(fault, _OVERSIZED_WORDS)
+        return (
+            InputTooLongError("the request alone is larger than the endpoint's rate limit: HTTP 429")
+            if is_oversized
+            else RateLimitedError("the endpoint asks for fewer requests: HTTP 429")
+        )
     if status == httpx.codes.REQUEST_TIMEOUT or not is_client_error:
         return ModelUnavailableError(f"the endpoint fails: HTTP {status}")
     too_long = code in _TOO_LONG_CODES or any(words in fault.message.lower() for words in _TOO_LONG_WORDS)
     if too_long or status == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
         return InputTooLongError(f"the endpoint finds the request too long: HTTP {status}")
     return BadModelRequestError(f"the endpoint does not take this request: HTTP {status}")
-
-
-def _rate_limited(fault: Fault) -> ModelError:
-    found = _LIMIT_AND_REQUESTED.search(fault.message[:_MAX_REFUSAL_CHARS].lower().replace(",", ""))
-    # Waiting does not help a request that needs more tokens than the endpoint grants in a whole minute.
-    if int(found[2]) > int(found[1]) if found is not None else _opens_with(fault, _OVERSIZED_WORDS):
-        return InputTooLongError("the request alone is larger than the endpoint's rate limit: HTTP 429")
-    return RateLimitedError("the endpoint asks for fewer requests: HTTP 429")
 
 
 def _tools_refused(reply: Reply, fault: Fault) -> ModelError | None:

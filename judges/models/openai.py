@@ -7,7 +7,8 @@ unchanged: DeepSeek's `reasoning_content`, OpenRouter's `reasoning_details`, the
 signature, and the `content` list of Mistral's reasoning models.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -124,7 +125,8 @@ class OpenAIModel:
             "messages": [_encoded(message) for message in messages],
         }
         options: dict[str, dict[str, object]] = {"temperature": {"temperature": request.temperature}}
-        if any(map(_has_state, messages)):
+        parts: Iterable[Message | ToolCall] = chain(messages, *(message.tool_calls for message in messages))
+        if any(part.provider_state is not None for part in parts):
             options["provider_state"] = {"messages": [_encoded(message, with_state=True) for message in messages]}
         if names_tools:
             body["tools"] = [
@@ -147,30 +149,22 @@ def _headers(api_key: str | None) -> Mapping[str, str]:
     return {"authorization": f"Bearer {api_key}"} if api_key else {}
 
 
-def _has_state(message: Message) -> bool:
-    return message.provider_state is not None or any(call.provider_state is not None for call in message.tool_calls)
-
-
 def _encoded(message: Message, *, with_state: bool = False) -> dict[str, object]:
     """Encode a message, with or without the fields that the endpoint added to it."""
     encoded: dict[str, object] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        encoded["content"] = message.content or None
-        encoded["tool_calls"] = [_encoded_call(call, with_state=with_state) for call in message.tool_calls]
+        calls: list[dict[str, object]] = []
+        for call in message.tool_calls:
+            text = call.arguments
+            arguments = text if as_object(text) is not None else msgspec.json.encode(sendable_object(text)).decode()
+            function = {"name": sendable_name(call.name), "arguments": arguments}
+            calls.append({"id": call.id, "type": "function", "function": function})
+            if with_state and call.provider_state:
+                calls[-1]["extra_content"] = call.provider_state
+        encoded |= {"content": message.content or None, "tool_calls": calls}
     if message.tool_call_id is not None:
         encoded["tool_call_id"] = message.tool_call_id
     return {**encoded, **state_parts(message.provider_state)} if with_state and message.provider_state else encoded
-
-
-def _encoded_call(call: ToolCall, *, with_state: bool) -> dict[str, object]:
-    text = call.arguments
-    arguments = text if as_object(text) is not None else msgspec.json.encode(sendable_object(text)).decode()
-    encoded: dict[str, object] = {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": sendable_name(call.name), "arguments": arguments},
-    }
-    return {**encoded, "extra_content": call.provider_state} if with_state and call.provider_state else encoded
 
 
 def _read(reply: Reply, request: ChatRequest) -> ChatResponse:

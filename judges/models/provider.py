@@ -28,23 +28,16 @@ class ProbeRequest(NamedTuple):
 
 
 class Provider(NamedTuple):
-    """One kind of judge model, as `[models.NAME] provider` names it.
+    """One kind of judge model, as `[models.NAME] provider` names it."""
 
-    Attributes:
-        make: Makes a model from its settings, the environment, and the `proxy` setting; the settings are checked
-            before. It raises ``ModelSettingsError`` when a key, a proxy or a file that they name cannot be used.
-        check: Raises ``ModelSettingsError`` for settings that this provider cannot use.
-        probe: Makes the request by which `tracejudge doctor` reaches the endpoint with a key; None for a provider
-            without an endpoint.
-        is_heuristic: Whether a fixed program answers and no language model. Its verdicts are free and marked as code.
-        own_settings: Settings that only providers which list them accept.
-    """
-
+    # Makes a model from its settings, the environment, and the `proxy` setting; the settings are checked before. It
+    # raises ``ModelSettingsError`` when a key, a proxy or a file that they name cannot be used.
     make: Callable[[ModelSettings, Mapping[str, str], str | None], ChatModel]
-    check: Callable[[ModelSettings], None]
+    check: Callable[[ModelSettings], None]  # Raises ``ModelSettingsError`` for settings that it cannot use.
+    # Makes the request by which `tracejudge doctor` reaches the endpoint with a key; None without an endpoint.
     probe: Callable[[ModelSettings, str | None], ProbeRequest] | None = None
-    is_heuristic: bool = False
-    own_settings: frozenset[str] = frozenset()
+    is_heuristic: bool = False  # Whether a fixed program answers. Its verdicts are free and marked as code.
+    own_settings: frozenset[str] = frozenset()  # Settings that only providers which list them accept.
 
 
 def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:

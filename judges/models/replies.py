@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -37,51 +37,41 @@ def state_parts(state: Raw) -> Mapping[str, Raw]:
 _UNITS_S: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _MAX_CHARS: Final = 40
-_OPENAI_REQUESTS: Final = ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests")
-_OPENAI_TOKENS: Final = ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens")
-_ANTHROPIC_REQUESTS: Final = ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset")
-_ANTHROPIC_TOKENS: Final = tuple(
-    (f"anthropic-ratelimit-{kind}tokens-remaining", f"anthropic-ratelimit-{kind}tokens-reset")
-    for kind in ("", "input-", "output-")
+# The headers with what is left, and with the time of its reset: of requests, then of each kind of tokens.
+_OPENAI: Final = tuple(
+    (f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}") for kind in ("requests", "tokens")
 )
-_ANTHROPIC_REMAINING: Final = (_ANTHROPIC_REQUESTS[0], *(remaining for remaining, _ in _ANTHROPIC_TOKENS))
+_ANTHROPIC: Final = tuple(
+    (f"anthropic-ratelimit-{kind}-remaining", f"anthropic-ratelimit-{kind}-reset")
+    for kind in ("requests", "tokens", "input-tokens", "output-tokens")
+)
 
 
-class Headers(Protocol):
-    """HTTP headers with case-insensitive names, as httpx and aiohttp have them."""
-
-    def get(self, key: str, /) -> str | None:
-        """Return a value, or None."""
-        ...
-
-
-def openai_quota(headers: Headers) -> Quota | None:
+def openai_quota(headers: Mapping[str, str]) -> Quota | None:
     """Read `x-ratelimit-*`; None without such headers."""
-    requests, tokens = headers.get(_OPENAI_REQUESTS[0]), headers.get(_OPENAI_TOKENS[0])
-    if requests is None and tokens is None:
-        return None
-    return _quota(_window(headers, *_OPENAI_REQUESTS), _window(headers, *_OPENAI_TOKENS))
+    return _quota(headers, _OPENAI)
 
 
-def anthropic_quota(headers: Headers) -> Quota | None:
+def anthropic_quota(headers: Mapping[str, str]) -> Quota | None:
     """Read `anthropic-ratelimit-*`; None without such headers."""
-    # Every call comes here: without such headers it costs no more than looking for them.
-    if all(headers.get(name) is None for name in _ANTHROPIC_REMAINING):
-        return None
-    tokens = [window for names in _ANTHROPIC_TOKENS if (window := _window(headers, *names)) is not None]
-    return _quota(_window(headers, *_ANTHROPIC_REQUESTS), min(tokens, default=None, key=lambda window: window.left))
+    return _quota(headers, _ANTHROPIC)
 
 
-def read_quota(headers: Headers) -> Quota | None:
+def read_quota(headers: Mapping[str, str]) -> Quota | None:
     """Read either form: gateways often send the headers of another API than the one they serve."""
     return openai_quota(headers) or anthropic_quota(headers)
 
 
-def _quota(requests: Window | None, tokens: Window | None) -> Quota | None:
-    return None if requests is None and tokens is None else Quota(requests, tokens)
+def _quota(headers: Mapping[str, str], names: Sequence[tuple[str, str]]) -> Quota | None:
+    # Every call comes here: without such headers it costs no more than looking for them.
+    if all(headers.get(left) is None for left, _ in names):
+        return None
+    requests, *tokens = (_window(headers, *each) for each in names)
+    scarcest = min((window for window in tokens if window), default=None, key=lambda window: window.left)
+    return None if requests is None and scarcest is None else Quota(requests, scarcest)
 
 
-def _window(headers: Headers, left_name: str, reset_name: str) -> Window | None:
+def _window(headers: Mapping[str, str], left_name: str, reset_name: str) -> Window | None:
     left = _amount(headers.get(left_name) or "")
     if left is None:
         return None

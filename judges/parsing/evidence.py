@@ -90,7 +90,11 @@ class Source:
         if self._chars_left >= 0:
             return f" {run} " in self._words.text
         # Longer runs are left to ``_divides``: indexes of every length would take quadratic space.
-        return size <= _MAX_WORDS and run in self._runs(size)
+        if size > _MAX_WORDS:
+            return False
+        if size not in self._runs_by_size:
+            self._runs_by_size[size] = frozenset(self._words.runs(size))
+        return run in self._runs_by_size[size]
 
     def _divides(self, words: "_Words", sizes_from: "Callable[[_Words, int], Iterable[int]]") -> bool:
         """Try every division: ``reached[n]`` tells whether the first n words divide into pieces."""
@@ -124,11 +128,6 @@ class Source:
     @cached_property
     def _vocabulary(self) -> frozenset[str]:
         return frozenset(self._words.text.split(" "))
-
-    def _runs(self, size: int) -> frozenset[str]:
-        if size not in self._runs_by_size:
-            self._runs_by_size[size] = frozenset(self._words.runs(size))
-        return self._runs_by_size[size]
 
     @cached_property
     def _short_sentences(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from importlib.metadata import version
-from itertools import chain, count, product
+from itertools import count, product
 from string import ascii_lowercase
 from typing import Final
 
@@ -74,14 +74,7 @@ def _segments(text: str) -> list[str]:
 
 def letters() -> Iterator[str]:
     """Yield a, b, ..., z, aa, ab, ... without end."""
-    return chain(_LETTERS, (name for length in count(3) for name in _of(length)))
-
-
-def _of(length: int) -> Iterator[str]:
-    return map("".join, product(ascii_lowercase, repeat=length))
-
-
-_LETTERS: Final = (*_of(1), *_of(2))
+    return ("".join(name) for length in count(1) for name in product(ascii_lowercase, repeat=length))
 
 
 LIST: Final = "a list"

@@ -21,17 +21,11 @@ _ENDING: Final = ".py"
 
 
 class Loaded(NamedTuple):
-    """An imported judge.
-
-    Attributes:
-        judge: The judge.
-        text: The text of its file, for a judge named by a file: processes run this text, even if the file changes.
-        folder: The file's folder, from which it imports.
-    """
+    """An imported judge; ``text`` and ``folder`` only for one named by a file."""
 
     judge: CodeJudge[Any]
-    text: bytes | None = None
-    folder: str | None = None
+    text: bytes | None = None  # The text of its file: processes run this text, even if the file changes.
+    folder: str | None = None  # The file's folder, from which it imports.
 
 
 def load(target: str, text: bytes | None = None) -> Loaded:

@@ -187,19 +187,12 @@ T = TypeVar("T")
 
 
 class Program(NamedTuple):
-    """What the processes of a pool run.
+    """What the processes of a pool run."""
 
-    Attributes:
-        target: The judge: module or file, and its name there.
-        start: The first message to each process.
-        fingerprint: The judge's fingerprint when the worker read it.
-        environment: Variables that a process gets besides those that every judge gets.
-    """
-
-    target: str
-    start: Start
-    fingerprint: str
-    environment: tuple[str, ...] = ()
+    target: str  # The judge: module or file, and its name there.
+    start: Start  # The first message to each process.
+    fingerprint: str  # The judge's fingerprint when the worker read it.
+    environment: tuple[str, ...] = ()  # Variables that a process gets besides those that every judge gets.
 
 
 class Observer(Protocol):

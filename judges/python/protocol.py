@@ -31,21 +31,13 @@ MAX_ANSWER_BYTES: Final = 256 * 1024
 
 
 class Start(Struct, frozen=True):
-    """The first message to a process.
+    """The first message to a process."""
 
-    Attributes:
-        name: The judge's name, which is also that of its only metric.
-        path: The import path: the worker's, and the folder of a judge's file.
-        time_limit_s: How long one trace may take.
-        text: The judge's file as the worker read it; None for a judge in a module.
-        memory_bytes: Limit of the address space; None for no limit.
-    """
-
-    name: str
-    path: list[str]
-    time_limit_s: float
-    text: bytes | None = None
-    memory_bytes: int | None = None
+    name: str  # The judge's name, which is also that of its only metric.
+    path: list[str]  # The import path: the worker's, and the folder of a judge's file.
+    time_limit_s: float  # How long one trace may take.
+    text: bytes | None = None  # The judge's file as the worker read it; None for a judge in a module.
+    memory_bytes: int | None = None  # Limit of the address space; None for no limit.
 
 
 class Started(Struct, frozen=True):

@@ -30,19 +30,12 @@ _MIB: Final = 1 << 20
 
 
 class Limits(NamedTuple):
-    """Limits of a judge's processes.
+    """Limits of a judge's processes."""
 
-    Attributes:
-        time_s: How long one trace may take; by default the limit that the judge declares.
-        processes: How many traces may be judged concurrently.
-        memory_mib: Address space of each process in MiB; unlimited by default.
-        environment: Names of variables that it gets besides those that every judge gets.
-    """
-
-    time_s: float | None = None
-    processes: int = 1
-    memory_mib: int | None = None
-    environment: tuple[str, ...] = ()
+    time_s: float | None = None  # How long one trace may take; by default the limit that the judge declares.
+    processes: int = 1  # How many traces may be judged concurrently.
+    memory_mib: int | None = None  # Address space of each process in MiB; unlimited by default.
+    environment: tuple[str, ...] = ()  # Names of variables that it gets besides those that every judge gets.
 
 
 class Settings(Struct, frozen=True):

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from tracejudge.delivery.buffer import copy_and_measure
 from tracejudge.delivery.delivery import Delivery
 from tracejudge.delivery.entry import Item, Kind, Reason, Totals
-from tracejudge.delivery.fork import native_lock
+from tracejudge.delivery.fork import native_lock, reset_in_children
 from tracejudge.ids import OPENTELEMETRY, current_span, draw, fresh_trace_id
 from tracejudge.log import logger, report_or_raise
 from tracejudge.model import Trace
@@ -110,6 +110,14 @@ class _Current:
     changing: Any = native_lock()
     warned = False
     """Whether the warning that `init` is missing was logged, or is not needed."""
+
+    @classmethod
+    def reset_after_fork(cls) -> None:
+        """Set up a new lock: a thread of the parent, which is not there, may have been inside `init`."""
+        cls.changing = native_lock()
+
+
+reset_in_children(_Current)
 
 
 def init(
@@ -225,15 +233,6 @@ def shutdown(timeout: float = 2.0) -> None:
     client = _Current.client
     if client is not None:
         client.shutdown(timeout)
-
-
-def _renew_lock() -> None:
-    # In a forked child a thread of the parent, which is not there, may have been inside `init`.
-    _Current.changing = native_lock()
-
-
-if hasattr(os, "register_at_fork"):  # missing on Windows, which has no fork either
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _shutdown_at_exit() -> None:

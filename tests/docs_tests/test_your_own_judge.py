@@ -168,7 +168,7 @@ def test_limits_are_those_of_the_code() -> None:
         "whole traces: one search by a pattern": "1 s, then the model gets an error",
         "templates about one document: documents of a trace": f"{_MAX_DOCUMENTS}",
         "code: time for one trace": f"{mark(lambda _: True).time_limit_s:g} s; up to an hour with `time_limit_s`",
-        "code: what it gives": f"{frames.MAX_ANSWER_BYTES >> 10} KiB",
+        "code: size of the result": f"{frames.MAX_ANSWER_BYTES >> 10} KiB",
         "models of a rule": f"{_MAX_MODELS}",
     }
 

@@ -1,4 +1,4 @@
-"""Experiments: real faults on real processes, each on a Redis, an endpoint and a receiver of its own."""
+"""Fault experiments on real processes. Each has its own Redis, endpoint and OTLP receiver."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ from experiment import Experiment
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies in this folder, and give it time: a worker that dies is missed after 15 s at the earliest."""
+    """Mark the tests of this folder and raise their timeout: a dead worker is detected after 15 s at the earliest."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -19,6 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Iterator[Experiment]:
-    """Two judges, one judge model whose endpoint takes 50 ms, no worker yet."""
+    """An experiment with two judges, one judge model whose endpoint takes 50 ms, and no worker yet."""
     with Experiment(tmp_path) as made:
         yield made

@@ -1,7 +1,7 @@
-"""The harness of the experiments: everything that can be broken, and the check that all of them end with.
+"""Harness of the experiments: the parts that can fail, and the check at the end of each experiment.
 
-`SCALE` says how much of the full experiment is run: times and numbers shrink with it, down to the least that still
-shows the fault. The product's own times (a lease of 15 s, a look every second) are what they are.
+`SCALE` shortens an experiment: times and numbers shrink with it, down to the minimum that still shows the fault. The
+product's own times (a lease of 15 s, a sweep each second) are not scaled.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import httpx
-from experiment_books import VERDICTS, check_books, is_clean
+from experiment_accounting import VERDICTS, check_accounting, is_clean
 from experiment_recovery import Recoveries
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
@@ -33,26 +33,26 @@ __all__ = ["JUDGES", "RECOVERY_S", "SCALE", "Experiment", "Load", "number", "sec
 
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/10")))
 RECOVERY_S: Final = bounded_s(30.0)
-"""A batch goes on within 30 s of `kill -9`."""
+"""Guaranteed time after `kill -9` until a batch continues elsewhere."""
 JUDGES: Final = ("groundedness", "relevance_to_query")
 PREFIX: Final = "faults"
 JUDGE_MODEL: Final = "judge"
 
 
 def number(full: int, least: int) -> int:
-    """Scale a number of the full experiment, down to the least that is worth running."""
+    """Scale a number of the full experiment, but not below `least`."""
     return min(full, max(least, round(full * SCALE)))
 
 
 def seconds(full: float, least: float) -> float:
-    """Scale a time of the full experiment, down to the least that is worth running."""
+    """Scale a time of the full experiment, but not below `least`."""
     return min(full, max(least, full * SCALE))
 
 
 class Experiment:
     """One Redis with an append-only file, one endpoint, one OTLP receiver, and workers by name.
 
-    Every trace is judged by each of `judges`. What the test does to a part it does to the part itself:
+    Every trace is judged by each of `judges`. Tests cause faults on the parts themselves:
     `redis.restart()`, `endpoint.behaviour = ...`, `otlp.close()`, `pause("a")`.
     """
 
@@ -64,12 +64,12 @@ class Experiment:
         answer_s: float = 0.05,
         redis: EmbeddedRedis | None = None,
     ) -> None:
-        """Prepare; the block starts everything but workers.
+        """Prepare the parts; entering the block starts everything except workers.
 
         Args:
             judges: Each judges every trace, all by one judge model.
-            answer_s: How long the endpoint takes.
-            redis: A server that is not started yet, in place of a usual one.
+            answer_s: Response time of the endpoint.
+            redis: A server that is not started yet, instead of the default one.
         """
         self.judges = tuple(judges)
         self.redis = redis or EmbeddedRedis(appendonly=True)
@@ -77,7 +77,7 @@ class Experiment:
         self.otlp = OtlpReceiver()
         self.workers: dict[str, Worker] = {}
         self.pages: list[Scrape] = []
-        """The last page of each worker that is gone."""
+        """The last metrics page of each worker that ended."""
         self.published = 0
         self._folder = folder
         self._stack = ExitStack()
@@ -97,49 +97,49 @@ class Experiment:
         self._stack.close()
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """Give the settings of a worker, as Python values."""
+        """Return the settings of a worker, as Python values."""
         model = {"provider": "openai", "base_url": self.endpoint.base_url, "model": JUDGE_MODEL, "max_in_flight": 48}
         rules = [{"name": "all", "judges": list(self.judges)}]
         usual = {"otlp_endpoint": self.otlp.endpoint, "log_level": "warning"}
         return {**usual, "models": {"default": model}, "rules": rules, **more}
 
     def start(self, name: str = "a", *, wait: bool = True, **settings: Any) -> Worker:
-        """Start a worker, also one that is gone; `redis_url` may lead through a proxy."""
+        """Start a worker, also one that ended before; `redis_url` may lead through a proxy."""
         assert name not in self.workers, f"worker {name} runs already"
         self.workers[name] = self.pipeline.worker(wait=wait, **self.settings(**settings))
         return self.workers[name]
 
     def kill(self, name: str = "a") -> None:
-        """`kill -9`, right after its page was read; what it held must go on within `RECOVERY_S`."""
+        """Read the metrics page of a worker and `kill -9` it; its batches must continue within `RECOVERY_S`."""
         worker = self._last_page(name)
         self.recoveries.begin()
         worker.program.kill()
 
     def terminate(self, name: str = "a", timeout_s: float = PATIENCE_S) -> int:
-        """Send SIGTERM and wait for the end: the exit status."""
+        """Send SIGTERM, wait for the end, and return the exit status."""
         return self._last_page(name).program.terminate(timeout_s)
 
     def pause(self, name: str = "a") -> None:
-        """Stop a worker in the middle of whatever it does."""
+        """Suspend a worker with SIGSTOP."""
         self.workers[name].program.signal(signal.SIGSTOP)
 
     def resume(self, name: str = "a") -> None:
         self.workers[name].program.signal(signal.SIGCONT)
 
     def load(self, rate: float, total: int | None = None, *, redis_url: str | None = None) -> "Load":
-        """Publish at a rate while the block lasts; with `total`, leaving it waits until so many are published."""
+        """Publish at a rate during the block; with `total`, leaving it waits until that many are published."""
         return Load(self, rate, total, redis_url or self.redis.url)
 
     def publish(self, traces: int) -> None:
-        """Publish so many at once, and wait until Redis has them."""
+        """Publish this many traces at once, and wait until Redis has them."""
         self.pipeline.publish(make_traces(traces, first=self.published, ended_at=time.time()))
         self.published += traces
 
     @property
     def finished(self) -> int:
-        """Evaluations with a verdict, by the books; -1 while Redis does not answer."""
+        """Evaluations with a verdict, by the accounting; -1 while Redis does not answer."""
         try:
-            return sum(self.pipeline.booked(name) for name in ("scored", "abstained", "unscored"))
+            return sum(self.pipeline.counter(name) for name in ("scored", "abstained", "unscored"))
         except StoreError:
             return -1
 
@@ -148,22 +148,22 @@ class Experiment:
 
     @property
     def counted(self) -> float:
-        """Verdicts that the pages of all workers tell of, those of the dead included."""
+        """Verdicts on the metrics pages of all workers, including those that ended."""
         running = [page for name in self.workers if (page := self._page(name)) is not None]
         return sum(page.total(VERDICTS) for page in (*self.pages, *running))
 
     def assert_each_counted(self) -> None:
-        """Check that each evaluation is counted once, where nobody died; counts follow the books in a moment."""
+        """Check that each evaluation is counted once, where no worker was killed; metrics lag behind the accounting."""
         wait_until(lambda: self.counted >= self.evaluations, what=f"{self.evaluations} verdicts to be counted")
         assert self.counted == self.evaluations
 
     @property
     def evaluations(self) -> int:
-        """How many evaluations the published traces ask for."""
+        """Expected number of evaluations of the published traces."""
         return self.published * len(self.judges)
 
     def settle(self, timeout_s: float = SETTLING_S) -> Account:
-        """Wait until nothing is on its way, in the books and in the exporters' groups; give the books."""
+        """Wait until no work is left in the accounting and in the exporters' groups; return the account."""
         deadline = time.monotonic() + timeout_s
         while True:
             account = self._account()
@@ -171,25 +171,26 @@ class Experiment:
                 break
             assert time.monotonic() < deadline, f"not settled within {timeout_s:g} s: {account}"
             time.sleep(0.2)
-        left = max(PATIENCE_S, deadline - time.monotonic())  # what a dead exporter had read is taken over after 15 s
+        # Entries that a dead exporter had read are claimed after 15 s.
+        left = max(PATIENCE_S, deadline - time.monotonic())
         wait_until(lambda: is_clean(self.pipeline), left, "the exporters to read the rest")
         return self.pipeline.account()
 
-    def assert_books(self, *, timeout_s: float = SETTLING_S, spans: bool = True) -> Account:
-        """Settle, and check all that every experiment promises.
+    def assert_accounting(self, *, timeout_s: float = SETTLING_S, spans: bool = True) -> Account:
+        """Wait until all work is done, and check the guarantees of every experiment.
 
         Args:
-            timeout_s: How long settling may take.
-            spans: Whether every verdict must have reached the receiver; a wrong or double one is never allowed.
+            timeout_s: Longest wait for the end of all work.
+            spans: Whether every verdict must have reached the receiver; wrong or duplicate spans are never allowed.
         """
         account = self.settle(timeout_s)
-        check_books(self.pipeline, account, self.otlp, counted=self.counted, all_spans=spans)
+        check_accounting(self.pipeline, account, self.otlp, counted=self.counted, all_spans=spans)
         self.recoveries.check(RECOVERY_S)
         return account
 
     def assert_all_scored(self, **settling: Any) -> Account:
-        """Check the books, and that every evaluation of every published trace was scored."""
-        account = self.assert_books(**settling)
+        """Check the accounting, and that every evaluation of every published trace was scored."""
+        account = self.assert_accounting(**settling)
         ends = (account.published, account.dropped, account.chosen, account.scored)
         assert ends == (self.published, 0, self.evaluations, self.evaluations)
         return account
@@ -214,7 +215,7 @@ class Experiment:
 
 
 class Load:
-    """Publishes through the SDK at a steady rate, in a thread; one at a time, for the SDK is one a process."""
+    """Publishes through the SDK at a steady rate, in a thread. One at a time: a process has one SDK client."""
 
     def __init__(self, experiment: Experiment, rate: float, total: int | None, redis_url: str) -> None:
         self._experiment, self._rate, self._total, self._redis_url = experiment, rate, total, redis_url

@@ -1,4 +1,4 @@
-"""Wall clocks of single programs that a test moves while they run."""
+"""Wall clocks of single programs, moved by a test while they run."""
 
 import contextlib
 import os
@@ -18,10 +18,10 @@ _SOURCE: Final = Path(__file__).with_name("experiment_clock.c")
 
 
 class Clock:
-    """The clock of what is started within `applied`; right until it is moved."""
+    """The clock of programs started within `applied`; correct until it is moved."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """Build it; skips the test where there is no C compiler, and fails it in CI."""
+        """Build the library; without a C compiler the test is skipped, and fails in CI."""
         self._library = folder / "clock.so"
         self._file = folder / f"{name}.offset"
         if not self._library.exists():
@@ -29,13 +29,13 @@ class Clock:
         self.move(0)
 
     def move(self, offset_s: int) -> None:
-        """Set by how many seconds the clock is wrong from now on."""
+        """Set the offset of the clock in seconds."""
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(struct.pack("=q", offset_s))
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Give this clock to the programs that are started inside the block."""
+        """Apply this clock to programs that are started inside the block."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LD_PRELOAD", str(self._library))
             patch.setenv("CLOCK_OFFSET_FILE", str(self._file))

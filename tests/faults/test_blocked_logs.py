@@ -1,4 +1,4 @@
-"""Standard error takes nothing more: a pipe that nobody reads, one whose reader is gone, a full disk."""
+"""Standard error cannot be written: a full pipe, a pipe without a reader, a full disk."""
 
 import os
 import time
@@ -15,7 +15,7 @@ DROPPED = "tracejudge_log_records_dropped_total"
 
 
 def _unread_pipe() -> tuple[int, list[int]]:
-    """Give a full pipe, and its reading end, which nobody reads."""
+    """Return a full pipe, and its reading end, which is never read."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     try:
@@ -37,10 +37,10 @@ def _full_disk() -> tuple[int, list[int]]:
 
 
 @pytest.mark.parametrize("outlet", [_unread_pipe, _closed_pipe, _full_disk])
-def test_a_worker_whose_log_nobody_takes_judges_answers_and_ends(
+def test_a_worker_with_blocked_logs_judges_answers_probes_and_stops(
     experiment: Experiment, outlet: Callable[[], tuple[int, list[int]]]
 ) -> None:
-    """Each verdict is a line; at log level debug Celery and the HTTP client add theirs."""
+    """Each verdict writes a line; at log level debug Celery and the HTTP client write more."""
     file, others = outlet()
     worker = experiment.start(log_level="debug", grace_s=GRACE_S, stderr=file)
     try:

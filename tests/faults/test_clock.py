@@ -1,4 +1,4 @@
-"""Clocks that jump by an hour: of Redis, by which leases and ages go, and of a worker, by which nothing must go."""
+"""Clocks that jump by an hour: the clock of Redis, which leases and ages use, and of a worker, which nothing uses."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def redis_clock(tmp_path: Path) -> Clock:
 
 @pytest.fixture
 def timed(tmp_path: Path, redis_clock: Clock) -> Iterator[Experiment]:
-    """An experiment whose Redis has a clock that can be moved."""
+    """An experiment whose Redis has a movable clock."""
     with ExitStack() as stack:
         with redis_clock.applied():
             made = stack.enter_context(Experiment(tmp_path))
@@ -29,27 +29,27 @@ def timed(tmp_path: Path, redis_clock: Clock) -> Iterator[Experiment]:
 
 
 @pytest.mark.slow("each death is recovered from after the lease of 15 s")
-def test_redis_clock_steps_while_workers_die(timed: Experiment, redis_clock: Clock) -> None:
-    """Leases, and entries that the dead had read, go by that clock: nothing may wait for an hour."""
+def test_the_clock_of_redis_jumps_while_workers_are_killed(timed: Experiment, redis_clock: Clock) -> None:
+    """Leases and claims of entries use the clock of Redis; nothing may wait for an hour."""
     timed.start("a")
     timed.start("b")
     with timed.load(TRACES / LOAD_S, TRACES):
         timed.wait_finished(TRACES // 5)
         timed.kill("a")
         redis_clock.move(HOUR_S)
-    assert abs(_wrong_by_s(timed) - HOUR_S) < 60
+    assert abs(_clock_offset_s(timed) - HOUR_S) < 60
     timed.assert_all_scored()
     timed.start("a")
     with timed.load(TRACES / LOAD_S, TRACES):
         timed.wait_finished(timed.evaluations)
         timed.kill("b")
         redis_clock.move(-HOUR_S)
-    assert abs(_wrong_by_s(timed) + HOUR_S) < 60
+    assert abs(_clock_offset_s(timed) + HOUR_S) < 60
     timed.assert_all_scored()
 
 
-def test_worker_clock_steps(experiment: Experiment, tmp_path: Path) -> None:
-    """Nothing is trimmed, given up or held for longer."""
+def test_the_clock_of_a_worker_jumps(experiment: Experiment, tmp_path: Path) -> None:
+    """Nothing is trimmed, given up or held longer because of the jump."""
     clock = Clock(tmp_path, "worker")
     with clock.applied():
         experiment.start("stepping")
@@ -63,6 +63,6 @@ def test_worker_clock_steps(experiment: Experiment, tmp_path: Path) -> None:
     experiment.assert_each_counted()
 
 
-def _wrong_by_s(experiment: Experiment) -> float:
+def _clock_offset_s(experiment: Experiment) -> float:
     with Redis.from_url(experiment.redis.url) as client:
         return client.time()[0] - time.time()

@@ -1,4 +1,4 @@
-"""Redis is full and evicts nothing: all wait without spinning, nothing is half done, and it goes on with room."""
+"""Redis is full and evicts nothing: workers wait without spinning, no write is partial, and work resumes later."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ MAX_LINES_PER_S = 20
 def experiment(
     request: pytest.FixtureRequest, tmp_path: Path, redis_binaries: tuple[ServerBinary, ...]
 ) -> Iterator[Experiment]:
-    """As `on_redis` says."""
+    """An experiment on the Redis version that `on_redis` selects."""
     with Experiment(tmp_path, redis=server_of(request.param, redis_binaries)) as made:
         yield made
 
@@ -58,8 +58,8 @@ def cpu_s(worker: Worker) -> float:
 
 
 @contextlib.contextmanager
-def idles(worker: Worker) -> Iterator[None]:
-    """Check that a worker neither ends, nor spins, nor floods its log inside the block."""
+def low_load(worker: Worker) -> Iterator[None]:
+    """Check that a worker keeps running inside the block, with little CPU time and few log lines."""
     began, cpu, lines = time.monotonic(), cpu_s(worker), worker.program.stderr.count("\n")
     yield
     lasted = time.monotonic() - began
@@ -68,8 +68,8 @@ def idles(worker: Worker) -> Iterator[None]:
     assert worker.program.stderr.count("\n") - lines < MAX_LINES_PER_S * lasted
 
 
-def held(experiment: Experiment, client: Redis) -> list[int]:
-    """Count what takes room: traces, verdicts, batches, what was chosen."""
+def stored_amounts(experiment: Experiment, client: Redis) -> list[int]:
+    """Count what uses memory: traces, verdicts, batches, evaluations."""
     keys = experiment.pipeline.keys
     patterns = (keys.batch("*"), f"{keys.evaluations}:*")
     streams = [client.xlen(keys.traces), client.xlen(keys.verdicts)]
@@ -78,14 +78,14 @@ def held(experiment: Experiment, client: Redis) -> list[int]:
 
 @pytest.mark.slow("fills and empties Redis with workers of all roles")
 @on_redis("6.2")
-def test_full_redis_while_everything_goes_on(experiment: Experiment) -> None:
+def test_redis_is_full_under_load(experiment: Experiment) -> None:
     account = fill_under_load(experiment)
     assert account.dropped >= TRACES - BUFFER
 
 
 @pytest.mark.slow("full and empty over and over")
 @on_redis("7")
-def test_redis_that_is_full_now_and_then(experiment: Experiment) -> None:
+def test_redis_is_full_intermittently(experiment: Experiment) -> None:
     fill_under_load(experiment, room_bytes=100_000)
 
 
@@ -97,15 +97,15 @@ def fill_under_load(experiment: Experiment, room_bytes: int | None = None) -> Ac
         with filled(experiment.redis, room_bytes=room_bytes) as client:
             time.sleep(1)
             publish(experiment, TRACES)
-            with idles(worker):
-                before = held(experiment, client)
+            with low_load(worker):
+                before = stored_amounts(experiment, client)
                 time.sleep(FULL_S)
                 if room_bytes is None:
-                    # A batch that was done when it became full may still go.
-                    assert all(map(ge, before, held(experiment, client)))
+                    # A batch that was finished just before Redis became full may still be removed.
+                    assert all(map(ge, before, stored_amounts(experiment, client)))
         wait_until(lambda: experiment.pipeline.account().unread == 0, what="it to go on")
         publish(experiment, TRACES // 4)
-    account = experiment.assert_books()
+    account = experiment.assert_accounting()
     assert account.published == experiment.published
     assert account.reasons == ({"dropped:buffer_full": account.dropped} if account.dropped else {})
     assert account.sampled == account.published - account.dropped
@@ -116,26 +116,26 @@ def fill_under_load(experiment: Experiment, room_bytes: int | None = None) -> Ac
 
 @pytest.mark.slow("a start that waits")
 @on_redis("7")
-def test_worker_that_starts_on_a_full_redis_waits_for_room(experiment: Experiment) -> None:
+def test_a_worker_that_starts_on_a_full_redis_waits_for_memory(experiment: Experiment) -> None:
     experiment.publish(TRACES // 5)
     with filled(experiment.redis):
         worker = experiment.start(wait=False)
         wait_until(worker.is_up, what="its metrics page")
         time.sleep(2)
-        with idles(worker):
+        with low_load(worker):
             time.sleep(FULL_S)
-        assert experiment.pipeline.booked("chosen") == 0
-    # Its groups of the outbox come into being now; before, nobody is behind in them.
+        assert experiment.pipeline.counter("chosen") == 0
+    # The worker creates its groups of the outbox only now.
     wait_until(lambda: experiment.otlp.spans, what="the exporters to begin")
     experiment.assert_all_scored()
 
 
 @on_redis("7")
-def test_full_redis_is_trimmed_to_the_caps_all_the_same(experiment: Experiment) -> None:
-    """What was read lies in the stream for replay; the cap makes room by itself."""
+def test_a_full_redis_is_trimmed_to_the_caps(experiment: Experiment) -> None:
+    """Entries that were read stay in the stream for replay; trimming to the cap frees memory."""
     experiment.start()
     with service(experiment, buffer=TRACES):
-        # Of some kB each: what trimming frees must be more than what connections take.
+        # Some kB each: trimming must free more than connections take.
         publish(experiment, TRACES, words=400)
     experiment.wait_finished(experiment.evaluations)
     experiment.terminate()

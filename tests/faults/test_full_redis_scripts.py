@@ -1,4 +1,4 @@
-"""Each script of ours on a full Redis: refused as a whole, or done as a whole, as the order of its writes decides.
+"""Each script on a full Redis: refused or run as a whole, depending on the order of its writes.
 
 Redis looks at its memory when a script begins, and refuses at most the first write; after it all others pass.
 """
@@ -42,7 +42,7 @@ VERDICT = Verdict(
 
 
 class Full(NamedTuple):
-    """A full Redis with a batch that is held, one that is ready, and a verdict that a reader has read."""
+    """A full Redis with a leased batch, a ready batch, and a verdict that an exporter has read."""
 
     store: Store
     client: Redis
@@ -122,21 +122,21 @@ REFUSED: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("call", DONE.values(), ids=DONE.keys())
-def test_what_keeps_work_or_makes_room_is_done(full: Full, call: Call) -> None:
+def test_scripts_that_protect_work_or_free_memory_run(full: Full, call: Call) -> None:
     before = full.everything()
     call(full)
     assert full.everything() != before
 
 
 @pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED.keys())
-def test_what_begins_or_ends_work_is_refused_and_changes_nothing(full: Full, call: Call) -> None:
+def test_scripts_that_start_or_finish_work_are_refused_and_change_nothing(full: Full, call: Call) -> None:
     before = full.everything()
     with pytest.raises(StoreError, match="Redis is full"):
         call(full)
     assert full.everything() == before
 
 
-def test_a_lease_is_renewed_for_its_length(full: Full) -> None:
+def test_a_lease_is_renewed_for_its_full_length(full: Full) -> None:
     began_ms = time.time() * 1000
     full.leases.renew([full.held])
     due_ms = full.client.zscore(full.store.keys.leases, full.held.batch_id)

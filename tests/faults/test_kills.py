@@ -1,4 +1,4 @@
-"""Workers that die, and workers that are replaced, under load."""
+"""Workers are killed, and replaced one after the other, under load."""
 
 import random
 import time
@@ -12,10 +12,10 @@ PAUSE_S = seconds(5, least=1)
 
 
 @pytest.mark.slow("each kill is recovered from after the lease of 15 s")
-def test_kill_minus_9_at_random_moments(experiment: Experiment) -> None:
+def test_workers_are_killed_at_random_moments(experiment: Experiment) -> None:
     chance = random.Random(6)
     experiment.start()
-    # So that the load lasts over all kills: a worker takes about two seconds to start.
+    # The load must last longer than all kills: a worker takes about two seconds to start.
     with experiment.load(TRACES / (KILLS * 2.5), TRACES):
         for _ in range(KILLS):
             time.sleep(chance.uniform(0.1, 1.5))

@@ -1,4 +1,4 @@
-"""Redis forgets what it had confirmed: it is flushed, or comes back from older data, or a replica takes over.
+"""Redis loses confirmed writes: it is flushed, restarts from older data, or fails over to a replica.
 
 What was lost is named in the account, and nothing else: it balances with `lost` 0, and all that came before and after
 is judged once. Publishing goes on in the same process, as that of a service does.
@@ -27,7 +27,7 @@ MODEL = "judge"
 
 
 class Service:
-    """A process of its own would do the same: one SDK that publishes on, and one worker that judges on."""
+    """One SDK client that keeps publishing, and one worker that keeps judging."""
 
     def __init__(self, pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
         self.pipeline, self.endpoint = pipeline, endpoint
@@ -45,7 +45,7 @@ class Service:
         self.pipeline.worker(models={"default": model}, rules=rules, log_level="warning")
 
     def settled(self) -> Account:
-        """Wait until all that was ever published is accounted for and nothing is on its way."""
+        """Wait until everything published is accounted for and no work is left."""
         return self.pipeline.settled(self.published)
 
     def assert_balanced(self, *, lost: int) -> None:
@@ -85,7 +85,7 @@ def service(server: TunedRedis, tmp_path: Path) -> Iterator[Service]:
         yield service
 
 
-def test_flushed_between(service: Service, server: TunedRedis) -> None:
+def test_redis_is_flushed_between_batches(service: Service, server: TunedRedis) -> None:
     service.work()
     service.publish()
     service.assert_balanced(lost=0)
@@ -95,7 +95,7 @@ def test_flushed_between(service: Service, server: TunedRedis) -> None:
     service.assert_balanced(lost=PART)
 
 
-def test_flushed_while_a_worker_holds_batches(service: Service, server: TunedRedis) -> None:
+def test_redis_is_flushed_while_a_worker_holds_batches(service: Service, server: TunedRedis) -> None:
     service.endpoint.behaviour = slow(3, yes_no())
     service.work()
     service.publish()
@@ -104,10 +104,10 @@ def test_flushed_while_a_worker_holds_batches(service: Service, server: TunedRed
         client.flushdb()
     service.publish()
     service.assert_balanced(lost=PART)
-    assert service.pipeline.booked("chosen") > PART, "what was under way has ended, and counts"
+    assert service.pipeline.counter("chosen") > PART, "what was under way has ended, and counts"
 
 
-def test_restarted_from_an_older_snapshot(service: Service, server: TunedRedis) -> None:
+def test_redis_restarts_from_an_older_snapshot(service: Service, server: TunedRedis) -> None:
     service.publish()
     service.work()
     service.assert_balanced(lost=0)
@@ -122,8 +122,10 @@ def test_restarted_from_an_older_snapshot(service: Service, server: TunedRedis) 
     service.assert_balanced(lost=PART)
 
 
-def test_failed_over_to_a_replica_that_lacks_the_tail(redis_binaries: tuple[ServerBinary, ...], tmp_path: Path) -> None:
-    """The replica is cut off from its master, which goes on; then both change their roles, under the same address."""
+def test_redis_fails_over_to_a_replica_without_the_last_writes(
+    redis_binaries: tuple[ServerBinary, ...], tmp_path: Path
+) -> None:
+    """The replica loses its master, which continues; then both swap roles, under the same address."""
     with ExitStack() as stack:
         fast = ("--repl-diskless-sync-delay", "0")
         master = stack.enter_context(_server(redis_binaries, "7", *fast))
@@ -142,7 +144,7 @@ def test_failed_over_to_a_replica_that_lacks_the_tail(redis_binaries: tuple[Serv
         )
         other.replicaof("NO", "ONE")
         service.publish()
-        # What the former replica has is what the address leads to from now on.
+        # From now on the address leads to the data of the former replica.
         client.replicaof("127.0.0.1", str(replica.port))
         wait_until(lambda: client.info("replication").get("master_link_status") == "up", what="the master's data to go")
         client.replicaof("NO", "ONE")

@@ -1,4 +1,4 @@
-"""The network between a worker, the services and Redis fails in each way that networks do."""
+"""The network between services, a worker and Redis fails in different ways."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -32,10 +32,10 @@ def proxy(experiment: Experiment) -> Iterator[Proxy]:
 @pytest.mark.slow("seven faults one after the other")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("faults", EACH.values(), ids=EACH.keys())
-def test_network_cut_between_everybody_and_redis(
+def test_the_network_between_redis_and_its_clients_fails(
     experiment: Experiment, proxy: Proxy, faults: Sequence[Behaviour]
 ) -> None:
-    """Services, a worker and its broker are behind the fault; another worker, which is not, works on."""
+    """The fault affects services, a worker and its broker; another worker is not affected."""
     url = f"redis://127.0.0.1:{proxy.port}/0"
     experiment.start("cut off", redis_url=url)
     experiment.start("well")

@@ -1,4 +1,4 @@
-"""Messages that never come, come often, or come when all is done; and what is done to those who carry them out."""
+"""Notifications that are lost, repeated or late, and faults of the threads that process them."""
 
 import random
 import signal
@@ -69,24 +69,24 @@ from worker.cli import main
 sys.argv[1:] = ["worker"]
 sys.exit(main())
 """
-"""In a soak kombu closed a channel whose transport had gone, and raised AttributeError; Celery ended the worker."""
+"""Seen in a soak test: kombu closed a channel without transport, raised AttributeError, and Celery ended the worker."""
 GRACE_S: Final = 2.0
 STOPS_S: Final = bounded_s(10.0)
-"""What is promised: so soon after its grace a worker has ended, whatever hangs in it."""
+"""Guaranteed time after its grace period within which a worker has ended, whatever hangs in it."""
 
 
-class Courier:
-    """Carries messages from the broker of those who choose to that of those who judge: never, once, or ten times."""
+class MessageRelay:
+    """Relays messages from the broker of the ingest worker to that of the judging worker: never, once or ten times."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.kept: list[bytes] = []
-        """What it was given, whatever it did with it."""
+        """Messages received, delivered or not."""
         self._here = Redis.from_url(experiment.redis.url)
         self._there = Redis.from_url(other_broker(experiment))
         self._queue = queue_of(experiment)
         self._random = random.Random(6)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._carry, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._relay, name="courier", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -99,15 +99,15 @@ class Courier:
         self._there.close()
 
     def deliver(self, message: bytes, copies: int) -> None:
-        """Put a message where Celery's consumer takes it."""
+        """Put a message into the queue of Celery's consumer."""
         if copies:
             self._here.lpush(self._queue, *[message] * copies)
 
-    def all_heard(self) -> bool:
-        """Tell whether nothing lies in the queue, or is with a consumer that has not confirmed it."""
+    def all_acknowledged(self) -> bool:
+        """Return whether the queue is empty and every message is acknowledged."""
         return self._here.llen(self._queue) == 0 and self._here.hlen("unacked") == 0
 
-    def _carry(self) -> None:
+    def _relay(self) -> None:
         while not self._stop.is_set():
             found = self._there.brpop([self._queue], timeout=0.2)
             if found is not None:
@@ -123,24 +123,24 @@ def other_broker(experiment: Experiment) -> str:
     return experiment.redis.url.removesuffix("/0") + "/1"
 
 
-def test_messages_lost_or_doubled_and_again_when_all_is_done(experiment: Experiment) -> None:
-    """Every evaluation costs one call, whatever the messages do."""
+def test_messages_are_lost_repeated_or_late(experiment: Experiment) -> None:
+    """Every evaluation costs one call, whether messages are lost or repeated."""
     experiment.start("judge", roles="judge,export")
     experiment.start("ingest", roles="ingest", broker_url=other_broker(experiment))
-    with Courier(experiment) as courier:
+    with MessageRelay(experiment) as courier:
         with experiment.load(TRACES / LOAD_S, TRACES):
             pass
         experiment.assert_all_scored()
         assert courier.kept, "the fault must hit messages"
         for message in courier.kept:
             courier.deliver(message, COPIES)
-        wait_until(courier.all_heard, 120, "the late messages to be heard")
+        wait_until(courier.all_acknowledged, 120, "the late messages to be heard")
     experiment.assert_all_scored()
     assert len(experiment.endpoint.calls) == experiment.evaluations
     experiment.assert_each_counted()
 
 
-def test_the_queue_deleted_over_and_over(experiment: Experiment) -> None:
+def test_the_queue_is_deleted_repeatedly(experiment: Experiment) -> None:
     for name in ("a", "b"):
         experiment.start(name)
     with Redis.from_url(experiment.redis.url) as client, experiment.load(TRACES / LOAD_S, TRACES) as load:
@@ -150,7 +150,7 @@ def test_the_queue_deleted_over_and_over(experiment: Experiment) -> None:
     assert len(experiment.endpoint.calls) == experiment.evaluations
 
 
-def test_a_broker_connection_that_cannot_be_closed_ends_no_worker(experiment: Experiment) -> None:
+def test_a_broker_connection_that_cannot_be_closed_does_not_end_the_worker(experiment: Experiment) -> None:
     worker = experiment.pipeline.worker("-c", CLOSE_FAILS, **experiment.settings())
     experiment.publish(5)
     experiment.wait_finished(experiment.evaluations)
@@ -162,8 +162,8 @@ def test_a_broker_connection_that_cannot_be_closed_ends_no_worker(experiment: Ex
     assert worker.program.terminate() == 0
 
 
-def test_the_thread_pool_is_killed_in_the_middle_of_a_shift(experiment: Experiment) -> None:
-    """Its worker keeps no lease and says that it is dead; another judges the rest."""
+def test_the_thread_pool_is_killed_in_the_middle_of_a_task(experiment: Experiment) -> None:
+    """The worker's leases expire and it reports that it is dead; another judges the rest."""
     experiment.endpoint.behaviour = slow(600, yes_no())
     victim = experiment.pipeline.worker("-c", KILL_THE_POOL, **experiment.settings(grace_s=1))
     experiment.publish(20)
@@ -178,10 +178,10 @@ def test_the_thread_pool_is_killed_in_the_middle_of_a_shift(experiment: Experime
     experiment.wait_finished(experiment.evaluations)
     assert time.monotonic() - killed_at < RECOVERY_S
     assert victim.program.terminate() == 0
-    experiment.assert_books()
+    experiment.assert_accounting()
 
 
-def test_an_event_loop_that_stands_still_keeps_no_lease_and_no_process(experiment: Experiment) -> None:
+def test_a_worker_with_a_blocked_event_loop_loses_its_leases_and_ends(experiment: Experiment) -> None:
     experiment.endpoint.behaviour = slow(600, yes_no())
     victim = experiment.pipeline.worker("-c", STOP_THE_LOOP, **experiment.settings(grace_s=GRACE_S))
     experiment.publish(20)
@@ -197,12 +197,12 @@ def test_an_event_loop_that_stands_still_keeps_no_lease_and_no_process(experimen
     asked_at = time.monotonic()
     victim.program.terminate()
     assert time.monotonic() - asked_at < GRACE_S + STOPS_S
-    experiment.assert_books()
+    experiment.assert_accounting()
 
 
 @pytest.mark.slow("four workers one after the other")
-def test_a_model_whose_calls_hang_takes_nothing_from_three_others(experiment: Experiment) -> None:
-    """Of four models behind one worker the other three are judged as fast as without the one.
+def test_a_model_whose_calls_hang_does_not_slow_down_three_others(experiment: Experiment) -> None:
+    """Of four models of one worker the other three are judged as fast as without the one that hangs.
 
     Slots and the endpoint's time set the rates: 9 ms between two calls of a slot are 2 % of its time, so that a busy
     machine changes little. The two kinds take turns, so that what changes on the machine changes for both.
@@ -244,7 +244,7 @@ def test_a_model_whose_calls_hang_takes_nothing_from_three_others(experiment: Ex
 
 
 def rate_of(calls: Sequence[Call]) -> float:
-    """Give the calls a second between their first and last fifth; one partly in that time counts in part.
+    """Return the calls per second between the first and last fifth; a call partly in that time counts partly.
 
     Whole calls would come in waves of as many as there are slots, of which a short time holds one more or less.
     """

@@ -1,4 +1,4 @@
-"""A worker that stands still for longer than its lease, and then goes on as if nothing had been."""
+"""A worker is suspended for longer than its lease, and then resumes."""
 
 import random
 import time
@@ -12,7 +12,7 @@ EVALUATIONS = 60
 
 
 def lease_left_s(experiment: Experiment) -> float:
-    """Tell how long the first lease to end still lasts: one trace may have come into a batch of its own."""
+    """Return the remaining time of the lease that ends first: one trace may be in a batch of its own."""
     store = experiment.pipeline.store
     seconds, microseconds = store.call(lambda client: client.time())
     ((_, due_ms),) = store.call(lambda client: client.zrange(store.keys.leases, 0, 0, withscores=True))
@@ -20,20 +20,20 @@ def lease_left_s(experiment: Experiment) -> float:
 
 
 @pytest.mark.slow("waits longer than a lease of 15 s")
-def test_paused_past_its_lease_and_continued(experiment: Experiment) -> None:
-    """What it was answered meanwhile comes too late; what it had written stands."""
+def test_a_worker_is_suspended_past_its_lease_and_resumes(experiment: Experiment) -> None:
+    """Answers that arrive after the lease are discarded; verdicts written before are kept."""
     chance, paused = random.Random(6), replies.Hold()
 
     def usual(_: replies.Call) -> replies.Behaviour:
         return replies.slow(chance.uniform(0.1, 3.0))
 
-    # The pause falls into the middle of the batch, however late we come to it.
+    # The pause falls into the middle of the batch, however late this test reaches it.
     experiment.endpoint.behaviour = replies.from_call(EVALUATIONS // 2, replies.held(paused, usual), before=usual)
     experiment.start("paused", batch_size=EVALUATIONS)
     experiment.publish(EVALUATIONS // 2)
     experiment.wait_finished(EVALUATIONS // 4)
     experiment.pause("paused")
-    paused.let_go()
+    paused.release()
     began, left_s = time.monotonic(), lease_left_s(experiment)
     assert experiment.finished < EVALUATIONS, "the pause must fall into the middle of the batch"
     experiment.start("other", batch_size=EVALUATIONS)

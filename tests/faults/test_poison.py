@@ -1,4 +1,4 @@
-"""What nobody should write: stream entries that are no traces, messages that are no notifications."""
+"""Invalid input: stream entries that are not traces, and messages that are not notifications."""
 
 import base64
 import json
@@ -16,12 +16,12 @@ ENTRIES = number(2_000, least=600)
 MESSAGES = number(2_000, least=200)
 GOOD = 100
 NO_MESSAGES = (b"", b"\xff\xfe", b"[]", b"{}", b"null", b'{"body": 1}', fuzz.MARK.encode())
-"""What the broker's driver cannot even read; each costs it its connection."""
+"""Messages that the broker's driver cannot read; each ends its connection."""
 MAX_LINES = 2.0
 
 
 def messages(count: int, queue: str, *, seed: int = 6) -> Iterator[str]:
-    """Make messages as kombu writes them, but for what is in them: no model of ours, other tasks, other forms."""
+    """Make messages in kombu's format with invalid contents: unknown models, other tasks, other forms."""
     chance = random.Random(seed)
     odd = (None, 1, -1, True, "", "x" * 5_000, f"{fuzz.MARK} model", [], {}, "0-0-0", "zz-zz-zz", "..", "\u0000")
     for _ in range(count):
@@ -68,16 +68,16 @@ def envelope(chance: random.Random, queue: str, task: str, arguments: object) ->
     }
 
 
-def test_poisoned_stream(experiment: Experiment) -> None:
+def test_invalid_stream_entries_are_counted_and_the_rest_is_judged(experiment: Experiment) -> None:
     worker = experiment.start()
     with Redis.from_url(experiment.redis.url) as client:
         for fields in fuzz.entries(ENTRIES):
             client.xadd(experiment.pipeline.keys.traces, fields)
     experiment.publish(GOOD)
-    account = experiment.assert_books()
+    account = experiment.assert_accounting()
     assert account.invalid > ENTRIES // 4
     assert account.sampled > GOOD, "some of it can be read after all"
-    assert scored_well(experiment) == GOOD * len(JUDGES)
+    assert scored_valid_traces(experiment) == GOOD * len(JUDGES)
     assert worker.program.running
     log = worker.program.output
     assert fuzz.MARK not in log
@@ -85,7 +85,7 @@ def test_poisoned_stream(experiment: Experiment) -> None:
     assert log.count("\n") < MAX_LINES * ENTRIES
 
 
-def test_poisoned_messages(experiment: Experiment) -> None:
+def test_invalid_broker_messages_are_dropped_and_end_no_worker(experiment: Experiment) -> None:
     worker = experiment.start()
     queue = f"{experiment.pipeline.prefix}.judge.judge"
     with Redis.from_url(experiment.redis.url) as client:
@@ -101,7 +101,7 @@ def test_poisoned_messages(experiment: Experiment) -> None:
     assert log.count("\n") < MAX_LINES * MESSAGES
 
 
-def scored_well(experiment: Experiment) -> int:
-    """Count the scored evaluations of those traces that were none of the poison."""
+def scored_valid_traces(experiment: Experiment) -> int:
+    """Count the scored evaluations of the valid traces."""
     verdicts = [entry.verdict for entry in experiment.pipeline.outbox()]
     return sum(verdict.service == "bot" and verdict.outcome == "scored" for verdict in verdicts)

@@ -1,4 +1,4 @@
-"""The OTLP receiver is down, slow, and refuses in each way; spans wait for it, metrics never do."""
+"""The OTLP receiver is down, slow, or refuses in different ways: spans wait, metrics continue."""
 
 import time
 from collections import Counter
@@ -23,7 +23,7 @@ POISONED = 64
 
 
 def is_poisoned(item: Span | Log) -> bool:
-    """Tell whether the receiver never takes an item: one evaluation span in so many."""
+    """Return whether the receiver always refuses an item: one evaluation span in a fixed number."""
     evaluation_id = item.attributes.get(EVALUATION_ID)
     return item.kind == "INTERNAL" and int(evaluation_id, 16) % POISONED == 0 if isinstance(item, Span) else False
 
@@ -54,8 +54,8 @@ def counted(experiment: Experiment) -> float:
     return sum(worker.scrape().total(VERDICTS) for worker in experiment.workers.values())
 
 
-def metrics_go_on(experiment: Experiment, until: Callable[[], bool]) -> None:
-    """See that what is finished is counted while the receiver is as it is, and that there is ever more of it."""
+def metrics_continue(experiment: Experiment, until: Callable[[], bool]) -> None:
+    """Check that finished evaluations are counted in the metrics while the receiver fails, and that more finish."""
     before = experiment.finished
     while not until():
         finished = experiment.finished
@@ -71,7 +71,7 @@ def for_a_while(duration_s: float) -> Callable[[], bool]:
 
 @pytest.mark.slow("seven states of the receiver one after the other")
 @pytest.mark.timeout(900)
-def test_otlp_receiver_down_then_slow_then_refusing(experiment: Experiment) -> None:
+def test_the_receiver_is_down_then_slow_then_refusing(experiment: Experiment) -> None:
     experiment.otlp.behaviour = with_poison(collector.Accept())
     for name in ("a", "b"):
         experiment.start(name)
@@ -79,18 +79,18 @@ def test_otlp_receiver_down_then_slow_then_refusing(experiment: Experiment) -> N
     with experiment.load(TRACES / lasts_s):
         experiment.wait_finished(10)
         experiment.otlp.close()
-        metrics_go_on(experiment, for_a_while(DOWN_S))
+        metrics_continue(experiment, for_a_while(DOWN_S))
         experiment.otlp.start()
         for behaviour in PHASES.values():
             experiment.otlp.behaviour = with_poison(behaviour)
-            metrics_go_on(experiment, for_a_while(PHASE_S))
+            metrics_continue(experiment, for_a_while(PHASE_S))
         experiment.otlp.behaviour = with_poison(collector.Accept())
     experiment.assert_all_scored(spans=False)
     check_exported(experiment)
 
 
 def check_exported(experiment: Experiment) -> None:
-    """Check that all but the poison reached the receiver, and that this is what was counted as dropped."""
+    """Check that all items except the refused ones arrived, and that exactly those are counted as dropped."""
     verdicts = [entry.verdict.evaluation_id for entry in experiment.pipeline.outbox()]
     poisoned = {evaluation_id for evaluation_id in verdicts if int(evaluation_id, 16) % POISONED == 0}
     spans = Counter(span.attributes[EVALUATION_ID] for span in experiment.otlp.spans if span.kind == "INTERNAL")
@@ -116,7 +116,7 @@ def evaluations_sent(experiment: Experiment) -> Counter[str]:
 
 
 def sent_once(experiment: Experiment, *, but: int = 0) -> Counter[str]:
-    """Wait until each evaluation that was published, but so many, has reached the receiver; none may come twice."""
+    """Wait until all evaluations except `but` have reached the receiver; none may arrive twice."""
     wanted = experiment.evaluations - but
     wait_until(lambda: len(evaluations_sent(experiment)) >= wanted, what=f"{wanted} evaluations to be exported")
     found = evaluations_sent(experiment)
@@ -146,7 +146,7 @@ def lines(worker: Worker, event: str) -> list[str]:
     return [line for line in worker.program.output.splitlines() if event in line]
 
 
-def test_misconfigured_receiver_is_waited_for_and_said_once(experiment: Experiment) -> None:
+def test_spans_wait_for_a_misconfigured_receiver_and_the_log_reports_it_once(experiment: Experiment) -> None:
     answers = {
         401: collector.failing(HTTPStatus.UNAUTHORIZED),
         403: collector.failing(HTTPStatus.FORBIDDEN),
@@ -169,7 +169,7 @@ def test_misconfigured_receiver_is_waited_for_and_said_once(experiment: Experime
     experiment.assert_all_scored()
 
 
-def test_events_alone_are_switched_off_where_the_receiver_has_no_path_for_them(experiment: Experiment) -> None:
+def test_only_events_are_switched_off_if_the_receiver_has_no_path_for_them(experiment: Experiment) -> None:
     experiment.otlp.behaviour = lambda export: (
         collector.failing(HTTPStatus.NOT_FOUND) if export.path == "/v1/logs" else collector.Accept()
     )
@@ -181,10 +181,10 @@ def test_events_alone_are_switched_off_where_the_receiver_has_no_path_for_them(e
     assert len(lines(worker, "otlp events switched off")) == 1
     ready(worker)
     assert dropped(worker) == {}
-    wait_until(lambda: experiment.pipeline.booked("exported:otel") == experiment.evaluations, what="acknowledgements")
+    wait_until(lambda: experiment.pipeline.counter("exported:otel") == experiment.evaluations, what="acknowledgements")
 
 
-def test_receiver_that_fails_over_one_item_loses_that_item_alone(experiment: Experiment) -> None:
+def test_only_the_item_that_makes_the_receiver_fail_is_dropped(experiment: Experiment) -> None:
     experiment.otlp.behaviour = collector.refuses_items(is_poisoned, status=HTTPStatus.INTERNAL_SERVER_ERROR)
     worker = experiment.start()
     experiment.publish(150)
@@ -192,12 +192,12 @@ def test_receiver_that_fails_over_one_item_loses_that_item_alone(experiment: Exp
     poisoned = sum(int(entry.verdict.evaluation_id, 16) % POISONED == 0 for entry in experiment.pipeline.outbox())
     assert poisoned
     sent_once(experiment, but=poisoned)
-    wait_until(lambda: experiment.pipeline.booked("exported:otel") == experiment.evaluations, what="acknowledgements")
+    wait_until(lambda: experiment.pipeline.counter("exported:otel") == experiment.evaluations, what="acknowledgements")
     assert dropped(worker) == {"server_error": poisoned}
     assert len(experiment.otlp.logs) == experiment.evaluations
 
 
-def test_receiver_that_fails_over_everything_loses_nothing(experiment: Experiment) -> None:
+def test_a_receiver_that_fails_for_every_request_loses_nothing(experiment: Experiment) -> None:
     worker = experiment.start()
     experiment.otlp.behaviour = collector.failing(HTTPStatus.INTERNAL_SERVER_ERROR)
     experiment.publish(AT_ONCE)
@@ -208,7 +208,7 @@ def test_receiver_that_fails_over_everything_loses_nothing(experiment: Experimen
     experiment.assert_all_scored()
 
 
-def test_partial_success_that_cannot_be_true_is_ignored_and_counted(experiment: Experiment) -> None:
+def test_an_impossible_partial_success_is_ignored_and_counted(experiment: Experiment) -> None:
     worker = experiment.start()
     absurd = (
         collector.partial(-1),
@@ -220,14 +220,14 @@ def test_partial_success_that_cannot_be_true_is_ignored_and_counted(experiment: 
         experiment.publish(AT_ONCE)
         sent_once(experiment)
         wait_until(
-            lambda: experiment.pipeline.booked("exported:otel") == experiment.evaluations, what="acknowledgement"
+            lambda: experiment.pipeline.counter("exported:otel") == experiment.evaluations, what="acknowledgement"
         )
         assert (dropped(worker), worker.scrape().value(IGNORED, exporter="otel") >= 2 * number_of) == ({}, True)
     ready(worker)
 
 
 @pytest.mark.slow("waits for the deadline of 30 s")
-def test_receiver_that_dribbles_is_left_at_the_deadline_and_metrics_go_on(experiment: Experiment) -> None:
+def test_a_request_to_a_very_slow_receiver_ends_at_its_deadline_and_metrics_continue(experiment: Experiment) -> None:
     experiment.otlp.close()
     worker = experiment.start()
     with collector.Dribbler(b"HTTP/1.1 200 OK\r\nx: ", port=experiment.otlp.port, every_s=1.0) as dribbler:
@@ -245,18 +245,20 @@ def test_receiver_that_dribbles_is_left_at_the_deadline_and_metrics_go_on(experi
     experiment.assert_all_scored()
 
 
-def test_misconfigured_receiver_keeps_what_the_outbox_holds_and_the_rest_is_counted(experiment: Experiment) -> None:
+def test_spans_beyond_the_cap_of_the_outbox_are_counted_while_the_receiver_is_misconfigured(
+    experiment: Experiment,
+) -> None:
     experiment.otlp.behaviour = collector.failing(HTTPStatus.UNAUTHORIZED)
     worker = experiment.start(max_outbox=200)
-    while experiment.pipeline.booked("outbox_cut_off:otel") < 100:
+    while experiment.pipeline.counter("outbox_cut_off:otel") < 100:
         experiment.publish(100)
         experiment.wait_finished(experiment.evaluations)
         time.sleep(1)
         assert experiment.evaluations < 10_000, "the outbox is not cut"
     experiment.otlp.behaviour = collector.Accept()
-    wait_until(lambda: experiment.pipeline.booked("exported:otel") >= 200, what="what is left to be exported")
+    wait_until(lambda: experiment.pipeline.counter("exported:otel") >= 200, what="what is left to be exported")
     experiment.settle()
-    cut = experiment.pipeline.booked("outbox_cut_off:otel")
+    cut = experiment.pipeline.counter("outbox_cut_off:otel")
     found = evaluations_sent(experiment)
     assert set(found.values()) == {1}
     assert len(found) >= 200

@@ -1,4 +1,4 @@
-"""Redis goes and comes back, or stands still, while everything goes on around it."""
+"""Redis is restarted or paused under load."""
 
 import time
 
@@ -11,7 +11,7 @@ FROZEN_S = seconds(20, least=6)
 
 
 @pytest.mark.slow("five restarts one after the other")
-def test_redis_restarted_while_publishing_and_judging(experiment: Experiment) -> None:
+def test_redis_is_restarted_under_load(experiment: Experiment) -> None:
     times = number(5, least=2)
     experiment.start("a")
     experiment.start("b")
@@ -21,7 +21,7 @@ def test_redis_restarted_while_publishing_and_judging(experiment: Experiment) ->
     experiment.assert_all_scored()
 
 
-def test_redis_frozen_while_publishing_and_judging(experiment: Experiment) -> None:
+def test_redis_is_paused_under_load(experiment: Experiment) -> None:
     experiment.start("a")
     experiment.start("b")
     with experiment.load(TRACES / (FROZEN_S + 4), TRACES):

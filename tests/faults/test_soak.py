@@ -1,4 +1,4 @@
-"""A steady load, and every little while something else goes wrong: half a minute here, half an hour at full length."""
+"""A steady load with random faults: half a minute in the short form, half an hour at full length."""
 
 import contextlib
 import random
@@ -24,21 +24,23 @@ FAULT_S: Final = seconds(4, least=3)
 RATE: Final = 150.0 if SCALE >= 1 else 30.0
 """Traces a second; each is judged by two judges."""
 WARM_S: Final = 300.0
-"""Before this the survivor's memory still grows with its caches."""
+"""Until then the memory of the worker still grows with its caches."""
+KEEPS: Final = {"max_outbox": 2_000_000, "max_outbox_bytes": 4 << 30}
+"""The accounting compares ledger and outbox, so nothing may be trimmed: half an hour gives 540,000 verdicts."""
 NETWORKS: Final = (REFUSES, HOLDS, delays(0.3), resets_after(1500), cuts_replies(0.5), cuts_replies(0.0, chance=0.2))
 
 
-class Mischief:
-    """What may happen. Worker `a` reaches Redis through the proxy, `b` and the service do not."""
+class RandomFaults:
+    """The random faults. Worker `a` reaches Redis through the proxy; `b` and the service do not."""
 
     def __init__(self, experiment: Experiment, proxy: Proxy, chance: random.Random) -> None:
         self.experiment, self._proxy, self.chance = experiment, proxy, chance
         self._usual = experiment.endpoint.behaviour
 
     def start(self, name: str) -> None:
-        """Start a worker on its own way to Redis."""
+        """Start a worker with its own connection to Redis."""
         port = self._proxy.port if name == "a" else self.experiment.redis.port
-        self.experiment.start(name, redis_url=f"redis://127.0.0.1:{port}/0", wait=False)
+        self.experiment.start(name, redis_url=f"redis://127.0.0.1:{port}/0", wait=False, **KEEPS)
 
     def kinds(self) -> list[Callable[[], None]]:
         return [
@@ -54,19 +56,19 @@ class Mischief:
         ]
 
     def kill(self) -> None:
-        name = self._somebody()
+        name = self._random_worker()
         self.experiment.kill(name)
         self.start(name)
 
     def replace(self) -> None:
-        name = self._somebody()
-        # Before that a signal ends a program without a word.
+        name = self._random_worker()
+        # Before that a signal ends the process at once.
         wait_until(self.experiment.workers[name].is_up, what=f"worker {name} to have started")
         assert self.experiment.terminate(name) == 0
         self.start(name)
 
     def pause(self) -> None:
-        name = self._somebody()
+        name = self._random_worker()
         self.experiment.pause(name)
         time.sleep(FAULT_S)
         self.experiment.resume(name)
@@ -98,32 +100,32 @@ class Mischief:
         time.sleep(FAULT_S)
         self.experiment.otlp.behaviour = collector.Accept()
 
-    def _somebody(self) -> str:
+    def _random_worker(self) -> str:
         return self.chance.choice(("a", "b"))
 
 
 @pytest.fixture
-def mischief(tmp_path: Path) -> Iterator[Mischief]:
-    """At full length each soak is another one, which its seed repeats."""
+def faults(tmp_path: Path) -> Iterator[RandomFaults]:
+    """Random faults. At full length each run has a new seed, which repeats it."""
     seed = random.randrange(1_000_000) if SCALE >= 1 else 6
     print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     with contextlib.ExitStack() as stack:
         experiment = stack.enter_context(Experiment(tmp_path))
         proxy = stack.enter_context(Proxy(experiment.redis.port))
-        yield Mischief(experiment, proxy, random.Random(seed))
+        yield RandomFaults(experiment, proxy, random.Random(seed))
 
 
 @pytest.mark.slow("24 s of random faults")
 @pytest.mark.timeout(SOAK_S + 900)
-def test_steady_load_with_a_random_fault_every_little_while(mischief: Mischief) -> None:
-    experiment = mischief.experiment
+def test_a_steady_load_with_random_faults(faults: RandomFaults) -> None:
+    experiment = faults.experiment
     for name in ("a", "b"):
-        mischief.start(name)
-    survivor = Survivor(experiment)
+        faults.start(name)
+    survivor = ResourceUse(experiment)
     happened = []
     ends = time.monotonic() + SOAK_S
     with experiment.load(RATE):
-        for happens in _in_turn(mischief):
+        for happens in _in_turn(faults):
             began = time.monotonic()
             happens()
             happened.append(happens.__name__)
@@ -136,16 +138,16 @@ def test_steady_load_with_a_random_fault_every_little_while(mischief: Mischief) 
     survivor.assert_flat()
 
 
-class Survivor:
-    """What a worker that no fault ends, and Redis, take over time: MiB, file descriptors, MB and keys."""
+class ResourceUse:
+    """Resources of a worker that no fault ends, and of Redis, over time: MiB, file descriptors, MB and keys."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment, self._began = experiment, time.monotonic()
-        self._process = experiment.start("survivor").program.pid
+        self._process = experiment.start("survivor", **KEEPS).program.pid
         self.samples: list[tuple[float, float, int]] = []
 
     def sample(self) -> None:
-        """Read all figures; Redis' stay out while it does not answer."""
+        """Read all figures, without those of Redis while it does not answer."""
         status = Path(f"/proc/{self._process}/status").read_text()
         mib = int(status.split("VmRSS:")[1].split()[0]) / 1024
         files = len(list(Path(f"/proc/{self._process}/fd").iterdir()))
@@ -155,7 +157,7 @@ class Survivor:
             print(f"survivor {mib:.0f} MiB, {files} files; Redis {used:.1f} MB, {client.dbsize()} keys")  # noqa: T201
 
     def assert_flat(self) -> None:
-        """Check the last third against the first that is warm; short runs have none."""
+        """Compare the last third with the first after warm-up; short runs have none."""
         warm = [sample for sample in self.samples if sample[0] >= WARM_S]
         if len(warm) < 9:
             return
@@ -165,9 +167,9 @@ class Survivor:
             assert statistics.median(late) <= 1.1 * statistics.median(early) + slack, (what, early, late)
 
 
-def _in_turn(mischief: Mischief) -> Iterator[Callable[[], None]]:
-    """Give all kinds in an order by chance, over and over."""
+def _in_turn(faults: RandomFaults) -> Iterator[Callable[[], None]]:
+    """Yield all faults in random order, repeatedly."""
     while True:
-        kinds = mischief.kinds()
-        mischief.chance.shuffle(kinds)
+        kinds = faults.kinds()
+        faults.chance.shuffle(kinds)
         yield from kinds

@@ -1,4 +1,4 @@
-"""The stream is cut while its reader is behind: what was cut is counted, and nothing else is missing."""
+"""The stream is trimmed while its reader is behind: trimmed entries are counted, and nothing else is missing."""
 
 import time
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ CUT_OFF = "tracejudge_cut_off_total"
 def experiment(
     request: pytest.FixtureRequest, tmp_path: Path, redis_binaries: tuple[ServerBinary, ...]
 ) -> Iterator[Experiment]:
-    """As `on_redis` says."""
+    """An experiment on the Redis version that `on_redis` selects."""
     with Experiment(tmp_path, redis=server_of(request.param, redis_binaries), answer_s=0.0) as made:
         yield made
 
 
 def publish(experiment: Experiment, traces: int) -> None:
-    """Publish as a service does that caps the stream."""
+    """Publish as a service that caps the stream."""
     settings = {"service": "tests", "redis_url": experiment.redis.url, "prefix": experiment.pipeline.prefix}
     tracejudge.init(**settings, max_stream=CAP, max_items=50_000)
     try:
@@ -44,15 +44,15 @@ def publish(experiment: Experiment, traces: int) -> None:
 
 
 def read_and_die(client: Redis, experiment: Experiment) -> None:
-    """Read as a worker does that is killed before it has dealt with any of it."""
+    """Read entries as a worker that is killed before it processes them."""
     assert client.xreadgroup(INGEST_GROUP, "dead", {experiment.pipeline.keys.traces: ">"}, count=HELD)
 
 
 def check_page(experiment: Experiment, cut_off: int, *, publications: int) -> None:
-    """Check that metrics tell of the same loss.
+    """Check that the metrics show the same loss.
 
     They count cut reports of producers as well, of which each sends two at most. Redis 6.2 does not count what was
-    added: there they lack what a producer trimmed of which no entry was left to be read. The books know of it.
+    added: there they lack what a producer trimmed of which no entry was left to be read. The accounting includes it.
     """
     (worker,) = experiment.workers.values()
     at_most = cut_off + 2 * publications
@@ -62,13 +62,13 @@ def check_page(experiment: Experiment, cut_off: int, *, publications: int) -> No
 
 @pytest.mark.slow("a stream has to overflow")
 @on_redis("6.2")
-def test_stream_trimmed_while_a_worker_is_behind(experiment: Experiment) -> None:
+def test_the_stream_is_trimmed_while_a_worker_is_behind(experiment: Experiment) -> None:
     experiment.start(max_stream=2 * CAP)
     publish(experiment, CAP // 2)
     experiment.wait_finished(experiment.evaluations)
     experiment.pause()
     publish(experiment, 1)
-    # That may have been the answer which the paused worker waits for; it asks for no other.
+    # It may have been the reply that the paused worker waits for; it sends no other request.
     publish(experiment, CAP // 2)
     with Redis.from_url(experiment.redis.url) as client:
         read_and_die(client, experiment)
@@ -76,7 +76,7 @@ def test_stream_trimmed_while_a_worker_is_behind(experiment: Experiment) -> None
         assert client.xlen(experiment.pipeline.keys.traces) < TRACES // 2
     assert experiment.pipeline.account().lost == 0
     experiment.resume()
-    account = experiment.assert_books()
+    account = experiment.assert_accounting()
     assert (account.published, account.dropped, account.invalid) == (TRACES, 0, 0)
     assert account.cut_off > TRACES // 2
     assert account.cut_off + account.sampled == TRACES
@@ -85,8 +85,8 @@ def test_stream_trimmed_while_a_worker_is_behind(experiment: Experiment) -> None
 
 
 @on_redis("6.2", "7")
-def test_stream_trimmed_over_and_over_under_load(experiment: Experiment) -> None:
-    """The worker stops and goes on; each time some of what it has not read is cut off."""
+def test_the_stream_is_trimmed_repeatedly_under_load(experiment: Experiment) -> None:
+    """The worker is stopped and resumed; each time some unread entries are cut off."""
     experiment.start(max_stream=2 * CAP)
     rounds = number(10, least=3)
     for _ in range(rounds):
@@ -96,7 +96,7 @@ def test_stream_trimmed_over_and_over_under_load(experiment: Experiment) -> None
         publish(experiment, TRACES * 2 // (3 * rounds))
         experiment.resume()
     publish(experiment, 1)
-    account = experiment.assert_books()
+    account = experiment.assert_accounting()
     assert account.published == experiment.published
     assert account.cut_off > 0
     assert account.cut_off + account.sampled == experiment.published

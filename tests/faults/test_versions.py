@@ -1,4 +1,4 @@
-"""Two versions side by side, as during a rolling upgrade: each worker leaves to the other what only that one knows."""
+"""Two versions run side by side, as during a rolling upgrade: each worker leaves unknown versions to the other."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ OLD, NEW = "old", "new"
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Iterator[Experiment]:
-    """One judge, which comes in two versions: its settings are part of its version."""
+    """An experiment with one judge in two versions: its settings are part of its version."""
     with Experiment(tmp_path, judges=("guidelines",)) as made:
         yield made
 
@@ -33,15 +33,15 @@ def versions(experiment: Experiment) -> Counter[str]:
 
 
 def asked(experiment: Experiment) -> Counter[str]:
-    """Count the calls with the rule of each version."""
+    """Count the calls by version."""
     texts = [call.text() for call in experiment.endpoint.calls]
     new = sum(RULES[NEW] in text for text in texts)
     return Counter({NEW: new, OLD: len(texts) - new})
 
 
 @pytest.mark.slow("four workers one after the other")
-def test_both_versions_choose_and_judge_during_an_upgrade(experiment: Experiment) -> None:
-    """The same trace is never judged by both: who reads it decides."""
+def test_both_versions_sample_and_judge_during_an_upgrade(experiment: Experiment) -> None:
+    """No trace is judged by both: the worker that reads it determines the version."""
     for version in (OLD, NEW):
         start(experiment, version)
     with experiment.load(TRACES / LOAD_S) as load:
@@ -51,11 +51,11 @@ def test_both_versions_choose_and_judge_during_an_upgrade(experiment: Experiment
 
 
 @pytest.mark.slow("waits longer than a lease of 15 s")
-def test_what_waits_for_the_old_version_waits_until_somebody_has_it(experiment: Experiment) -> None:
-    """An upgrade that is undone: nothing is lost in between, and nothing judged by the wrong version."""
+def test_evaluations_of_the_old_version_wait_for_a_worker_that_has_it(experiment: Experiment) -> None:
+    """After a rolled-back upgrade nothing is lost, and nothing is judged by the wrong version."""
     start(experiment, OLD, roles="ingest")
     experiment.publish(60)
-    wait_until(lambda: experiment.pipeline.booked("chosen") == 60, what="the traces to be chosen")
+    wait_until(lambda: experiment.pipeline.counter("chosen") == 60, what="the traces to be chosen")
     start(experiment, NEW, roles="judge,export")
     wait_until(lambda: _parked(experiment) > 0, what="the new worker to hand them back")
     account = experiment.pipeline.account()
@@ -66,10 +66,10 @@ def test_what_waits_for_the_old_version_waits_until_somebody_has_it(experiment: 
     assert asked(experiment) == {OLD: 60, NEW: 0}
 
 
-def test_batches_of_a_later_version_are_handed_back(experiment: Experiment) -> None:
+def test_batches_of_a_later_version_are_released(experiment: Experiment) -> None:
     start(experiment, OLD, roles="ingest")
     experiment.publish(60)
-    wait_until(lambda: experiment.pipeline.booked("chosen") == 60, what="the traces to be chosen")
+    wait_until(lambda: experiment.pipeline.counter("chosen") == 60, what="the traces to be chosen")
     _rewrite_batches(experiment, b'"v":1,', b'"v":3,')
     experiment.terminate(OLD)
     start(experiment, OLD, roles="judge,export")
@@ -77,7 +77,7 @@ def test_batches_of_a_later_version_are_handed_back(experiment: Experiment) -> N
     wait_until(lambda: _parked(experiment) == batches, what="all batches to be handed back")
     account = experiment.pipeline.account()
     assert (account.waiting, account.lost, len(experiment.endpoint.calls)) == (60, 0, 0)
-    # A worker of the later version, which is this one as far as we know, comes.
+    # A worker of the later version starts (simulated by this version).
     _rewrite_batches(experiment, b'"v":3,', b'"v":1,')
     experiment.assert_all_scored()
 
@@ -97,7 +97,7 @@ def test_outbox_entries_of_a_later_version_wait_while_others_flow(experiment: Ex
     experiment.wait_finished(35)
     for group in EXPORTERS:
         wait_until(lambda name=group: _pending(experiment, name) == later, what="only the later ones to wait")
-        # A worker of the later version comes, and is done with them.
+        # A worker of the later version starts and acknowledges them.
         store.call(lambda client, name=group: client.xack(keys.verdicts, name, *later))
     experiment.assert_all_scored()
 

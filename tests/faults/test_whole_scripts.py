@@ -1,4 +1,4 @@
-"""Each script of ours is done as a whole or not at all.
+"""Each script runs as a whole or not at all.
 
 Whatever is in its way: a right that the Redis user has lost, a key that holds something else, a counter that cannot
 grow. With the cause removed each trace is judged once.
@@ -55,7 +55,7 @@ LARGEST = 2**63 - 1
 
 
 class Scene:
-    """A Redis whose user may lose rights, and the work of a worker on it, step by step."""
+    """A Redis whose user may lose rights, and the steps of a worker on it."""
 
     def __init__(self, server: EmbeddedRedis) -> None:
         self.admin = Redis.from_url(server.url)
@@ -80,7 +80,7 @@ class Scene:
             self.admin.restore(key, 0, value, replace=True)
 
     def counted(self) -> tuple[dict[bytes, bytes], set[bytes]]:
-        """What the books and the ledger hold."""
+        """The accounting and the ledger."""
         fields = {field for key in self.admin.scan_iter("whole:evaluations:*") for field in self.admin.hgetall(key)}
         return self.admin.hgetall(self.keys.account_all), fields
 
@@ -113,7 +113,7 @@ class Scene:
             retry(self.store, SETTINGS, group)
 
     def record_dead(self) -> None:
-        """A verdict comes of what was given up."""
+        """Record a verdict of an evaluation that became a dead letter."""
         (trace, one), *_ = self._evaluations(1)
         self.ledger.record([Finished.of(verdict(one, trace), one.period)])
 
@@ -174,15 +174,15 @@ def verdict(evaluation: batches.Evaluation, trace: Trace, reason: str | None = N
 
 
 @contextlib.contextmanager
-def without(scene: Scene, command: str) -> Iterator[None]:
+def without_permission(scene: Scene, command: str) -> Iterator[None]:
     scene.admin.execute_command("ACL", "SETUSER", "worker", f"-{command}")
     yield
     scene.admin.execute_command("ACL", "SETUSER", "worker", "+@all")
 
 
 @contextlib.contextmanager
-def spoilt(scene: Scene, key: str) -> Iterator[None]:
-    """Let a key hold something else."""
+def wrong_type(scene: Scene, key: str) -> Iterator[None]:
+    """Store a value of another type under a key."""
     is_string = scene.admin.type(key) == b"string"
     scene.admin.delete(key)
     scene.admin.hset(key, "a", "b") if is_string else scene.admin.set(key, "somebody's")
@@ -201,11 +201,11 @@ def causes(scene: Scene, snapshot: dict[bytes, bytes]) -> dict[str, contextlib.A
     keys = scene.keys
     fixed = (keys.leases, keys.holders, keys.waiting, keys.dead, keys.dead_due, keys.dead_retries, keys.account_all)
     names = {key.decode() for key in snapshot} | {*fixed, keys.account_now(), keys.feedback, keys.verdicts, keys.groups}
-    counters = [(book, field) for book in (keys.account_all, keys.account_now()) for field in COUNTED]
+    counters = [(key, field) for key in (keys.account_all, keys.account_now()) for field in COUNTED]
     return {
-        **{f"the user may not run {command}": without(scene, command) for command in COMMANDS},
-        **{f"{name} holds something else": spoilt(scene, name) for name in sorted(names)},
-        **{f"{field} of {book} is full": full_counter(scene, book, field) for book, field in counters},
+        **{f"the user may not run {command}": without_permission(scene, command) for command in COMMANDS},
+        **{f"{name} holds something else": wrong_type(scene, name) for name in sorted(names)},
+        **{f"{field} of {key} is full": full_counter(scene, key, field) for key, field in counters},
         f"bytes of {MODEL} are full": full_counter(scene, keys.waiting, MODEL),
     }
 
@@ -235,7 +235,7 @@ def scene(server: EmbeddedRedis) -> Iterator[Scene]:
 
 
 def attempt(step: Callable[[], None]) -> str | None:
-    """Take a step; tell why it was refused."""
+    """Run a step, and return why it was refused."""
     try:
         step()
     except StoreError as error:
@@ -243,7 +243,7 @@ def attempt(step: Callable[[], None]) -> str | None:
     return None
 
 
-def test_whatever_is_in_its_way_a_script_is_done_as_a_whole_or_not_at_all(scene: Scene) -> None:
+def test_a_script_that_is_hindered_runs_as_a_whole_or_not_at_all(scene: Scene) -> None:
     failures: list[str] = []
     refusals = 0
     for name in STEPS:
@@ -262,8 +262,8 @@ def test_whatever_is_in_its_way_a_script_is_done_as_a_whole_or_not_at_all(scene:
                 said = attempt(step)
                 found = scene.snapshot()
             refusals += said is not None
-            # One script is what is whole. Forgetting runs several, and is done again; so does who takes a batch that is
-            # gone: its lease lapses.
+            # Only a single script is atomic. Forgetting runs several and is repeated; so does fetching a batch that is
+            # missing, whose lease expires.
             several = name == "forget" or (name == "take" and ":batch:" in cause)
             if said is not None and not several and found != spoiled:
                 failures.append(f"{name}, {cause}: refused half-way: {said}")
@@ -280,6 +280,6 @@ def test_whatever_is_in_its_way_a_script_is_done_as_a_whole_or_not_at_all(scene:
     account = read_account(scene.store)
     assert (account.lost, account.sampled, account.chosen) == (0, 8, 9), account
     assert (account.abstained, account.dead) == (3, 0), account
-    # Forgotten at last was a trace without a verdict: those there are stand once.
+    # The trace that was forgotten last had no verdict; every verdict exists once.
     verdicts = [fields[b"j"] for _, fields in scene.admin.xrange(scene.keys.verdicts) if b"j" in fields]
     assert len(set(verdicts)) == len(verdicts) == 3

@@ -182,7 +182,7 @@ def _families() -> dict[str, Family]:
         ),
         Family(
             "three grades (long)",
-            three.configured({"reasoning": True}),
+            three,
             (_graded(4, "A little is off.", "other"),),
             (_graded(2, "Most of it is off.", "other"),),
             dict.fromkeys(_THREE, 0.75),

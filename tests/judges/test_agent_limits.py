@@ -111,8 +111,8 @@ class TestTokens:
 
         class Trying(Reader):
             async def complete(self, request: ChatRequest) -> ChatResponse:
-                failed = (Call(1.0, 1.0, "truncated", 900, 100),)
-                return structs.replace(await super().complete(request), failed=failed)
+                request.failed.append(Call(1.0, 1.0, "truncated", 900, 100))
+                return await super().complete(request)
 
         assessment = judged(paging(100, max_tokens=20_000), Trying())
         assert assessment.outcome == "scored"

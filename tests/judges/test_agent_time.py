@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 from explorations import TRACE, Counting, call, calling, course, exploring, hanging, judged, run_with_tools
 from judge_traces import yes_no_text
-from msgspec import structs
 
 from judges.core.exploration import Limits
 from judges.core.model import ChatRequest, ChatResponse
@@ -27,11 +26,11 @@ class TestDeadline:
 
         async def complete(self, request: ChatRequest) -> ChatResponse:
             assert request.begins is not None
-            earlier = (Call(1.0, 1.0, "rate_limited"),)
-            request.begins(earlier)
+            request.failed.append(Call(1.0, 1.0, "rate_limited"))
+            request.begins()
             if len(self.requests) == self.answered:
                 await asyncio.Event().wait()
-            return structs.replace(await super().complete(request), failed=earlier)
+            return await super().complete(request)
 
     def test_covers_the_whole_loop_and_keeps_the_calls_before(self) -> None:
         assessment = self.judged(self.Waiting([calling()]), 100)
@@ -77,7 +76,7 @@ class Slow(ScriptedModel):
     async def complete(self, request: ChatRequest) -> ChatResponse:
         await asyncio.sleep(1_000)  # waits for its turn; the first time that takes no time of the evaluation
         assert request.begins is not None
-        request.begins(())
+        request.begins()
         return await super().complete(request)
 
 

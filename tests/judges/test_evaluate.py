@@ -526,7 +526,8 @@ class TestCalls:
         class Trying(ScriptedModel):
             async def complete(self, request: ChatRequest) -> ChatResponse:
                 await super().complete(request)
-                return ChatResponse(YES, took_s=0.25, failed=earlier)
+                request.failed.extend(earlier)
+                return ChatResponse(YES, took_s=0.25)
 
         assert run(GROUNDEDNESS, SHORT, Trying([""])).calls == (
             *earlier,
@@ -536,10 +537,15 @@ class TestCalls:
     def test_attempts_stand_before_a_failure_and_what_was_not_asked_is_no_call(self) -> None:
         earlier = (Call(900.0, 2.0, "timeout"),)
 
+        class Trying(ScriptedModel):
+            async def complete(self, request: ChatRequest) -> ChatResponse:
+                request.failed.extend(earlier)
+                return await super().complete(request)
+
         def ended(*, was_asked: bool) -> tuple[Call, ...]:
             error = ModelUnavailableError("why")
-            error.failed, error.took_s, error.was_asked = earlier, 0.5, was_asked
-            return run(GROUNDEDNESS, SHORT, ScriptedModel([raising(error)])).calls
+            error.took_s, error.was_asked = 0.5, was_asked
+            return run(GROUNDEDNESS, SHORT, Trying([raising(error)])).calls
 
         assert ended(was_asked=True) == (*earlier, Call(999.5, 0.5, "judge_unavailable"))
         assert ended(was_asked=False) == earlier
@@ -558,8 +564,9 @@ class TestDeadline:
 
         async def complete(self, request: ChatRequest) -> ChatResponse:
             await asyncio.sleep(self.waits_s)
+            request.failed.append(Call(1.0, 1.0, "judge_unavailable"))
             if request.begins is not None:
-                request.begins((Call(1.0, 1.0, "judge_unavailable"),))
+                request.begins()
             await asyncio.sleep(next(self.takes_s))
             return ChatResponse("Well.")
 
@@ -578,6 +585,7 @@ class TestDeadline:
             "unscored",
             "timeout",
             calls=(
+                Call(1.0, 1.0, "judge_unavailable"),
                 Call(0.0, 103.0, "ok", finish_reason="stop"),
                 Call(1.0, 1.0, "judge_unavailable"),
                 Call(203.0, 2.0, "timeout"),

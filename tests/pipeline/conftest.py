@@ -1,4 +1,4 @@
-"""The tier between unit tests and faults: real worker processes on a Redis of the test's own."""
+"""Pipeline tests: real worker processes on a Redis of their own; slower than unit tests, without long faults."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from worker.embedded import EmbeddedRedis, find_servers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what lies in this folder the time that several processes take on a machine that is busy with others."""
+    """Raise the timeout of the tests of this folder: several processes on a busy machine need more time."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and item.get_closest_marker("timeout") is None:
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def own_redis() -> Iterator[EmbeddedRedis]:
-    """With room for the many keys of these tests, and gone with them."""
+    """A Redis for all tests of this folder, stopped at the end."""
     with EmbeddedRedis(find_servers()[0]) as server:
         yield server
 
@@ -35,13 +35,13 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def new_pipeline(own_redis: EmbeddedRedis, tmp_path: Path, stack: ExitStack) -> Callable[[str], Pipeline]:
-    """Makes a pipeline by its prefix."""
+    """A function that makes a pipeline for a prefix."""
     return lambda name: Pipeline(own_redis.url, name, tmp_path, stack)
 
 
 @pytest.fixture
 def at_redis(prefix: str, tmp_path: Path, stack: ExitStack) -> Callable[[str], Pipeline]:
-    """Makes a pipeline on a Redis that the test starts and stops itself."""
+    """A function that makes a pipeline on a Redis that the test starts and stops itself."""
     return lambda redis_url: Pipeline(redis_url, prefix, tmp_path, stack)
 
 

@@ -27,14 +27,14 @@ AtRedis = Callable[[str], Pipeline]
 RULES = [{"name": "all", "judges": ["safety"]}]
 SHIFT_S = 5.0
 RESUMES_S = bounded_s(5.0)
-"""What is promised: so soon after the broker's return judging goes on."""
+"""Guaranteed time after the broker's return until judging continues."""
 RECOVERY_S = bounded_s(30.0)
 SECONDS = 60
-"""What takes seconds takes no longer on a busy machine either; what went wrong took minutes, or for ever."""
+"""Limit for steps that take seconds, also on a busy machine; the bugs found here took minutes or never ended."""
 
 
-def judged_within_s(pipeline: Pipeline, count: int, *, first: int = 0) -> float:
-    """Publish and tell how long it took until all was judged."""
+def seconds_until_judged(pipeline: Pipeline, count: int, *, first: int = 0) -> float:
+    """Publish traces, and return the seconds until all were judged."""
     pipeline.publish(make_traces(count, first=first))
     began = time.monotonic()
     account = pipeline.settled(first + count)
@@ -46,8 +46,8 @@ def model_at(endpoint: ChatEndpoint) -> dict[str, dict[str, object]]:
     return {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge"}}
 
 
-def resumed_within_s(endpoint: ChatEndpoint, came: int) -> float:
-    """Tell how long it takes from now until another call comes."""
+def seconds_until_resumed(endpoint: ChatEndpoint, came: int) -> float:
+    """Return the seconds from now until another call arrives."""
     began = time.monotonic()
     wait_until(lambda: len(endpoint.calls) > came, what="a call")
     return time.monotonic() - began
@@ -55,10 +55,10 @@ def resumed_within_s(endpoint: ChatEndpoint, came: int) -> float:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("end", ["killed", "hangs"])
-def test_while_the_broker_is_away_no_call_reaches_the_endpoint_and_then_it_goes_on(
+def test_no_call_reaches_the_endpoint_while_the_broker_is_down_and_judging_resumes(
     pipeline: Pipeline, end: str
 ) -> None:
-    """Every evaluation was judged though the broker had never been there."""
+    """Regression: evaluations were judged although the broker had never been reachable."""
     with EmbeddedRedis() as broker, ChatEndpoint(replies.slow(0.05, replies.yes_no())) as endpoint:
         models = {"default": {**model_at(endpoint)["default"], "max_in_flight": 4}}
         worker = pipeline.worker(rules=RULES, broker_url=broker.url, models=models)
@@ -77,7 +77,7 @@ def test_while_the_broker_is_away_no_call_reaches_the_endpoint_and_then_it_goes_
             with socket.create_server(("127.0.0.1", broker.port), backlog=64):
                 time.sleep(1.0)
         broker.restart()
-        took_s = resumed_within_s(endpoint, came)
+        took_s = seconds_until_resumed(endpoint, came)
         account = pipeline.settled(400)
         assert (account.scored, account.lost, len(endpoint.calls)) == (400, 0, 400)
         assert took_s < (RESUMES_S if end == "killed" else SECONDS)
@@ -90,7 +90,7 @@ def _is_quiet(endpoint: ChatEndpoint) -> bool:
     return len(endpoint.calls) == came
 
 
-def test_another_redis_serves_as_broker_and_holds_a_message_or_two_of_2_000_batches(pipeline: Pipeline) -> None:
+def test_another_redis_as_broker_holds_at_most_two_messages_for_2_000_batches(pipeline: Pipeline) -> None:
     with EmbeddedRedis() as other:
         pipeline.worker(rules=RULES, broker_url=other.url, roles="ingest", batch_size=1)
         queue = f"{pipeline.prefix}.judge.lexical"
@@ -109,24 +109,24 @@ def test_another_redis_serves_as_broker_and_holds_a_message_or_two_of_2_000_batc
 
 @pytest.fixture
 def hanging_port() -> Iterator[int]:
-    """Where somebody listens, takes whatever comes, and never answers."""
+    """A port whose listener accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         yield listener.getsockname()[1]
 
 
-def test_a_broker_that_hangs_delays_no_ingest(pipeline: Pipeline, hanging_port: int) -> None:
-    """Ingest sent messages itself, and waited ten seconds for each."""
+def test_a_broker_that_hangs_does_not_delay_ingest(pipeline: Pipeline, hanging_port: int) -> None:
+    """Regression: ingest sent messages itself, and waited ten seconds for each."""
     pipeline.worker(rules=RULES, broker_url=f"redis://127.0.0.1:{hanging_port}/0", batch_size=2)
     pipeline.publish(make_traces(40))
     wait_until(lambda: pipeline.account().waiting == 40, SECONDS, "all traces to be chosen")
 
 
-def test_a_worker_runs_through_tls_and_trusts_only_its_authority(at_redis: AtRedis, tmp_path: Path) -> None:
+def test_a_worker_uses_tls_and_trusts_only_its_authority(at_redis: AtRedis, tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     with TlsRedis(certificates) as server:
         pipeline = at_redis(f"{server.tls_url}?ssl_ca_certs={certificates.authority}")
         worker = pipeline.worker(rules=RULES)
-        judged_within_s(pipeline, 10)
+        seconds_until_judged(pipeline, 10)
         worker.program.wait_for("Connected to rediss://")
         stranger = pipeline.worker(rules=RULES, redis_url=server.tls_url)
         stranger.program.wait_for("Redis does not answer")
@@ -134,15 +134,15 @@ def test_a_worker_runs_through_tls_and_trusts_only_its_authority(at_redis: AtRed
 
 
 @pytest.mark.faults
-def test_a_worker_behind_sentinels_goes_on_after_a_failover(at_redis: AtRedis, tmp_path: Path) -> None:
+def test_a_worker_with_sentinels_continues_after_a_failover(at_redis: AtRedis, tmp_path: Path) -> None:
     with watched(tmp_path) as servers:
         pipeline = at_redis(servers.url)
         worker = pipeline.worker(rules=RULES)
-        judged_within_s(pipeline, 20)
+        seconds_until_judged(pipeline, 20)
         worker.program.wait_for("Connected to sentinel://")
         servers.fail_over()
         wait_until(lambda: _takes_writes(pipeline), what="our own connections to follow")
-        assert judged_within_s(pipeline, 20, first=20) < SECONDS
+        assert seconds_until_judged(pipeline, 20, first=20) < SECONDS
         assert worker.program.running
         assert worker.program.terminate() == 0
 
@@ -154,13 +154,11 @@ def _takes_writes(pipeline: Pipeline) -> bool:
 
 
 @pytest.mark.slow("RabbitMQ")
-def test_rabbitmq_serves_as_broker_goes_away_comes_back_and_workers_are_killed(
-    pipeline: Pipeline, tmp_path: Path
-) -> None:
+def test_rabbitmq_as_broker_is_restarted_and_a_worker_is_killed(pipeline: Pipeline, tmp_path: Path) -> None:
     with RabbitMq(tmp_path) as broker, ChatEndpoint(replies.slow(0.2, replies.yes_no())) as endpoint:
         settings = {"rules": RULES, "broker_url": broker.url, "models": model_at(endpoint), "batch_size": 4}
         worker = pipeline.worker(**settings)
-        judged_within_s(pipeline, 20)
+        seconds_until_judged(pipeline, 20)
         worker.program.wait_for("Connected to amqp://")
         broker.kill()
         pipeline.publish(make_traces(100, first=20))
@@ -170,7 +168,7 @@ def test_rabbitmq_serves_as_broker_goes_away_comes_back_and_workers_are_killed(
         time.sleep(2)
         assert len(endpoint.calls) == came, "no call begins outside a task"
         broker.start()
-        assert resumed_within_s(endpoint, came) < RESUMES_S
+        assert seconds_until_resumed(endpoint, came) < RESUMES_S
         assert pipeline.settled(120).scored == 120
         heir = pipeline.worker(**settings)
         endpoint.behaviour = replies.slow(SECONDS, replies.yes_no())
@@ -188,14 +186,14 @@ def test_rabbitmq_serves_as_broker_goes_away_comes_back_and_workers_are_killed(
         assert "no notification of ours" not in worker.program.output + heir.program.output
 
 
-def test_a_message_that_would_end_celery_ends_no_worker(pipeline: Pipeline) -> None:
-    """One of the wrong shape ended the process, was given back, and ended the next."""
+def test_a_malformed_message_ends_no_worker(pipeline: Pipeline) -> None:
+    """Regression: a malformed message ended the process, was returned to the queue, and ended the next one."""
     worker = pipeline.worker(rules=RULES)
     queue = f"{pipeline.prefix}.judge.lexical"
     with Redis.from_url(pipeline.redis_url) as broker:
         for poison in (b"no JSON at all", b"[]", b"{}", b'{"body": 7, "properties": {}, "headers": {}}', b"\xff" * 9):
             broker.lpush(queue, poison)
         wait_until(lambda: not broker.llen(queue), what="the messages to be taken")
-    judged_within_s(pipeline, 20)
+    seconds_until_judged(pipeline, 20)
     assert worker.program.running
     assert worker.program.terminate() == 0

@@ -1,4 +1,4 @@
-"""A judge in code on live traffic: it scores, what hangs or crashes it is unscored, and the others go on."""
+"""A judge in Python on live traffic: it scores, traces on which it hangs or crashes are unscored, others continue."""
 
 import re
 from collections import Counter
@@ -12,7 +12,7 @@ from support.processes import wait_until
 
 FILE = Path(__file__).parents[1] / "judges" / "judged_code.py"
 LIMIT_S = 15
-"""What takes a millisecond takes no longer on a machine that is busy with others; it counts as real time."""
+"""Time limit in real time: enough for a millisecond of work on a busy machine."""
 RULES = [{"name": "all", "judges": ["by_the_trace", "has_link"]}]
 TABLES = {
     "by_the_trace": {"code": f"{FILE}:by_the_trace", "time_limit_s": LIMIT_S},
@@ -21,7 +21,7 @@ TABLES = {
 
 
 @pytest.mark.slow("waits for time limits of judges")
-def test_traces_that_break_a_judge_in_code_cost_no_other_its_score(pipeline: Pipeline) -> None:
+def test_traces_that_break_a_judge_in_python_do_not_affect_others(pipeline: Pipeline) -> None:
     orders = {3: "hang", 20: "crash", 21: "raise"}
     traces = [
         trace
@@ -52,7 +52,7 @@ def test_traces_that_break_a_judge_in_code_cost_no_other_its_score(pipeline: Pip
     assert page.total("tracejudge_verdicts_total", judge="has_link", outcome="fail") == 60
 
 
-def test_a_judge_that_cannot_be_imported_for_a_while_costs_no_score(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_evaluations_wait_while_a_judge_cannot_be_imported(pipeline: Pipeline, tmp_path: Path) -> None:
     beside, file = tmp_path / "beside.py", tmp_path / "judged.py"
     beside.touch()
     file.write_text("import beside\nfrom judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
@@ -73,7 +73,7 @@ def test_a_judge_that_cannot_be_imported_for_a_while_costs_no_score(pipeline: Pi
     assert worker.program.output.count(said) == 1, "once, and not for each trace"
 
 
-def test_a_judge_goes_on_as_it_was_read(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_judge_keeps_running_as_it_was_read_at_the_start(pipeline: Pipeline, tmp_path: Path) -> None:
     file = tmp_path / "judged.py"
     file.write_text("from judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
     rules = [{"name": "all", "judges": ["good"]}]
@@ -83,7 +83,7 @@ def test_a_judge_goes_on_as_it_was_read(pipeline: Pipeline, tmp_path: Path) -> N
     assert pipeline.settled(5).scored == 5
 
 
-def test_no_process_of_a_judge_outlives_its_worker(pipeline: Pipeline) -> None:
+def test_the_processes_of_a_judge_end_with_their_worker(pipeline: Pipeline) -> None:
     worker = pipeline.worker(rules=RULES, judges=TABLES)
     pipeline.publish(make_traces(40, tags={"do": "nothing"}))
     assert pipeline.settled(40).scored == 80
@@ -98,7 +98,7 @@ def _waiting(pipeline: Pipeline) -> list[bytes]:
 
 
 def _make_due(name: str, batches: list[bytes], client: redis.Redis) -> None:
-    """Let the time of parked batches have come: it is a minute."""
+    """Make parked batches due, which takes a minute otherwise."""
     client.zadd(name, dict.fromkeys(batches, 1), xx=True)
 
 
@@ -107,7 +107,7 @@ def _raising_line() -> int:
 
 
 def _judging(worker: int) -> list[int]:
-    """Give the processes in which a worker's judges run."""
+    """Return the processes in which a worker's judges run."""
     children = [pid for task in Path(f"/proc/{worker}/task").glob("*/children") for pid in task.read_text().split()]
     return [int(pid) for pid in children if b"judges.python.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 

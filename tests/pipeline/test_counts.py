@@ -39,10 +39,10 @@ def test_ten_thousand_traces_with_two_judges_give_twenty_thousand_verdicts_once_
 
 @pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
-def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(pipeline: Pipeline) -> None:
+def test_nothing_is_lost_or_counted_twice_when_a_worker_is_killed(pipeline: Pipeline) -> None:
     first = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") > TRACES // 10, what="work to be well under way")
+    wait_until(lambda: pipeline.counter("scored") > TRACES // 10, what="work to be well under way")
     scraped_before = first.scrape().total("tracejudge_verdicts_total")
     first.program.kill()
     finished_at_kill = pipeline.ledger_size()
@@ -63,7 +63,7 @@ def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(pipeline: Pipel
 
 
 @pytest.mark.slow("three runs one after the other")
-def test_a_rate_chooses_the_same_traces_in_every_run_and_by_every_worker(
+def test_a_rate_samples_the_same_traces_in_every_run_and_worker(
     new_pipeline: Callable[[str], Pipeline], prefix: str
 ) -> None:
     chosen = []

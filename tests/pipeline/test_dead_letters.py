@@ -1,4 +1,4 @@
-"""Dead letters through real workers: given up while the endpoint is away, and judged once when it is back."""
+"""Dead letters of real workers: given up while the endpoint is down, and judged once when it is back."""
 
 import json
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ def models(endpoint: ChatEndpoint, **settings: Any) -> dict[str, Any]:
     return {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", **settings}}
 
 
-class Dead:
+class DeadCommand:
     """Runs `tracejudge dead` as a user does."""
 
     def __init__(self, pipeline: Pipeline, folder: Path, stack: ExitStack) -> None:
@@ -43,17 +43,17 @@ class Dead:
 
 
 @pytest.fixture
-def dead(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> Dead:
-    return Dead(pipeline, tmp_path, stack)
+def dead(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> DeadCommand:
+    return DeadCommand(pipeline, tmp_path, stack)
 
 
 @pytest.fixture
-def letters(pipeline: Pipeline, endpoint: ChatEndpoint) -> set[str]:
-    """Let a worker give everything up, since the endpoint is away, and end; the ids of the evaluations."""
+def dead_letters(pipeline: Pipeline, endpoint: ChatEndpoint) -> set[str]:
+    """Ids of evaluations that a worker gave up because the endpoint was down."""
     endpoint.close()
     worker = pipeline.worker(rules=RULES, models=models(endpoint), give_up_after="1s")
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("dead") == TRACES, what="all to be given up")
+    wait_until(lambda: pipeline.counter("dead") == TRACES, what="all to be given up")
     assert worker.program.terminate() == 0
     account = pipeline.account()
     assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
@@ -66,15 +66,15 @@ def judged(pipeline: Pipeline) -> list[str]:
 
 
 def resolved(pipeline: Pipeline) -> Account:
-    """Wait until no letter is left."""
-    wait_until(lambda: pipeline.booked("scored") >= TRACES, what="all to be scored")
+    """Wait until no dead letter is left."""
+    wait_until(lambda: pipeline.counter("scored") >= TRACES, what="all to be scored")
     account = pipeline.settled(TRACES)
     assert (account.scored, account.dead, account.chosen, account.lost) == (TRACES, 0, TRACES, 0)
     return account
 
 
-def test_retried_after_the_endpoint_is_back_each_scores_once_under_its_id(
-    pipeline: Pipeline, endpoint: ChatEndpoint, dead: Dead, letters: set[str]
+def test_retried_dead_letters_score_once_under_their_ids(
+    pipeline: Pipeline, endpoint: ChatEndpoint, dead: DeadCommand, dead_letters: set[str]
 ) -> None:
     assert dead.run("retry", "--all", "--dry-run")["chosen"] == TRACES
     assert dead.run("retry", "--reason", "judge_unavailable")["chosen"] == TRACES
@@ -82,13 +82,13 @@ def test_retried_after_the_endpoint_is_back_each_scores_once_under_its_id(
     assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
     worker = pipeline.worker(rules=RULES, models=models(endpoint))
     resolved(pipeline)
-    assert sorted(judged(pipeline)) == sorted(letters)
+    assert sorted(judged(pipeline)) == sorted(dead_letters)
     assert pipeline.ledger_size() == TRACES
     wait_until(lambda: worker.scrape().value("tracejudge_dead_letters") == 0, what="the gauge")
 
 
-def test_of_two_retries_at_once_each_letter_is_chosen_by_one(
-    pipeline: Pipeline, endpoint: ChatEndpoint, dead: Dead, letters: set[str]
+def test_each_dead_letter_is_retried_by_one_of_two_concurrent_retries(
+    pipeline: Pipeline, endpoint: ChatEndpoint, dead: DeadCommand, dead_letters: set[str]
 ) -> None:
     pipeline.worker(rules=RULES, models=models(endpoint))
     before = len(endpoint.calls)
@@ -96,48 +96,48 @@ def test_of_two_retries_at_once_each_letter_is_chosen_by_one(
     assert [program.wait(60) for program in running] == [0, 0, 0]
     assert sum(json.loads(program.stdout)["chosen"] for program in running) == TRACES
     resolved(pipeline)
-    assert sorted(judged(pipeline)) == sorted(letters)
+    assert sorted(judged(pipeline)) == sorted(dead_letters)
     assert len(endpoint.calls) - before == TRACES
 
 
 @pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
-def test_killed_in_the_midst_of_a_retry_each_scores_once(
-    pipeline: Pipeline, endpoint: ChatEndpoint, dead: Dead, letters: set[str]
+def test_dead_letters_score_once_when_a_retry_is_killed(
+    pipeline: Pipeline, endpoint: ChatEndpoint, dead: DeadCommand, dead_letters: set[str]
 ) -> None:
     endpoint.behaviour = replies.slow(0.2, replies.yes_no())
     worker = pipeline.worker(rules=RULES, models=models(endpoint, max_in_flight=8))
     dead.run("retry", "--all")
-    wait_until(lambda: pipeline.booked("scored"), what="some to be scored")
+    wait_until(lambda: pipeline.counter("scored"), what="some to be scored")
     worker.program.kill()
     account = pipeline.account()
     assert (account.scored + account.dead, account.lost) == (TRACES, 0)
     pipeline.worker(rules=RULES, models=models(endpoint))
     resolved(pipeline)
-    assert sorted(judged(pipeline)) == sorted(letters)
+    assert sorted(judged(pipeline)) == sorted(dead_letters)
 
 
-def test_once_their_cause_is_gone_they_are_taken_up_by_themselves(
-    pipeline: Pipeline, endpoint: ChatEndpoint, letters: set[str]
+def test_dead_letters_are_retried_automatically_once_their_cause_is_gone(
+    pipeline: Pipeline, endpoint: ChatEndpoint, dead_letters: set[str]
 ) -> None:
     pipeline.worker(rules=RULES, models=models(endpoint))
     again = pipeline.keys.dead_again("judge-1")
-    pipeline.store.call(lambda client: client.zadd(again, dict.fromkeys(letters, 1)))
+    pipeline.store.call(lambda client: client.zadd(again, dict.fromkeys(dead_letters, 1)))
     healthy: list[str] = []
-    stage = reviving(pipeline, endpoint, healthy)
+    stage = auto_retry(pipeline, endpoint, healthy)
     stage.look()
-    assert pipeline.booked("scored") == 0, "as long as its endpoint is not healthy"
+    assert pipeline.counter("scored") == 0, "as long as its endpoint is not healthy"
     healthy.append("judge-1")
     stage.start()
     try:
         resolved(pipeline)
     finally:
         stage.stop(60)
-    assert sorted(judged(pipeline)) == sorted(letters)
+    assert sorted(judged(pipeline)) == sorted(dead_letters)
 
 
-def reviving(pipeline: Pipeline, endpoint: ChatEndpoint, healthy: list[str]) -> AutoRetry:
-    """Make the stage of a worker, at a quicker pace."""
+def auto_retry(pipeline: Pipeline, endpoint: ChatEndpoint, healthy: list[str]) -> AutoRetry:
+    """Make the automatic retry of a worker, with shorter intervals."""
     model = ModelSettings(provider="openai", base_url=endpoint.base_url, model="judge-1")
     settings = Settings(redis_url=pipeline.redis_url, prefix=pipeline.prefix, models={"default": model})
     versions = {name: judge.version for name, judge in catalogue().items()}

@@ -1,4 +1,4 @@
-"""Egress over a whole run: also what was chosen before the rule came, and what a replay asks for, stays at home."""
+"""Egress in a whole run: it also applies to evaluations sampled before the rule existed, and to replays."""
 
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, make_traces
@@ -15,7 +15,7 @@ def models(endpoint: ChatEndpoint) -> dict[str, object]:
     }
 
 
-def test_a_kept_trace_is_judged_inside_and_never_sent_out(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+def test_a_trace_with_egress_is_judged_by_the_allowed_model_only(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     worker = pipeline.worker(rules=[KEPT, FREE], models=models(endpoint))
     pipeline.publish(make_traces(10))
     account = pipeline.settled(10)
@@ -24,7 +24,7 @@ def test_a_kept_trace_is_judged_inside_and_never_sent_out(pipeline: Pipeline, en
     worker.program.wait_for("egress excludes another rule's model")
 
 
-def test_what_was_chosen_before_is_not_sent_either(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+def test_evaluations_sampled_before_the_egress_rule_are_not_sent(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     pipeline.worker(roles="ingest", rules=[FREE], models=models(endpoint))
     pipeline.publish(make_traces(5))
     wait_until(lambda: pipeline.account().chosen == 5, what="the traces to be chosen")

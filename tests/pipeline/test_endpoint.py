@@ -1,4 +1,4 @@
-"""Judging by a real endpoint over HTTP: together, and with every failure under its reason."""
+"""Judging by a real endpoint over HTTP: concurrency, and the reason of each failure."""
 
 import pytest
 from support import replies
@@ -14,25 +14,25 @@ def models(endpoint: ChatEndpoint, **settings: object) -> dict[str, object]:
     return {"default": model}
 
 
-def test_two_hundred_evaluations_run_together(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
-    """The limit climbs from 64 while none of them is answered."""
+def test_two_hundred_evaluations_run_concurrently(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    """The concurrency limit rises from 64 while no call is answered."""
     hold = replies.Hold()
     endpoint.behaviour = replies.held(hold)
     pipeline.worker(rules=GROUNDED, models=models(endpoint))
     pipeline.publish(make_traces(200))
     wait_until(lambda: endpoint.in_flight == 200, what="all calls to be under way")
-    hold.let_go()
+    hold.release()
     assert pipeline.settled(200).scored == 200
     assert len(endpoint.calls) == 200
 
 
-def test_calls_in_flight_stay_within_the_model_s_bound(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+def test_calls_in_flight_stay_within_the_limit_of_the_model(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     hold = replies.Hold()
     endpoint.behaviour = replies.held(hold, replies.slow(0.05))
     worker = pipeline.worker(rules=GROUNDED, models=models(endpoint, max_in_flight=7))
     pipeline.publish(make_traces(100))
     wait_until(lambda: endpoint.in_flight == 7, what="as many calls as may be under way")
-    hold.let_go()
+    hold.release()
     assert pipeline.settled(100).scored == 100
     assert endpoint.max_in_flight == 7
     page = worker.scrape()
@@ -40,7 +40,7 @@ def test_calls_in_flight_stay_within_the_model_s_bound(pipeline: Pipeline, endpo
     assert page.value("tracejudge_judge_in_flight", judge_model="judge-1") == 0
 
 
-def test_a_refused_endpoint_parks_the_work_and_nothing_is_lost(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+def test_work_is_parked_while_the_endpoint_refuses_connections(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     endpoint.close()
     worker = pipeline.worker(rules=GROUNDED, models=models(endpoint))
     pipeline.publish(make_traces(20))
@@ -64,7 +64,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("behaviour", "reason", "calls"), UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_what_is_no_answer_is_unscored_for_its_reason_and_never_a_zero(
+def test_an_invalid_answer_is_unscored_with_its_reason_and_never_zero(
     pipeline: Pipeline, endpoint: ChatEndpoint, behaviour: replies.Behaviour, reason: str, calls: int
 ) -> None:
     endpoint.behaviour = behaviour
@@ -81,7 +81,7 @@ def test_what_is_no_answer_is_unscored_for_its_reason_and_never_a_zero(
     assert "holds word0 word1" not in worker.program.output, "the log quotes the trace"
 
 
-def test_a_trace_too_long_for_the_model_costs_no_call(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+def test_a_trace_that_is_too_long_for_the_model_causes_no_call(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     pipeline.worker(rules=GROUNDED, models=models(endpoint, max_input_tokens=1000))
     pipeline.publish(make_traces(1, context=["word " * 2000]))
     account = pipeline.settled(1)

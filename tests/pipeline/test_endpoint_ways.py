@@ -1,4 +1,4 @@
-"""Real workers on the way to an endpoint: through proxies, past replies that are odd, with what it says of errors."""
+"""Real workers and an endpoint: proxies, replies with invalid fields, and error messages."""
 
 import base64
 import json
@@ -23,11 +23,11 @@ GROUNDED = [{"name": "grounded", "judges": ["groundedness"]}]
 PRICE = {"input": 1.0, "output": 1.0}
 SAID = "Project proj_1 may not use this model"
 NOBODY = "http://judge.example"
-"""A host that only the proxy knows."""
+"""A host that only the proxy can resolve."""
 
 
 class HttpProxy(LoopbackServer):
-    """Forwards requests to `target`, whatever host they name, and notes where they were meant to go."""
+    """Forwards all requests to `target`, and records the hosts that they name."""
 
     def __init__(self, target: LoopbackServer) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class HttpProxy(LoopbackServer):
             ):
                 return web.Response(body=await reply.read(), status=reply.status, content_type=reply.content_type)
         except aiohttp.ClientConnectionError:
-            # The target ends before the worker does, which goes on asking.
+            # The target stops before the worker, which keeps sending requests.
             raise web.HTTPBadGateway from None
 
 
@@ -75,7 +75,7 @@ def command(stack: ExitStack, folder: Path, pipeline: Pipeline, *arguments: str,
 
 
 @pytest.mark.parametrize("by", ["setting", "environment"])
-def test_judges_and_otlp_go_through_the_proxy(
+def test_judge_calls_and_otlp_use_the_proxy(
     *,
     pipeline: Pipeline,
     endpoint: ChatEndpoint,
@@ -116,12 +116,12 @@ def test_judges_and_otlp_go_through_the_proxy(
         assert pipeline.settled(25).scored == 25
         wait_until(lambda: any(span.name.startswith("evaluate") for span in otlp.spans), what="spans to arrive")
     else:
-        # A setting is for all addresses: the receiver's proxy knows no judge.
+        # The setting applies to all addresses; this proxy cannot reach the judge endpoint.
         wait_until(lambda: "127.0.0.1" in str(receiver.seen), what="a judge call to come to the proxy")
     assert "otlp.example" in {host for host, _ in receiver.seen} or by == "setting"
 
 
-def test_replies_with_odd_fields_are_judged_and_counted(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+def test_replies_with_invalid_fields_are_used_and_counted(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     usual = replies.yes_no()
     choices = [{"message": {"content": usual.text}, "finish_reason": "stop"}]
     plain = {"choices": choices, "usage": {"prompt_tokens": 100, "completion_tokens": 20}}
@@ -157,10 +157,10 @@ def test_replies_with_odd_fields_are_judged_and_counted(pipeline: Pipeline, endp
     assert len(endpoint.calls) == 42
 
 
-def test_what_the_endpoint_says_is_shown(
+def test_error_messages_of_the_endpoint_are_shown(
     pipeline: Pipeline, endpoint: ChatEndpoint, stack: ExitStack, tmp_path: Path
 ) -> None:
-    """In `dead show`, in `evaluate` with the address, and in `doctor`; a page is called no chat endpoint."""
+    """In `dead show`, in `evaluate` with the address, and in `doctor`; a web page is reported as no chat endpoint."""
     quotes = f"{SAID}: Parcel 0 holds word0 word1 word2 word3"
     endpoint.behaviour = replies.failing(404, quotes)
     settings = {"rules": GROUNDED, "models": models(endpoint.base_url)}
@@ -189,7 +189,7 @@ def test_what_the_endpoint_says_is_shown(
     asked.wait(60)
     parts = {part["name"]: part for part in json.loads(asked.stdout)["parts"]}
     assert "not a chat endpoint, it answers with text/html" in parts["answer of default"]["what"]
-    # So it is called where traces are judged, too.
+    # The verdicts report the same.
     pipeline.publish(make_traces(1, first=1))
     assert pipeline.settled(2).dead == 2
     written = pipeline.store.call(lambda client: client.hvals(pipeline.keys.dead))

@@ -1,4 +1,4 @@
-"""A person is forgotten while workers judge: nothing of theirs is left, nothing of others is lost."""
+"""`forget` while workers judge: all data of one person is removed, and no data of others."""
 
 import json
 import threading
@@ -43,21 +43,21 @@ def forget(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> Forget:
 
 @pytest.fixture
 def model(endpoint: ChatEndpoint) -> dict[str, Any]:
-    """After the first answers slow enough for a minute of work, in which `forget` begins and ends."""
+    """A model that is slow after the first answers: a minute of work, during which `forget` runs."""
     endpoint.behaviour = replies.from_call(48, replies.slow(3.0), before=replies.slow(0.2))
     return {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", "max_in_flight": 16}}
 
 
 def mixed() -> list[tracejudge.Trace]:
-    """Every fourth trace is the person's."""
+    """Make traces of which every fourth belongs to the person."""
     return [
         msgspec.structs.replace(trace, user_id=PERSON, output=f"{WORD} {trace.output}") if number % 4 == 0 else trace
         for number, trace in enumerate(make_traces(TRACES, user_id="somebody"))
     ]
 
 
-def places_of(pipeline: Pipeline, *words: str) -> list[str]:
-    """List the keys that hold one of some words."""
+def keys_containing(pipeline: Pipeline, *words: str) -> list[str]:
+    """List the keys whose values contain one of the words."""
 
     def look(client: Any) -> list[str]:
         wanted = [word.encode() for word in words]
@@ -91,7 +91,7 @@ def watch(pipeline: Pipeline, stop: threading.Event, lost: list[int]) -> None:
         lost.append(pipeline.account().lost)
 
 
-def test_while_a_worker_judges(
+def test_forget_while_a_worker_judges(
     pipeline: Pipeline, forget: Forget, endpoint: ChatEndpoint, model: dict[str, Any]
 ) -> None:
     worker = pipeline.worker(rules=RULES, models=model)
@@ -100,7 +100,7 @@ def test_while_a_worker_judges(
     for trace in traces[::8]:
         said = {"trace_id": trace.trace_id, "score": -1, "comment": WORD}
         pipeline.add(v="1", f=json.dumps(said))
-    wait_until(lambda: pipeline.booked("scored") > 20, what="some to be scored")
+    wait_until(lambda: pipeline.counter("scored") > 20, what="some to be scored")
     assert pipeline.account().waiting > 200
     stop, lost = threading.Event(), list[int]()
     watcher = threading.Thread(target=watch, args=(pipeline, stop, lost))
@@ -108,12 +108,14 @@ def test_while_a_worker_judges(
     try:
         document = forget.run("--user-id", PERSON)
         endpoint.behaviour = replies.yes_no()
-        left = places_of(pipeline, WORD, PERSON, traces[0].trace_id)
+        left = keys_containing(pipeline, WORD, PERSON, traces[0].trace_id)
         account = pipeline.settled(TRACES)
     finally:
         stop.set()
         watcher.join()
-    assert (left, places_of(pipeline, WORD, PERSON, traces[0].trace_id)) == ([], []), "nor does anything come back"
+    assert (left, keys_containing(pipeline, WORD, PERSON, traces[0].trace_id)) == ([], []), (
+        "nor does anything come back"
+    )
     assert document["traces"] == THEIRS
     assert document["feedback"] == len(traces[::8])
     assert document["evaluations"] == account.removed > 0
@@ -128,8 +130,8 @@ def test_while_a_worker_judges(
     assert worker.scrape().value("tracejudge_cut_off_total") == 0
 
 
-def test_before_and_between_workers(pipeline: Pipeline, forget: Forget) -> None:
-    """Unread traces, and verdicts that no exporter has read."""
+def test_forget_before_and_between_workers(pipeline: Pipeline, forget: Forget) -> None:
+    """Unread traces, and verdicts that no exporter has read, are removed."""
     traces = mixed()
     pipeline.publish(traces[:200])
     assert forget.run("--user-id", PERSON)["traces"] == 50
@@ -141,7 +143,7 @@ def test_before_and_between_workers(pipeline: Pipeline, forget: Forget) -> None:
     assert (account.scored, account.cut_off, account.lost) == (350, 50, 0)
     assert forget.run("--trace-id", traces[200].trace_id)["verdicts"] == 1
     assert forget.run("--user-id", PERSON)["verdicts"] == 49
-    assert places_of(pipeline, WORD, PERSON) == []
+    assert keys_containing(pipeline, WORD, PERSON) == []
     assert worker.program.terminate() == 0
     exporter = pipeline.worker(rules=RULES)
     exporter.counted(300)

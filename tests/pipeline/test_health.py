@@ -1,4 +1,4 @@
-"""What a real worker says of itself to the probes, while all is well and while Redis is away."""
+"""Health pages of real workers, in normal operation and without Redis."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from worker.telemetry.heartbeat import live_workers
 AtRedis = Callable[[str], Pipeline]
 ROLES = ["ingest", "judge", "export"]
 SAID_AFTER_S = 10
-"""After so many seconds a role says that it is stalled because Redis is away."""
+"""Seconds without Redis after which a role reports that it is stalled."""
 TOKEN = "metrics-t0ken"  # noqa: S105 - nobody's
 
 
@@ -37,7 +37,7 @@ def is_ready(worker: Worker) -> bool:
     return get(worker, "/readyz").status_code == 200
 
 
-def test_a_worker_is_ready_within_seconds_and_stays_so_without_work(pipeline: Pipeline) -> None:
+def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(pipeline: Pipeline) -> None:
     worker = pipeline.worker()
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
     assert get(worker, "/healthz").text == "alive\n"
@@ -50,20 +50,18 @@ def test_a_worker_is_ready_within_seconds_and_stays_so_without_work(pipeline: Pi
     assert is_ready(worker)
 
 
-def test_a_worker_tells_of_its_own_roles_alone(pipeline: Pipeline) -> None:
+def test_a_worker_reports_only_its_own_roles(pipeline: Pipeline) -> None:
     worker = pipeline.worker(roles="ingest")
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
     assert [role["role"] for role in roles(worker)] == ["ingest"]
 
 
-def test_the_doctor_finds_nothing_broken_where_an_idle_worker_runs(
-    at_redis: AtRedis, tmp_path: Path, stack: ExitStack
-) -> None:
+def test_doctor_finds_nothing_broken_with_an_idle_worker(at_redis: AtRedis, tmp_path: Path, stack: ExitStack) -> None:
     server = stack.enter_context(EmbeddedRedis(appendonly=True))
     pipeline = at_redis(server.url)
     worker = pipeline.worker()
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
-    # Its first word may be older than that, and tells of roles that have not begun.
+    # Its first heartbeat may be older, with roles that have not started.
     wait_until(lambda: [all(each.roles.values()) for each in live_workers(pipeline.store)] == [True], what="its word")
     environment = {"TRACEJUDGE_REDIS_URL": server.url, "TRACEJUDGE_PREFIX": pipeline.prefix}
     doctor = stack.enter_context(
@@ -76,7 +74,7 @@ def test_the_doctor_finds_nothing_broken_where_an_idle_worker_runs(
 
 
 @pytest.mark.slow("waits until roles count as not ready")
-def test_without_redis_a_worker_lives_and_is_not_ready_until_it_is_back(at_redis: AtRedis) -> None:
+def test_without_redis_a_worker_is_alive_and_not_ready_until_it_is_back(at_redis: AtRedis) -> None:
     with EmbeddedRedis() as server:
         worker = at_redis(server.url).worker()
         wait_until(lambda: is_ready(worker), what="the worker to be ready")
@@ -90,7 +88,7 @@ def test_without_redis_a_worker_lives_and_is_not_ready_until_it_is_back(at_redis
         wait_until(lambda: is_ready(worker), what="the worker to be ready again")
 
 
-def test_a_worker_whose_redis_was_never_there_is_alive_and_not_ready(at_redis: AtRedis) -> None:
+def test_a_worker_that_never_reached_redis_is_alive_and_not_ready(at_redis: AtRedis) -> None:
     with EmbeddedRedis() as server:
         server.kill()
         worker = at_redis(server.url).worker()
@@ -101,7 +99,7 @@ def test_a_worker_whose_redis_was_never_there_is_alive_and_not_ready(at_redis: A
 
 
 @pytest.mark.slow("waits until roles count as not ready")
-def test_a_receiver_that_is_away_is_named(pipeline: Pipeline, otlp: OtlpReceiver) -> None:
+def test_a_receiver_that_is_down_is_reported(pipeline: Pipeline, otlp: OtlpReceiver) -> None:
     otlp.close()
     worker = pipeline.worker(otlp_endpoint=otlp.endpoint)
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
@@ -115,7 +113,7 @@ def test_a_receiver_that_is_away_is_named(pipeline: Pipeline, otlp: OtlpReceiver
     wait_until(lambda: is_ready(worker), what="the worker to be ready again")
 
 
-def test_reading_that_pauses_on_purpose_is_ready(pipeline: Pipeline) -> None:
+def test_a_worker_with_paused_ingest_is_ready(pipeline: Pipeline) -> None:
     worker = pipeline.worker(roles="ingest", max_waiting_bytes=1)
     pipeline.publish(make_traces(5))
     pipeline.publish(make_traces(5, first=5))
@@ -124,12 +122,12 @@ def test_reading_that_pauses_on_purpose_is_ready(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("by", ["variable", "file"])
-def test_the_metrics_ask_for_the_token_and_the_probes_do_not(pipeline: Pipeline, tmp_path: Path, by: str) -> None:
+def test_metrics_require_the_token_and_probes_do_not(pipeline: Pipeline, tmp_path: Path, by: str) -> None:
     secret = tmp_path / "token"
     secret.write_text(f"{TOKEN}\n", encoding="utf-8")
     settings = {"metrics_token_file": str(secret)}
     if by == "variable":
-        # A name that is no setting of ours, as deployments give their secrets.
+        # A variable without our prefix, as deployments name their secrets.
         settings = {"metrics_token_env": "TRACEJUDGE_TEST_TOKEN", "test_token": TOKEN}
     worker = pipeline.worker(wait=False, **settings)
     worker.program.wait_for("worker started")
@@ -141,7 +139,7 @@ def test_the_metrics_ask_for_the_token_and_the_probes_do_not(pipeline: Pipeline,
     assert "another" not in worker.program.output
 
 
-def test_a_secret_that_is_not_there_ends_the_start_with_one_line(pipeline: Pipeline) -> None:
+def test_a_missing_secret_ends_the_start_with_one_line(pipeline: Pipeline) -> None:
     worker = pipeline.worker(wait=False, metrics_token_env="ABSENT_TOKEN")  # noqa: S106 - a name
     assert worker.program.wait() == 2
     assert worker.program.stderr.strip() == (
@@ -149,7 +147,7 @@ def test_a_secret_that_is_not_there_ends_the_start_with_one_line(pipeline: Pipel
     )
 
 
-def test_an_open_page_that_others_reach_is_told_once_and_served(pipeline: Pipeline) -> None:
+def test_an_open_page_on_a_public_address_is_served_and_logged_once(pipeline: Pipeline) -> None:
     worker = pipeline.worker(metrics_host="0.0.0.0")  # noqa: S104 - what is tested
     worker.program.wait_for("metrics readable without credentials")
     assert get(worker, "/metrics").status_code == 200

@@ -1,4 +1,4 @@
-"""What is no trace is counted under its reason and moves on; no text of it reaches a log."""
+"""Invalid entries are counted by reason and do not block the stream; none of their text is logged."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ BAD_ENTRIES = {
 }
 
 
-def test_every_bad_entry_is_counted_under_its_reason_and_the_stream_moves_on(pipeline: Pipeline) -> None:
+def test_every_invalid_entry_is_counted_by_reason_and_later_entries_are_read(pipeline: Pipeline) -> None:
     worker: Worker = pipeline.worker(log_level="debug")
     for fields in BAD_ENTRIES.values():
         pipeline.add(**fields)
@@ -41,7 +41,7 @@ def test_a_trace_of_a_megabyte_is_judged(pipeline: Pipeline) -> None:
     assert (account.scored, account.lost) == (1, 0)
 
 
-def test_other_languages_publish_by_a_bare_xadd(pipeline: Pipeline) -> None:
+def test_other_languages_publish_with_plain_xadd(pipeline: Pipeline) -> None:
     worker = pipeline.worker()
     for trace in make_traces(5):
         pipeline.add(v="1", t=msgspec.json.encode(trace))
@@ -51,7 +51,7 @@ def test_other_languages_publish_by_a_bare_xadd(pipeline: Pipeline) -> None:
     assert page.value("tracejudge_producer_published_total", service="bot") == 5
 
 
-def test_unknown_fields_are_kept_out_and_counted(pipeline: Pipeline) -> None:
+def test_unknown_fields_are_ignored_and_counted(pipeline: Pipeline) -> None:
     worker = pipeline.worker()
     trace = msgspec.json.decode(VALID) | {"novelty": SECRET, "another": 1}
     pipeline.add(v="1", t=msgspec.json.encode(trace))
@@ -60,7 +60,7 @@ def test_unknown_fields_are_kept_out_and_counted(pipeline: Pipeline) -> None:
     assert page.value("tracejudge_unknown_fields_total", service="bot") == 2
 
 
-def test_times_that_cannot_be_times_are_left_out_and_counted(pipeline: Pipeline) -> None:
+def test_impossible_times_are_left_out_and_counted(pipeline: Pipeline) -> None:
     worker = pipeline.worker()
     trace = msgspec.json.decode(VALID)
     for field, value in (("ended_at", 1_700_000_000_000), ("started_at", -1), ("ended_at", 1e300)):
@@ -73,7 +73,7 @@ def test_times_that_cannot_be_times_are_left_out_and_counted(pipeline: Pipeline)
     assert {entry.verdict.trace_ended_at for entry in pipeline.outbox()} == {None}
 
 
-def test_a_service_with_a_small_cap_cuts_off_nothing_once_a_worker_has_run(pipeline: Pipeline) -> None:
+def test_the_cap_of_the_worker_replaces_the_smaller_cap_of_a_service(pipeline: Pipeline) -> None:
     traces = 2_000
     pipeline.worker(roles="export")
     caps = wait_until(lambda: pipeline.store.call(lambda client: client.hgetall(pipeline.keys.caps)), what="the caps")
@@ -91,7 +91,7 @@ def test_a_service_with_a_small_cap_cuts_off_nothing_once_a_worker_has_run(pipel
 
 
 @pytest.mark.faults
-def test_traces_published_before_any_worker_runs_are_judged_when_one_comes(pipeline: Pipeline) -> None:
+def test_traces_published_before_any_worker_runs_are_judged_later(pipeline: Pipeline) -> None:
     pipeline.publish(make_traces(200))
     assert pipeline.account().unread == 200
     pipeline.worker()

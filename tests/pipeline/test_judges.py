@@ -1,4 +1,4 @@
-"""Every judge of the catalogue, once over the real pipeline: chosen, judged, recorded, counted."""
+"""Every built-in judge once in the real pipeline: sampled, judged, recorded, counted."""
 
 import msgspec
 from support.pipeline import Pipeline
@@ -62,7 +62,7 @@ def test_each_judge_scores_a_trace_under_each_of_its_metrics(pipeline: Pipeline)
             assert counted == 1, (name, metric.name)
 
 
-def test_settings_of_a_judge_are_another_version_of_it(pipeline: Pipeline) -> None:
+def test_settings_of_a_judge_change_its_version(pipeline: Pipeline) -> None:
     pipeline.worker(rules=[{"name": "all", "judges": list(SETTINGS)}], judges=SETTINGS)
     pipeline.publish([TRACE])
     assert pipeline.settled(1).scored == len(SETTINGS)
@@ -71,7 +71,7 @@ def test_settings_of_a_judge_are_another_version_of_it(pipeline: Pipeline) -> No
     assert not set(versions.values()) & {judge.version for judge in catalogue().values()}
 
 
-def test_a_trace_without_what_a_judge_needs_is_unscored_without_a_call(pipeline: Pipeline) -> None:
+def test_a_trace_without_a_required_field_is_unscored_without_a_call(pipeline: Pipeline) -> None:
     bare = msgspec.structs.replace(TRACE, input=" ", output="", context=[""], expected_response=None, guidelines=[])
     pipeline.worker(rules=[{"name": "all", "judges": list(catalogue())}])
     pipeline.publish([msgspec.structs.replace(bare, error="the call failed")])

@@ -1,4 +1,4 @@
-"""Feedback that comes after its trace, from the SDK to the verdict, through real workers."""
+"""Late feedback from the SDK to the verdict, with real workers."""
 
 import json
 from collections.abc import Callable
@@ -17,8 +17,8 @@ SOON_S = 0.5
 TRACES = 300
 
 
-def say(pipeline: Pipeline, *said: tuple[str, float]) -> None:
-    """Give feedback through the SDK and wait until Redis has it."""
+def send_feedback(pipeline: Pipeline, *said: tuple[str, float]) -> None:
+    """Publish feedback through the SDK and wait until Redis has it."""
     tracejudge.init(service="tests", redis_url=pipeline.redis_url, prefix=pipeline.prefix)
     try:
         for trace_id, score in said:
@@ -29,9 +29,9 @@ def say(pipeline: Pipeline, *said: tuple[str, float]) -> None:
 
 
 def ended(pipeline: Pipeline) -> dict[str, int]:
-    """What the books say became of feedback."""
-    books = pipeline.store.call(lambda client: client.hgetall(pipeline.keys.account_all))
-    found = {name.decode(): int(amount) for name, amount in books.items()}
+    """Outcomes of late feedback in the accounting."""
+    accounting = pipeline.store.call(lambda client: client.hgetall(pipeline.keys.account_all))
+    found = {name.decode(): int(amount) for name, amount in accounting.items()}
     return {name.split(":")[1]: amount for name, amount in found.items() if name.startswith("feedback:")}
 
 
@@ -49,13 +49,13 @@ def outcomes(worker: Worker) -> dict[str, float]:
     return {sample.labels["outcome"]: sample.value for sample in samples if sample.value}
 
 
-def test_a_complaint_leads_to_verdicts_on_its_trace_alone(pipeline: Pipeline) -> None:
+def test_negative_feedback_leads_to_verdicts_on_its_trace_only(pipeline: Pipeline) -> None:
     worker = pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)
     traces = make_traces(TRACES)
     pipeline.publish(traces)
     assert pipeline.settled(TRACES).not_sampled == TRACES
     wanted, praised = traces[17].trace_id, traces[18].trace_id
-    say(pipeline, (wanted, -1), (praised, 1), ("f" * 32, -1))
+    send_feedback(pipeline, (wanted, -1), (praised, 1), ("f" * 32, -1))
     wait_for(pipeline, {"pulled": 1, "not_negative": 1, "not_found": 1})
     account = pipeline.settled(TRACES)
     assert (account.published, account.not_sampled, account.sampled) == (TRACES, TRACES, 0)
@@ -69,16 +69,16 @@ def test_a_complaint_leads_to_verdicts_on_its_trace_alone(pipeline: Pipeline) ->
     assert page.total("tracejudge_score_count") == 0
     assert outcomes(worker) == {"pulled": 1, "not_negative": 1, "not_found": 1}
 
-    say(pipeline, (wanted, -1))
+    send_feedback(pipeline, (wanted, -1))
     wait_for(pipeline, {"pulled": 1, "not_negative": 1, "not_found": 1, "already_judged": 1})
     assert len(verdicts(pipeline)) == len(JUDGES)
 
 
-def test_a_log_line_tells_of_a_pass_and_quotes_nothing(pipeline: Pipeline) -> None:
+def test_the_log_line_of_a_pass_quotes_no_content(pipeline: Pipeline) -> None:
     (trace,) = make_traces(1)
     pipeline.publish([trace])
-    say(pipeline, (trace.trace_id, -1))
-    # After the report that ends what was said: it lies in the stream as well.
+    send_feedback(pipeline, (trace.trace_id, -1))
+    # After the report of the client, which is in the stream as well.
     worker = pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)
     wait_for(pipeline, {"pulled": 1})
     line = json.loads(worker.program.wait_for(r"^\{.*late feedback pass ended.*$")[0])
@@ -90,17 +90,17 @@ def test_a_log_line_tells_of_a_pass_and_quotes_nothing(pipeline: Pipeline) -> No
 
 
 @pytest.mark.faults
-def test_a_worker_killed_between_gathering_and_the_pass_loses_and_doubles_nothing(pipeline: Pipeline) -> None:
+def test_nothing_is_lost_or_counted_twice_when_a_worker_is_killed_before_the_pass(pipeline: Pipeline) -> None:
     first = pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=600)
     traces = make_traces(TRACES)
     pipeline.publish(traces)
-    say(pipeline, *((trace.trace_id, -1) for trace in traces[:20]), ("f" * 32, -1))
+    send_feedback(pipeline, *((trace.trace_id, -1) for trace in traces[:20]), ("f" * 32, -1))
     gathered = lambda: pipeline.store.call(lambda client: client.zcard(pipeline.keys.feedback))  # noqa: E731
     wait_until(lambda: gathered() == 21, what="feedback to be gathered")
     first.program.kill()
-    assert pipeline.booked("chosen") == 0
+    assert pipeline.counter("chosen") == 0
 
-    let_time_pass(pipeline)
+    make_feedback_due(pipeline)
     pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)
     wait_for(pipeline, {"pulled": 20, "not_found": 1})
     assert gathered() == 0
@@ -109,7 +109,7 @@ def test_a_worker_killed_between_gathering_and_the_pass_loses_and_doubles_nothin
     assert len({one.evaluation_id for one in verdicts(pipeline)}) == len(verdicts(pipeline)) == 40
 
 
-def test_of_several_workers_one_makes_the_pass(new_pipeline: Callable[[str], Pipeline], prefix: str) -> None:
+def test_one_of_several_workers_makes_the_pass(new_pipeline: Callable[[str], Pipeline], prefix: str) -> None:
     pipeline = new_pipeline(prefix)
     rules = [{"name": "half", "judges": ["groundedness"], "rate": 0.5, "always": ["negative_feedback"]}]
     workers = [pipeline.worker(rules=rules, late_feedback_wait=SOON_S, log_level="warning") for _ in range(2)]
@@ -117,7 +117,7 @@ def test_of_several_workers_one_makes_the_pass(new_pipeline: Callable[[str], Pip
     pipeline.publish(traces)
     sampled = pipeline.settled(TRACES).sampled
     assert 0 < sampled < TRACES
-    say(pipeline, *((trace.trace_id, -1) for trace in traces))
+    send_feedback(pipeline, *((trace.trace_id, -1) for trace in traces))
     wait_for(pipeline, {"pulled": TRACES - sampled, "already_judged": sampled})
     account = pipeline.settled(TRACES)
     assert (account.sampled, account.chosen, account.scored, account.lost) == (sampled, TRACES, TRACES, 0)
@@ -132,7 +132,7 @@ def test_of_several_workers_one_makes_the_pass(new_pipeline: Callable[[str], Pip
     assert counted() == TRACES
 
 
-def let_time_pass(pipeline: Pipeline) -> None:
-    """Let the time of everything gathered have come."""
+def make_feedback_due(pipeline: Pipeline) -> None:
+    """Make all pending feedback due."""
     members = pipeline.store.call(lambda client: client.zrange(pipeline.keys.feedback, 0, -1))
     pipeline.store.call(lambda client: client.zadd(pipeline.keys.feedback, dict.fromkeys(members, 1)))

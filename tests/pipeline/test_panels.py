@@ -1,4 +1,4 @@
-"""Two models that disagree, over real endpoints: a verdict each, one together, and none twice when one is away."""
+"""Two models on real endpoints: a verdict each, a combined one, and none twice when an endpoint is down."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def settled(pipeline: Pipeline) -> Account:
     return account
 
 
-def test_two_models_that_disagree(pipeline: Pipeline, setup: dict[str, Any], otlp: OtlpReceiver) -> None:
+def test_two_models_disagree(pipeline: Pipeline, setup: dict[str, Any], otlp: OtlpReceiver) -> None:
     worker = pipeline.worker(**setup, otlp_endpoint=otlp.root_url)
     pipeline.publish(make_traces(TRACES))
     settled(pipeline)
@@ -80,13 +80,13 @@ def test_two_models_that_disagree(pipeline: Pipeline, setup: dict[str, Any], otl
     assert spans() == {"evaluate safety": 3 * TRACES, "chat judge-1": TRACES, "chat judge-2": TRACES}
 
 
-def test_while_one_endpoint_fails_nothing_is_combined_and_then_all(
+def test_verdicts_are_combined_only_after_the_failed_endpoint_is_back(
     pipeline: Pipeline, setup: dict[str, Any], other_endpoint: ChatEndpoint
 ) -> None:
     other_endpoint.behaviour = replies.failing(503)
     worker = pipeline.worker(**setup)
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") == TRACES, what="the healthy model's verdicts")
+    wait_until(lambda: pipeline.counter("scored") == TRACES, what="the healthy model's verdicts")
     worker.program.wait_for("batch parked")
     assert by_model(pipeline).keys() == {"judge-1"}
     assert pipeline.account().lost == 0
@@ -99,14 +99,14 @@ def test_while_one_endpoint_fails_nothing_is_combined_and_then_all(
 
 @pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
-def test_killed_after_one_member_the_other_is_asked_and_no_one_twice(
+def test_after_a_kill_only_the_missing_model_of_a_panel_is_called(
     pipeline: Pipeline, setup: dict[str, Any], endpoint: ChatEndpoint, other_endpoint: ChatEndpoint
 ) -> None:
-    """What one model has said stands in the ledger: neither is it paid for again, nor is the panel without it."""
+    """The verdict of the first model is in the ledger: it is not repeated, and the panel includes it."""
     other_endpoint.behaviour = replies.hangs()
     worker = pipeline.worker(**setup)
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") == TRACES, what="all verdicts of the one that answers")
+    wait_until(lambda: pipeline.counter("scored") == TRACES, what="all verdicts of the one that answers")
     worker.program.kill()
     other_endpoint.behaviour = replies.yes_no("yes")
     pipeline.worker(**setup)
@@ -117,13 +117,13 @@ def test_killed_after_one_member_the_other_is_asked_and_no_one_twice(
 
 @pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
-def test_killed_between_members_and_panel_each_is_combined_once(
+def test_after_a_kill_before_the_combination_each_panel_is_combined_once(
     pipeline: Pipeline, setup: dict[str, Any], endpoint: ChatEndpoint
 ) -> None:
     endpoint.behaviour = replies.slow(0.1)
     worker = pipeline.worker(**setup, batch_size=4)
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.booked("scored") > TRACES // 2, what="some verdicts")
+    wait_until(lambda: pipeline.counter("scored") > TRACES // 2, what="some verdicts")
     worker.program.kill()
     pipeline.worker(**setup)
     settled(pipeline)

@@ -1,4 +1,4 @@
-"""Celery's own instruments on real workers: what they show, what they steer, and what is refused."""
+"""Celery's remote control of real workers: inspection, control, and refused commands."""
 
 import json
 import signal
@@ -28,20 +28,20 @@ REPLY_S = 2.0
 
 @pytest.fixture
 def pipeline(at_redis: Any) -> Iterator[Pipeline]:
-    """On a Redis of its own: remote control reaches every worker of a broker."""
+    """A pipeline on a Redis of its own, because remote control reaches every worker of a broker."""
     with EmbeddedRedis() as server:
         yield at_redis(server.url)
 
 
 class Operator:
-    """Somebody with Celery's remote control at hand."""
+    """Sends commands by Celery's remote control."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.app = Celery("operator", broker=pipeline.redis_url, set_as_current=False)
         self.prefix = pipeline.prefix
 
     def ask(self, command: str, nodes: int = 1, **arguments: Any) -> dict[str, Any]:
-        """Send a command and wait for the answers of so many workers."""
+        """Send a command and wait for the replies of `nodes` workers."""
         return wait_until(lambda: self._ask(command, nodes, arguments), what=f"{nodes} workers to answer {command}")
 
     def _ask(self, command: str, nodes: int, arguments: dict[str, Any]) -> dict[str, Any] | None:
@@ -85,7 +85,7 @@ def judged(pipeline: Pipeline, judge_model: str) -> int:
     return sum(entry.verdict.judge_model == judge_model for entry in pipeline.outbox())
 
 
-def test_inspect_shows_shifts_and_their_batches(pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint) -> None:
+def test_inspect_shows_tasks_and_their_batches(pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = replies.slow(600, replies.yes_no())
     worker = pipeline.worker(**two_models(endpoint))
     pipeline.publish(make_traces(8))
@@ -113,7 +113,7 @@ def test_inspect_shows_shifts_and_their_batches(pipeline: Pipeline, operator: Op
     worker.program.signal(signal.SIGTERM)
 
 
-def test_celerys_own_command_line_finds_ours(pipeline: Pipeline, tmp_path: Any) -> None:
+def test_the_celery_command_line_finds_the_worker(pipeline: Pipeline, tmp_path: Any) -> None:
     pipeline.worker()
     variables = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
     for arguments, said in (
@@ -138,7 +138,7 @@ def test_a_cancelled_consumer_pauses_a_model_until_it_is_added_again(
     wait_until(lambda: len(operator.only("active_queues")) == 1, what="the queue to be left alone")
     pipeline.publish(make_traces(60, first=20))
     wait_until(lambda: judged(pipeline, "second") == 80, what="the other model to go on")
-    # Longer than a sweeper's and a shift's turn: neither undoes what the operator did.
+    # Longer than the intervals of the sweeper and of a task: neither undoes the command.
     time.sleep(6)
     assert judged(pipeline, "first") == 20
     with Redis.from_url(pipeline.redis_url) as client:

@@ -1,4 +1,4 @@
-"""Replays through real workers: traces that no rule wanted, judged later, once, and beside the quality series."""
+"""Replays with real workers: traces that no rule selected are judged later, once, outside the quality series."""
 
 import json
 import signal
@@ -58,9 +58,7 @@ def watch(pipeline: Pipeline, stop: threading.Event, lost: list[int]) -> None:
         lost.append(pipeline.account().lost)
 
 
-def test_a_judge_that_came_later_judges_retained_traces_beside_the_quality_series(
-    pipeline: Pipeline, replays: Replays
-) -> None:
+def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline: Pipeline, replays: Replays) -> None:
     worker = pipeline.worker(rules=[{"name": "now", "judges": ["groundedness"], "rate": 0.25}])
     pipeline.publish(make_traces(TRACES))
     before = pipeline.settled(TRACES)
@@ -86,7 +84,7 @@ def test_a_judge_that_came_later_judges_retained_traces_beside_the_quality_serie
     assert worker.scrape().total("tracejudge_verdicts_total") <= counted + 1
 
 
-def test_at_a_higher_rate_only_what_was_not_judged_is_judged(
+def test_a_higher_rate_judges_only_traces_not_judged_before(
     pipeline: Pipeline, tmp_path: Path, stack: ExitStack
 ) -> None:
     rule = {"name": "some", "judges": ["relevance_to_query"]}
@@ -100,7 +98,7 @@ def test_at_a_higher_rate_only_what_was_not_judged_is_judged(
     assert {(one.origin, one.probability) for one in verdicts(pipeline)} == {("live", 0.2), ("replay", 0.6)}
 
 
-def test_several_at_once_and_one_after_another_judge_once(pipeline: Pipeline, replays: Replays) -> None:
+def test_concurrent_and_repeated_replays_judge_once(pipeline: Pipeline, replays: Replays) -> None:
     pipeline.worker(rules=[*LATER, {"name": "not yet", "judges": ["safety"], "rate": 0.0}], roles="ingest,judge,export")
     pipeline.worker(rules=LATER, roles="judge,export")
     pipeline.publish(make_traces(TRACES))
@@ -116,18 +114,18 @@ def test_several_at_once_and_one_after_another_judge_once(pipeline: Pipeline, re
 
 
 @pytest.mark.faults
-def test_killed_and_stopped_it_goes_on_and_judges_once(pipeline: Pipeline, replays: Replays) -> None:
+def test_a_killed_and_a_stopped_replay_continue_and_judge_once(pipeline: Pipeline, replays: Replays) -> None:
     pipeline.worker(rules=[{"name": "nothing", "judges": ["groundedness"], "rate": 0.0}])
     traces = 4_000
     pipeline.publish(make_traces(traces, words=200))
     pipeline.settled(traces)
     program = replays.start("--since", "10m", "--judge", "relevance_to_query")
-    wait_until(lambda: pipeline.booked("chosen"), what="the replay to choose")
+    wait_until(lambda: pipeline.counter("chosen"), what="the replay to choose")
     program.kill()
     (name,) = [key.decode().rsplit(":", 1)[1] for key in _replays(pipeline)]
     program = replays.start("--continue", name)
-    begun = pipeline.booked("chosen")
-    wait_until(lambda: pipeline.booked("chosen") > begun or not program.running, what="the replay to go on")
+    begun = pipeline.counter("chosen")
+    wait_until(lambda: pipeline.counter("chosen") > begun or not program.running, what="the replay to go on")
     program.signal(signal.SIGINT)
     wait_until(lambda: not program.running, what="the replay to stop")
     document = replays.end(replays.start("--continue", name))

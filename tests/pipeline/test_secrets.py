@@ -1,4 +1,4 @@
-"""Planted secrets: a whole run with one in every place, and none in anything that the run wrote.
+"""PlantedSecrets secrets: a whole run with a secret in every place, none of which appears in its output.
 
 Dead letters, batches and the stream hold traces by design and are not searched; everything that leaves Redis is.
 """
@@ -30,8 +30,8 @@ RULES = [
 ]
 
 
-class Planted:
-    """Secrets, each known by where it was planted. They are words of their own, which no encoding changes."""
+class PlantedSecrets:
+    """Secrets by the place where each was planted. They are words that no encoding changes."""
 
     def __init__(self) -> None:
         self._places: dict[str, str] = {}
@@ -46,13 +46,13 @@ class Planted:
 
 
 @pytest.fixture
-def planted() -> Planted:
-    return Planted()
+def planted() -> PlantedSecrets:
+    return PlantedSecrets()
 
 
 @pytest.fixture
-def guarded(planted: Planted) -> Iterator[tuple[EmbeddedRedis, str, str]]:
-    """A Redis with two users, one for the worker and one for the broker, and their URLs."""
+def redis_with_users(planted: PlantedSecrets) -> Iterator[tuple[EmbeddedRedis, str, str]]:
+    """A Redis with a user for the worker and one for the broker, and their URLs."""
     with EmbeddedRedis() as server:
         urls = []
         with Redis(port=server.port) as admin:
@@ -65,8 +65,8 @@ def guarded(planted: Planted) -> Iterator[tuple[EmbeddedRedis, str, str]]:
         yield server, urls[0], urls[1]
 
 
-def full_trace(planted: Planted, **fields: Any) -> Trace:
-    """Make a trace with a secret in every field that holds anything of the call or the person."""
+def full_trace(planted: PlantedSecrets, **fields: Any) -> Trace:
+    """Make a trace with a secret in every field that may contain data of the call or the person."""
     return Trace(
         trace_id=secrets.token_hex(16),
         span_id=secrets.token_hex(8),
@@ -104,8 +104,8 @@ def full_trace(planted: Planted, **fields: Any) -> Trace:
     )
 
 
-def poison(planted: Planted) -> list[dict[str, str]]:
-    """Make entries that are no traces."""
+def poison(planted: PlantedSecrets) -> list[dict[str, str]]:
+    """Make entries that are not traces."""
     return [
         {"v": "1", "t": planted("no JSON")},
         {"v": "1", "t": json.dumps({"trace_id": "x", "service": 7, "output": planted("wrong type")})},
@@ -119,8 +119,8 @@ def poison(planted: Planted) -> list[dict[str, str]]:
     ]
 
 
-def messages(planted: Planted, queue: str) -> list[str]:
-    """Make messages in the broker that are none of ours, in whole or in part."""
+def messages(planted: PlantedSecrets, queue: str) -> list[str]:
+    """Make broker messages that are not notifications, completely or partly."""
     ours = {"task": "tracejudge.judge", "id": secrets.token_hex(8), "lang": "py"}
     secret_heads = {name: planted(f"head {name}") for name in ("argsrepr", "kwargsrepr", "origin", "root_id")}
 
@@ -158,7 +158,7 @@ def _envelope(
     content_encoding: str = "utf-8",
     raw: bytes | None = None,
 ) -> str:
-    """Wrap a body as kombu's transport for Redis does."""
+    """Wrap a body in the format of kombu's Redis transport."""
     encoded = base64.b64encode(json.dumps(body).encode() if raw is None else raw).decode()
     properties = {
         "correlation_id": secrets.token_hex(8),
@@ -179,7 +179,7 @@ def _envelope(
 
 
 def quoting(call: Call) -> replies.Reply:
-    """Answer in every way there is, each with the prompt in it."""
+    """Answer with each kind of reply, all containing the prompt."""
     said = call.text()[-3000:]
     ways = (
         replies.yes_no(rationale=said),
@@ -204,9 +204,9 @@ def refused() -> Iterator[ChatEndpoint]:
 
 
 def run_of(
-    pipeline: Pipeline, planted: Planted, *command: str, broker: str, key_file: Path, **settings: Any
+    pipeline: Pipeline, planted: PlantedSecrets, *command: str, broker: str, key_file: Path, **settings: Any
 ) -> tuple[Worker, Redis]:
-    """Start a worker that keeps nothing to itself that its settings let it say."""
+    """Start a worker with the most verbose settings."""
     settings["models"]["rejecting"]["api_key_file"] = str(key_file)
     key_file.write_text(planted("key in a file") + "\n")
     worker = pipeline.worker(
@@ -218,10 +218,10 @@ def run_of(
 @pytest.mark.parametrize(
     "command", [(), ("-m", "celery", "-A", "worker", "worker", "--loglevel", "debug")], ids=["tracejudge", "celery"]
 )
-def test_a_whole_run_writes_none_of_the_planted_secrets(  # noqa: PLR0917 - fixtures
+def test_a_whole_run_outputs_no_planted_secret(  # noqa: PLR0917 - fixtures
     at_redis: AtRedis,
-    guarded: tuple[EmbeddedRedis, str, str],
-    planted: Planted,
+    redis_with_users: tuple[EmbeddedRedis, str, str],
+    planted: PlantedSecrets,
     endpoint: ChatEndpoint,
     refused: ChatEndpoint,
     otlp: OtlpReceiver,
@@ -229,7 +229,7 @@ def test_a_whole_run_writes_none_of_the_planted_secrets(  # noqa: PLR0917 - fixt
     monkeypatch: pytest.MonkeyPatch,
     command: tuple[str, ...],
 ) -> None:
-    server, url, broker_url = guarded
+    server, url, broker_url = redis_with_users
     endpoint.behaviour = quoting
     monkeypatch.setenv("JUDGE_KEY", planted("key in the environment"))
     models = {
@@ -283,10 +283,10 @@ def test_a_whole_run_writes_none_of_the_planted_secrets(  # noqa: PLR0917 - fixt
 
 
 @pytest.mark.parametrize("key", ["redis_url", "broker_url"])
-def test_a_wrong_password_is_told_without_it(
-    at_redis: AtRedis, guarded: tuple[EmbeddedRedis, str, str], planted: Planted, key: str
+def test_a_wrong_password_is_reported_without_the_password(
+    at_redis: AtRedis, redis_with_users: tuple[EmbeddedRedis, str, str], planted: PlantedSecrets, key: str
 ) -> None:
-    server, url, _ = guarded
+    server, url, _ = redis_with_users
     wrong = f"redis://{planted('user')}:{planted('wrong password')}@127.0.0.1:{server.port}/0"
     pipeline = at_redis(url)
     worker = pipeline.worker(**{"log_level": "debug", key: wrong})
@@ -312,8 +312,8 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("settings", MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_in_the_settings_is_told_in_one_line_without_the_secret(
-    at_redis: AtRedis, redis_url: str, planted: Planted, settings: dict[str, Any]
+def test_a_wrong_setting_is_reported_in_one_line_without_the_secret(
+    at_redis: AtRedis, redis_url: str, planted: PlantedSecrets, settings: dict[str, Any]
 ) -> None:
     word = planted("setting")
     given = {name: _filled(value, word) for name, value in settings.items()}

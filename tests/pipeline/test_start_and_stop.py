@@ -1,4 +1,4 @@
-"""Ways to start and to stop a worker."""
+"""Starting and stopping a worker."""
 
 import json
 import re
@@ -18,14 +18,14 @@ from worker.storage.keys import INGEST_GROUP
 
 AtRedis = Callable[[str], Pipeline]
 CELERY = ("-m", "celery", "-A", "worker", "worker")
-HURRY_PATIENTLY = """
+LATE_FORCED_EXIT = """
 import os, sys, time
 import worker.celery
 from worker.runtime import Runtime
 
-worker.celery._HURRY_S = 600  # the last resort comes after two seconds, and a busy machine may be slower than that
+worker.celery._HURRY_S = 600  # the forced exit comes after two seconds, which may be too short on a busy machine
 """
-SIGNALLED_IN_THE_START = f"""{HURRY_PATIENTLY}
+SIGNAL_DURING_START = f"""{LATE_FORCED_EXIT}
 begin, signalled, signals = Runtime.start, worker.celery.Signals._signalled, []
 
 def start(self):
@@ -52,7 +52,7 @@ def test_plain_celery_starts_the_same_worker_from_any_folder(pipeline: Pipeline)
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork -c 1 -O fair", "processes"])
-def test_celery_with_another_pool_ends_at_once_with_one_line(pipeline: Pipeline, pool: str) -> None:
+def test_celery_with_another_pool_exits_with_one_line(pipeline: Pipeline, pool: str) -> None:
     worker = pipeline.worker(*CELERY, "-P", *pool.split(), wait=False)
     if pool.startswith("prefork"):
         # Celery cannot tell its own default from the same word on the command line; the configured pool is used.
@@ -74,8 +74,8 @@ def test_a_wrong_configuration_ends_the_start_with_one_line(pipeline: Pipeline) 
         )
 
 
-def is_given_back(pipeline: Pipeline) -> bool:
-    """Tell whether nobody holds what waits, so that whoever comes need not wait for the end of a lease."""
+def leases_are_released(pipeline: Pipeline) -> bool:
+    """Return whether no waiting batch is leased, so that another worker need not wait for a lease to expire."""
     return not pipeline.store.call(lambda client: client.hlen(pipeline.keys.holders))
 
 
@@ -83,16 +83,16 @@ def model_at(endpoint: ChatEndpoint) -> dict[str, Any]:
     return {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}
 
 
-def occupied(pipeline: Pipeline, endpoint: ChatEndpoint, *command: str, grace_s: float) -> Worker:
-    """Start a worker, and give it ten traces; all of their thirty calls are under way."""
+def busy_worker(pipeline: Pipeline, endpoint: ChatEndpoint, *command: str, grace_s: float) -> Worker:
+    """Start a worker with ten traces, and wait until all their thirty calls are under way."""
     worker = pipeline.worker(*command, models={"default": model_at(endpoint)}, grace_s=grace_s)
     pipeline.publish(make_traces(10))
     wait_until(lambda: endpoint.in_flight == 30, what="all calls to be under way")
     return worker
 
 
-def assert_done_by_another(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
-    """Check that another worker does what an occupied one gave back."""
+def assert_finished_by_another(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    """Check that another worker finishes the released work."""
     endpoint.behaviour = replies.yes_no()
     pipeline.worker(models={"default": model_at(endpoint)})
     account = pipeline.settled(10)
@@ -115,15 +115,15 @@ def test_roles_can_run_in_processes_of_their_own(pipeline: Pipeline, command: tu
     assert exporter.counted(60).total("tracejudge_verdicts_total") == 60
 
 
-def test_a_start_that_fails_ends_with_a_status_that_says_so(pipeline: Pipeline) -> None:
+def test_a_failed_start_exits_with_an_error_status(pipeline: Pipeline) -> None:
     first = pipeline.worker()
     second = pipeline.worker(wait=False, metrics_port=str(first.port))
     assert second.program.wait() == 2
     assert "tracejudge: metrics_port: 127.0.0.1:" in second.program.stderr
 
 
-def test_keys_of_another_version_end_the_start_and_are_left_alone(pipeline: Pipeline) -> None:
-    """What 0.1 has chosen and finished this version would not find, and would judge again."""
+def test_keys_of_another_version_end_the_start_and_stay_unchanged(pipeline: Pipeline) -> None:
+    """This version would not find the evaluations of version 0.1, and would judge their traces again."""
     keys = pipeline.keys
     of_others = {f"{keys.prefix}:chosen:{1:032x}": "1", f"{keys.prefix}:ledger:{2:032x}": "scored", keys.layout: "3"}
     for key, value in of_others.items():
@@ -138,31 +138,31 @@ def test_keys_of_another_version_end_the_start_and_are_left_alone(pipeline: Pipe
         pipeline.store.call(lambda client, name=key: client.delete(name))
 
 
-def test_sigterm_lets_running_work_finish_and_ends_with_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+def test_sigterm_finishes_running_work_and_exits_with_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     hold = replies.Hold()
     endpoint.behaviour = replies.held(hold)
-    worker = occupied(pipeline, endpoint, grace_s=60)
+    worker = busy_worker(pipeline, endpoint, grace_s=60)
     worker.program.signal(signal.SIGTERM)
     worker.program.wait_for("worker stopping")
-    hold.let_go()
+    hold.release()
     assert worker.program.wait() == 0
     account = pipeline.account()
     assert (account.scored, account.waiting, account.lost) == (30, 0, 0)
 
 
-def test_sigterm_gives_back_what_takes_longer_than_the_grace(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+def test_sigterm_releases_work_that_exceeds_the_grace_period(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = replies.hangs()
-    worker = occupied(pipeline, endpoint, grace_s=0.5)
+    worker = busy_worker(pipeline, endpoint, grace_s=0.5)
     assert worker.program.terminate() == 0
-    assert is_given_back(pipeline)
-    assert_done_by_another(pipeline, endpoint)
+    assert leases_are_released(pipeline)
+    assert_finished_by_another(pipeline, endpoint)
 
 
-def test_a_stopping_worker_begins_no_call_and_waits_for_those_under_way(
+def test_a_stopping_worker_starts_no_call_and_waits_for_those_under_way(
     pipeline: Pipeline, endpoint: ChatEndpoint
 ) -> None:
     hold = replies.Hold()
-    # What may begin before the stop has come to the judging ends long after.
+    # Calls that begin before the judging consumer sees the stop end long after it.
     endpoint.behaviour = replies.from_call(5, replies.slow(10.0), before=replies.held(hold))
     model = model_at(endpoint) | {"max_in_flight": 5}
     worker = pipeline.worker(models={"default": model}, rules=SAFE, grace_s=60)
@@ -171,12 +171,12 @@ def test_a_stopping_worker_begins_no_call_and_waits_for_those_under_way(
     worker.program.signal(signal.SIGTERM)
     worker.program.wait_for("worker stopping")
     wait_until(lambda: not readers(pipeline), what="reading to have ended, after which judging stops")
-    hold.let_go()
+    hold.release()
     assert worker.program.wait() == 0
     assert len(endpoint.calls) <= 5 + 5, "at most one more each, between the end of reading and that of judging"
     account = pipeline.account()
     assert (account.scored, account.waiting, account.lost) == (len(endpoint.calls), 40 - len(endpoint.calls), 0)
-    assert is_given_back(pipeline)
+    assert leases_are_released(pipeline)
     endpoint.behaviour = replies.yes_no()
     pipeline.worker(models={"default": model}, rules=SAFE)
     account = pipeline.settled(40)
@@ -186,14 +186,14 @@ def test_a_stopping_worker_begins_no_call_and_waits_for_those_under_way(
 @pytest.mark.parametrize(
     ("command", "number", "patched", "sign"),
     [
-        ((OURS, "worker"), signal.SIGTERM, HURRY_PATIENTLY, "worker stopping"),
-        ((OURS, "worker"), signal.SIGINT, SIGNALLED_IN_THE_START, "signalled"),
-        ((CELERY_S, "-A", "worker", "worker"), signal.SIGINT, HURRY_PATIENTLY, "worker stopping"),
-        ((CELERY_S, "-A", "worker", "worker"), signal.SIGTERM, SIGNALLED_IN_THE_START, "signalled"),
+        ((OURS, "worker"), signal.SIGTERM, LATE_FORCED_EXIT, "worker stopping"),
+        ((OURS, "worker"), signal.SIGINT, SIGNAL_DURING_START, "signalled"),
+        ((CELERY_S, "-A", "worker", "worker"), signal.SIGINT, LATE_FORCED_EXIT, "worker stopping"),
+        ((CELERY_S, "-A", "worker", "worker"), signal.SIGTERM, SIGNAL_DURING_START, "signalled"),
     ],
     ids=["tracejudge, stopping", "tracejudge, starting", "celery, stopping", "celery, starting"],
 )
-def test_a_second_signal_ends_the_grace_and_gives_the_work_back(  # noqa: PLR0917 - parameters
+def test_a_second_signal_ends_the_grace_period_and_releases_the_work(  # noqa: PLR0917 - parameters
     pipeline: Pipeline,
     endpoint: ChatEndpoint,
     command: tuple[str, ...],
@@ -201,37 +201,37 @@ def test_a_second_signal_ends_the_grace_and_gives_the_work_back(  # noqa: PLR091
     patched: str,
     sign: str,
 ) -> None:
-    """Celery's own second signal broke our stop off, or was lost before it; a third left the process hanging."""
+    """Regression: Celery's own handling of a second signal broke the stop off or lost it; a third hung the process."""
     endpoint.behaviour = replies.hangs()
     program = ("-c", patched + command[0], *command[1:])
-    if patched is SIGNALLED_IN_THE_START:
-        # No task runs before Celery's consumer does: the batches are ready, and none is under way.
+    if patched is SIGNAL_DURING_START:
+        # No task runs before Celery's consumer: the batches are ready and not leased.
         worker = pipeline.worker(*program, models={"default": model_at(endpoint)}, grace_s=600)
         pipeline.publish(make_traces(10))
         wait_until(lambda: pipeline.account().waiting == 30, what="the traces to be chosen")
     else:
-        worker = occupied(pipeline, endpoint, *program, grace_s=600)
+        worker = busy_worker(pipeline, endpoint, *program, grace_s=600)
     worker.program.signal(number)
     worker.program.wait_for(sign)
     worker.program.signal(number)
     assert worker.program.wait() == 0, "the last resort would have ended it with 1, and the grace is ten minutes"
-    assert is_given_back(pipeline)
-    assert_done_by_another(pipeline, endpoint)
+    assert leases_are_released(pipeline)
+    assert_finished_by_another(pipeline, endpoint)
 
 
 @pytest.mark.parametrize("command", [(), CELERY], ids=["tracejudge", "celery"])
-def test_sigquit_gives_the_work_back_without_a_grace(
+def test_sigquit_releases_the_work_without_a_grace_period(
     pipeline: Pipeline, endpoint: ChatEndpoint, command: tuple[str, ...]
 ) -> None:
     endpoint.behaviour = replies.hangs()
-    worker = occupied(pipeline, endpoint, *command, grace_s=600)
+    worker = busy_worker(pipeline, endpoint, *command, grace_s=600)
     worker.program.signal(signal.SIGQUIT)
     worker.program.wait()
-    assert is_given_back(pipeline)
+    assert leases_are_released(pipeline)
 
 
 @pytest.mark.faults
-def test_work_goes_on_when_redis_comes_back(at_redis: AtRedis) -> None:
+def test_work_continues_when_redis_is_back(at_redis: AtRedis) -> None:
     with EmbeddedRedis(appendonly=True) as server:
         pipeline = at_redis(server.url)
         worker = pipeline.worker()
@@ -244,7 +244,7 @@ def test_work_goes_on_when_redis_comes_back(at_redis: AtRedis) -> None:
         assert worker.program.running
 
 
-def test_a_worker_waits_for_a_redis_that_is_not_there_yet(at_redis: AtRedis) -> None:
+def test_a_worker_waits_for_redis_at_the_start(at_redis: AtRedis) -> None:
     server = EmbeddedRedis()
     server.start()
     url = server.url

@@ -1,4 +1,4 @@
-"""Judges of a user's own on live traffic: by instructions and by a published template, from a folder, over HTTP."""
+"""Judges of a user on live traffic: instructions and a published template, from a folder, over HTTP."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ RULES = [{"name": "mine", "judges": ["politeness", "sources_kept"]}]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with two judges, and a file that is none."""
+    """A folder with two judges, and a file that is not a judge."""
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "politeness.toml").write_text(POLITE, encoding="utf-8")
@@ -43,7 +43,7 @@ def versions(folder: Path) -> Mapping[str, str]:
 
 
 def answer(sentence: Callable[[str], Mapping[str, Any]]) -> replies.Behaviour:
-    """Answer both judges; one sentence about the material of the template's."""
+    """Answer both judges; the template's answer has one sentence about its material."""
 
     def behaviour(call: replies.Call) -> replies.Reply:
         if "`user_request`" not in call.text():
@@ -79,7 +79,7 @@ def test_judges_of_a_folder_score_published_traces(pipeline: Pipeline, endpoint:
     assert page.value("tracejudge_verdicts_total", judge="politeness", metric="politeness", outcome="pass") == 5
 
 
-def test_an_excerpt_that_the_template_s_documents_do_not_hold_counts_as_no_support(
+def test_an_excerpt_that_is_not_in_the_documents_counts_as_no_support(
     pipeline: Pipeline, endpoint: ChatEndpoint, folder: Path
 ) -> None:
     endpoint.behaviour = answer(lambda said: {**supported(said), "excerpt": "Nobody ever wrote these words here."})

@@ -81,7 +81,7 @@ class Left(NamedTuple):
             one: [e.record["output"] for e in self.entries if (e.producer, e.kind) == (one, "t")] for one in producers
         }
 
-    def assert_books_balance(self) -> None:
+    def assert_accounting_balances(self) -> None:
         """Every producer's last report says as published what arrived from it."""
         reports = {entry.producer: entry.record for entry in self.entries if entry.kind == "r"}
         arrived = Counter(entry.producer for entry in self.entries if entry.kind == "t")

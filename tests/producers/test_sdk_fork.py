@@ -28,7 +28,7 @@ def test_what_waits_at_a_fork_is_sent_by_the_parent_alone(host: Host) -> None:
     children = [f"child {number}" for number in range(3)]
     parents = [f"parent {number}" for number in range(50)]
     assert sorted(left.by_producer.values()) == [children, parents]
-    left.assert_books_balance()
+    left.assert_accounting_balances()
 
 
 LOCKED = """
@@ -160,7 +160,7 @@ def test_children_draw_no_id_twice(host: Host) -> None:
     assert len(left.by_producer) == 5
     ids = itertools.chain.from_iterable((trace["trace_id"], trace["span_id"], trace["id"]) for trace in left.traces)
     assert len(set(ids)) == 3 * 500
-    left.assert_books_balance()
+    left.assert_accounting_balances()
 
 
 OVER = """

@@ -45,7 +45,7 @@ def test_a_gevent_host_publishes_and_goes_on(host: Host, start: str) -> None:
     host.run("import logging; logging.getLogger('tracejudge').disabled = True" + start + GREENLETS)
     left = host.left()
     assert left.outputs == sorted([*map(str, range(1_000)), "last"])
-    left.assert_books_balance()
+    left.assert_accounting_balances()
 
 
 GREEN_FORK = """
@@ -91,4 +91,4 @@ def test_a_host_on_a_loop_publishes_from_its_tasks(host: Host, loop: str) -> Non
     host.run(LOOP, loop)
     left = host.left()
     assert left.outputs == sorted([*map(str, range(1_000)), "last"])
-    left.assert_books_balance()
+    left.assert_accounting_balances()

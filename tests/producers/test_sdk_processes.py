@@ -72,7 +72,7 @@ def test_gunicorn_with_a_preloaded_app_and_four_workers(host: Host) -> None:
     left = host.left()
     assert [output for output in left.outputs if output != "/up"] == sorted([*paths, "preload"])
     assert len(left.by_producer) >= 1 + len(workers), "the master and each worker"
-    left.assert_books_balance()
+    left.assert_accounting_balances()
 
 
 POOL = """
@@ -99,7 +99,7 @@ def test_a_multiprocessing_pool_delivers_before_it_ends(host: Host, method: str)
     host.run(program, method)
     left = host.left()
     assert left.outputs == sorted([*map(str, range(200)), "parent"])
-    left.assert_books_balance()
+    left.assert_accounting_balances()
 
 
 TASKS = """
@@ -133,7 +133,7 @@ def test_a_celery_prefork_pool_delivers_before_it_ends(host: Host) -> None:
         wait_until(lambda: log.exists() and log.read_text().count("succeeded") == 40, what="all tasks to be done")
     left = host.left()
     assert left.outputs == sorted(map(str, range(40)))
-    left.assert_books_balance()
+    left.assert_accounting_balances()
 
 
 UNTIL_TERM = """
@@ -173,7 +173,7 @@ def test_sigterm_handled_by_an_exit_delivers_the_rest(host: Host) -> None:
     assert terminated(host, handler=EXITING) == ("True", 3)
     left = host.left()
     assert left.outputs == sorted([*map(str, range(1_000)), "last"])
-    left.assert_books_balance()
+    left.assert_accounting_balances()
 
 
 @pytest.mark.parametrize("handler", ["", EXITING], ids=["default", "exit"])
@@ -238,4 +238,4 @@ def test_threads_that_outlive_the_main_one_are_waited_for(host: Host) -> None:
     host.run(THREADS)
     left = host.left()
     assert left.outputs == sorted(map(str, range(1_000)))
-    left.assert_books_balance()
+    left.assert_accounting_balances()

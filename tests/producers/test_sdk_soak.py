@@ -1,4 +1,4 @@
-"""Many publications while Redis goes away again and again: the books are exact and memory is bounded.
+"""Many publications while Redis goes away again and again: the accounting is exact and memory is bounded.
 
 The short form is part of the suite. The long one, two million publications and ten absences, takes some minutes:
 

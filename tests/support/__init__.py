@@ -1,1 +1,1 @@
-"""What the tests stand on: real servers on the loopback, child programs, and readers of what they say."""
+"""Support of the tests: real servers on the loopback, child programs, and readers of their output."""

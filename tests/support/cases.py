@@ -70,7 +70,7 @@ def each_case(
 
 
 def refuse_shared_state(items: Iterable[pytest.Item]) -> None:
-    """Refuse tests whose cases would share a fixture that is meant to be new for each test.
+    """Refuse tests whose cases would share a fixture that must be new for each test.
 
     Raises:
         pytest.UsageError: For the first such test.
@@ -86,7 +86,7 @@ def refuse_shared_state(items: Iterable[pytest.Item]) -> None:
 
 
 def _is_argument(definition: Any) -> bool:
-    """Tell the values of ``parametrize`` from real fixtures: pytest wraps both alike."""
+    """Distinguish values of ``parametrize`` from real fixtures: pytest wraps both in the same way."""
     return bool(definition.func.__module__.startswith("_pytest."))
 
 
@@ -135,7 +135,7 @@ def _shown(value: Any) -> str:
 
 @contextmanager
 def _renewed(fixtures: dict[str, Any], number: int) -> Iterator[dict[str, Any]]:
-    """Give a case what it may change: patches that end with it, a folder of its own, nothing printed before."""
+    """Renew what a case may change: patches that end with it, a folder of its own, no captured output."""
     own = dict(fixtures)
     if "tmp_path" in own:
         own["tmp_path"] = own["tmp_path"] / str(number)

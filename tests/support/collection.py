@@ -1,4 +1,4 @@
-"""What is decided about the suite's items when they are collected: tier, process and order.
+"""Decisions about the tests of the suite at collection: tier, process and order.
 
 Each test belongs to one tier, by its marker:
 
@@ -41,7 +41,7 @@ def check(items: list[pytest.Item]) -> None:
 
 
 class ByModuleFixture(LoadScopeScheduling):
-    """Send each test to the next free process, but the tests of a file that starts something once to one process.
+    """Send each test to the next free process, but all tests of a file with a module fixture to one process.
 
     Not ``--dist loadgroup``: xdist 3.8 appends the group to a node id that pytest 9.2 no longer reads.
     """
@@ -66,7 +66,7 @@ def check_tier(item: pytest.Item) -> None:
 
 
 def shares_a_fixture_of_its_module(item: pytest.Item) -> bool:
-    """Tell whether a test uses what its module starts once; another process would start it again."""
+    """Return whether a test uses a module fixture; another process would start it again."""
     if not isinstance(item, pytest.Function):
         return False
     definitions: Sequence[Sequence[pytest.FixtureDef[object]]] = list(item._fixtureinfo.name2fixturedefs.values())
@@ -78,7 +78,7 @@ def _is_argument(definition: pytest.FixtureDef[object]) -> bool:
 
 
 def lasts(item: pytest.Item) -> int:
-    """Sort the tests that mostly wait for processes to the front: one of them begun last would be waited for alone."""
+    """Return a sort key: tests that mostly wait for processes come first, so none of them runs alone at the end."""
     if any(True for _ in item.iter_markers("slow")):
         return 0
     return 1 if set(Path(item.location[0]).parts) & set(_WAITING) else 2

@@ -1,4 +1,4 @@
-"""A provider of judge models in one file, as a newcomer would add it: its model repeats the name it was given."""
+"""An example provider of judge models in one file: its model repeats the name it was given."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks OpenAI's chat completions and behaves as it is told."""
+"""A real HTTP server for OpenAI's chat completions with a configurable behaviour."""
 
 import asyncio
 import itertools
@@ -17,7 +17,7 @@ PATH = "/v1/chat/completions"
 
 
 class ChatEndpoint(LoopbackServer):
-    """Serves `base_url` + "/chat/completions". Set `behaviour` at any time; each request asks it anew.
+    """Serves `base_url` + "/chat/completions". Set `behaviour` at any time; it is evaluated for each request.
 
     Other APIs are subclasses: they say their `path`, and how `completion` and `fault` look there.
     """

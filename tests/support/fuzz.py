@@ -1,4 +1,4 @@
-"""Entries of the stream as no service should write them: random, and mutated from valid ones; the same for each seed.
+"""Invalid entries of the stream: random ones, and mutations of valid ones; the same for each seed.
 
 Every text in them holds `MARK`, so that a test can look for it where no text of a trace may be.
 """
@@ -20,7 +20,7 @@ ODD_VERSIONS: Final = (b"", b"0", b"2", b"1.0", b" 1", b"one", b"\xff", b"1" * 1
 
 
 def entries(count: int, *, seed: int = 6) -> Iterator[Fields]:
-    """Make so many; about a third of them are of kinds that the wire format knows, and some can be read after all."""
+    """Make `count` entries; about a third are of known kinds, and some of them are readable."""
     chance = random.Random(seed)
     for number in range(count):
         yield chance.choice(MAKERS)(chance, number)
@@ -51,7 +51,7 @@ def _feedback(number: int) -> dict[str, Any]:
 
 
 def _report(number: int) -> dict[str, Any]:
-    """Report what explains itself: three were published, and dropped."""
+    """Make a consistent report: three traces were published, and dropped."""
     totals = {"published": 3, "accepted": 0, "dropped": {"buffer_full": 3}}
     return {"producer": f"poison-{number}", "seq": 1, "service": "poison", **totals}
 
@@ -61,7 +61,7 @@ def _valid(_: random.Random, number: int) -> Fields:
 
 
 def _odd_value(chance: random.Random, number: int) -> Fields:
-    """Put a value of another kind somewhere into a trace or a feedback."""
+    """Replace a value in a trace or feedback by one of another type."""
     kind, body = chance.choice(((b"t", _trace(number)), (b"f", _feedback(number))))
     place = chance.choice(list(_places(body)))
     place(_value(chance))
@@ -69,7 +69,7 @@ def _odd_value(chance: random.Random, number: int) -> Fields:
 
 
 def _broken_report(chance: random.Random, number: int) -> Fields:
-    """Break a report. One that only counts otherwise would be believed: producers are."""
+    """Make an invalid report. A valid one with other counts would be accepted, because reports are not verified."""
     body = _report(number)
     place = chance.choice(("producer", "seq", "published", "accepted", "dropped"))
     odd = chance.choice(
@@ -133,7 +133,7 @@ def _several_kinds(chance: random.Random, number: int) -> Fields:
 
 
 def _large(chance: random.Random, number: int) -> Fields:
-    """Make one that is large; a few are larger than anybody may send."""
+    """Make a large entry; a few exceed the size limit."""
     size = HUGE_BYTES if chance.random() < 0.02 else chance.randrange(1_000, 60_000)
     return _entry(b"t", _trace(number) | {"output": MARK * (size // len(MARK))})
 
@@ -172,7 +172,7 @@ def _value(chance: random.Random) -> object:
 
 
 def _places(body: Any) -> Iterator[Callable[[object], None]]:
-    """Give a setter for every place in a body."""
+    """Yield a setter for every place in a body."""
     if not isinstance(body, dict | list):
         return
     for key in list(body) if isinstance(body, dict) else range(len(body)):

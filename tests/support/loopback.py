@@ -19,7 +19,7 @@ WANTED_FILES = 8192  # 500 connections take a thousand descriptors when client a
 
 
 class LoopbackServer:
-    """Serves `routes()` while it is open. `port=0` takes any free one; a given one can go down and come back.
+    """Serves `routes()` while it is open. `port=0` chooses a free port; a fixed port can be closed and opened again.
 
     What a handler raises is answered with 500 and raised again by `close`, so that a test sees its own mistakes.
     """
@@ -75,11 +75,11 @@ class LoopbackServer:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._keep_failures()])
         app.add_routes(self.routes())
-        # Handlers end with their client, so that what is counted as in flight has somebody who waits for it.
+        # Handlers end with their client, so a call in flight always has a waiting client.
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
         await runner.setup()
         try:
-            # Not any that the kernel names: while the server is down, that could be given to somebody's connection.
+            # Not a port chosen by the kernel: while the server is down, it could be assigned to another connection.
             site = web.TCPSite(runner, HOST, self.port or free_port(), backlog=1024)
             await site.start()
         except OSError as error:
@@ -109,7 +109,7 @@ class LoopbackServer:
 
 
 async def _accept_no_more(site: web.TCPSite) -> None:
-    """Let what is accepted have its connection before the server closes.
+    """Stop accepting connections, and finish those that were accepted, before the server closes.
 
     asyncio forgets the socket of one that is made after, and the garbage collector complains of it in a later test.
     """
@@ -120,7 +120,7 @@ async def _accept_no_more(site: web.TCPSite) -> None:
 
 
 async def _end_late_ones(server: web.Server) -> None:
-    """End connections that cleanup did not see, or that wait for a client which does not read."""
+    """Close connections that cleanup missed, or whose client does not read."""
     quiet = 0
     while quiet < QUIET_TURNS:
         for connection in server.connections:

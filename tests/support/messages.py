@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks Anthropic's Messages API and behaves as it is told.
+"""A real HTTP server for Anthropic's Messages API with a configurable behaviour.
 
 The behaviours are those of `support.replies`; `stop_reason` and the counts of tokens are translated. What the
 real API demands of every request is demanded here too, so that a client which serves here serves there.
@@ -24,7 +24,7 @@ SCHEMA_KEYWORDS: Final = frozenset(
 
 
 class CachedUsage(NamedTuple):
-    """Counts of a request whose beginning was read from a cache, or written to it."""
+    """Token counts of a request whose prefix was read from a cache, or written to it."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -33,7 +33,7 @@ class CachedUsage(NamedTuple):
 
 
 class MessagesEndpoint(ChatEndpoint):
-    """Serves `root_url` + "/v1/messages". Set `behaviour` at any time; requests out of form never reach it."""
+    """Serves `root_url` + "/v1/messages". Set `behaviour` at any time; invalid requests never reach it."""
 
     path = PATH
 
@@ -42,7 +42,7 @@ class MessagesEndpoint(ChatEndpoint):
         return self.root_url
 
     def resolve(self, call: Call) -> Reply:
-        complaint = next(_complaints(call), None)
+        complaint = next(_errors(call), None)
         return resolve(self.behaviour, call) if complaint is None else failing(400, complaint)
 
     def completion(self, reply: Reply, call: Call) -> dict[str, Any]:
@@ -65,14 +65,14 @@ class MessagesEndpoint(ChatEndpoint):
 
 
 def says(*blocks: Mapping[str, Any], stop_reason: str = "end_turn") -> Behaviour:
-    """Answer with content blocks as they are given."""
+    """Answer with these content blocks."""
     return lambda call: Reply(
         raw=json.dumps({"id": f"msg_{call.index}", "content": blocks, "stop_reason": stop_reason})
     )
 
 
 def limited(longest: int, then: Behaviour) -> Behaviour:
-    """Cut an answer off that may not have so many tokens, and serve one that may."""
+    """Truncate answers whose `max_tokens` is below `longest`, and serve the others."""
     cut = Reply(text="{", finish_reason="length")
     return lambda call: cut if call.body["max_tokens"] < longest else then
 
@@ -90,8 +90,8 @@ def _usage(counts: tuple[int, ...]) -> dict[str, int]:
     return dict(zip(("input_tokens", "output_tokens"), counts, strict=True))
 
 
-def _complaints(call: Call) -> Iterator[str]:
-    """Say what the real API would not take, in its form of words."""
+def _errors(call: Call) -> Iterator[str]:
+    """Yield the errors of the real API, in its wording."""
     if "anthropic-version" not in call.headers:
         yield "anthropic-version: header is required"
     for field in ("model", "max_tokens", "messages"):
@@ -104,14 +104,14 @@ def _complaints(call: Call) -> Iterator[str]:
             yield f'messages.{number}.role: Input should be "user" or "assistant"'
         if not message["content"]:
             yield f"messages.{number}: all messages must have non-empty content"
-    yield from _tool_complaints(call.body)
+    yield from _tool_errors(call.body)
     wanted = call.body.get("output_config", {}).get("format")
     if wanted is not None:
-        yield from _schema_complaints("output_config.format.schema", wanted["schema"])
+        yield from _schema_errors("output_config.format.schema", wanted["schema"])
 
 
-def _tool_complaints(body: Mapping[str, Any]) -> Iterator[str]:
-    """Say what is wrong with calls of tools and their results: each call is answered at once, and first."""
+def _tool_errors(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the errors of tool calls and results: each call must be answered in the next message, first."""
     turns = [(message["role"], _blocks(message)) for message in body.get("messages", ())]
     if "tools" not in body and any(block["type"].startswith("tool_") for _, blocks in turns for block in blocks):
         yield "Requests which include `tool_use` or `tool_result` blocks must define tools"
@@ -126,14 +126,14 @@ def _tool_complaints(body: Mapping[str, Any]) -> Iterator[str]:
             yield f"messages.{number}: `tool_use` ids were found without `tool_result` blocks immediately after"
         asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
         for place, block in enumerate(blocks):
-            yield from _block_complaints(f"messages.{number}.content.{place}", block)
+            yield from _block_errors(f"messages.{number}.content.{place}", block)
 
 
 def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [] if isinstance(message["content"], str) else message["content"]
 
 
-def _block_complaints(place: str, block: Mapping[str, Any]) -> Iterator[str]:
+def _block_errors(place: str, block: Mapping[str, Any]) -> Iterator[str]:
     if block["type"] == "text" and not block["text"].strip():
         yield f"{place}: text content blocks must contain non-whitespace text"
     if block["type"] == "tool_use" and not isinstance(block["input"], dict):
@@ -142,7 +142,7 @@ def _block_complaints(place: str, block: Mapping[str, Any]) -> Iterator[str]:
         yield f"{place}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'"
 
 
-def _schema_complaints(place: str, schema: Mapping[str, Any]) -> Iterator[str]:
+def _schema_errors(place: str, schema: Mapping[str, Any]) -> Iterator[str]:
     for keyword in sorted(schema.keys() - SCHEMA_KEYWORDS):
         yield f"{place}: property '{keyword}' is not supported"
     properties = schema.get("properties", {})
@@ -152,4 +152,4 @@ def _schema_complaints(place: str, schema: Mapping[str, Any]) -> Iterator[str]:
     if "items" in schema:
         parts.append(("items", schema["items"]))
     for name, part in parts:
-        yield from _schema_complaints(f"{place}.{name}", part)
+        yield from _schema_errors(f"{place}.{name}", part)

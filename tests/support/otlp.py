@@ -1,4 +1,4 @@
-"""A real OTLP/HTTP receiver for protobuf, which behaves as it is told.
+"""A real OTLP/HTTP receiver for protobuf with a configurable behaviour.
 
 A behaviour is an `Accept` or a function of the export that chooses one.
 """
@@ -41,7 +41,7 @@ CONTENT_TYPE = "application/x-protobuf"
 
 @dataclass(frozen=True)
 class Accept:
-    """How an export is answered. Rejected items are the last ones of the request, and are not kept.
+    """The answer to an export. Rejected items are the last ones of the request, and are not stored.
 
     `body` stands in place of what OTLP would answer; what `rejected` claims beyond the request is only claimed.
     """
@@ -57,7 +57,7 @@ class Accept:
 
 @dataclass
 class Export:
-    """One request as it arrived. Header names are in lower case; `status` stays None when nobody waited."""
+    """One request as it arrived. Header names are in lower case; `status` stays None if the client did not wait."""
 
     path: str
     headers: dict[str, str]
@@ -92,7 +92,7 @@ def slow(seconds: float, then: Behaviour | None = None) -> Behaviour:
 
 
 def refuses_items(poison: Callable[[Span | Log], bool], *, status: int = 400) -> Behaviour:
-    """Refuse every request that holds a poisoned item, as a collector with one bad span in a batch does."""
+    """Refuse every request that contains a given item, as collectors do with one bad span in a batch."""
     return lambda export: failing(status) if any(map(poison, export.items)) else Accept()
 
 
@@ -178,7 +178,7 @@ class OtlpReceiver(LoopbackServer):
 
 
 class Dribbler:
-    """A receiver that reads requests, begins an answer, and goes on with it a byte at a time without an end."""
+    """A receiver that sends its answer a byte at a time, without end."""
 
     def __init__(self, begins: bytes, *, port: int = 0, every_s: float = 0.1) -> None:
         self._begins, self._every_s = begins, every_s

@@ -1,4 +1,4 @@
-"""OTLP protobuf messages, read into plain Python: what a collector's user would see."""
+"""OTLP protobuf messages, read into plain Python as a user of a collector sees them."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Real workers on a real Redis, and what a test asks of them."""
+"""Real workers on a real Redis, and helpers to read their state."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from worker.storage.keys import Keys
 __all__ = ["SETTLING_S", "Pipeline", "Worker", "make_traces"]
 
 SETTLING_S = 240.0
-"""Thousands of traces take a minute where others compute; a wait ends with what it waits for."""
+"""Longest wait: thousands of traces take a minute on a busy machine. A wait ends with its condition."""
 
 
 class Worker:
@@ -40,7 +40,7 @@ class Worker:
         return scrape(self.port)
 
     def counted(self, expected: int, name: str = "tracejudge_verdicts_total", **labels: str) -> Scrape:
-        """Wait until a counter's total over all series with these labels is reached: it follows the books."""
+        """Wait until a counter's total over these labels is reached: metrics lag behind the accounting."""
         wait_until(
             lambda: self.scrape().total(name, **labels) >= expected, SETTLING_S, f"{name} {labels} to reach {expected}"
         )
@@ -94,12 +94,12 @@ class Pipeline:
     def account(self) -> Account:
         return read_account(self.store)
 
-    def booked(self, name: str) -> int:
-        """Read one of the books at once; the whole account takes its time."""
+    def counter(self, name: str) -> int:
+        """Read one counter of the accounting; reading the whole account takes longer."""
         return int(self.store.call(lambda client: client.hget(self.keys.account_all, name)) or 0)
 
     def settled(self, published: int, timeout_s: float = SETTLING_S) -> Account:
-        """Wait until everything published is accounted for, and return the books."""
+        """Wait until everything published is accounted for, and return the accounting."""
 
         def look() -> Account | None:
             account = self.account()
@@ -124,7 +124,7 @@ class Pipeline:
 
 
 def make_traces(count: int, *, first: int = 0, words: int = 20, **fields: Any) -> list[tracejudge.Trace]:
-    """Make traces whose ids are the same in every run; those of other numbers than `first` and after are others."""
+    """Make traces numbered from `first`; their ids depend on the number only, and are the same in every run."""
     filler = " ".join(f"word{number}" for number in range(words))
     made = []
     for number in range(first, first + count):

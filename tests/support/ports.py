@@ -1,4 +1,4 @@
-"""Ports for servers of tests: each test process has its own, and none comes again soon, for a server may be down."""
+"""Ports for test servers: each test process has its own range, and reuses a port late: its server may be down."""
 
 import itertools
 import os
@@ -7,28 +7,28 @@ import random
 from worker.embedded import is_free
 
 PORTS = range(10_000, 19_600)
-"""Below those of outgoing connections, and of embedded servers of Redis."""
+"""Below the ports of outgoing connections and of embedded Redis servers."""
 PROCESSES = 8
 
 
 def own_part(ports: range) -> range:
-    """Choose what belongs to this test process, of up to eight of one run."""
+    """Return the part of a range for this test process, one of up to eight in a run."""
     place = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PROCESSES
     share = len(ports) // PROCESSES
     return ports[place * share : (place + 1) * share]
 
 
-def _dealt(ports: range) -> "itertools.cycle[int]":
-    # From somewhere within: another run of the suite may go on beside.
+def _rotation(ports: range) -> "itertools.cycle[int]":
+    # Start at a random place: another run of the suite may be active.
     begin = random.randrange(len(ports))
     return itertools.cycle([*ports[begin:], *ports[:begin]])
 
 
-_ports = _dealt(own_part(PORTS))
+_ports = _rotation(own_part(PORTS))
 
 
 def free_port() -> int:
-    """Give a port where nobody listens now, and that was not given for the last thousand times."""
+    """Return a port without listener that was not among the last thousand returned."""
     for port in itertools.islice(_ports, len(PORTS)):
         if is_free(port):
             return port

@@ -1,4 +1,4 @@
-"""Child programs of a test: started, watched and certainly ended; and waiting for what others do."""
+"""Child programs of a test, which always end with it, and waiting for conditions."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ __all__ = ["PATIENCE_S", "Program", "bounded_s", "free_port", "wait_until"]
 
 T = TypeVar("T")
 SHOWN_CHARACTERS = 4000
-# Nobody waits for so long but on a machine that is busy with others: a wait ends with what it waits for.
+# Only a busy machine needs this long: a wait ends with its condition.
 PATIENCE_S = 60.0
 
 
@@ -31,9 +31,9 @@ def bounded_s(promised_s: float) -> float:
 
 
 def wait_until(predicate: Callable[[], T], timeout_s: float = PATIENCE_S, what: str = "the condition") -> T:
-    """Ask until the answer is true, and return it; at last fail, with `what` and the last answer.
+    """Evaluate a predicate until it is true, and return its value; fail with `what` and the last value at the timeout.
 
-    One question more follows the last moment: who stood still as long as that has asked but once.
+    It is evaluated once more at the timeout: a process that was suspended meanwhile has evaluated it only once.
     """
     deadline, is_over = time.monotonic() + timeout_s, False
     while not (answer := predicate()):
@@ -108,7 +108,7 @@ class Program:
         expression = re.compile(pattern, re.MULTILINE)
         deadline = time.monotonic() + timeout_s
         while True:
-            ended = not self.running  # before looking: what it said last is then in the files
+            ended = not self.running  # read before the output, so that the last output is complete
             if found := expression.search(self.output):
                 return found
             if ended or time.monotonic() > deadline:

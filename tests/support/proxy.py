@@ -1,4 +1,4 @@
-"""A TCP proxy on the loopback whose network fails as it is told, at any time, for connections old and new."""
+"""A TCP proxy on the loopback with configurable network faults, for open and new connections."""
 
 import asyncio
 import contextlib
@@ -20,12 +20,12 @@ T = TypeVar("T")
 HOST: Final = "127.0.0.1"
 WAIT_S: Final = 60.0
 CHUNK_BYTES: Final = 64 * 1024
-RESETS: Final = struct.pack("ii", 1, 0)  # so that closing sends RST: whoever waits hears of it at once
+RESETS: Final = struct.pack("ii", 1, 0)  # closing then sends RST, which a waiting client notices at once
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What the network does now. Cuts end the connection with a reset.
+    """Current behaviour of the network. Cuts end the connection with a reset.
 
     Attributes:
         refuses: Nobody listens, and what was connected is reset.
@@ -63,7 +63,7 @@ def cuts_replies(share: float = 0.5, *, chance: float = 1.0) -> Behaviour:
 
 
 class Proxy:
-    """Leads from a port of its own to another on this machine, while it is open.
+    """Forwards a port of its own to another on this machine while it is open.
 
     Attributes:
         cut: Connections that it has ended so far.
@@ -153,7 +153,7 @@ class Proxy:
 
     def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._ways.add(writer)
-        if self._behaviour.refuses:  # it was accepted just before nobody listened any more
+        if self._behaviour.refuses:  # accepted just before the listener was closed
             self._reset(writer)
             return
         task = self._loop.create_task(self._lead(reader, writer))
@@ -202,7 +202,7 @@ class Proxy:
             share = self._behaviour.reply_share
             if share is not None and self._random.random() < self._behaviour.chance:
                 writer.write(data[: int(len(data) * share)])
-                # What was written goes out before the reset throws away what was not.
+                # Send what was written before the reset discards the rest.
                 await asyncio.sleep(0.005)
                 self.cut += 1
                 return

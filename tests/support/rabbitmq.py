@@ -1,4 +1,4 @@
-"""A real RabbitMQ of the test's own: its own node, ports, data and logs, run as whoever runs the tests."""
+"""A real RabbitMQ server of a test: its own node, ports, data and logs, run as the current user."""
 
 import contextlib
 import os
@@ -18,11 +18,11 @@ __all__ = ["RabbitMq"]
 
 _START_S: Final = 120.0
 _PROGRAMS: Final = "/usr/lib/rabbitmq/bin"
-"""Debian's programs on PATH insist on a user of their own; those here are what they call."""
+"""Debian's programs on PATH require a user of their own; these are the programs that they call."""
 
 
 class RabbitMq:
-    """One RabbitMQ server while the block lasts; `kill` and `start` in it act as a crash and a restart do."""
+    """One RabbitMQ server during the block; `kill` and `start` simulate a crash and a restart."""
 
     def __init__(self, folder: Path) -> None:
         """Prepare; the test is skipped where there is no RabbitMQ, and fails in CI."""

@@ -1,4 +1,4 @@
-"""Redis as operators run it: with TLS, and as master and replica behind a sentinel. Real servers, real certificates."""
+"""Redis deployments: TLS, and master and replica with a sentinel. Real servers, real certificates."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ _DAYS = "2"
 
 
 class Certificates(NamedTuple):
-    """Paths of an authority, and of what it signed for a server on the loopback and for a client."""
+    """Paths of an authority, and of the certificates that it signed for a loopback server and a client."""
 
     authority: Path
     server: Path
@@ -30,7 +30,7 @@ class Certificates(NamedTuple):
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make an authority and what it signs; skips at home without openssl, fails in CI."""
+    """Make an authority and certificates; without openssl the test is skipped, and fails in CI."""
     if shutil.which("openssl") is None:
         missing("no openssl command")
     files = Certificates(
@@ -70,7 +70,7 @@ class TunedRedis(EmbeddedRedis):
 
 
 class TlsRedis(TunedRedis):
-    """A server with a second port that speaks TLS alone; the plain one is for its start and for the test's own eyes."""
+    """A server with a second port for TLS only; the plain port is for its start and for the test."""
 
     def __init__(self, certificates: Certificates, *, asks_clients: bool = False) -> None:
         self.tls_port = free_port()
@@ -86,7 +86,7 @@ class TlsRedis(TunedRedis):
 
 
 def _with_tls() -> ServerBinary:
-    """Find a server that was built with TLS: one that was not does not know the option."""
+    """Find a server that was built with TLS; others do not know the option."""
     for binary in find_servers():
         tried = subprocess.run([str(binary.path), "--tls-port", "1", "--port", "0"], capture_output=True, check=False)
         if b"Bad directive" not in tried.stdout + tried.stderr:
@@ -95,7 +95,7 @@ def _with_tls() -> ServerBinary:
 
 
 def missing(what: str) -> ServerBinary:
-    """Skip at home, fail in CI: there it would hide that nothing was tested."""
+    """Skip the test, but fail it in CI, where a skip would hide that nothing was tested."""
     if os.environ.get("CI") == "true":
         pytest.fail(what)
     pytest.skip(what)
@@ -110,7 +110,7 @@ class Watched(NamedTuple):
 
     @property
     def url(self) -> str:
-        """With a sentinel that is not there before the one that is."""
+        """A URL with an unreachable sentinel before the reachable one."""
         return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.port}/{MASTER}/0"
 
     def ask(self, *command: str) -> object:
@@ -122,7 +122,7 @@ class Watched(NamedTuple):
             return int(sentinel.sentinel_get_master_addr_by_name(MASTER)[1])
 
     def lose_master(self) -> None:
-        """Kill the master, and have the sentinel soon find it down."""
+        """Kill the master, and make the sentinel detect it soon."""
         self.ask("SENTINEL", "SET", MASTER, "down-after-milliseconds", "500")
         self.first.kill()
 
@@ -131,9 +131,9 @@ class Watched(NamedTuple):
             return any(one["master-link-status"] == "ok" for one in sentinel.sentinel_slaves(MASTER))
 
     def fail_over(self) -> None:
-        """Have the replica made the master, and the master a replica: the sentinel does that ten seconds later."""
+        """Make the replica the master and the master a replica; the sentinel does this ten seconds later."""
         before = self.master_port()
-        # A replica that lags would lose what it has not seen, as the design says of failovers; no test is about that.
+        # Wait for the replica: what it has not received would be lost, which is not the subject of these tests.
         wait_until(lambda: self._has_all(before), what="the replica to have all")
         wait_until(lambda: self._has_moved(before), what="another master")
         with Redis(port=before) as demoted:
@@ -146,13 +146,13 @@ class Watched(NamedTuple):
             return replica.info("replication").get("slave_repl_offset", -1) >= written
 
     def _has_moved(self, before: int) -> bool:
-        """Look, and ask for it where none is under way: one that takes too long is given up for good."""
+        """Return whether the failover is done; request one if none is under way, because a slow one is abandoned."""
         if self.master_port() != before:
             return True
         with Redis(port=self.port) as sentinel:
             master = sentinel.sentinel_master(MASTER)
             if master["port"] == before and "failover_in_progress" not in master["flags"]:
-                with suppress(RedisError):  # a replica that was not heard of for a while is not taken
+                with suppress(RedisError):  # a replica that was silent for a while is not promoted
                     sentinel.execute_command("SENTINEL", "FAILOVER", MASTER)
         time.sleep(0.1)
         return False
@@ -170,13 +170,13 @@ def watched(folder: Path) -> Iterator[Watched]:
         client = stack.enter_context(Redis(port=second.port))
         wait_until(lambda: client.info("replication")["master_link_status"] == "up", what="the replica")
         servers = Watched(first, second, sentinel.port)
-        # It asks the master every ten seconds, and one that dies before has nobody to take its place.
+        # The sentinel queries the master every ten seconds; a master that dies before has no known replica.
         wait_until(servers.knows_replica, what="the sentinel to know of the replica")
         yield servers
 
 
 class _Sentinel:
-    """One sentinel, which finds a master down after a minute: a busy machine may leave it alone for seconds."""
+    """One sentinel, which considers a master down after a minute: a busy machine may delay it for seconds."""
 
     def __init__(self, binary: ServerBinary, folder: Path, master_port: int) -> None:
         self.port = free_port()

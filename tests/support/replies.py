@@ -1,4 +1,4 @@
-"""What a chat endpoint may do with a request: one `Reply`, or a function of the request that chooses one.
+"""Behaviours of a chat endpoint: one `Reply`, or a function of the request that chooses one.
 
 Behaviours nest: `slow(0.2, rejects("response_format", sequence(failing(429, retry_after=1), answers("hello"))))`.
 """
@@ -24,10 +24,10 @@ SMALL_USAGE = Usage()
 
 class ToolCall(NamedTuple):
     name: str
-    arguments: str  # JSON, or what a bad model writes instead
+    arguments: str  # JSON, or the invalid text of a bad model
 
     def arguments_object(self) -> dict[str, Any]:
-        """Give them as Anthropic's API does, which repairs or drops what is no object."""
+        """Return them as Anthropic's API does, which repairs or drops arguments that are not an object."""
         try:
             found = json.loads(self.arguments)
         except ValueError:
@@ -37,7 +37,7 @@ class ToolCall(NamedTuple):
 
 @dataclass
 class Call:
-    """One request as it arrived, and what became of it. Header names are in lower case."""
+    """One request as it arrived, and its outcome. Header names are in lower case."""
 
     index: int
     body: dict[str, Any]
@@ -51,12 +51,12 @@ class Call:
         return (self.ended_at or time.monotonic()) - self.started_at
 
     def text(self) -> str:
-        """The texts of all messages, joined: what a test looks for words in."""
+        """The texts of all messages, joined, for a test to search in."""
         return "\n".join(str(message.get("content") or "") for message in self.body.get("messages", ()))
 
 
 class Hold:
-    """Keeps the calls that come to it until a test lets them go; who comes later is not kept."""
+    """Holds calls until a test releases them; later calls are not held."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,8 +71,8 @@ class Hold:
             self._kept.append(kept)
         await kept
 
-    def let_go(self) -> None:
-        """Let all go on; any thread may call it."""
+    def release(self) -> None:
+        """Release all calls; any thread may call it."""
         with self._lock:
             self._is_over = True
         for kept in self._kept:
@@ -106,7 +106,7 @@ class Reply:
     content_type: str = "application/json"
     delay_s: float = 0.0
     hangs: bool = False
-    hold: Hold | None = None  # until it lets go no time passes
+    hold: Hold | None = None  # `delay_s` begins when it is released
     cut_after: float | None = None  # share of the body that is sent before the connection is cut; 0: no header
 
     def text_for(self, call: Call) -> str | None:
@@ -152,7 +152,7 @@ def no_choices() -> Reply:
 
 
 def calls_tools(*calls: ToolCall, text: str | None = None, **fields: Any) -> Reply:
-    """Ask for calls of tools, with or without a word before them."""
+    """Request tool calls, with or without a text before them."""
     return Reply(text=text, **{"finish_reason": "tool_calls", **fields}, tool_calls=calls)
 
 
@@ -193,35 +193,35 @@ def slow(seconds: float, then: Behaviour | None = None) -> Behaviour:
 
 
 def held(hold: Hold, then: Behaviour | None = None) -> Behaviour:
-    """Answer when the test says so: it may look at what is in flight however late it comes to it."""
+    """Answer when the test releases the call, so that it can inspect the calls in flight before."""
     return lambda call: replace(resolve(yes_no() if then is None else then, call), hold=hold)
 
 
 def gathering(count: int, then: Behaviour) -> Behaviour:
-    """Answer nobody before so many have asked together."""
+    """Answer no call before `count` calls are under way together."""
     together = Hold()
 
     def gather(call: Call) -> Behaviour:
         if call.index == count - 1:
-            together.let_go()
+            together.release()
         return held(together, then)
 
     return gather
 
 
 def from_call(number: int, later: Behaviour, *, before: Behaviour) -> Behaviour:
-    """Behave otherwise from a call on, so that a test need not be quick to change it in the midst of the work."""
+    """Change the behaviour from a given call on, so that a test need not do it in time."""
     return lambda call: before if call.index < number else later
 
 
 def rejects(parameter: str, then: Behaviour, *, status: int = 400, message: str | None = None) -> Behaviour:
-    """Refuse requests that hold a parameter (`response_format`, `output_config`), as servers without it do."""
+    """Refuse requests with a parameter (`response_format`, `output_config`), as servers that do not support it."""
     text = message or f"Unsupported parameter: '{parameter}' is not supported with this model."
     refusal = failing(status, text, param=parameter, code="unsupported_parameter")
     return lambda call: refusal if parameter in call.body else then
 
 
 def sequence(*behaviours: Any) -> Callable[[Any], Any]:
-    """Take one behaviour after the other, one a request; the last stays. Serves chat and OTLP alike."""
+    """Use one behaviour after the other, one per request, then the last one. For chat and OTLP."""
     order = itertools.chain(behaviours, itertools.repeat(behaviours[-1]))
     return lambda _: next(order)

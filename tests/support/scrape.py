@@ -1,4 +1,4 @@
-"""Reading /metrics as Prometheus does: in OpenMetrics, with exemplars."""
+"""Reads /metrics as Prometheus does: in OpenMetrics, with exemplars."""
 
 import time
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from prometheus_client.samples import Exemplar, Sample
 
 ACCEPT = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 SOONEST_CUT_S = 1.0
-"""Who stood still for five seconds is cut off by a worker, and turned away after one where sixteen wait before."""
+"""A worker closes connections that are idle for five seconds, and refuses them after one if sixteen are waiting."""
 
 
 @dataclass(frozen=True)
@@ -21,21 +21,21 @@ class Scrape:
     families: dict[str, tuple[Sample, ...]]
 
     def samples(self, name: str, **labels: str) -> tuple[Sample, ...]:
-        """Give the samples that hold at least these labels."""
+        """Return the samples that have at least these labels."""
         named = self.families.get(name) or [
             sample for family in self.families.values() for sample in family if sample.name == name
         ]
         return tuple(sample for sample in named if labels.items() <= sample.labels.items())
 
     def value(self, name: str, **labels: str) -> float:
-        """Give the value of the one sample that holds these labels; fails for none and for several."""
+        """Return the value of the only sample with these labels; fails for none and for several."""
         found = self.samples(name, **labels)
         if len(found) != 1:
             raise AssertionError(f"{len(found)} samples of {name} with {labels}, not one: {found}")
         return found[0].value
 
     def total(self, name: str, **labels: str) -> float:
-        """Sum over all samples that hold these labels; 0 for none."""
+        """Sum all samples with these labels; 0 for none."""
         return sum(sample.value for sample in self.samples(name, **labels))
 
     def exemplars(self, name: str, **labels: str) -> tuple[Exemplar, ...]:

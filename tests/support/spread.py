@@ -1,7 +1,7 @@
-"""Spreads test files over the processes of xdist so that waiting and computing go side by side.
+"""Spreads test files over the processes of xdist so that waiting and computing tests run at the same time.
 
-By itself xdist begins with the files of most tests, which compute, and at the end all processes wait for workers,
-Prometheus and outages while nobody computes.
+By default xdist begins with the files that have most tests, which compute. At the end all processes then wait for
+workers, Prometheus and outages, and none computes.
 """
 
 from xdist.scheduler import LoadFileScheduling
@@ -14,7 +14,7 @@ _WAITING = ("tests/deploy/", "tests/faults/", "tests/pipeline/")
 
 
 class Spread(LoadFileScheduling):
-    """Gives every other process what waits, as long as there is some, and the rest to the others."""
+    """Assigns waiting tests to every second process while there are some, and the rest to the others."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         takes_waiting = int(node.gateway.id.removeprefix("gw")) % 2 == 0

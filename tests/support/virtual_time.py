@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps: where all coroutines wait for a time, that time is now."""
+"""An event loop with virtual time: when all coroutines wait, its clock jumps to the next timer."""
 
 import asyncio
 import selectors
@@ -17,7 +17,7 @@ def _never() -> bool:
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Waits for nothing, but notes how long it should have waited."""
+    """Does not wait, but records the requested timeout."""
 
     def __init__(self, is_busy: Busy) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class _Jumping(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         busy = True
         while busy and (timeout is None or timeout > 0):
-            busy = self._is_busy()  # before looking: what a thread told at its end is then seen
+            busy = self._is_busy()  # read before the events, so that the last event of a thread is seen
             if ready := super().select(_LOOK_S if busy else 0):
                 return ready
         if timeout is None:

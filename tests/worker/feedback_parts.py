@@ -113,10 +113,10 @@ def evaluations(ground: Ground) -> list[tuple[str, str, Origin, float]]:
 
 
 def ended(ground: Ground) -> dict[str, int]:
-    """What the books say of late feedback; all that was read has ended or is gathered still."""
-    books = ground.books()
-    found = {name.split(":")[1]: amount for name, amount in books.items() if name.startswith("feedback:")}
-    assert books.get("feedback", 0) == sum(found.values()) + ground.client.zcard(ground.keys.feedback)
+    """Outcomes of late feedback in the accounting; all feedback that was read has ended or is still pending."""
+    accounting = ground.accounting()
+    found = {name.split(":")[1]: amount for name, amount in accounting.items() if name.startswith("feedback:")}
+    assert accounting.get("feedback", 0) == sum(found.values()) + ground.client.zcard(ground.keys.feedback)
     return found
 
 

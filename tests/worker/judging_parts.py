@@ -282,7 +282,7 @@ def aged(ground: Ground, batch_id: str, age_s: float) -> str:
 
 
 def rewrite(ground: Ground, batch_id: str, batch: Batch) -> None:
-    """Put another payload in a batch's place, with the books of bytes kept."""
+    """Put another payload in a batch's place, with the accounting of bytes kept."""
     payload = msgspec.json.encode(batch)
     more = len(payload) - ground.client.strlen(ground.keys.batch(batch_id))
     ground.client.set(ground.keys.batch(batch_id), payload)

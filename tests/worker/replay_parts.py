@@ -1,4 +1,4 @@
-"""What the tests of replays share: one that is begun, walked step by step or to its end, and what it found."""
+"""What the tests of replays share: one that is begun, run step by step or to its end, and what it found."""
 
 import json
 from typing import Any
@@ -10,47 +10,47 @@ from worker.accounting import Account, read_account
 from worker.config.settings import Rule
 from worker.queue.batch import Evaluation
 from worker.queue.ledger import Finished, Ledger, field_of
-from worker.replay import Chooser, Crowd, Cursor, State, Walk, Wanted, ask, fresh_name
+from worker.replay import Chooser, Cursor, ReplayOptions, ReplayRun, State, WaitingWork, first_state
 
 SAFETY = Rule(name="all", judges=("safety",))
 NOTHING = Rule(name="nothing", judges=("groundedness",), rate=0.0)
 
 
 class Replays:
-    """Replays under one configuration; waiting is remembered and, if asked, ends the crowd."""
+    """Replays under one configuration; waits are recorded, and end the waiting work."""
 
     def __init__(self, ground: Ground, **settings: Any) -> None:
         self.ground = ground
         self.settings = settings_of(ground, **settings)
-        self.waited: list[Crowd] = []
+        self.waited: list[WaitingWork] = []
 
-    def begin(self, *names: str, since: str = "1h", **wanted: Any) -> Walk:
+    def begin(self, *names: str, since: str = "1h", **wanted: Any) -> ReplayRun:
         judges = [configured(self.settings.judges)[name] for name in names or ("safety",)]
-        asked = ask(self.settings, self.ground.store, Wanted(judges, since, **wanted))
-        cursor = Cursor(self.ground.store, fresh_name(), self.settings.ledger_ttl_s)
+        asked = first_state(self.settings, self.ground.store, ReplayOptions(judges, since, **wanted))
+        cursor = Cursor(self.ground.store, self.settings.ledger_ttl_s)
         return self.go_on(cursor, cursor.begin(asked.question, asked.next_id))
 
-    def go_on(self, cursor: Cursor, state: State | None = None) -> Walk:
-        """Walk on where a replay is, as another process does."""
+    def go_on(self, cursor: Cursor, state: State | None = None) -> ReplayRun:
+        """Continue where a replay is, as another process does."""
         state = state or cursor.read()
         judges = [configured(self.settings.judges)[name] for name in state.question.judges]
         chooser = Chooser(self.settings, state.question, judges)
-        return Walk(self.settings, self.ground.store, chooser, cursor, state, wait=self._wait)
+        return ReplayRun(self.settings, self.ground.store, chooser, cursor, state, wait=self._wait)
 
     def make(self, *names: str, **wanted: Any) -> dict[str, int]:
         """Make a whole replay and tell what it counted."""
-        return walk(self.begin(*names, **wanted))
+        return finish_replay(self.begin(*names, **wanted))
 
-    def _wait(self, crowd: Crowd) -> None:
-        self.waited.append(crowd)
+    def _wait(self, work: WaitingWork) -> None:
+        self.waited.append(work)
         self.ground.client.delete(self.ground.keys.waiting)
 
 
-def walk(walk: Walk) -> dict[str, int]:
-    """Walk to the end, and tell what was counted."""
-    while walk.step():
+def finish_replay(run: ReplayRun) -> dict[str, int]:
+    """Run a replay to its end, and return what was counted."""
+    while run.step():
         pass
-    return counts(walk.state)
+    return counts(run.state)
 
 
 def counts(state: State) -> dict[str, int]:

@@ -85,16 +85,16 @@ class Ground(AbstractContextManager["Ground"]):
         """Take over what its reader has not acknowledged."""
         return self.store.claim_stale(self.keys.traces, INGEST_GROUP, consumer, idle_ms=0, count=READ_ALL)
 
-    def books(self) -> dict[str, int]:
+    def accounting(self) -> dict[str, int]:
         return {name.decode(): int(amount) for name, amount in self.client.hgetall(self.keys.account_all).items()}
 
     def counted(self, *names: str) -> dict[str, int]:
-        """Read some of the books; what is not counted is 0."""
-        books = self.books()
-        return {name: books.get(name, 0) for name in names}
+        """Read some counters of the accounting; what is not counted is 0."""
+        accounting = self.accounting()
+        return {name: accounting.get(name, 0) for name in names}
 
-    def days_books(self) -> dict[str, int]:
-        """Read the books of the days; a test may begin before midnight and end after."""
+    def daily_accounting(self) -> dict[str, int]:
+        """Read the accounting of each day; a test may begin before midnight and end after."""
         amounts: Counter[str] = Counter()
         for key in self.client.scan_iter(match=f"{self.prefix}:account:????-??-??", count=1000):
             amounts.update({name.decode(): int(amount) for name, amount in self.client.hgetall(key).items()})
@@ -164,7 +164,7 @@ class Ground(AbstractContextManager["Ground"]):
         return [json.loads(fields[kind.encode()]) for fields in entries if kind.encode() in fields]
 
     def send(self, *verdicts: Verdict, kind: str = "j") -> list[str]:
-        """Put verdicts into the outbox as the scripts do, the books' count of it included."""
+        """Put verdicts into the outbox as the scripts do, including their count in the accounting."""
         self.client.hincrby(self.keys.account_all, "outbox", len(verdicts))
         fields = [{"v": "1", kind: msgspec.json.encode(verdict)} for verdict in verdicts]
         return [self.client.xadd(self.keys.verdicts, each).decode() for each in fields]

@@ -1,4 +1,4 @@
-"""The books balance in every state on the way, and show what is missing and what counts twice."""
+"""The accounting balances in every state on the way, and shows what is missing and what counts twice."""
 
 import itertools
 import time
@@ -42,7 +42,7 @@ def publish(count: int, **fields: Any) -> None:
 
 
 def balanced(ground: Ground) -> Account:
-    """Read the books, whose two sums hold without anything lost."""
+    """Read the accounting, whose two sums hold without anything lost."""
     account = read_account(ground.store)
     ends = (
         account.dropped,
@@ -247,7 +247,7 @@ def test_a_verdict_that_counts_twice_makes_the_lost_negative(ground: Ground) -> 
     assert read_account(ground.store).lost == -1
 
 
-def test_a_trace_that_vanished_from_the_stream_counts_as_cut_off_and_from_the_books_as_lost(ground: Ground) -> None:
+def test_a_trace_missing_from_the_stream_counts_as_cut_off_and_from_the_accounting_as_lost(ground: Ground) -> None:
     chosen = Chosen(ground, rules=RULES)
     ground.append("p1", make_traces(range(5)))
     chosen.take()
@@ -405,7 +405,7 @@ def test_twenty_thousand_producers_are_read_within_a_second(ground: Ground) -> N
 @pytest.mark.parametrize(
     "items", ["[]", "{}", '[{"trace":{"trace_id":"1","service":"s","output":""},"evaluations":[]}]']
 )
-def test_a_batch_that_holds_nothing_breaks_neither_the_books_nor_a_worker(
+def test_a_batch_that_holds_nothing_breaks_neither_the_accounting_nor_a_worker(
     ground: Ground, desk: Desks, items: str
 ) -> None:
     """Redis takes no MGET without keys; and what a script writes for an empty list is an empty object."""

@@ -193,7 +193,7 @@ def test_what_is_cut_off_is_told_to_one_of_many(ground: Ground) -> None:
         turns = range(24)
         told = pool.map(lambda turn: ground.measure(report_cuts=turn % 3 > 0, max_entries=10).traces.newly_cut, turns)
     assert sorted(told)[-2:] == [0, 40]
-    assert ground.books()["cut_off"] == ground.books()["told:cut_off"] == 40
+    assert ground.accounting()["cut_off"] == ground.accounting()["told:cut_off"] == 40
 
 
 def test_of_two_workers_one_counts_a_cut_off_in_its_metrics(ground: Ground) -> None:
@@ -234,7 +234,7 @@ def test_a_reader_that_is_behind_and_catches_up_has_lost_what_was_cut(ground: Gr
         + ground.measure(report_cuts=True).traces.newly_cut
         + ground.measure(report_cuts=True).traces.newly_cut
     )
-    assert (told, ground.books()["cut_off"], ground.measure().traces.lag) == (15, 15, 0)
+    assert (told, ground.accounting()["cut_off"], ground.measure().traces.lag) == (15, 15, 0)
     account = read_account(ground.store)
     assert (account.published, account.cut_off, account.not_sampled, account.lost) == (40, 15, 25, 0)
 
@@ -251,7 +251,7 @@ def test_a_reader_that_never_catches_up_does_not_hide_what_is_cut(ground: Ground
     assert 120 <= told <= 135
     reader.take()
     told += ground.measure(report_cuts=True).traces.newly_cut
-    assert (told, ground.books()["cut_off"]) == (135, 135)
+    assert (told, ground.accounting()["cut_off"]) == (135, 135)
 
 
 def test_trimming_what_was_read_cuts_nothing_off(ground: Ground, reader: Chosen) -> None:
@@ -261,7 +261,7 @@ def test_trimming_what_was_read_cuts_nothing_off(ground: Ground, reader: Chosen)
     assert ground.measure(max_entries=12, report_cuts=True).traces.newly_cut == 0
     reader.take()
     assert ground.measure(report_cuts=True).traces == Position(0, 0, 0)
-    assert "cut_off" not in ground.books()
+    assert "cut_off" not in ground.accounting()
 
 
 def test_what_a_foreigner_trims_after_it_was_read_is_not_cut_off(ground: Ground, reader: Chosen) -> None:
@@ -286,10 +286,10 @@ def test_what_a_foreigner_trims_while_others_are_dealt_with_is_not_cut_off(groun
     ground.measure()
     reader.take()
     assert [ground.measure(report_cuts=True).traces for _ in range(2)] == [Position(0, 0, 0)] * 2
-    assert "cut_off" not in ground.books()
+    assert "cut_off" not in ground.accounting()
 
 
-def test_what_producers_trim_before_the_books_know_is_not_cut_off(ground: Ground, reader: Chosen) -> None:
+def test_what_producers_trim_before_it_is_accounted_is_not_cut_off(ground: Ground, reader: Chosen) -> None:
     """At its cap a stream loses an old entry for each new one: measured between reading and dealing with these."""
     ground.append("p1", big(range(20)), cap=20)
     reader.take()
@@ -298,7 +298,7 @@ def test_what_producers_trim_before_the_books_know_is_not_cut_off(ground: Ground
     assert ground.measure(report_cuts=True).traces[:2] == (20, 0)
     reader.take(entries)
     assert ground.measure(report_cuts=True).traces == Position(0, 0, 0)
-    assert "cut_off" not in ground.books()
+    assert "cut_off" not in ground.accounting()
 
 
 def test_what_was_trimmed_away_under_a_dead_reader_is_cut_off(ground: Ground, reader: Chosen) -> None:
@@ -377,7 +377,7 @@ def test_each_exporter_has_its_own_lag_and_cut_offs(ground: Ground) -> None:
     otel.acknowledge(held + otel.read())
     ground.send(make_verdict(50))
     assert found(report_cuts=True) == {"metrics": (1, 0), "otel": (1, 0), "idle": (11, 0)}
-    assert {name: amount for name, amount in ground.books().items() if ":" in name} == {
+    assert {name: amount for name, amount in ground.accounting().items() if ":" in name} == {
         "exported:metrics": 30,
         "exported:otel": 18,
         "outbox_cut_off:otel": 12,
@@ -515,7 +515,7 @@ class Play:
         self.told += found.newly_cut
 
     def end(self) -> None:
-        """Deal with all there is; the last entries of the producers bring all they trimmed into the books."""
+        """Deal with all there is; the last entries of the producers add all that they trimmed to the accounting."""
         for producer in ("p1", "p2"):
             self.append(producer, 1, 10**6)
         for entries in (*self.held, self.ground.read(), self.ground.claim()):
@@ -532,8 +532,8 @@ def test_in_whatever_order_all_that_came_was_read_or_cut_off_and_told_once(
     for step, *arguments in steps:
         getattr(play, step)(*arguments)
     play.end()
-    books = play.ground.counted("read", "cut_off")
-    assert books["read"] + books["cut_off"] == play.came
-    assert (play.told, play.ground.measure().traces.lag) == (books["cut_off"], 0)
+    accounting = play.ground.counted("read", "cut_off")
+    assert accounting["read"] + accounting["cut_off"] == play.came
+    assert (play.told, play.ground.measure().traces.lag) == (accounting["cut_off"], 0)
     account = read_account(play.ground.store)
     assert (account.unread, account.lost) == (0, 0)

@@ -92,7 +92,7 @@ def test_what_is_sent_after_a_report_with_drops_counts_as_published_at_once(grou
     after = read_account(ground.store)
     assert (before.published, before.dropped, before.unread, before.lost) == (15, 6, 5, 0)
     assert (after.published, after.dropped, after.unread, after.lost) == (15, 6, 0, 0)
-    assert ground.books()["published"] == 15
+    assert ground.accounting()["published"] == 15
 
 
 def test_a_report_alone_makes_no_key_that_stays(ground: Ground) -> None:

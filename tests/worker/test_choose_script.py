@@ -67,7 +67,7 @@ def test_every_trace_of_a_mixed_read_ends_under_exactly_one_outcome(ground: Grou
     ground.report("p1", published=4)
     chosen.take()
     sampled = len(picked) + 1
-    assert ground.books() == {
+    assert ground.accounting() == {
         "published": 51,
         "bare": 47,
         "sent": 4,
@@ -173,12 +173,12 @@ def test_a_batch_is_ready_and_due_later_counts_as_waiting_and_its_marks_expire(g
     assert ground.client.ttl(ground.keys.account_all) == -1
 
 
-def test_the_books_of_the_day_and_of_all_days_grow_alike(ground: Ground) -> None:
+def test_the_accounting_of_the_day_and_of_all_days_grow_alike(ground: Ground) -> None:
     chosen = Chosen(ground)
     ground.append("p1", make_traces(range(3)))
     ground.add(b"{")
     chosen.take()
-    assert ground.days_books() == ground.books()
+    assert ground.daily_accounting() == ground.accounting()
 
 
 @pytest.mark.parametrize("again", ["plan", "entries"])
@@ -200,7 +200,7 @@ def test_what_is_repeated_changes_nothing(ground: Ground, again: str) -> None:
         before = ground.everything()
         ground.store.run("choose", plan.keys, plan.arguments)
         assert ground.everything() == before
-        assert ground.books()["cut_off"] == 1
+        assert ground.accounting()["cut_off"] == 1
         return
     chosen.take(entries)
     before, counted, woken = ground.everything(), samples(chosen.metrics), chosen.woken.copy()
@@ -268,5 +268,5 @@ def test_feedback_is_acknowledged_and_counted_once(ground: Ground) -> None:
     entries = ground.read()
     chosen.take(entries)
     chosen.take(entries)
-    assert (ground.pending(), ground.books()) == (0, {"read": 2, "feedback": 2, "feedback:no_rule": 2})
+    assert (ground.pending(), ground.accounting()) == (0, {"read": 2, "feedback": 2, "feedback:no_rule": 2})
     assert samples(chosen.metrics) == {("late_feedback_total", "outcome=no_rule"): 2}

@@ -50,7 +50,7 @@ def test_a_dead_readers_name_goes_once_its_entries_were_taken_over(ground: Groun
     assert retired(ground) == 0
     Chosen(ground).take(ground.claim("heir"))
     assert retired(ground, "heir") == 1
-    assert (names(ground), ground.books()["sampled"]) == ({"heir"}, 3)
+    assert (names(ground), ground.accounting()["sampled"]) == ({"heir"}, 3)
 
 
 def test_where_no_stream_or_group_is_nothing_is_done(ground: Ground) -> None:

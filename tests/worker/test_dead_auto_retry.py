@@ -13,7 +13,7 @@ from stage_parts import Ground, settings_of
 from judges.core.model import ModelRejectedError, ModelSettings
 from judges.registry import catalogue
 from worker.dead_letters.retry import MAX_PACE, MIN_PACE, AutoRetry, RetryPace
-from worker.queue.ledger import AUTO_RETRY_DELAYS_S, MAX_AUTO_RETRIES
+from worker.queue.ledger import AUTO_RETRY_DELAYS_S
 
 VERSIONS = {name: judge.version for name, judge in catalogue().items()}
 MODELS = {"default": ModelSettings(provider="scripted", model="scripted")}
@@ -127,7 +127,7 @@ def test_each_at_most_five_times_with_growing_waits(
 ) -> None:
     (name,) = give_up(ground, desk, 1)
     stage, waits = auto_retry(), []
-    for _ in range(MAX_AUTO_RETRIES):
+    for _ in range(len(AUTO_RETRY_DELAYS_S)):
         waits.append(scheduled(ground)[name])
         make_retryable(ground)
         stage.look()
@@ -135,7 +135,7 @@ def test_each_at_most_five_times_with_growing_waits(
         worker.sweep()
         worker.judging.stop(0.0)
     assert waits == [ground.soon(wait_s) for wait_s in AUTO_RETRY_DELAYS_S]
-    assert (scheduled(ground), marks(ground)[name].times) == ({}, MAX_AUTO_RETRIES)
+    assert (scheduled(ground), marks(ground)[name].times) == ({}, len(AUTO_RETRY_DELAYS_S))
     stage.look()
     assert ground.batches() == {}
     (retried,) = retry_all(ground)

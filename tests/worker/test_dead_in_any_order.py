@@ -1,4 +1,4 @@
-"""Whatever happens to an evaluation in whatever order, it is in one place, and the books know which."""
+"""Whatever happens to an evaluation in whatever order, it is in one place, and the accounting shows which."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Dead letters are bounded by count and age; what goes is removed in the books, and counts nowhere else later."""
+"""Dead letters are bounded by count and age; what goes is removed in the accounting, and counts nowhere else later."""
 
 import pytest
 from dead_parts import balanced, dead, dead_bytes, give_up, retry_all

@@ -213,10 +213,10 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
 
 def outcome(*, delivered: bool = True, outbox_lag: int = 0, seen: int = 3, **account: int) -> Outcome:
     names = (name for name in Account.__struct_fields__ if name != "reasons")
-    books = Account(reasons={}, **dict.fromkeys(names, 0) | {"scored": 3} | account)
+    accounting = Account(reasons={}, **dict.fromkeys(names, 0) | {"scored": 3} | account)
     board = board_of(*[entry(passed=True)] * seen)
     view = View(1.0, 1.0, "ended", board, Lag(), 3, 1.0, 1.0, "7.0.0", "http://127.0.0.1:1/metrics")
-    return Outcome(books, delivered, Lag(0, outbox_lag), view)
+    return Outcome(accounting, delivered, Lag(0, outbox_lag), view)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path
 
 
 @pytest.mark.parametrize("program", [("--seconds", "4")], indirect=True)
-def test_without_a_terminal_it_prints_scoreboard_and_books(program: Program, tmp_path: Path) -> None:
+def test_without_a_terminal_it_prints_scoreboard_and_accounting(program: Program, tmp_path: Path) -> None:
     with program:
         assert program.wait(LONG_S) == 0, program.output
         text = program.stdout

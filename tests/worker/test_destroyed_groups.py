@@ -75,7 +75,7 @@ def test_an_exporter_goes_on_where_it_stood(ground: Ground) -> None:
     assert take(100) == []
     assert deliver(take(100)) == [1] * 5
     assert ground.measure(groups=("metrics",), report_cuts=True).outbox["metrics"][:2] == (0, 0)
-    assert ground.books()["exported:metrics"] == 11
+    assert ground.accounting()["exported:metrics"] == 11
 
 
 def test_a_stream_that_is_younger_than_the_position_is_read_from_its_beginning(ground: Ground) -> None:

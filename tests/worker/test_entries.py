@@ -324,7 +324,7 @@ BAD_REPORTS = {
 
 
 @each_case("fields", BAD_REPORTS.values(), ids=BAD_REPORTS.keys())
-def test_a_report_that_would_bend_the_books_is_invalid(fields: dict[str, Any]) -> None:
+def test_a_report_that_would_bend_the_accounting_is_invalid(fields: dict[str, Any]) -> None:
     assert read_report(**fields) == invalid("wrong_type")
 
 

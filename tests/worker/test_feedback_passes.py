@@ -52,7 +52,7 @@ def test_what_is_pulled_in_unbalances_nothing(ground: Ground) -> None:
     assert (before.published, before.not_sampled, before.chosen) == (20, 20, 0)
     assert (after.published, after.not_sampled, after.sampled, after.duplicate) == (20, 20, 0, 0)
     assert (after.chosen, after.waiting, after.unread) == (10, 10, 0)
-    assert ground.days_books() == ground.books()
+    assert ground.daily_accounting() == ground.accounting()
 
 
 def test_no_metric_of_sampling_tells_of_what_is_pulled_in(ground: Ground) -> None:
@@ -313,7 +313,7 @@ def test_an_answer_of_the_store_that_does_not_come_is_asked_for_again(
     passes.turn(2)
     assert not passes.under_way
     assert (ended(ground), evaluations(ground)) == ({"pulled": 1}, BOTH)
-    assert only(samples(passes.metrics), "late_feedback_total") == {}, "the books have it, and nothing counts twice"
+    assert only(samples(passes.metrics), "late_feedback_total") == {}, "the accounting has it, and nothing counts twice"
     balanced(ground)
 
 

@@ -1,4 +1,4 @@
-"""A trace or a person is erased from every key, while the books go on to balance and workers to work."""
+"""A trace or a person is erased from every key, while the accounting still balances and workers continue."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

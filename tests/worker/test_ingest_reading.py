@@ -1,4 +1,4 @@
-"""Reading by ingest: what is repeated, taken over, gone or too much at once comes into the books once all the same."""
+"""Reading by ingest: entries that are repeated, claimed, deleted or too many at once are accounted for once."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -30,7 +30,7 @@ def test_while_it_stops_a_worker_leaves_what_it_cannot_write_to_others(
             chosen.take(entries)
     heir = Chosen(ground)
     heir.take(ground.claim())
-    assert ground.books()["sampled"] == 3
+    assert ground.accounting()["sampled"] == 3
 
 
 def test_a_dead_readers_entries_are_taken_over_before_new_ones_are_read(
@@ -65,10 +65,10 @@ def test_past_the_bound_of_waiting_work_nothing_is_read(ground: Ground, monkeypa
     chosen.pressure.set_waiting({"lexical": 1001})
     ground.add(make_trace(1))
     chosen.ingest.run_once()
-    assert (ground.books(), ground.pending()) == ({}, 0)
+    assert (ground.accounting(), ground.pending()) == ({}, 0)
     chosen.pressure.set_waiting({"lexical": 1000})
     chosen.ingest.run_once()
-    assert ground.books()["sampled"] == 1
+    assert ground.accounting()["sampled"] == 1
 
 
 def test_an_answer_that_was_lost_on_its_way_does_no_harm(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,14 +68,15 @@ def test_whoever_lost_the_lease_has_its_capacity_back(ground: Ground, desk: Desk
 def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(ground: Ground, desk: Desks) -> None:
     (batch_id,) = choose(ground, 1)
     worker = desk()
-    end, ending, busy = worker.judging._complete, threading.Event(), threading.Event()
+    completion, ending, busy = worker.judging._completion, threading.Event(), threading.Event()
+    finish = completion.finish_or_park
 
-    def late(*arguments: Any) -> None:
+    def late(*arguments: Any, **options: Any) -> None:
         ending.set()
         busy.wait(60)
-        end(*arguments)
+        finish(*arguments, **options)
 
-    worker.judging._complete = late
+    completion.finish_or_park = late
     worker.begin(batch_id)
     worker.model.answers.set()
     assert ending.wait(60)
@@ -125,7 +126,7 @@ def test_whoever_gets_back_what_it_had_lost_goes_on_with_that_alone(ground: Grou
     worker.wake(batch_id)
     (taken,) = wait_until(lambda: [*holders(ground).values()], what="the batch to be leased again")
     wait_until(lambda: len(ended) == 1, what="the end of the first round")
-    assert worker.judging.held == 1
+    wait_until(lambda: worker.judging.held == 1, what="the second lease")
     ground.make_due()
     wait_until(lambda: ground.leases()[batch_id] > 10, what="a renewal")
     assert holders(ground) == {batch_id: taken}
@@ -137,13 +138,15 @@ def test_whoever_gets_back_what_it_had_lost_goes_on_with_that_alone(ground: Grou
 def count_ends(worker: Desk) -> list[str]:
     """Hear of each round of a batch that has ended."""
     ended: list[str] = []
-    end = worker.judging._complete
+    held = worker.judging._held
+    remove = held.remove
 
-    def heard(work: Any, last: Any) -> None:
-        end(work, last)
-        ended.append(work.batch.id)
+    def heard(lease: Any) -> Any:
+        task = remove(lease)
+        ended.append(lease.batch_id)
+        return task
 
-    worker.judging._complete = heard
+    held.remove = heard
     return ended
 
 

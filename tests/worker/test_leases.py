@@ -86,7 +86,7 @@ def test_an_unreadable_batch_is_set_aside_and_blocks_no_other(
         assert ids(leases.take(MODEL, "a", len(batch_ids))) == others
     assert [(line["event"], line["batch"], line["reason"]) for line in lines] == [("batch set aside", strange, reason)]
     assert (holder_of(ground, strange), due_in(ground, strange)) == ("parked", ground.soon(SET_ASIDE_S))
-    assert ground.books() == {"unreadable": 1, f"unreadable:{reason}": 1}
+    assert ground.accounting() == {"unreadable": 1, f"unreadable:{reason}": 1}
     assert read_account(ground.store).reasons == {f"unreadable:{reason}": 1}
     # Once it is repaired it is leased like any other.
     ground.client.delete(ground.keys.batch(strange), ground.keys.tries(strange))

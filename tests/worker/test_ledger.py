@@ -1,4 +1,4 @@
-"""What counts: a verdict once, a dead letter once, never both, and the books as many as there are."""
+"""The ledger counts a verdict once, a dead letter once, never both, and the accounting agrees with it."""
 
 import json
 import threading
@@ -50,12 +50,12 @@ def dead(ground: Ground) -> dict[str, DeadLetter]:
     return letters(ground)
 
 
-def test_a_verdict_stands_in_ledger_outbox_and_books(ground: Ground, ledger: Ledger) -> None:
+def test_a_verdict_stands_in_ledger_outbox_and_accounting(ground: Ground, ledger: Ledger) -> None:
     verdicts = [verdict(number, end) for number, end in enumerate(ENDS)]
     assert ledger.record([Finished.of(each, HOUR) for each in verdicts]) == [True] * 4
     assert ground.ended() == {each.evaluation_id: each.outcome for each in verdicts}
     assert [msgspec.convert(entry, Verdict) for entry in ground.outbox("j")] == verdicts
-    books = {
+    accounting = {
         "scored": 1,
         "abstained": 1,
         "unscored": 2,
@@ -63,8 +63,8 @@ def test_a_verdict_stands_in_ledger_outbox_and_books(ground: Ground, ledger: Led
         "unscored:bad_request": 1,
         "outbox": 4,
     }
-    assert ground.books() == books
-    assert ground.days_books() == books
+    assert ground.accounting() == accounting
+    assert ground.daily_accounting() == accounting
     least = 2 * 24 * 3600
     parts = list(ground.client.scan_iter(f"{ground.keys.evaluations}:*"))
     assert all(least - 60 < ground.client.ttl(part) <= least + 600 for part in parts)
@@ -84,7 +84,7 @@ def test_a_group_may_hold_old_new_and_the_same_twice(ground: Ground, ledger: Led
     assert [entry["evaluation_id"] for entry in ground.outbox("j")] == [
         verdict(number).evaluation_id for number in (1, 0, 2)
     ]
-    assert ground.books() == {"scored": 3, "outbox": 3}
+    assert ground.accounting() == {"scored": 3, "outbox": 3}
 
 
 def test_of_many_threads_with_the_same_verdicts_one_writes_each(ground: Ground, ledger: Ledger) -> None:
@@ -117,7 +117,7 @@ def test_a_dead_letter_holds_all_it_takes_to_try_again(ground: Ground, ledger: L
     assert dead(ground) == {letter.evaluation.id: letter}
     assert ground.outbox("d") == [json.loads(msgspec.json.encode(news))]
     assert (ground.outbox("j"), ground.ended()) == ([], {})
-    assert ground.books() == {"dead": 1, "dead:timeout": 1, "outbox": 1}
+    assert ground.accounting() == {"dead": 1, "dead:timeout": 1, "outbox": 1}
     ((evaluation_id, given_up_ms),) = ground.client.zrange(ground.keys.dead_due, 0, -1, withscores=True)
     seconds, _ = ground.client.time()
     assert (evaluation_id.decode(), given_up_ms / 1000) == (letter.evaluation.id, pytest.approx(seconds, abs=60))
@@ -145,7 +145,7 @@ def test_a_verdict_that_comes_after_all_ends_a_dead_letter(ground: Ground, ledge
     assert ledger.record([Finished.of(verdict(1), HOUR)]) == [True]
     assert (dead(ground).keys(), ground.ended().keys()) == ({verdict(2).evaluation_id}, {verdict(1).evaluation_id})
     assert ground.client.zrange(ground.keys.dead_due, 0, -1) == [verdict(2).evaluation_id.encode()]
-    assert ground.books() == {
+    assert ground.accounting() == {
         "scored": 1, "dead": 1, "dead:rate_limited": 0, "dead:timeout": 1, "outbox": 3,
     }  # fmt: skip
 

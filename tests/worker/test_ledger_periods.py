@@ -40,16 +40,16 @@ def test_the_same_publication_is_a_duplicate_hours_later(
     at(ground, began_s)
     arrive(ground, began_s, 1, 2, 3, **times)
     chosen.take()
-    assert ground.books()["sampled"] == 3
+    assert ground.accounting()["sampled"] == 3
     for number, hours in enumerate(AGAIN_H, 1):
         again_s = began_s + hours * HOUR_S
         at(ground, again_s)
         arrive(ground, again_s, 1, 2, 3, **times)
         chosen.take()
-        assert ground.books()["duplicate"] == 3 * number, f"{hours} h later"
+        assert ground.accounting()["duplicate"] == 3 * number, f"{hours} h later"
         counts = Replays(ground, rules=RULES).make()
         assert (counts["already_judged"], counts.get("chosen", 0)) == (3 * (number + 1), 0), f"{hours} h later"
-    assert ground.books()["chosen"] == 3
+    assert ground.accounting()["chosen"] == 3
 
 
 def test_the_period_is_a_matter_of_the_trace_alone_or_of_its_entry() -> None:
@@ -75,7 +75,7 @@ def test_a_part_that_is_full_goes_on_in_smaller_ones_that_stay_compact(ground: G
     parts = list(ground.client.scan_iter(f"{ground.keys.evaluations}:*", count=1000))
     lengths = {len(part.rpartition(b":")[2]) for part in parts}
     assert lengths == {2, 3}
-    assert len(ground.ledger()) == ground.books()["chosen"] == 30_000
+    assert len(ground.ledger()) == ground.accounting()["chosen"] == 30_000
     encodings = {ground.client.object("encoding", part) for part in parts}
     assert encodings <= {b"listpack", b"ziplist"}
     assert min(map(ground.client.ttl, parts)) > 0
@@ -83,5 +83,5 @@ def test_a_part_that_is_full_goes_on_in_smaller_ones_that_stay_compact(ground: G
     ground.add(make_trace(29_999, ended_at=ended_at))
     ground.add(make_trace(0, ended_at=ended_at))
     chosen.take()
-    assert ground.books()["duplicate"] == 2
+    assert ground.accounting()["duplicate"] == 2
     assert ground.client.xpending(ground.keys.traces, INGEST_GROUP)["pending"] == 0

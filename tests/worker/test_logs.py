@@ -52,7 +52,7 @@ class Written:
 
     @property
     def text(self) -> str:
-        assert logs.flush(10)
+        assert logs._WRITER.flush(10)
         return self.stream.getvalue()
 
     @property
@@ -168,7 +168,7 @@ def test_standard_error_that_is_closed_stops_nobody(written: Written, monkeypatc
     monkeypatch.setattr(sys, "stderr", later.stream)
     logs.configure("info")
     structlog.get_logger("tracejudge.test").info("not lost")
-    assert logs.flush(10)
+    assert logs._WRITER.flush(10)
     told = [(line["event"], line.get("count")) for line in later.lines]
     assert told == [("not lost", None), ("log records dropped", 2)]
 

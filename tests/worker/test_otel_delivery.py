@@ -353,7 +353,7 @@ def test_who_is_told_to_stop_while_waiting_leaves_the_entries_to_others(
     assert (stopped.waits, pending(ground), otlp.spans) == ([0.5], 3, ())
     otlp.behaviour = collector.Accept()
     heir.turn()
-    assert (evaluated(otlp), pending(ground), ground.books()["exported:otel"]) == (names(numbered(3)), 0, 3)
+    assert (evaluated(otlp), pending(ground), ground.accounting()["exported:otel"]) == (names(numbered(3)), 0, 3)
 
 
 def test_its_thread_ends_soon_though_the_receiver_is_down(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:

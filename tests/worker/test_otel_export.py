@@ -135,7 +135,7 @@ def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
         ),
     )
     assert [(export.path, export.status) for export in otlp.exports] == [("/v1/traces", 200), ("/v1/logs", 200)]
-    assert (pending(ground), ground.books()["exported:otel"]) == (0, 1)
+    assert (pending(ground), ground.accounting()["exported:otel"]) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_two_workers_reading_at_once_count_each_verdict_once(ground: Ground) -> 
         assert not thread.is_alive()
     assert not failures
     assert sum(worker.verdicts for worker in workers) == 300
-    assert ground.books()["exported:metrics"] == 300
+    assert ground.accounting()["exported:metrics"] == 300
     assert sum(worker.dropped for worker in workers) == 0
 
 
@@ -269,4 +269,4 @@ def test_what_was_trimmed_away_under_a_dead_worker_is_cut_off_not_dropped(ground
     worker.turn()
     assert (worker.verdicts, worker.dropped, ground.pending(GROUP, ground.keys.verdicts)) == (3, 0, 0)
     assert ground.measure(groups=(GROUP,), report_cuts=True).outbox[GROUP][:2] == (0, 3)
-    assert ground.books()["exported:metrics"] == 3
+    assert ground.accounting()["exported:metrics"] == 3

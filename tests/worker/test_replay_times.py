@@ -7,7 +7,7 @@ import pytest
 from replay_parts import NOTHING, SAFETY, Replays
 from stage_parts import Ground, make_trace
 
-from worker.replay import WrongQuestionError, id_at, in_words, milliseconds, moment
+from worker.replay import ReplayOptionsError, format_time, id_at, milliseconds, parse_time
 
 NOW_S = 1_800_000_000.5
 
@@ -26,18 +26,18 @@ MOMENTS = {
 
 @pytest.mark.parametrize(("text", "expected"), MOMENTS.values(), ids=MOMENTS.keys())
 def test_a_moment_is_so_long_ago_or_a_time(text: str, expected: float) -> None:
-    assert moment(text, NOW_S) == expected
+    assert parse_time(text, NOW_S) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "5 weeks", "1e9", "2026-13-01", "9" * 13 + "h", "1.h"])
 def test_what_is_no_moment_is_told_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="write 90, 15m or 24h, or a time as 2026-05-01T12:00:00Z"):
-        moment(text, NOW_S)
+        parse_time(text, NOW_S)
 
 
 def test_what_is_written_of_an_entry_is_read_again() -> None:
-    assert in_words("1777636800999-5") == "2026-05-01T12:00:00Z"
-    assert id_at(moment(in_words("1777636800000-0"), NOW_S)) == "1777636800000"
+    assert format_time("1777636800999-5") == "2026-05-01T12:00:00Z"
+    assert id_at(parse_time(format_time("1777636800000-0"), NOW_S)) == "1777636800000"
     assert (milliseconds("17-3"), milliseconds("17"), id_at(-5)) == (17, 17, "0")
 
 
@@ -55,14 +55,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("wanted", "said"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_cannot_be_replayed_is_refused(ground: Ground, wanted: dict[str, Any], said: str) -> None:
     replays = Replays(ground, rules=(SAFETY,), retention=3600.0)
-    with pytest.raises(WrongQuestionError, match=re.escape(said)):
+    with pytest.raises(ReplayOptionsError, match=re.escape(said)):
         replays.begin("safety", **wanted)
     assert ground.client.keys(ground.keys.replay("*")) == []
 
 
 def test_a_model_that_is_not_there_is_refused_with_the_nearest(ground: Ground) -> None:
     replays = Replays(ground, rules=(NOTHING,))
-    with pytest.raises(WrongQuestionError, match=re.escape("there is no [models.defualt]; did you mean default?")):
+    with pytest.raises(ReplayOptionsError, match=re.escape("there is no [models.defualt]; did you mean default?")):
         replays.begin("safety", model="defualt")
 
 

@@ -2,14 +2,25 @@
 
 import msgspec
 import pytest
-from replay_parts import NOTHING, SAFETY, Replays, add_dead_letter, balanced, counts, finish, in_batches, take, walk
+from replay_parts import (
+    NOTHING,
+    SAFETY,
+    Replays,
+    add_dead_letter,
+    balanced,
+    counts,
+    finish,
+    finish_replay,
+    in_batches,
+    take,
+)
 from stage_parts import Chosen, Ground, make_trace, make_traces
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
 from judges.registry import catalogue
 from tracejudge import Feedback
-from worker import replay as walking
+from worker import replay as replay_module
 from worker.config.settings import Rule, Settings, Where
 from worker.queue.batch import Evaluation
 from worker.replay import ReplayError
@@ -25,8 +36,8 @@ def ids_of(judge: str, *numbers: int, model: str = "lexical") -> list[str]:
 
 @pytest.fixture
 def _short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walking, "_CHUNK_COUNT", 7)
-    monkeypatch.setattr(walking, "_FIRST_CHUNK_COUNT", 3)
+    monkeypatch.setattr(replay_module, "_CHUNK_COUNT", 7)
+    monkeypatch.setattr(replay_module, "_FIRST_CHUNK_COUNT", 3)
 
 
 # --- what is chosen ---
@@ -48,7 +59,7 @@ def test_a_judge_that_came_later_judges_what_is_retained(ground: Ground) -> None
     assert ground.waiting() == {"lexical": ground.client.strlen(ground.keys.batch(batch.id))}
 
 
-def test_it_unbalances_no_books(ground: Ground) -> None:
+def test_it_keeps_the_accounting_balanced(ground: Ground) -> None:
     ground.append("p1", make_traces(range(20)))
     take(ground)
     before = balanced(ground)
@@ -59,7 +70,7 @@ def test_it_unbalances_no_books(ground: Ground) -> None:
     assert (before.published, before.not_sampled, before.chosen) == (20, 20, 0)
     assert (after.published, after.not_sampled, after.sampled, after.duplicate) == (20, 20, 0, 0)
     assert (after.chosen, after.waiting, after.unread) == (20, 20, 0)
-    assert ground.days_books() == ground.books()
+    assert ground.daily_accounting() == ground.accounting()
 
 
 def test_the_same_traces_are_chosen_as_live(ground: Ground, any_redis_url: str, prefix: str) -> None:
@@ -168,7 +179,7 @@ def test_a_changed_judge_judges_again(ground: Ground, monkeypatch: pytest.Monkey
     take(ground, SAFETY)
     replay = Replays(ground).begin()
     monkeypatch.setattr(replay._chooser._factory, "_versions", {"safety": "f" * 32})
-    assert walk(replay) == {"traces": 1, "chosen": 1}
+    assert finish_replay(replay) == {"traces": 1, "chosen": 1}
     assert {one.version for _, one in in_batches(ground)} == {catalogue()["safety"].version, "f" * 32}
 
 
@@ -233,7 +244,7 @@ def test_a_reply_that_is_lost_changes_nothing(ground: Ground, monkeypatch: pytes
         for _ in range(2):
             with pytest.raises(StoreError):
                 replay.step()
-    assert walk(replay) == {"traces": 20, "chosen": 20}
+    assert finish_replay(replay) == {"traces": 20, "chosen": 20}
     assert len(in_batches(ground)) == balanced(ground).chosen == 20
 
 
@@ -243,7 +254,7 @@ def test_a_dry_run_only_counts(ground: Ground) -> None:
     take(ground)
     before = ground.everything()
     replay = Replays(ground).begin(dry_run=True)
-    assert walk(replay) == {"traces": 5, "chosen": 5}
+    assert finish_replay(replay) == {"traces": 5, "chosen": 5}
     after = ground.everything()
     del after[f"replay:{replay._cursor.name}"]
     assert after == before
@@ -268,8 +279,8 @@ def test_it_goes_on_where_it_was_stopped(ground: Ground) -> None:
     for trace in make_traces(range(50, 60)):
         ground.add(trace)
     take(ground)
-    assert walk(later) == {"traces": 50, "chosen": 50}, "its end was fixed when it began"
-    assert walk(replay) == {"traces": 50, "chosen": 50}, "the other process finds it finished"
+    assert finish_replay(later) == {"traces": 50, "chosen": 50}, "its end was fixed when it began"
+    assert finish_replay(replay) == {"traces": 50, "chosen": 50}, "the other process finds it finished"
     assert len(in_batches(ground)) == 50
 
 
@@ -353,7 +364,7 @@ def test_what_the_caps_remove_before_it_comes_there_is_told(ground: Ground) -> N
     replay.step()
     assert counts(replay.state) == {"traces": 2, "chosen": 2}
     ground.client.xtrim(ground.keys.traces, minid=f"{now_ms + 5000}-0", approximate=False)
-    assert walk(replay) == {"traces": 17, "chosen": 17, "cut_off": 1, "cut_off_ms": 3000}
+    assert finish_replay(replay) == {"traces": 17, "chosen": 17, "cut_off": 1, "cut_off_ms": 3000}
 
 
 @pytest.mark.usefixtures("_short_chunks")
@@ -365,7 +376,7 @@ def test_what_the_caps_remove_behind_it_is_no_loss(ground: Ground) -> None:
     replay = Replays(ground).begin()
     replay.step()
     ground.client.xtrim(ground.keys.traces, minid=f"{now_ms + 2000}-0", approximate=False)
-    assert walk(replay) == {"traces": 20, "chosen": 20}
+    assert finish_replay(replay) == {"traces": 20, "chosen": 20}
 
 
 def test_when_all_that_is_left_goes_it_ends(ground: Ground) -> None:
@@ -373,7 +384,7 @@ def test_when_all_that_is_left_goes_it_ends(ground: Ground) -> None:
     take(ground)
     replay = Replays(ground).begin()
     ground.client.xtrim(ground.keys.traces, maxlen=0, approximate=False)
-    assert walk(replay) == {"cut_off": 1}
+    assert finish_replay(replay) == {"cut_off": 1}
 
 
 def test_what_goes_between_reading_and_choosing_is_not_brought_back(
@@ -385,8 +396,8 @@ def test_what_goes_between_reading_and_choosing_is_not_brought_back(
     take(ground)
     replay = Replays(ground).begin()
     first = ground.client.xrange(ground.keys.traces, count=1)[0][0]
-    monkeypatch.setattr(replay, "_crowd", lambda _: ground.client.xdel(ground.keys.traces, first) and None)
-    assert walk(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
+    monkeypatch.setattr(replay, "_fullest", lambda _: ground.client.xdel(ground.keys.traces, first) and None)
+    assert finish_replay(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
 
 
 def test_what_the_ledger_does_not_remember_any_more_is_not_judged_again(ground: Ground) -> None:
@@ -397,7 +408,7 @@ def test_what_the_ledger_does_not_remember_any_more_is_not_judged_again(ground: 
     take(ground)
     replay = Replays(ground, retention=20_000.0).begin(since="26h")
     replay._settings = Settings(redis_url=ground.url, prefix=ground.prefix, rules=(SAFETY,), retention=100.0)
-    assert walk(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
+    assert finish_replay(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
 
 
 # --- bounds ---
@@ -416,11 +427,11 @@ def test_it_waits_while_a_wanted_model_has_enough_to_do(ground: Ground) -> None:
     take(ground, models=models)
     ground.client.hset(ground.keys.waiting, "default", 501)
     assert replays.make() == {"traces": 2, "chosen": 1, "already_judged": 1}
-    assert [tuple(crowd) for crowd in replays.waited] == [("default", 501)]
+    assert [tuple(work) for work in replays.waited] == [("default", 501)]
 
 
 def test_large_traces_go_in_several_calls(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walking, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(replay_module, "CHUNK_BYTES", 10_000)
     for number in range(30):
         ground.add(make_trace(number, output="x" * (9_000 if number > 20 else 10)))
     take(ground)
@@ -432,7 +443,7 @@ def test_large_traces_go_in_several_calls(ground: Ground, monkeypatch: pytest.Mo
         return run(script, keys, arguments)
 
     monkeypatch.setattr(ground.store, "run", noting)
-    assert walk(replay) == {"traces": 30, "chosen": 30}
+    assert finish_replay(replay) == {"traces": 30, "chosen": 30}
     assert max(steps) < 20_000
     assert len(steps) > 9
 

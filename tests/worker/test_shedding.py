@@ -140,7 +140,9 @@ def test_a_step_that_is_repeated_sheds_nothing_twice(ground: Ground, monkeypatch
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.tuples(NUMBERS, st.booleans(), st.booleans()), max_size=4))
-def test_the_books_balance_at_any_mix(ground: Ground, rounds: list[tuple[list[tuple[int, str]], bool, bool]]) -> None:
+def test_the_accounting_balances_at_any_mix(
+    ground: Ground, rounds: list[tuple[list[tuple[int, str]], bool, bool]]
+) -> None:
     before, shed = ground.counted("shed:dead")["shed:dead"], 0
     for numbers, dead, again in rounds:
         chosen = make_ingest(ground, dead=dead)

@@ -230,14 +230,14 @@ def test_an_unforeseen_error_while_sweeping_ends_no_sweeper(
     sweeper: Sweeper = worker.sweeper
     monkeypatch.setattr(sweeper.stopping, "wait", lambda _: None)
     seen = threading.Event()
-    oldest = sweeper._oldest_ready
+    judge_models = sweeper._leases.judge_models
 
-    def fail_once(_: Any) -> Any:
-        monkeypatch.setattr(sweeper, "_oldest_ready", oldest)
+    def fail_once() -> Any:
+        monkeypatch.setattr(sweeper._leases, "judge_models", judge_models)
         seen.set()
         raise KeyError("secret")
 
-    monkeypatch.setattr(sweeper, "_oldest_ready", fail_once)
+    monkeypatch.setattr(sweeper._leases, "judge_models", fail_once)
     with capture_logs() as lines:
         choose(ground, 1)
         sweeper.start()

@@ -32,6 +32,7 @@ _EVALUATIONS: Final = {
     "removed": "forgotten, dropped or aged out",
 }
 _REASONS: Final = {"shed": "evaluations that `tracejudge replay` recovers"}
+_UNREADABLE: Final = "times that a batch was set aside"
 
 
 @click.command("account")
@@ -53,11 +54,18 @@ def account_table(account: Account) -> Table:
     for title, rows in (("Traces", _TRACES), ("Evaluations", _EVALUATIONS)):
         table.add_row(f"[bold]{title}[/bold]", "", "")
         for name, meaning in rows.items():
-            table.add_row(name, f"{getattr(account, name):,}", meaning)
-            # Reasons are keys such as `dropped:buffer_full`, under the row that they explain.
-            for reason, count in account.reasons.items():
-                if reason.startswith(f"{name}:"):
-                    table.add_row(f"  {reason.split(':', 1)[1]}", f"{count:,}", _REASONS.get(name, ""))
+            _add_row(table, account, name, getattr(account, name), meaning)
+    if unreadable := sum(count for reason, count in account.reasons.items() if reason.startswith("unreadable:")):
+        table.add_row("[bold]Batches[/bold]", "", "")
+        _add_row(table, account, "unreadable", unreadable, _UNREADABLE)
     style = "bold red" if account.lost else "bold green"
     table.add_row(f"[{style}]lost[/{style}]", f"[{style}]{account.lost:,}[/{style}]", "unexplained; negative: twice")
     return table
+
+
+def _add_row(table: Table, account: Account, name: str, count: int, meaning: str) -> None:
+    """Add a row, and below it its reasons: keys such as `dropped:buffer_full`."""
+    table.add_row(name, f"{count:,}", meaning)
+    for reason, amount in account.reasons.items():
+        if reason.startswith(f"{name}:"):
+            table.add_row(f"  {reason.split(':', 1)[1]}", f"{amount:,}", _REASONS.get(name, ""))

@@ -31,7 +31,7 @@ from worker.config.settings import MIB, Settings
 from worker.dead_letters.retry import SHARE_OF_WAITING, Retried, grouped, retry
 from worker.dead_letters.store import DeadLetterStore, FoundLetter, LetterFilter
 from worker.queue.ledger import Ledger, StoredDeadLetter
-from worker.replay import moment
+from worker.replay import parse_time
 from worker.storage.client import Store, StoreError
 
 # Letters removed in one script call, which blocks Redis while it runs.
@@ -82,7 +82,7 @@ def _filter(store: Store, *, older_than: str | None, newer_than: str | None, **s
 
     def milliseconds(option: str, text: str | None) -> int | None:
         try:
-            return None if text is None else int(moment(text, now) * 1000)
+            return None if text is None else int(parse_time(text, now) * 1000)
         except ValueError as error:
             raise click.UsageError(f"{option}: {error}") from error
 

@@ -25,19 +25,18 @@ from worker.config.loading import load
 from worker.config.settings import MIB, Settings
 from worker.replay import (
     Chooser,
-    Crowd,
     Cursor,
     ReplayError,
+    ReplayOptions,
+    ReplayOptionsError,
+    ReplayRun,
     State,
-    Walk,
-    Wanted,
-    WrongQuestionError,
-    ask,
-    fresh_name,
-    in_words,
+    WaitingWork,
+    first_state,
+    format_time,
     milliseconds,
     names_of_replays,
-    ruling,
+    rule_naming,
 )
 from worker.storage.client import Store, StoreError
 
@@ -103,15 +102,15 @@ def command(
     missing = [option for option in ("--judge", "--since") if option not in given]
     if name is None and missing:
         raise click.UsageError(f"Missing option '{missing[0]}'.")
-    wanted = Wanted(judges_named(settings, *names), since or "", until, service, model, rate, dry_run)
+    options = ReplayOptions(judges_named(settings, *names), since or "", until, service, model, rate, dry_run)
     store = open_store(settings)
     try:
-        replay = _begin(settings, store, wanted) if name is None else _resume(settings, store, name)
+        replay = _begin(settings, store, options) if name is None else _resume(settings, store, name)
         question = replay.state.question
         is_finished = replay.state.is_finished
-        where = "nothing" if is_finished else f"{in_words(replay.state.next_id)} to {in_words(question.last)}"
+        where = "nothing" if is_finished else f"{format_time(replay.state.next_id)} to {format_time(question.last)}"
         note(f"replay {replay.cursor.name}: {', '.join(question.judges)}; {where}")
-        if free := [judge for judge in question.judges if ruling(settings, judge) is None]:
+        if free := [judge for judge in question.judges if rule_naming(settings, judge) is None]:
             # Without a rule nothing limits the requests of the judge, which the user pays for.
             share = "every trace" if question.rate == 1 else f"{question.rate:g} of the traces"
             of = f" of {question.service}" if question.service else ""
@@ -131,18 +130,18 @@ class _Replay(NamedTuple):
     chooser: Chooser
 
 
-def _begin(settings: Settings, store: Store, wanted: Wanted) -> _Replay:
+def _begin(settings: Settings, store: Store, options: ReplayOptions) -> _Replay:
     try:
-        asked = ask(settings, store, wanted)
-    except WrongQuestionError as error:
+        asked = first_state(settings, store, options)
+    except ReplayOptionsError as error:
         raise click.UsageError(str(error)) from error
-    cursor = Cursor(store, fresh_name(), settings.ledger_ttl_s)
+    cursor = Cursor(store, settings.ledger_ttl_s)
     state = cursor.begin(asked.question, asked.next_id)
-    return _Replay(cursor, state, Chooser(settings, asked.question, wanted.judges))
+    return _Replay(cursor, state, Chooser(settings, asked.question, options.judges))
 
 
 def _resume(settings: Settings, store: Store, name: str) -> _Replay:
-    cursor = Cursor(store, name, settings.ledger_ttl_s)
+    cursor = Cursor(store, settings.ledger_ttl_s, name)
     try:
         state = cursor.read()
     except ReplayError as error:
@@ -159,7 +158,7 @@ class _Run:
     """Runs a replay with a progress bar, and prints its result."""
 
     def __init__(self, settings: Settings, store: Store, replay: _Replay, *, as_json: bool) -> None:
-        self._walk = Walk(settings, store, replay.chooser, replay.cursor, replay.state, wait=self._wait)
+        self._run = ReplayRun(settings, store, replay.chooser, replay.cursor, replay.state, wait=self._wait)
         self._replay = replay
         self._as_json = as_json
         columns = (TextColumn("replaying"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
@@ -174,7 +173,7 @@ class _Run:
         try:
             with self._progress:
                 # Retried, so that a short outage of Redis does not end a long replay.
-                while with_retries(self._walk.step, StoreError, _TRIES):
+                while with_retries(self._run.step, StoreError, _TRIES):
                     self._show()
                 self._show()
         except (KeyboardInterrupt, StoreError):
@@ -185,13 +184,13 @@ class _Run:
 
     def _show(self) -> None:
         self._waits = False
-        state = self._walk.state
+        state = self._run.state
         said = f"{amount(state.counts.traces, 'trace')}, {amount(state.counts.chosen, 'evaluation')}"
         done = self._length if state.is_finished else self._distance(state.next_id)
         self._progress.update(self._task, completed=done, said=said)
 
-    def _wait(self, crowd: Crowd) -> None:
-        said = f"waiting: batches for {crowd.judge_model} hold {crowd.waiting_bytes / MIB:,.0f} MiB"
+    def _wait(self, work: WaitingWork) -> None:
+        said = f"waiting: batches for {work.judge_model} hold {work.waiting_bytes / MIB:,.0f} MiB"
         self._progress.update(self._task, said=said)
         if not self._waits:
             self._waits = True
@@ -203,15 +202,15 @@ class _Run:
         return milliseconds(entry_id) - milliseconds(self._replay.state.question.first)
 
     def _report(self) -> None:
-        state = self._walk.state
+        state = self._run.state
         question, counts = state.question, state.counts
         if self._as_json:
             print_json(
                 {
                     "replay": self._replay.cursor.name,
                     "judges": list(question.judges),
-                    "since": in_words(question.first),
-                    "until": in_words(question.last),
+                    "since": format_time(question.first),
+                    "until": format_time(question.last),
                     "dry_run": question.dry_run,
                     "finished": state.is_finished,
                     **{field: getattr(counts, field) for field in _MEANINGS},

@@ -8,7 +8,7 @@ answer.
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import redis
@@ -109,7 +109,6 @@ class RetryPace:
     """
 
     def __init__(self) -> None:
-        """Begin with few."""
         self.allowed = MIN_PACE
         self._watched: set[str] = set()
 
@@ -157,11 +156,10 @@ class AutoRetry(ServiceThread):
         every_s: float = _EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare the thread; ``start`` begins.
+        """Prepare the thread.
 
         Args:
             healthy: Returns judge models that were called here and whose circuit is closed. Called from this thread.
-            versions: The judges' versions known here, by judge name.
             probed: Returns judge models that are unavailable or not called yet, where a call may begin now: one letter
                 of each is retried, since without live traces nothing else would find out that it is back.
         """
@@ -191,7 +189,7 @@ class AutoRetry(ServiceThread):
 
     def look(self) -> None:
         """Retry due letters unless another worker does."""
-        if not self._store.run("hold", (self._keys.dead_auto_retry,), (self._holder, _LEASE_MS)):
+        if not self._store.hold(self._keys.dead_auto_retry, self._holder, _LEASE_MS):
             # This worker no longer knows what is under way: should it get the lease again, it begins with few.
             self._paces.clear()
             return
@@ -204,27 +202,19 @@ class AutoRetry(ServiceThread):
     def _look_at(self, judge_model: str, most: int) -> None:
         """Observe the last retries of a judge model, and begin new ones up to ``most`` under way."""
         pace = self._paces.setdefault(judge_model, RetryPace())
-        if pace.watched:
-            pace.observe(*self._ended(pace.watched))
+        if watched := pace.watched:
+            dues, marks = self._store.pipeline(
+                lambda pipe: (pipe.zmscore(self._keys.dead_due, watched), pipe.hmget(self._keys.dead_retries, watched))
+            )
+            found = list(zip(watched, dues, marks, strict=True))
+            died = [name for name, due, mark in found if due is not None and not Retry.read(mark).batch_id]
+            pace.observe(died, [name for name, due, _ in found if due is None])
         capacity = min(pace.capacity(), most - len(pace.watched))
         if capacity > 0:
             begun = self._retry_due(judge_model, capacity)
             pace.watch(begun)
             if begun:
                 log.info("dead letters retried", judge_model=judge_model, evaluations=len(begun))
-
-    def _ended(self, evaluation_ids: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return which were given up again, and which are no dead letters any more."""
-
-        def look(client: "redis.Redis") -> list[Any]:
-            pipe = client.pipeline(transaction=False)
-            pipe.zmscore(self._keys.dead_due, list(evaluation_ids))
-            pipe.hmget(self._keys.dead_retries, list(evaluation_ids))
-            return pipe.execute()
-
-        found = list(zip(evaluation_ids, *self._store.call(look), strict=True))
-        died = [name for name, due, mark in found if due is not None and not Retry.read(mark).batch_id]
-        return died, [name for name, due, _ in found if due is None]
 
     def _retry_due(self, judge_model: str, count: int) -> list[str]:
         """Retry up to ``count`` due letters; return their evaluation ids."""
@@ -238,7 +228,11 @@ class AutoRetry(ServiceThread):
             is_crowded = int(waiting or 0) > self._settings.max_waiting_bytes * SHARE_OF_WAITING
             if is_crowded or len(begun) >= count:
                 return begun
-            complete = self._complete(group)
+            # Evaluations that would only wait for the verdicts that they combine are left out.
+            evaluations = [one.letter.evaluation for one in group]
+            periods = {member.id: evaluation.period for evaluation in evaluations for member in evaluation.members}
+            ended = self._ledger.assessments(periods).keys()
+            complete = [one for one in group if all(each.id in ended for each in one.letter.evaluation.members)]
             able += [one.letter.evaluation.id for one in complete]
             if chosen := complete[: count - len(begun)]:
                 retried = retry(self._store, self._settings, chosen, automatic=True)
@@ -255,13 +249,6 @@ class AutoRetry(ServiceThread):
             and self._graders.find(letter.model, letter.judge_model) is not None
             and self._versions.get(letter.evaluation.judge) == letter.evaluation.version
         )
-
-    def _complete(self, group: Sequence[FoundLetter[DeadLetter]]) -> list[FoundLetter[DeadLetter]]:
-        """Leave out evaluations that would only wait for the verdicts that they combine."""
-        evaluations = [one.letter.evaluation for one in group]
-        periods = {member.id: evaluation.period for evaluation in evaluations for member in evaluation.members}
-        ended = self._ledger.assessments(periods).keys()
-        return [one for one in group if all(member.id in ended for member in one.letter.evaluation.members)]
 
     def _due(self, judge_model: str, count: int) -> list[str]:
         """List letters whose time has come, and unschedule those that no longer exist."""

@@ -5,6 +5,7 @@ not answer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -97,7 +98,6 @@ class DeadLetterStore:
     """
 
     def __init__(self, store: Store) -> None:
-        """Read nothing yet."""
         self.unreadable = 0
         self._store = store
         self._keys = store.keys
@@ -140,16 +140,16 @@ class DeadLetterStore:
             yield from chunk
 
     def _chunks(self, ids: Sequence[str]) -> Iterator[list[FoundLetter[StoredDeadLetter]]]:
-        def read(some: list[str], client: "redis.Redis") -> list[Any]:
-            pipe = client.pipeline(transaction=False)
-            pipe.hmget(self._keys.dead, some)
-            pipe.hmget(self._keys.dead_retries, some)
-            pipe.zmscore(self._keys.dead_due, some)
-            return pipe.execute()
+        keys = self._keys
+
+        def read(some: list[str], pipe: "redis.client.Pipeline") -> None:
+            pipe.hmget(keys.dead, some)
+            pipe.hmget(keys.dead_retries, some)
+            pipe.zmscore(keys.dead_due, some)
 
         for first in range(0, len(ids), _CHUNK_COUNT):
             some = list(ids[first : first + _CHUNK_COUNT])
-            found = zip(*self._store.call(partial(read, some)), strict=True)
+            found = zip(*self._store.pipeline(partial(read, some)), strict=True)
             existing = ((raw, mark, due) for raw, mark, due in found if raw is not None and due is not None)
             letters = ((self._decoded(_decode_letter, raw), raw, mark, due) for raw, mark, due in existing)
             yield [
@@ -161,15 +161,12 @@ class DeadLetterStore:
     def _decoded(self, decode: Callable[[bytes], _D], raw: bytes | None) -> _D | None:
         if raw is None:
             return None
-        try:
+        with suppress(msgspec.DecodeError, RecursionError):
             found = decode(raw)
-        except (msgspec.DecodeError, RecursionError):
-            self.unreadable += 1
-            return None
-        if isinstance(found, StoredDeadLetter) and found.v not in KNOWN_VERSIONS:
-            self.unreadable += 1
-            return None
-        return found
+            if isinstance(found, Trace) or found.v in KNOWN_VERSIONS:
+                return found
+        self.unreadable += 1
+        return None
 
 
 def prune(store: Store, settings: Settings) -> int:
@@ -179,23 +176,11 @@ def prune(store: Store, settings: Settings) -> int:
     once: each letter is removed, and counted, once. A letter whose retry is under way is removed as well, and the
     verdict of that retry no longer counts.
     """
-    ledger = Ledger(store, settings)
+    ledger, keys = Ledger(store, settings), store.keys
     total = 0
-    for _ in range(_MAX_PRUNE_CHUNKS):
-        letters, above_bytes = _prunable(store, settings)
-        if not letters:
-            break
-        ids, latest_ms = [raw.decode() for raw, _ in letters], int(letters[-1][1])
-        # A letter renewed meanwhile has a later time, and is kept.
-        total += sum(ledger.remove(ids, given_up_until_ms=latest_ms, above_bytes=above_bytes))
-    return total
 
-
-def _prunable(store: Store, settings: Settings) -> tuple[list[tuple[bytes, float]], int]:
-    """List the oldest letters over a cap, and the bytes above which they are removed; -1 removes all of them."""
-    keys = store.keys
-
-    def look(client: "redis.Redis") -> tuple[Any, int]:
+    def prunable(client: "redis.Redis") -> tuple[Any, int]:
+        """List the oldest letters over a cap, and the bytes above which they are removed; -1 removes all of them."""
         # By Redis' clock, which dated the letters.
         oldest_ms = redis_now_ms(client) - int(settings.dead_retention * 1000)
         excess = client.zcard(keys.dead_due) - settings.max_dead
@@ -206,5 +191,11 @@ def _prunable(store: Store, settings: Settings) -> tuple[list[tuple[bytes, float
             return expired, -1
         return client.zrange(keys.dead_due, 0, _PRUNE_COUNT - 1, withscores=True), settings.max_dead_bytes
 
-    found: tuple[list[tuple[bytes, float]], int] = store.call(look)
-    return found
+    for _ in range(_MAX_PRUNE_CHUNKS):
+        letters, above_bytes = store.call(prunable)
+        if not letters:
+            break
+        ids, latest_ms = [raw.decode() for raw, _ in letters], int(letters[-1][1])
+        # A letter renewed meanwhile has a later time, and is kept.
+        total += sum(ledger.remove(ids, given_up_until_ms=latest_ms, above_bytes=above_bytes))
+    return total

@@ -3,10 +3,10 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import cache, partial
 from typing import Final, Literal
 
 from msgspec import structs
-from prometheus_client import Counter, Histogram
 
 from judges.core.judge import Judge
 from judges.core.model import REPLY_FIELDS, BadModelRequestError, ChatModel, ChatRequest, ChatResponse, ModelError
@@ -43,9 +43,10 @@ class LimitedModel:
         self._sleep = sleep
         self._model = model
         self._metrics = metrics
-        self._durations = _Durations(metrics, name)
         # Label lookups take a lock and a hash of all values: each child is looked up once.
-        self._spent: dict[tuple[str, Direction], tuple[Counter, Counter | None]] = {}
+        self._durations = cache(partial(metrics.request_duration.labels, name))
+        self._tokens = cache(partial(metrics.tokens.labels, name))
+        self._cost = cache(partial(metrics.cost.labels, name))
         # Read at each scrape, which costs the calls nothing.
         endpoint = self.limiter
         metrics.in_flight.labels(name).set_function(lambda: endpoint.in_flight)
@@ -60,13 +61,13 @@ class LimitedModel:
         Raises:
             ModelError: The model has no answer, or its endpoint is unavailable.
         """
-        failed: tuple[Call, ...] = ()
         self._retries.record_first_attempt()
+        attempts = 0
         while True:
+            attempts += 1
             try:
-                return await self._attempt(request, failed)
+                return await self._attempt(request)
             except ModelError as error:
-                error.failed = failed
                 if not error.was_asked:
                     error.refusals = request.refusals
                 if error.refusals.times >= _MAX_REFUSALS:
@@ -75,31 +76,27 @@ class LimitedModel:
                     final.__dict__.update(error.__dict__)
                     raise final from error
                 refused_alone = error.refusals != request.refusals
-                pause_s = self._pause_s(error, len(failed) + 1, refused_alone=refused_alone)
+                pause_s = self._pause_s(error, attempts, refused_alone=refused_alone)
                 if pause_s is None:
                     raise
                 if pause_s:
-                    await self._back_off(error, pause_s)
+                    self.limiter.events.calls_delayed(error, pause_s)
+                    self.limiter.backing_off += 1
+                    try:
+                        await self._sleep(pause_s)
+                    finally:
+                        self.limiter.backing_off -= 1
                 if refused_alone and self.limiter.answered_at <= error.refusals.last_at:
                     # A further refusal would not count: a later round asks again when others were answered.
                     raise
                 took_s = error.took_s or 0.0
-                call = Call(time.time() - took_s, took_s, error.reason, error.input_tokens, error.output_tokens)
-                failed = (*failed, call)
+                tokens = error.input_tokens, error.output_tokens
+                request.failed.append(Call(time.time() - took_s, took_s, error.reason, *tokens))
                 request = structs.replace(request, refusals=error.refusals)
 
     async def aclose(self) -> None:
         """Close the model's connections."""
         await self._model.aclose()
-
-    async def _back_off(self, error: ModelError, pause_s: float) -> None:
-        """Wait between two attempts, without a permit."""
-        self.limiter.events.calls_delayed(error, pause_s)
-        self.limiter.backing_off += 1
-        try:
-            await self._sleep(pause_s)
-        finally:
-            self.limiter.backing_off -= 1
 
     def _pause_s(self, error: ModelError, attempts: int, *, refused_alone: bool) -> float | None:
         """Return the pause before the next attempt; None when the evaluation should rather be parked."""
@@ -111,7 +108,7 @@ class LimitedModel:
             return None
         return self._retries.pause_s(error, attempts, is_blocked=is_blocked, refused_alone=refused_alone)
 
-    async def _attempt(self, request: ChatRequest, failed: tuple[Call, ...]) -> ChatResponse:
+    async def _attempt(self, request: ChatRequest) -> ChatResponse:
         permit = await self.limiter.acquire(request.evaluation)
         start = time.perf_counter()
         result: ChatResponse | ModelError | None = None
@@ -119,7 +116,7 @@ class LimitedModel:
         # Whatever is raised from here on releases the permit.
         try:
             if request.begins is not None:
-                request.begins(failed)
+                request.begins()
             response = result = await self._model.complete(request)
             status = "ok"
         except ModelError as error:
@@ -130,11 +127,11 @@ class LimitedModel:
             raise
         finally:
             took_s = time.perf_counter() - start
-            self._durations.observe(status, took_s)
+            self._durations(status).observe(took_s)
             if result is not None:
                 self._record_result(request, result, took_s)
             self.limiter.release(permit, result)
-        return structs.replace(response, took_s=took_s, failed=failed)
+        return structs.replace(response, took_s=took_s)
 
     def _record_result(self, request: ChatRequest, result: ChatResponse | ModelError, took_s: float) -> None:
         self._record_tokens(request.schema_name, "input", result.input_tokens)
@@ -150,33 +147,11 @@ class LimitedModel:
 
     def _record_tokens(self, judge: str, direction: Direction, tokens: int) -> None:
         """Count what was paid for, also where the evaluation ends without a verdict."""
-        if not tokens:
-            return
-        price = self.settings.price
-        counters = self._spent.get((judge, direction))
-        if counters is None:
-            labels = (self.judge_model, judge, direction)
-            cost = None if price is None else self._metrics.cost.labels(*labels)
-            counters = self._spent[judge, direction] = self._metrics.tokens.labels(*labels), cost
-        counted, cost = counters
-        counted.inc(tokens)
-        if cost is not None and price is not None:
-            cost.inc(price.cost_usd(tokens, 0) if direction == "input" else price.cost_usd(0, tokens))
-
-
-class _Durations:
-    """Durations of the calls of one judge model by status."""
-
-    def __init__(self, metrics: Metrics, judge_model: str) -> None:
-        self._all = metrics.request_duration
-        self._judge_model = judge_model
-        self._by_status: dict[str, Histogram] = {}
-
-    def observe(self, status: str, took_s: float) -> None:
-        duration = self._by_status.get(status)
-        if duration is None:
-            duration = self._by_status[status] = self._all.labels(self._judge_model, status)
-        duration.observe(took_s)
+        if tokens:
+            self._tokens(judge, direction).inc(tokens)
+            if (price := self.settings.price) is not None:
+                cost_usd = price.cost_usd(tokens, 0) if direction == "input" else price.cost_usd(0, tokens)
+                self._cost(judge, direction).inc(cost_usd)
 
 
 def keep_secrets(settings: Settings) -> None:
@@ -198,11 +173,11 @@ class _PythonCalls:
 
     def __init__(self, metrics: Metrics) -> None:
         self._in_flight = metrics.in_flight.labels(CODE.judge_model)
-        self._durations = _Durations(metrics, CODE.judge_model)
+        self._durations = cache(partial(metrics.request_duration.labels, CODE.judge_model))
 
     def begins(self) -> None:
         self._in_flight.inc()
 
     def ends(self, status: str, took_s: float) -> None:
         self._in_flight.dec()
-        self._durations.observe(status, took_s)
+        self._durations(status).observe(took_s)

@@ -203,13 +203,11 @@ class AdaptiveLimit:
         self._move(1, next_number)
 
     def _count(self, measured: Round, next_number: int, *, wanted: bool) -> None:
+        """Count the end of a call; the last one of a round chooses the next limit."""
         measured.ended += 1
         measured.wanted += wanted
-        if measured.ended >= measured.size and self._phase != "ramp":
-            self._end_round(measured, next_number)
-
-    def _end_round(self, measured: Round, next_number: int) -> None:
-        """Choose the next limit from the results of a round."""
+        if measured.ended < measured.size or self._phase == "ramp":
+            return
         self._was_refused = False
         if not measured.is_full:
             # A limit that is not used cannot be measured.

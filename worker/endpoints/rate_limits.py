@@ -85,7 +85,13 @@ class RateLimitState:
             self._paused_at = next_number
         if is_new or retry_after_s is not None:
             self.is_paused = True
-            self.resumes_at = max(self.resumes_at, now + self._length_s(retry_after_s))
+            length_s = min(_MAX_ASKED_S, retry_after_s or 0.0)
+            if retry_after_s is None or self._pauses > 1:
+                # An endpoint that keeps asking for short pauses gets longer ones.
+                doublings = self._pauses - (1 if retry_after_s is None else 2)
+                longest_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(doublings, 10))
+                length_s = max(length_s, self._draw(longest_s / 2, longest_s))
+            self.resumes_at = max(self.resumes_at, now + length_s)
 
     def resume(self) -> None:
         """End the pause after an answered probe."""
@@ -116,14 +122,6 @@ class RateLimitState:
             if used > tokens.left:
                 found = max(found or 0.0, tokens.until)
         return found
-
-    def _length_s(self, asked_s: float | None) -> float:
-        if asked_s is not None and self._pauses <= 1:
-            return min(_MAX_ASKED_S, asked_s)
-        # An endpoint that keeps asking for short pauses gets longer ones.
-        doublings = self._pauses - (1 if asked_s is None else 2)
-        longest_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(doublings, 10))
-        return max(min(_MAX_ASKED_S, asked_s or 0.0), self._draw(longest_s / 2, longest_s))
 
 
 def _newer(stored: _Quota | None, window: Window, number: int, now: float, unix_now: float) -> _Quota:

@@ -70,7 +70,6 @@ class ExportConsumer(ServiceThread):
     stale_ms: int = 15_000
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:  # noqa: ARG002 - subclasses use them
-        """Prepare the thread; ``start`` begins."""
         super().__init__(f"export-{self.exporter}")
         self._store = store
         self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"

@@ -189,7 +189,6 @@ class RequestEncoder:
     """Encodes OTLP requests of one resource."""
 
     def __init__(self, resource: Mapping[str, str]) -> None:
-        """Encode the resource's attributes once."""
         sender, scope = Resource(attributes=key_values(resource)), InstrumentationScope(name=SCOPE)
         self._resource_spans = ResourceSpans(resource=sender, schema_url=SCHEMA_URL).SerializeToString()
         self._scope_spans = ScopeSpans(scope=scope, schema_url=SCHEMA_URL).SerializeToString()
@@ -269,7 +268,6 @@ class OtelExporter(ExportConsumer):
     stale_ms = 45_000
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
-        """Prepare the thread; ``start`` begins."""
         super().__init__(settings, store, metrics)
         endpoint = settings.otlp_endpoint or ""
         self._encoder = VerdictEncoder(
@@ -417,9 +415,7 @@ class OtelExporter(ExportConsumer):
     def _wait(self, seconds: float) -> bool:
         """Wait, and keep the entries under delivery; True when the exporter was told to stop."""
         until = time.monotonic() + seconds
-        while (left_s := until - time.monotonic()) > 0:
-            if self.stopping.wait(min(left_s, _KEEP_EVERY_S)):
-                return True
+        while (left_s := until - time.monotonic()) > 0 and not self.stopping.wait(min(left_s, _KEEP_EVERY_S)):
             self._keep()
         return self.stopping.is_set()
 

@@ -89,11 +89,6 @@ def delimited_prefix(field: int, size: int) -> bytes:
     return _tag(field, _DELIMITED) + _varint(size)
 
 
-def fixed64_prefix(field: int) -> bytes:
-    """Write what stands before a field of eight bytes."""
-    return _tag(field, _FIXED64)
-
-
 def delimited(field: int, payload: bytes) -> bytes:
     """Encode a string or message field."""
     return delimited_prefix(field, len(payload)) + payload
@@ -291,15 +286,15 @@ _SPAN_ID_BYTES: Final = 8
 _SPAN_TRACE: Final = delimited_prefix(Span.TRACE_ID_FIELD_NUMBER, _TRACE_ID_BYTES)
 _SPAN_SPAN: Final = delimited_prefix(Span.SPAN_ID_FIELD_NUMBER, _SPAN_ID_BYTES)
 _SPAN_PARENT: Final = delimited_prefix(Span.PARENT_SPAN_ID_FIELD_NUMBER, _SPAN_ID_BYTES)
-_SPAN_START: Final = fixed64_prefix(Span.START_TIME_UNIX_NANO_FIELD_NUMBER)
-_SPAN_END: Final = fixed64_prefix(Span.END_TIME_UNIX_NANO_FIELD_NUMBER)
+_SPAN_START: Final = _tag(Span.START_TIME_UNIX_NANO_FIELD_NUMBER, _FIXED64)
+_SPAN_END: Final = _tag(Span.END_TIME_UNIX_NANO_FIELD_NUMBER, _FIXED64)
 _LINK_TRACE: Final = delimited_prefix(Span.Link.TRACE_ID_FIELD_NUMBER, _TRACE_ID_BYTES)
 _LINK_SPAN: Final = delimited_prefix(Span.Link.SPAN_ID_FIELD_NUMBER, _SPAN_ID_BYTES)
 _LINK_REMOTE: Final = Span.Link(
     flags=SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 ).SerializeToString()
-_EVENT_TIME: Final = fixed64_prefix(LogRecord.TIME_UNIX_NANO_FIELD_NUMBER)
-_EVENT_OBSERVED: Final = fixed64_prefix(LogRecord.OBSERVED_TIME_UNIX_NANO_FIELD_NUMBER)
+_EVENT_TIME: Final = _tag(LogRecord.TIME_UNIX_NANO_FIELD_NUMBER, _FIXED64)
+_EVENT_OBSERVED: Final = _tag(LogRecord.OBSERVED_TIME_UNIX_NANO_FIELD_NUMBER, _FIXED64)
 _EVENT_TRACE: Final = delimited_prefix(LogRecord.TRACE_ID_FIELD_NUMBER, _TRACE_ID_BYTES)
 _EVENT_SPAN: Final = delimited_prefix(LogRecord.SPAN_ID_FIELD_NUMBER, _SPAN_ID_BYTES)
 _EVENT_SAMPLED: Final = LogRecord(flags=1).SerializeToString()

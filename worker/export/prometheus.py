@@ -118,7 +118,6 @@ class VerdictCounter:
     """Counts verdicts in the metrics of one worker."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        """Prepare for the series labels of the settings."""
         self._metrics = metrics
         self._extra = settings.series_labels
         self._known: dict[tuple[str, ...], _SeriesCounters] = {}
@@ -199,29 +198,29 @@ class PrometheusExporter(ExportConsumer):
     read_count = 1000
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
-        """Prepare the thread; ``start`` begins."""
         super().__init__(settings, store, metrics)
         self._counter = VerdictCounter(settings, metrics)
         self._unanswered: _Unanswered | None = None
 
     def run_once(self) -> None:
         """Repeat an acknowledgement that Redis did not answer; then read."""
-        if self._unanswered is not None:
-            entries, ours_until = self._unanswered
-            fresh = self.acknowledge([entry.entry_id for entry in entries])
-            self._unanswered = None
-            # Before others could claim the entries, an acknowledgement found there is this worker's own.
-            ours = time.monotonic() < ours_until
-            self._counter.count(*(entry for entry, is_fresh in zip(entries, fresh, strict=True) if is_fresh or ours))
+        self._acknowledge_and_count(is_repeated=True)
         super().run_once()
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         """Acknowledge, then count: only the worker whose acknowledgement was the first counts an entry."""
-        ours_until = time.monotonic() + self.stale_ms / 1000 - _MARGIN_S
-        self._unanswered = _Unanswered(entries, ours_until)
+        self._unanswered = _Unanswered(entries, time.monotonic() + self.stale_ms / 1000 - _MARGIN_S)
+        self._acknowledge_and_count()
+
+    def _acknowledge_and_count(self, *, is_repeated: bool = False) -> None:
+        if self._unanswered is None:
+            return
+        entries, ours_until = self._unanswered
         fresh = self.acknowledge([entry.entry_id for entry in entries])
         self._unanswered = None
-        self._counter.count(*(entry for entry, is_fresh in zip(entries, fresh, strict=True) if is_fresh))
+        # Before others could claim the entries, an acknowledgement found there is this worker's own.
+        ours = is_repeated and time.monotonic() < ours_until
+        self._counter.count(*(entry for entry, is_fresh in zip(entries, fresh, strict=True) if is_fresh or ours))
 
 
 def _outcome(score: Score) -> str:

@@ -56,7 +56,6 @@ class IngestMetrics:
     """The counters of one process."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        """Start the sampling ratio of each rule at zero."""
         self._metrics = metrics
         self._rules: dict[str, list[int]] = {rule.name: [0, 0] for rule in settings.rules}
         self._touched: set[str] = set()
@@ -145,13 +144,7 @@ class IngestConsumer(ServiceThread):
         pressure: Backpressure,
         judges: Mapping[str, Judge] | None = None,
     ) -> None:
-        """Prepare the thread; ``start`` starts it.
-
-        Args:
-            notifier: Sends messages for batches; one may be lost, since the sweeper sends another.
-            pressure: Decides when reading pauses and which models are shed; learns the waiting bytes after each choice.
-            judges: By name; those of the settings unless given.
-        """
+        """Prepare; ``pressure`` decides when reading pauses and what is shed, and learns what waits."""
         super().__init__("ingest")
         self._settings = settings
         self._store = store

@@ -30,7 +30,7 @@ from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Chosen
 from worker.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry
 from worker.service import ServiceThread
-from worker.storage.client import Entry, Store, next_count
+from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 from worker.telemetry.backlog import Backpressure
 from worker.telemetry.metrics import Metrics
 
@@ -39,7 +39,6 @@ log = structlog.get_logger("tracejudge.ingest")
 # About as much is searched at once: Redis and the other threads of the process wait meanwhile.
 _PIECE_COUNT: Final = 300
 _FIRST_PIECE_COUNT: Final = 32
-_PIECE_BYTES: Final = 4 * 1024 * 1024
 _MAX_FOUND: Final = 100
 _MAX_FOUND_BYTES: Final = 32 * 1024 * 1024
 
@@ -80,13 +79,11 @@ class TraceIndex:
     """Entries of traces in the stream, as far as one process has read it and they are still there."""
 
     def __init__(self) -> None:
-        """Begin before the oldest entry."""
         self.last = _NOTHING
         # Hashes may collide: the reader of an entry compares the trace ids.
         self._hashes, self._times, self._numbers, self._sizes = array("q"), array("Q"), array("Q"), array("I")
 
     def __len__(self) -> int:
-        """Return the number of traces."""
         return len(self._hashes)
 
     def begin(self, oldest: _EntryId, newest: _EntryId) -> None:
@@ -160,7 +157,7 @@ class Search:
                 self._index.add(entry_id, trace_id, len(payload))
         self.read += len(entries)
         if len(entries) == self._count:
-            self._count = next_count(self._count, len(entries), size, most=_PIECE_COUNT, most_bytes=_PIECE_BYTES)
+            self._count = next_count(self._count, len(entries), size, most=_PIECE_COUNT, most_bytes=CHUNK_BYTES)
             return True
         self._found = self._index.find(self._wanted)
         return False
@@ -212,7 +209,6 @@ class FeedbackSelector:
     """Chooses evaluations for traces with late feedback under one configuration."""
 
     def __init__(self, settings: Settings, store: Store, planner: Planner) -> None:
-        """Keep the settings and the planner."""
         self._settings = settings
         self._store = store
         self._planner = planner
@@ -277,18 +273,14 @@ class FeedbackSelector:
     def _read(self, entry_ids: Sequence[str]) -> dict[str, Entry]:
         """Read entries again; those that were trimmed away since they were found are left out."""
 
-        def read(some: Sequence[str], client: "redis.Redis") -> dict[str, Entry]:
-            pipe = client.pipeline(transaction=False)
+        def read(some: Sequence[str], pipe: "redis.client.Pipeline") -> None:
             # One command each: the entries lie far apart in the stream.
             for entry_id in some:
                 pipe.xrange(self._store.keys.traces, min=entry_id, max=entry_id)
-            replies = zip(some, pipe.execute(), strict=True)
-            return {entry_id: found[0] for entry_id, found in replies if found}
 
-        entries: dict[str, Entry] = {}
-        for first in range(0, len(entry_ids), _READ_AT_ONCE):
-            entries.update(self._store.call(partial(read, entry_ids[first : first + _READ_AT_ONCE])))
-        return entries
+        chunks = (entry_ids[first : first + _READ_AT_ONCE] for first in range(0, len(entry_ids), _READ_AT_ONCE))
+        replies = [reply for chunk in chunks for reply in self._store.pipeline(partial(read, chunk))]
+        return {entry_id: found[0] for entry_id, found in zip(entry_ids, replies, strict=True) if found}
 
 
 _LOOK_EVERY_S: Final = 1.0
@@ -350,13 +342,7 @@ class LateFeedbackPasses(ServiceThread):
         pressure: Backpressure,
         judges: Mapping[str, Judge] | None = None,
     ) -> None:
-        """Prepare the thread; ``start`` starts it.
-
-        Args:
-            notifier: Sends messages for batches; one may be lost, since the sweeper sends another.
-            pressure: Decides when nothing is chosen, and for which judge models.
-            judges: By name; those of the settings unless given.
-        """
+        """Prepare; ``pressure`` decides when nothing is chosen, and for which judge models."""
         super().__init__("late-feedback")
         self._store = store
         self._metrics = metrics
@@ -367,9 +353,6 @@ class LateFeedbackPasses(ServiceThread):
         self._look_every_s = min(_LOOK_EVERY_S, settings.late_feedback_wait)
         self._index = TraceIndex()
         self._pass: _Pass | None = None
-
-    def prepare(self) -> None:
-        """Nothing to prepare."""
 
     def run_once(self) -> None:
         """Begin a pass that is due, or make one piece of it."""

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-import redis
 import structlog
 
 from worker.config.graders import queue_label
@@ -452,23 +451,20 @@ class JudgingConsumer:
         """Complete the batches whose evaluations have ended."""
         while shift.ended:
             leased, complete = shift.ended.popleft()
-            self._complete(leased, complete)
+            try:
+                complete()
+            except StoreError as error:
+                log.warning("batch left to the sweeper", batch=leased.batch.id, error=str(error))
+            except Exception as error:  # noqa: BLE001 - the text of an unforeseen error may quote a trace
+                log.error("unforeseen error", batch=leased.batch.id, error=type(error).__name__)  # noqa: TRY400
+                with contextlib.suppress(StoreError):
+                    # Else it would be judged, and paid for, over and over.
+                    self._leases.put_back(leased.lease, delay_s=FAULT_PARKING_S)
+            finally:
+                self._held.remove(leased.lease)
             shift.in_progress.pop(leased, None)
             if time.monotonic() - shift.looked_at > _LOOK_AGAIN_S:
                 shift.may_be_ready.update(shift.windows)
-
-    def _complete(self, leased: LeasedBatch, complete: Callable[[], None]) -> None:
-        try:
-            complete()
-        except StoreError as error:
-            log.warning("batch left to the sweeper", batch=leased.batch.id, error=str(error))
-        except Exception as error:  # noqa: BLE001 - the text of an unforeseen error may quote a trace
-            log.error("unforeseen error", batch=leased.batch.id, error=type(error).__name__)  # noqa: TRY400
-            with contextlib.suppress(StoreError):
-                # Else it would be judged, and paid for, over and over.
-                self._leases.put_back(leased.lease, delay_s=FAULT_PARKING_S)
-        finally:
-            self._held.remove(leased.lease)
 
     def _abandon(self, shift: Shift) -> None:
         """Let the leases of batches lapse that the shift does not complete."""
@@ -511,12 +507,7 @@ class Sweeper(ServiceThread):
     role = "judge"
 
     def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        judging: JudgingConsumer,
-        notifier: Notifier,
-        heartbeat: Heartbeat,
+        self, settings: Settings, store: Store, judging: JudgingConsumer, notifier: Notifier, heartbeat: Heartbeat
     ) -> None:
         """Prepare the thread; ``heartbeat`` knows the judge models that some worker has, and those open everywhere."""
         super().__init__("sweeper")
@@ -531,7 +522,7 @@ class Sweeper(ServiceThread):
         """Sweep if no other worker does, then wait."""
         # Else others would sweep our batches, and judge them twice.
         self._judging.renew_overdue()
-        if self._lock(_LOCK_MS):
+        if self._store.hold(self._store.keys.sweeper, self._holder, _LOCK_MS):
             self.sweep()
         self.stopping.wait(_SWEEP_S)
 
@@ -541,11 +532,17 @@ class Sweeper(ServiceThread):
         names = sorted({*self._leases.judge_models(), *here})
         self._leases.sweep(names)
         asked, dead = self._heartbeat.asked, self._heartbeat.dead
-        for name, oldest_ms in self._oldest_ready(names).items():
+        keys = self._store.keys
+        ready = self._store.pipeline(
+            lambda pipe: [pipe.zrange(keys.ready(name), 0, 0, withscores=True) for name in names]
+        )
+        for name, oldest in zip(names, ready, strict=True):
+            if not oldest:
+                continue
             if asked is not None and name not in asked and name not in here:
                 # The model was removed from the configuration: no task would ever complete its batches.
                 self._judging.give_up(name)
-            elif self._judging.should_notify(name, oldest_ms, dead):
+            elif self._judging.should_notify(name, int(oldest[0][1]), dead):
                 self._notifier.notify(queue_label(name), 1)
 
     def stop(self, timeout_s: float) -> bool:
@@ -553,20 +550,5 @@ class Sweeper(ServiceThread):
         ended = super().stop(timeout_s)
         if ended:
             with contextlib.suppress(StoreError):
-                self._lock(0)
+                self._store.hold(self._store.keys.sweeper, self._holder, 0)
         return ended
-
-    def _lock(self, length_ms: int) -> bool:
-        return bool(self._store.run("hold", (self._store.keys.sweeper,), (self._holder, length_ms)))
-
-    def _oldest_ready(self, names: Sequence[str]) -> Mapping[str, int]:
-        """Return when the oldest ready batch was made, for the judge models that have any."""
-
-        def look(client: "redis.Redis") -> list[Any]:
-            pipe = client.pipeline(transaction=False)
-            for name in names:
-                pipe.zrange(self._store.keys.ready(name), 0, 0, withscores=True)
-            return pipe.execute()
-
-        found = self._store.call(look)
-        return {name: int(first[0][1]) for name, first in zip(names, found, strict=True) if first}

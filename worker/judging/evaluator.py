@@ -305,6 +305,10 @@ class BatchEvaluator:
     ) -> RetryableEvaluation | None:
         """Judge one evaluation and record its verdict; return it if that is not final."""
         started_at, start = time.time(), time.perf_counter()
+        judge = self._judges.get(evaluation.judge)
+        metrics = (evaluation.judge,) if judge is None else judge.metric_names
+        if judge is not None and evaluation.members:
+            metrics = tuple(one.name for one in metrics_of(judge.metrics))
         batch, earlier = this.batch, this.tries.get(evaluation.id, _NOTHING)
         assessment = await self._assess(this, item, trace, evaluation)
         this.ended()
@@ -312,7 +316,7 @@ class BatchEvaluator:
             make_verdict,
             item=item,
             evaluation=evaluation,
-            metrics=self._metrics(evaluation),
+            metrics=metrics,
             judge_model=batch.judge_model,
             price=this.price,
             user_key=this.user_key,
@@ -332,12 +336,6 @@ class BatchEvaluator:
             verdict, spent = build(assessment)
         this.record("unfinished", earlier, spent)
         return RetryableEvaluation(item, evaluation, assessment, verdict, spent)
-
-    def _metrics(self, evaluation: Evaluation) -> tuple[str, ...]:
-        judge = self._judges.get(evaluation.judge)
-        if judge is None:
-            return (evaluation.judge,)
-        return tuple(one.name for one in metrics_of(judge.metrics)) if evaluation.members else judge.metric_names
 
     async def _assess(
         self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation

@@ -82,15 +82,17 @@ class Panels:
             return PanelVotes()
         age_s = time.time() - batch.created_at
         wait_s = min(_MAX_WAIT_S, max(_MIN_WAIT_S, age_s * _WAIT_SHARE))
+        is_over = age_s >= self._max_age_s
+
+        def read() -> PanelVotes:
+            found = self._ledger.assessments(members)
+            missing = sorted(members.keys() - found.keys()) if is_over else ()
+            dead = (one.letter for one in self._dead_letters.heads(missing))
+            given_up = {letter.evaluation.id: cast("Reason", letter.reason) for letter in dead}
+            return PanelVotes(found, given_up, None if is_over else wait_s)
+
         try:
-            return await asyncio.to_thread(self._read, members, wait_s if age_s < self._max_age_s else None)
+            return await asyncio.to_thread(read)
         except StoreError as error:
             log.warning("panel verdicts not readable", batch=batch.id, error=str(error))
             return PanelVotes(wait_s=wait_s)
-
-    def _read(self, members: Mapping[str, str], wait_s: float | None) -> PanelVotes:
-        found = self._ledger.assessments(members)
-        missing = sorted(members.keys() - found.keys()) if wait_s is None else ()
-        dead = (one.letter for one in self._dead_letters.heads(missing))
-        given_up = {letter.evaluation.id: cast("Reason", letter.reason) for letter in dead}
-        return PanelVotes(found, given_up, wait_s)

@@ -6,6 +6,7 @@ StoreError if Redis does not answer, and can be repeated.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,7 +24,6 @@ RETRYABLE_REASONS: Final = frozenset(
 """Reasons whose cause may pass by itself; the cause of an `internal_error` is a fault of ours, which stays."""
 # Minimum delay of a dead letter before each automatic retry; after the last one there is none.
 AUTO_RETRY_DELAYS_S: Final = (60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
-MAX_AUTO_RETRIES: Final = len(AUTO_RETRY_DELAYS_S)
 _DAY_S: Final = 86_400
 _FIELD_BYTES: Final = 16
 _MAX_LOOKUPS: Final = 500
@@ -161,7 +161,6 @@ class Ledger:
     """Writes verdicts and dead letters, and looks them up."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
-        """Use the caps and TTLs of the settings."""
         self.store = store
         self._keys = store.keys
         self._max_outbox = settings.max_outbox
@@ -239,10 +238,8 @@ class Ledger:
             if not state.scores:
                 kept[name] = Assessment("abstained") if state.outcome == _ABSTAINED else _NOT_KEPT
                 continue
-            try:
+            with suppress(msgspec.DecodeError):
                 kept[name] = _decode_scores(state.scores)
-            except msgspec.DecodeError:
-                continue
         return kept
 
     def _written(self) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
-import redis
 import structlog
 from celery import Celery
 from kombu import Exchange, Queue  # type: ignore[attr-defined]
@@ -45,7 +44,6 @@ class Broker:
     """The broker as a sender of notifications uses it: one connection, made anew after each error."""
 
     def __init__(self, app: Celery, settings: Settings) -> None:
-        """Use the Celery application; the first notification connects."""
         self._app = app
         self._settings = settings
         self._connection: Any = None
@@ -59,7 +57,21 @@ class Broker:
             Exception: The broker is away; the type depends on its driver.
         """
         try:
-            self._send(label, at_most)
+            if self._channel is None:
+                # Without heartbeats: nothing would send them between two notifications.
+                self._connection = self._app.connection_for_write(heartbeat=0)
+                self._channel = self._connection.channel()
+            queue = queue_of(self._settings, label)
+            # Declaring is idempotent, creates a missing queue, and returns the length.
+            waiting = queue.bind(self._channel).queue_declare().message_count
+            # A transport of kombu that does not count messages answers 0, from this default method.
+            if getattr(type(self._channel), "_size", None) is VirtualChannel._size:  # noqa: SLF001 - no other way
+                waiting = at_most if time.monotonic() - self._sent_at.get(label, 0.0) < _BLIND_S else 0
+            if waiting < at_most:
+                producer = self._app.amqp.Producer(self._channel, auto_declare=False)
+                body = {"v": MESSAGE_VERSION, "model": label}
+                self._app.send_task(TASK, kwargs=body, queue=queue, producer=producer, ignore_result=True, retry=False)
+                self._sent_at[label] = time.monotonic()
         except Exception:
             self.close()
             raise
@@ -70,24 +82,6 @@ class Broker:
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.collapse()
-
-    def _send(self, label: str, at_most: int) -> None:
-        if self._channel is None:
-            # Without heartbeats: nothing would send them between two notifications.
-            self._connection = self._app.connection_for_write(heartbeat=0)
-            self._channel = self._connection.channel()
-        queue = queue_of(self._settings, label)
-        # Declaring is idempotent, creates a missing queue, and returns the length.
-        waiting = queue.bind(self._channel).queue_declare().message_count
-        # A transport of kombu that does not count messages answers 0, from this default method.
-        if getattr(type(self._channel), "_size", None) is VirtualChannel._size:  # noqa: SLF001 - no other way
-            waiting = at_most if time.monotonic() - self._sent_at.get(label, 0.0) < _BLIND_S else 0
-        if waiting >= at_most:
-            return
-        producer = self._app.amqp.Producer(self._channel, auto_declare=False)
-        body = {"v": MESSAGE_VERSION, "model": label}
-        self._app.send_task(TASK, kwargs=body, queue=queue, producer=producer, ignore_result=True, retry=False)
-        self._sent_at[label] = time.monotonic()
 
 
 def queue_of(settings: Settings, label: str) -> Any:
@@ -107,13 +101,7 @@ class Notifier(ServiceThread):
     role = "judge"
 
     def __init__(self, store: Store, send: Callable[[str, int], None], judge_models: Collection[str]) -> None:
-        """Prepare the thread; ``start`` begins.
-
-        Args:
-            store: Where worker heartbeats are read.
-            send: Sends a notification for a label unless its queue holds so many messages.
-            judge_models: The judge models of batches made here.
-        """
+        """Prepare the thread; ``send`` sends a notification for a label unless its queue holds so many messages."""
         super().__init__("notify")
         self.dropped = 0
         self.workers = 1
@@ -139,16 +127,9 @@ class Notifier(ServiceThread):
 
     def ready_labels(self) -> frozenset[str]:
         """List labels with ready batches, for which a message was sent before; empty if Redis does not answer."""
-        names = self._judge_models
-
-        def look(client: "redis.Redis") -> list[int]:
-            pipe = client.pipeline(transaction=False)
-            for name in names:
-                pipe.zcard(self._store.keys.ready(name))
-            return pipe.execute()
-
+        names, keys = self._judge_models, self._store.keys
         try:
-            found = self._store.call(look)
+            found = self._store.pipeline(lambda pipe: [pipe.zcard(keys.ready(name)) for name in names])
         except StoreError:
             return frozenset()
         return frozenset(queue_label(name) for name, ready in zip(names, found, strict=True) if ready)

@@ -8,6 +8,7 @@ does not answer.
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -62,40 +63,32 @@ class PendingFeedback:
 
     def due(self) -> bool:
         """Return whether a pass should begin: the oldest feedback has waited long enough, or much is pending."""
-
-        def look(client: "redis.Redis") -> list[object]:
-            pipe = client.pipeline(transaction=False)
-            pipe.zcount(self._keys.feedback, "-inf", redis_now_ms(client))
-            pipe.zcard(self._keys.feedback)
-            return pipe.execute()
-
-        over, pending = self._store.call(look)
+        name, now_ms = self._keys.feedback, self._store.now_ms()
+        over, pending = self._store.pipeline(lambda pipe: (pipe.zcount(name, "-inf", now_ms), pipe.zcard(name)))
         # Not right after the last pass: these may be the ones that it postponed.
         is_crowded = pending >= _PASS_FROM and time.monotonic() - self._passed_at >= self._wait_ms / 1000
         return bool(over) or is_crowded
 
     def hold(self) -> bool:
         """Acquire or keep the lease of the pass; False if another worker has it."""
-        return self._lease(_LEASE_MS)
+        return self._store.hold(self._keys.feedback_pass, self._holder, _LEASE_MS)
 
     def release(self) -> None:
         """Release the lease."""
         self._passed_at = time.monotonic()
-        self._lease(0)
+        self._store.hold(self._keys.feedback_pass, self._holder, 0)
 
     def all(self) -> list[FeedbackMember]:
         """Read all pending feedback, the oldest first."""
         found = self._store.call(lambda client: client.zrange(self._keys.feedback, 0, MAX_PENDING - 1))
         members, unknown = [], []
         for raw in found:
-            try:
+            with suppress(msgspec.DecodeError):
                 item = msgspec.json.decode(raw, type=FeedbackItem)
-            except msgspec.DecodeError:
-                item = None
-            if item is not None and item.v == _VERSION:
-                members.append(FeedbackMember(raw.decode(), item))
-            else:
-                unknown.append(raw)
+                if item.v == _VERSION:
+                    members.append(FeedbackMember(raw.decode(), item))
+                    continue
+            unknown.append(raw)
         if unknown:
             # Left to workers of a newer version, and not read again in every pass.
             self.postpone(unknown)
@@ -109,6 +102,3 @@ class PendingFeedback:
             client.zadd(self._keys.feedback, dict.fromkeys(raw, later), xx=True)
 
         self._store.call(postpone)
-
-    def _lease(self, length_ms: int) -> bool:
-        return bool(self._store.run("hold", (self._keys.feedback_pass,), (self._holder, length_ms)))

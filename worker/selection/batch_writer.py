@@ -62,16 +62,8 @@ class BatchWriter:
     @classmethod
     def choosing(cls, settings: Settings, keys: Keys, *script_keys: str) -> "BatchWriter":
         """Begin with the keys of ``scripts/batch_writer.lua``, and those that its script adds."""
-        shared = (
-            keys.traces,
-            keys.leases,
-            keys.waiting,
-            keys.account_now(),
-            keys.account_all,
-            keys.dead,
-            keys.evaluations,
-        )
-        return cls(settings, keys, (*shared, *script_keys))
+        names = (keys.traces, keys.leases, keys.waiting, keys.account_now(), keys.account_all, keys.dead)
+        return cls(settings, keys, (*names, keys.evaluations, *script_keys))
 
     def key(self, name: str) -> int:
         """Add a key and return its index."""

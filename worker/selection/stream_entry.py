@@ -134,28 +134,22 @@ def unknown_fields(entry: TraceEntry) -> list[str]:
 
 def _read_other(entry_id: str, fields: Mapping[bytes, bytes], max_bytes: int) -> Read:
     if b"r" in fields:
-        return ReportEntry(entry_id, _checked(_decode(_report_decoder, fields, fields[b"r"], max_bytes)))
+        report = _decode(_report_decoder, fields, fields[b"r"], max_bytes)
+        totals = (report.seq, report.published, report.accepted, *report.dropped.values(), sum(report.dropped.values()))
+        # Any client that writes the stream can send a report: it must not grow the accounting without bound.
+        is_bounded = all(0 <= total <= _MAX_TOTAL for total in totals)
+        if not is_bounded or not 0 < len(report.producer) <= _MAX_PRODUCER_ID_BYTES:
+            raise _InvalidError("wrong_type")
+        dropped: Counter[str] = Counter()
+        for reason, total in report.dropped.items():
+            dropped[reason if reason in _DROP_REASONS else "other"] += total
+        return ReportEntry(entry_id, msgspec.structs.replace(report, dropped=dict(dropped)))
     if b"f" not in fields:
         raise _InvalidError("no_payload")
     feedback = _decode(_feedback_decoder, fields, fields[b"f"], max_bytes)
     if not 0 < len(feedback.trace_id) <= _MAX_TRACE_ID_CHARS:
         raise _InvalidError("wrong_type")
     return FeedbackEntry(entry_id, feedback)
-
-
-def _checked(report: ProducerReport) -> ProducerReport:
-    """Refuse reports that would grow the accounting without bound: any client that writes the stream can send one."""
-    totals = (report.seq, report.published, report.accepted, *report.dropped.values(), sum(report.dropped.values()))
-    if not all(0 <= total <= _MAX_TOTAL for total in totals):
-        raise _InvalidError("wrong_type")
-    if not 0 < len(report.producer) <= _MAX_PRODUCER_ID_BYTES:
-        raise _InvalidError("wrong_type")
-    if report.dropped.keys() <= _DROP_REASONS:
-        return report
-    dropped: Counter[str] = Counter()
-    for reason, total in report.dropped.items():
-        dropped[reason if reason in _DROP_REASONS else "other"] += total
-    return msgspec.structs.replace(report, dropped=dict(dropped))
 
 
 def _decode(decoder: "msgspec.json.Decoder[_T]", fields: Mapping[bytes, bytes], payload: bytes, max_bytes: int) -> _T:

@@ -148,13 +148,18 @@ class Store:
         return self.call(run)
 
     def _load(self) -> None:
-        def load(client: "redis.Redis") -> None:
-            with client.pipeline(transaction=False) as pipe:
-                for script in self._scripts.values():
-                    pipe.script_load(script.script)
-                pipe.execute()
+        self.pipeline(lambda pipe: [pipe.script_load(script.script) for script in self._scripts.values()])
 
-        self.call(load)
+    def pipeline(self, add: "Callable[[redis.client.Pipeline], object]") -> list[Any]:
+        """Run the commands that ``add`` puts into a pipeline, not as a transaction; return their replies."""
+
+        def run(client: "redis.Redis") -> list[Any]:
+            pipe = client.pipeline(transaction=False)
+            add(pipe)
+            return pipe.execute()
+
+        replies: list[Any] = self.call(run)
+        return replies
 
     def call(self, command: "Callable[[redis.Redis], Any]") -> Any:
         """Run commands on the client, and translate the driver's errors."""
@@ -172,6 +177,10 @@ class Store:
         """Return the time by Redis' clock, in milliseconds since the epoch."""
         now: int = self.call(redis_now_ms)
         return now
+
+    def hold(self, lock: str, holder: str, length_ms: int) -> bool:
+        """Acquire or keep a lock that one worker holds at a time, or release it with 0; return whether it is held."""
+        return bool(self.run("hold", (lock,), (holder, length_ms)))
 
     def make_group(self, stream: str, group: str) -> None:
         """Create a consumer group unless it exists; one that was destroyed continues at its last acknowledged entry."""

@@ -26,7 +26,6 @@ class GroupReader:
     """
 
     def __init__(self, store: Store, stream: str, group: str, consumer: str) -> None:
-        """Prepare to read; the first read connects."""
         self._store = store
         self._stream, self._group = stream, group
         self._command = ("XREADGROUP", "GROUP", group, consumer, "COUNT")

@@ -153,14 +153,15 @@ class Readiness:
         seconds = max(0.0, now - min(moved))
         if self._stopping:
             return RoleState(role, ready=False, state="stopping", seconds=seconds)
-        why = self._blocked_thread(pulses, now) or self._stalled_flow(flows, now)
+        why = self._trouble(pulses, flows, now)
         if why:
             return RoleState(role, ready=False, state="stalled", seconds=seconds, why=why)
         if not all(pulse.begun for pulse in pulses.values()):
             return RoleState(role, ready=False, state="starting", seconds=seconds)
         return RoleState(role, ready=True, state="paused" if paused else "ready", seconds=seconds)
 
-    def _blocked_thread(self, pulses: Mapping[str, Pulse], now: float) -> str:
+    def _trouble(self, pulses: Mapping[str, Pulse], flows: Iterable[tuple[str, float, float]], now: float) -> str:
+        """Return what blocks a thread or a flow, in words for a probe; empty where nothing does."""
         for name, pulse in pulses.items():
             if pulse.dead:
                 return f"{name}: its thread has ended"
@@ -168,9 +169,6 @@ class Readiness:
                 return f"{name}: {pulse.trouble} for {now - pulse.troubled_at:.0f} s"
             if now - pulse.progressed_at > self._stalled_s:
                 return f"{name}: {pulse.trouble or 'no run completed'} for {now - pulse.progressed_at:.0f} s"
-        return ""
-
-    def _stalled_flow(self, flows: Iterable[tuple[str, float, float]], now: float) -> str:
         for stalled, moved_at, updated_at in flows:
             if now - updated_at > self._stalled_s:
                 # The maintenance thread lacks CPU or hangs: nothing is known of the flow itself.

@@ -156,7 +156,6 @@ class LogWriter:
     """
 
     def __init__(self) -> None:
-        """Prepare; the first line starts the thread."""
         self.stream: TextIO = sys.stderr
         self.dropped = 0
         self.on_dropped: Callable[[int], object] = int
@@ -240,11 +239,6 @@ class LogWriter:
 # One per process, not per configuration: structlog's loggers keep their writer from their first line on.
 _WRITER: Final = LogWriter()
 atexit.register(_WRITER.flush, _FLUSH_S)
-
-
-def flush(timeout_s: float = _FLUSH_S) -> bool:
-    """Wait until all lines so far are written; False where standard error blocks for longer."""
-    return _WRITER.flush(timeout_s)
 
 
 def count_dropped(on_dropped: Callable[[int], object]) -> None:

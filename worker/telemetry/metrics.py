@@ -92,7 +92,6 @@ class BoundedLabel:
     """Passes the first ``limit`` values and replaces further ones, and those too long for a name, by ``other``."""
 
     def __init__(self, limit: int, known: Sequence[str] = ()) -> None:
-        """Reserve places for the known values."""
         self._limit = limit
         self._seen = set(known)
 
@@ -201,7 +200,6 @@ class Metrics:
     # fmt: on
 
     def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:
-        """Register every metric."""
         self.registry = registry or CollectorRegistry()
         # Rules compare the start of the process with a counter's first sample: it tells new counts from late scrapes.
         ProcessCollector(registry=self.registry)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -103,20 +103,15 @@ def _container(value: Any, budget: Budget, depth: int) -> object:
     for base in _SEQUENCES:
         if issubclass(kind, base):
             return _sequence(base.__iter__(value), base.__len__(value), budget, depth)
-    fields = _record_fields(value, kind)
-    return _type_mark(value) if fields is None else _mapping(fields.items(), len(fields), budget, depth)
-
-
-def _record_fields(value: Any, kind: type) -> dict[str, Any] | None:
+    fields = None
     if issubclass(kind, msgspec.Struct):
-        return {name: getattr(value, name) for name in kind.__struct_fields__}
-    if dataclasses.is_dataclass(kind):
+        fields = {name: getattr(value, name) for name in kind.__struct_fields__}
+    elif dataclasses.is_dataclass(kind):
         # A field that the host keeps out of its own repr is often a secret.
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.repr}
-    if callable(getattr(kind, "model_dump", None)):
-        dumped = value.model_dump()
-        return dumped if type(dumped) is dict else None
-    return None
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.repr}
+    elif callable(getattr(kind, "model_dump", None)):
+        fields = value.model_dump()
+    return _mapping(fields.items(), len(fields), budget, depth) if type(fields) is dict else _type_mark(value)
 
 
 def _mapping(items: Iterable[tuple[object, object]], count: int, budget: Budget, depth: int) -> dict[str, object]:
@@ -179,25 +174,22 @@ class ContentPolicy:
             Exception: JSON cannot hold a value of the record.
         """
         payload = _encode(record)
-        if self._changes or len(payload) > self._short_bytes:
-            payload = self._change(payload)
-        return Raw(payload)
-
-    def _change(self, payload: bytes) -> bytes:
+        if not self._changes and len(payload) <= self._short_bytes:
+            return Raw(payload)
         settings = self._settings
-        record = cast("dict[str, Any]", msgspec.json.decode(payload))
+        fields: dict[str, Any] = msgspec.json.decode(payload)
         if not settings.content:
-            remove_content(record)
+            remove_content(fields)
         if len(payload) > self._short_bytes:
-            replace_large_structures(record)
+            replace_large_structures(fields)
         if self._redact is not None:
-            self._redact(record, self._functions)
-        payload = _encode(record)
-        if len(payload) <= self._short_bytes:
-            return payload
-        return truncate_record(
-            record, max_field_bytes=settings.max_field_bytes, max_trace_bytes=settings.max_trace_bytes
-        )
+            self._redact(fields, self._functions)
+        payload = _encode(fields)
+        if len(payload) > self._short_bytes:
+            payload = truncate_record(
+                fields, max_field_bytes=settings.max_field_bytes, max_trace_bytes=settings.max_trace_bytes
+            )
+        return Raw(payload)
 
 
 def remove_content(record: dict[str, Any]) -> None:

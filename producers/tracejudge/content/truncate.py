@@ -248,7 +248,7 @@ class Budget:
         return self.left <= 0 or (self._whole is not None and self._whole.full)
 
     def take(self, wanted: int) -> int:
-        """Take up to `wanted` characters and return how many were left to take."""
+        """Use up to `wanted` characters and return how many were left."""
         taken = max(0, min(wanted, self.left))
         if self._whole is not None:
             taken = self._whole.take(taken)

@@ -194,17 +194,14 @@ class Buffer:
                 reason = Reason.BUFFER_BYTES
             else:
                 return True
-            fits = self._could_fit(item.size_bytes)
-            if reason is Reason.SHUTDOWN or not (self._drops_oldest and fits and self._drop_oldest(reason)):
+            could_fit = item.size_bytes * _LARGE_SHARE <= self._max_bytes
+            if self._drops_oldest and not could_fit:
+                # Else queued items would be dropped for nothing: batches that are being sent keep their room.
+                queued_bytes = sum(one.size_bytes for one in list(self._items))
+                could_fit = self._held_bytes - queued_bytes + item.size_bytes <= self._max_bytes
+            if reason is Reason.SHUTDOWN or not (self._drops_oldest and could_fit and self._drop_oldest(reason)):
                 self._counters(item.kind).refuse(reason)
                 return False
-
-    def _could_fit(self, size_bytes: int) -> bool:
-        # Otherwise queued items would be dropped for nothing: what is being sent keeps its room.
-        if size_bytes * _LARGE_SHARE <= self._max_bytes:
-            return True
-        queued_bytes = sum(item.size_bytes for item in list(self._items))
-        return self._held_bytes - queued_bytes + size_bytes <= self._max_bytes
 
     def _drop_oldest(self, reason: Reason) -> bool:
         try:

@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from queue import Empty
 from threading import get_ident
@@ -154,23 +154,17 @@ def reset_in_children(one: ForkAware) -> None:
     _Forks.registered.add(one)
 
 
-@contextmanager
-def block_forks_during_import() -> Iterator[None]:
-    """Make forks wait for an import in the background thread, which takes 0.1 s for redis, once in a process."""
+def block_forks_during_import() -> Any:
+    """Return a lock that makes forks wait for an import in the background thread: 0.1 s for redis, once a process."""
     # A child forked during an import inherits the module's lock without the thread that would release it, and hangs
     # when it imports the same module.
-    lock = _Forks.importing
-    with lock:
-        yield
+    return _Forks.importing
 
 
-@contextmanager
-def block_forks_during_connect() -> Iterator[None]:
-    """Make forks wait, for a moment, while the background thread opens a connection."""
+def block_forks_during_connect() -> Any:
+    """Return a lock that makes forks wait, for a moment, while the background thread opens a connection."""
     # The C library holds a lock while it resolves a host name. A child forked then hangs in its own first look-up.
-    lock = _Forks.connecting
-    with lock:
-        yield
+    return _Forks.connecting
 
 
 def _before() -> None:

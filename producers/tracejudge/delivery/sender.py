@@ -53,7 +53,7 @@ class BatchBuilder:
         return not self._items
 
     def fill(self) -> None:
-        """Take and encode queued items until the batch is full."""
+        """Move queued items into the batch and encode them, until it is full."""
         while self._items < MAX_BATCH_ITEMS and self._size_bytes < MAX_BATCH_BYTES:
             piece = min(_PIECE_ITEMS, MAX_BATCH_ITEMS - self._items)
             items = self._buffer.take(max_items=piece, max_bytes=MAX_BATCH_BYTES - self._size_bytes)
@@ -236,7 +236,7 @@ class Sender:
         while not self._ended:
             try:
                 self.step()
-            except BaseException as error:  # noqa: BLE001 - no fault, and no exit in code of the host, stops the delivery
+            except BaseException as error:  # noqa: BLE001 - no fault, of the driver or the host, loses a batch
                 report_internal_error(error)
                 self._log_failure(type_name(error))
                 self._back_off()
@@ -253,12 +253,18 @@ class Sender:
         batch = self._unconfirmed or self._next_batch()
         if batch is None:
             self._wait_for_work()
-        elif self._deliver(batch):
-            self._confirm(batch)
-            if not self._flushes.pending and self._builder.empty and self._buffer.wake_after(MAX_BATCH_ITEMS):
-                self._wakeup.wait(LINGER_S)
-        else:
+            return
+        try:
+            if self._stream is None:
+                self._stream = self._open_stream()
+            self._stream.append(batch, self._builder.fill_ahead)
+        except DeliveryError as error:
+            self._log_failure(str(error))
             self._back_off()
+            return
+        self._confirm(batch)
+        if not self._flushes.pending and self._builder.empty and self._buffer.wake_after(MAX_BATCH_ITEMS):
+            self._wakeup.wait(LINGER_S)
 
     def _next_batch(self) -> Batch | None:
         flush = self._flushes.latest  # read before taking: its items are then queued or taken already
@@ -282,20 +288,6 @@ class Sender:
         if report is None:
             self._reporter.mark_overtaken()
         return batch
-
-    def _deliver(self, batch: Batch) -> bool:
-        try:
-            if self._stream is None:
-                self._stream = self._open_stream()
-            self._stream.append(batch, self._builder.fill_ahead)
-        except DeliveryError as error:
-            self._log_failure(str(error))
-            return False
-        except Exception as error:  # noqa: BLE001 - no fault of ours or of the driver loses a batch
-            report_internal_error(error)
-            self._log_failure(type_name(error))
-            return False
-        return True
 
     def _confirm(self, batch: Batch) -> None:
         self._unconfirmed = None

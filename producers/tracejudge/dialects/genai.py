@@ -10,8 +10,8 @@ from typing import Final
 from tracejudge.dialects import names
 from tracejudge.dialects.messages import conversation, documents_of, input_from_messages, output_from_messages
 from tracejudge.dialects.openinference import input_from_value, output_from_value
-from tracejudge.dialects.reading import Call, RawEvent, RawSpan, Reading, Role, SpanInput, SpanOutput, usage_of
-from tracejudge.dialects.values import decoded, first_text, mapping_of, plain, structure_of, text_of
+from tracejudge.dialects.reading import RawEvent, RawSpan, Reading, Role, SpanInput, SpanOutput, executed_call, usage_of
+from tracejudge.dialects.values import decoded, first_text, mapping_of, structure_of, text_of
 
 _MESSAGES: Final = {
     "gen_ai.system.message": "system",
@@ -91,7 +91,14 @@ def read(span: RawSpan) -> Reading:
         documents=documents_of(
             attributes.get(names.DOCUMENTS) or (attributes.get(names.TOOL_RESULT) if searches else None)
         ),
-        tool=_tool(attributes) if role is Role.TOOL else None,
+        tool=executed_call(
+            text_of(attributes.get(names.TOOL_NAME)),
+            attributes.get(names.TOOL_ARGUMENTS),
+            text_of(attributes.get(names.TOOL_CALL_ID)),
+            structure_of(attributes.get(names.TOOL_RESULT)),
+        )
+        if role is Role.TOOL
+        else None,
         model=model,
         provider=None if provider is None else _PROVIDERS.get(provider.lower(), provider.lower()),
         response_id=text_of(attributes.get(names.RESPONSE_ID)),
@@ -123,15 +130,3 @@ def _output(attributes: Mapping[str, object]) -> SpanOutput:
         if found := output_from_value(given):
             return found
     return SpanOutput()
-
-
-def _tool(attributes: Mapping[str, object]) -> Call | None:
-    name = text_of(attributes.get(names.TOOL_NAME))
-    if name is None:
-        return None
-    return Call(
-        name,
-        plain(structure_of(attributes.get(names.TOOL_ARGUMENTS))),
-        text_of(attributes.get(names.TOOL_CALL_ID)),
-        plain(structure_of(attributes.get(names.TOOL_RESULT))),
-    )

@@ -14,6 +14,7 @@ from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
 from tracejudge.dialects.values import (
     clean,
     decoded,
+    decoded_or_same,
     first_text,
     is_list,
     mapping_of,
@@ -150,8 +151,7 @@ def input_from_messages(chats: list[Chat], instructions: object = None) -> SpanI
     place = next((place for place in range(len(chats) - 1, -1, -1) if chats[place].is_query), None)
     before, since = (chats, []) if place is None else (chats[:place], chats[place + 1 :])
     parts = Parts()
-    structure = decoded(instructions)
-    parts.read(instructions if structure is None else structure)
+    parts.read(decoded_or_same(instructions))
     system = text_of("\n".join(parts.texts))
     return SpanInput(
         query=None if place is None else chats[place].text,

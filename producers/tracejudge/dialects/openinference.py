@@ -12,9 +12,9 @@ from tracejudge.dialects.messages import (
     output_from_last_message,
     output_from_messages,
 )
-from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, usage_of
+from tracejudge.dialects.reading import RawSpan, Reading, Role, SpanInput, SpanOutput, executed_call, usage_of
 from tracejudge.dialects.values import (
-    decoded,
+    decoded_or_same,
     first_text,
     is_list,
     mapping_of,
@@ -128,7 +128,14 @@ def read(span: RawSpan) -> Reading:
         output=_output(attributes),
         documents=_documents(attributes, role),
         reranked=_listed(attributes, names.OI_RERANKER_INPUT),
-        tool=_tool(attributes) if role is Role.TOOL else None,
+        tool=executed_call(
+            text_of(attributes.get(names.OI_TOOL_NAME)),
+            first_text(attributes, (names.OI_INPUT, names.OI_TOOL_PARAMETERS)),
+            first_text(attributes, names.OI_TOOL_IDS),
+            _value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME),
+        )
+        if role is Role.TOOL
+        else None,
         model=first_text(attributes, names.OI_MODELS),
         provider=first_text(attributes, names.OI_PROVIDERS),
         response_id=None if response is None else text_of(response.get("id")),
@@ -163,10 +170,7 @@ def _output(attributes: Mapping[str, object]) -> SpanOutput:
 def _value(attributes: Mapping[str, object], key: str, mime_key: str) -> object:
     # Decoded only if declared as JSON: a user's text may look like it.
     value = attributes.get(key)
-    if attributes.get(mime_key) != _JSON:
-        return value
-    found = decoded(value)
-    return value if found is None else found
+    return decoded_or_same(value) if attributes.get(mime_key) == _JSON else value
 
 
 def _first_completion(attributes: Mapping[str, object], prefix: str, wrapping: str) -> str | None:
@@ -188,16 +192,3 @@ def _documents(attributes: Mapping[str, object], role: Role) -> tuple[Document, 
 
 def _listed(attributes: Mapping[str, object], prefix: str) -> tuple[Document, ...]:
     return documents_of(unflattened(attributes, prefix) or attributes.get(prefix))
-
-
-def _tool(attributes: Mapping[str, object]) -> Call | None:
-    name = text_of(attributes.get(names.OI_TOOL_NAME))
-    if name is None:
-        return None
-    arguments = first_text(attributes, (names.OI_INPUT, names.OI_TOOL_PARAMETERS))
-    return Call(
-        name,
-        plain(structure_of(arguments)),
-        first_text(attributes, names.OI_TOOL_IDS),
-        plain(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)),
-    )

@@ -13,7 +13,7 @@ from tracejudge.dialects.messages import conversation, documents_of, input_from_
 from tracejudge.dialects.openinference import input_from_value, output_from_value
 from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput, SpanOutput
 from tracejudge.dialects.values import (
-    decoded,
+    decoded_or_same,
     first_text,
     is_list,
     mapping_of,
@@ -68,14 +68,14 @@ def _input(attributes: Mapping[str, object]) -> SpanInput:
     prompts = unflattened(attributes, names.PROMPT)
     if prompts is not None:
         return input_from_messages(conversation([_message(item, "user") for item in prompts]) or [])
-    return input_from_value(_entity(attributes, names.TL_ENTITY_INPUT))
+    return input_from_value(decoded_or_same(attributes.get(names.TL_ENTITY_INPUT)))
 
 
 def _output(attributes: Mapping[str, object]) -> SpanOutput:
     completions = unflattened(attributes, names.COMPLETION)
     if completions is not None:
         return output_from_messages(conversation([_message(item, "assistant") for item in completions]) or [])
-    return output_from_value(_entity(attributes, names.TL_ENTITY_OUTPUT))
+    return output_from_value(decoded_or_same(attributes.get(names.TL_ENTITY_OUTPUT)))
 
 
 def _message(item: object, role: str) -> object:
@@ -91,13 +91,6 @@ def _message(item: object, role: str) -> object:
     parts = structure_of(content)
     is_parts = is_list(parts) and all(isinstance(part, Mapping) and "type" in part for part in parts)
     return {**found, "content": parts} if is_parts else found
-
-
-def _entity(attributes: Mapping[str, object], key: str) -> object:
-    # The arguments or the return value of a wrapped function, always as JSON.
-    value = attributes.get(key)
-    found = decoded(value)
-    return value if found is None else found
 
 
 def _documents(span: RawSpan, role: Role | None) -> tuple[Document, ...]:
@@ -117,8 +110,9 @@ def _tool(attributes: Mapping[str, object]) -> Call | None:
     if name is None:
         return None
     # By name, as models call tools, unless the program passed arguments by position.
-    arguments = _entity(attributes, names.TL_ENTITY_INPUT)
+    arguments = decoded_or_same(attributes.get(names.TL_ENTITY_INPUT))
     found = mapping_of(arguments)
     if found is not None and "kwargs" in found and not found.get("args"):
         arguments = found["kwargs"]
-    return Call(name, plain(arguments), None, plain(structure_of(_entity(attributes, names.TL_ENTITY_OUTPUT))))
+    result = structure_of(decoded_or_same(attributes.get(names.TL_ENTITY_OUTPUT)))
+    return Call(name, plain(arguments), result=plain(result))

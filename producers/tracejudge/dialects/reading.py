@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from tracejudge.dialects import names
-from tracejudge.dialects.values import first_count, first_text, text_of
+from tracejudge.dialects.values import first_count, first_text, plain, structure_of, text_of
 from tracejudge.model import Document, JSONValue, Message, Usage
 
 
@@ -90,7 +90,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 def merged(readings: Iterable[Reading]) -> Reading:
-    """Take each part from the first reading that has it; a judge in any of them is a judge."""
+    """Combine readings: each part comes from the first that has it; a judge in any of them is a judge."""
     parts: dict[str, Any] = {}
     for reading in readings:
         for name in Reading.__struct_fields__:
@@ -152,6 +152,11 @@ def _error(span: RawSpan) -> str:
     if kind is None or words is None:
         return kind or words or "error"
     return words if words.startswith(kind) else f"{kind}: {words}"
+
+
+def executed_call(name: str | None, arguments: object, call_id: str | None, result: object) -> Call | None:
+    """Return the tool call that a span executed; None without a name."""
+    return None if name is None else Call(name, plain(structure_of(arguments)), call_id, plain(result))
 
 
 def usage_of(attributes: Mapping[str, object], input_keys: Iterable[str], output_keys: Iterable[str]) -> Usage | None:

@@ -70,12 +70,15 @@ def decoded(value: object) -> object:
             return None
 
 
+def decoded_or_same(value: object) -> object:
+    """Decode a JSON text; other values stay as they are, including a text that is no JSON."""
+    found = decoded(value)
+    return value if found is None else found
+
+
 def structure_of(value: object) -> object:
     """Decode a JSON text that holds an object or a list; other values stay as they are."""
-    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
-        found = decoded(value)
-        return value if found is None else found
-    return value
+    return decoded_or_same(value) if isinstance(value, str) and value.lstrip()[:1] in {"{", "["} else value
 
 
 def is_list(value: object) -> TypeGuard[Sequence[object]]:

@@ -19,4 +19,4 @@ class EnvironmentExporter(TraceJudgeExporter):
             except ConfigurationError as error:
                 # Not raised: the host would lose its other exporters too.
                 logger.warning("OTEL_TRACES_EXPORTER=tracejudge publishes nothing: %s", error)
-        self._at_exit.put_first()
+        self._run_first_at_exit()

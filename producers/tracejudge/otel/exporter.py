@@ -23,36 +23,24 @@ _IDLE_S: Final = 60.0
 _SHUTDOWN_S: Final = 2.0
 
 
-class AtExit:
-    """An exit handler that flushes the provider and shuts the exporter down."""
+def exit_handler(exporter: SpanExporter) -> Callable[[], None]:
+    """Make an exit handler that flushes the provider and shuts the exporter down."""
+    # Weak: the handler must not keep an exporter alive that its provider has dropped.
+    reference = weakref.ref(exporter)
 
-    def __init__(self, exporter: SpanExporter) -> None:
-        # Weak: the handler must not keep an exporter alive that its provider has dropped.
-        reference = weakref.ref(exporter)
+    def run() -> None:
+        exporter = reference()
+        if exporter is None:
+            return
+        try:
+            provider = get_tracer_provider()
+            if isinstance(provider, TracerProvider):
+                provider.force_flush(_EXIT_FLUSH_MS)
+        except Exception as error:  # noqa: BLE001 - a fault of another exporter must not cost our spans
+            report_internal_error(error)
+        exporter.shutdown()
 
-        def run() -> None:
-            exporter = reference()
-            if exporter is None:
-                return
-            try:
-                provider = get_tracer_provider()
-                if isinstance(provider, TracerProvider):
-                    provider.force_flush(_EXIT_FLUSH_MS)
-            except Exception as error:  # noqa: BLE001 - a fault of another exporter must not cost our spans
-                report_internal_error(error)
-            exporter.shutdown()
-
-        self._run = run
-        atexit.register(run)
-
-    def put_first(self) -> None:
-        """Move the handler before those registered so far."""
-        atexit.unregister(self._run)
-        atexit.register(self._run)
-
-    def cancel(self) -> None:
-        """Remove the handler."""
-        atexit.unregister(self._run)
+    return run
 
 
 class TraceJudgeExporter(SpanExporter):
@@ -97,7 +85,8 @@ class TraceJudgeExporter(SpanExporter):
             max_bytes=max_bytes,
             max_age_s=max_age_s,
         )
-        self._at_exit = AtExit(self)
+        self._exit_handler = exit_handler(self)
+        self._run_first_at_exit()
         self.reset_after_fork()
         reset_in_children(self)
 
@@ -133,7 +122,7 @@ class TraceJudgeExporter(SpanExporter):
         self._wakeup.open()
         if not was_open:
             return
-        self._at_exit.cancel()
+        atexit.unregister(self._exit_handler)
         if not self._publish_taken(self._spans.take_all, _SHUTDOWN_S):
             self._lose(Loss.SHUTDOWN, self._spans.held_spans)
         self._report()
@@ -157,6 +146,10 @@ class TraceJudgeExporter(SpanExporter):
         self._reported = 0
         self._loss_log = ThrottledLog(time.monotonic)
 
+    def _run_first_at_exit(self) -> None:
+        atexit.unregister(self._exit_handler)
+        atexit.register(self._exit_handler)
+
     def _put(self, span: ReadableSpan) -> None:
         raw = raw_span(span)
         if raw is None:
@@ -168,7 +161,7 @@ class TraceJudgeExporter(SpanExporter):
                 return
             wakes = self._spans.add(raw, time.monotonic())
             if self._thread is None:
-                self._at_exit.put_first()
+                self._run_first_at_exit()
                 self._thread = NativeThread(self._run, name="tracejudge-otel")
                 try:
                     self._thread.start()

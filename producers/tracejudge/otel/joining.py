@@ -1,6 +1,7 @@
 """Joining the spans of one OpenTelemetry trace into the fields of one published trace."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -9,7 +10,7 @@ from msgspec import Struct
 from tracejudge.dialects import RawSpan, Reading, names, read
 from tracejudge.dialects.reading import Call, Role, ToolResult
 from tracejudge.dialects.values import clean, plain
-from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
+from tracejudge.model import Document, JSONValue, Span, ToolCall, Usage
 from tracejudge.otel.span_buffer import SpanGroup
 
 _MAX_HEIGHT: Final = 1_000
@@ -137,13 +138,8 @@ def _is_same(requested: Call, done: Call) -> bool:
     return is_open and requested.name == done.name and done.arguments in (None, requested.arguments)
 
 
-def build_spans(steps: TraceSteps) -> list[Span]:
-    """Build the published spans in the order the steps began."""
-    ordered = sorted(steps.steps, key=lambda step: step.span.started_at or 0.0)
-    return [_span(step.span, step.reading) for step in ordered]
-
-
-def _span(span: RawSpan, reading: Reading) -> Span:
+def build_span(span: RawSpan, reading: Reading) -> Span:
+    """Build the published span of a step."""
     # Content is removed from the attributes: it is in inputs and outputs.
     kept = [key for key in span.attributes if not names.is_content(key)][:_MAX_ATTRIBUTES]
     attributes = {clean(key): value for key in kept if (value := plain(span.attributes[key])) is not None}
@@ -198,7 +194,9 @@ def join(group: SpanGroup) -> dict[str, Any] | None:
         return None
     output, judged = _output(sources)
     query = _query(sources)
+    history = next((step.reading.input.history for step in sources if step.reading.input.history), ())
     root = steps.root
+    ordered = sorted(steps.steps, key=lambda step: step.span.started_at or 0.0)
     # A field that any span may have: the call first, then the request, then those around them, then all others.
     nearest = [*reversed(sources), *(one for step in sources for one in steps.above(step)), *steps.steps]
     return _given(
@@ -208,10 +206,11 @@ def join(group: SpanGroup) -> dict[str, Any] | None:
             "name": clean((root or judged).span.name) or None,
             "output": output or "",
             "input": query,
-            "messages": _history(sources, query),
+            # The last call of an agent has the query among the messages before.
+            "messages": list(takewhile(lambda one: (one.role, one.content) != ("user", query), history)),
             "context": retrieved_context(steps, judged),
             "tool_calls": collect_tool_calls(steps),
-            "spans": build_spans(steps),
+            "spans": [build_span(step.span, step.reading) for step in ordered],
             "usage": _usage(steps, request, call),
             "started_at": judged.span.started_at,
             "ended_at": judged.span.ended_at,
@@ -245,29 +244,14 @@ def _query(sources: list[Step]) -> str | None:
     return None if raw is None else _json(raw)
 
 
-def _history(sources: list[Step], query: str | None) -> list[Message]:
-    history = next((step.reading.input.history for step in sources if step.reading.input.history), ())
-    before: list[Message] = []
-    for message in history:
-        # The last call of an agent has the query among the messages before.
-        if message.role == "user" and message.content == query:
-            break
-        before.append(message)
-    return before
-
-
 def _usage(steps: TraceSteps, request: Step | None, call: Step | None) -> Usage | None:
     """Count the tokens of all calls within the request, or of the call alone; a call within a call counts once."""
     if request is None:
         return None if call is None else call.reading.usage
-    calls = [step for step in steps.of_role(Role.LLM) if step.reading.usage is not None]
-    ids = {step.span.span_id for step in calls}
-    counted = [
-        step.reading.usage
-        for step in calls
-        if (step is request or any(one is request for one in steps.above(step))) and not steps.is_within_any(step, ids)
-    ]
-    used = [usage for usage in counted if usage is not None]
+    calls = [(step, usage) for step in steps.of_role(Role.LLM) if (usage := step.reading.usage) is not None]
+    ids = {step.span.span_id for step, _ in calls}
+    within = [(step, usage) for step, usage in calls if any(one is request for one in (step, *steps.above(step)))]
+    used = [usage for step, usage in within if not steps.is_within_any(step, ids)]
     if not used:
         return request.reading.usage
     return Usage(sum(usage.input_tokens for usage in used), sum(usage.output_tokens for usage in used))

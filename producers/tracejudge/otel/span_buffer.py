@@ -8,13 +8,14 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, StatusCode
 
 from tracejudge.dialects import RawEvent, RawSpan
+from tracejudge.ids import SpanIds
 
 _NANOSECONDS: Final = 1e9
 _MAX_EVENTS: Final = 512
@@ -23,18 +24,11 @@ _VALUE_BYTES: Final = 120  # a key and a value besides its text
 _STATUS: Final = {StatusCode.OK: "ok", StatusCode.ERROR: "error"}
 
 
-class Ids(NamedTuple):
-    """The ids of a span in lower-case hex."""
-
-    trace_id: str
-    span_id: str
-
-
-def ids_of(context: SpanContext | None) -> Ids | None:
+def ids_of(context: SpanContext | None) -> SpanIds | None:
     """Return the ids of a span context; None if they are invalid."""
     if context is None or not context.is_valid:
         return None
-    return Ids(f"{context.trace_id:032x}", f"{context.span_id:016x}")
+    return SpanIds(f"{context.trace_id:032x}", f"{context.span_id:016x}")
 
 
 def raw_span(span: ReadableSpan) -> RawSpan | None:
@@ -196,25 +190,25 @@ class SpanBuffer:
         return min(times, default=None)
 
     def take_due(self, now_s: float) -> Iterator[SpanGroup]:
-        """Take the traces whose root has ended and whose wait is over, and those that are too old."""
+        """Remove and yield the traces whose root has ended and whose wait is over, and those that are too old."""
         while self._due and next(iter(self._due.values())) <= now_s:
             yield self._take_rooted()
         while self._open and self._oldest().first_s + self._limits.max_age_s <= now_s:
             yield from self._take_oldest()
 
     def take_complete(self) -> Iterator[SpanGroup]:
-        """Take every trace whose root has ended, without the wait."""
+        """Remove and yield every trace whose root has ended, without the wait."""
         while self._due:
             yield self._take_rooted()
 
     def take_all(self) -> Iterator[SpanGroup]:
-        """Take every trace."""
+        """Remove and yield every trace."""
         yield from self.take_complete()
         while self._open:
             yield from self._take_oldest()
 
     def take_excess(self) -> Iterator[SpanGroup]:
-        """Take traces, complete ones first, until the rest is within bounds."""
+        """Remove and yield traces, complete ones first, until the rest is within bounds."""
         while self.usage > 1 and self._open:
             if self._due:
                 yield self._take_rooted()

@@ -54,6 +54,7 @@ class Calls:
 
     def end(self, step: Step, result: object) -> None:
         """End the step of a call that returned."""
+        step.leave()
         if step.needs("output"):
             step.set("output", self._choose_output(result))
         step.end()
@@ -167,15 +168,13 @@ def _plain_function(function: Callable[..., Any], calls: Calls) -> Callable[...,
     def observed(*args: Any, **kwargs: Any) -> Any:
         if _Current.client is None:
             return function(*args, **kwargs)
-        step = calls.begin(args, kwargs)
-        step.enter()
+        step = calls.begin(args, kwargs).enter()
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
             step.leave()
             step.end(error)
             raise
-        step.leave()
         calls.end(step, result)
         return result
 
@@ -186,15 +185,13 @@ def _coroutine(function: Callable[..., Any], calls: Calls) -> Callable[..., Any]
     async def observed(*args: Any, **kwargs: Any) -> Any:
         if _Current.client is None:
             return await function(*args, **kwargs)
-        step = calls.begin(args, kwargs)
-        step.enter()
+        step = calls.begin(args, kwargs).enter()
         try:
             result = await function(*args, **kwargs)
         except BaseException as error:
             step.leave()
             step.end(error)
             raise
-        step.leave()
         calls.end(step, result)
         return result
 

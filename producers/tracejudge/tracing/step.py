@@ -166,11 +166,12 @@ class Step:
                 fields = {"trace_id": self.recording.ids.trace_id}  # without an output it is counted as invalid
             publish(**fields)
 
-    def enter(self) -> None:
+    def enter(self) -> "Step":
         """Become the current step of this context."""
         if self.recording is not None:
             self._outer = current_step()
             _current.set(self)
+        return self
 
     def leave(self) -> None:
         """Restore the step that was current before `enter`."""
@@ -291,23 +292,18 @@ _TEXT_KEYS = ("text", "page_content", "content")
 def retrieved_documents(steps: list[Step]) -> list[Document | str]:
     """Return the documents of all retrievers in the order they began; of nested retrievers, those of the outer one."""
     found: list[Document | str] = []
-    for step in steps:
+    for step in filter(_retrieves, steps):
+        above = step.parent
         # The outermost step is the trace itself and no retriever.
-        above = (parent for parent in _parents(step) if parent.parent is not None)
-        if _retrieves(step) and not any(map(_retrieves, above)):
+        while above is not None and not (above.parent is not None and _retrieves(above)):
+            above = above.parent
+        if above is None:
             found += _documents(step)
     return found
 
 
 def _retrieves(step: Step) -> bool:
     return step.kind is not None and step.kind.casefold() in _RETRIEVER_KINDS
-
-
-def _parents(step: Step) -> Iterator[Step]:
-    above = step.parent
-    while above is not None:
-        yield above
-        above = above.parent
 
 
 def _documents(step: Step) -> Iterator[Document | str]:

@@ -72,7 +72,7 @@ class Picture:
         except AssertionError as error:
             error.add_note(f"heard: {[each.about for each in self.heard()]}")
             error.add_note(f"firing: {[(each['labels'], each['state']) for each in self.prometheus.alerts()]}")
-            error.add_note(f"the books: {self.pipeline.account()}")
+            error.add_note(f"the accounting: {self.pipeline.account()}")
             raise
 
     def heard(self) -> list[Heard]:

@@ -1,4 +1,4 @@
-"""Scenarios with one endpoint or two."""
+"""Scenarios with one or two endpoints."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from support.pipeline import Pipeline
 
 @pytest.fixture
 def scenario(pipeline: Pipeline, tmp_path: Path, stack: ExitStack, endpoint: ChatEndpoint) -> Scenario:
-    """One judge model, `judge`."""
+    """A scenario with one judge model, `judge`."""
     return Scenario(pipeline, tmp_path, stack, {"judge": endpoint})
 
 
@@ -26,5 +26,5 @@ def other_endpoint() -> Iterator[ChatEndpoint]:
 def pair(
     pipeline: Pipeline, tmp_path: Path, stack: ExitStack, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint
 ) -> Scenario:
-    """Two judge models, `well` and `ill`; every trace is for both."""
+    """A scenario with two judge models, `well` and `ill`; both judge every trace."""
     return Scenario(pipeline, tmp_path, stack, {"well": endpoint, "ill": other_endpoint})

@@ -1,4 +1,4 @@
-"""What the scenarios share: their clock, a worker with its judge models, a steady load, and the sums all end with.
+"""Shared parts of the scenarios: their clock, a worker with judge models, a steady load, and the final checks.
 
 A scenario tells what goes wrong for "a minute"; `MINUTE_S` says how long that is here. The product's own times (a
 lease, a probe, the pause before it) are what they are, so who waits for them waits real seconds.
@@ -31,24 +31,24 @@ __all__ = ["MINUTE_S", "Scenario", "SteadyLoad", "answers", "patient"]
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_SCENARIO_SCALE", "1/20")))
 MINUTE_S: Final = 60 * SCALE
 RECOVERY_S: Final = PATIENCE_S
-"""So long after an endpoint is back, its work goes on, also where others compute. Not scaled. Half of it is promised,
-and held in `tests/worker/test_judging_probes.py`, where no machine is too slow."""
+"""Time after an endpoint's return within which its work continues, on a busy machine. Not scaled. Half of it is
+guaranteed, and tested in `tests/worker/test_judging_probes.py` independently of the machine."""
 JUDGES: Final = ("groundedness", "relevance_to_query")
 CALLED: Final = "tracejudge_judge_request_duration_seconds_count"
 
 
 def patient(minutes: float = 0.0) -> pytest.MarkDecorator:
-    """Give a test time for so many minutes of its clock, and for a machine that is busy with others."""
+    """Set the timeout of a test: this many minutes of its clock, and a margin for a busy machine."""
     return pytest.mark.timeout(900 + 2 * minutes * MINUTE_S)
 
 
 def answers(seconds: float) -> Behaviour:
-    """Serve every call well, after so long."""
+    """Answer every call after a delay."""
     return slow(seconds, yes_no())
 
 
 class Scenario:
-    """A pipeline whose judge models are endpoints of ours: each judges all traces, by a judge of its own."""
+    """A pipeline with test endpoints as judge models: each judges all traces with a judge of its own."""
 
     def __init__(
         self, pipeline: Pipeline, folder: Path, stack: ExitStack, endpoints: Mapping[str, ChatEndpoint]
@@ -59,7 +59,7 @@ class Scenario:
         self.judges = dict(zip(endpoints, JUDGES, strict=False))
 
     def worker(self, *, model: Mapping[str, Any] | None = None, **settings: Any) -> Worker:
-        """Start a worker; `model` holds settings of all models, the others are the worker's."""
+        """Start a worker; `model` has settings of all models, the other arguments are the worker's settings."""
         models = {
             name: {"provider": "openai", "base_url": endpoint.base_url, "model": name, "max_in_flight": 48}
             | dict(model or {})
@@ -70,7 +70,7 @@ class Scenario:
         return self.pipeline.worker(**self._settings)
 
     def replay(self, judge: str) -> dict[str, Any]:
-        """Run `tracejudge replay` over the last hour to its end, and read what it says."""
+        """Run `tracejudge replay` over the last hour, and return its output."""
         known = {"redis_url": self.pipeline.redis_url, "prefix": self.pipeline.prefix}
         said = {name: value if isinstance(value, str) else json.dumps(value) for name, value in self._settings.items()}
         env = {f"TRACEJUDGE_{name.upper()}": value for name, value in (known | said).items()}
@@ -80,7 +80,7 @@ class Scenario:
         return json.loads(program.stdout)
 
     def circuit_opens(self, worker: Worker, name: str) -> dict[str, Any]:
-        """Wait until the circuit of a judge model is open by log and gauge, and of no other; give the log line."""
+        """Wait until log and gauge show the circuit of this judge model, and no other, open; return the log line."""
         said = wait_until(lambda: _logged(worker, "circuit opened", name), what=f"the circuit of {name} to open")
         is_open = {other: float(other == name) for other in self.endpoints}
         wait_until(lambda: self._circuits(worker) == is_open, what=f"the gauges to be {is_open}")
@@ -92,17 +92,17 @@ class Scenario:
 
     @property
     def scored(self) -> int:
-        return self.pipeline.booked("scored")
+        return self.pipeline.counter("scored")
 
     def wait_scored(self, amount: int, timeout_s: float = SETTLING_S) -> None:
         wait_until(lambda: self.scored >= amount, timeout_s, f"{amount} evaluations to be scored")
 
     def judged(self, worker: Worker, name: str) -> float:
-        """Count the verdicts of one judge model that the only worker's page tells of."""
+        """Return the verdicts of one judge model on the metrics page of the only worker."""
         return worker.scrape().total("tracejudge_verdicts_total", judge=self.judges[name])
 
-    def goes_on(self, worker: Worker, name: str = "judge", *, failing_from: int | None = None) -> None:
-        """Wait until a judge model that is back answers, and none of its work is parked any more.
+    def wait_resumed(self, worker: Worker, name: str = "judge", *, failing_from: int | None = None) -> None:
+        """Wait until a judge model that is back answers and none of its work is parked.
 
         Without load there may be no more calls when we come to look: then say from which one on none was answered.
         """
@@ -120,7 +120,7 @@ class Scenario:
         return [entry.verdict for entry in self.pipeline.outbox()]
 
     def settle(self, traces: int, timeout_s: float = SETTLING_S) -> Account:
-        """Wait for the end, and check that every evaluation was scored exactly once."""
+        """Wait until all work is done, and check that every evaluation was scored exactly once."""
         evaluations = traces * len(self.endpoints)
         wait_until(lambda: self.scored >= evaluations, timeout_s, f"{evaluations} evaluations to be scored")
         account = self.pipeline.settled(traces)
@@ -132,7 +132,7 @@ class Scenario:
         return account
 
     def check_calls(self, worker: Worker, *, most: float = 1.1, seen: bool = True) -> None:
-        """Check that calls were hardly more than evaluations, and that verdicts tell of every one of them.
+        """Check that there were hardly more calls than evaluations, and that the verdicts list every call.
 
         Args:
             worker: The only one.
@@ -153,7 +153,7 @@ class SteadyLoad:
     """Publishes traces at a steady rate through the SDK, in a thread, until the block ends."""
 
     def __init__(self, pipeline: Pipeline, rate: float, *, words: int = 20, first: int = 0) -> None:
-        """Prepare `rate` traces a second, from number `first` on; each says that its call ended as it is published."""
+        """Prepare `rate` traces a second, from number `first` on; each ended when it is published."""
         self._pipeline, self._rate, self._words, self._first = pipeline, rate, words, first
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._publish, name="steady load", daemon=True)

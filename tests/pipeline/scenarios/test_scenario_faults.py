@@ -1,4 +1,4 @@
-"""One endpoint that fails for a while, in each way: all is scored once, in hardly more calls than evaluations."""
+"""One endpoint fails for a while in different ways: every evaluation is scored once, with few extra calls."""
 
 import math
 import random
@@ -17,13 +17,13 @@ USUAL_S = 0.05
 IN_FLIGHT = 48
 LIMIT = "tracejudge_judge_concurrency_limit"
 LIMITED_S = 15
-"""Long enough that somebody who does not hear when it ends has asked several times before."""
+"""Long enough that a worker that misses its end sends several probes before."""
 
 
 def begin(
     scenario: Scenario, endpoint: ChatEndpoint, fault: replies.Behaviour, traces: int = TRACES, **settings: Any
 ) -> Worker:
-    """Start a worker, publish, and wait until the work is well under way, and the fault has come."""
+    """Start a worker, publish, and wait until work is under way and the fault has begun."""
     endpoint.behaviour = replies.from_call(traces // 10, fault, before=answers(USUAL_S))
     worker = scenario.worker(**settings)
     scenario.pipeline.publish(make_traces(traces))
@@ -36,7 +36,7 @@ def begin(
 @pytest.mark.parametrize(
     "asks", [pytest.param("until the end", marks=pytest.mark.slow("waits for the end")), "for a second"]
 )
-def test_429_for_a_minute(scenario: Scenario, endpoint: ChatEndpoint, asks: str) -> None:
+def test_the_endpoint_answers_429_for_a_minute(scenario: Scenario, endpoint: ChatEndpoint, asks: str) -> None:
     lasts_s = max(LIMITED_S, MINUTE_S) if asks == "until the end" else MINUTE_S
     hold, ends = replies.Hold(), math.inf
 
@@ -48,12 +48,12 @@ def test_429_for_a_minute(scenario: Scenario, endpoint: ChatEndpoint, asks: str)
         return replies.held(hold, refusal)
 
     worker = begin(scenario, endpoint, limited, model={"max_in_flight": IN_FLIGHT, "timeout_s": 300})
-    # All that may be under way are there when the first is refused, so that each one more was begun against its word.
+    # All calls that may be under way have arrived when the first is refused, so any further call ignores the refusal.
     wait_until(lambda: endpoint.in_flight >= worker.scrape().value(LIMIT), what="as many calls as may be under way")
     ends = time.monotonic() + lasts_s
-    hold.let_go()
+    hold.release()
     time.sleep(lasts_s)
-    scenario.goes_on(worker, failing_from=TRACES // 10)
+    scenario.wait_resumed(worker, failing_from=TRACES // 10)
     scenario.settle(TRACES)
     scenario.check_calls(worker)
     assert worker.scrape().value("tracejudge_judge_circuit_open", judge_model="judge") == 0
@@ -64,7 +64,7 @@ def test_429_for_a_minute(scenario: Scenario, endpoint: ChatEndpoint, asks: str)
 
 @pytest.mark.slow("repeats with growing pauses")
 @patient()
-def test_30_percent_of_calls_fail_at_random(scenario: Scenario, endpoint: ChatEndpoint) -> None:
+def test_thirty_percent_of_calls_fail_at_random(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     chance = random.Random(5)
     failures = (replies.failing(500), replies.failing(503), replies.failing(408), replies.cuts(0), replies.cuts(0.5))
 
@@ -79,7 +79,7 @@ def test_30_percent_of_calls_fail_at_random(scenario: Scenario, endpoint: ChatEn
 
 
 @patient(1)
-def test_latency_times_ten_for_a_minute(scenario: Scenario, endpoint: ChatEndpoint) -> None:
+def test_latency_is_ten_times_higher_for_a_minute(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     traces = TRACES + int(IN_FLIGHT / (10 * USUAL_S) * MINUTE_S)
     worker = begin(scenario, endpoint, answers(10 * USUAL_S), traces)
     time.sleep(MINUTE_S)
@@ -92,18 +92,18 @@ def test_latency_times_ten_for_a_minute(scenario: Scenario, endpoint: ChatEndpoi
 @pytest.mark.slow("waits for time limits")
 @patient(6)
 @pytest.mark.parametrize("share", [0.05, 1.0], ids=["one call in twenty", "every call for a minute"])
-def test_hangs_that_never_answer(scenario: Scenario, endpoint: ChatEndpoint, share: float) -> None:
+def test_calls_that_hang_are_never_answered(scenario: Scenario, endpoint: ChatEndpoint, share: float) -> None:
     chance = random.Random(5)
 
     def hanging(_: replies.Call) -> replies.Behaviour:
         return replies.hangs() if chance.random() < share else answers(USUAL_S)
 
-    # So long that nothing else takes it, on a busy machine neither.
+    # Longer than anything else takes, also on a busy machine.
     worker = begin(scenario, endpoint, hanging, model={"timeout_s": max(10.0, MINUTE_S / 2)})
     if share == 1.0:
         time.sleep(MINUTE_S)
         endpoint.behaviour = answers(USUAL_S)
-        scenario.goes_on(worker, failing_from=TRACES // 10)
+        scenario.wait_resumed(worker, failing_from=TRACES // 10)
     scenario.settle(TRACES, timeout_s=SETTLING_S + 5 * MINUTE_S)
     scenario.check_calls(worker)
 
@@ -116,13 +116,13 @@ def test_an_outage_of_ten_minutes(scenario: Scenario, endpoint: ChatEndpoint) ->
     time.sleep(10 * MINUTE_S)
     assert scenario.pipeline.account().lost == 0
     endpoint.behaviour = answers(USUAL_S)
-    scenario.goes_on(worker, failing_from=TRACES // 10)
+    scenario.wait_resumed(worker, failing_from=TRACES // 10)
     scenario.settle(TRACES)
     scenario.check_calls(worker)
 
 
 @patient(1)
-def test_a_wrong_key_is_asked_about_no_more_than_needed(scenario: Scenario, endpoint: ChatEndpoint) -> None:
+def test_a_wrong_key_causes_no_more_probes_than_needed(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     worker = begin(scenario, endpoint, replies.failing(401, "Incorrect API key provided", code="invalid_api_key"))
     line = scenario.circuit_opens(worker, "judge")
     assert (line["reason"], line["note"]) == ("judge_rejected", "the endpoint rejects us: HTTP 401")
@@ -132,6 +132,6 @@ def test_a_wrong_key_is_asked_about_no_more_than_needed(scenario: Scenario, endp
     probes = 6 + (time.monotonic() - opened) / 11  # the longest pause between two probes is 11 to 15 s
     assert len(refused) <= IN_FLIGHT + probes
     endpoint.behaviour = answers(USUAL_S)
-    scenario.goes_on(worker, failing_from=TRACES // 10)
+    scenario.wait_resumed(worker, failing_from=TRACES // 10)
     scenario.settle(TRACES)
     scenario.check_calls(worker)

@@ -1,4 +1,4 @@
-"""Healthy endpoints under load: a slow one holds the reading up, a quick one gets a thousand calls at once."""
+"""Healthy endpoints under load: a slow one pauses ingest, a fast one gets a thousand calls at once."""
 
 import pytest
 from scenario_parts import Scenario, answers, patient
@@ -11,7 +11,7 @@ BOUND_BYTES = 200_000
 
 
 @patient()
-def test_a_slow_model_past_the_bound_pauses_reading_and_loses_nothing(
+def test_a_slow_model_above_its_limit_pauses_ingest_and_loses_nothing(
     scenario: Scenario, endpoint: ChatEndpoint
 ) -> None:
     traces = 800
@@ -35,12 +35,12 @@ def test_a_slow_model_past_the_bound_pauses_reading_and_loses_nothing(
 def test_a_thousand_calls_in_flight(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     traces = 4000
     hold = replies.Hold()
-    # None is answered before all are there, as where an answer takes longer than so many calls.
+    # No call is answered before all have arrived, as with an endpoint with long response times.
     endpoint.behaviour = replies.held(hold, answers(1.0))
     worker = scenario.worker(model={"max_in_flight": 1000, "timeout_s": 300})
     scenario.pipeline.publish(make_traces(traces))
     wait_until(lambda: endpoint.in_flight == 1000, what="a thousand calls to be under way")
-    hold.let_go()
+    hold.release()
     scenario.settle(traces)
     scenario.check_calls(worker, most=1.0)
     assert endpoint.max_in_flight == 1000

@@ -1,4 +1,4 @@
-"""Requests that an endpoint treats otherwise than all others: they end by themselves, and stop nobody else."""
+"""Requests that an endpoint treats differently: they end by themselves and do not delay others."""
 
 import asyncio
 import itertools
@@ -31,15 +31,15 @@ TRY_AGAIN = (
 )
 
 
-def parcel(call: replies.Call) -> int:
-    """Read which trace a request is about."""
+def trace_number(call: replies.Call) -> int:
+    """Return the number of the trace in a request."""
     return int(re.search(r"Parcel (\d+) holds", call.text())[1])
 
 
 def judged(scenario: Scenario, worker: Worker, traces: int, timeout_s: float = SETTLING_S) -> dict[int, Verdict]:
-    """Wait until every trace has its verdict, and give them by the number of the trace."""
+    """Wait until every trace has its verdict, and return the verdicts by trace number."""
     ids = {trace.trace_id: number for number, trace in enumerate(make_traces(traces))}
-    ended = lambda: sum(scenario.pipeline.booked(name) for name in ("scored", "unscored"))  # noqa: E731
+    ended = lambda: sum(scenario.pipeline.counter(name) for name in ("scored", "unscored"))  # noqa: E731
     wait_until(lambda: ended() >= traces, timeout_s, f"{traces} verdicts")
     account = scenario.pipeline.settled(traces)
     assert (account.lost, account.dead, account.chosen) == (0, 0, traces)
@@ -47,9 +47,9 @@ def judged(scenario: Scenario, worker: Worker, traces: int, timeout_s: float = S
     return {ids[verdict.trace_id]: verdict for verdict in scenario.verdicts()}
 
 
-def those_refused_end(scenario: Scenario, amount: int) -> None:
-    """Wait for them while traces go on coming: they end as others are answered between their calls."""
-    wait_until(lambda: scenario.pipeline.booked("unscored") == amount, SETTLING_S, "those that are refused to end")
+def wait_refused_end(scenario: Scenario, amount: int) -> None:
+    """Wait for the end of the refused evaluations: other traces must be answered between their calls."""
+    wait_until(lambda: scenario.pipeline.counter("unscored") == amount, SETTLING_S, "those that are refused to end")
 
 
 def reasons(verdicts: dict[int, Verdict]) -> dict[int, str | None]:
@@ -58,22 +58,22 @@ def reasons(verdicts: dict[int, Verdict]) -> dict[int, str | None]:
 
 @patient()
 def test_requests_that_are_always_refused(scenario: Scenario, endpoint: ChatEndpoint) -> None:
-    """One in a hundred; none of them may open the circuit, and each costs three calls."""
+    """One in a hundred. None of them may open the circuit, and each costs three calls."""
     refused = {number: (402, 403, 404)[number % 3] for number in range(207, 3 * TRACES // 4, 50)}
     quotes = f"{SAID}: Parcel 207 holds word0 word1 word2 word3 word4, by key sk-abc***xyz"
 
     def refusing(call: replies.Call) -> replies.Behaviour:
-        status = refused.get(parcel(call))
+        status = refused.get(trace_number(call))
         return USUAL if status is None else replies.failing(status, quotes)
 
     endpoint.behaviour = refusing
     worker = scenario.worker(log_level="info")
     scenario.pipeline.publish(make_traces(TRACES))
     with SteadyLoad(scenario.pipeline, 20.0, first=TRACES) as load:
-        those_refused_end(scenario, len(refused))
+        wait_refused_end(scenario, len(refused))
     verdicts = judged(scenario, worker, TRACES + load.published)
     assert reasons(verdicts) == dict.fromkeys(refused, "bad_request")
-    calls = Counter(map(parcel, endpoint.calls))
+    calls = Counter(map(trace_number, endpoint.calls))
     assert {number: count for number, count in calls.items() if count > 1} == dict.fromkeys(refused, 3)
     for number in refused:
         note, attempts = verdicts[number].note or "", verdicts[number].attempts
@@ -86,20 +86,20 @@ def test_requests_that_are_always_refused(scenario: Scenario, endpoint: ChatEndp
 
 @patient()
 def test_requests_whose_key_is_refused(scenario: Scenario, endpoint: ChatEndpoint) -> None:
-    """A 401 opens the circuit at once, also where only some requests get it: the next probe is another's."""
+    """A 401 opens the circuit at once, even if only some requests get it; the next probe uses another request."""
     refused = {40, 80, 120}
-    endpoint.behaviour = lambda call: replies.failing(401, "wrong key") if parcel(call) in refused else USUAL
+    endpoint.behaviour = lambda call: replies.failing(401, "wrong key") if trace_number(call) in refused else USUAL
     worker = scenario.worker()
     scenario.pipeline.publish(make_traces(TRACES // 2))
     with SteadyLoad(scenario.pipeline, 20.0, first=TRACES // 2) as load:
-        those_refused_end(scenario, len(refused))
+        wait_refused_end(scenario, len(refused))
     verdicts = judged(scenario, worker, TRACES // 2 + load.published)
     assert reasons(verdicts) == dict.fromkeys(refused, "bad_request")
 
 
 @patient()
 def test_requests_that_can_never_pass(scenario: Scenario, endpoint: ChatEndpoint) -> None:
-    """Their replies say so, each provider in its way; and a 429 that may pass holds back its own evaluation alone."""
+    """Providers report this in different ways. A temporary 429 delays only its own evaluation."""
     failing = replies.failing
     bodies: dict[int, tuple[Any, str | None]] = {
         3: (failing(403, "m requires moderation on P. Your input was flagged for x."), "content_filter"),
@@ -110,19 +110,19 @@ def test_requests_that_can_never_pass(scenario: Scenario, endpoint: ChatEndpoint
         210: (replies.sequence(failing(429, TRY_AGAIN, retry_after=2), USUAL), None),
         250: (replies.sequence(failing(429, TRY_AGAIN), failing(429, TRY_AGAIN), USUAL), None),
     }
-    endpoint.behaviour = lambda call: bodies.get(parcel(call), (USUAL, None))[0]
+    endpoint.behaviour = lambda call: bodies.get(trace_number(call), (USUAL, None))[0]
     worker = scenario.worker(model={"max_in_flight": 16})
     scenario.pipeline.publish(make_traces(TRACES))
     verdicts = judged(scenario, worker, TRACES)
     assert reasons(verdicts) == {number: reason for number, (_, reason) in bodies.items() if reason is not None}
     assert {number: verdicts[number].attempts for number in bodies if verdicts[number].attempts > 1} == {210: 2, 250: 3}
-    starts = sorted(call.started_at for call in endpoint.calls if parcel(call) not in bodies)
+    starts = sorted(call.started_at for call in endpoint.calls if trace_number(call) not in bodies)
     longest = max(later - earlier for earlier, later in itertools.pairwise(starts))
     assert longest < 1.0, f"nobody else was asked about for {longest:.1f} s"
 
 
 async def ideal_rate(url: str, in_flight: int, seconds: float) -> float:
-    """Say how many answers a second a client gets that keeps all places busy, and tries each failure again at once."""
+    """Return the answers per second of a client that keeps all slots busy and repeats each failure at once."""
     until, answered = time.monotonic() + seconds, 0
 
     async def ask(session: aiohttp.ClientSession) -> None:
@@ -139,8 +139,8 @@ async def ideal_rate(url: str, in_flight: int, seconds: float) -> float:
 
 
 @patient(2)
-def test_429_and_500_at_random(scenario: Scenario, endpoint: ChatEndpoint) -> None:
-    """Each for a fifth of the calls: at least half as many answers as an ideal client gets there, before and after."""
+def test_the_endpoint_answers_429_and_500_at_random(scenario: Scenario, endpoint: ChatEndpoint) -> None:
+    """Each for a fifth of the calls: the rate is at least half of that of an ideal client, before and after."""
     chance = random.Random(5)
     in_flight, seconds, usual_s = 32, max(10.0, MINUTE_S), 0.2
 

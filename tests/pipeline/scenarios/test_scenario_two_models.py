@@ -1,4 +1,4 @@
-"""One of two judge models is dead, and every trace is for both: the other one's rate does not change."""
+"""One of two judge models is down and both judge every trace: the rate of the other does not change."""
 
 import re
 import time
@@ -12,7 +12,7 @@ from support.pipeline import SETTLING_S, Worker, make_traces
 from support.processes import wait_until
 
 RATE = 20.0
-"""Traces a second: few, so that also a machine that is busy with others keeps up."""
+"""Traces a second; low enough for a busy machine."""
 WATCHED_S = max(5.0, MINUTE_S)
 IN_FLIGHT = 48
 
@@ -21,8 +21,8 @@ def keeps_up(worker: Worker) -> bool:
     return worker.scrape().value("tracejudge_stream_lag") <= 2 * RATE
 
 
-def watch(pair: Scenario, worker: Worker, load: SteadyLoad) -> None:
-    """See for a while that reading and the healthy model keep up with the load, before anything changes."""
+def check_keeps_up(pair: Scenario, worker: Worker, load: SteadyLoad) -> None:
+    """Check for a while that ingest and the healthy model keep up with the load."""
     ends = time.monotonic() + WATCHED_S
     while time.monotonic() < ends:
         published = load.published + int(RATE)
@@ -31,18 +31,18 @@ def watch(pair: Scenario, worker: Worker, load: SteadyLoad) -> None:
         wait_until(lambda: keeps_up(worker), what="reading to keep up")
 
 
-def is_asked_of(endpoint: ChatEndpoint, number: int) -> bool:
-    """Tell whether an endpoint was asked of a trace with this number or a later one."""
+def received(endpoint: ChatEndpoint, number: int) -> bool:
+    """Return whether an endpoint received a trace with this number or a later one."""
     found = [re.search(r"[Pp]arcel (\d+)", call.text()) for call in endpoint.calls]
     return any(match is not None and int(match[1]) >= number for match in found)
 
 
 @patient()
 @pytest.mark.parametrize("dies", ["takes no connection", "answers nothing"])
-def test_a_dead_model_takes_no_place_of_the_other_one(
+def test_a_dead_model_uses_no_capacity_of_the_other(
     pair: Scenario, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint, dies: str
 ) -> None:
-    """Its rate is made of that: as many calls are under way as ever may be, and all its work is taken up and done."""
+    """Its rate stays the same: as many calls as allowed are under way, and all its work is done."""
     traces, well, ill = 500, replies.Hold(), replies.Hold()
     endpoint.behaviour, other_endpoint.behaviour = replies.held(well), replies.held(ill)
     worker = pair.worker(model={"max_in_flight": IN_FLIGHT, "timeout_s": 600})
@@ -54,32 +54,32 @@ def test_a_dead_model_takes_no_place_of_the_other_one(
     else:
         wait_until(lambda: other_endpoint.in_flight == IN_FLIGHT, what="all calls to the dead one to hang")
     wait_until(lambda: endpoint.in_flight == IN_FLIGHT, what="all calls to the healthy one to be under way")
-    well.let_go()
+    well.release()
     wait_until(lambda: pair.judged(worker, "well") == traces, SETTLING_S, "the healthy one to judge all")
     assert pair.judged(worker, "ill") == 0
     if dies == "takes no connection":
         other_endpoint.start()
-    ill.let_go()
+    ill.release()
     pair.settle(traces)
     pair.check_calls(worker, seen=False)
 
 
 @pytest.mark.slow("an outage of two minutes, scaled")
 @patient(2)
-def test_one_of_two_endpoints_dead(pair: Scenario, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint) -> None:
+def test_one_of_two_endpoints_is_down(pair: Scenario, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = other_endpoint.behaviour = answers(0.05)
     worker = pair.worker()
     with SteadyLoad(pair.pipeline, RATE) as load:
         pair.wait_scored(int(RATE))
-        watch(pair, worker, load)
+        check_keeps_up(pair, worker, load)
         other_endpoint.close()
         line = pair.circuit_opens(worker, "ill")
         assert line["reason"] == "judge_unavailable"
         assert line["note"].startswith("no connection to the endpoint")
-        watch(pair, worker, load)
+        check_keeps_up(pair, worker, load)
         assert worker.scrape().total("tracejudge_shed_total") == 0
         other_endpoint.start()
-        pair.goes_on(worker, "ill")
+        pair.wait_resumed(worker, "ill")
     pair.settle(load.published)
     pair.check_calls(worker, seen=False)
     assert len(endpoint.calls) == load.published
@@ -87,7 +87,7 @@ def test_one_of_two_endpoints_dead(pair: Scenario, endpoint: ChatEndpoint, other
 
 @pytest.mark.slow("an outage and a replay")
 @patient(2)
-def test_a_dead_model_s_work_past_the_bound_is_shed_and_brought_back_by_replay(
+def test_work_of_a_dead_model_above_its_limit_is_shed_and_judged_by_replay(
     pair: Scenario, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint
 ) -> None:
     endpoint.behaviour = other_endpoint.behaviour = answers(0.05)
@@ -96,14 +96,14 @@ def test_a_dead_model_s_work_past_the_bound_is_shed_and_brought_back_by_replay(
         pair.wait_scored(int(RATE))
         other_endpoint.behaviour = replies.failing(503)
         pair.circuit_opens(worker, "ill")
-        wait_until(lambda: pair.pipeline.booked("shed:ill") > 0, what="work to be shed")
-        # Up to there reading had paused.
+        wait_until(lambda: pair.pipeline.counter("shed:ill") > 0, what="work to be shed")
+        # Before that ingest was paused.
         wait_until(lambda: keeps_up(worker), what="reading to have caught up")
-        watch(pair, worker, load)
+        check_keeps_up(pair, worker, load)
         other_endpoint.behaviour = answers(0.05)
-        pair.goes_on(worker, "ill")
+        pair.wait_resumed(worker, "ill")
         back = load.published
-        wait_until(lambda: is_asked_of(other_endpoint, back), what="it to be given new work")
+        wait_until(lambda: received(other_endpoint, back), what="it to be given new work")
     account = pair.pipeline.settled(load.published)
     shed = account.reasons["shed:ill"]
     assert (account.shed, account.lost, account.chosen) == (0, 0, 2 * load.published - shed)

@@ -1,4 +1,4 @@
-"""Several workers on one stream, and what does not pass between them."""
+"""Several workers on one stream: each has its own limits and circuits."""
 
 import pytest
 from scenario_parts import Scenario, answers, patient
@@ -11,7 +11,7 @@ from support.processes import wait_until
 @pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
 @patient()
-def test_one_of_two_workers_killed_under_load(scenario: Scenario, endpoint: ChatEndpoint) -> None:
+def test_one_of_two_workers_is_killed_under_load(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     traces, in_flight = 3000, 48
     both, killed = replies.Hold(), replies.Hold()
     usual = answers(0.1)
@@ -20,11 +20,11 @@ def test_one_of_two_workers_killed_under_load(scenario: Scenario, endpoint: Chat
     first, second = (scenario.worker() for _ in range(2))
     scenario.pipeline.publish(make_traces(traces))
     wait_until(lambda: endpoint.in_flight == 2 * in_flight, what="both to have work")
-    both.let_go()
+    both.release()
     scenario.wait_scored(traces // 3)
     first.program.kill()
     assert scenario.scored < traces, "the kill must fall into the middle of the work"
-    killed.let_go()
+    killed.release()
     scenario.settle(traces)
     assert len(endpoint.calls) <= traces + in_flight + 128, "what was answered and not yet written may be asked again"
     assert second.program.running

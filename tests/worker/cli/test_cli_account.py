@@ -1,4 +1,4 @@
-"""`tracejudge account`: the books as a document and as a table."""
+"""`tracejudge account`: the accounting as a document and as a table."""
 
 import pytest
 from cli_parts import SAMPLES, Run
@@ -28,8 +28,8 @@ def test_what_was_published_and_not_read_is_unread(served: Run) -> None:
 
 
 def test_the_account_for_people_prints_every_name_and_reason(served: Run, redis: Redis, prefix: str) -> None:
-    books = {"chosen": 1300, "scored": 1298, "unscored": 2, "unscored:refusal": 2}
-    redis.hset(f"{prefix}:account:all", mapping=books)
+    accounting = {"chosen": 1300, "scored": 1298, "unscored": 2, "unscored:refusal": 2}
+    redis.hset(f"{prefix}:account:all", mapping=accounting)
     ended = served("account")
     assert (ended.code, ended.err) == (0, "")
     rows = [line.split()[:2] for line in ended.out.splitlines()]
@@ -39,8 +39,16 @@ def test_the_account_for_people_prints_every_name_and_reason(served: Run, redis:
     assert ["lost", "0"] in rows
 
 
+def test_batches_set_aside_have_rows_by_reason(served: Run, redis: Redis, prefix: str) -> None:
+    counts = {"unreadable": 3, "unreadable:unreadable_tries": 1, "unreadable:wrong_type": 2}
+    redis.hset(f"{prefix}:account:all", mapping=counts)
+    rows = [line.split()[:2] for line in served("account").out.splitlines()]
+    first = rows.index(["unreadable", "3"])
+    assert rows[first + 1 : first + 3] == [["unreadable_tries", "1"], ["wrong_type", "2"]]
+
+
 @pytest.mark.parametrize(("scored", "lost"), [(1, 2), (5, -2)], ids=["lost", "counted twice"])
-def test_books_that_do_not_balance_are_exit_code_one(
+def test_accounting_that_does_not_balance_is_exit_code_one(
     served: Run, redis: Redis, prefix: str, scored: int, lost: int
 ) -> None:
     redis.hset(f"{prefix}:account:all", mapping={"chosen": 3, "scored": scored})

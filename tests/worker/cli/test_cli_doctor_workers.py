@@ -79,7 +79,7 @@ def test_a_model_that_workers_leave_alone(run: Run, server: EmbeddedRedis, store
     assert found[:2] == ("broken", "open, since the endpoint fails or rejects requests: gpt")
 
 
-def test_books_that_do_not_balance(run: Run, server: EmbeddedRedis, store: Store) -> None:
+def test_accounting_that_does_not_balance(run: Run, server: EmbeddedRedis, store: Store) -> None:
     store.call(lambda client: client.hset(store.keys.account_all, "chosen", 5))
     assert examined(run, url=server.url)[1]["books"] == (
         "broken",

@@ -109,7 +109,7 @@ def test_a_line_goes_as_it_stands(served: Run, redis: Redis, prefix: str) -> Non
     assert [served("publish", file).code for _ in range(2)] == [0, 0]
     entries = [fields for _, fields in redis.xrange(f"{prefix}:traces")]
     assert [(fields[b"v"], fields[b"t"]) for fields in entries] == [(b"1", line)] * 2
-    assert len({fields[b"p"] for fields in entries}) == 2, "each run is a producer of its own in the books"
+    assert len({fields[b"p"] for fields in entries}) == 2, "each run is a producer of its own in the accounting"
 
 
 def test_what_redis_did_not_take_is_exit_code_one(

@@ -10,7 +10,7 @@ from cli_parts import Ended, Run, words
 from replay_parts import NOTHING, SAFETY, balanced, in_batches, take
 from stage_parts import Ground, make_traces
 
-from worker import replay as walk
+from worker import replay as replay_run
 from worker.cli import replay
 from worker.config.settings import Rule
 from worker.storage.client import StoreError
@@ -119,7 +119,7 @@ def test_an_empty_period_is_a_replay_of_nothing(ruled: Run, ground: Ground) -> N
 def test_stopped_it_tells_what_was_done_and_goes_on(
     ruled: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk, "_FIRST_CHUNK_COUNT", 4)
+    monkeypatch.setattr(replay_run, "_FIRST_CHUNK_COUNT", 4)
     fill(ground, 30)
     with monkeypatch.context() as stopping:
         _stop_after(stopping, 1, KeyboardInterrupt())
@@ -135,16 +135,16 @@ def test_stopped_it_tells_what_was_done_and_goes_on(
 
 
 def _stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, error: BaseException) -> None:
-    step, made = walk.Walk.step, 0
+    step, made = replay_run.ReplayRun.step, 0
 
-    def stopping(self: walk.Walk) -> bool:
+    def stopping(self: replay_run.ReplayRun) -> bool:
         nonlocal made
         made += 1
         if made > steps:
             raise error
         return step(self)
 
-    monkeypatch.setattr(walk.Walk, "step", stopping)
+    monkeypatch.setattr(replay_run.ReplayRun, "step", stopping)
 
 
 def test_without_redis_for_long_it_ends_and_tells_how_to_go_on(
@@ -162,15 +162,15 @@ def test_without_redis_for_long_it_ends_and_tells_how_to_go_on(
 
 def test_redis_may_be_away_for_a_moment(ruled: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(ground)
-    slept, step = list[float](), walk.Walk.step
+    slept, step = list[float](), replay_run.ReplayRun.step
 
-    def failing(self: walk.Walk) -> bool:
+    def failing(self: replay_run.ReplayRun) -> bool:
         if len(slept) < 3:
             raise StoreError("Redis does not answer (TimeoutError)")
         return step(self)
 
     monkeypatch.setattr(replay.time, "sleep", slept.append)
-    monkeypatch.setattr(walk.Walk, "step", failing)
+    monkeypatch.setattr(replay_run.ReplayRun, "step", failing)
     assert found(ruled(*WANTED, "--json")) == {"traces": 10, "chosen": 10}
 
 
@@ -235,13 +235,13 @@ def test_a_replay_that_redis_forgets_meanwhile_is_exit_code_one(
     ruled: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(ground)
-    step = walk.Walk.step
+    step = replay_run.ReplayRun.step
 
-    def forgetting(self: walk.Walk) -> bool:
+    def forgetting(self: replay_run.ReplayRun) -> bool:
         ground.client.delete(*ground.client.keys(ground.keys.replay("*")))
         return step(self)
 
-    monkeypatch.setattr(walk.Walk, "step", forgetting)
+    monkeypatch.setattr(replay_run.ReplayRun, "step", forgetting)
     ended = ruled(*WANTED)
     assert (ended.code, "start a new one, nothing is judged twice" in words(ended.err)) == (1, True)
 

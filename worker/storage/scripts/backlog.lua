@@ -47,11 +47,7 @@ end
 local function position(stream, group, added, read_field, cut_field, drift_field)
   if redis.call('EXISTS', stream) == 0 then return {0, 0, 0} end
   local info = pairs_of(redis.call('XINFO', 'STREAM', stream))
-  local state
-  for _, candidate in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    candidate = pairs_of(candidate)
-    if candidate['name'] == group then state = candidate end
-  end
+  local state = group_state(stream, group)
   if not state then return {info['length'], 0, 0} end
   added = (added or info['entries-added']) + number_of(drift_field)
   local delivered, pending, cut = state['last-delivered-id'], state['pending'], number_of(cut_field)

@@ -271,9 +271,9 @@ return answers
 -- Returns 1 for each that was there, else 0.
 local keys = letter_keys(3)
 local refused = guard({
-  {KEYS[3], 'hash', 'HDEL'}, letter_writes(keys),
+  {KEYS[3], 'hash', 'HDEL'}, {KEYS[1], 'hash', 'HINCRBY'}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[8], false, 'HSET', 'EXPIRE'},
+  letter_writes(keys),
 })
-refused = refused or guard({{KEYS[1], 'hash', 'HINCRBY'}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[8], false, 'HSET', 'EXPIRE'}})
 if refused then return refused end
 local bytes, refs = letter_bytes(keys), {}
 

@@ -3,7 +3,7 @@
 -- For account:<day> and account:all see accounting.lua.
 
 -- @script forget_entries
--- @include streams
+-- @include accounting streams
 -- Erases entries of the stream. Unfinished ones are acknowledged, so that a consumer that has read them chooses nothing of
 -- them, and count as cut off, but not as a loss in the metrics of workers (`told`).
 --
@@ -13,7 +13,7 @@
 -- Returns how many were there.
 local refused = guard({
   {KEYS[1], 'stream', 'XACK', 'XDEL', 'XRANGE'}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[3], 'hash', 'HINCRBY'},
-}) or guard_counters(KEYS[2], {'trimmed', 'cut_off'}) or guard_counters(KEYS[3], {'trimmed', 'cut_off', 'told:cut_off'})
+}) or guard_account(KEYS[2], KEYS[3], {'trimmed', 'cut_off'}) or guard_counters(KEYS[3], {'told:cut_off'})
 if refused then return refused end
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 local delivered = last_delivered(KEYS[1], ARGV[1])
@@ -22,7 +22,7 @@ local function is_unread(id)
   return not delivered or #redis.call('XRANGE', KEYS[1], '(' .. delivered, id, 'COUNT', 1) > 0
 end
 
-local erased, cut_off = 0, 0
+local erased = 0
 for place = 2, #ARGV do
   local id = ARGV[place]
   if #redis.call('XRANGE', KEYS[1], id, id) == 1 then
@@ -30,21 +30,17 @@ for place = 2, #ARGV do
     local pending = redis.call('XACK', KEYS[1], ARGV[1], id)
     redis.call('XDEL', KEYS[1], id)
     erased = erased + 1
-    if unread or pending == 1 then cut_off = cut_off + 1 end
+    if unread or pending == 1 then count('cut_off', 1) end
   end
 end
-if erased > 0 then
-  -- Redis 6.2 does not count added entries: the sum of its length and `trimmed` replaces that count.
-  for place = 2, 3 do redis.call('HINCRBY', KEYS[place], 'trimmed', erased) end
-end
-if cut_off > 0 then
-  for place = 2, 3 do redis.call('HINCRBY', KEYS[place], 'cut_off', cut_off) end
-  redis.call('HINCRBY', KEYS[3], 'told:cut_off', cut_off)
-end
+-- Redis 6.2 does not count added entries: the sum of its length and `trimmed` replaces that count.
+count('trimmed', erased)
+write_account(KEYS[2], KEYS[3])
+if counts['cut_off'] then redis.call('HINCRBY', KEYS[3], 'told:cut_off', counts['cut_off']) end
 return erased
 
 -- @script forget_feedback
--- @include guard
+-- @include accounting
 -- Erases pending late feedback; a pass that has read it ignores it.
 --
 -- KEYS[1] feedback:due   sorted set, feedback as JSON -> time of its pass in ms; TTL set by ingest
@@ -52,13 +48,12 @@ return erased
 -- ARGV[1..] members
 -- Returns how many were there.
 local refused = guard({{KEYS[1], 'zset', 'ZREM'}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[3], 'hash', 'HINCRBY'}})
-  or guard_counters(KEYS[2], {'feedback:forgotten'}) or guard_counters(KEYS[3], {'feedback:forgotten'})
+  or guard_account(KEYS[2], KEYS[3], {'feedback:forgotten'})
 if refused then return refused end
 local erased = 0
 for _, member in ipairs(ARGV) do erased = erased + redis.call('ZREM', KEYS[1], member) end
-if erased > 0 then
-  for place = 2, 3 do redis.call('HINCRBY', KEYS[place], 'feedback:forgotten', erased) end
-end
+count('feedback:forgotten', erased)
+write_account(KEYS[2], KEYS[3])
 return erased
 
 -- @script forget_batch

@@ -1,6 +1,21 @@
 -- @include guard
 -- Worker heartbeats: readiness per role, and circuits of judge models. Both hashes are pruned at each call.
 
+-- Writes a process's own field, if it has a name, and removes expired fields; returns the values of all others.
+local function exchange(key, process, value, lifetime_ms)
+  local now, values = now_ms(), {}
+  if process ~= '' then redis.call('HSET', key, process, now .. ' ' .. value) end
+  for other, stored in pairs(pairs_of(redis.call('HGETALL', key))) do
+    local at, text = stored:match('^(%d+) (.*)$')
+    if not at or math.abs(now - tonumber(at)) > tonumber(lifetime_ms) then
+      redis.call('HDEL', key, other)
+    else
+      values[#values + 1] = text
+    end
+  end
+  return values
+end
+
 -- @script present
 -- Writes the heartbeat of a worker, and removes expired ones.
 --
@@ -11,14 +26,8 @@ local refused = guard({
   {KEYS[1], 'hash', 'HDEL', 'HSET', 'PEXPIRE', 'HGETALL'},
 })
 if refused then return refused end
-local now = now_ms()
-redis.call('HSET', KEYS[1], ARGV[1], now .. ' ' .. ARGV[2])
+exchange(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
-local all = redis.call('HGETALL', KEYS[1])
-for place = 1, #all, 2 do
-  local at = tonumber(all[place + 1]:match('^%d+'))
-  if not at or math.abs(now - at) > tonumber(ARGV[3]) then redis.call('HDEL', KEYS[1], all[place]) end
-end
 
 -- @script circuits
 -- Writes the state of a worker's circuits, and returns that of all workers.
@@ -32,16 +41,4 @@ local refused = guard({
   {KEYS[1], 'hash', 'HDEL', 'HSET', 'HGETALL'},
 })
 if refused then return refused end
-local now = now_ms()
-if ARGV[1] ~= '' then redis.call('HSET', KEYS[1], ARGV[1], now .. ' ' .. ARGV[2]) end
-local said = {}
-local all = redis.call('HGETALL', KEYS[1])
-for place = 1, #all, 2 do
-  local at, circuits = all[place + 1]:match('^(%d+) (.*)$')
-  if math.abs(now - tonumber(at)) > tonumber(ARGV[3]) then
-    redis.call('HDEL', KEYS[1], all[place])
-  else
-    said[#said + 1] = circuits
-  end
-end
-return said
+return exchange(KEYS[1], ARGV[1], ARGV[2], ARGV[3])

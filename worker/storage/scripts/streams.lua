@@ -16,14 +16,18 @@ local function note_acknowledged(groups, name, id)
   if not known or before(known, id) then redis.call('HSET', groups, name, id) end
 end
 
--- Id of the last entry delivered to a group, nil without stream or group.
-local function last_delivered(stream, wanted)
+-- What Redis knows of a group, nil without stream or group.
+local function group_state(stream, wanted)
   if redis.call('EXISTS', stream) == 0 then return nil end
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     local state = pairs_of(group)
-    if state['name'] == wanted then return state['last-delivered-id'] end
+    if state['name'] == wanted then return state end
   end
-  return nil
+end
+
+local function last_delivered(stream, wanted)
+  local state = group_state(stream, wanted)
+  return state and state['last-delivered-id']
 end
 
 -- @script open_group
@@ -44,16 +48,8 @@ local function number_of(field)
   return tonumber(redis.call('HGET', KEYS[2], field) or 0) or 0
 end
 
-local function exists()
-  if redis.call('EXISTS', KEYS[1]) == 0 then return false end
-  for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-    if group[2] == ARGV[1] then return true end
-  end
-  return false
-end
-
 redis.call('SET', KEYS[4], ARGV[4], 'NX')
-if exists() then return 0 end
+if group_state(KEYS[1], ARGV[1]) then return 0 end
 local position = redis.call('HGET', KEYS[3], ARGV[2])
 if position then
   -- A stream whose last id is smaller is a new one: it was deleted, and the clock was set back.
@@ -166,15 +162,8 @@ return retired
 --
 -- KEYS[1] stream; no TTL
 -- ARGV[1] group · ARGV[2] consumer
--- Returns 1 if it was removed.
-local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
-if consumers.err then return 0 end
-for _, consumer in ipairs(consumers) do
-  local state = pairs_of(consumer)
-  if state.name == ARGV[2] then
-    if state.pending > 0 then return 0 end
-    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
-    return 1
-  end
-end
-return 0
+-- Returns 1 if none is left.
+local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2])
+if pending.err or #pending > 0 then return 0 end
+redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+return 1

@@ -1,4 +1,4 @@
-"""What every experiment ends with: nothing lost, nothing twice, nothing left behind."""
+"""The check at the end of every experiment: nothing lost, nothing counted twice, nothing left in Redis."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -11,28 +11,30 @@ from judges.core.verdict import Verdict
 from worker.accounting import Account
 from worker.storage.client import StoreError
 
-__all__ = ["VERDICTS", "check_books", "groups_behind", "is_clean", "left_behind"]
+__all__ = ["VERDICTS", "check_accounting", "is_clean", "unfinished_work", "unread_groups"]
 
 VERDICTS = "tracejudge_verdicts_total"
 EVALUATION_ID = "tracejudge.evaluation.id"
 
 
 def is_clean(pipeline: Pipeline) -> bool:
-    """Tell whether nothing is left of the work, and the exporters have read all of it; False without Redis."""
+    """Return whether no work is left and the exporters have read everything; False without Redis."""
     try:
-        return not left_behind(pipeline) and not groups_behind(pipeline)
+        return not unfinished_work(pipeline) and not unread_groups(pipeline)
     except StoreError:
         return False
 
 
-def check_books(pipeline: Pipeline, account: Account, otlp: OtlpReceiver, *, counted: float, all_spans: bool) -> None:
+def check_accounting(
+    pipeline: Pipeline, account: Account, otlp: OtlpReceiver, *, counted: float, all_spans: bool
+) -> None:
     """Check the sums of an experiment that has settled.
 
     Args:
         pipeline: Where it ran.
-        account: Its books.
-        otlp: What received its spans.
-        counted: Verdicts that the last pages of all workers tell of.
+        account: Its account.
+        otlp: The receiver of its spans.
+        counted: Verdicts on the last metrics pages of all workers.
         all_spans: Whether each verdict must have a span.
     """
     assert account.lost == 0, account
@@ -41,12 +43,12 @@ def check_books(pipeline: Pipeline, account: Account, otlp: OtlpReceiver, *, cou
     _check_verdicts(pipeline, account, verdicts)
     _check_counts(verdicts, counted)
     _check_spans({verdict.evaluation_id for verdict in verdicts}, otlp, all_spans=all_spans)
-    assert left_behind(pipeline) == {}
-    assert groups_behind(pipeline) == {}
+    assert unfinished_work(pipeline) == {}
+    assert unread_groups(pipeline) == {}
 
 
-def left_behind(pipeline: Pipeline) -> dict[str, Any]:
-    """Give what unfinished work leaves in Redis, by key; empty when all is done."""
+def unfinished_work(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the amounts of unfinished work in Redis by key; empty when all work is done."""
     keys = pipeline.keys
     counted = {
         keys.leases: pipeline.store.call(lambda client: client.zcard(keys.leases)),
@@ -57,8 +59,8 @@ def left_behind(pipeline: Pipeline) -> dict[str, Any]:
     return {key: amount for key, amount in counted.items() if amount}
 
 
-def groups_behind(pipeline: Pipeline) -> dict[str, Any]:
-    """Give the groups with entries that are pending, or that nobody has read."""
+def unread_groups(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the consumer groups with pending or unread entries."""
     found = {}
     for stream in (pipeline.keys.traces, pipeline.keys.verdicts):
         last = _last_id(pipeline, stream)
@@ -71,7 +73,7 @@ def groups_behind(pipeline: Pipeline) -> dict[str, Any]:
 
 def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Verdict]) -> None:
     finished = account.chosen - account.dead - account.waiting - account.removed
-    assert account.chosen == len(pipeline.ledger()), "chosen twice, or not in the books"
+    assert account.chosen == len(pipeline.ledger()), "chosen twice, or missing in the accounting"
     assert _finished_ids(pipeline) == {verdict.evaluation_id for verdict in verdicts}
     assert finished == len(verdicts), f"{finished} evaluations are finished, with {len(verdicts)} verdicts"
     twice = {name: times for name, times in Counter(v.evaluation_id for v in verdicts).items() if times > 1}
@@ -81,13 +83,13 @@ def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Ver
 
 
 def _check_counts(verdicts: Sequence[Verdict], counted: float) -> None:
-    """A kill may take counts with it that were on no page; more than there are never come."""
-    there_are = sum(len(verdict.metrics) for verdict in verdicts)
-    assert counted <= there_are, f"{counted:g} counted of {there_are}"
+    """Counts since the last scrape are lost with a killed worker, so the total may be lower, but never higher."""
+    expected = sum(len(verdict.metrics) for verdict in verdicts)
+    assert counted <= expected, f"{counted:g} counted of {expected}"
 
 
 def _check_spans(evaluation_ids: set[str], otlp: OtlpReceiver, *, all_spans: bool) -> None:
-    """The same span may come twice; it is the same by its ids."""
+    """A span may arrive twice, under the same ids."""
     ids: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for span in otlp.spans:
         if EVALUATION_ID in span.attributes and not span.parent_span_id:
@@ -99,7 +101,7 @@ def _check_spans(evaluation_ids: set[str], otlp: OtlpReceiver, *, all_spans: boo
 
 
 def _finished_ids(pipeline: Pipeline) -> set[str]:
-    """Read the ledger; what was removed, as by `forget`, is there but has no verdict."""
+    """Return the finished evaluations of the ledger, without those that were removed, as by `forget`."""
     return {name for name, state in pipeline.ledger().items() if state not in {b"0", b"4"}}
 
 
