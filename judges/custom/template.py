@@ -15,7 +15,16 @@ from judges.catalog.guidelines import numbered
 from judges.core.judge import Answered, Judge, Metric, Needs, Reading, has_text
 from judges.core.prompt import MATERIAL_RULES, Block, Prompt, conversation, documents
 from judges.core.verdict import Score
-from judges.custom.definition import DefinitionError, checked_asks, convert, nearest, short, text_of
+from judges.custom.definition import (
+    DefinitionError,
+    ModelName,
+    Temperature,
+    checked_asks,
+    convert,
+    nearest,
+    short,
+    text_of,
+)
 from judges.custom.free_form import FREE_FORMS
 from judges.custom.template_answer import AnswerForm, AnswerTable, answer_form
 from judges.custom.template_file import TemplateError, TemplateFile, parse
@@ -161,12 +170,16 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         asks: One sentence for lists; the template's own description unless given.
         result: What the model is to answer, unless `answer` says whose answer that is; `"yes/no"` then.
         answer: How the answer is asked for and read; a declared result in our form unless given.
+        model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
+        temperature: The temperature to ask with; 0 unless given.
     """
 
     template: File
     asks: str | None = None
     result: object | UnsetType = UNSET
     answer: AnswerTable = AnswerTable()
+    model: ModelName | None = None
+    temperature: Temperature | None = None
 
 
 def make(name: str, table: Mapping[str, object]) -> Judge:
@@ -194,6 +207,8 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         scoring=f"{_SCORING}, {form.scoring}",
         settings=settings,
         cuts=cuts(template.variables),
+        model=definition.model,
+        temperature=definition.temperature,
     )
     if share is None:
         return judge

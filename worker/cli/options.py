@@ -75,11 +75,9 @@ OFFLINE: Final = options(
     click.option(
         "--model",
         "model_names",
-        default=("default",),
-        show_default=True,
         multiple=True,
         metavar="NAME",
-        help="The [models.NAME] that judges; repeatable.",
+        help="The [models.NAME] that judges; repeatable. Else the judge's own, or default.",
     ),
     click.option(
         "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import click
@@ -38,6 +38,8 @@ Result = TypeVar("Result")
 
 # Evaluations begun, per call in flight.
 _BEGUN: Final = 2
+_DEFAULT: Final = "default"
+_MIN_COMBINED: Final = 2
 # Traces that judges in Python hold at once: none of them runs in more processes.
 _CODE_IN_FLIGHT: Final = 64
 # Invalid lines that are named one by one.
@@ -205,25 +207,35 @@ def _internal_error(error: Exception) -> Assessment:
 
 
 class Askers(NamedTuple):
-    """The askers of an evaluation: one a model, one for judges in Python, and the panel that combines the models."""
+    """The askers of an evaluation: one a model, one for judges in Python, and the panel that combines the models.
+
+    ``own`` has those of the judges that name a model themselves.
+    """
 
     models: Sequence[Asker]
     code: Asker
     together: Grader | None = None
+    own: Mapping[str, Asker] = {}
+
+    @property
+    def _asked(self) -> Sequence[Asker]:
+        return tuple(dict.fromkeys((*self.models, *self.own.values()))) or (self.code,)
 
     @property
     def in_words(self) -> str:
         """Name the judge models."""
-        return ", ".join(asker.judge_model for asker in self.models or (self.code,))
+        return ", ".join(asker.judge_model for asker in self._asked)
 
     @property
     def in_flight(self) -> int:
         """Most calls at the same time."""
-        return sum(asker.max_in_flight for asker in self.models or (self.code,))
+        return sum(asker.max_in_flight for asker in self._asked)
 
     def of(self, judge: Judge) -> Sequence[Asker]:
         """List the askers of a judge."""
-        return self.models if judge.run is None else (self.code,)
+        if judge.run is not None:
+            return (self.code,)
+        return (self.own[judge.name],) if judge.name in self.own else self.models
 
     def combining(self, judge: Judge) -> Grader | None:
         """Return the panel of a judge; a judge in Python gives one verdict."""
@@ -231,7 +243,7 @@ class Askers(NamedTuple):
 
     async def aclose(self, judges: Sequence[Judge]) -> None:
         """Close connections, and stop the processes of judges."""
-        for asker in self.models:
+        for asker in self._asked:
             await asker.aclose()
         for judge in judges:
             if judge.close is not None:
@@ -247,7 +259,10 @@ def open_askers(
     combine: Combine | None,
     tries: int,
 ) -> Askers:
-    """Open the models of some names, if any of the judges needs one: judges in Python need no endpoint and no key."""
+    """Open the models that the judges need: judges in Python need no endpoint and no key.
+
+    Without ``names`` it is each judge's own model, or the default.
+    """
     redaction = Redaction.of(settings.redact)
     code = Asker(None, redaction)
     if all(judge.run is not None for judge in judges):
@@ -256,14 +271,19 @@ def open_askers(
         if not has_value(judge):
             fix = "leave --combine out, or the judge"
             raise click.UsageError(f"--combine: the result of {judge.name} is a text, list or object; {fix}")
-    models = [open_model(settings, name, tries, delays.at) for name in names]
-    judge_models = [model.settings.judge_model for model in models]
+    wanted = {} if names else {judge.name: judge.model for judge in judges if judge.model is not None}
+    if not names and not all(judge.name in wanted or judge.run is not None for judge in judges):
+        names = (_DEFAULT,)
+    by_name = {name: open_model(settings, name, tries, delays.at) for name in dict.fromkeys((*names, *wanted.values()))}
+    askers = {name: Asker(model, redaction) for name, model in by_name.items()}
+    judge_models = [by_name[name].settings.judge_model for name in names]
     if len(set(judge_models)) < len(judge_models):
         raise click.UsageError("--model: names a judge model twice; name each once")
-    if combine is not None and len(models) == 1:
+    if combine is not None and len(judge_models) < _MIN_COMBINED:
         raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
     together = None if combine is None else panel(combine, judge_models)
-    return Askers([Asker(model, redaction) for model in models], code, together)
+    own = {judge: askers[name] for judge, name in wanted.items()}
+    return Askers([askers[name] for name in names], code, together, own)
 
 
 class _Job(NamedTuple):
