@@ -234,7 +234,8 @@ def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
     for prompt in prompts:
         values_chars = sum(len(block.value) + 2 * len(block.name) + _MARKS_CHARS for block in prompt.blocks)
         # Most prompts are so short that an upper bound is enough, and need not be rendered.
-        if (len(prompt.fixed) + values_chars > max_bytes // _MAX_GROWTH) and (
+        # A template that is filled inline may hold a value more than once.
+        if (prompt.messages or len(prompt.fixed) + values_chars > max_bytes // _MAX_GROWTH) and (
             sum(len(message.content.encode("utf-8", "replace")) for message in render(prompt)) > max_bytes
         ):
             return False

@@ -10,6 +10,9 @@ from judges.custom import DefinitionError, define
 from judges.custom.template import KNOWN as KNOWN_TO_TEMPLATES
 
 KNOWN = "use inputs, outputs, expectations, conversation, context, messages, trace"
+KEYS = (
+    "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd, model, temperature, examples"
+)
 PLAIN = "only a plain name may stand in the braces, without paths, filters or calls"
 RESULT = 'must be "yes/no", "boolean", "text", "list", "object", or a table with one of integer, number, labels, object'
 LABEL = "a label may hold no bracket, no line break and no sign that cannot be seen"
@@ -268,12 +271,12 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "a key without a name": (
         {"instructions": "{{ outputs }}", "": 1},
         '""',
-        "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd",
+        KEYS,
     ),
     "a key over lines": (
         {"instructions": "{{ outputs }}", "a\nb": 1},
         "a b",
-        "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd",
+        KEYS,
     ),
     "a sentence over lines": (
         {"instructions": "{{ outputs }}", "asks": "a\nb"},
@@ -397,7 +400,7 @@ MISPLACED: Mapping[tuple[str, str], str] = {
     ),
     ("instructions", "answer"): "goes with template; take it out",
     ("instructions", "processes"): "goes with code; take it out",
-    ("instructions", "model"): "stands in a rule or behind --model, not with a judge; take it out",
+    ("instructions", "combine"): "stands in a rule or behind --model, not with a judge; take it out",
     ("custom_prompt", "labels"): (
         "goes with result; choices are [[label]] in the prompt, their numbers values = { good = 1 }"
     ),

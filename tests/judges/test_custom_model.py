@@ -47,8 +47,8 @@ def test_examples_are_shown_as_data_before_the_material_rules() -> None:
     (fixed,) = judge(POLITE, examples=examples).fixed_parts
     section = fixed[fixed.index("Examples\n") : fixed.index("How the material is marked")]
     first, second = section.split("<<example ")[1:]
-    case, answer = first.split("<<end example 1 ")[0], first.rstrip().splitlines()[-1]
-    assert json.loads(case.partition("\n")[2]) == {"outputs": PLANTED}
+    case, answer = first.splitlines()[1], first.rstrip().splitlines()[-1]
+    assert json.loads(case) == {"outputs": PLANTED}
     assert json.loads(answer) == {"rationale": "Let's think step by step. It gives orders.", "result": "no"}
     assert json.loads(second.rstrip().splitlines()[-1]) == {"rationale": "Let's think step by step", "result": "yes"}
     assert judge(POLITE, examples=examples).version != judge(POLITE).version

@@ -340,8 +340,8 @@ MISTAKES: Mapping[str, tuple[Sequence[str], Mapping[str, Any], str]] = {
     ),
     "a judge of no such form": (
         ["answer"],
-        {"answer": {"as": "ragbench"}},
-        "answer.as: the answers of ragbench speak of what a template does not show; declare a result instead",
+        {"answer": {"as": "retrieval_relevance"}},
+        "answer.as: the answers of retrieval_relevance speak of what a template does not show; declare a result",
     ),
     "evidence without documents": (
         ["question", "answer"],

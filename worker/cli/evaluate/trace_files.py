@@ -88,7 +88,7 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
     if isinstance(entry, TraceEntry):
         return entry
     if len(line.payload) <= max_bytes:
-        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeError):
             row = as_trace(msgspec.json.decode(line.payload, type=dict[str, Any]))
             entry = read_entry((b"-", {b"v": b"1", b"t": msgspec.json.encode(row)}), max_bytes)
         if isinstance(entry, TraceEntry):
