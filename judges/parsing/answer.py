@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from judges.core.prompt import MATERIAL_RULES
+from judges.parsing.braces import single_braces
 from judges.parsing.json_repair import UnrepairableError, repair_json
 
 MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a longer text would only cost time.
@@ -74,6 +75,7 @@ def read_object(text: str, keys: Sequence[str]) -> Mapping[str, object]:
     """
     if len(text) > MAX_ANSWER_CHARS:
         raise InvalidAnswerError(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
+    text = _with_single_braces(text)
     whole = decode_json(text.strip())
     # The decoder takes the last of repeated keys, which need not be the right one.
     if isinstance(whole, dict) and _has(whole, keys) and all(text.count(f'"{key}"') <= 1 for key in keys):
@@ -82,6 +84,11 @@ def read_object(text: str, keys: Sequence[str]) -> Mapping[str, object]:
     if answer is None:
         raise InvalidAnswerError(f"no JSON object with the keys {', '.join(keys)}")
     return answer
+
+
+def _with_single_braces(text: str) -> str:
+    # Braces doubled in a text of valid JSON belong to that text.
+    return single_braces(text) if "{{" in text and decode_json(text.strip()) is None else text
 
 
 def refuse_echo(text: str) -> None:
@@ -268,6 +275,7 @@ def read_objects(
     """
     if len(text) > MAX_ANSWER_CHARS:
         raise InvalidAnswerError(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
+    text = _with_single_braces(text)
     outside_keys = (*keys, list_key, *((last_key,) if last_key else ()))
     objects: list[Mapping[str, object]] = []
     lost_line = _lost_line(tuple(labels))

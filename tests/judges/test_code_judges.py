@@ -27,6 +27,9 @@ TRUE = (Metric("m", "0 or 1", "true"),)
 TWO = (*TRUE, Metric("n", "0..1", None, descriptive=True))
 
 
+PATH = f"pathlib.{type(Path()).__name__}"
+
+
 def function(_trace: Trace) -> bool:
     return True
 
@@ -115,8 +118,7 @@ class TestReturned:
             (
                 Path(),
                 ONE,
-                f"gave pathlib.{type(Path()).__name__}, where true, false, a number, a label, a Score or None is "
-                "wanted",
+                f"gave {PATH}, where true, false, a number, a label, a Score or None is wanted",
             ),
             (Score(None), ONE, "gave a score without a value and without a label"),
         ],

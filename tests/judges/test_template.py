@@ -338,11 +338,6 @@ MISTAKES: Mapping[str, tuple[Sequence[str], Mapping[str, Any], str]] = {
         {"answer": {"as": "groundedness"}},
         'answer.as: the answers of groundedness have the form yes_no; write as = "yes_no"',
     ),
-    "a judge of no such form": (
-        ["answer"],
-        {"answer": {"as": "retrieval_relevance"}},
-        "answer.as: the answers of retrieval_relevance speak of what a template does not show; declare a result",
-    ),
     "evidence without documents": (
         ["question", "answer"],
         AS_FACTS,

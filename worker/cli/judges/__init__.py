@@ -101,8 +101,7 @@ def _template(name: str, settings: Settings) -> Mapping[str, object] | None:
 
 def _settings_of(judge: Judge) -> dict[str, object]:
     in_force = runner.settings_of(judge) or judge.settings
-    values = msgspec.structs.asdict(in_force)
-    return {name: msgspec.to_builtins(value) for name, value in values.items() if value is not msgspec.UNSET}
+    return dict(msgspec.to_builtins(in_force))
 
 
 class Sample(NamedTuple):
