@@ -94,7 +94,7 @@ def test_messages_of_an_inline_template_keep_their_roles_and_documents_their_req
     ]
     made = judge(yaml(parts, ["doc", "question"]), INLINE)
     assert [render(prompt) for prompt in made.prompts(TRACE)] == [
-        (Message("system", "Be exact."), Message("user", f"Is {text} about: How long is the warranty?"))
+        (Message("system", "Be exact."), Message("user", f"Is {text} about How long is the warranty??"))
         for text in TRACE.context or ()
     ]
 
