@@ -4,17 +4,16 @@ import re
 from typing import Final
 
 _OPENING: Final = re.compile(r"\{\{(?=\s*(?:\"|\}\}))")
-_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|\{\{|\}\}|[{}"]', re.DOTALL)
-_CLOSING: Final = "}}"
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|\{\{|[{}"]', re.DOTALL)
 # Each attempt may read the rest of the text.
 _MAX_BROKEN: Final = 3
 _MAX_CHARS: Final = 64_000
 
 
 def single_braces(text: str) -> str:
-    """Halve the braces of each object in which all are doubled, at any depth; texts within it stay as they are.
+    """Halve the doubled braces of objects, at any depth; texts and single braces within an object stay as they are.
 
-    An object with a single brace outside of its texts is no such object, and stays as it is.
+    An object whose braces do not match stays as it is.
     """
     if len(text) > _MAX_CHARS:
         return text
@@ -28,19 +27,22 @@ def single_braces(text: str) -> str:
 
 
 def _halved(text: str, start: int) -> tuple[int, str]:
-    """Return the end of the object that starts at a position and its text; of another object, its first two signs."""
-    parts, position, depth = list[str](), start, 0
-    for token in _TOKEN.finditer(text, start):
-        sign = token[0]
-        if len(sign) == 1:
-            break
+    """Return the end of the object that starts at a position and its text; of a broken object, its first two signs."""
+    parts, position, open_braces = list[str](), start, list[str]()
+    while (token := _TOKEN.search(text, position)) is not None:
         parts.append(text[position : token.start()])
-        position = token.end()
-        if sign.startswith('"'):
-            parts.append(sign)
-            continue
-        depth += -1 if sign == _CLOSING else 1
-        parts.append(sign[0])
-        if depth == 0:
+        sign, position = token[0], token.end()
+        if sign.startswith("{"):
+            # No JSON has two opening braces in a row, so these are always one that is doubled.
+            open_braces.append(sign)
+        elif sign == "}":
+            doubled = open_braces.pop() == "{{"
+            if doubled and not text.startswith("}", position):
+                break
+            position += doubled
+        elif sign == '"':
+            break
+        parts.append(sign if sign.startswith('"') else sign[0])
+        if not open_braces:
             return position, "".join(parts)
     return start + 2, text[start : start + 2]

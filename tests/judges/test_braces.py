@@ -34,9 +34,15 @@ def test_braces_in_texts_stay() -> None:
     assert read_object(escaped, ("rationale", "result")) == quoting
 
 
-def test_an_object_with_some_braces_doubled_stays_as_it_is() -> None:
-    for text in ('{{"a": {"b": 1}}}', '{{"a": 1}', '{{"a": "b', "{{ outputs }}", '{{"a": 1}} {', ""):
-        expected = '{"a": 1} {' if text.endswith("} {") else text
-        assert single_braces(text) == expected, text
+def test_only_the_outer_braces_may_be_doubled() -> None:
+    text = "{" + json.dumps({"sentences": LINES}) + "}"
+    assert list(read_objects(text, ("sentence", "label"), "sentences")) == LINES
+    assert read_object("{" + json.dumps(NESTED) + "}", ("rationale", "result")) == NESTED
+
+
+def test_an_object_whose_braces_do_not_match_stays_as_it_is() -> None:
+    for text in ('{{"a": 1}', '{{"a": {"b": 1}}', '{{"a": "b', "{{ outputs }}", ""):
+        assert single_braces(text) == text, text
+    assert single_braces('{{"a": 1}} {') == '{"a": 1} {'
     with pytest.raises(InvalidAnswerError):
         read_object('{{"rationale": "", "result": "no', ("rationale", "result"))
