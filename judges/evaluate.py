@@ -12,7 +12,7 @@ from typing import Final
 from judges.agent.conversation import ExplorationStats
 from judges.agent.loop import RetryGuard
 from judges.answering import AnswerLoop
-from judges.core.judge import Answered, Judge, JudgeFailedError, Reading
+from judges.core.judge import RESULT, Answered, Judge, JudgeFailedError, Reading
 from judges.core.model import ChatModel, ModelError
 from judges.core.prompt import Prompt, texts_of
 from judges.core.verdict import Assessment, Call, Outcome, Refusals
@@ -108,7 +108,7 @@ async def _run(code: Callable[[Trace], Awaitable[Reading]], trace: Trace) -> Ass
 
 def _assessment(reading: Reading, calls: tuple[Call, ...] = (), asked: Mapping[str, object] = {}) -> Assessment:
     scores, rationale, details = reading
-    outcome: Outcome = "scored" if scores else "abstained"
+    outcome: Outcome = "scored" if scores or RESULT in details else "abstained"
     return Assessment(outcome, None, scores, rationale, {**details, **asked} if asked else details, calls)
 
 

@@ -176,6 +176,7 @@ class JudgeCall(NamedTuple):
             refusals=self.refusals,
             max_output_tokens=max_output_tokens,
             output_factor=output_factor,
+            temperature=judge.temperature or 0.0,
         )
         started_at, start = clock.now(), clock.steady()
         try:
@@ -263,7 +264,8 @@ def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
     for prompt in prompts:
         values_chars = sum(len(block.value) + 2 * len(block.name) + _MARKS_CHARS for block in prompt.blocks)
         # Most prompts are so short that an upper bound is enough, and need not be rendered.
-        if (len(prompt.fixed) + values_chars > max_bytes // _MAX_GROWTH) and (
+        # A template that is filled inline may hold a value more than once.
+        if (prompt.messages or len(prompt.fixed) + values_chars > max_bytes // _MAX_GROWTH) and (
             sum(len(message.content.encode("utf-8", "replace")) for message in render(prompt)) > max_bytes
         ):
             return False

@@ -204,9 +204,11 @@ def _check_free_options(settings: Settings, options: ReplayOptions) -> None:
                 f"{given} is for judges that no rule names, and rule {rule!r} names {judge}; "
                 f"omit {given}, or pass --config with other rules"
             )
-    model = options.model or "default"
-    if None in rules.values() and model not in settings.models:
-        raise ReplayOptionsError(f"--model: there is no [models.{model}]{nearest(model, settings.models)}")
+    for one in options.judges:
+        model = one.model or options.model or "default"
+        if rules[one.name] is None and model not in settings.models:
+            place = "--model" if one.model is None else f"the judge {one.name}"
+            raise ReplayOptionsError(f"{place}: there is no [models.{model}]{nearest(model, settings.models)}")
 
 
 def parse_time(text: str, now_s: float) -> float:

@@ -68,6 +68,10 @@ class Reading(NamedTuple):
     details: Mapping[str, object] = {}
 
 
+RESULT: Final = "result"
+"""The key in ``Reading.details`` of a result without a value, such as a text: scored, but without scores."""
+
+
 class JudgeFailedError(Exception):
     """A judge in Python has no verdict. The message contains no text of the trace."""
 
@@ -121,6 +125,9 @@ class Judge:
     # Returns the complete lines of an answer that was cut off, empty if there is none; None where one answer is one
     # object, of which a part is of no use.
     whole_lines: Callable[[str], str] | None = None
+    # Name of the model of the configuration that judges, whatever model a rule names.
+    model: str | None = None
+    temperature: float | None = None  # Sent in place of 0.
     # Tools by which the model reads the trace; None where the request shows everything. A judge with an exploration
     # makes one request.
     exploration: Exploration | None = None
@@ -142,6 +149,8 @@ class Judge:
             "scoring": self.scoring,
             "settings": self.settings,
         }
+        if self.temperature is not None:
+            identity["temperature"] = self.temperature
         if self.exploration is not None:
             identity["exploration"] = {"tools": self.exploration.tools, "texts": self.exploration.texts}
         if self.unit != "trace":
@@ -173,12 +182,18 @@ class Judge:
         """Return one sentence on the needed input that the trace lacks, or None."""
         for need in self.needs:
             names = (need,) if isinstance(need, str) else need
-            present = [name for name in names if has_text(getattr(trace, name))]
+            present = [name for name in names if has_text(field_of(trace, name))]
             if not present:
                 return f"the trace has no {' or '.join(names)}"
             if len(present) > 1 and not isinstance(need, AnyOf):
                 return f"{' and '.join(present)} exclude each other: give one"
         return None
+
+
+def field_of(trace: Trace, name: str) -> object:
+    """Return a field of a trace, or one of its tags as `tags.NAME`; None where it is absent."""
+    field, dot, tag = name.partition(".")
+    return (trace.tags or {}).get(tag) if dot else getattr(trace, field)
 
 
 def has_text(value: object) -> bool:

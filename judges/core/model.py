@@ -131,6 +131,7 @@ class ChatRequest(Struct, frozen=True):
     # Maximum number of tokens that the answer can need, without thinking; None where it is not bounded.
     max_output_tokens: int | None = None
     output_factor: int = 1  # Multiplies this bound and the allowance for thinking, after an answer that was cut off.
+    temperature: float = 0.0
 
     @property
     def offers_tools(self) -> bool:

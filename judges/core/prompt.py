@@ -53,13 +53,15 @@ class Prompt(NamedTuple):
     """One request to a judge model: the fixed part and the material.
 
     ``about`` is kept for the judge's own scoring, such as the keys of the sentences shown; it is never sent.
-    ``schema`` replaces the schema of the judge for this request.
+    ``schema`` replaces the schema of the judge for this request. ``messages`` are sent in place of the two parts
+    where a template is filled inline: its values bear no marks.
     """
 
     fixed: str
     blocks: tuple[Block, ...]
     about: Any = None
     schema: Mapping[str, object] | None = None
+    messages: "tuple[Message, ...]" = ()
 
 
 class ToolCall(NamedTuple):
@@ -193,8 +195,10 @@ def conversation(trace: Trace) -> str:
     return "\n".join(lines)
 
 
-def render(prompt: Prompt) -> tuple[Message, Message]:
-    """Build the system and the user message of a prompt."""
+def render(prompt: Prompt) -> tuple[Message, ...]:
+    """Build the system and the user message of a prompt, or return the messages of a template that is filled inline."""
+    if prompt.messages:
+        return prompt.messages
     if not prompt.blocks:
         # Without material the key would be constant, and a trace read by tools could contain it.
         return Message("system", prompt.fixed), Message("user", _NO_MATERIAL)

@@ -10,7 +10,7 @@ from judges.custom.definition import DefinitionError
 from judges.forms import yes_no
 from judges.parsing.answer import OutOfRangeError, amount, rating, truth
 
-Value = float | str
+Value = float | str | list[str] | dict[str, object]
 """One value of an answer."""
 _HALF: Final = 0.5
 
@@ -167,6 +167,7 @@ class Range:
 
     def rate(self, value: Value) -> Rating | None:
         """Score a number by its share of the way to the good end."""
+        assert isinstance(value, int | float)  # noqa: S101 - as read
         raw = float(value)
         passed = None
         if self._pass_at is not None:

@@ -99,8 +99,12 @@ def output_tokens(entries: int, keys: int) -> int:
 
 def fixed_part(role: str, criterion: str, form: str) -> str:
     """Join role and criterion with the rules for the material and the form of the answer."""
-    answering = f"How to answer\n{OBJECT_RULES} The object has these six keys, in this order:\n{form}"
-    return f"{role}\n\n{criterion}\n\n{history_rules()}\n\n{MATERIAL_RULES}\n\n{answering}"
+    return f"{role}\n\n{criterion}\n\n{history_rules()}\n\n{MATERIAL_RULES}\n\n{answering(form)}"
+
+
+def answering(form: str) -> str:
+    """Build the request for an answer of a form."""
+    return f"How to answer\n{OBJECT_RULES} The object has these six keys, in this order:\n{form}"
 
 
 def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str, object]], EntryT]) -> Support[EntryT]:

@@ -113,7 +113,7 @@ class AnthropicModel:
         system = _text_blocks(message.content for message in request.messages if message.role == "system")
         messages = _encoded(request.messages)
         body: dict[str, object] = {"model": self.settings.model, "max_tokens": max_tokens, "messages": messages}
-        options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
+        options: dict[str, dict[str, object]] = {"temperature": {"temperature": request.temperature}}
         if request.tools:
             body["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
@@ -121,7 +121,7 @@ class AnthropicModel:
             ]
         if request.tools and not request.may_call:
             options["tool_choice"] = {"tool_choice": {"type": "none"}}
-        if not request.offers_tools:
+        if request.schema and not request.offers_tools:
             options["output_config"] = _output_config(plain := without_patterns(request.schema))
             if plain != request.schema:
                 options["key_patterns"] = _output_config(request.schema)

@@ -146,7 +146,7 @@ class OpenAIModel:
             "model": self.settings.model,
             "messages": [_encoded(message) for message in messages],
         }
-        options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
+        options: dict[str, dict[str, object]] = {"temperature": {"temperature": request.temperature}}
         parts: Iterable[Message | ToolCall] = chain(messages, *(message.tool_calls for message in messages))
         if any(part.provider_state is not None for part in parts):
             options["provider_state"] = {"messages": [_encoded(message, with_state=True) for message in messages]}
@@ -160,7 +160,7 @@ class OpenAIModel:
             ]
         if names_tools and not request.may_call:
             body["tool_choice"] = "none"
-        if not request.offers_tools:
+        if request.schema and not request.offers_tools:
             options["response_format"] = _response_format(request, plain := without_patterns(request.schema))
             if plain != request.schema:
                 options["key_patterns"] = _response_format(request, request.schema)

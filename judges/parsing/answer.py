@@ -12,12 +12,13 @@ from typing import Final
 import msgspec
 
 from judges.core.prompt import MATERIAL_RULES
+from judges.parsing.braces import single_braces
 from judges.parsing.thoughts import answer_of
 from judges.parsing.values import loose, number_of
 
 MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a longer text would only cost time.
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
-_MARK: Final = re.compile(rf"<<(?:end )?\w[\w ]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
+_MARK: Final = re.compile(rf"<<(?:end )?\w[\w .-]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
 _TRUTHS: Final[Mapping[str, bool]] = {"true": True, "false": False}
 
 
@@ -65,6 +66,12 @@ def check_length(text: str) -> None:
     """Raise ``InvalidAnswerError`` for a text that is longer than the answer of any judge."""
     if len(text) > MAX_ANSWER_CHARS:
         raise InvalidAnswerError(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
+
+
+def with_single_braces(text: str) -> str:
+    """Undo doubled braces, which models copy from templates."""
+    # Braces doubled in a text of valid JSON belong to that text.
+    return single_braces(text) if "{{" in text and decode_json(text.strip()) is None else text
 
 
 def refuse_echo(text: str) -> None:

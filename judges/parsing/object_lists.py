@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from judges.parsing.answer import InvalidAnswerError, check_length, decode_json, refuse_echo
+from judges.parsing.answer import InvalidAnswerError, check_length, decode_json, refuse_echo, with_single_braces
 from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import grouped, layout, spelled
 from judges.parsing.objects import DECODER, DISAGREEMENT, Found, rename, unwrapped
@@ -44,6 +44,7 @@ def read_objects(
             there twice with other values.
     """
     check_length(text)
+    text = with_single_braces(text)
     whole = decode_json(text.strip()) if text.lstrip().startswith('"') else None
     if isinstance(whole, str):
         # JSON in a string.

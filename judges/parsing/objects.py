@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from judges.parsing.answer import AnswerError, InvalidAnswerError, check_length, decode_json, refuse_echo
+from judges.parsing.answer import (
+    AnswerError,
+    InvalidAnswerError,
+    check_length,
+    decode_json,
+    refuse_echo,
+    with_single_braces,
+)
 from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import MAX_CHARS, Field, fold_key, grouped, layout, spelled
 from judges.parsing.values import loose
@@ -59,6 +66,7 @@ def read_object(
         InvalidAnswerError: The text has no answer with the keys, or more than one interpretation.
     """
     check_length(text)
+    text = with_single_braces(text)
     form = _form(tuple(keys), tuple(deciding) or tuple(keys), tuple(optional), tuple(entry_keys))
     whole = decode_json(text.strip())
     # The decoder takes the last of repeated keys, which need not be the right one.

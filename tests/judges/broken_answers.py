@@ -292,7 +292,6 @@ REPAIRED: Mapping[str, Case] = {
     "braces doubled": Case(
         lambda family: ["\n".join(f"{{{json.dumps(part)}}}" for part in family.good)],
         READ,
-        dict.fromkeys(BOTH_FACTS, ASKED),
     ),
 }
 

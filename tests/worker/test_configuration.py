@@ -381,8 +381,8 @@ MISTAKES: Mapping[str, Mistake] = {
     "unknown key of a rule": in_rule("raet = 1", ".raet: unknown key; did you mean rate?"),
     "unknown key of where": in_rule("where = { servce = 'x' }", ".where.servce: unknown key; did you mean service?"),
     "unknown key of a judge": in_file(
-        "[judges.safety]\nreasoning = true",
-        "judges.safety.reasoning: unknown key; this judge has no settings, take it out",
+        "[judges.equivalence]\nreasoning = true",
+        "judges.equivalence.reasoning: unknown key; this judge has no settings, take it out",
     ),
     "unknown key of a judge with settings": in_file(
         "[judges.faithfulness]\npas_at = 3", "judges.faithfulness.pas_at: unknown key; did you mean pass_at?"

@@ -191,7 +191,7 @@ class Sampler:
         if cached is not None:
             return cached
         rules = [compiled for compiled, matches in self._rules if matches(trace)]
-        matching = _combine(rules)
+        matching = self._combine(rules)
         self._report_egress(rules)
         if sum(len(getattr(trace, name) or "") for name in _PATTERNED) <= _MAX_CACHED_CHARS:
             if len(self._cache) >= _MAX_CACHED:
@@ -202,14 +202,43 @@ class Sampler:
 
     def _report_egress(self, rules: Sequence[_CompiledRule]) -> None:
         """Log once for each pair of rules that the egress of one excludes the other's model."""
-        sending = [one.rule for one in rules if any(grader != CODE.name for _, grader in one.evaluations)]
+        sending = [one for one in rules if any(grader != CODE.name for _, grader in one.evaluations)]
         keeping = [one.rule for one in rules if one.rule.egress is not None]
-        for rule in sending:
+        for rule, evaluations in sending:
+            models = {name for judge, grader in evaluations for name in self._models(rule, judge, grader)}
             for other in keeping:
                 pair = (rule.name, other.name)
-                if pair not in self._reported and not set(rule.models).issubset(other.egress or ()):
+                if pair not in self._reported and not models.issubset(other.egress or ()):
                     self._reported.add(pair)
                     log.warning("egress excludes another rule's model", rule=other.name, other=rule.name)
+
+    def _models(self, rule: Rule, judge: str, grader: str) -> tuple[str, ...]:
+        """Name the models that get a trace for an evaluation; with one member barred, no member of a panel is asked."""
+        return () if grader == CODE.name else self.graders.models_of(rule, judge)
+
+    def _combine(self, rules: Sequence[_CompiledRule]) -> _Matching:
+        """Apply the egress of all rules that match the same traces."""
+        egresses = [frozenset(one.rule.egress) for one in rules if one.rule.egress is not None]
+        allowed = frozenset.intersection(*egresses) if egresses else None
+        kept = tuple(
+            one
+            if allowed is None
+            else one._replace(
+                evaluations=tuple(each for each in one.evaluations if allowed.issuperset(self._models(one.rule, *each)))
+            )
+            for one in rules
+        )
+        choosing = [one.rule for one in kept if one.evaluations]
+        return _Matching(
+            rules=kept,
+            allowed=allowed,
+            highest_rate=max((rule.rate for rule in choosing if rule.unit == "trace"), default=0.0),
+            session_rate=max((rule.rate for rule in choosing if rule.unit == "session"), default=0.0),
+            errors=any("error" in rule.always for rule in choosing),
+            feedback=any("negative_feedback" in rule.always for rule in choosing),
+            not_chosen=Sampling((), tuple(RuleTally(one.rule.name, chosen=False) for one in rules)),
+            context_tools=tuple(dict.fromkeys(tool for one in rules for tool in one.rule.context_tools)),
+        )
 
 
 def _position(trace_id: str, keyed: "hashlib.blake2b") -> float:
@@ -218,29 +247,6 @@ def _position(trace_id: str, keyed: "hashlib.blake2b") -> float:
     digest.update(trace_id.encode("utf-8", "surrogatepass"))
     # As many digits as a float holds: rounded, the last positions would become 1, which not even a rate of 1 chooses.
     return (int.from_bytes(digest.digest(), "big") >> (64 - _DIGITS)) / _PLACES
-
-
-def _combine(rules: Sequence[_CompiledRule]) -> _Matching:
-    """Apply the egress of all rules that match the same traces."""
-    egresses = [frozenset(one.rule.egress) for one in rules if one.rule.egress is not None]
-    allowed = frozenset.intersection(*egresses) if egresses else None
-    kept = tuple(
-        one
-        if allowed is None or allowed.issuperset(one.rule.models)
-        else one._replace(evaluations=tuple(each for each in one.evaluations if each[1] == CODE.name))
-        for one in rules
-    )
-    choosing = [one.rule for one in kept if one.evaluations]
-    return _Matching(
-        rules=kept,
-        allowed=allowed,
-        highest_rate=max((rule.rate for rule in choosing if rule.unit == "trace"), default=0.0),
-        session_rate=max((rule.rate for rule in choosing if rule.unit == "session"), default=0.0),
-        errors=any("error" in rule.always for rule in choosing),
-        feedback=any("negative_feedback" in rule.always for rule in choosing),
-        not_chosen=Sampling((), tuple(RuleTally(one.rule.name, chosen=False) for one in rules)),
-        context_tools=tuple(dict.fromkeys(tool for one in rules for tool in one.rule.context_tools)),
-    )
 
 
 def _content(rule: Rule, name: str) -> tuple[str, tuple[str, ...]]:

@@ -228,6 +228,21 @@ def test_descriptive_metrics_have_a_mean_and_no_share(run: Run) -> None:
     assert [found["scored"] == 21 for found in row["metrics"].values()] == [True, True, False, True]
 
 
+def test_a_result_without_a_value_is_written_and_has_no_mean(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_JUDGES", json.dumps({"topic": {"instructions": "{{ outputs }}", "result": "text"}}))
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
+    file = write_lines("t.jsonl", [labelled(None)])
+    ended = run("evaluate", file, "--judge", "topic", "--output", "out.jsonl", "--json")
+    assert ended.code == 0, ended.err
+    (written,) = map(json.loads, Path("out.jsonl").read_text(encoding="utf-8").splitlines())
+    assert (written["details"], "scores" in written) == ({"result": "yes"}, False)
+    (row,) = ended.document["judges"]
+    assert row["metrics"] == {"topic": {"scored": 1, "mean": None, "share_passed": None}}
+    combined = run("evaluate", file, "--judge", "topic", "--model", "default", "--model", "b", "--combine", "mean")
+    assert combined.code == 2
+    assert "--combine: the result of topic is a text, list or object" in words(combined.err)
+
+
 def test_the_summary_for_people_stands_on_standard_output(run: Run) -> None:
     ended = run("evaluate", SAMPLES / "code-helper.jsonl", "--judge", "groundedness", "--judge", "ragbench")
     assert ended.code == 0

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import click
@@ -15,6 +15,7 @@ from judges.agreement.combine import combine as combined_assessment
 from judges.core.judge import Judge, has_text
 from judges.core.model import ChatModel, ModelError, Price
 from judges.core.verdict import Assessment, Verdict, evaluation_id, session_evaluation_id, with_said
+from judges.custom.variables import has_value
 from judges.evaluate import evaluate
 from judges.models.registry import PROVIDERS
 from judges.python.protocol import class_name
@@ -36,6 +37,8 @@ Result = TypeVar("Result")
 
 # Evaluations begun, per call in flight.
 _BEGUN: Final = 2
+_DEFAULT: Final = "default"
+_MIN_COMBINED: Final = 2
 # Traces that judges in Python hold at once: none of them runs in more processes.
 _CODE_IN_FLIGHT: Final = 64
 # Invalid lines that are named one by one.
@@ -209,25 +212,35 @@ def _internal_error(error: Exception) -> Assessment:
 
 
 class OfflineGraders(NamedTuple):
-    """The graders of an evaluation: one a model, one for judges in Python, and the panel that combines the models."""
+    """The graders of an evaluation: one a model, one for judges in Python, and the panel that combines the models.
+
+    ``own`` has those of the judges that name a model themselves.
+    """
 
     models: Sequence[OfflineGrader]
     code: OfflineGrader
     together: Grader | None = None
+    own: Mapping[str, OfflineGrader] = {}
+
+    @property
+    def _used(self) -> Sequence[OfflineGrader]:
+        return tuple(dict.fromkeys((*self.models, *self.own.values()))) or (self.code,)
 
     @property
     def in_words(self) -> str:
         """Name the judge models."""
-        return ", ".join(grader.judge_model for grader in self.models or (self.code,))
+        return ", ".join(grader.judge_model for grader in self._used)
 
     @property
     def in_flight(self) -> int:
         """Most calls at the same time."""
-        return sum(grader.max_in_flight for grader in self.models or (self.code,))
+        return sum(grader.max_in_flight for grader in self._used)
 
     def of(self, judge: Judge) -> Sequence[OfflineGrader]:
         """List the graders of a judge."""
-        return self.models if judge.run is None else (self.code,)
+        if judge.run is not None:
+            return (self.code,)
+        return (self.own[judge.name],) if judge.name in self.own else self.models
 
     def combining(self, judge: Judge) -> Grader | None:
         """Return the panel of a judge; a judge in Python gives one verdict."""
@@ -235,7 +248,7 @@ class OfflineGraders(NamedTuple):
 
     async def aclose(self, judges: Sequence[Judge]) -> None:
         """Close connections, and stop the processes of judges."""
-        for grader in self.models:
+        for grader in self._used:
             await grader.aclose()
         for judge in judges:
             if judge.close is not None:
@@ -251,21 +264,33 @@ def open_graders(
     combine: Combine | None,
     tries: int,
 ) -> OfflineGraders:
-    """Open the models of some names, if any of the judges needs one: judges in Python need no endpoint and no key."""
+    """Open the models that the judges need: judges in Python need no endpoint and no key.
+
+    Without ``names`` it is each judge's own model, or the default.
+    """
     redaction = Redaction.of(settings.redact)
     # Offline no rule chooses the traces, so that the tools of all rules count.
     tools = tuple(tool for rule in settings.rules for tool in rule.context_tools)
     code = OfflineGrader(None, redaction, tools)
     if all(judge.run is not None for judge in judges):
         return OfflineGraders((), code)
-    models = [open_model(settings, name, tries, delays.at) for name in names]
-    judge_models = [model.settings.judge_model for model in models]
+    for judge in judges if combine is not None else ():
+        if not has_value(judge):
+            fix = "leave --combine out, or the judge"
+            raise click.UsageError(f"--combine: the result of {judge.name} is a text, list or object; {fix}")
+    wanted = {} if names else {judge.name: judge.model for judge in judges if judge.model is not None}
+    if not names and not all(judge.name in wanted or judge.run is not None for judge in judges):
+        names = (_DEFAULT,)
+    by_name = {name: open_model(settings, name, tries, delays.at) for name in dict.fromkeys((*names, *wanted.values()))}
+    graders = {name: OfflineGrader(model, redaction, tools) for name, model in by_name.items()}
+    judge_models = [by_name[name].settings.judge_model for name in names]
     if len(set(judge_models)) < len(judge_models):
         raise click.UsageError("--model: names a judge model twice; name each once")
-    if combine is not None and len(models) == 1:
+    if combine is not None and len(judge_models) < _MIN_COMBINED:
         raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
     together = None if combine is None else panel(combine, judge_models)
-    return OfflineGraders([OfflineGrader(model, redaction, tools) for model in models], code, together)
+    own = {judge: graders[name] for judge, name in wanted.items()}
+    return OfflineGraders([graders[name] for name in names], code, together, own)
 
 
 class _Job(NamedTuple):

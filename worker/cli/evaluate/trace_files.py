@@ -10,14 +10,16 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import IO, BinaryIO, Final, NamedTuple
+from typing import IO, Any, BinaryIO, Final, NamedTuple
 
 import click
+import msgspec
 from msgspec.structs import replace
 
 from judges.sessions import in_order, join, part
 from tracejudge import Trace
 from worker.cli.options import read_traces
+from worker.cli.rows import as_trace, csv_rows, is_csv
 from worker.config.settings import Settings
 from worker.ingest.conversations import session_id_of
 from worker.queue.batch import Session
@@ -68,7 +70,8 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
         # The loop or the file may be closed at any step; the lines are not needed any more then.
         with contextlib.suppress(RuntimeError, ValueError):
             try:
-                if not all(map(put, split_lines(source, max_bytes))):
+                split = csv_lines(source) if is_csv(source) else split_lines(source, max_bytes)
+                if not all(map(put, split)):
                     return
             except OSError as error:
                 last = error
@@ -87,10 +90,16 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
 
 def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
-    """Read a trace as the worker reads it from the stream, or return what is wrong with the line."""
+    """Read a trace as the worker does, or a row as a trace, or return what is wrong with the line."""
     entry = read_entry((b"-", {b"v": b"1", b"t": line.payload}), max_bytes)
     if isinstance(entry, TraceEntry):
         return entry
+    if len(line.payload) <= max_bytes:
+        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeError):
+            row = as_trace(msgspec.json.decode(line.payload, type=dict[str, Any]))
+            entry = read_entry((b"-", {b"v": b"1", b"t": msgspec.json.encode(row)}), max_bytes)
+        if isinstance(entry, TraceEntry):
+            return entry
     if len(line.payload) > max_bytes:
         return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
     # The stream only counts invalid entries; here the user needs the reason.
@@ -113,6 +122,21 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
         payload = first.strip() if is_whole else first
         if payload:
             yield Line(number, payload, end)
+
+
+def csv_lines(source: BinaryIO) -> Iterator[Line]:
+    """Yield the rows of a CSV file as traces in JSON."""
+    end = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal end
+        for line in source:
+            text = (line if end else line.removeprefix(_BYTE_ORDER_MARK)).decode("utf-8", "replace")
+            end += len(line)
+            yield text
+
+    for number, fields in csv_rows(texts()):
+        yield Line(number, msgspec.json.encode(fields), end)
 
 
 class Output:

@@ -102,7 +102,7 @@ def _template(name: str, settings: Settings) -> Mapping[str, object] | None:
 
 def _settings_of(judge: Judge) -> dict[str, object]:
     in_force = runner.settings_of(judge) or judge.settings
-    return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(in_force).items()}
+    return dict(msgspec.to_builtins(in_force))
 
 
 class Sample(NamedTuple):
