@@ -13,8 +13,8 @@ import msgspec
 
 from judges.core.prompt import MATERIAL_RULES
 from judges.parsing.braces import single_braces
+from judges.parsing.decoration import loose, number_of
 from judges.parsing.thoughts import answer_of
-from judges.parsing.values import loose, number_of
 
 MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a longer text would only cost time.
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]

@@ -19,9 +19,9 @@ from judges.parsing.answer import (
     refuse_echo,
     with_single_braces,
 )
+from judges.parsing.decoration import loose
 from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import MAX_CHARS, Field, fold_key, grouped, layout, spelled
-from judges.parsing.values import loose
 from judges.parsing.withdrawal import is_withdrawn
 
 # Maximum number of objects to repair in one answer: thousands would block every other evaluation.

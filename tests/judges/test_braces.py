@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from judges.parsing.answer import InvalidAnswerError, read_object, read_objects
+from judges.parsing.answer import InvalidAnswerError
 from judges.parsing.braces import single_braces
+from judges.parsing.object_lists import read_objects
+from judges.parsing.objects import read_object
 
 
 def doubled(value: object, indent: int | None = None) -> str:
