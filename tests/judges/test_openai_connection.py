@@ -89,27 +89,37 @@ class TestRetryAfter:
 
 class TestConnection:
     def test_refused_means_unavailable(self) -> None:
-        failure = client(f"http://127.0.0.1:{free_port()}/v1").fails()
+        base_url = f"http://127.0.0.1:{free_port()}/v1"
+        failure = client(base_url).fails()
         assert (type(failure), str(failure)) == (
             ModelUnavailableError,
-            "no connection to the endpoint (ClientConnectorError)",
+            f"no connection to {base_url}/chat/completions (ClientConnectorError)",
         )
+
+    def test_errors_name_the_address_without_login_and_query(self, endpoint: ChatEndpoint) -> None:
+        endpoint.behaviour = failing(404, "no such path")
+        whole = endpoint.base_url.replace("http://", "http://user:s3cret@") + "?key=k3y"
+        address = f"{endpoint.base_url}/chat/completions"
+        assert str(client(whole).fails()) == f"HTTP 404 from {address}; check base_url and model"
+        endpoint.behaviour = cuts(0, WORDS)
+        assert str(client(whole).fails()).startswith(f"no connection to {address} (")
 
     @pytest.mark.parametrize("share", [0, 0.5], ids=["before the reply", "in the reply"])
     def test_that_is_cut_means_unavailable(self, endpoint: ChatEndpoint, share: float) -> None:
         endpoint.behaviour = cuts(share, WORDS)
         failure = client(endpoint.base_url).fails()
         assert isinstance(failure, ModelUnavailableError)
-        assert str(failure).startswith("no connection to the endpoint (")
+        assert str(failure).startswith(f"no connection to {endpoint.base_url}/chat/completions (")
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses")
     def test_that_nobody_accepts_means_unavailable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("judges.models.http._CONNECT_TIMEOUT_S", 0.2)
         with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, socket.create_connection(deaf.getsockname()):
-            failure = client(f"http://127.0.0.1:{deaf.getsockname()[1]}/v1").fails()
+            base_url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
+            failure = client(base_url).fails()
         assert (type(failure), str(failure)) == (
             ModelUnavailableError,
-            "no connection to the endpoint (ConnectionTimeoutError)",
+            f"no connection to {base_url}/chat/completions (ConnectionTimeoutError)",
         )
 
     def test_to_an_endpoint_that_comes_back_serves_again(self) -> None:
@@ -222,7 +232,7 @@ class TestCertificates:
             failure = client(server.base_url).fails()
         assert (type(failure), str(failure)) == (
             ModelUnavailableError,
-            "no connection to the endpoint (ClientConnectorCertificateError)",
+            f"no connection to {server.base_url}/chat/completions (ClientConnectorCertificateError)",
         )
 
     def test_of_the_environment_are_trusted(self, certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:

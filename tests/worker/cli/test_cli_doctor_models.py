@@ -251,7 +251,7 @@ def test_a_model_that_does_not_answer_a_real_question_is_broken(
     endpoint.behaviour = replies.failing(404, "no such model")
     configure(monkeypatch, endpoint.base_url)
     found = part(run, "answer of default", "--ask")
-    assert found[:2] == ("broken", 'the endpoint rejects us: HTTP 404; it says: "no such model"')
+    assert found[:2] == ("broken", 'the endpoint rejects the request: HTTP 404; it says: "no such model"')
 
 
 def test_a_question_that_cannot_be_asked_is_told_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,14 @@ def test_the_traces_of_a_file_are_published(served: Run, redis: Redis, prefix: s
     assert stored(redis, prefix)[0] == given[0]
 
 
+def test_unknown_fields_are_published_with_a_warning(served: Run, redis: Redis, prefix: str) -> None:
+    line = labelled(None, output="a", contexts=["c"])
+    ended = served("publish", write_lines("t.jsonl", [line, line]))
+    assert ended.code == 0
+    assert "unknown field 'contexts' in 2 traces; did you mean context?\n" in ended.err
+    assert stored(redis, prefix) == [line, line]
+
+
 def test_bad_lines_are_named_and_the_good_ones_published(
     served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
