@@ -15,6 +15,7 @@ WRONG_FEEDBACK = {
     "too good": ("1", 1.5),
     "not a number": ("1", float("nan")),
     "words": ("1", "good"),
+    "true": ("1", True),
     "no trace id": ("", 1),
     "trace id no string": (7, 1),
 }
@@ -90,12 +91,10 @@ def test_feedback_of_any_kind_never_raises_and_says_why_it_is_lost(
     sdk: StartedSdk, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracejudge.feedback("abc", _Stubborn())  # type: ignore[arg-type]
-    for score in (5, "bad", True):
-        tracejudge.feedback("abc", score)  # type: ignore[arg-type]
-        assert tracejudge.flush(60)
-        assert [entry for entry in sdk.entries() if entry.kind == "f"] == []
-        assert "Feedback dropped: invalid (score must be a number from -1 to 1)" in caplog.messages, score
-        caplog.clear()
+    tracejudge.feedback("abc", "bad")  # type: ignore[arg-type]
+    assert tracejudge.flush(60)
+    assert [entry for entry in sdk.entries() if entry.kind == "f"] == []
+    assert "Feedback dropped: invalid (score must be a number from -1 to 1)" in caplog.messages
 
 
 @pytest.mark.swallows

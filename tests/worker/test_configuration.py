@@ -318,7 +318,7 @@ def test_what_is_right_is_not_refused(text: str) -> None:
 
 KNOWN = ", ".join(sorted(KEYS))
 HAS = "context, expected_facts, expected_response, guidelines, input, messages, spans, tool_calls"
-URL_FORM = "redis://user:password@host:6379/0, rediss://… or unix:///path/to/socket"
+URL_FORM = "redis://user:password@host:6379/0, rediss://…, redis+sentinel://… or unix:///path/to/socket"
 NO_HOST = (
     f"tracejudge.toml: redis_url has no valid host and port: {URL_FORM}; percent-encode special characters in the"
     " password"
@@ -441,7 +441,7 @@ MISTAKES: Mapping[str, Mistake] = {
     "no duration": in_file("retention = 0", "retention: must be a number above 0 and at most 315360000"),
     "endless duration": in_file("grace_s = inf", "grace_s: must be a number above 0 and at most 315360000"),
     "no number": in_file("give_up_after = nan", "give_up_after: must be a number above 0 and at most 315360000"),
-    "size": in_file("max_trace_bytes = '1GB'", "max_trace_bytes: write an amount as 1048576, 64MiB or 1GiB"),
+    "size": in_file("max_trace_bytes = '1GB'", "max_trace_bytes: write an amount such as 1048576, 64MiB or 1GiB"),
     "huge size": in_file(
         "max_trace_bytes = '999999999999999999GiB'",
         "max_trace_bytes: must be a whole number from 1 to 1125899906842624",

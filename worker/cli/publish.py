@@ -33,7 +33,7 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
     """Publish the traces of FILE, a JSON object a line ('-' is standard input).
 
     Each line goes into the stream unchanged, so a line that is published twice is judged once, and its verdict has the
-    evaluation id that `tracejudge evaluate` gives it. Exit code 1 when a line is no trace or Redis did not accept
+    evaluation id that `tracejudge evaluate` gives it. Exit code 1 when a line is not a trace or Redis did not accept
     everything.
     """
     settings, store = connect(config, redis_url)

@@ -63,7 +63,7 @@ def command(
     An existing OUT is overwritten with --force only, and FILE never.
 
     Transient failures (429, timeout, unreachable endpoint) are retried later and more slowly; a trace that still has no
-    score is written as unscored. Exit code 1 when a line is no trace, or when a judge scored nothing; 130 after Ctrl-C.
+    score is written as unscored. Exit code 1 when a line is not a trace or a judge scored nothing; 130 after Ctrl-C.
     """
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both use standard output; give --output a file")

@@ -92,7 +92,7 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
         return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
     # The stream only counts invalid entries; here the user needs the reason.
     read = read_traces(io.StringIO(line.payload.decode("utf-8", "surrogateescape")))
-    unknown = "is no trace: an empty or overlong trace_id or service, or nested too deeply"
+    unknown = "is not a trace: an empty or overlong trace_id or service, or nested too deeply"
     return next((one.error for one in read if one.error is not None), unknown)
 
 
