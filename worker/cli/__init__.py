@@ -45,8 +45,9 @@ class SuggestingGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            error.message += "".join(f" Did you mean {name!r}?" for name in close)
-            raise
+            if not close:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from error
 
 
 class _Commands(SuggestingGroup):

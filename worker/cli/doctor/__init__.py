@@ -59,10 +59,10 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
         found = [misconfigured("configuration", error)]
     else:
         path = config_path(os.environ, config)
-        said = unconfigured(settings, path)
+        absent = unconfigured(settings, path)
         configuration = (
-            warning("configuration", said, "write that file, or set --config or TRACEJUDGE_CONFIG")
-            if said is not None
+            warning("configuration", absent, "write that file, or set --config or TRACEJUDGE_CONFIG")
+            if absent is not None
             else ok("configuration", path or "from variables, without a file")
         )
         found = [configuration, *diagnose(settings, os.environ, asks=asks)]
