@@ -26,7 +26,8 @@ PROVIDERS: Final[dict[str, Provider]] = {
 def find(settings: ModelSettings) -> Provider:
     """Find the provider that the settings name, or raise ``ModelSettingsError``."""
     if settings.provider not in PROVIDERS:
-        raise ModelSettingsError(f"provider: must be one of {', '.join(sorted(PROVIDERS))}")
+        known = ", ".join(sorted(PROVIDERS))
+        raise ModelSettingsError(f"provider: must be one of {known}; most endpoints are openai, with a base_url")
     return PROVIDERS[settings.provider]
 
 
@@ -46,7 +47,8 @@ def check(settings: ModelSettings) -> None:
     if settings.max_output_tokens is not None and settings.max_output_tokens < 1:
         raise ModelSettingsError("max_output_tokens: must be at least 1")
     if settings.price and not all(0 <= usd < math.inf for usd in (settings.price.input, settings.price.output)):
-        raise ModelSettingsError("price: must be USD per million tokens, 0 or more")
+        fix = "must be USD per million tokens, 0 or more, as { input = 0.40, output = 1.60 }"
+        raise ModelSettingsError(f"price: {fix}")
     provider.check(settings)
     if provider.probe is not None and settings.api_key_env is None and settings.api_key_file is None:
         host = httpx.URL(settings.base_url or provider.default_url).host

@@ -1,5 +1,6 @@
 """Encoding of items: defaults, ids and checks, then redaction and truncation, then JSON."""
 
+import difflib
 from typing import Any
 
 from msgspec.json import Encoder
@@ -82,7 +83,18 @@ class ItemEncoder:
         if fields.get("started_at") is None and fields.get("ended_at") is None:
             fields["ended_at"] = item.published_at_s
         _check_types(fields)
-        return Trace(**fields)
+        try:
+            return Trace(**fields)
+        except TypeError as error:
+            raise TypeError(f"{error}{_nearest_field(fields)}") from error
+
+
+def _nearest_field(fields: dict[str, Any]) -> str:
+    """Suggest the field that the first unknown one resembles."""
+    known = Trace.__struct_fields__
+    unknown = next((name for name in fields if name not in known), "")
+    close = difflib.get_close_matches(unknown[:_MAX_CAUSE_CHARS], known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _check_types(fields: dict[str, Any]) -> None:
@@ -103,6 +115,7 @@ def _feedback(fields: dict[str, Any]) -> LateFeedback:
     record = LateFeedback(**fields)
     if not isinstance(record.trace_id, str) or not record.trace_id:
         raise TypeError("trace_id must be a non-empty string")
-    if not -1 <= record.score <= 1:
-        raise ValueError("score must be between -1 and 1")
+    is_number = isinstance(record.score, int | float) and not isinstance(record.score, bool)
+    if not is_number or not -1 <= record.score <= 1:
+        raise ValueError("score must be a number from -1 to 1")
     return record

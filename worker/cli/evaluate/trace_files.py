@@ -7,17 +7,21 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import IO, BinaryIO, Final, NamedTuple
 
 import click
 
-from worker.cli.options import read_traces
+from tracejudge import Trace
+from worker.cli.options import amount, note, read_traces
+from worker.config.errors import nearest
 from worker.selection.stream_entry import TraceEntry, read_entry
 
 # Lines read ahead: each may have megabytes.
 _AHEAD: Final = 8
+_MAX_UNKNOWN: Final = 5
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -88,8 +92,15 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
         return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
     # The stream only counts invalid entries; here the user needs the reason.
     read = read_traces(io.StringIO(line.payload.decode("utf-8", "surrogateescape")))
-    unknown = "is no trace: an empty or overlong trace_id or service, or nested too deeply"
+    unknown = "is not a trace: an empty or overlong trace_id or service, or nested too deeply"
     return next((one.error for one in read if one.error is not None), unknown)
+
+
+def note_unknown_fields(counts: Mapping[str, int]) -> None:
+    """Print the most frequent fields that no trace has, each with a suggestion."""
+    for name, count in Counter(counts).most_common(_MAX_UNKNOWN):
+        close = nearest(name, Trace.__struct_fields__) if name.isprintable() else ""
+        note(f"unknown field {name[:40]!r} in {amount(count, 'trace')}{close.partition('; known')[0]}")
 
 
 def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
