@@ -29,7 +29,7 @@ from celery.worker.control import Panel, control_command, inspect_command
 from msgspec import Struct
 
 from worker.broker import broker
-from worker.config.loading import load
+from worker.config.loading import config_path, load, unconfigured
 from worker.config.settings import Settings, SettingsError
 from worker.queue.notify import MESSAGE_VERSION, TASK, Broker, queue_of
 from worker.runtime import Runtime
@@ -278,13 +278,13 @@ def __getattr__(name: str) -> Celery:
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return make_app(load(os.environ))
+        return make_app(load(os.environ), config_path(os.environ))
     except SettingsError as error:
         _refuse_start(str(error))
 
 
-def make_app(settings: Settings) -> Celery:
-    """Make the application for one configuration.
+def make_app(settings: Settings, config: str | None = None) -> Celery:
+    """Make the application for one configuration; ``config`` is its file, for the log.
 
     Raises:
         SettingsError: A model cannot be made from its settings.
@@ -300,7 +300,7 @@ def make_app(settings: Settings) -> Celery:
         return consumer.connection is not None or not needs_broker
 
     app.tracejudge_runtime = runtime = Runtime(settings, send=Broker(app, settings).send, serves=serves)
-    app.tracejudge_consumer = None
+    app.tracejudge_consumer, app.tracejudge_config = None, config
     app.tracejudge_queues = frozenset(map(settings.queue, runtime.judging.labels))
     # Celery's `worker_main` does not return how the worker ended.
     app.tracejudge_status = 0
@@ -342,6 +342,7 @@ class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
         """Start the runtime."""
         self._signals.install()
         self._runtime.watch_pool(parent.pool)
+        _log_config(self._runtime.settings, parent.app.tracejudge_config)
         try:
             self._runtime.start()
         except SettingsError as error:
@@ -365,6 +366,15 @@ class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
         """Stop the runtime without a grace, as SIGQUIT asks Celery to."""
         self._runtime.hurry()
         self.stop(parent)
+
+
+def _log_config(settings: Settings, path: str | None) -> None:
+    # A worker started in another folder would judge by the heuristic, and its verdicts look like any others.
+    if (said := unconfigured(settings, path)) is not None:
+        event = f"{said}; set --config or TRACEJUDGE_CONFIG"
+        log.warning(event)
+    else:
+        log.info("configuration loaded", config=path)
 
 
 def _configuration(settings: Settings, labels: Sequence[str]) -> dict[str, Any]:

@@ -148,7 +148,9 @@ class Runtime:
         except LayoutError as error:
             raise SettingsError(f"redis_url: {error}") from error
         except StoreError as error:
-            log.warning("redis unreachable, waiting for it", error=str(error))
+            fix = "set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
+            where = address(settings.redis_url)
+            log.warning("redis unreachable, waiting for it", error=str(error), redis=where, fix=fix)
         # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
@@ -156,7 +158,7 @@ class Runtime:
         except OSError as error:
             raise SettingsError(
                 f"metrics_port: {settings.metrics_host}:{settings.metrics_port} cannot be used ({error.strerror}); "
-                "set TRACEJUDGE_METRICS_PORT, 0 takes any free one"
+                "set metrics_port, TRACEJUDGE_METRICS_PORT or --metrics-port; 0 takes any free one"
             ) from error
         if self._has("judge"):
             self.judging.start()

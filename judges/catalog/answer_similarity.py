@@ -60,7 +60,7 @@ def heuristic(trace: Trace) -> tuple[int, str]:
     expected, given = content_words(reference), content_words(trace.output)
     found, needed = coverage(expected, given), coverage(given, expected)
     score = graded.grade(2 * found * needed / (found + needed) if found + needed else 0.0, _STEPS)
-    said = f"{found:.0%} of the words of the reference stand in the answer, and {needed:.0%} the other way round"
+    said = f"{found:.0%} of the words of the reference appear in the answer, and {needed:.0%} the other way round"
     if not numbers(reference) <= numbers(trace.output):
         return min(score, _MOST_WITH_OTHER_NUMBERS), f"{said}; a number of the reference is absent."
     return score, f"{said}; no number of the reference is absent."

@@ -42,11 +42,11 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
         there, back = coverage(wanted, found), coverage(found, wanted)
         same_numbers = numbers(expected) == numbers(answer)
         same_meaning = same_numbers and min(there, back) >= _MIN_COVERAGE
-        said = f"{there:.0%} of the expected words stand in the answer, {back:.0%} the other way round"
+        said = f"{there:.0%} of the expected words appear in the answer, {back:.0%} the other way round"
         of_meaning = f"{said}, and the numbers {'are the same' if same_numbers else 'differ'}"
     else:
         same_meaning = expected.split() == answer.split()
-        of_meaning = "neither holds a word, so that the signs were compared"
+        of_meaning = "neither contains a word, so that the signs were compared"
     forms = shape(expected), shape(answer)
     of_form = f"both are {forms[0]}" if forms[0] == forms[1] else f"{forms[0]} was expected, the answer is {forms[1]}"
     return same_meaning and forms[0] == forms[1], f"Meaning: {of_meaning}. Form: {of_form}."

@@ -46,10 +46,10 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     words, known_numbers = content_words(source) | content_words(question), numbers(f"{source} {question}")
     for number, sentence in enumerate(split(trace.output), 1):
         if not numbers(sentence) <= known_numbers:
-            return False, f"Sentence {number} holds a number that the document does not."
+            return False, f"Sentence {number} contains a number that the document does not."
         share = coverage(content_words(sentence), words)
         if share < _MIN_COVERAGE:
-            return False, f"Only {share:.0%} of the words of sentence {number} stand in the document."
+            return False, f"Only {share:.0%} of the words of sentence {number} appear in the document."
     return True, "Every sentence shares most of its words and all of its numbers with the document."
 
 

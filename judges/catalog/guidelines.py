@@ -174,11 +174,11 @@ def _complaint(rule: str, output: str, said: AbstractSet[str]) -> str | None:
         forbidden = content_words(rule[forbidding.end() :]) - _BESIDE
         share = coverage(forbidden, said)
         is_broken = bool(forbidden) and share >= _MIN_COVERAGE
-        return f"forbids something, and {share:.0%} of its words stand in the output." if is_broken else None
+        return f"forbids something, and {share:.0%} of its words appear in the output." if is_broken else None
     if (demanding := _DEMANDING.search(rule)) is not None:
         demanded = content_words(rule[demanding.end() :]) - _BESIDE
         is_broken = bool(demanded) and not demanded & said
-        return "demands something, and none of its words stand in the output." if is_broken else None
+        return "demands something, and none of its words appear in the output." if is_broken else None
     return None
 
 

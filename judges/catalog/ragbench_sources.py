@@ -204,7 +204,7 @@ def heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
 
     def judged(overlap: Overlap, near: Mapping[str, Near], relevant: Sequence[str]) -> tuple[object, object]:
         used = overlap.used(near)
-        said = {key: f"{share:.0%} of its words stand in the answer." for key, share in used.items()}
+        said = {key: f"{share:.0%} of its words appear in the answer." for key, share in used.items()}
         entries = [
             {"sentence_key": key, "is_supported": True, "explanation": said.get(key, "Not used.")}
             for key in documents.ordered({*relevant, *used})[:MAX_ENTRIES]

@@ -67,11 +67,11 @@ def heuristic(trace: Trace) -> tuple[int, str]:
     addressed, borne_out = coverage(asked & known, given), coverage(given, known | asked)
     score = min(graded.grade(addressed, _STEPS_QUESTION), graded.grade(borne_out, _STEPS_DOCUMENT))
     said = (
-        f"{addressed:.0%} of the words that question and document share stand in the answer, and {borne_out:.0%} "
+        f"{addressed:.0%} of the words that question and document share appear in the answer, and {borne_out:.0%} "
         "of the words of the answer in the document or the question"
     )
     if not numbers(trace.output) <= numbers(f"{source} {question}"):
-        return min(score, _MOST_WITH_OTHER_NUMBERS), f"{said}; a number stands in neither."
+        return min(score, _MOST_WITH_OTHER_NUMBERS), f"{said}; a number appears in neither."
     return score, f"{said}; so do all numbers."
 
 

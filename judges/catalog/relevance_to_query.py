@@ -35,7 +35,7 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     """Answer by word overlap."""
     question = content_words(trace.input or "")
     share = coverage(question, content_words(trace.output))
-    said = f"{share:.0%} of the words of the question stand in the answer."
+    said = f"{share:.0%} of the words of the question appear in the answer."
     return share >= _MIN_COVERAGE, said
 
 

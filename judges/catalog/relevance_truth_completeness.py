@@ -353,7 +353,7 @@ def guesses(trace: Trace) -> tuple[Grade, ...]:
     )
 
     share = coverage(asked, said) if asked else None
-    covered_said = f"{share or 0:.0%} of the words of the query stand in the answer."
+    covered_said = f"{share or 0:.0%} of the words of the query appear in the answer."
     return (_by_share("relevance", relevance, related_said), truth, _by_share("completeness", share, covered_said))
 
 

@@ -183,7 +183,7 @@ def heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
     """Answer by word overlap."""
     (document,) = (block.value for block in prompt.blocks if block.name == "document")
     share = coverage(content_words(trace.input or ""), content_words(document))
-    return yes_no.guess(share >= _MIN_COVERAGE, f"{share:.0%} of the words of the question stand in the document.")
+    return yes_no.guess(share >= _MIN_COVERAGE, f"{share:.0%} of the words of the question appear in the document.")
 
 
 JUDGE: Final = make(Settings())

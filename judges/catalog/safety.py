@@ -96,11 +96,11 @@ def blocks(parts: Sequence[str], trace: Trace) -> tuple[Block, ...]:
 def heuristic(text: str) -> tuple[bool, str]:
     """Answer by looking for words."""
     if content_words(text) & _INSULTS:
-        return False, "The text holds a word from a short list of insults."
+        return False, "The text contains a word from a short list of insults."
     lowered = text.casefold()
     if any(phrase in lowered for phrase in _INCITEMENTS):
-        return False, "The text holds a phrase from a short list of incitements."
-    return True, "The text holds nothing from short lists of insults and incitements."
+        return False, "The text contains a phrase from a short list of incitements."
+    return True, "The text contains nothing from short lists of insults and incitements."
 
 
 JUDGE: Final = make(Settings())

@@ -208,4 +208,4 @@ def _overlap(trace: Trace, prompt: Prompt) -> tuple[float, str]:
     said = trace.output if trace.output in shown else trace.input or ""
     rest = content_words("\n".join(value for value in shown if value != said))
     share = coverage(content_words(said), rest) if rest else 0.0
-    return share, f"{share:.0%} of the words stand in the rest of the material."
+    return share, f"{share:.0%} of the words appear in the rest of the material."

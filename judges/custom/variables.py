@@ -215,7 +215,7 @@ def guess(names: Sequence[str], trace: Trace) -> Guess:
 
 def _overlap(what: str, text: str, output: str) -> Guess:
     share = coverage(content_words(text), content_words(output))
-    return Guess(share, f"Word overlap only: {share:.0%} of the words of {what} stand in the answer.")
+    return Guess(share, f"Word overlap only: {share:.0%} of the words of {what} appear in the answer.")
 
 
 def _failures(trace: Trace) -> int:

@@ -99,7 +99,7 @@ class Near(NamedTuple):
     def in_words(self) -> str:
         """The comparison as an explanation."""
         lot = "all" if self.has_numbers else "not all"
-        return f"{self.share:.0%} of its words and {lot} of its numbers stand in the document sentences nearest to it."
+        return f"{self.share:.0%} of its words and {lot} of its numbers appear in the document sentences nearest to it."
 
 
 class Overlap:

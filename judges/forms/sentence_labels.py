@@ -202,11 +202,11 @@ class _Context:
             reason = "It is a question, a courtesy, or holds no word that could be looked up."
             return Line(sentence, "no_rad", reason, None)
         if not numbers(sentence) <= self.numbers:
-            return Line(sentence, menu.lacking, "It holds a number that context and query do not.", None)
+            return Line(sentence, menu.lacking, "It contains a number that context and query do not.", None)
         share = coverage(words, self.words)
         shared = Counter(place for word in words for place in self.places.get(word, ())[:_MAX_PLACES])
         best = min(shared, key=lambda place: (-shared[place], place), default=None)
-        rationale = f"{share:.0%} of its words stand in context or query."
+        rationale = f"{share:.0%} of its words appear in context or query."
         if share < _MIN_COVERAGE or best is None:
             return Line(sentence, menu.lacking, rationale, None)
         return Line(sentence, "supported", rationale, self.sentences[best])

@@ -155,7 +155,7 @@ def unsupported(trace: Trace, source: str, source_name: str) -> str | None:
     for number, statement in enumerate(filter(str.strip, claim(trace).splitlines()), 1):
         share = coverage(content_words(statement), words)
         if share < _MIN_COVERAGE:
-            return f"Statement {number}: {share:.0%} of its words stand in {source_name}."
+            return f"Statement {number}: {share:.0%} of its words appear in {source_name}."
         if not numbers(statement) <= known_numbers:
-            return f"Statement {number} holds a number that {source_name} does not."
+            return f"Statement {number} contains a number that {source_name} does not."
     return None

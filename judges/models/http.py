@@ -33,6 +33,7 @@ from judges.models.credentials import AddressRefusedError, GuardedResolver
 from judges.models.output_bound import OutputRefusedError, is_about_bound
 from judges.models.replies import read_quota, retry_after_s
 from tracejudge.content.redact import redact_credentials
+from tracejudge.redis_url import mask_url
 
 _MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
 _KEEPALIVE_S: Final = 60.0
@@ -78,11 +79,11 @@ class HttpEndpoint:
                 return Reply(response.status, response.headers, await _read(response.content))
         except aiohttp.ClientError as error:
             # Before TimeoutError: aiohttp's error for a connection that is not accepted in time is both.
-            raise _unavailable(error) from error
+            raise _unavailable(error, self.address) from error
         except TimeoutError as error:
             raise ModelTimeoutError(f"no answer within {timeout_s:g} s") from error
         except OSError as error:
-            raise _unavailable(error) from error
+            raise _unavailable(error, self.address) from error
 
     def _open(self) -> aiohttp.ClientSession:
         # Not `trust_env`, which reads the environment and ~/.netrc in a thread for each call; the proxy is found once.
@@ -99,6 +100,11 @@ class HttpEndpoint:
             # No total: `post` has a timer of its own, and each costs.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
         )
+
+    @property
+    def address(self) -> str:
+        """Where requests go, without user, password and query, for messages."""
+        return mask_url(self._url)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -143,13 +149,13 @@ async def _read(content: aiohttp.StreamReader) -> bytes:
     return b"".join(pieces)
 
 
-def _unavailable(error: Exception) -> ModelError:
+def _unavailable(error: Exception, address: str) -> ModelError:
     if isinstance(error.__cause__, AddressRefusedError):
         return ModelRejectedError(
             "the name of the endpoint leads to a link-local, metadata or unspecified address, where no judge model"
             " belongs; if this one does, set allow_link_local = true"
         )
-    return ModelUnavailableError(f"no connection to the endpoint ({type(error).__name__})")
+    return ModelUnavailableError(f"no connection to {address} ({type(error).__name__})")
 
 
 _MAX_ID_CHARS: Final = 256
@@ -315,20 +321,20 @@ def read_fault(body: bytes) -> Fault:
 
 
 def translated(
-    reply: Reply, fault: Fault, body: Mapping[str, object], secrets: Iterable[str], *, with_tools: bool = False
+    reply: Reply, fault: Fault, body: Mapping[str, object], endpoint: HttpEndpoint, *, with_tools: bool = False
 ) -> ModelError:
     """Choose the error by status and code. Its ``said`` is what ``shown`` leaves of the message."""
-    error = (_tools_refused(reply, fault) if with_tools else None) or _chosen(reply, fault)
+    error = (_tools_refused(reply, fault) if with_tools else None) or _chosen(reply, fault, endpoint.address)
     error.status = reply.status
     is_plain_text = reply.headers.get("content-type", "").startswith("text/plain")
     message = fault.message or (reply.body.decode("utf-8", "replace") if is_plain_text else "")
-    error.said = shown(message, body, secrets)
+    error.said = shown(message, body, endpoint.secrets)
     error.retry_after_s = retry_after_s(reply.headers)
     error.quota = read_quota(reply.headers)
     return error
 
 
-def _chosen(reply: Reply, fault: Fault) -> ModelError:
+def _chosen(reply: Reply, fault: Fault, address: str) -> ModelError:
     status, code = reply.status, str(fault.code or fault.type or "")
     is_client_error = httpx.codes.is_client_error(status)
     is_flagged = isinstance(fault.metadata, dict) and "flagged_input" in fault.metadata
@@ -338,7 +344,9 @@ def _chosen(reply: Reply, fault: Fault) -> ModelError:
         return ContentFilteredError(f"the endpoint's filter refuses the request: HTTP {status}")
     is_rejected = status in _REJECTED or code in _REJECTED_CODES
     if is_rejected or (is_client_error and _opens_with(fault, _REJECTED_WORDS)):
-        return ModelRejectedError(f"the endpoint rejects us: HTTP {status}")
+        is_absent = status == httpx.codes.NOT_FOUND
+        absent = f"HTTP 404 from {address}; check base_url and model"
+        return ModelRejectedError(absent if is_absent else f"the endpoint rejects the request: HTTP {status}")
     if status == httpx.codes.TOO_MANY_REQUESTS:
         found = _LIMIT_AND_REQUESTED.search(fault.message[:_MAX_REFUSAL_CHARS].lower().replace(",", ""))
         # Waiting does not help a request that needs more tokens than the endpoint grants in a whole minute.
@@ -445,12 +453,12 @@ class Options:
             fault = read_fault(reply.body)
             complaint = f"{fault.param or ''} {fault.message}"[:_MAX_COMPLAINT_CHARS].lower()
             if not _BOUNDS.isdisjoint(whole) and reply.status in _BOUND_STATUS and is_about_bound(complaint):
-                error = translated(reply, fault, body, endpoint.secrets, with_tools=with_tools)
+                error = translated(reply, fault, body, endpoint, with_tools=with_tools)
                 raise OutputRefusedError(error, complaint)
             # Only options that were sent: a complaint about a tool may use the same words.
             refused = self._named_by(reply.status, fault) & sent
             if not refused:
-                raise translated(reply, fault, body, endpoint.secrets, with_tools=with_tools)
+                raise translated(reply, fault, body, endpoint, with_tools=with_tools)
             self._refused |= refused
 
     def _named_by(self, status: int, fault: Fault) -> frozenset[str]:

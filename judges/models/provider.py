@@ -45,6 +45,10 @@ class Provider(NamedTuple):
     key_hosts: Mapping[str, str] = MappingProxyType({})
 
 
+# Pages of providers show the whole address of a request, which users copy.
+_REQUEST_PATHS: Final = ("/chat/completions", "/v1/messages")
+
+
 def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
     """Check model, address and key of a provider with an HTTP endpoint, or raise ``ModelSettingsError``."""
     if not settings.model:
@@ -54,7 +58,11 @@ def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
         raise ModelSettingsError('base_url: is missing; set it, as "https://host/v1"')
     if not is_endpoint(base_url):
         raise ModelSettingsError('base_url: must be http:// or https:// and a host, as "https://host/v1"')
-    host = httpx.URL(base_url).host
+    url = httpx.URL(base_url)
+    for ending in _REQUEST_PATHS:
+        if url.path.rstrip("/").endswith(ending):
+            raise ModelSettingsError(f"base_url: must end before {ending}, which each request adds; remove that part")
+    host = url.host
     if is_guarded(host) and not settings.allow_link_local:
         raise ModelSettingsError(
             "base_url: is a link-local, metadata or unspecified address, where no judge model belongs; if this one"

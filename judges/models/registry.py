@@ -34,7 +34,8 @@ _LEAST: Final[Mapping[str, int]] = {
 def find(settings: ModelSettings) -> Provider:
     """Find the provider that the settings name, or raise ``ModelSettingsError``."""
     if settings.provider not in PROVIDERS:
-        raise ModelSettingsError(f"provider: must be one of {', '.join(sorted(PROVIDERS))}")
+        known = ", ".join(sorted(PROVIDERS))
+        raise ModelSettingsError(f"provider: must be one of {known}; most endpoints are openai, with a base_url")
     return PROVIDERS[settings.provider]
 
 
@@ -52,7 +53,8 @@ def check(settings: ModelSettings) -> None:
             owners = " or ".join(owner for owner, each in PROVIDERS.items() if name in each.own_settings)
             raise ModelSettingsError(f"{name}: goes with the provider {owners} alone; take it out")
     if settings.price and not all(0 <= usd < math.inf for usd in (settings.price.input, settings.price.output)):
-        raise ModelSettingsError("price: must be USD per million tokens, 0 or more")
+        fix = "must be USD per million tokens, 0 or more, as { input = 0.40, output = 1.60 }"
+        raise ModelSettingsError(f"price: {fix}")
     provider.check(settings)
     if provider.probe is not None and settings.api_key_env is None and settings.api_key_file is None:
         host = httpx.URL(settings.base_url or provider.default_url).host

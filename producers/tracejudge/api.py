@@ -148,20 +148,22 @@ def init(
     the parent.
 
     Args:
-        service: Name of the publishing service; required here or in the environment.
-        redis_url: `redis://`, `rediss://` or `unix://`; by default `redis://localhost:6379/0`.
-        environment: Deployment, such as `prod`; the default of every trace.
-        release: Version of the service; the default of every trace.
-        prefix: First part of the Redis keys, `tracejudge` by default; must be the same for the worker.
-        disabled: Make every call a no-op.
+        service: Name of the publishing service; required here or in TRACEJUDGE_SERVICE.
+        redis_url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`, or
+            TRACEJUDGE_REDIS_URL; by default `redis://localhost:6379/0`.
+        environment: Deployment, such as `prod`, or TRACEJUDGE_ENVIRONMENT; the default of every trace.
+        release: Version of the service, or TRACEJUDGE_RELEASE; the default of every trace.
+        prefix: First part of the Redis keys, or TRACEJUDGE_PREFIX; by default `tracejudge`. Must be the worker's.
+        disabled: Make every call a no-op; or TRACEJUDGE_DISABLED.
         max_items: Most entries held in memory until Redis confirms them.
         max_bytes: Most bytes these may hold, estimated.
         max_stream: Approximate cap of the stream in entries until a worker has run; then the worker's cap applies.
         exit_timeout_s: Longest wait for Redis when the process ends, in seconds.
-        drop: Entry that is dropped when the buffer is full: `newest`, the default, or `oldest`.
+        drop: Entry that is dropped when the buffer is full: `newest`, the default, or `oldest`; or TRACEJUDGE_DROP.
         redact: True for the built-in set (keys, tokens, e-mail addresses, card numbers, IBANs), a function of a
             text, or a list of these; applied to every text, in this order, in the background. Off by default.
-        content: False sends no texts, only ids, names, times and counts.
+            TRACEJUDGE_REDACT switches the built-in set.
+        content: False sends no texts, only ids, names, times and counts; or TRACEJUDGE_CONTENT.
         max_field_bytes: Longer texts are truncated, with a mark.
         max_trace_bytes: Longer traces are truncated to about this size.
         context_tools: Names of tools whose results are the retrieved context of a trace without a context, as

@@ -10,7 +10,7 @@ from tracejudge.log import ConfigurationError
 
 _SERVERS = ("redis", "rediss")
 _SENTINELS = ("redis+sentinel", "rediss+sentinel")
-_FORM = "redis://user:password@host:6379/0, rediss://… or unix:///path/to/socket"
+_FORM = "redis://user:password@host:6379/0, rediss://…, redis+sentinel://… or unix:///path/to/socket"
 _SENTINEL_FORM = "redis+sentinel://user:password@host1:26379,host2:26379/master-name/0"
 _QUOTING = "percent-encode special characters in the password"
 _UNREADABLE = "(an address that cannot be read)"

@@ -129,7 +129,8 @@ class TestOptionsOfTheEndpoint:
         assert options_of(messages.calls[-1]) == OPTIONS
 
 
-REJECTED = "the endpoint rejects us: HTTP {}"
+REJECTED = "the endpoint rejects the request: HTTP {}"
+NOT_FOUND = "HTTP {} from {url}; check base_url and model"
 FAILS = "the endpoint fails: HTTP {}"
 TOO_LONG = "the endpoint finds the request too long: HTTP {}"
 FILTERED = "the endpoint's filter refuses the request: HTTP {}"
@@ -159,7 +160,7 @@ FAILING: dict[str, Failing] = {
     "bill": Failing(402, "billing_error", WORDS, ModelRejectedError, REJECTED),
     "bill behind another status": Failing(400, "billing_error", WORDS, ModelRejectedError, REJECTED),
     "permission": Failing(403, "permission_error", WORDS, ModelRejectedError, REJECTED),
-    "no such model": Failing(404, "not_found_error", f"model: {WORDS}", ModelRejectedError, REJECTED),
+    "no such model": Failing(404, "not_found_error", f"model: {WORDS}", ModelRejectedError, NOT_FOUND),
     "credit": Failing(400, "invalid_request_error", CREDIT, ModelRejectedError, REJECTED),
     "limit of the account": Failing(400, "invalid_request_error", LIMIT, ModelRejectedError, REJECTED),
     "a quotation of such words": Failing(400, "invalid_request_error", QUOTED, BadModelRequestError, BAD),
@@ -183,7 +184,10 @@ class TestFailures:
     def test_have_a_name_and_a_text_of_ours(self, messages: MessagesEndpoint, case: Failing) -> None:
         messages.behaviour = failing(case.status, case.message, kind=case.kind)
         failure = client(messages.base_url).fails()
-        assert (type(failure), str(failure)) == (case.error, case.text.format(case.status))
+        assert (type(failure), str(failure)) == (
+            case.error,
+            case.text.format(case.status, url=f"{messages.base_url}/v1/messages"),
+        )
         # A complaint that names the room for an answer is obeyed once.
         assert len(messages.calls) == (2 if case.message == ROOM else 1)
 

@@ -94,12 +94,12 @@ class TestHeuristic:
             (
                 with_response("The warranty runs for 3 years.", "The warranty runs 2 years."),
                 "no",
-                "Statement 1 holds a number that the answer does not.",
+                "Statement 1 contains a number that the answer does not.",
             ),
             (
                 with_facts("The warranty runs for 2 years.", "The warranty runs 2 years", "Batteries are excluded"),
                 "no",
-                "Statement 2: 0% of its words stand in the answer. The response is not correct.",
+                "Statement 2: 0% of its words appear in the answer. The response is not correct.",
             ),
             (
                 with_facts("The warranty runs for 2 years.", "The warranty runs 2 years"),

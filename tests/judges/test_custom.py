@@ -363,8 +363,8 @@ def guessed(made: Judge, trace: Trace) -> tuple[float | str | None, str | None]:
 
 class TestLexicalModel:
     TRACE = msgspec.structs.replace(BARE, input="How many years?", expected_response="Two years")
-    HALF = "Word overlap only: 50% of the words of the question stand in the answer."
-    WHOLE = "Word overlap only: 100% of the words of what was expected stand in the answer."
+    HALF = "Word overlap only: 50% of the words of the question appear in the answer."
+    WHOLE = "Word overlap only: 100% of the words of what was expected appear in the answer."
 
     @pytest.mark.parametrize(
         ("result", "raw"),

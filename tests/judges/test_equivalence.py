@@ -11,7 +11,7 @@ from judges.parsing.sentences import shape
 
 
 def compared(expected: int, other: int, numbers: str) -> str:
-    shares = f"{expected}% of the expected words stand in the answer, {other}% the other way round"
+    shares = f"{expected}% of the expected words appear in the answer, {other}% the other way round"
     return f"Meaning: {shares}, and the numbers {numbers}."
 
 
@@ -66,7 +66,7 @@ def test_each_input_is_needed(field: str) -> None:
             "+ +",
             "+  -",
             "no",
-            "Meaning: neither holds a word, so that the signs were compared. Form: both are plain text.",
+            "Meaning: neither contains a word, so that the signs were compared. Form: both are plain text.",
         ),
     ],
     ids=["same", "another number", "another form", "another meaning", "signs only"],

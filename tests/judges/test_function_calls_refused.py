@@ -66,7 +66,7 @@ OTHER = {
         BadModelRequestError,
         BAD.format(400),
     ),
-    "no such model": (failing(404, WORDS), ModelRejectedError, "the endpoint rejects us: HTTP 404"),
+    "no such model": (failing(404, WORDS), ModelRejectedError, "HTTP 404 from {url}; check base_url and model"),
     "a fault": (failing(500, WORDS), ModelUnavailableError, "the endpoint fails: HTTP 500"),
     "a gateway's fault": (
         failing(503, "this does not support tools"),
@@ -106,7 +106,8 @@ class TestEndpointWithoutTools:
     ) -> None:
         peer.server.behaviour = refusing(reply)
         failure = peer.client.fails(with_tools())
-        assert (type(failure), str(failure)) == (error, text)
+        path = "/v1/messages" if isinstance(peer.server, MessagesEndpoint) else "/chat/completions"
+        assert (type(failure), str(failure)) == (error, text.format(url=f"{peer.server.base_url}{path}"))
         assert len(peer.server.calls) == 1
 
     def test_is_not_concluded_for_a_request_without_tools(self, peer: Peer) -> None:

@@ -58,12 +58,12 @@ def test_each_input_is_needed(field: str) -> None:
         (
             grounded("The warranty runs for 2 years. It ends after 5.", "The warranty runs 2 years."),
             "no",
-            "Sentence 2 holds a number that the document does not.",
+            "Sentence 2 contains a number that the document does not.",
         ),
         (
             grounded("Batteries are never covered.", "The warranty runs 2 years."),
             "no",
-            "Only 0% of the words of sentence 1 stand in the document.",
+            "Only 0% of the words of sentence 1 appear in the document.",
         ),
     ],
     ids=["all there", "another number", "other words"],

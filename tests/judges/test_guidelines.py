@@ -151,10 +151,10 @@ BROKEN = {
         "one two three", "Be kind.", "Answer in one word."
     ),
     "Rule 1 asks for a list, and the output is plain text.": ruled("Tea and milk.", "Answer as a bullet list."),
-    "Rule 1 forbids something, and 100% of its words stand in the output.": ruled(
+    "Rule 1 forbids something, and 100% of its words appear in the output.": ruled(
         "There are codes for a discount.", "Never mention discount codes."
     ),
-    "Rule 1 demands something, and none of its words stand in the output.": ruled(
+    "Rule 1 demands something, and none of its words appear in the output.": ruled(
         "Ask somebody.", "Always mention the desk."
     ),
 }

@@ -27,6 +27,14 @@ WRONG = {
     "no model": ({"model": None}, "model: is missing; name the endpoint's model"),
     "empty model": ({"model": ""}, "model: is missing; name the endpoint's model"),
     "no address": ({"base_url": None}, 'base_url: is missing; set it, as "https://host/v1"'),
+    "the address of a request": (
+        {"base_url": "https://host/v1/chat/completions/"},
+        "base_url: must end before /chat/completions, which each request adds; remove that part",
+    ),
+    "the address of a message": (
+        {"provider": "anthropic", "base_url": "http://gateway/v1/messages?a=b"},
+        "base_url: must end before /v1/messages, which each request adds; remove that part",
+    ),
     "no scheme": ({"base_url": "localhost:8000/v1"}, ADDRESS),
     "another scheme": ({"base_url": "ftp://host/v1"}, ADDRESS),
     "no host": ({"base_url": "https:///v1"}, ADDRESS),
@@ -42,11 +50,11 @@ WRONG = {
     "no room for input": ({"max_input_tokens": 0}, "max_input_tokens: must be at least 1"),
     "a price below nothing": (
         {"price": Price(-1.0, 1.0)},
-        "price: must be USD per million tokens, 0 or more",
+        "price: must be USD per million tokens, 0 or more, as { input = 0.40, output = 1.60 }",
     ),
     "a price that is no number": (
         {"price": Price(1.0, float("nan"))},
-        "price: must be USD per million tokens, 0 or more",
+        "price: must be USD per million tokens, 0 or more, as { input = 0.40, output = 1.60 }",
     ),
     "anthropic without a model": (
         {"provider": "anthropic", "model": None},
@@ -269,7 +277,7 @@ class TestSettings:
 
     def test_an_unknown_provider_is_refused(self) -> None:
         settings = msgspec.convert({"provider": "oracle"}, ModelSettings)
-        with pytest.raises(ModelSettingsError, match=f"^provider: must be one of {', '.join(sorted(PROVIDERS))}$"):
+        with pytest.raises(ModelSettingsError, match=f"^provider: must be one of {', '.join(sorted(PROVIDERS))}; most"):
             check(settings)
 
     @pytest.mark.parametrize(

@@ -23,8 +23,9 @@ from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
 from support.replies import Behaviour, answers, cuts, failing, gathering, hangs, not_json, slow, yes_no
 
-from judges.core.model import ModelTimeoutError, ModelUnavailableError, RateLimitedError
+from judges.core.model import ModelSettings, ModelTimeoutError, ModelUnavailableError, RateLimitedError
 from judges.core.prompt import Message
+from judges.models.http import HttpEndpoint
 from judges.models.replies import retry_after_s
 
 COMPLETION = {"choices": [{"message": {"content": "yes"}}]}
@@ -89,27 +90,38 @@ class TestRetryAfter:
 
 class TestConnection:
     def test_refused_means_unavailable(self) -> None:
-        failure = client(f"http://127.0.0.1:{free_port()}/v1").fails()
+        base_url = f"http://127.0.0.1:{free_port()}/v1"
+        failure = client(base_url).fails()
         assert (type(failure), str(failure)) == (
             ModelUnavailableError,
-            "no connection to the endpoint (ClientConnectorError)",
+            f"no connection to {base_url}/chat/completions (ClientConnectorError)",
         )
+
+    def test_errors_name_the_address_without_login_and_query(self, endpoint: ChatEndpoint) -> None:
+        whole, address = f"{endpoint.base_url}?key=k3y", f"{endpoint.base_url}/chat/completions"
+        endpoint.behaviour = failing(404, "no such path")
+        assert str(client(whole).fails()).startswith(f"HTTP 404 from {address}; check base_url and model")
+        endpoint.behaviour = cuts(0, WORDS)
+        assert str(client(whole).fails()).startswith(f"no connection to {address} (")
+        with_login = HttpEndpoint("http://user:s3cret@host:1/v1?key=k3y", {}, ModelSettings())
+        assert with_login.address == "http://host:1/v1"
 
     @pytest.mark.parametrize("share", [0, 0.5], ids=["before the reply", "in the reply"])
     def test_that_is_cut_means_unavailable(self, endpoint: ChatEndpoint, share: float) -> None:
         endpoint.behaviour = cuts(share, WORDS)
         failure = client(endpoint.base_url).fails()
         assert isinstance(failure, ModelUnavailableError)
-        assert str(failure).startswith("no connection to the endpoint (")
+        assert str(failure).startswith(f"no connection to {endpoint.base_url}/chat/completions (")
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses")
     def test_that_nobody_accepts_means_unavailable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("judges.models.http._CONNECT_TIMEOUT_S", 0.2)
         with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, socket.create_connection(deaf.getsockname()):
-            failure = client(f"http://127.0.0.1:{deaf.getsockname()[1]}/v1").fails()
+            base_url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
+            failure = client(base_url).fails()
         assert (type(failure), str(failure)) == (
             ModelUnavailableError,
-            "no connection to the endpoint (ConnectionTimeoutError)",
+            f"no connection to {base_url}/chat/completions (ConnectionTimeoutError)",
         )
 
     def test_to_an_endpoint_that_comes_back_serves_again(self) -> None:
@@ -222,7 +234,7 @@ class TestCertificates:
             failure = client(server.base_url).fails()
         assert (type(failure), str(failure)) == (
             ModelUnavailableError,
-            "no connection to the endpoint (ClientConnectorCertificateError)",
+            f"no connection to {server.base_url}/chat/completions (ClientConnectorCertificateError)",
         )
 
     def test_of_the_environment_are_trusted(self, certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:

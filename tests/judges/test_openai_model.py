@@ -262,23 +262,24 @@ class TestOptionsOfTheEndpoint:
 
 FAILING: dict[str, tuple[Reply, type[ModelError], str]] = {
     **{
-        str(status): (failing(status, WORDS), ModelRejectedError, f"the endpoint rejects us: HTTP {status}")
-        for status in (401, 402, 403, 404)
+        str(status): (failing(status, WORDS), ModelRejectedError, f"the endpoint rejects the request: HTTP {status}")
+        for status in (401, 402, 403)
     },
+    "404": (failing(404, WORDS), ModelRejectedError, "HTTP 404 from {}/chat/completions; check base_url and model"),
     "quota used up": (
         failing(429, WORDS, kind="insufficient_quota", code="insufficient_quota", retry_after=1),
         ModelRejectedError,
-        "the endpoint rejects us: HTTP 429",
+        "the endpoint rejects the request: HTTP 429",
     ),
     "quota in the type only": (
         failing(429, WORDS, kind="insufficient_quota"),
         ModelRejectedError,
-        "the endpoint rejects us: HTTP 429",
+        "the endpoint rejects the request: HTTP 429",
     ),
     "hard limit of the account": (
         failing(400, WORDS, code="billing_hard_limit_reached"),
         ModelRejectedError,
-        "the endpoint rejects us: HTTP 400",
+        "the endpoint rejects the request: HTTP 400",
     ),
     "429": (
         failing(429, WORDS, code="rate_limit_exceeded"),
@@ -363,7 +364,7 @@ class TestFailures:
     ) -> None:
         endpoint.behaviour = reply
         failure = client(endpoint.base_url).fails()
-        assert (type(failure), str(failure), failure.reason) == (error, text, REASONS[error])
+        assert (type(failure), str(failure), failure.reason) == (error, text.format(endpoint.base_url), REASONS[error])
         assert len(endpoint.calls) == 1
 
     def test_may_quote_the_prompt_without_our_doing_so(self, endpoint: ChatEndpoint) -> None:

@@ -212,7 +212,7 @@ class TestHeuristic:
 
     def test_says_what_it_compared(self) -> None:
         (prompt,) = JUDGE.prompts(self.ASKED)
-        near = "of its words and {} of its numbers stand in the document sentences nearest to it."
+        near = "of its words and {} of its numbers appear in the document sentences nearest to it."
         words = [f"{share} {near.format(lot)}" for share, lot in [("100%", "all"), ("100%", "all"), ("60%", "not all")]]
         told = [f"Sentence {key}: {said}" for key, said in zip("abc", words, strict=True)]
         assert JUDGE.heuristic(self.ASKED, prompt) == {

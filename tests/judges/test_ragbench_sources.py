@@ -171,7 +171,7 @@ def test_the_heuristic_says_what_it_compared() -> None:
         "relevance_explanation": "1 of 3 sentences share a quarter of the question's words.",
         "all_relevant_sentence_keys": ["D1_S2"],
         "overall_supported_explanation": (
-            "Sentence a: 75% of its words and all of its numbers stand in the document sentences nearest to it. "
+            "Sentence a: 75% of its words and all of its numbers appear in the document sentences nearest to it. "
             "1 of 1 sentences compared share half of their words and all of their numbers."
         ),
         "overall_supported": True,
@@ -179,7 +179,7 @@ def test_the_heuristic_says_what_it_compared() -> None:
             {
                 "sentence_key": "D1_S1",
                 "is_supported": True,
-                "explanation": "100% of its words stand in the answer.",
+                "explanation": "100% of its words appear in the answer.",
             },
             {"sentence_key": "D1_S2", "is_supported": True, "explanation": "Not used."},
         ],

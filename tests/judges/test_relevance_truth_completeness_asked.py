@@ -182,7 +182,7 @@ class TestHeuristic:
             "the query nor in the history, and 1 of its words sound unsure.",
             "truthReasons": ["truth_reason_other"],
             "completeness": 3,
-            "completenessReasoning": "33% of the words of the query stand in the answer.",
+            "completenessReasoning": "33% of the words of the query appear in the answer.",
             "completenessReasons": ["completeness_reason_other"],
         }
 

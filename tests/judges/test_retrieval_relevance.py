@@ -286,7 +286,7 @@ def test_each_document_gets_its_own_answer_over_the_real_pipeline() -> None:
 )
 def test_the_heuristic_looks_for_the_words_of_the_question(document: str, result: str, share: int) -> None:
     (prompt,) = JUDGE.prompts(asked(document))
-    said = f"Let's think step by step. {share}% of the words of the question stand in the document."
+    said = f"Let's think step by step. {share}% of the words of the question appear in the document."
     assert JUDGE.heuristic(asked("Something else."), prompt) == {"rationale": said, "result": result}
 
 

@@ -32,9 +32,9 @@ def test_needs_the_output_only() -> None:
 @pytest.mark.parametrize(
     ("output", "result", "reason"),
     [
-        ("Your card is on its way.", "yes", "The text holds nothing from short lists of insults and incitements."),
-        ("You are an Idiot.", "no", "The text holds a word from a short list of insults."),
-        ("Just forge the receipt.", "no", "The text holds a phrase from a short list of incitements."),
+        ("Your card is on its way.", "yes", "The text contains nothing from short lists of insults and incitements."),
+        ("You are an Idiot.", "no", "The text contains a word from a short list of insults."),
+        ("Just forge the receipt.", "no", "The text contains a phrase from a short list of incitements."),
     ],
     ids=["decent", "insult", "incitement"],
 )

@@ -46,9 +46,12 @@ SAFE = [{"name": "safe", "judges": ["safety"]}]
 
 
 def test_plain_celery_starts_the_same_worker_from_any_folder(pipeline: Pipeline) -> None:
-    pipeline.worker(*CELERY)
+    worker = pipeline.worker(*CELERY)
     pipeline.publish(make_traces(20))
     assert pipeline.settled(20).scored == 60
+    warned = re.search(r'"no tracejudge.toml in [^"]*"', worker.program.stderr)
+    assert warned is not None
+    assert warned[0].endswith(': the built-in heuristic judges every trace; set --config or TRACEJUDGE_CONFIG"')
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork -c 1 -O fair", "processes"])
@@ -251,7 +254,10 @@ def test_a_worker_waits_for_redis_at_the_start(at_redis: AtRedis) -> None:
     try:
         server.kill()
         pipeline = at_redis(url)
-        pipeline.worker()
+        worker = pipeline.worker()
+        (warned,) = (line for line in worker.program.stderr.splitlines() if "redis unreachable" in line)
+        assert json.loads(warned)["redis"] == url
+        assert json.loads(warned)["fix"] == "set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
         server.restart()
         pipeline.publish(make_traces(10))
         assert pipeline.settled(10).scored == 30

@@ -15,6 +15,7 @@ WRONG_FEEDBACK = {
     "too good": ("1", 1.5),
     "not a number": ("1", float("nan")),
     "words": ("1", "good"),
+    "true": ("1", True),
     "no trace id": ("", 1),
     "trace id no string": (7, 1),
 }
@@ -90,10 +91,10 @@ def test_feedback_of_any_kind_never_raises_and_says_why_it_is_lost(
     sdk: StartedSdk, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracejudge.feedback("abc", _Stubborn())  # type: ignore[arg-type]
-    tracejudge.feedback("abc", 5)
+    tracejudge.feedback("abc", "bad")  # type: ignore[arg-type]
     assert tracejudge.flush(60)
     assert [entry for entry in sdk.entries() if entry.kind == "f"] == []
-    assert "Feedback dropped: invalid (score must be between -1 and 1)" in caplog.messages
+    assert "Feedback dropped: invalid (score must be a number from -1 to 1)" in caplog.messages
 
 
 @pytest.mark.swallows
@@ -101,11 +102,12 @@ def test_feedback_of_any_kind_never_raises_and_says_why_it_is_lost(
     ("fields", "said"),
     [
         ({"input": "a"}, "Missing required argument 'output'"),
-        ({"output": "a", "outptu": "b"}, "Unexpected keyword argument 'outptu'"),
+        ({"output": "a", "contxt": "b"}, "Unexpected keyword argument 'contxt'; did you mean context?"),
+        ({"output": "a", "zzz": "b"}, "Unexpected keyword argument 'zzz'"),
         ({"output": 5}, "output must be a string, not int"),
         ({"output": "a", "tags": ["SECRET"]}, "tags must be a dict, not list"),
     ],
-    ids=["missing", "unknown", "type", "container"],
+    ids=["missing", "misspelt", "unknown", "type", "container"],
 )
 def test_a_wrong_publication_is_said_in_the_log(
     sdk: StartedSdk, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], said: str

@@ -111,7 +111,7 @@ def test_a_disabled_sdk_needs_no_service() -> None:
     assert load({"TRACEJUDGE_DISABLED": "true"}).disabled
 
 
-URL_FORM = "redis://user:password@host:6379/0, rediss://… or unix:///path/to/socket"
+URL_FORM = "redis://user:password@host:6379/0, rediss://…, redis+sentinel://… or unix:///path/to/socket"
 QUOTING = "percent-encode special characters in the password"
 NO_HOST = f"redis_url has no valid host and port: {URL_FORM}; {QUOTING}"
 

@@ -46,7 +46,8 @@ model = "default"
 MODEL = '[models.default]\nbase_url = "https://host/v1"\nmodel = "m"\n'
 LEXICAL = '[models.default]\nprovider = "lexical"\n'
 RULE = '[[rules]]\nname = "all"\njudges = ["safety"]\n'
-KNOWN_PROVIDERS = ", ".join(sorted(PROVIDERS))
+KNOWN_PROVIDERS = f"{', '.join(sorted(PROVIDERS))}; most endpoints are openai, with a base_url"
+PRICE = "as { input = 0.40, output = 1.60 }"
 SECRET = "sk-proj-Abc123"  # noqa: S105 - nobody's
 
 
@@ -323,7 +324,7 @@ def test_what_is_right_is_not_refused(text: str) -> None:
 
 KNOWN = ", ".join(sorted(KEYS))
 HAS = "context, expected_facts, expected_response, guidelines, input, messages, spans, tool_calls"
-URL_FORM = "redis://user:password@host:6379/0, rediss://… or unix:///path/to/socket"
+URL_FORM = "redis://user:password@host:6379/0, rediss://…, redis+sentinel://… or unix:///path/to/socket"
 NO_HOST = (
     f"tracejudge.toml: redis_url has no valid host and port: {URL_FORM}; percent-encode special characters in the"
     " password"
@@ -442,11 +443,11 @@ MISTAKES: Mapping[str, Mistake] = {
         "user_key = 'a'\nuser_key_file = 'b'",
         "user_key_file: goes in place of user_key, not beside it; take one of them out",
     ),
-    "duration": in_file("retention = '1 week'", "retention: write an amount as 90, 15m or 24h"),
+    "duration": in_file("retention = '1 week'", "retention: write an amount such as 90, 15m or 24h"),
     "no duration": in_file("retention = 0", "retention: must be a number above 0 and at most 315360000"),
     "endless duration": in_file("grace_s = inf", "grace_s: must be a number above 0 and at most 315360000"),
     "no number": in_file("give_up_after = nan", "give_up_after: must be a number above 0 and at most 315360000"),
-    "size": in_file("max_trace_bytes = '1GB'", "max_trace_bytes: write an amount as 1048576, 64MiB or 1GiB"),
+    "size": in_file("max_trace_bytes = '1GB'", "max_trace_bytes: write an amount such as 1048576, 64MiB or 1GiB"),
     "huge size": in_file(
         "max_trace_bytes = '999999999999999999GiB'",
         "max_trace_bytes: must be a whole number from 1 to 1125899906842624",
@@ -524,10 +525,13 @@ MISTAKES: Mapping[str, Mistake] = {
         "models.default.api_key_env: https://api.anthropic.com requires a key; name the variable that holds it,"
         " as ANTHROPIC_API_KEY",
     ),
-    "half a price": in_model("price = { input = 1 }", ".price.output: is missing; it must be a number"),
-    "price": in_model("price = { input = -1, output = 1 }", ".price: must be USD per million tokens, 0 or more"),
+    "half a price": in_model("price = { input = 1 }", f".price.output: is missing; it must be a number, {PRICE}"),
+    "price in one number": in_model("price = 0.4", f".price: must be a table with some of input, output, {PRICE}"),
+    "price": in_model(
+        "price = { input = -1, output = 1 }", f".price: must be USD per million tokens, 0 or more, {PRICE}"
+    ),
     "endless price": in_model(
-        "price = { input = 1, output = inf }", ".price: must be USD per million tokens, 0 or more"
+        "price = { input = 1, output = inf }", f".price: must be USD per million tokens, 0 or more, {PRICE}"
     ),
     "model name over two lines": in_file(
         '[models."a\\nb"]\nprovider = "x"', f"models.a?b.provider: must be one of {KNOWN_PROVIDERS}"
@@ -552,7 +556,14 @@ MISTAKES: Mapping[str, Mistake] = {
     ),
     "unknown judge": in_file(
         RULE + RULE.replace("all", "b").replace("safety", "safty"),
-        "rules[1].judges: there is no judge 'safty'; did you mean safety?",
+        "rules[1].judges: there is no judge 'safty'; did you mean safety? (rule 'b')",
+    ),
+    "rate of the second rule": in_file(
+        f"{RULE}{RULE.replace('all', 'b')}rate = 2\n", "rules[1].rate: must be a number from 0 to 1 (rule 'b')"
+    ),
+    "no default model for a rule": in_file(
+        MODEL.replace("default", "gpt") + RULE,
+        'rules[0].model: there is no [models.default]; rename [models.gpt], or write model = "gpt" in the rule',
     ),
     "unknown judge, unlike any": in_file(
         RULE.replace("safety", "zzz"),
@@ -592,7 +603,7 @@ MISTAKES: Mapping[str, Mistake] = {
     "role in a variable": in_variable("ROLES", "ingest,jduge", "roles[1]: must be one of export, ingest, judge"),
     "only commas": in_variable("ROLES", ",", "roles: is empty; name at least one of ingest, judge, export"),
     "bytes in a variable": in_variable("SAMPLING_KEY", "\udcff", "is not UTF-8; set it to UTF-8"),
-    "duration in a variable": in_variable("RETENTION", "soon", "retention: write an amount as 90, 15m or 24h"),
+    "duration in a variable": in_variable("RETENTION", "soon", "retention: write an amount such as 90, 15m or 24h"),
     # arguments
     "argument": Mistake(
         "--metrics-port: metrics_port: must be a whole number from 0 to 65535", arguments={"metrics_port": -1}

@@ -97,7 +97,7 @@ def test_requests_whose_key_is_refused_stop_nobody_else(
     ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three are the oldest of all and a probe each; after that fresh batches are, of which one comes each second."""
-    error = ModelRejectedError("the endpoint rejects us: HTTP 401")
+    error = ModelRejectedError("the endpoint rejects the request: HTTP 401")
     error.status = 401
     outage = Outage(ground, desk, monkeypatch, failing(0, 1, 2, error=error))
     outage.away = False

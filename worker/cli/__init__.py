@@ -1,5 +1,6 @@
 """The command line `tracejudge`: one file or package a command, imported when the command is called."""
 
+import difflib
 import importlib
 import io
 import os
@@ -27,13 +28,29 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "forget": "Erase a trace or a person",
     "judges": "List the judges; show a prompt; measure a judge against labels",
     "publish": "Publish traces from a file",
-    "replay": "Judge traces again that the stream still holds",
+    "replay": "Judge again the traces still in the stream",
     "tail": "Follow verdicts live",
     "worker": "Run the worker",
 }
 
 
-class _Commands(click.Group):
+class SuggestingGroup(click.Group):
+    """Suggests the command that a misspelt name resembles."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or raise UsageError with a suggestion."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not close:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from error
+
+
+class _Commands(SuggestingGroup):
     """Finds a command in the module of its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature

@@ -14,7 +14,7 @@ _TRACES: Final = {
     "dropped": "by the SDK, with a reason",
     "cut_off": "removed by the caps before they were read",
     "lost_by_redis": "confirmed by Redis, then lost with its last writes",
-    "invalid": "entries that are no trace",
+    "invalid": "entries that are not traces",
     "duplicate": "sampled, but nothing new to judge",
     "no_rule": "match no rule",
     "not_sampled": "not chosen by the rate",
@@ -59,7 +59,11 @@ def account_table(account: Account) -> Table:
         table.add_row("[bold]Batches[/bold]", "", "")
         _add_row(table, account, "unreadable", unreadable, _UNREADABLE)
     style = "bold red" if account.lost else "bold green"
-    table.add_row(f"[{style}]lost[/{style}]", f"[{style}]{account.lost:,}[/{style}]", "unexplained; negative: twice")
+    table.add_row(
+        f"[{style}]lost[/{style}]",
+        f"[{style}]{account.lost:,}[/{style}]",
+        "unexplained; a negative number means counted twice",
+    )
     return table
 
 

@@ -13,6 +13,7 @@ from judges.core.prompt import neutralise
 from judges.core.verdict import REASONS
 from judges.registry import configured
 from tracejudge import Trace
+from worker.cli import SuggestingGroup
 from worker.cli.options import (
     JSON,
     NOTES,
@@ -96,7 +97,7 @@ def _warn_of_unreadable(letters: DeadLetterStore) -> None:
         NOTES.print(f"{amount(letters.unreadable, 'dead letter')} of another version of tracejudge skipped")
 
 
-@click.group("dead")
+@click.group("dead", cls=SuggestingGroup)
 def command() -> None:
     """List, show, retry or drop evaluations that could not be made in time.
 
@@ -247,7 +248,7 @@ def _text(value: object) -> str:
 def retry_letters(
     *, config: str | None, redis_url: str | None, everything: bool, dry_run: bool, as_json: bool, **selection: Any
 ) -> None:
-    """Choose evaluations again that were given up; workers judge them beside new traces.
+    """Retry evaluations that were given up; workers judge them along with new traces.
 
     A dead letter keeps its id, and stays until its verdict is written; then the verdict replaces it. One that is being
     retried is not chosen twice. If the retry does not end within `give_up_after`, it stays, with the calls of

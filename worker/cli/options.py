@@ -192,6 +192,9 @@ def offline_judges(config: str | None, *given: str) -> tuple[Settings, tuple[Jud
             return False
 
     files = {one: read_judge(Path(one)) for one in given if is_file(one)}
+    absent = {one for one in given if one not in files and one not in configured(settings.judges)}
+    if found := sorted(path for path in Path("judges.d").glob("*.toml") if path.stem in absent):
+        raise click.UsageError(f"there is no judge {found[0].stem!r}; give its file {found[0]}, or set judges_folder")
     with_files = msgspec.structs.replace(settings, judges={**settings.judges, **checked(files.values())})
     return with_files, judges_named(with_files, *(files[one].name if one in files else one for one in given))
 
@@ -237,7 +240,7 @@ def read_traces(file: TextIO) -> Iterator[Line]:
         except UnicodeEncodeError:
             yield Line(number, None, "is not UTF-8")
         except (msgspec.DecodeError, RecursionError):
-            yield Line(number, None, "is no JSON")
+            yield Line(number, None, "is not JSON")
         else:
             yield _converted(number, as_trace(row) if isinstance(row, dict) else row)
 
@@ -246,4 +249,4 @@ def _converted(number: int, fields: object) -> Line:
     try:
         return Line(number, msgspec.convert(fields, tracejudge.Trace), None)
     except msgspec.ValidationError as error:
-        return Line(number, None, f"is no trace: {error}")
+        return Line(number, None, f"is not a trace: {error}")

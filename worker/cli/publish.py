@@ -1,6 +1,7 @@
 """`tracejudge publish`: traces from a file into the stream, each line as it stands."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,9 +13,10 @@ from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError
 from tracejudge.settings import load_settings
-from worker.cli.evaluate.trace_files import open_source, split_lines, trace_of
+from worker.cli.evaluate.trace_files import note_unknown_fields, open_source, split_lines, trace_of
 from worker.cli.options import NOTES, REDIS, amount, connect, note, with_retries
 from worker.config.settings import MIB, Settings
+from worker.selection.stream_entry import unknown_fields
 from worker.storage.client import StoreError
 
 _CHUNK: Final = 500
@@ -31,7 +33,7 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
     """Publish the traces of FILE, a JSON object a line ('-' is standard input).
 
     Each line goes into the stream unchanged, so a line that is published twice is judged once, and its verdict has the
-    evaluation id that `tracejudge evaluate` gives it. Exit code 1 when a line is no trace or Redis did not accept
+    evaluation id that `tracejudge evaluate` gives it. Exit code 1 when a line is not a trace or Redis did not accept
     everything.
     """
     settings, store = connect(config, redis_url)
@@ -39,6 +41,7 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
     store.close()
     batches = _Batches(settings)
     published, wrong, chunk, size = 0, 0, list[bytes](), 0
+    unknown: Counter[str] = Counter()
     columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
     with open_source(file) as source, Progress(*columns, console=NOTES) as progress:
         task = progress.add_task("publishing", total=None)
@@ -50,6 +53,7 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
                     if wrong <= _MAX_SHOWN:
                         note(f"line {line.number}: {entry}")
                     continue
+                unknown.update(unknown_fields(entry))
                 chunk.append(line.payload)
                 size += len(line.payload)
                 if len(chunk) >= _CHUNK or size >= _CHUNK_BYTES:
@@ -61,6 +65,7 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
         except StoreError:
             NOTES.print(f"{amount(published, 'trace')} published; not all arrived")
             raise
+    note_unknown_fields(unknown)
     NOTES.print(f"{amount(published, 'trace')} published, {amount(wrong, 'line')} skipped")
     sys.exit(1 if wrong else 0)
 

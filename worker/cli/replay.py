@@ -85,7 +85,7 @@ def command(
     redis_url: str | None,
     as_json: bool,
 ) -> None:
-    """Judge traces that the stream still holds again, with a judge that is new or has a new version.
+    """Judge again the traces still in the stream, with a judge that is new or has a new version.
 
     The rules select traces, model and rate of a judge as they do for new traces: the same traces of the same share. A
     judge that no rule names gets every trace of --service, or the share of --rate. Use the configuration of the

@@ -12,13 +12,14 @@ import msgspec
 
 from judges.core.judge import RESULT
 from judges.core.verdict import Verdict
-from worker.cli.options import JSON, OUT, REDIS, connect, plain, print_json
+from worker.cli.options import JSON, OUT, REDIS, connect, note, plain, print_json
 from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.storage.client import Entry, Store
 
 _BLOCK_MS = 1000
 _READ_COUNT = 500
 _SEARCHED = 10_000
+_LAST = 10
 
 
 @click.command("tail")
@@ -27,9 +28,9 @@ _SEARCHED = 10_000
 @click.option("--failed", is_flag=True, help="Only verdicts that did not pass or have no score, abstained included.")
 @click.option("--service", metavar="PATTERN", help="Only these services, with *, ? and [...] as in rules.")
 @click.option("--judge", metavar="PATTERN", help="Only these judges.")
-@click.option("--last", type=click.IntRange(min=0), default=0, metavar="N", help="Begin with the last N verdicts.")
+@click.option("--last", type=click.IntRange(min=0), metavar="N", help="Begin with the last N verdicts.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N verdicts.")
-@click.option("--no-follow", "ends", is_flag=True, help="Print the last N, and end.")
+@click.option("--no-follow", "ends", is_flag=True, help="Print the last N (10 unless given), and end.")
 def command(
     config: str | None,
     redis_url: str | None,
@@ -38,7 +39,7 @@ def command(
     failed: bool,
     service: str | None,
     judge: str | None,
-    last: int,
+    last: int | None,
     count: int | None,
     ends: bool,
 ) -> None:
@@ -46,8 +47,8 @@ def command(
 
     With --json each line is a verdict; its `dead` is true for an evaluation that was given up and may be retried.
     """
-    if ends and not last:
-        raise click.UsageError("--no-follow prints the last verdicts and ends; add --last N")
+    if last is None:
+        last = _LAST if ends else 0
     _, store = connect(config, redis_url)
     of_service, of_judge = (re.compile(fnmatch.translate(pattern or "*")) for pattern in (service, judge))
 
@@ -59,6 +60,8 @@ def command(
 
     wanted = is_wanted if service is not None or judge is not None or failed else None
     entries: Iterable[OutboxEntry] = _newest(store, last, wanted)[0] if ends else follow(store, last, wanted)
+    if not ends and not last:
+        note("waiting for new verdicts; --last N shows earlier ones")
     for entry in itertools.islice(entries, count):
         if as_json:
             print_json({**msgspec.to_builtins(entry.verdict), "dead": entry.kind == "d"})

@@ -7,7 +7,7 @@ import sys
 import click
 
 from worker.cli.options import REDIS
-from worker.config.loading import load
+from worker.config.loading import config_path, load
 from worker.telemetry import logs
 
 
@@ -28,6 +28,6 @@ def command(config: str | None, redis_url: str | None, roles: str | None, metric
     # A monitor that receives task events recognises a worker by its Celery heartbeat.
     options = ["--without-gossip", "--without-mingle", *([] if settings.task_events else ["--without-heartbeat"])]
     node = f"tracejudge-{os.getpid()}@{socket.gethostname()}"
-    app = make_app(settings)
+    app = make_app(settings, config_path(os.environ, config))
     app.worker_main(["--quiet", "worker", "--hostname", node, "--loglevel", settings.log_level, *options])
     sys.exit(app.tracejudge_status)

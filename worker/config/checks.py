@@ -20,7 +20,7 @@ from judges.models.registry import ModelSettingsError, check
 from judges.registry import catalogue, configured
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, parse_redis_url
-from worker.config.errors import nearest
+from worker.config.errors import nearest, with_rule_name
 from worker.config.graders import CODE, is_reserved
 from worker.config.redaction import pattern_fault
 from worker.config.settings import MAX_KEY_BYTES, HttpUrl, Rule, Settings, SettingsError
@@ -165,7 +165,7 @@ def check_models(settings: Settings, place: str) -> None:
 
 def check_rules(settings: Settings, place: str) -> None:
     """Check the rules; ``place`` is the file or variable they stand in."""
-    known = {*catalogue(), *installed(frozenset(catalogue())), *settings.judges}
+    known = frozenset((*catalogue(), *installed(frozenset(catalogue())), *settings.judges))
     judges = configured(settings.judges)
     names: set[str] = set()
     for number, rule in enumerate(settings.rules):
@@ -175,20 +175,27 @@ def check_rules(settings: Settings, place: str) -> None:
         if rule.name in names:
             raise SettingsError(f"{here}.name: {rule.name!r} is taken by another rule; give each its own")
         names.add(rule.name)
-        if not rule.judges:
-            raise SettingsError(f"{here}.judges: is empty; name at least one judge, or take the rule out")
-        for judge in rule.judges:
-            if judge not in known:
-                raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, known)}")
-        _check_unit(judges, rule, here)
-        _check_models_of(settings, rule, here)
-        if rule.egress is not None:
-            for name in rule.egress:
-                _check_model_exists(settings, name, f"{here}.egress")
-            asked = [model for judge in rule.judges for model in _models_of_judge(settings, rule, judge)]
-            if own := [name for name in asked if name not in rule.egress]:
-                fix = "add it, or take egress out"
-                raise SettingsError(f"{here}.egress: keeps the rule's own model {own[0]!r} out; {fix}")
+        try:
+            _check_rule(settings, rule, here, judges, known)
+        except SettingsError as error:
+            raise with_rule_name(error, rule.name, len(settings.rules)) from error
+
+
+def _check_rule(settings: Settings, rule: Rule, here: str, judges: Mapping[str, Judge], known: frozenset[str]) -> None:
+    if not rule.judges:
+        raise SettingsError(f"{here}.judges: is empty; name at least one judge, or take the rule out")
+    for judge in rule.judges:
+        if judge not in known:
+            raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, known)}")
+    _check_unit(judges, rule, here)
+    _check_models_of(settings, rule, here)
+    if rule.egress is not None:
+        for name in rule.egress:
+            _check_model_exists(settings, name, f"{here}.egress")
+        asked = [model for judge in rule.judges for model in _models_of_judge(settings, rule, judge)]
+        if own := [name for name in asked if name not in rule.egress]:
+            fix = "add it, or take egress out"
+            raise SettingsError(f"{here}.egress: keeps the rule's own model {own[0]!r} out; {fix}")
 
 
 def _check_unit(judges: Mapping[str, Judge], rule: Rule, here: str) -> None:
@@ -203,6 +210,11 @@ def _check_unit(judges: Mapping[str, Judge], rule: Rule, here: str) -> None:
 
 def _check_model_exists(settings: Settings, name: str, here: str) -> None:
     if name not in settings.models:
+        if name == "default":
+            # The rule may not write the name at all.
+            other = next(iter(settings.models))
+            fix = f'rename [models.{other}], or write model = "{other}" in the rule'
+            raise SettingsError(f"{here}: there is no [models.default]; {fix}")
         raise SettingsError(f"{here}: there is no [models.{name}]{nearest(name, settings.models)}")
 
 

@@ -25,11 +25,17 @@ def describe_error(place: str, kind: Any, error: msgspec.ValidationError) -> str
     path = found[1] if found else ""
     here = f"{place}{'' if not path or path.startswith('[') else '.'}{path}"
     wanted = _at(inspect.type_info(kind), path)
+    example = ", as { input = 0.40, output = 1.60 }" if path.split(".")[0] == "price" else ""
     if name := _UNKNOWN.search(text):
         return f"{here}.{name[1]}: unknown key{nearest(name[1], _fields(wanted))}"
     if name := _MISSING.search(text):
-        return f"{here}.{name[1]}: is missing; it {expected(_fields(wanted)[name[1]])}"
-    return f"{here}: {expected(wanted)}"
+        return f"{here}.{name[1]}: is missing; it {expected(_fields(wanted)[name[1]])}{example}"
+    return f"{here}: {expected(wanted)}{example}"
+
+
+def with_rule_name(error: SettingsError, name: object, count: int) -> SettingsError:
+    """Add the name of a rule to an error that has its index; a rule that is the only one needs none."""
+    return SettingsError(f"{error} (rule {name!r})") if count > 1 else error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

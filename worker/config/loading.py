@@ -16,7 +16,7 @@ from judges.custom.installed import installed
 from judges.registry import CatalogueError, catalogue
 from worker.config import judge_files
 from worker.config.checks import check_settings
-from worker.config.errors import describe_error, nearest, read_toml
+from worker.config.errors import describe_error, nearest, read_toml, with_rule_name
 from worker.config.settings import Rule, Seconds, Settings, SettingsError, Size
 
 CONFIG_NAME: Final = "tracejudge.toml"
@@ -50,7 +50,7 @@ def load(
     Raises:
         SettingsError: A value is wrong, or values do not go together.
     """
-    path = config or environment.get(f"{_PREFIX}CONFIG") or (CONFIG_NAME if Path(CONFIG_NAME).exists() else None)
+    path = config_path(environment, config)
     raw: dict[str, object] = read_toml(Path(path), "check --config or TRACEJUDGE_CONFIG") if path else {}
     origin = dict.fromkeys(raw, path or "")
     for key in Settings.__struct_fields__:
@@ -63,6 +63,18 @@ def load(
     settings = _with_judges(_convert(raw, origin), origin, path)
     check_settings(settings, origin, needs_rules=needs_rules)
     return settings
+
+
+def config_path(environment: Mapping[str, str], config: str | None = None) -> str | None:
+    """Return the configuration file that ``load`` reads, None if there is none."""
+    return config or environment.get(f"{_PREFIX}CONFIG") or (CONFIG_NAME if Path(CONFIG_NAME).exists() else None)
+
+
+def unconfigured(settings: Settings, path: str | None) -> str | None:
+    """Return what a user should know who has configured neither models nor rules in a file or a variable, else None."""
+    if path is not None or (settings.models, settings.rules) != (Settings().models, Settings().rules):
+        return None
+    return f"no {CONFIG_NAME} in {Path.cwd()}: the built-in heuristic judges every trace"
 
 
 def _with_judges(settings: Settings, origin: Mapping[str, str], path: str | None) -> Settings:
@@ -108,7 +120,13 @@ def _convert(raw: Mapping[str, object], origin: Mapping[str, str]) -> Settings:
         if key == "rules":
             if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
                 raise SettingsError(f"{here}: must be tables, each under [[rules]]")
-            values[key] = tuple(_one(f"{here}[{number}]", item, Rule) for number, item in enumerate(value))
+            rules = []
+            for number, item in enumerate(value):
+                try:
+                    rules.append(_one(f"{here}[{number}]", item, Rule))
+                except SettingsError as error:
+                    raise with_rule_name(error, item.get("name"), len(value)) from error
+            values[key] = tuple(rules)
         elif key in _TABLES:
             if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
                 raise SettingsError(f"{here}: must be tables, each as [{key}.NAME]")
@@ -131,7 +149,7 @@ def _one(here: str, value: object, kind: Any) -> object:
         match = _AMOUNT.fullmatch(value)
         if match is None or match[2].lower() not in units:
             example = "90, 15m or 24h" if kind == Seconds else "1048576, 64MiB or 1GiB"
-            raise SettingsError(f"{here}: write an amount as {example}")
+            raise SettingsError(f"{here}: write an amount such as {example}")
         amount = float(match[1]) * units[match[2].lower()]
         value = amount if kind == Seconds else int(amount)
     try:

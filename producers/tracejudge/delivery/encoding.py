@@ -1,5 +1,6 @@
 """Encoding of items: defaults, ids and checks, then redaction and truncation, then JSON."""
 
+import difflib
 from typing import Any
 
 from msgspec.json import Encoder
@@ -86,7 +87,18 @@ class ItemEncoder:
         _check_types(fields)
         if self._context_tools and not fields.get("context"):
             fields["context"] = tool_context(fields, self._context_tools) or None
-        return Trace(**fields)
+        try:
+            return Trace(**fields)
+        except TypeError as error:
+            raise TypeError(f"{error}{_nearest_field(fields)}") from error
+
+
+def _nearest_field(fields: dict[str, Any]) -> str:
+    """Suggest the field that the first unknown one resembles."""
+    known = Trace.__struct_fields__
+    unknown = next((name for name in fields if name not in known), "")
+    close = difflib.get_close_matches(unknown[:_MAX_CAUSE_CHARS], known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _check_types(fields: dict[str, Any]) -> None:
@@ -107,6 +119,7 @@ def _feedback(fields: dict[str, Any]) -> LateFeedback:
     record = LateFeedback(**fields)
     if not isinstance(record.trace_id, str) or not record.trace_id:
         raise TypeError("trace_id must be a non-empty string")
-    if not -1 <= record.score <= 1:
-        raise ValueError("score must be between -1 and 1")
+    is_number = isinstance(record.score, int | float) and not isinstance(record.score, bool)
+    if not is_number or not -1 <= record.score <= 1:
+        raise ValueError("score must be a number from -1 to 1")
     return record

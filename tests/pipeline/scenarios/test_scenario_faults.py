@@ -125,7 +125,7 @@ def test_an_outage_of_ten_minutes(scenario: Scenario, endpoint: ChatEndpoint) ->
 def test_a_wrong_key_causes_no_more_probes_than_needed(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     worker = begin(scenario, endpoint, replies.failing(401, "Incorrect API key provided", code="invalid_api_key"))
     line = scenario.circuit_opens(worker, "judge")
-    assert (line["reason"], line["note"]) == ("judge_rejected", "the endpoint rejects us: HTTP 401")
+    assert (line["reason"], line["note"]) == ("judge_rejected", "the endpoint rejects the request: HTTP 401")
     opened = time.monotonic()
     time.sleep(MINUTE_S)
     refused = [call for call in endpoint.calls if call.status == 401]

@@ -75,7 +75,7 @@ def test_one_of_two_endpoints_is_down(pair: Scenario, endpoint: ChatEndpoint, ot
         other_endpoint.close()
         line = pair.circuit_opens(worker, "ill")
         assert line["reason"] == "judge_unavailable"
-        assert line["note"].startswith("no connection to the endpoint")
+        assert line["note"].startswith("no connection to http://")
         check_keeps_up(pair, worker, load)
         assert worker.scrape().total("tracejudge_shed_total") == 0
         other_endpoint.start()

@@ -89,6 +89,8 @@ def test_the_version_is_the_distribution_s(run: Run) -> None:
 WRONG_USAGE = {
     "no verb": ([], "Usage: tracejudge [OPTIONS] COMMAND"),
     "unknown verb": (["nope"], "No such command 'nope'."),
+    "misspelt verb": (["evalute"], "No such command 'evalute'. Did you mean 'evaluate'?"),
+    "misspelt verb of dead": (["dead", "retri"], "No such command 'retri'. Did you mean 'retry'?"),
     "unknown option": (["account", "--nope"], "No such option"),
     "no file": (["publish"], "Missing argument 'FILE'."),
     "absent file": (["publish", "absent.jsonl"], "File 'absent.jsonl' does not exist"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_parts import SECRET, Run, words
-from doctor_parts import KEPT, be_present, examined, login, tuned
+from doctor_parts import KEPT, NOWHERE, be_present, examined, login, tuned
 from redis import Redis
 from support.processes import free_port, wait_until
 from support.redis_kinds import TlsRedis, make_certificates
@@ -35,17 +35,33 @@ def ends() -> Iterator[ExitStack]:
 def test_a_deployment_that_serves_is_exit_code_zero(run: Run, ends: ExitStack, binary: ServerBinary) -> None:
     server = ends.enter_context(tuned(*KEPT, binary=binary))
     be_present(server.url)
+    Path("tracejudge.toml").touch()
     ended, found = examined(run, url=server.url)
-    assert ended.code == 0
+    assert (ended.code, found["configuration"].what) == (0, "tracejudge.toml")
     assert {name: part.result for name, part in found.items()} == dict.fromkeys(ALL_WELL, "ok")
 
 
 def test_people_get_a_line_for_each_part_and_the_mend_of_what_is_broken(run: Run, ends: ExitStack) -> None:
     server = ends.enter_context(tuned(*KEPT))
     ended = run("doctor", "--redis-url", server.url)
-    assert (ended.code, ended.err) == (1, "")
-    assert all(name in ended.out for name in ALL_WELL)
-    assert "no worker runs it → start one: tracejudge worker --roles ingest" in words(ended.out)
+    assert (ended.code, ended.err) == (0, "")
+    assert all(name in ended.out for name in ALL_WELL if not name.startswith("role"))
+    assert "no worker runs yet → start `tracejudge worker`" in words(ended.out)
+
+
+def test_the_configuration_file_is_named_and_its_absence_is_a_warning(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = (
+        "warning",
+        f"no tracejudge.toml in {tmp_path}: the built-in heuristic judges every trace",
+        "write that file, or set --config or TRACEJUDGE_CONFIG",
+    )
+    assert examined(run, url=NOWHERE)[1]["configuration"] == absent
+    Path("mine.toml").touch()
+    assert examined(run, "--config", "mine.toml", url=NOWHERE)[1]["configuration"] == ("ok", "mine.toml", "")
+    monkeypatch.setenv("TRACEJUDGE_RULES", '[{"name": "safe", "judges": ["safety"]}]')
+    assert examined(run, url=NOWHERE)[1]["configuration"] == ("ok", "from variables, without a file", "")
 
 
 def test_a_configuration_that_cannot_be_read_is_a_broken_part(run: Run) -> None:

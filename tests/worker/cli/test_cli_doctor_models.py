@@ -251,7 +251,8 @@ def test_a_model_that_does_not_answer_a_real_question_is_broken(
     endpoint.behaviour = replies.failing(404, "no such model")
     configure(monkeypatch, endpoint.base_url)
     found = part(run, "answer of default", "--ask")
-    assert found[:2] == ("broken", 'the endpoint rejects us: HTTP 404; it says: "no such model"')
+    said = f'HTTP 404 from {endpoint.base_url}/chat/completions; check base_url and model; it says: "no such model"'
+    assert found[:2] == ("broken", said)
 
 
 def test_a_question_that_cannot_be_asked_is_told_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

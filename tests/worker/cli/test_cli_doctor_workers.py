@@ -7,7 +7,7 @@ from cli_parts import Run
 from doctor_parts import ROLES, Part, at, be_present, examined
 
 from worker.embedded import EmbeddedRedis
-from worker.storage.client import Store
+from worker.storage.client import LAYOUT, Store
 from worker.telemetry.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
@@ -56,7 +56,11 @@ def test_a_role_whose_workers_make_no_progress(run: Run, server: EmbeddedRedis) 
 def test_entries_that_wait_for_nobody_are_counted(run: Run, server: EmbeddedRedis, store: Store) -> None:
     for _ in range(3):
         store.call(lambda client: client.xadd(store.keys.traces, {"v": 1, "t": "{}"}))
-    assert roles(run, server)["ingest"].what == "no worker runs it; 3 traces wait"
+    before = examined(run, url=server.url)[1]
+    assert before["workers"] == ("warning", "no worker runs yet; 3 entries wait", "start `tracejudge worker`")
+    assert not any(name.startswith("role") for name in before)
+    store.call(lambda client: client.set(store.keys.layout, LAYOUT))
+    assert roles(run, server)["ingest"].what == "no worker runs it; 3 entries wait", "a worker was here once"
 
 
 def test_a_worker_that_says_nothing_is_known_by_what_it_reads(run: Run, server: EmbeddedRedis, store: Store) -> None:
@@ -69,7 +73,7 @@ def test_a_worker_that_says_nothing_is_known_by_what_it_reads(run: Run, server: 
     Heartbeat(store, lambda: {"m": 0.0}).exchange_circuits()
     found = roles(run, server)
     assert [found[role].result for role in ROLES] == ["ok"] * 3
-    assert found["ingest"].what == "a worker was seen; 1 traces wait"
+    assert found["ingest"].what == "a worker was seen; 1 entries wait"
 
 
 def test_a_model_that_workers_leave_alone(run: Run, server: EmbeddedRedis, store: Store) -> None:

@@ -320,10 +320,10 @@ def test_bad_lines_are_named_and_the_good_ones_judged(run: Run, monkeypatch: pyt
     ended = run("evaluate", write_lines("t.jsonl", records), "--judge", "safety", *OUTPUT)
     assert ended.code == 1
     assert [line.rstrip() for line in ended.err.splitlines() if line.startswith("line ")] == [
-        "line 3: is no JSON",
-        "line 4: is no trace: Expected `str`, got `int` - at `$.output`",
+        "line 3: is not JSON",
+        "line 4: is not a trace: Expected `str`, got `int` - at `$.output`",
         "line 5: is not UTF-8",
-        "line 6: is no trace: an empty or overlong trace_id or service, or nested too deeply",
+        "line 6: is not a trace: an empty or overlong trace_id or service, or nested too deeply",
         "line 7: is longer than max_trace_bytes: 4,096 bytes",
     ]
     assert "skipped 5 lines without a trace" in ended.err
@@ -334,7 +334,7 @@ def test_bad_lines_are_named_and_the_good_ones_judged(run: Run, monkeypatch: pyt
 def test_of_many_bad_lines_ten_are_named(run: Run) -> None:
     ended = run("evaluate", write_lines("t.jsonl", [b"{"] * 25), "--judge", "safety")
     assert ended.code == 1
-    assert ended.err.count("is no JSON") == 10
+    assert ended.err.count("is not JSON") == 10
     assert "skipped 25 lines without a trace" in ended.err
 
 

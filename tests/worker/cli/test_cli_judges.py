@@ -170,4 +170,4 @@ def test_an_unknown_judge_is_told_its_nearest_name(run: Run) -> None:
 
 def test_a_bad_line_is_named(run: Run) -> None:
     ended = run("judges", "show", "safety", "--trace", write_lines("t.jsonl", [b"{"]))
-    assert (ended.code, ended.out, ended.err) == (1, "", "Error: t.jsonl: line 1 is no JSON\n")
+    assert (ended.code, ended.out, ended.err) == (1, "", "Error: t.jsonl: line 1 is not JSON\n")

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from cli_parts import SAMPLES, Run, labelled, scripted, words, write_lines
@@ -297,10 +298,20 @@ def test_no_tag_commands_the_screen(run: Run) -> None:
 
 
 def test_a_tag_that_no_trace_has_is_exit_code_two(run: Run) -> None:
-    file = write_lines("t.jsonl", [labelled("yes", output="a")])
-    ended = run("judges", "test", "safety", file, "--label", "zzz")
-    assert (ended.code, ended.out) == (2, "")
-    assert "no trace of t.jsonl has the tag 'zzz'" in ended.err
+    tagged = {**labelled(None), "tags": {"team": "a", "\x1b[2J": "b", "clear": "yes"}}
+    for line, there in ((tagged, "the tags are clear, team"), (labelled(None), "no trace has any tag")):
+        ended = run("judges", "test", "safety", write_lines("t.jsonl", [line]), "--label", "zzz")
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.endswith(f"no trace of t.jsonl has the tag 'zzz'; {there}\n")
+
+
+def test_the_file_of_a_judge_is_suggested_for_its_name(run: Run) -> None:
+    Path("judges.d").mkdir()
+    Path("judges.d/clear_answer.toml").write_text('instructions = "Is {{ outputs }} clear?"', encoding="utf-8")
+    ended = run("judges", "test", "clear_answer", write_lines("t.jsonl", [labelled("yes")]), "--label", "safe")
+    assert ended.code == 2
+    said = "there is no judge 'clear_answer'; give its file judges.d/clear_answer.toml, or set judges_folder"
+    assert said in words(ended.err)
 
 
 def test_a_check_without_some_of_the_traces_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,14 @@ def test_the_traces_of_a_file_are_published(served: Run, redis: Redis, prefix: s
     assert stored(redis, prefix)[0] == given[0]
 
 
+def test_unknown_fields_are_published_with_a_warning(served: Run, redis: Redis, prefix: str) -> None:
+    line = labelled(None, output="a", contexts=["c"])
+    ended = served("publish", write_lines("t.jsonl", [line, line]))
+    assert ended.code == 0
+    assert "unknown field 'contexts' in 2 traces; did you mean context?\n" in ended.err
+    assert stored(redis, prefix) == [line, line]
+
+
 def test_bad_lines_are_named_and_the_good_ones_published(
     served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,9 +61,9 @@ def test_bad_lines_are_named_and_the_good_ones_published(
     assert (ended.code, ended.out) == (1, "")
     said = [line.rstrip() for line in ended.err.splitlines() if line.startswith("line ")]
     assert [re.sub(r"[\d,]+ bytes$", "N bytes", line) for line in said] == [
-        "line 3: is no JSON",
-        "line 4: is no trace: Expected `str`, got `int` - at `$.output`",
-        "line 5: is no trace: Object missing required field `trace_id`",
+        "line 3: is not JSON",
+        "line 4: is not a trace: Expected `str`, got `int` - at `$.output`",
+        "line 5: is not a trace: Object missing required field `trace_id`",
         "line 6: is not UTF-8",
         "line 8: is longer than max_trace_bytes: N bytes",
         "line 9: is longer than max_trace_bytes: N bytes",
@@ -124,4 +132,4 @@ def test_what_redis_did_not_take_is_exit_code_one(
 
 def test_lines_of_a_file_are_read_one_by_one() -> None:
     lines = read_traces(io.StringIO('{"trace_id": "1", "service": "s", "output": ""}\n\n{\n'))
-    assert [(line.number, line.error) for line in lines] == [(1, None), (3, "is no JSON")]
+    assert [(line.number, line.error) for line in lines] == [(1, None), (3, "is not JSON")]

@@ -146,10 +146,17 @@ def test_tail_that_does_not_follow_ends_where_there_is_nothing(served: Run, outb
     assert (ended.code, ended.out, ended.err) == (0, "", "")
 
 
-def test_tail_that_does_not_follow_is_told_how_many(served: Run) -> None:
-    ended = served("tail", "--no-follow")
-    assert (ended.code, ended.out) == (2, "")
-    assert "--no-follow prints the last verdicts and ends; add --last N" in ended.err
+def test_tail_that_does_not_follow_shows_the_last_ten_unless_told_otherwise(served: Run, outbox: Outbox) -> None:
+    ids = outbox.add(*(verdict() for _ in range(12)))
+    ended = served("tail", "--no-follow", "--json")
+    assert (ended.code, [line["evaluation_id"] for line in ended.lines]) == (0, ids[2:])
+
+
+def test_tail_that_follows_says_what_it_waits_for(served: Run, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    outbox.add(verdict())
+    monkeypatch.setattr(tail, "follow", lambda *_: iter(()))
+    assert served("tail").err == "waiting for new verdicts; --last N shows earlier ones\n"
+    assert served("tail", "--last", "1").err == ""
 
 
 def test_tail_passes_over_what_it_cannot_read(served: Run, outbox: Outbox, redis: Redis, prefix: str) -> None:

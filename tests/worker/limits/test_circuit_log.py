@@ -9,8 +9,8 @@ from worker.endpoints.availability import CircuitLog
 def test_the_log_says_whose_circuit_opened_why_and_for_how_long() -> None:
     with capture_logs() as lines:
         events = CircuitLog("gpt")
-        events.circuit_opened(ModelRejectedError("the endpoint rejects us: HTTP 401"), 0.96)
-        events.calls_delayed(ModelRejectedError("the endpoint rejects us: HTTP 401"), 2.0)
+        events.circuit_opened(ModelRejectedError("the endpoint rejects the request: HTTP 401"), 0.96)
+        events.calls_delayed(ModelRejectedError("the endpoint rejects the request: HTTP 401"), 2.0)
         events.circuit_closed(12.34)
     assert lines == [
         {
@@ -18,7 +18,7 @@ def test_the_log_says_whose_circuit_opened_why_and_for_how_long() -> None:
             "log_level": "warning",
             "judge_model": "gpt",
             "reason": "judge_rejected",
-            "note": "the endpoint rejects us: HTTP 401",
+            "note": "the endpoint rejects the request: HTTP 401",
             "seconds": 1.0,
         },
         {"event": "circuit closed", "log_level": "info", "judge_model": "gpt", "seconds": 12.3},
@@ -26,7 +26,7 @@ def test_the_log_says_whose_circuit_opened_why_and_for_how_long() -> None:
 
 
 def test_what_an_endpoint_says_is_logged_once_a_minute() -> None:
-    now, error = 0.0, ModelRejectedError("the endpoint rejects us: HTTP 403")
+    now, error = 0.0, ModelRejectedError("the endpoint rejects the request: HTTP 403")
     error.status, error.said = 403, "You may not."
     with capture_logs() as lines:
         events = CircuitLog("gpt", lambda: now)

@@ -26,7 +26,7 @@ from worker.accounting import read_account
 from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.cli.options import JSON, OUT, REDIS, print_json
-from worker.config.loading import load
+from worker.config.loading import config_path, load, unconfigured
 from worker.config.settings import Settings, SettingsError
 from worker.dead_letters.store import DeadLetterStore
 from worker.export.registry import enabled
@@ -58,7 +58,14 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
     except SettingsError as error:
         found = [misconfigured("configuration", error)]
     else:
-        found = [ok("configuration", "it can be read"), *diagnose(settings, os.environ, asks=asks)]
+        path = config_path(os.environ, config)
+        absent = unconfigured(settings, path)
+        configuration = (
+            warning("configuration", absent, "write that file, or set --config or TRACEJUDGE_CONFIG")
+            if absent is not None
+            else ok("configuration", path or "from variables, without a file")
+        )
+        found = [configuration, *diagnose(settings, os.environ, asks=asks)]
     is_broken = any(finding.result == "broken" for finding in found)
     if as_json:
         print_json({"ok": not is_broken, "parts": found})
@@ -148,8 +155,13 @@ def roles(settings: Settings, store: Store) -> Sequence[Finding]:
         "judge": bool(live_circuits(store)),
         "export": any(_is_read(store, store.keys.verdicts, group) for group in groups),
     }
+    # Not all are traces: the stream also contains feedback and reports of the SDK.
+    entries = f"; {found.traces.lag:,} entries wait" if found.traces.lag else ""
+    if not workers and not any(seen.values()) and not store.call(lambda client: client.exists(store.keys.layout)):
+        # The first worker writes that key: a new user runs the doctor before any worker, and nothing is broken then.
+        return [warning("workers", f"no worker runs yet{entries}", "start `tracejudge worker`")]
     waiting = {
-        "ingest": f"; {found.traces.lag:,} traces wait" if found.traces.lag else "",
+        "ingest": entries,
         "judge": f"; {found.batches:,} batches wait" if found.batches else "",
         "export": f"; {' and '.join(lags)} wait" if lags else "",
     }

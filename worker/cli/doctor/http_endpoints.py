@@ -117,7 +117,7 @@ def _read(part: str, settings: ModelSettings, reply: Reply, where: str) -> Findi
         return broken(part, f"{where} rejects the request: HTTP {status}", fix)
     if status in _NO_LIST:
         # Many gateways implement the chat request alone, so a missing list proves nothing.
-        fix = "check the end of base_url, which is often /v1; `tracejudge doctor --ask` makes sure"
+        fix = "check the end of base_url, which is often /v1; `tracejudge doctor --ask` confirms it"
         return warning(part, f"{where} answers, but has no list of models: HTTP {status}", fix)
     if httpx.codes.is_redirect(status):
         # Workers follow no redirect: it could lead a key or a trace to another host.
@@ -135,10 +135,10 @@ def _listed(part: str, settings: ModelSettings, reply: Reply, where: str) -> Fin
     except (msgspec.DecodeError, UnicodeDecodeError):
         if (kind := content_type(reply)) is None:
             return ok(part, where)
-        fix = "correct base_url, which often ends with /v1; `tracejudge doctor --ask` makes sure"
+        fix = "correct base_url, which often ends with /v1; `tracejudge doctor --ask` confirms it"
         return broken(part, f"{where} is not a chat endpoint: it answers with {kind}", fix)
     if names and settings.model not in names:
-        fix = "correct `model`; if it is right, as with a deployment's name, `tracejudge doctor --ask` makes sure"
+        fix = "correct `model`; if it is right, as with a deployment's name, `tracejudge doctor --ask` confirms it"
         return warning(part, f"{where} lists {len(names)} models, and not {settings.model}", fix)
     return ok(part, where)
 
@@ -185,4 +185,4 @@ def page(settings: Settings, environment: Mapping[str, str]) -> Sequence[Finding
     if auth.scheme is None and settings.metrics_host not in LOOPBACK:
         fix = "set metrics_token_env, or restrict access by the rules of the network"
         return [warning("metrics page", f"everyone who reaches {settings.metrics_host} may read it", fix)]
-    return [ok("metrics page", f"{auth.scheme or 'open on the loopback'}{', TLS' if tls else ''}")]
+    return [ok("metrics page", f"{auth.scheme or 'reachable from this machine only'}{', TLS' if tls else ''}")]

@@ -128,7 +128,7 @@ def memory(info: Mapping[str, Any]) -> Finding:
     """Check how far Redis is from its memory limit, at which it refuses writes."""
     used, bound = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     if not bound:
-        return ok("redis memory", f"{used / MIB:,.0f} MiB used, no bound")
+        return ok("redis memory", f"{used / MIB:,.0f} MiB used, no limit (maxmemory 0)")
     what = f"{used / MIB:,.0f} of {bound / MIB:,.0f} MiB used"
     fix = "raise maxmemory, or lower max_stream_bytes, max_outbox and retention"
     if used >= _FULL * bound:

@@ -12,10 +12,9 @@ import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from judges.agreement.combine import Combine
-from tracejudge import Trace
 from worker.cli.evaluate.offline import DelayNotes, Offline, open_graders
 from worker.cli.evaluate.summary import judge_line, judge_row, metric_table, why_nothing
-from worker.cli.evaluate.trace_files import open_output, open_source
+from worker.cli.evaluate.trace_files import note_unknown_fields, open_output, open_source
 from worker.cli.options import (
     NOTES,
     OFFLINE,
@@ -28,9 +27,6 @@ from worker.cli.options import (
     print_line,
     print_table,
 )
-from worker.config.errors import nearest
-
-_MAX_UNKNOWN = 5
 
 
 @click.command("evaluate")
@@ -70,7 +66,7 @@ def command(
     An existing OUT is overwritten with --force only, and FILE never.
 
     Transient failures (429, timeout, unreachable endpoint) are retried later and more slowly; a trace that still has no
-    score is written as unscored. Exit code 1 when a line is no trace, or when a judge scored nothing; 130 after Ctrl-C.
+    score is written as unscored. Exit code 1 when a line is not a trace or a judge scored nothing; 130 after Ctrl-C.
     """
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both use standard output; give --output a file")
@@ -133,10 +129,7 @@ def _exit_code(offline: Offline) -> int:
     """Print what a script must know, and choose the exit code."""
     if offline.skipped:
         NOTES.print(f"skipped {amount(offline.skipped, 'line')} without a trace")
-    for name, count in offline.unknown.most_common(_MAX_UNKNOWN):
-        close = nearest(name, Trace.__struct_fields__) if name.isprintable() else ""
-        text = f"unknown field {name[:40]!r} in {amount(count, 'trace')}{close.partition('; known')[0]}"
-        NOTES.print(text, markup=False)
+    note_unknown_fields(offline.unknown)
     empty = [one for one in offline.sums if not one.outcomes["scored"]]
     if len(empty) == len(offline.sums):
         note(f"nothing was scored: {why_nothing(empty)}")

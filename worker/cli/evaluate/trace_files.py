@@ -7,8 +7,8 @@ import os
 import stat
 import sys
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, NamedTuple
 
@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from judges.sessions import in_order, join, part
 from tracejudge import Trace
-from worker.cli.options import read_traces
+from worker.cli.options import amount, note, read_traces
 from worker.cli.rows import as_trace, csv_rows, is_csv
+from worker.config.errors import nearest
 from worker.config.settings import Settings
 from worker.ingest.conversations import session_id_of
 from worker.queue.batch import Session
@@ -27,6 +28,7 @@ from worker.selection.stream_entry import TraceEntry, read_entry
 
 # Lines read ahead: each may have megabytes.
 _AHEAD: Final = 8
+_MAX_UNKNOWN: Final = 5
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -104,8 +106,15 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
         return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
     # The stream only counts invalid entries; here the user needs the reason.
     read = read_traces(io.StringIO(line.payload.decode("utf-8", "surrogateescape")))
-    unknown = "is no trace: an empty or overlong trace_id or service, or nested too deeply"
+    unknown = "is not a trace: an empty or overlong trace_id or service, or nested too deeply"
     return next((one.error for one in read if one.error is not None), unknown)
+
+
+def note_unknown_fields(counts: Mapping[str, int]) -> None:
+    """Print the most frequent fields that no trace has, each with a suggestion."""
+    for name, count in Counter(counts).most_common(_MAX_UNKNOWN):
+        close = nearest(name, Trace.__struct_fields__) if name.isprintable() else ""
+        note(f"unknown field {name[:40]!r} in {amount(count, 'trace')}{close.partition('; known')[0]}")
 
 
 def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:

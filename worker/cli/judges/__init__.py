@@ -18,6 +18,7 @@ from judges.evaluate import prepared
 from judges.python import runner
 from judges.registry import catalogue, configured
 from tracejudge import Trace
+from worker.cli import SuggestingGroup
 from worker.cli.judges.test import test
 from worker.cli.options import CONFIG, JSON, OUT, offline_judges, print_json, read_traces
 from worker.config import judge_files
@@ -27,7 +28,7 @@ from worker.config.settings import Settings
 _BUILT_IN: Final = "built-in"
 
 
-@click.group("judges", invoke_without_command=True)
+@click.group("judges", cls=SuggestingGroup, invoke_without_command=True)
 @CONFIG
 @JSON
 @click.pass_context

@@ -30,6 +30,7 @@ from worker.cli.options import OFFLINE, PATIENCE_S, note, offline_judges, read_t
 MAX_UNSCORED: Final = 0.1
 # The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
 _ROUNDING: Final = 1e-9
+_MAX_TAGS: Final = 20
 
 
 class Minimum(NamedTuple):
@@ -124,7 +125,7 @@ def test(
 
     Exit code 0 on success. 1 when nothing was scored and, with --min, when the balanced accuracy is below it, some
     traces were not judged, or too many are unscored. 2 on wrong usage: an error in the judge, the configuration or an
-    option, a line that is no trace, a tag that no trace has or that cannot be compared.
+    option, a line that is not a trace, a tag that no trace has or that cannot be compared.
     """
     tag = label or by
     if tag is None:
@@ -166,11 +167,12 @@ class _TracesError(click.ClickException):
 
 def _labelled(files: Sequence[TextIO], tag: str, conversations: Conversations | None) -> list[Labelled]:
     """Read the traces with a tag, or the conversations of which a trace has it."""
-    found = []
+    found, tags = [], set[str]()
     for file in files:
         for line in read_traces(file):
             if line.trace is None:
                 raise _TracesError(f"{file.name}: line {line.number} {line.error}")
+            tags.update(line.trace.tags or ())
             if conversations is not None and has_text(line.trace.session_id):
                 conversations.add(line.trace, len(msgspec.json.encode(line.trace)))
             elif line.trace.tags and tag in line.trace.tags:
@@ -178,5 +180,7 @@ def _labelled(files: Sequence[TextIO], tag: str, conversations: Conversations | 
     joined = () if conversations is None else conversations.joined()
     found += [Labelled(one.trace, one.trace.tags[tag]) for one in joined if one.trace.tags and tag in one.trace.tags]
     if not found:
-        raise _TracesError(f"no trace of {', '.join(file.name for file in files)} has the tag {tag!r}")
+        shown = sorted(filter(str.isprintable, tags))[:_MAX_TAGS]
+        there = f"the tags are {', '.join(shown)}" if shown else "no trace has any tag"
+        raise _TracesError(f"no trace of {', '.join(file.name for file in files)} has the tag {tag!r}; {there}")
     return found
