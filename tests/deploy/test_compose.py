@@ -47,7 +47,7 @@ def test_the_services_are_those_that_were_meant() -> None:
 @named()
 def test_images_are_pinned_and_name_no_registry(name: str) -> None:
     image, version = services()[name]["image"].split(":")
-    assert re.fullmatch(r"v?\d+\.\d+\.\d+(-alpine)?", version)
+    assert re.fullmatch(r"v?\d+\.\d+\.\d+(-alpine|\.dev\d+)?", version)
     assert "." not in image.split("/")[0]
 
 
