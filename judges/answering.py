@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from judges.agent.conversation import ExplorationStats
 from judges.agent.loop import AgentLoop
 from judges.core.judge import Answer, Answered
-from judges.core.prompt import Prompt, render
+from judges.core.prompt import Prompt, render, texts_of
 from judges.parsing.answer import (
     AnswerError,
     IncompleteAnswerError,
@@ -43,9 +43,11 @@ class _SingleRequest:
         return (await self._call.ask(self._prompt, (*self._messages, *repair(text, error)))).text
 
     async def find_copies(self, text: str, is_verdict: Callable[[str], bool]) -> Copies | None:
-        shown = self._messages[-1].content
+        shown, trace = self._messages[-1].content, self._call.trace
+        # A judge that shows sentences with keys divides the objects that are planted in them.
+        divided = [each for each in (trace.output, *texts_of(trace.context)) if each not in shown]
         is_large = len(shown) > LARGE_CHARS or len(text) > LARGE_CHARS // 10
-        return await offload_if_large(is_large, find_copies, text, (shown,), is_verdict)
+        return await offload_if_large(is_large, find_copies, text, (shown, *divided), is_verdict)
 
 
 class AnswerLoop(NamedTuple):

@@ -222,7 +222,7 @@ def _is_line(text: str, shown: Sequence[str]) -> bool:
     """Return whether a single word, with the signs around it, is a line of the material or of a JSON text there."""
     if len(text) > _MAX_WORD_CHARS or len(_TOKEN.findall(text)) != 1:
         return False
-    line = re.compile(rf'(?:^|\\n|"){re.escape(text)}(?:$|[\\"])', re.MULTILINE)
+    line = re.compile(rf'(?:^[ \t]*|\\n|"){re.escape(text)}(?:[ \t]*$|[\\"])', re.MULTILINE)
     return any(map(line.search, shown))
 
 
