@@ -1,5 +1,7 @@
 """Scales: the values that a model may give, how they are requested and read, and the scores they become."""
 
+import math
+import re
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -8,9 +10,9 @@ from msgspec import Struct
 
 from judges.custom.definition import DefinitionError
 from judges.forms import yes_no
-from judges.parsing.answer import OutOfRangeError, amount, rating, truth
+from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, choice, rating, truth
 
-Value = float | str | list[str] | dict[str, object]
+Value = float | str
 """One value of an answer."""
 _HALF: Final = 0.5
 
@@ -65,7 +67,7 @@ class YesNo:
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Read yes, no or unknown."""
-        return yes_no.result_of(answer, key)
+        return choice(answer, key, yes_no.MENU)
 
     def rate(self, value: Value) -> Rating | None:
         """Score the value that passes as 1 and the other as 0."""
@@ -104,6 +106,7 @@ Direction = Literal["higher", "lower", "none"]
 _MAX_ENUM: Final = 101
 # Below that a float represents every whole number.
 _MAX_BOUND: Final = 10**15
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,300}(?:\.[0-9]{1,300})?")
 _DIGITS: Final = 6
 
 
@@ -160,14 +163,17 @@ class Range:
         """Read a number within the bounds, also from a string of its digits."""
         if self._whole:
             return rating(answer, key, int(self._lowest), int(self._highest))
-        value = amount(answer, key, self._highest)
+        value = answer[key]
+        if isinstance(value, str) and _NUMBER.fullmatch(digits := value.strip().removesuffix(".")):
+            value = float(digits)
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            raise InvalidAnswerError(f"`{key}` is not a number")
         if not self._lowest <= value <= self._highest:
             raise OutOfRangeError(f"`{key}` is no number from {_plain(self._lowest)} to {_plain(self._highest)}")
         return float(value)
 
     def rate(self, value: Value) -> Rating | None:
         """Score a number by its share of the way to the good end."""
-        assert isinstance(value, int | float)  # noqa: S101 - as read
         raw = float(value)
         passed = None
         if self._pass_at is not None:

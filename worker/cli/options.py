@@ -21,7 +21,6 @@ from judges.core.judge import Judge
 from judges.core.prompt import neutralise
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured
-from worker.cli.rows import as_trace, csv_rows, is_csv
 from worker.config.errors import nearest
 from worker.config.judge_files import checked, read_judge
 from worker.config.loading import load
@@ -77,9 +76,11 @@ OFFLINE: Final = options(
     click.option(
         "--model",
         "model_names",
+        default=("default",),
+        show_default=True,
         multiple=True,
         metavar="NAME",
-        help="The [models.NAME] that judges; repeatable. Else the judge's own, or default.",
+        help="The [models.NAME] that judges; repeatable.",
     ),
     click.option(
         "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."
@@ -227,26 +228,16 @@ class Line(NamedTuple):
 
 
 def read_traces(file: TextIO) -> Iterator[Line]:
-    """Read traces from JSON lines or CSV, also from rows without ids (``worker.cli.rows``); empty lines are skipped."""
-    if is_csv(file):
-        for number, fields in csv_rows(file):
-            yield _converted(number, fields)
-        return
+    """Read traces from JSON lines; empty lines are skipped."""
+    decoder = msgspec.json.Decoder(tracejudge.Trace)
     for number, text in enumerate(file, 1):
         if not text.strip():
             continue
         try:
-            row = msgspec.json.decode(text)
+            yield Line(number, decoder.decode(text), None)
+        except msgspec.ValidationError as error:
+            yield Line(number, None, f"is not a trace: {error}")
         except UnicodeEncodeError:
             yield Line(number, None, "is not UTF-8")
         except (msgspec.DecodeError, RecursionError):
             yield Line(number, None, "is not JSON")
-        else:
-            yield _converted(number, as_trace(row) if isinstance(row, dict) else row)
-
-
-def _converted(number: int, fields: object) -> Line:
-    try:
-        return Line(number, msgspec.convert(fields, tracejudge.Trace), None)
-    except msgspec.ValidationError as error:
-        return Line(number, None, f"is not a trace: {error}")

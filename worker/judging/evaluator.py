@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
 
-import msgspec
 import structlog
 
 from judges.agreement.combine import metrics_of
@@ -67,7 +66,7 @@ def make_verdict(
         scores=assessment.scores,
         metrics=metrics,
         rationale=assessment.rationale,
-        details=_details(assessment, evaluation),
+        details=assessment.details,
         trace_id=trace.trace_id,
         span_id=trace.span_id,
         response_id=trace.response_id,
@@ -95,12 +94,6 @@ def make_verdict(
         duration_s=duration_s,
     )
     return verdict, spent
-
-
-def _details(assessment: Assessment, evaluation: Evaluation) -> Mapping[str, object]:
-    if evaluation.session is None:
-        return assessment.details
-    return {**assessment.details, "session": msgspec.to_builtins(evaluation.session)}
 
 
 class UnexpectedError(Exception):
@@ -362,17 +355,14 @@ class BatchEvaluator:
                 return Assessment("unscored", "judge_rejected", note=note)
             if isinstance(trace, Exception):
                 return _internal_error(evaluation, trace)
-            tools = self._sampler.context_tools(item.trace)
-            return await self._evaluate(this, judge, trace, evaluation, tools)
+            return await self._evaluate(this, judge, trace, evaluation)
         except Exception as error:  # noqa: BLE001 - one evaluation must not fail its batch
             return _internal_error(evaluation, error)
 
-    async def _evaluate(
-        self, this: _BatchRun, judge: Judge, trace: Trace, evaluation: Evaluation, context_tools: Sequence[str]
-    ) -> Assessment:
+    async def _evaluate(self, this: _BatchRun, judge: Judge, trace: Trace, evaluation: Evaluation) -> Assessment:
         if judge.run is not None:
             async with self._code_slots[judge.name]:
-                return await evaluate(judge, trace, None, context_tools=context_tools)
+                return await evaluate(judge, trace, None)
         earlier = this.tries.get(evaluation.id, _NOTHING)
         return await evaluate(
             *(judge, trace, this.model),
@@ -380,7 +370,6 @@ class BatchEvaluator:
             evaluation=evaluation.id,
             earlier_calls=earlier.calls,
             refusals=earlier.refusals,
-            context_tools=context_tools,
         )
 
 
