@@ -41,7 +41,7 @@ class Figure(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Tell whether the value lies within its bounds."""
+        """Whether the value lies within its bounds."""
         return self.least <= self.value <= self.most
 
 

@@ -194,7 +194,7 @@ _LOGS: Final = {"debug", "info", "warning", "error", "exception"}
 
 
 def mutants_of_python(source: str) -> Iterator[tuple[int, str, str]]:
-    """Give each mutant of a module: its line, what is changed, and the whole changed text."""
+    """Yield each mutant of a module: its line, what is changed, and the whole changed text."""
     lines = source.encode().splitlines(keepends=True)
     for place, changed in (change for node in _places(ast.parse(source)) for change in _changes(node)):
         after = ast.unparse(ast.fix_missing_locations(changed))
@@ -215,7 +215,7 @@ def _places(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _changes(node: ast.expr | ast.stmt) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST]]:
-    """Give what may be put in place of a node, or of its condition."""
+    """Yield the replacements of a node, or of its condition."""
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) if _is_plain(test):
             yield test, ast.UnaryOp(ast.Not(), test)
@@ -246,7 +246,7 @@ def _changes_of_a_value(node: ast.expr) -> Iterator[ast.AST]:
 
 
 def _is_plain(test: ast.expr) -> bool:
-    """Tell whether a condition is changed nowhere else."""
+    """Return whether a condition is changed nowhere else."""
     return isinstance(test, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
 
 
@@ -315,7 +315,7 @@ def mutants_of_lua(source: str) -> Iterator[tuple[int, str, str]]:
 
 
 def files(root: Path, patterns: Sequence[str]) -> list[str]:
-    """Give the files of all patterns.
+    """List the files of all patterns.
 
     Raises:
         SystemExit: A pattern matches nothing.

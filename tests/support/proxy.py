@@ -99,7 +99,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def network(self, behaviour: Behaviour) -> Iterator[None]:
-        """Let the network fail inside the block."""
+        """Break the network inside the block."""
         self.behaviour = behaviour
         try:
             yield

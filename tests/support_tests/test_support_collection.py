@@ -35,7 +35,7 @@ WHOLLY_SLOW = {
 
 
 def commands() -> dict[str, str]:
-    """Give the line that each target runs pytest with."""
+    """Return the pytest line of each target."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (pytest_of_all,) = re.findall(r"^PYTEST := (.*)$", makefile, re.MULTILINE)
     found = re.findall(r"^(test[a-z-]*): .*\n\t(.*)$", makefile, re.MULTILINE)
@@ -43,7 +43,7 @@ def commands() -> dict[str, str]:
 
 
 def runs(line: str, marks: set[str]) -> bool:
-    """Tell whether a command runs a test with these marks."""
+    """Return whether a command runs a test with these marks."""
     (expression,) = re.findall(r'-m "([^"]+)"', line)
     return Expression.compile(expression).evaluate(lambda name, **_: name in marks)
 

@@ -138,7 +138,7 @@ class Desk:
         return [shown(request) for request in self.model.requests]
 
     def notify(self, label: str, at_most: int | None = None) -> None:  # noqa: ARG002 - the broker's affair
-        """Have a task started, as a message does."""
+        """Start a task, as a message does."""
         self.notified.append(label)
         self._tasks.append(self._pool.submit(self.judging.run, label))
 
