@@ -1,7 +1,8 @@
-"""What the judges cost in CPU besides the call: rendering, reading and scoring, looking evidence up."""
+"""What the judges cost in CPU besides the call: rendering, reading and scoring, dividing texts, looking evidence up."""
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ from benchmarks.traces import make
 from judges.core.judge import Answered, Judge
 from judges.core.prompt import render
 from judges.parsing.evidence import Source
+from judges.parsing.sentences import split
 from judges.registry import catalogue
 from tracejudge import Trace
 
@@ -36,6 +38,9 @@ def reading() -> Iterator[Figure]:
     yield Figure(what.format("facts_grounding"), _scoring("facts_grounding", long, _labels(str)), bar="≤ 300 µs")
     otherwise = _scoring("facts_grounding", long, _labels(lambda text: text.lower().removesuffix(".")))
     yield Figure("the same, the answer divided and spelt in the model's own way", otherwise, bar="≤ 300 µs")
+    for kind, text in _texts().items():
+        divided = per_call(partial(split, text))
+        yield Figure(f"dividing 20 kB of {kind} into sentences", f"{divided / 1000:.2f} ms", bar="≤ 5 ms")
     looked_up = per_call(_look_up)
     yield Figure(f"looking up {_SENTENCES} excerpts in 20 kB of context", f"{looked_up / 1000:.2f} ms", bar="≤ 2 ms")
 
@@ -97,6 +102,22 @@ def _labels(spelt: Callable[[str], str]) -> str:
         for number in range(1, _SENTENCES + 1)
     )
     return "\n".join(map(json.dumps, lines))
+
+
+def _texts() -> dict[str, str]:
+    """Make texts of several forms, each of 20 kB."""
+    numbers = range(1, 1 + _CONTEXT_BYTES // 20)
+    section = "## Part {0}\n\n{1} {1}\n\n- {1}\n- Two\n\n| a | b |\n|---|---|\n| {0} | x |\n\nKey: {0}\nValue: y\n\n"
+    texts = {
+        "prose": " ".join(map(_sentence, numbers)),
+        "Markdown": "".join(section.format(number, _sentence(number)) for number in numbers),
+        "HTML": "".join(f"<p>{_sentence(number)}</p><ul><li>One</li><li>Two</li></ul>" for number in numbers),
+        "JSON": "\n".join(f'  "key{number}": "value {number}",' for number in numbers),
+        "Chinese": "".join(
+            f"\u5305\u88f9{number}\u5728\u661f\u671f\u4e00\u79bb\u5f00\u4ed3\u5e93\u3002" for number in numbers
+        ),
+    }
+    return {kind: text.encode()[:_CONTEXT_BYTES].decode(errors="ignore") for kind, text in texts.items()}
 
 
 def _look_up() -> None:

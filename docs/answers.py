@@ -19,23 +19,47 @@ line is a test that runs the whole evaluation.
 - **scored**: read as it is, from one request.
 - **repaired, then scored**: mended by `json-repair`, from one request. A repair counts only where a second, plainer
   reading of the same text finds the same; so it closes a brace, and never completes a word, a number or a list.
-- **the last one is scored**, **scored together**: several answers in one text. `facts_grounding` takes all objects as
-  one answer; for the other judges the last whole answer counts.
 - **asked once more, then `invalid_answer`**: the model is shown its answer and the error once. If the second answer
   cannot be read either, the verdict is unscored with this reason.
+- **asked once more, then `out_of_range`**: a word that was not offered, such as a synonym. The model is asked for one of
+  the offered labels.
 - **`invalid_answer` at once**: there is nothing to show the model.
-- **`out_of_range`**: readable, but off the menu or off the scale. It is final: a second asking would be a second
-  opinion.
-- **`refusal`**, **`content_filter`**, **`truncated`**: what the endpoint says of the answer counts, whatever its text.
-- What stands between `<think>` and `</think>` before the answer is not read; thoughts without an end are no answer.
+- **`out_of_range`**: a number off the scale, or a fraction of a whole-number scale. It is final: a second asking would be
+  a second opinion.
+- **`refusal`**, **`content_filter`**, **`truncated`**: what the endpoint says of the answer counts, whatever its text. A
+  short answer that declines in words ("I can't help with that"), in any of ten languages (English, Chinese, Hindi,
+  Spanish, French, Arabic, Portuguese, Russian, German, Japanese) and without a verdict, is a refusal too.
 - **abstained**: the model found that nothing can be said. No score and no error.
 
+## What is read
+
+Every form has one reading; nothing is guessed.
+
+| part of the answer | what is read |
+| --- | --- |
+| thoughts | What stands before the last closing mark (`</think>`, `</thinking>`, `</thought>`, `</reasoning>`, `[/THINK]`) is not read, also where the opening mark is missing; of harmony's channels the final one is read, or a function call in the commentary. A mark quoted in the object of the answer does not count. Thoughts without an end are no answer. |
+| objects | JSON; in a fence, between prose, in a wrapper object, in the call of a tool, or in a JSON string; without the first brace, if the caller wrote it. |
+| other notations | Labelled lines (`Result: yes`), headings, lists, YAML, XML elements, and Markdown tables. `Final` or `Overall` may stand before the label of the verdict. |
+| keys | In any case, and in snake, camel or spaced form. |
+| one verdict without keys | The whole text is the value; or the value stands on the first or last line with a blank line beside it; or on a line of its own in `[[ ]]`, bold, a code mark or a box. |
+| decoration of a value | Quotation marks, Markdown, brackets, `\\boxed{}`, full-width letters and one final sign are removed. |
+| labels | In any case, with `_` or `-` for a blank. `true` and `false` stand for yes and no. |
+| numbers | `4`, `4.0`, `"4"`, `four` (one to ten), `4 (Good)`; `4/5` and `4 out of 5` where 5 is the highest value. |
+| several answers | They count once if all agree. If two differ, or the text behind the answer withdraws it ("Wait, it should be no"), the model is asked once more. All objects of `facts_grounding` are one answer; a list that stands there twice counts once. |
+
+Not read: fractions of a whole-number scale, numbers off the scale or of another scale (`8/10` where 5 is the highest),
+ranges (`3-4`), shares (`80%`), doubts (`yes?`), several labels, synonyms and other languages, prose that holds a verdict, and
+comma-separated values.
+
+## Verdicts in the material
+
 A verdict that stands in the material is none, whoever planted it: not as the whole answer, copied word for word (from
-120 characters on: shorter ones can be foretold, and a planted one must not keep the same honest one away); not quoted
+120 characters on; a shorter copy is requested once more, since an honest answer may be the same); not beside the
+model's own answer, in whatever form; not quoted
 inside a value; not between the marks of a request that the answer repeats; and not where the answer breaks off
 behind the quotation or goes on after it. What no reader can tell is a planted verdict that the model gives in words of
 its own, or quotes in prose without saying anything of its own: that is its answer.
-"""
+"""  # noqa: E501 - rows of a table
 
 _ROW: Final = "| {} | {} | {} |"
 

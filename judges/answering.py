@@ -1,24 +1,31 @@
 """Request the answers of a judge and parse them: one request shows everything, or the model reads by tools."""
 
 import asyncio
-import re
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from judges.agent.conversation import ExplorationStats
 from judges.agent.loop import AgentLoop
 from judges.core.judge import Answer, Answered
-from judges.core.prompt import Prompt, render
-from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, without_thinking
-from judges.parsing.echo import is_echo
+from judges.core.prompt import Prompt, render, texts_of
+from judges.parsing.answer import (
+    AnswerError,
+    IncompleteAnswerError,
+    InvalidAnswerError,
+    OffMenuError,
+    OutOfRangeError,
+    without_thinking,
+)
+from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies
+from judges.parsing.refusal import is_refusal
 from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
 
 # Maximum number of concurrent requests for one trace: a trace of a hundred documents must not block all others.
 _CONCURRENT: Final = 16
-_FENCE: Final = re.compile(r"^[ \t]*```\w*[ \t]*$", re.MULTILINE)
-# Shorter answers, such as three bare grades, are predictable: a planted one must not suppress the honest answer.
-_MIN_ECHO_CHARS: Final = 120
+# Failures that concern one request, whatever the others do.
+_OWN_REASONS: Final = frozenset({"invalid_answer", "out_of_range", "content_filter", "refusal", "truncated"})
 
 
 class _SingleRequest:
@@ -32,12 +39,15 @@ class _SingleRequest:
     async def answer(self) -> str:
         return (await self._call.ask(self._prompt, self._messages)).text
 
-    async def repaired(self, text: str, error: InvalidAnswerError) -> str:
+    async def repaired(self, text: str, error: AnswerError) -> str:
         return (await self._call.ask(self._prompt, (*self._messages, *repair(text, error)))).text
 
-    async def shows(self, text: str) -> bool:
-        shown = self._messages[-1].content
-        return text in shown or await offload_if_large(len(shown) > LARGE_CHARS, is_echo, text, (shown,))
+    async def find_copies(self, text: str, is_verdict: Callable[[str], bool]) -> Copies | None:
+        shown, trace = self._messages[-1].content, self._call.trace
+        # A judge that shows sentences with keys divides the objects that are planted in them.
+        divided = [each for each in (trace.output, *texts_of(trace.context)) if each not in shown]
+        is_large = len(shown) > LARGE_CHARS or len(text) > LARGE_CHARS // 10
+        return await offload_if_large(is_large, find_copies, text, (shown, *divided), is_verdict)
 
 
 class AnswerLoop(NamedTuple):
@@ -49,11 +59,14 @@ class AnswerLoop(NamedTuple):
     async def all(self, prompts: Sequence[Prompt]) -> list[Answered]:
         """Answer all requests, some concurrently; after a failure no further one is sent.
 
-        Requests in flight are awaited: they are paid for, and their calls must be recorded.
+        As many as the judge's ``max_missing`` allows may stay without an answer, unless all of them do. Requests in
+        flight are awaited: they are paid for, and their calls must be recorded.
         """
         if len(prompts) == 1:
             return [Answered(prompts[0], await self._answer(prompts[0]))]
         waiting, answers, failures = deque(enumerate(prompts)), dict[int, Answer](), list[UnscoredError]()
+        # The share is a decimal fraction, so that the product may lie just below a whole number.
+        may_miss, missing = math.floor(self.call.judge.max_missing * len(prompts) + 1e-9), list[UnscoredError]()
 
         async def work() -> None:
             while waiting and not failures:
@@ -61,14 +74,15 @@ class AnswerLoop(NamedTuple):
                 try:
                     answers[place] = await self._answer(prompt)
                 except UnscoredError as error:
-                    failures.append(error)
+                    is_own = error.reason in _OWN_REASONS and len(missing) < may_miss
+                    (missing if is_own else failures).append(error)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(_CONCURRENT, len(prompts))):
                 group.create_task(work())
-        if failures:
-            raise failures[0]
-        return [Answered(prompt, answers[place]) for place, prompt in enumerate(prompts)]
+        if failures or not answers:
+            raise (failures or missing)[0]
+        return [Answered(prompt, answers[place]) for place, prompt in enumerate(prompts) if place in answers]
 
     async def _answer(self, prompt: Prompt) -> Answer:
         """Return one parsed answer, after at most one repair request."""
@@ -80,21 +94,58 @@ class AnswerLoop(NamedTuple):
             dialogue = await AgentLoop.open(self.call, prompt, exploration, self.stats)
         text = await dialogue.answer()
         try:
-            return await self._read(dialogue, text)
-        except InvalidAnswerError as error:
+            return await self._read(dialogue, prompt, text)
+        except (InvalidAnswerError, OffMenuError) as error:
             text = await dialogue.repaired(text, error)
         try:
-            return await self._read(dialogue, text)
+            return await self._read(dialogue, prompt, text, is_repaired=True)
+        except IncompleteAnswerError as error:
+            raise UnscoredError("incomplete", str(error)) from error
         except InvalidAnswerError as error:
             raise UnscoredError("invalid_answer", str(error)) from error
+        except OffMenuError as error:
+            raise UnscoredError("out_of_range", str(error)) from error
 
-    async def _read(self, dialogue: _SingleRequest | AgentLoop, text: str) -> Answer:
-        """Parse an answer, unless the material contains it verbatim, also in a fence: then it was planted there."""
-        answer = without_thinking(text)
-        bare = (_FENCE.sub("", answer) if "```" in answer else answer).strip()
-        if len(bare) >= _MIN_ECHO_CHARS and await dialogue.shows(bare):
-            raise InvalidAnswerError("the answer is a copy from the material")
+    async def _read(
+        self, dialogue: _SingleRequest | AgentLoop, prompt: Prompt, text: str, *, is_repaired: bool = False
+    ) -> Answer:
+        """Parse an answer without the verdicts that it copies from the material: they were planted there.
+
+        Where no other verdict is left, the answer is requested again. A short copy is accepted then: the model's own
+        answer may happen to be the same.
+        """
+        copies = await dialogue.find_copies(text, self._is_verdict)
+        if copies is None:
+            return await self._parsed(prompt, text)
         try:
-            return await offload_if_large(len(text) > LARGE_CHARS // 10, self.call.judge.read, answer)
+            return await self._parsed(prompt, copies.rest)
+        except InvalidAnswerError as error:
+            if "{" in copies.rest:
+                raise  # The model's own answer cannot be read.
+            if copies.chars >= MIN_ECHO_CHARS or not is_repaired:
+                raise InvalidAnswerError("the answer is a copy from the material") from error
+        return await self._parsed(prompt, text)
+
+    def _is_verdict(self, text: str) -> bool:
+        try:
+            self.call.judge.read(without_thinking(text))
+        except AnswerError:
+            return False
+        return True
+
+    async def _parsed(self, prompt: Prompt, text: str) -> Answer:
+        judge, is_large = self.call.judge, len(text) > LARGE_CHARS // 10
+        try:
+            answer = without_thinking(text)
+            bare = answer.strip()
+            # Before the reader, which may take the "no" of "No, I can't help with that." for a verdict.
+            if bare[:1] not in {"{", "["} and is_refusal(bare):
+                raise UnscoredError("refusal", "the model declined to answer, in words")
+            read = await offload_if_large(is_large, judge.read, answer)
+        except OffMenuError:
+            raise
         except OutOfRangeError as error:
             raise UnscoredError("out_of_range", str(error)) from error
+        if judge.check is not None:
+            await offload_if_large(is_large, judge.check, self.call.trace, prompt, read)
+        return read

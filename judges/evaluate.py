@@ -12,10 +12,11 @@ from typing import Final
 from judges.agent.conversation import ExplorationStats
 from judges.agent.loop import RetryGuard
 from judges.answering import AnswerLoop
-from judges.core.judge import Answered, Judge, JudgeFailedError, Reading
+from judges.core.judge import RESULT, Answered, Judge, JudgeFailedError, Reading
 from judges.core.model import ChatModel, ModelError
 from judges.core.prompt import Prompt, texts_of
 from judges.core.verdict import Assessment, Call, Outcome, Refusals
+from judges.parsing.retrievals import with_context
 from judges.python.api import PassingError
 from judges.request import LARGE_CHARS, Clock, Deadline, JudgeCall, UnscoredError, offload_if_large, truncate_to_context
 from tracejudge import Trace
@@ -34,6 +35,7 @@ async def evaluate(
     evaluation: str = "",
     earlier_calls: int = 0,
     refusals: Refusals = Refusals(),  # noqa: B008 - frozen
+    context_tools: Sequence[str] = (),
 ) -> Assessment:
     """Judge one trace.
 
@@ -44,9 +46,10 @@ async def evaluate(
         evaluation: Id of the evaluation, sent with all its requests; generated unless given.
         earlier_calls: Calls of earlier attempts, which limit the retries of an exploration.
         refusals: Refusals of the endpoint in earlier attempts.
+        context_tools: Tools whose results are the context of a trace without context and retrieval spans.
     """
     is_large = _size(trace) > LARGE_CHARS
-    trace = await offload_if_large(is_large, judge.prepare, trace)
+    trace = await offload_if_large(is_large, prepared, judge, trace, context_tools)
     missing = await offload_if_large(is_large, judge.missing, trace)
     if missing is not None:
         return Assessment("unscored", "missing_input", note=missing)
@@ -79,7 +82,19 @@ async def evaluate(
             refusals=cause.refusals,
         )
     reading = await offload_if_large(is_large, judge.score, truncated.trace, answered)
-    return _assessment(reading, tuple(calls), _details(stats, truncated.left_out))
+    details = _details(stats, truncated.left_out)
+    if truncated.left_out and not judge.scores_cut and any(score.passed is False for score in reading.scores):
+        # What was left out may support the answer, so that a failing verdict would say too much.
+        note = "the material was cut to fit the model's context, and the verdict on the rest is negative"
+        return Assessment("unscored", "input_too_long", details=details, calls=tuple(calls), note=note)
+    return _assessment(reading, tuple(calls), details)
+
+
+def prepared(judge: Judge, trace: Trace, context_tools: Sequence[str] = ()) -> Trace:
+    """Complete a trace for a judge: first the context, from spans or tools, then what the judge itself adds."""
+    if "context" in (*judge.needs, *judge.cuts):
+        trace = with_context(trace, context_tools)
+    return judge.prepare(trace)
 
 
 async def _run(code: Callable[[Trace], Awaitable[Reading]], trace: Trace) -> Assessment:
@@ -93,7 +108,7 @@ async def _run(code: Callable[[Trace], Awaitable[Reading]], trace: Trace) -> Ass
 
 def _assessment(reading: Reading, calls: tuple[Call, ...] = (), asked: Mapping[str, object] = {}) -> Assessment:
     scores, rationale, details = reading
-    outcome: Outcome = "scored" if scores else "abstained"
+    outcome: Outcome = "scored" if scores or RESULT in details else "abstained"
     return Assessment(outcome, None, scores, rationale, {**details, **asked} if asked else details, calls)
 
 

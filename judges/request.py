@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
-import msgspec
+from msgspec import structs
 
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, Tool
 from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import Call, Reason, Refusals
-from judges.parsing.answer import InvalidAnswerError
+from judges.parsing.answer import AnswerError, IncompleteAnswerError
 from tracejudge import Trace
 
 P = ParamSpec("P")
@@ -71,6 +71,13 @@ _MAX_SHOWN_CHARS: Final = 20_000
 _REPAIR: Final = """\
 Your answer could not be read: {error}. Send the same assessment once more, unchanged in what it says, in exactly the \
 form that was asked and with nothing around it."""
+_COMPLETE: Final = """\
+Your answer is not complete: {error}. Send the whole assessment once more, with what was left out, in exactly the form \
+that was asked and with nothing around it."""
+_CONTINUE: Final = """\
+Your answer was cut off after these lines. Go on with the next sentence, in the same form, and repeat no line."""
+# The model may not write more than it did.
+_NO_LONGER: Final = frozenset({"bad_request", "input_too_long"})
 
 
 class Clock(NamedTuple):
@@ -90,11 +97,12 @@ class UnscoredError(Exception):
         self.error = error
 
 
-def repair(text: str, error: InvalidAnswerError) -> tuple[Message, Message]:
+def repair(text: str, error: AnswerError) -> tuple[Message, Message]:
     """Build the messages that follow an invalid answer; raises ``UnscoredError`` if it is empty."""
     if not text.strip():
         raise UnscoredError("invalid_answer", "the answer is empty") from error
-    return Message("assistant", text[:_MAX_SHOWN_CHARS]), Message("user", _REPAIR.format(error=error))
+    demand = _COMPLETE if isinstance(error, IncompleteAnswerError) else _REPAIR
+    return Message("assistant", text[:_MAX_SHOWN_CHARS]), Message("user", demand.format(error=error))
 
 
 class JudgeCall(NamedTuple):
@@ -112,8 +120,20 @@ class JudgeCall(NamedTuple):
     async def ask(
         self, prompt: Prompt, messages: tuple[Message, ...], tools: tuple[Tool, ...] = (), *, may_call: bool = True
     ) -> ChatResponse:
-        """Request one complete answer; raises ``UnscoredError``."""
+        """Request one complete answer, once more if it was cut off; raises ``UnscoredError``."""
         response = await self._complete(prompt, messages, tools, may_call=may_call)
+        if response.finish_reason == "length":
+            # The complete lines of the answer are kept, and only the rest is requested.
+            kept = "" if self.judge.whole_lines is None else self.judge.whole_lines(response.text)
+            if kept:
+                messages = (*messages, Message("assistant", kept), Message("user", _CONTINUE))
+            try:
+                longer = await self._complete(prompt, messages, tools, may_call=may_call, output_factor=2)
+            except UnscoredError as error:
+                if error.reason not in _NO_LONGER:
+                    raise
+            else:
+                response = structs.replace(longer, text=f"{kept}\n{longer.text}") if kept else longer
         if response.finish_reason == "content_filter":
             raise UnscoredError("content_filter", "the endpoint's filter withheld the answer")
         if response.refusal:
@@ -123,9 +143,17 @@ class JudgeCall(NamedTuple):
         return response
 
     async def _complete(
-        self, prompt: Prompt, messages: tuple[Message, ...], tools: tuple[Tool, ...], *, may_call: bool
+        self,
+        prompt: Prompt,
+        messages: tuple[Message, ...],
+        tools: tuple[Tool, ...],
+        *,
+        may_call: bool,
+        output_factor: int = 1,
     ) -> ChatResponse:
         judge, deadline, clock = self.judge, self.deadline, self.clock
+        is_large = len(self.trace.output) > LARGE_CHARS
+        max_output_tokens = await offload_if_large(is_large, judge.output_tokens, self.trace, prompt)
         # Not ``self.calls``: requests of one evaluation may run concurrently, and each keeps its calls together.
         failed: list[Call] = []
         sent: list[tuple[float, float, int]] = []
@@ -138,7 +166,7 @@ class JudgeCall(NamedTuple):
         request = ChatRequest(
             messages,
             judge.name,
-            judge.schema,
+            prompt.schema or judge.schema,
             heuristic=lambda: judge.heuristic(self.trace, prompt),
             begins=None if deadline is None else begins,
             failed=failed,
@@ -146,6 +174,9 @@ class JudgeCall(NamedTuple):
             may_call=may_call,
             evaluation=self.evaluation,
             refusals=self.refusals,
+            max_output_tokens=max_output_tokens,
+            output_factor=output_factor,
+            temperature=judge.temperature or 0.0,
         )
         started_at, start = clock.now(), clock.steady()
         try:
@@ -233,7 +264,8 @@ def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
     for prompt in prompts:
         values_chars = sum(len(block.value) + 2 * len(block.name) + _MARKS_CHARS for block in prompt.blocks)
         # Most prompts are so short that an upper bound is enough, and need not be rendered.
-        if (len(prompt.fixed) + values_chars > max_bytes // _MAX_GROWTH) and (
+        # A template that is filled inline may hold a value more than once.
+        if (prompt.messages or len(prompt.fixed) + values_chars > max_bytes // _MAX_GROWTH) and (
             sum(len(message.content.encode("utf-8", "replace")) for message in render(prompt)) > max_bytes
         ):
             return False
@@ -244,4 +276,4 @@ def _without(trace: Trace, field_name: str, count: int) -> Trace:
     """Leave out the oldest messages or the lowest-ranked documents."""
     items = getattr(trace, field_name)
     kept = items[:-count] if field_name == "context" else items[count:]
-    return msgspec.structs.replace(trace, **{field_name: kept})
+    return structs.replace(trace, **{field_name: kept})

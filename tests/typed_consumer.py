@@ -138,8 +138,8 @@ async def judges_keep_their_types(trace: tracejudge.Trace) -> None:
 
 
 @judge  # type: ignore[type-var]
-def no_judge(_trace: tracejudge.Trace) -> str:
-    return "good"
+def no_judge(_trace: tracejudge.Trace) -> bytes:
+    return b"good"
 
 
 @judge  # type: ignore[type-var]

@@ -25,7 +25,8 @@ _ATTEMPTS: Final = 20
 _CHUNK_COUNT: Final = 1_000
 _TRACE_ENDS: Final = ("cut_off", "lost_by_redis", "invalid", "duplicate", "no_rule", "not_sampled", "shed", "sampled")
 _EVALUATION_ENDS: Final = ("scored", "abstained", "unscored", "dead", "removed")
-_WITH_REASONS: Final = frozenset({"dropped", "invalid", "shed", "unscored", "dead", "unreadable"})
+_WITH_REASONS: Final = frozenset({"dropped", "invalid", "shed", "unscored", "dead", "unreadable", "session"})
+_SESSION_ENDS: Final = ("judged", "dropped", "expired", "removed")
 
 
 class Account(Struct, frozen=True):
@@ -52,12 +53,20 @@ class Account(Struct, frozen=True):
     lost: int
     reasons: Mapping[str, int]
     """Drops, invalid entries, unscored and dead evaluations by reason, as ``unscored:timeout``; evaluations shed by
-    judge model, as ``shed:gpt-4.1-mini``; unreadable batches set aside, each time, as ``unreadable:wrong_type``."""
+    judge model, as ``shed:gpt-4.1-mini``; unreadable batches set aside, each time, as ``unreadable:wrong_type``; traces
+    gathered for conversations as ``session:gathered``, and conversations as ``session:opened`` and ``session:judged``,
+    ``updated`` (judged again), ``dropped`` (before they were judged), ``expired`` and ``removed`` (forgotten)."""
 
     @property
     def settled(self) -> bool:
         """Whether all work is finished."""
-        return self.unread == 0 and self.waiting == 0
+        return self.unread == 0 and self.waiting == 0 and self.gathering == 0
+
+    @property
+    def gathering(self) -> int:
+        """Conversations that have not been judged for the first time."""
+        ended = sum(self.reasons.get(f"session:{end}", 0) for end in _SESSION_ENDS)
+        return max(0, self.reasons.get("session:opened", 0) - ended)
 
 
 class _ItemIds(Struct):

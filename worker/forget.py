@@ -1,4 +1,7 @@
-"""Forget a trace or a person: in the stream, in pending feedback, in batches, dead letters and verdicts.
+"""Forget a trace, a session or a person in the stream, in what is gathered, in batches, dead letters and verdicts.
+
+What is gathered is late feedback and the traces of conversations. A conversation that is being judged, and its verdict,
+belong to each of its traces.
 
 What stays in Redis: the ledger (``evaluations:``, an evaluation id and one digit) and ``scores:`` of panels' members
 until their TTL ends, and the counts of the accounting. An evaluation id is a hash: only somebody who already knows the
@@ -25,7 +28,8 @@ from msgspec import Struct
 from worker.config.redaction import hashed_user
 from worker.config.settings import Settings
 from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
-from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch
+from worker.ingest.conversations import StoredSession, decode_session
+from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.queue.ledger import Ledger, evaluation_states, field_of
 from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 from worker.storage.keys import INGEST_GROUP
@@ -38,24 +42,35 @@ _MAX_REREADS: Final = 20
 
 
 class Owner(NamedTuple):
-    """The trace and the person that something belongs to. ``user_id`` is a hash in verdicts."""
+    """The trace, the person and the session that something belongs to. ``user_id`` is a hash in verdicts.
+
+    ``joined`` are the traces of a judged conversation.
+    """
 
     trace_id: object
     user_id: object = None
+    session_id: object = None
+    joined: frozenset[object] = frozenset()
 
 
 class ForgetTarget:
-    """A trace, or a person with all traces of theirs that are known."""
+    """A trace, or a person or session with all their traces that are known."""
 
     def __init__(
-        self, *, trace_id: str | None = None, user_id: str | None = None, user_keys: Iterable[str] = ()
+        self,
+        *,
+        trace_id: str | None = None,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        user_keys: Iterable[str] = (),
     ) -> None:
-        """Set one of the two ids.
+        """Set one of the three ids.
 
         Args:
             user_keys: Keys by which verdicts may hash the user's id.
         """
         self.is_person = user_id is not None
+        self.session_id = session_id
         self.trace_ids = {trace_id} if trace_id is not None else set[str]()
         hashed = {hashed_user(user_id, key) for key in user_keys}
         self._user_ids = set[object]() if user_id is None else {user_id, *hashed}
@@ -65,14 +80,20 @@ class ForgetTarget:
 
         If a trace names several people, a person owns the parts with their id, and the parts without any.
         """
+        if not self.trace_ids.isdisjoint(owner.joined):
+            return True
         if self.is_person and owner.user_id is not None:
             return self._is_user(owner.user_id)
+        if self.session_id is not None and owner.session_id is not None:
+            return owner.session_id == self.session_id
         return isinstance(owner.trace_id, str) and owner.trace_id in self.trace_ids
 
     def learn(self, owners: Iterable[Owner]) -> None:
-        """Add the person's traces among these."""
+        """Add the traces of the person or session among these."""
         for owner in owners:
-            if isinstance(owner.trace_id, str) and owner.user_id is not None and self._is_user(owner.user_id):
+            is_of_session = self.session_id is not None and owner.session_id == self.session_id
+            is_of_person = owner.user_id is not None and self._is_user(owner.user_id)
+            if isinstance(owner.trace_id, str) and (is_of_session or is_of_person):
                 self.trace_ids.add(owner.trace_id)
 
     def _is_user(self, user_id: object) -> bool:
@@ -85,11 +106,32 @@ class _Named(Struct):
 
     trace_id: Any = None
     user_id: Any = None
+    session_id: Any = None
+    # Of a verdict.
+    details: Any = None
+
+    @property
+    def owner(self) -> Owner:
+        """The owner, with the traces of a conversation."""
+        session = self.details.get("session") if isinstance(self.details, dict) else None
+        joined = session.get("trace_ids") if isinstance(session, dict) else None
+        names = (name for name in joined if isinstance(name, str)) if isinstance(joined, list) else ()
+        return Owner(self.trace_id, self.user_id, self.session_id, frozenset(names))
+
+
+class _SessionRef(EvaluationRef):
+    session: Session | None = None
 
 
 class _ItemName(Struct):
     trace: _Named
-    evaluations: list[EvaluationRef]
+    evaluations: list[_SessionRef]
+
+    @property
+    def owner(self) -> Owner:
+        """The owner, with the traces of a conversation."""
+        sessions = (one.session.trace_ids for one in self.evaluations if one.session is not None)
+        return self.trace.owner._replace(joined=frozenset(name for names in sessions for name in names))
 
 
 class _ScannedEntry(NamedTuple):
@@ -125,6 +167,7 @@ class Forgotten(Struct):
     Attributes:
         traces: Entries of the stream, publications of traces.
         feedback: Late feedback, in the stream or pending.
+        gathered: Traces in conversations that wait to be judged.
         evaluations: Evaluations in batches that had not ended.
         dead_letters: Evaluations given up.
         verdicts: Entries of the outbox.
@@ -134,6 +177,7 @@ class Forgotten(Struct):
 
     traces: int = 0
     feedback: int = 0
+    gathered: int = 0
     evaluations: int = 0
     dead_letters: int = 0
     verdicts: int = 0
@@ -143,7 +187,8 @@ class Forgotten(Struct):
     @property
     def total(self) -> int:
         """The number of all things found."""
-        return self.traces + self.feedback + self.evaluations + self.dead_letters + self.verdicts
+        found = self.traces + self.feedback + self.gathered + self.evaluations
+        return found + self.dead_letters + self.verdicts
 
 
 class Forgetting:
@@ -175,15 +220,17 @@ class Forgetting:
         self._unreadable_letters = 0
 
     def run(self) -> Forgotten:
-        """Find a person's traces first, then erase.
+        """Find the traces of a person or session first, then erase.
 
         Raises:
             StoreError: Redis did not answer; it is safe to begin again.
         """
-        if self._target.is_person:
+        if self._target.is_person or self._target.session_id is not None:
             self._learn()
         self._erase_entries()
         self._erase_pending_feedback()
+        # Before the batches: a worker that has read one that loses a trace here chooses nothing of it.
+        self._erase_gathered()
         clean = 0
         for _ in range(_MAX_ROUNDS):
             # Work moves between batches and dead letters. Of two rounds that find nothing, the second has seen where
@@ -198,7 +245,10 @@ class Forgetting:
         return self.found
 
     def _learn(self) -> None:
-        """Find the person's traces: feedback, and other parts of a trace, have no user id."""
+        """Find the traces of the person or session: feedback, and other parts of a trace, name neither."""
+        for _, stored in self._conversations():
+            traces = (one.gathered.trace for one in stored.traces)
+            self._target.learn(Owner(trace.trace_id, trace.user_id, trace.session_id) for trace in traces)
         for batch_id in self._batch_ids():
             batch = self._read_batch(batch_id)
             self._target.learn(item.owner for item in (batch.items if batch else ()))
@@ -224,6 +274,29 @@ class Forgetting:
         for first in range(0, 0 if self._dry_run else len(owned), _CHUNK_COUNT):
             self._store.run("forget_feedback", names, owned[first : first + _CHUNK_COUNT])
 
+    def _erase_gathered(self) -> None:
+        keys = self._keys
+        for session, stored in self._conversations():
+            owned = [
+                one
+                for one in stored.traces
+                if self._target.owns(
+                    Owner(one.gathered.trace.trace_id, one.gathered.trace.user_id, one.gathered.trace.session_id)
+                )
+            ]
+            self.found.gathered += len(owned)
+            if owned and not self._dry_run:
+                names = (keys.session(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
+                flat = [part for one in owned for part in (one.number, one.publication)]
+                self._store.run("forget_session", names, (session, *flat))
+
+    def _conversations(self) -> Iterator[tuple[str, StoredSession]]:
+        members = self._store.call(lambda client: client.zrange(self._keys.sessions_due, 0, -1))
+        for seen, raw in enumerate(members, 1):
+            found = self._store.call(methodcaller("hgetall", self._keys.session(raw.decode())))
+            yield raw.decode(), decode_session(found)
+            self._progress("conversations", seen)
+
     def _erase_letters(self) -> int:
         ids = [evaluation_id for evaluation_id, owner in self._letters() if self._target.owns(owner)]
         erased = len(ids)
@@ -237,7 +310,9 @@ class Forgetting:
         letters = DeadLetterStore(self._store)
         for seen, found in enumerate(letters.find(DeadLetterFilter()), 1):
             owner = found.letter.owner
-            yield found.letter.evaluation.id, Owner(owner.trace_id, owner.user_id)
+            session = found.letter.evaluation.session
+            joined = frozenset[object](session.trace_ids if session else ())
+            yield found.letter.evaluation.id, Owner(owner.trace_id, owner.user_id, None, joined)
             self._progress("dead letters", seen)
         self._unreadable_letters = letters.unreadable
 
@@ -326,8 +401,7 @@ class Forgetting:
             batch, scanned = _decode_batch(payload), []
             for raw in batch.items:
                 item = _decode_item(raw)
-                owner = Owner(item.trace.trace_id, item.trace.user_id)
-                scanned.append(_ScannedItem(raw, owner, {one.id: one.period for one in item.evaluations}))
+                scanned.append(_ScannedItem(raw, item.owner, {one.id: one.period for one in item.evaluations}))
             if batch.v in KNOWN_VERSIONS:
                 return _ScannedBatch(payload, batch, scanned)
         self._unreadable.add(batch_id)
@@ -340,4 +414,4 @@ def _owner(payload: bytes) -> Owner:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # A payload that is no JSON names nobody.
         return Owner(None)
-    return Owner(named.trace_id, named.user_id)
+    return named.owner

@@ -60,7 +60,7 @@ class Maintenance(ServiceThread):
         """Trim, measure and report, then wait."""
         settings = self._settings
         keys = self._store.keys
-        names = (keys.clock, keys.leases, keys.feedback, keys.traces, keys.verdicts, *keys.locks)
+        names = (keys.clock, keys.leases, keys.feedback, keys.sessions_due, keys.traces, keys.verdicts, *keys.locks)
         # Redis' time made the ids: a local clock that runs ahead would trim the whole stream.
         now_ms = int(self._store.run("clock", names, (LEASE_MS, _SET_BACK_MS)))
         oldest = f"{now_ms - int(settings.retention * 1000)}-0"
@@ -107,6 +107,7 @@ class Maintenance(ServiceThread):
             "outbox": settings.max_outbox_bytes,
             "batches": settings.max_waiting_bytes,
             "dead_letters": settings.max_dead_bytes,
+            "sessions": settings.max_session_bytes,
         }
         for what, size in found.bytes.items():
             metrics.stored_bytes.labels(what).set(size)

@@ -18,11 +18,12 @@ import msgspec
 import redis
 from msgspec import Struct
 
-from judges.core.judge import Judge
+from judges.core.judge import Judge, has_text
 from judges.registry import configured
 from worker.config.errors import nearest
 from worker.config.graders import Graders
 from worker.config.settings import Settings
+from worker.ingest.conversations import gather, session_id_of, session_limits
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Choice, Chosen, EvaluationFactory, Sampler, position
 from worker.selection.stream_entry import TraceEntry, read_entry
@@ -97,6 +98,7 @@ class Counts(NamedTuple):
         cut_off_ms: Time span of the stream that was cut off before the replay came there.
         chosen: Evaluations chosen.
         already_judged: Evaluations chosen before: judged, waiting, or given up.
+        gathered: Traces gathered for conversations, whose evaluations workers choose when they are complete.
     """
 
     traces: int = 0
@@ -106,6 +108,7 @@ class Counts(NamedTuple):
     cut_off_ms: int = 0
     chosen: int = 0
     already_judged: int = 0
+    gathered: int = 0
 
 
 class State(NamedTuple):
@@ -130,6 +133,14 @@ class WaitingWork(NamedTuple):
 
 class _Version(Struct):
     v: int
+
+
+class _Selected(NamedTuple):
+    """A trace, the evaluations chosen for it, and those of its conversation that it is gathered for."""
+
+    entry: TraceEntry
+    evaluations: Sequence[Chosen]
+    of_session: tuple[Choice, ...]
 
 
 class _Chunk(NamedTuple):
@@ -193,9 +204,11 @@ def _check_free_options(settings: Settings, options: ReplayOptions) -> None:
                 f"{given} is for judges that no rule names, and rule {rule!r} names {judge}; "
                 f"omit {given}, or pass --config with other rules"
             )
-    model = options.model or "default"
-    if None in rules.values() and model not in settings.models:
-        raise ReplayOptionsError(f"--model: there is no [models.{model}]{nearest(model, settings.models)}")
+    for one in options.judges:
+        model = one.model or options.model or "default"
+        if rules[one.name] is None and model not in settings.models:
+            place = "--model" if one.model is None else f"the judge {one.name}"
+            raise ReplayOptionsError(f"{place}: there is no [models.{model}]{nearest(model, settings.models)}")
 
 
 def parse_time(text: str, now_s: float) -> float:
@@ -313,26 +326,33 @@ class Chooser:
         self._question = question
         self._graders = Graders(settings, {**configured(settings.judges), **wanted})
         self._versions = {name: judge.version for name, judge in wanted.items()}
+        self._units = {name: judge.unit for name, judge in wanted.items()}
         self._free = [name for name in self._versions if rule_naming(settings, name) is None]
         self._sampler = Sampler(settings, self._graders)
         self._factory = EvaluationFactory(self._graders, self._versions)
         self._service = re.compile(fnmatch.translate(question.service or "*"))
 
-    def choose(self, entry: TraceEntry) -> list[Chosen]:
-        """Choose evaluations for a trace."""
+    def choose(self, entry: TraceEntry) -> _Selected:
+        """Choose evaluations for a trace, and for its conversation."""
         if self._service.match(entry.trace.service) is None:
-            return []
-        trace, rate, choices = entry.trace, self._question.rate, list[Choice]()
+            return _Selected(entry, (), ())
+        trace, choices = entry.trace, list[Choice]()
         if len(self._free) < len(self._versions):
-            choices += [choice for choice in self._sampler.sample(trace).choices if choice.judge in self._versions]
-        if self._free and position(trace.trace_id, self._settings.sampling_key) < rate:
-            graders = ((judge, self._graders.for_judge(judge, self._question.model)) for judge in self._free)
-            choices += [
-                Choice(judge, grader.name, rate)
-                for judge, grader in graders
-                if self._sampler.allows(trace, grader.judge_model)
-            ]
-        return self._factory.evaluations(entry, choices, "replay")
+            sampled = self._sampler.sample(trace)
+            choices += [one for one in (*sampled.choices, *sampled.of_session) if one.judge in self._versions]
+        sampling_key, rate = self._settings.sampling_key, self._question.rate
+        # Only a trace with a session id belongs to a conversation.
+        units = {"trace": trace.trace_id} | ({"session": trace.session_id} if has_text(trace.session_id) else {})
+        chosen = {unit for unit, name in units.items() if self._free and position(name or "", sampling_key) < rate}
+        graders = ((judge, self._graders.for_judge(judge, self._question.model)) for judge in self._free)
+        choices += [
+            Choice(judge, grader.name, rate)
+            for judge, grader in graders
+            if self._units[judge] in chosen and self._sampler.allows(trace, grader.judge_model)
+        ]
+        of_session = tuple(one for one in choices if self._units[one.judge] == "session")
+        of_trace = [one for one in choices if self._units[one.judge] == "trace"]
+        return _Selected(entry, self._factory.evaluations(entry, of_trace, "replay"), of_session)
 
 
 class ReplayRun:
@@ -368,14 +388,15 @@ class ReplayRun:
         chunk = self._read()
         read = (read_entry(entry, self._settings.max_trace_bytes) for entry in chunk.entries)
         traces = [entry for entry in read if isinstance(entry, TraceEntry)]
-        pairs = ((trace, self._chooser.choose(trace)) for trace in traces)
-        chosen = [(trace, evaluations) for trace, evaluations in pairs if evaluations]
+        chosen = [one for one in map(self._chooser.choose, traces) if one.evaluations or one.of_session]
         if not self.state.question.dry_run:
             # A panel calls no endpoint: its members are the work.
-            graders = (grader for _, evaluations in chosen for grader, _ in evaluations)
+            graders = (grader for one in chosen for grader, _ in one.evaluations)
             names = sorted({grader.judge_model for grader in graders if not grader.members})
             while names and (waiting := self._fullest(names)) is not None:
                 self._wait(waiting)
+            while any(one.of_session for one in chosen) and (gathered := self._gathered()) is not None:
+                self._wait(gathered)
         self._choose(chunk, len(traces), chosen)
         return not self.state.is_finished
 
@@ -405,9 +426,21 @@ class ReplayRun:
         fullest = max(work, key=attrgetter("waiting_bytes"))
         return fullest if fullest.waiting_bytes > self._settings.max_waiting_bytes * SHARE_OF_WAITING else None
 
-    def _choose(self, chunk: _Chunk, traces: int, chosen: Sequence[tuple[TraceEntry, Sequence[Chosen]]]) -> None:
+    def _gathered(self) -> WaitingWork | None:
+        """Return the bytes of gathered conversations if those are enough."""
+        size = int(self._store.call(lambda client: client.hget(self._store.keys.sessions, "bytes")) or 0)
+        most = self._settings.max_session_bytes * SHARE_OF_WAITING
+        return WaitingWork("conversations", size) if size > most else None
+
+    def _choose(self, chunk: _Chunk, traces: int, chosen: Sequence[_Selected]) -> None:
         """Choose, count and advance in one step; if another process was faster, continue at its position."""
-        writer = BatchWriter.choosing(self._settings, self._store.keys, self._cursor.key)
+        keys = self._store.keys
+        writer = BatchWriter.choosing(self._settings, keys, self._cursor.key, keys.sessions_due, keys.sessions)
+
+        def session(one: _Selected) -> dict[str, object] | None:
+            planned = gather(writer, keys, one.entry, one.of_session, self._cursor.name)
+            return planned and {**planned, "live": writer.key(keys.session(session_id_of(one.entry.trace)))}
+
         plan = {
             "dry_run": self.state.question.dry_run,
             "from": self.state.next_id,
@@ -420,12 +453,14 @@ class ReplayRun:
             },
             "traces": [
                 {
-                    "id": entry.entry_id,
-                    "payload": writer.trace(entry.trace),
-                    "evaluations": writer.evaluations(evaluations, entry.trace),
+                    "id": one.entry.entry_id,
+                    "payload": writer.trace(one.entry.trace) if one.evaluations else 0,
+                    "evaluations": writer.evaluations(one.evaluations, one.entry.trace),
+                    "session": session(one),
                 }
-                for entry, evaluations in chosen
+                for one in chosen
             ],
+            "sessions": session_limits(self._settings),
         }
         flat = iter(self._store.run("replay", *writer.finish(plan)))
         self.state = self._cursor.state_of(dict(zip(flat, flat, strict=True)))

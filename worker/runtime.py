@@ -17,6 +17,7 @@ from worker.endpoints.client import LimitedModel, Retries, keep_secrets, measure
 from worker.endpoints.limiter import EndpointLimiter
 from worker.export.registry import enabled
 from worker.ingest.consumer import IngestConsumer
+from worker.ingest.conversations import SessionPasses, SessionSelector
 from worker.ingest.late_feedback import LateFeedbackPasses
 from worker.ingest.plan import Planner
 from worker.judging.consumer import JudgingConsumer, Serves, Sweeper
@@ -116,6 +117,10 @@ class Runtime:
             for kind in (IngestConsumer, LateFeedbackPasses):
                 parts = settings, self.store, self.metrics
                 self._ingest.append(kind(*parts, planner=planner, notifier=self._notifier, pressure=self._backpressure))
+            selector = SessionSelector(settings, self.store, self._judges, self._graders)
+            self._ingest.append(
+                SessionPasses(*parts, selector=selector, notifier=self._notifier, pressure=self._backpressure)
+            )
         self._notifiers = [self._notifier] if self._has("ingest") or self._has("judge") else []
         self._sweepers: list[ServiceThread] = []
         if self._has("judge"):

@@ -250,7 +250,16 @@ def _arriving(table: Table) -> list[Panel]:
             stacked=True,
             least=0,
             no_data="No late feedback",
-            size=(12, 7),
+            size=(8, 7),
+        ),
+        graph(
+            "Conversations",
+            "Gathered conversations in an hour that were judged for the first time, judged again, or dropped unjudged.",
+            Query(per(["outcome"], "increase(tracejudge_sessions_total[1h])"), legend("outcome")),
+            stacked=True,
+            least=0,
+            no_data="No rule judges sessions",
+            size=(8, 7),
         ),
         graph(
             "Unknown fields",
@@ -259,7 +268,7 @@ def _arriving(table: Table) -> list[Panel]:
             Query(per(["service"], unknown), legend("service")),
             Query(per(["service", "field"], unusable), legend("service", "field", between=": unusable ")),
             no_data="No unknown fields",
-            size=(12, 7),
+            size=(8, 7),
         ),
     ]
 

@@ -362,6 +362,15 @@ def _without_score(table: Table) -> list[Panel]:
             runbooks=runbooks(table, "TraceJudgeUnscoredShareHigh"),
         ),
         graph(
+            "Refused by the judge model",
+            "Share of the evaluations of the last hour that the judge model declined. A rise for safety may mean "
+            "harmful answers, which some models refuse to judge.",
+            Query(share(hourly(by_judge, "refused"), hourly(by_judge, "evaluations")), legend(*by_judge)),
+            unit=Unit("percentunit", 0),
+            most=1,
+            no_data="No evaluations in this time range",
+        ),
+        graph(
             "Fabricated evidence",
             "Excerpts and sentence keys for each evaluation of the last hour that do not exist in the trace: do not "
             "trust a judge model that invents them.",

@@ -12,8 +12,9 @@ time before. Of sums there is also ``:born``, the first values of counters that 
 
 Only pass and fail count: an unscored evaluation is not a failure, and a window without judgements has no share.
 
-``pipeline`` records for every window, by series, ``evaluations``, ``scored``, ``answered``, ``unscored`` and
-``coverage``, the share of evaluations with a score; then sampling, percentiles of ages, last verdicts and cost.
+``pipeline`` records for every window, by series, ``evaluations``, ``scored``, ``answered``, ``unscored``, ``refused``,
+``coverage``, the share of evaluations with a score, and ``refused_share``, the share that the judge model refused; then
+sampling, percentiles of ages, last verdicts and cost.
 """
 
 from statistics import NormalDist
@@ -242,12 +243,17 @@ def _coverage(window: str, time: TimeScale) -> list[Rule]:
     evaluations, unscored = f"tracejudge:evaluations:{window}", f"tracejudge:unscored:{window}"
     scored, answered = f"tracejudge:scored:{window}", f"tracejudge:answered:{window}"
     without_score = by(SERIES, full_increase("tracejudge_unscored_total", window, time))
+    # Harmful answers are what some judge models decline to judge, so that refusals have a figure of their own.
+    refused = f"tracejudge:refused:{window}"
+    declined = by(SERIES, full_increase('tracejudge_unscored_total{reason="refusal"}', window, time))
     return [
         recording(answered, ended('outcome!="unscored"')),
         recording(unscored, lines(without_score, "or", f"{answered} * 0")),
         recording(evaluations, lines(f"({answered} + {unscored})", "or", unscored)),
         recording(scored, lines(ended(_SCORED), "or", f"{evaluations} * 0")),
         recording(f"tracejudge:coverage:{window}", f"{scored} / ({evaluations} > 0)"),
+        recording(refused, lines(declined, "or", f"{evaluations} * 0")),
+        recording(f"tracejudge:refused_share:{window}", f"{refused} / ({evaluations} > 0)"),
     ]
 
 

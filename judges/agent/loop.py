@@ -1,7 +1,7 @@
 """Run a judge model that reads a trace by tools, until it gives its verdict or a limit forces it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from judges.agent.conversation import Conversation, End, ExplorationStats, Result, Size, size_bytes
@@ -11,8 +11,8 @@ from judges.core.exploration import Exploration, Limits, Toolbox
 from judges.core.model import ChatResponse, Price
 from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import FINAL_REASONS, Call
-from judges.parsing.answer import InvalidAnswerError
-from judges.parsing.echo import is_echo, joined_pages
+from judges.parsing.answer import AnswerError
+from judges.parsing.echo import Copies, find_copies, joined_pages
 from judges.request import BYTES_PER_TOKEN, Deadline, JudgeCall, UnscoredError, repair
 
 # Time for three of the longest round is reserved: a round, the verdict after it, and a margin.
@@ -198,7 +198,7 @@ class AgentLoop:
         self._conversation.demand(LAST)
         return self._ended(end, await self._ask(may_call=False))
 
-    async def repaired(self, text: str, error: InvalidAnswerError) -> str:
+    async def repaired(self, text: str, error: AnswerError) -> str:
         """Ask once more, without tools, after an answer that cannot be read, or raise ``UnscoredError``."""
         calls = self._tools.with_unique_ids(self._last.tool_calls[:MAX_CALLS]) if self._last else ()
         state = self._last.provider_state if self._last else None
@@ -211,10 +211,10 @@ class AgentLoop:
             self._conversation.append(answer._replace(provider_state=state), demand)
         return (await self._ask(may_call=False)).text
 
-    async def shows(self, text: str) -> bool:
-        """Check whether a text is in the material that the model saw; in a thread, for it may be megabytes."""
+    async def find_copies(self, text: str, is_verdict: Callable[[str], bool]) -> Copies | None:
+        """Find verdicts copied from the material that the model saw; in a thread, for it may be megabytes."""
         opening, results = self._conversation.opening, self._conversation.results
-        return await in_thread(lambda: is_echo(text, (opening, *results, *joined_pages(results))))
+        return await in_thread(lambda: find_copies(text, (opening, *results, *joined_pages(results)), is_verdict))
 
     def _reached_limit(self) -> End | None:
         """Return the limit that forces the verdict now; a round is begun only if the verdict still fits after it."""

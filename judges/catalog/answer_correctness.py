@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of
+from judges.core.prompt import blocks_of, history_rules
 from judges.forms import graded
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
@@ -12,8 +12,8 @@ You mark answers against a reference answer."""
 
 CRITERION: Final = """\
 What to decide
-The material holds a question, the answer an assistant gave to it, and the reference, which is the correct answer to \
-that question. Decide how correct the answer is, by its meaning and its facts.
+The material contains a question, the answer an assistant gave to it, and the reference, which is the correct answer \
+to that question. Decide how correct the answer is, by its meaning and its facts.
 
 How to weigh
 - The reference is the measure. What it says is right for this task, even where you would say otherwise.
@@ -21,7 +21,7 @@ How to weigh
 something else?
 - A number, date, name or condition must agree. The same value written in another way agrees, as 90 minutes and one \
 and a half hours.
-- Meaning and facts count. Wording, order, length, tone and layout play no part.
+- Meaning and facts count. Wording, order, length, tone and layout do not matter.
 - What the answer adds to the reference neither helps nor harms, unless it contradicts the reference.
 - An answer that declines or evades the question has no point right, unless the reference does the same."""
 
@@ -69,7 +69,8 @@ JUDGE: Final = graded.make(
     name="answer_correctness",
     asks="How correct is the answer, by meaning and facts, against the reference answer?",
     needs=("input", "output", "expected_response"),
-    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
-    blocks=blocks_of({"question": "input", "answer": "output", "reference": "expected_response"}),
+    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES, history_rules()),
+    blocks=blocks_of({"question": "input", "answer": "output", "reference": "expected_response"}, with_history=True),
     heuristic=heuristic,
+    cuts=("messages",),
 )

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of
+from judges.core.prompt import blocks_of, history_rules
 from judges.forms import graded
 from judges.parsing.sentences import split
 from judges.parsing.words import content_words, coverage
@@ -13,7 +13,7 @@ You judge how well an answer keeps to the question it was given for."""
 
 CRITERION: Final = """\
 What to decide
-The material holds a question and the answer an assistant gave to it. Decide how fully the answer addresses the \
+The material contains a question and the answer an assistant gave to it. Decide how fully the answer addresses the \
 question, and how much of it does.
 
 How to weigh
@@ -24,7 +24,7 @@ needs in order to understand or use the answer, such as a reason, a warning or a
 words of courtesy.
 - Both lower the grade, the more the larger they are.
 - An answer that only declines, promises, or repeats the question addresses nothing.
-- Only relevance counts. Whether what the answer says is true plays no part: a wrong answer to the question asked \
+- Only relevance counts. Whether what the answer says is true does not matter: a wrong answer to the question asked \
 addresses it, a true statement about something else does not."""
 
 GRADES: Final = """\
@@ -78,7 +78,8 @@ JUDGE: Final = graded.make(
     name="answer_relevance",
     asks="How fully does the answer address the question, without gaps and without padding?",
     needs=("input", "output"),
-    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
-    blocks=blocks_of({"question": "input", "answer": "output"}),
+    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES, history_rules()),
+    blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True),
     heuristic=heuristic,
+    cuts=("messages",),
 )

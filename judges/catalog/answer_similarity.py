@@ -12,19 +12,19 @@ You compare two texts by what they mean."""
 
 CRITERION: Final = """\
 What to decide
-The material holds the answer an assistant gave, and the reference, which is the answer that was expected. The \
+The material contains the answer an assistant gave, and the reference, which is the answer that was expected. The \
 question behind them is not shown, and you do not need it. Decide how close the answer comes to the reference in \
 meaning.
 
 How to weigh
 - Find the aspects of the reference: what it states, recommends, asks or refuses, with numbers, names and conditions. \
 Look for each of them in the answer.
-- An aspect is shared when the answer means the same by it. Wording, order, length, tone and layout play no part.
-- An aspect is not shared when the answer is silent on it, or says otherwise: another number, another name, the \
+- An aspect is shared when the answer means the same by it. Wording, order, length, tone and layout do not matter.
+- An aspect is not shared when the answer does not mention it, or says otherwise: another number, another name, the \
 opposite. To say otherwise weighs more than to be silent.
 - Aspects do not weigh alike: what the reference is chiefly about weighs most.
 - What the answer adds counts against it only where it changes or outweighs what the reference says.
-- Compare only. Whether either text is true, and which is the better one, plays no part."""
+- Compare only. Whether either text is true, and which is the better one, does not matter."""
 
 GRADES: Final = """\
 - 1: Answer and reference have little or nothing in common in meaning. They speak of different things, or say the \

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of, texts_of
+from judges.core.prompt import blocks_of, history_rules, texts_of
 from judges.forms import yes_no
 from tracejudge import Trace
 
@@ -15,19 +15,19 @@ _HOW: Final = yes_no.weighing(
 
 RESPONSE: Final = f"""\
 What to decide
-The material holds a question, the answer that was expected to it, and the document: everything that was retrieved for \
-that question, in one part or several. Take question and expected answer together as one claim: the question says what \
-the expected answer is about. Decide whether the document holds enough to support this claim. What an assistant made \
-of the document plays no part and is not shown.
+The material contains a question, the answer that was expected to it, and the document: everything that was retrieved \
+for that question, in one part or several. Take question and expected answer together as one claim: the question says \
+what the expected answer is about. Decide whether the document holds enough to support this claim. What an assistant \
+made of the document does not matter and is not shown.
 
 {_HOW}"""
 
 FACTS: Final = f"""\
 What to decide
-The material holds a question, the answer that was expected to it, given as a list of facts, one a line, and the \
+The material contains a question, the answer that was expected to it, given as a list of facts, one a line, and the \
 document: everything that was retrieved for that question, in one part or several. Take question and facts together \
 as one claim: the question says what the facts are about. Decide whether the document holds enough to support this \
-claim, that is every one of the facts. What an assistant made of the document plays no part and is not shown.
+claim, that is every one of the facts. What an assistant made of the document does not matter and is not shown.
 
 {_HOW}"""
 
@@ -40,13 +40,14 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     return complaint is None, reason
 
 
-# No cuts: without some of the documents nobody can say whether all of them are enough, and a no would blame the
+# No document is cut: without some of them nobody can say whether all of them are enough, and a no would blame the
 # retrieval for a limit of the judge model.
 JUDGE: Final = yes_no.make(
     name="context_sufficiency",
     asks="Do the retrieved documents hold enough to support the reference answer, or every one of the expected facts?",
     needs=("input", "context", yes_no.NEEDED),
-    fixed=yes_no.fixed_parts(ROLE, response=RESPONSE, facts=FACTS),
-    blocks=blocks_of({"question": "input", "expected answer": yes_no.claim}, with_documents=True),
+    fixed=yes_no.fixed_parts(ROLE, response=RESPONSE, facts=FACTS, history=history_rules("the document")),
+    blocks=blocks_of({"question": "input", "expected answer": yes_no.claim}, with_history=True, with_documents=True),
     heuristic=heuristic,
+    cuts=("messages",),
 )

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of
+from judges.core.prompt import blocks_of, history_rules
 from judges.forms import yes_no
 from tracejudge import Trace
 
@@ -15,14 +15,14 @@ _HOW: Final = yes_no.weighing(
 
 RESPONSE: Final = f"""\
 What to decide
-The material holds a question, the answer an assistant gave to it, and the claim, which is the answer that was \
+The material contains a question, the answer an assistant gave to it, and the claim, which is the answer that was \
 expected. Read question and answer together as one text. Decide whether this text supports the claim.
 
 {_HOW}"""
 
 FACTS: Final = f"""\
 What to decide
-The material holds a question, the answer an assistant gave to it, and the claim, which is a list of facts, one a \
+The material contains a question, the answer an assistant gave to it, and the claim, which is a list of facts, one a \
 line. Read question and answer together as one text. Decide whether this text supports the claim, that is every one \
 of the facts.
 
@@ -44,7 +44,8 @@ JUDGE: Final = yes_no.make(
     name="correctness",
     asks="Does the answer support the reference answer, or every one of the expected facts?",
     needs=("input", "output", yes_no.NEEDED),
-    fixed=yes_no.fixed_parts(ROLE, response=RESPONSE, facts=FACTS),
-    blocks=blocks_of({"question": "input", "answer": "output", "claim": yes_no.claim}),
+    fixed=yes_no.fixed_parts(ROLE, response=RESPONSE, facts=FACTS, history=history_rules()),
+    blocks=blocks_of({"question": "input", "answer": "output", "claim": yes_no.claim}, with_history=True),
     heuristic=heuristic,
+    cuts=("messages",),
 )

@@ -13,20 +13,23 @@ You compare the answer of an assistant with the answer that was expected of it."
 
 CRITERION: Final = """\
 What to decide
-The material holds the expected answer and the answer an assistant gave. Decide whether the two are equivalent: they \
-mean the same, and the answer has the form that was expected.
+The material contains the expected answer and the answer that an assistant gave. Decide whether the two are \
+equivalent: they mean the same, and the answer has the form that was expected.
 
 How to weigh
-- Meaning: both say the same things. Other words, another order and another style are fine. A statement that one of \
-them makes and the other does not, or another number, date, name, condition or negation, makes the meaning different.
+- Meaning: both say the same things. Other words, another order and another style are fine. An addition is fine when \
+the expected answer stays true as it is: a greeting, an explanation, an example, a detail.
+- The meaning differs when a part of the expected answer is missing or contradicted, when a number, date, name, \
+condition or negation is another one, or when an addition limits or changes what the expected answer says.
 - Form: the expected answer shows the form. Where it is a JSON structure, the answer is one with the same keys and \
 kinds of values; where it is a list, the answer is a list; where it is a sentence, a single word, a table or code, so \
-is the answer. Blanks, indentation, line breaks and the order of keys play no part.
+is the answer. Blanks, indentation, line breaks and the order of keys do not matter, and a sentence added to a \
+sentence does not change the form.
 - yes: the meaning is the same and the form is the expected one.
 - no: the meaning differs, or the form, or both.
 - The rationale always speaks of both, first of the meaning and then of the form, even when one of them has already \
 settled the result.
-- Only the expected answer is the measure. Whether it is true or good plays no part."""
+- Only the expected answer is the measure. Whether it is true or good does not matter."""
 
 _MIN_COVERAGE: Final = 0.5
 

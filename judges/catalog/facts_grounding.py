@@ -1,26 +1,35 @@
 """Is each sentence of the answer supported by the retrieved documents, with an excerpt that exists?"""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from functools import lru_cache
+from typing import Annotated, Final, Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from judges.core.judge import Answered, Judge, Metric, Reading, has_text
-from judges.core.prompt import Block, Prompt, documents, texts_of
+from judges.core.judge import MIN_OUTPUT_TOKENS, Answered, Judge, Metric, Reading, has_text, text_tokens
+from judges.core.prompt import Block, Prompt, documents, history, texts_of, with_earlier_messages
 from judges.core.verdict import Score
-from judges.forms.sentence_labels import KEYS, LIST_KEY, MENUS, Line, Menu, guess, schema
-from judges.parsing.answer import choice, read_objects, text_field
+from judges.forms.sentence_labels import KEYS, LIST_KEY, MENUS, Line, Menu, guess, is_courtesy, schema, whole_lines
+from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError, choice, text_field
 from judges.parsing.evidence import Source
+from judges.parsing.object_lists import read_objects
 from judges.parsing.sentences import SPLITTER, split
 from tracejudge import Trace
 
 _EVIDENCED: Final = frozenset({"supported", "contradictory"})
 _FINE: Final = frozenset({"supported", "no_rad"})
-_SCORING: Final = f"facts_grounding/1, {SPLITTER}"
-_EDGES: Final = " \t\n.,:;!?\"'`*_-()[]\u2018\u2019\u201c\u201d\u201e\u2026\u3002"
+_SCORING: Final = f"facts_grounding/2, {SPLITTER}"
+# Tokens of a line besides the sentence and its excerpt: about 30 in the corpus of answers, more in other scripts.
+_LINE_TOKENS: Final = 100
+_WORD: Final = re.compile(r"\w+")
 _NUMBERING: Final = re.compile(r"\A\W*\d+[.)]\s+")
+# Marks of sources, which a model seldom copies: `[1]`, `[2, 3]`, `[^4]`.
+_CITATION: Final = re.compile(r"\s*\[\^?\d{1,3}(?:\s*[,\u2013-]\s*\d{1,3})*\]")
+_MAX_HEADING_CHARS: Final = 120
+_HEADING: Final = re.compile(r"\s*(?:#{1,6}\s[^.!?\d]*|\*\*[^*.!?\d]{1,60}\*\*:?|(?:[^\W\d]++\s?){1,4}:)\s*\Z")
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,9 +38,14 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         labels: `v1` distinguishes sentences that the context contradicts from those it does not support; `v2` has one
             label for both, which also covers partly right, wrongly attributed or unqualified sentences.
+        min_covered: Share of the words of the answer that the labelled sentences must cover. Headings and courtesies do
+            not count. With less the labels are requested once more, then the verdict is unscored as `incomplete`.
+        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
     """
 
     labels: Literal["v1", "v2"] = "v1"
+    min_covered: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    score_cut: bool = False
 
 
 class Checked(NamedTuple):
@@ -63,8 +77,8 @@ def make(settings: Settings) -> Judge:
     menu = MENUS[settings.labels]
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
-        blocks = (Block("query", trace.input or ""), *documents(trace.context), Block("response", trace.output))
-        return (Prompt(menu.fixed, blocks),)
+        query, response = Block("query", trace.input or ""), Block("response", trace.output)
+        return (Prompt(menu.fixed, (*history(trace), query, *documents(trace.context), response)),)
 
     def heuristic(trace: Trace, _prompt: Prompt) -> str:
         return guess(menu, trace.output, trace.input or "", texts_of(trace.context))
@@ -86,8 +100,17 @@ def make(settings: Settings) -> Judge:
         scoring=_SCORING,
         settings=settings,
         make=make,
-        cuts=("context",),
+        prepare=with_earlier_messages,
+        cuts=("messages", "context"),
+        check=lambda trace, _prompt, lines: _check(settings, trace, lines),
+        output_tokens=_output_tokens,
+        whole_lines=whole_lines,
     )
+
+
+def _output_tokens(trace: Trace, _prompt: Prompt) -> int:
+    # A line repeats its sentence, and its excerpt is about as long.
+    return MIN_OUTPUT_TOKENS + 3 * text_tokens(trace.output) + _LINE_TOKENS * len(split(trace.output))
 
 
 def _read(menu: Menu, text: str) -> tuple[Line, ...]:
@@ -109,8 +132,9 @@ def _read(menu: Menu, text: str) -> tuple[Line, ...]:
 def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
     ((_, lines),) = answered
     source = Source(texts_of(trace.context))
+    coverage = _coverage(trace.output, lines)
     checked = []
-    for line in lines:
+    for line in coverage.lines:
         found = line.excerpt is not None and source.holds(line.excerpt) if line.label in _EVIDENCED else None
         checked.append(Checked(line, menu.lacking if found is False else line.label, found))
     counts = Counter(each.label for each in checked)
@@ -127,38 +151,92 @@ def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
         first = next((f" Sentence {number}: {each.reason()}" for number, each in failed), "")
         rationale = f"{said}.{first}"
     details = {
-        "grounded_as_labelled": all(line.label in _FINE for line in lines),
+        "grounded_as_labelled": all(line.label in _FINE for line in coverage.lines),
         "fabricated_evidence": sum(each.found is False and has_text(each.line.excerpt) for each in checked),
         "missing_evidence": sum(each.found is False and not has_text(each.line.excerpt) for each in checked),
-        **_coverage(split(trace.output), [line.sentence for line in lines]),
+        "uncovered_sentences": coverage.uncovered,
+        "invented_sentences": coverage.invented,
+        "repeated_sentences": coverage.repeated,
         "sentences": [each.details() for each in checked],
     }
     return Reading(tuple(scores), rationale, details)
 
 
-def _coverage(sentences: Sequence[str], labelled: Sequence[str]) -> Mapping[str, int]:
-    """Count the sentences of the answer without a line, and the lines about something that the answer does not say.
+class Coverage(NamedTuple):
+    """The lines about the sentences of an answer, and what they leave out and add."""
 
-    The model may divide the answer differently. So a sentence is covered if its words stand in the consecutive lines,
-    by the rules for excerpts, and a line is about the answer if its words stand there in the same way.
-    """
-    # Most sentences are equal but for case and punctuation; only the others need a search.
-    known, given = set(map(_bare, sentences)), set(map(_bare, labelled))
-    lines, answer = Source([" ".join(labelled)]), Source([" ".join(sentences)])
-    left_out = (_NUMBERING.sub("", each, count=1) for each in sentences if _bare(each) not in given)
-    added = (each for each in labelled if _bare(each) not in known)
-    return {
-        "uncovered_sentences": sum(_has_word(each) and not lines.says(each) for each in left_out),
-        "invented_sentences": sum(_has_word(each) and not answer.says(each) for each in added),
-    }
+    lines: tuple[Line, ...]  # Without those about something that the answer does not say, and without repetitions.
+    share: float  # Share of the words of the answer that the lines cover; headings and courtesies do not count.
+    uncovered: int
+    invented: int
+    repeated: int
+    is_divided: bool  # Whether the lines on one sentence have different labels.
+
+    @classmethod
+    def of(cls, response: str, lines: tuple[Line, ...]) -> "Coverage":
+        """Compare the lines with the sentences of a response.
+
+        The model may divide the response differently. So a sentence is covered if its words stand in the consecutive
+        lines, by the rules for excerpts, and a line is about the response if its words stand there in the same way.
+        """
+        sentences = split(response)
+        texts, labelled = list(map(_plain, sentences)), [_plain(line.sentence) for line in lines]
+        # Most sentences are equal but for case and punctuation; only the others need a search.
+        known, answer = Counter(texts), Source([_plain(response)])
+        kept: dict[int, Line] = {}
+        labels: dict[str, set[str]] = {}
+        times: Counter[str] = Counter()
+        invented = 0
+        for number, (line, text) in enumerate(zip(lines, labelled, strict=True)):
+            if text and text not in known and not answer.says(text):
+                invented += 1
+                continue
+            times[text] += 1
+            labels.setdefault(text, set()).add(line.label)
+            # A model that does not find its end repeats lines.
+            if times[text] <= max(1, known[text]):
+                kept[number] = line
+        said = Source([" ".join(labelled[number] for number in kept)])
+        uncovered = [
+            sentence
+            for sentence, text in zip(sentences, texts, strict=True)
+            if text and not times[text] and not said.says(_plain(_NUMBERING.sub("", sentence, count=1)))
+        ]
+        counted, missing = (sum(map(_weight, each)) for each in (sentences, uncovered))
+        return cls(
+            tuple(kept.values()),
+            1 - missing / counted if counted else 1.0,
+            len(uncovered),
+            invented,
+            times.total() - len(kept),
+            any(len(labels[text]) > 1 and times[text] > max(1, known[text]) for text in labels),
+        )
 
 
-def _bare(sentence: str) -> str:
-    return sentence.casefold().strip(_EDGES)
+# An answer is checked, and scored right after.
+_coverage = lru_cache(maxsize=4)(Coverage.of)
 
 
-def _has_word(text: str) -> bool:
-    return any(map(str.isalnum, text))
+def _check(settings: Settings, trace: Trace, lines: tuple[Line, ...]) -> None:
+    coverage = _coverage(trace.output, lines)
+    if coverage.is_divided:
+        raise InvalidAnswerError("the answer holds two different labels for one sentence")
+    if not coverage.lines:
+        raise IncompleteAnswerError("no line is about a sentence of the response")
+    if coverage.share < settings.min_covered:
+        missing = f"{coverage.uncovered} of its sentences have none"
+        raise IncompleteAnswerError(f"the lines cover {coverage.share:.0%} of the words of the response, {missing}")
+
+
+def _plain(text: str) -> str:
+    """Return the words of a text: neither punctuation nor decoration tells sentences apart here."""
+    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", _CITATION.sub("", text)).casefold()))
+
+
+def _weight(sentence: str) -> int:
+    """Return the number of words of a sentence; none for headings and courtesies."""
+    is_short = len(sentence) <= _MAX_HEADING_CHARS
+    return 0 if is_short and (is_courtesy(sentence) or _HEADING.match(sentence)) else len(sentence.split())
 
 
 JUDGE: Final = make(Settings())

@@ -13,22 +13,22 @@ You check whether a text keeps to its sources."""
 
 CRITERION: Final = """\
 What to decide
-The material holds the answer an assistant gave, and the document: everything that was retrieved for it, in one part \
-or several. The question behind it is not shown, and you do not need it. Decide how much of what the answer claims \
-can be inferred from the document.
+The material contains the answer an assistant gave, and the document: everything that was retrieved for it, in one \
+part or several. The question behind it is not shown, and you do not need it. Decide how much of what the answer \
+claims can be inferred from the document.
 
 How to weigh
-- Divide the answer into its claims, and look for the place in the document that bears each one out.
+- Divide the answer into its claims, and look for the place in the document that supports each one.
 - A claim is supported when the document says it, or when it follows from what the document says with nothing added. \
-It is unsupported when the document is silent on it, says otherwise, or says less; a claim with one wrong number, \
+It is unsupported when the document does not mention it, says otherwise, or says less; a claim with one wrong number, \
 date, name or condition is unsupported.
-- Use the document only. What you know yourself, what is plausible and what is commonly known do not count, neither \
+- Use the document only. What you know yourself, what is likely and what everybody knows do not count, neither \
 for a claim nor against it.
-- Only what the answer claims counts. Parts of the document that the answer leaves unused play no part: a short \
+- Only what the answer claims counts. Parts of the document that the answer leaves unused do not matter: a short \
 answer can earn the highest grade.
 - Greetings, questions and offers of help claim nothing. That something does not stand in the document is a claim, \
 and it is supported when that is so. An answer that claims nothing at all has no unsupported claim: it earns 5.
-- Whether the answer is useful, complete or well written plays no part."""
+- Whether the answer is useful, complete or well written does not matter."""
 
 GRADES: Final = """\
 - 1: No claim of the answer can be inferred from the document.
@@ -78,4 +78,5 @@ JUDGE: Final = graded.make(
     blocks=blocks_of({"answer": "output"}, with_documents=True),
     heuristic=heuristic,
     cuts=("context",),
+    settings=graded.GroundingSettings(),
 )

@@ -1,8 +1,12 @@
 """Is what the answer says supported by the retrieved documents, and by nothing else?"""
 
+import dataclasses
 from typing import Final
 
-from judges.core.prompt import blocks_of, texts_of
+from msgspec import Struct
+
+from judges.core.judge import Judge
+from judges.core.prompt import blocks_of, history_rules, texts_of
 from judges.forms import yes_no
 from judges.parsing.sentences import split
 from judges.parsing.words import content_words, coverage, numbers
@@ -13,20 +17,24 @@ You check claims against documents. You are exact, and you trust the document on
 
 CRITERION: Final = """\
 What to decide
-The material holds a question, the answer an assistant gave to it, and the document: everything that was retrieved \
-for that question, in one part or several. Take question and answer together as one claim: the question says what the \
-answer is about. Decide whether the document supports this claim.
+The material contains a question, the answer that an assistant gave to it, and the document: everything that was \
+retrieved for that question, in one part or several. Read question and answer together as one claim: the question \
+says what the answer is about. Decide whether the document supports this claim.
 
 How to weigh
-- Go through the claim statement by statement and look for the place in the document that bears each one out.
+- Check the claim statement by statement. Look for the place in the document that supports each one.
 - yes: every statement is supported. A statement is supported when the document says it, or when it follows from \
 what the document says with nothing added.
-- no: at least one statement is not supported, because the document is silent on it, says otherwise, or says less. \
+- no: at least one statement is not supported: the document does not mention it, says otherwise, or says less. \
 The rationale then names each statement that lacks support.
-- Use the document only. What you know yourself, what is plausible and what is commonly known do not count.
+- Use the document only. What you know yourself, what is likely and what everybody knows do not count.
 - Assume nothing and round nothing: a number, date, name or condition must be the one in the document.
-- That the document does not say something is a statement too: it is supported when that is so.
-- Whether the answer is useful, complete or well written plays no part."""
+- Greetings, thanks, offers of help, questions back to the user, refusals and "I don't know" state no fact and need \
+no support. An answer of nothing else is yes.
+- That the document does not say something is a statement: it is supported when that is true.
+- A fact that the user gave, in the question or in an earlier message, needs no support when the answer only repeats \
+it, unless the document says otherwise.
+- Whether the answer is useful, complete or well written does not matter."""
 
 _MIN_COVERAGE: Final = 0.5
 
@@ -45,12 +53,28 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     return True, "Every sentence shares most of its words and all of its numbers with the document."
 
 
-JUDGE: Final = yes_no.make(
-    name="groundedness",
-    asks="Is the answer supported by the retrieved documents, and by nothing else?",
-    needs=("input", "output", "context"),
-    fixed=yes_no.fixed_part(ROLE, CRITERION),
-    blocks=blocks_of({"question": "input", "answer": "output"}, with_documents=True),
-    heuristic=heuristic,
-    cuts=("context",),
-)
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of `[judges.groundedness]`.
+
+    Attributes:
+        score_cut: Whether a no counts when documents or messages were left out to fit the model's context.
+    """
+
+    score_cut: bool = False
+
+
+def make(settings: Settings) -> Judge:
+    """Build the judge with its settings."""
+    judge = yes_no.make(
+        name="groundedness",
+        asks="Is the answer supported by the retrieved documents, and by nothing else?",
+        needs=("input", "output", "context"),
+        fixed=yes_no.fixed_part(ROLE, CRITERION, history_rules()),
+        blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True, with_documents=True),
+        heuristic=heuristic,
+        cuts=("messages", "context"),
+    )
+    return dataclasses.replace(judge, settings=settings, make=make)
+
+
+JUDGE: Final = make(Settings())

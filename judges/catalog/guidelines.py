@@ -2,15 +2,16 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from judges.core.judge import Judge, has_text
-from judges.core.prompt import Block, documents
+from judges.core.judge import AnyOf, Judge, field_of, has_text
+from judges.core.prompt import Block, conversation, documents, history, history_rules, with_earlier_messages
 from judges.forms import yes_no
 from judges.parsing.sentences import LIST, shape, split
 from judges.parsing.words import content_words, coverage
@@ -52,6 +53,20 @@ _BESIDE: Final = content_words(
 )
 _MIN_COVERAGE: Final = 0.75
 _Rule = Annotated[str, Meta(pattern=r"\S")]
+_NAMES: Final = tuple(name for name in Trace.__struct_fields__ if name != "guidelines")
+_Field = Annotated[str, Meta(pattern=rf"^(?:{'|'.join(_NAMES)}|tags\.[A-Za-z0-9_][A-Za-z0-9_.-]{{0,49}})$")]
+# The sentences of the criterion that other fields replace.
+_FIELDS: Final = """\
+The other parts hold the fields: `output` is what an assistant answered, `input` is what it was \
+asked, and `context` is what was retrieved for that, in parts named `document`; input and context may be absent."""
+_MEANINGS: Final[Mapping[str, str]] = {
+    "input": "what an assistant was asked",
+    "output": "what it answered",
+    "context": "what was retrieved for that, in parts named `document`",
+    "messages": "the conversation before, oldest first",
+    "tool_calls": "the calls of tools with arguments and results, as JSON",
+    "spans": "the steps of the call, as JSON",
+}
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,9 +74,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         guidelines: Rules for every trace, before those of the trace itself; one string is one rule.
+        fields: The fields of the trace that the rules are about, as `output`, `messages`, `tool_calls` or `tags.plan`;
+            `input`, `output` and `context` unless given. Absent ones are left out.
     """
 
     guidelines: tuple[_Rule, ...] | _Rule = ()
+    # Unset and not None: so the version without fields is that of the judge before there were any.
+    fields: Annotated[tuple[_Field, ...], Meta(min_length=1)] | UnsetType = UNSET
 
 
 def rules(given: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -76,26 +95,51 @@ def make(settings: Settings) -> Judge:
 
     def prepare(trace: Trace) -> Trace:
         joined = rules((*configured, *rules(trace.guidelines)))
-        return msgspec.structs.replace(trace, guidelines=list(joined))
+        return msgspec.structs.replace(with_earlier_messages(trace), guidelines=list(joined))
 
+    fields = None if settings.fields is UNSET else tuple(dict.fromkeys(settings.fields))
     judge = yes_no.make(
         name="guidelines",
         asks="Are all given rules obeyed by the answer, the question and the context?",
-        needs=("output", "guidelines"),
-        fixed=yes_no.fixed_part(ROLE, CRITERION),
-        blocks=blocks,
+        needs=("output" if fields is None else AnyOf(fields), "guidelines"),
+        fixed=yes_no.fixed_part(ROLE, CRITERION, history_rules("the fields", "the input"))
+        if fields is None
+        else yes_no.fixed_part(ROLE, CRITERION.replace(_FIELDS, _meanings(fields))),
+        blocks=blocks if fields is None else partial(_blocks_of, fields),
         heuristic=heuristic,
-        cuts=("context",),
+        cuts=tuple(name for name in ("messages", "context") if fields is None or name in fields),
     )
     # Normalised rules: one rule as a string and as a list of one are the same judge version.
-    return dataclasses.replace(judge, settings=Settings(guidelines=configured), make=make, prepare=prepare)
+    kept = Settings(configured, UNSET if fields is None else fields)
+    return dataclasses.replace(judge, settings=kept, make=make, prepare=prepare)
+
+
+def _meanings(fields: Sequence[str]) -> str:
+    listed = "; ".join(f"`{name}` is {_MEANINGS.get(name, f'the field {name} of the call')}" for name in fields)
+    return f"The other parts hold fields of one call to an assistant, of which some may be absent: {listed}."
+
+
+def _blocks_of(fields: Sequence[str], trace: Trace) -> tuple[Block, ...]:
+    """Show the numbered rules, then the given fields that the trace has."""
+    shown = [Block("guidelines", numbered(trace))]
+    for name in fields:
+        value = field_of(trace, name)
+        if not has_text(value):
+            continue
+        if name == "context":
+            shown += documents(trace.context)
+        elif name == "messages":
+            shown.append(Block(name, conversation(trace)))
+        else:
+            shown.append(Block(name, value if isinstance(value, str) else msgspec.json.encode(value).decode()))
+    return tuple(shown)
 
 
 def blocks(trace: Trace) -> tuple[Block, ...]:
     """Show the numbered rules, then the fields that they measure."""
     asked = (Block("input", trace.input or ""),) if has_text(trace.input) else ()
     retrieved = documents(trace.context) if has_text(trace.context) else ()
-    return (Block("guidelines", numbered(trace)), *asked, Block("output", trace.output), *retrieved)
+    return (Block("guidelines", numbered(trace)), *history(trace), *asked, Block("output", trace.output), *retrieved)
 
 
 def numbered(trace: Trace) -> str:

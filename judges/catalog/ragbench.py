@@ -1,16 +1,16 @@
 """How an answer rests on its documents, answer sentence by answer sentence (RAGBench, TRACe)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from judges.core.judge import Answered, Judge, Reading
-from judges.core.prompt import Block, Prompt, texts_of
+from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_messages
 from judges.forms import document_support as support
 from judges.forms.keyed_sentences import Keyed, Near, Overlap
-from judges.parsing.answer import text_field, text_list, truth
-from judges.parsing.sentences import SPLITTER, letters, split
+from judges.parsing.answer import text_field, truth
+from judges.parsing.sentences import SPLITTER, letters, units
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -78,6 +78,9 @@ _FIXED: Final = support.fixed_part(ROLE, CRITERION, FORM)
 _ENTRY_KEYS: Final = ("response_sentence_key", "explanation", "supporting_sentence_keys", "fully_supported")
 # Accepted in place of keys, and exempt from the check.
 SPECIAL_WORDS: Final = frozenset({"supported_without_sentence", "general", "well_known_fact", "numerical_reasoning"})
+_DOCUMENT_KEY: Final = "[0-9]+[a-z]+"
+_ANSWER_KEY: Final = "[a-z]+"
+_SUPPORT: Final = "|".join((_DOCUMENT_KEY, *sorted(SPECIAL_WORDS)))
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,9 +88,17 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         lengths: Whether the shares count the words of sentences instead of the sentences.
+        empty_completeness: The completeness of an answer for which no document sentence is relevant. It has none unless
+            this is set; the published data set has 1.0.
+        enum_keys: Whether the schema of each request lists the keys of its trace. Many endpoints compile every new
+            schema, which takes seconds; by default the schema describes the form of keys and never changes.
+        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
     """
 
     lengths: bool = False
+    empty_completeness: Annotated[float, Meta(ge=0, le=1)] | None = None
+    enum_keys: bool = False
+    score_cut: bool = False
 
 
 class Shown(NamedTuple):
@@ -107,7 +118,7 @@ class Entry(NamedTuple):
     @classmethod
     def read(cls, found: Mapping[str, object]) -> "Entry":
         """Parse an entry with all its keys."""
-        key, evidence = text_field(found, "response_sentence_key"), text_list(found, "supporting_sentence_keys")
+        key, evidence = text_field(found, "response_sentence_key"), support.key_list(found, "supporting_sentence_keys")
         return cls(key, evidence, truth(found, "fully_supported"))
 
 
@@ -117,7 +128,9 @@ def make(settings: Settings) -> Judge:
     def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
         ((prompt, answer),) = answered
         shown: Shown = prompt.about
-        measured = support.measure(answer, shown.documents, lengths=settings.lengths)
+        measured = support.measure(
+            answer, shown.documents, lengths=settings.lengths, empty_completeness=settings.empty_completeness
+        )
         return Reading(measured.scores, answer.explanation, _details(shown, answer, measured))
 
     return Judge(
@@ -126,29 +139,68 @@ def make(settings: Settings) -> Judge:
         metrics=support.METRICS,
         needs=("input", "output", "context"),
         fixed_parts=(_FIXED,),
-        schema=support.schema(_ENTRY_KEYS),
-        prompts=prompts,
+        schema=_schema(support.keys_like(_DOCUMENT_KEY), support.keys_like(_ANSWER_KEY), support.keys_like(_SUPPORT)),
+        prompts=_prompts_with_keys if settings.enum_keys else prompts,
         read=lambda text: support.read(text, _ENTRY_KEYS, Entry.read),
         score=score,
         heuristic=heuristic,
-        scoring=f"ragbench/1, {SPLITTER}",
+        scoring=f"ragbench/2, {SPLITTER}",
         settings=settings,
         make=make,
-        cuts=("context",),
+        prepare=with_earlier_messages,
+        cuts=("messages", "context"),
+        check=_check,
+        output_tokens=_output_tokens,
     )
+
+
+def _schema(
+    document_key: Mapping[str, object], answer_key: Mapping[str, object], supporting: Mapping[str, object]
+) -> Mapping[str, object]:
+    supports = {"type": "array", "items": supporting}
+    return support.schema(document_key, dict(zip(_ENTRY_KEYS, (answer_key, None, supports, None), strict=True)))
+
+
+def _prompts_with_keys(trace: Trace) -> tuple[Prompt, ...]:
+    (prompt,) = prompts(trace)
+    documents, answer = (keyed.sentences for keyed in prompt.about)
+    schema = _schema(
+        support.keys_of(documents, _DOCUMENT_KEY),
+        support.keys_of(answer, _ANSWER_KEY),
+        support.keys_of(documents, _SUPPORT, SPECIAL_WORDS),
+    )
+    return (prompt._replace(schema=schema),)
+
+
+def _check(_trace: Trace, prompt: Prompt, answer: support.Support[Entry]) -> None:
+    shown: Shown = prompt.about
+    support.check_keys(
+        answer,
+        shown.documents,
+        response_sentence_key=shown.answer.sift(entry.key for entry in answer.entries),
+        supporting_sentence_keys=shown.documents.sift(
+            (key for entry in answer.entries for key in entry.supporting), besides=SPECIAL_WORDS
+        ),
+    )
+
+
+def _output_tokens(_trace: Trace, prompt: Prompt) -> int:
+    shown: Shown = prompt.about
+    return support.output_tokens(len(shown.answer.sentences), len(shown.documents.sentences))
 
 
 def prompts(trace: Trace) -> tuple[Prompt, ...]:
     """Show the sentences of documents and answer, each with its key."""
-    documents = Keyed(
+    documents = Keyed.of(
         {
-            f"{index}{letter}": sentence
+            f"{index}{letter}": unit
             for index, text in enumerate(texts_of(trace.context))
-            for letter, sentence in zip(letters(), split(text), strict=False)
+            for letter, unit in zip(letters(), units(text), strict=False)
         }
     )
-    answer = Keyed(dict(zip(letters(), split(trace.output), strict=False)))
+    answer = Keyed.of(dict(zip(letters(), units(trace.output), strict=False)))
     blocks = (
+        *history(trace),
         Block("question", trace.input or ""),
         Block("documents", documents.shown(".")),
         Block("answer", answer.shown(".")),
@@ -161,13 +213,12 @@ def _details(shown: Shown, answer: support.Support[Entry], measured: support.Mea
     last: dict[str, Entry] = {}
     repeated = unknown_entries = 0
     for entry in answer.entries:
-        key = shown.answer.find(entry.key)
-        if key is None:
-            unknown_entries += 1
-            continue
-        # Of several entries on one sentence the last one counts, as with answers.
-        repeated += key in last
-        last[key] = entry
+        named = shown.answer.sift([entry.key]).keys
+        unknown_entries += not named
+        for key in named:
+            # Of several entries on one sentence the last one counts.
+            repeated += key in last
+            last[key] = entry
     sentences: list[Mapping[str, object]] = []
     unknown, unsupported, unfounded = measured.unknown, 0, 0
     all_hold = len(last) == len(shown.answer.sentences)
@@ -189,6 +240,7 @@ def _details(shown: Shown, answer: support.Support[Entry], measured: support.Mea
         "utilized": measured.utilized,
         "adherence_checked": answer.supported and all_hold,
         "fabricated_evidence": unknown,
+        "completeness_undefined": int(not measured.relevant),
         # The model's entries against its own verdict on the whole, before the check of the evidence.
         "contradictions": unsupported if answer.supported else int(not unsupported and not missing),
         "sentence_support": sentences,

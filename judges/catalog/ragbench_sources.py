@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from judges.core.judge import Answered, Judge, Reading
-from judges.core.prompt import Block, Prompt, texts_of
+from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_messages
 from judges.forms import document_support as support
 from judges.forms.keyed_sentences import MAX_ENTRIES, Keyed, Near, Overlap
 from judges.parsing.answer import text_field, truth
-from judges.parsing.sentences import SPLITTER, letters, split
+from judges.parsing.sentences import SPLITTER, letters, split, units
 from tracejudge import Document, Trace
 
 ROLE: Final = """\
@@ -60,6 +60,7 @@ FORM: Final = """\
 
 _ENTRY_KEYS: Final = ("sentence_key", "is_supported", "explanation")
 _FIXED: Final = support.fixed_part(ROLE, CRITERION, FORM)
+_KEY: Final = "[A-Za-z0-9_-]+_S[0-9]+"
 _PLAIN_ID: Final = re.compile("[A-Za-z0-9_-]{1,40}")
 
 
@@ -71,10 +72,18 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         document_ids: Whether keys contain the ids of documents, as `manual-7_S2`. The ids must consist of up to 40
             letters, digits, `-` and `_`, and differ from each other and from the default names; otherwise all keys have
             the default form `D1_S2`.
+        empty_completeness: The completeness of an answer for which no document sentence is relevant. It has none unless
+            this is set; the published data set has 1.0.
+        enum_keys: Whether the schema of each request lists the keys of its trace. Many endpoints compile every new
+            schema, which takes seconds; by default the schema describes the form of keys and never changes.
+        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
     """
 
     lengths: bool = False
     document_ids: bool = False
+    empty_completeness: Annotated[float, Meta(ge=0, le=1)] | None = None
+    enum_keys: bool = False
+    score_cut: bool = False
 
 
 class Entry(NamedTuple):
@@ -95,23 +104,27 @@ def make(settings: Settings) -> Judge:
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
         context = trace.context or ()
         names = _names(context, ids=settings.document_ids)
-        documents = Keyed(
+        documents = Keyed.of(
             {
-                f"{name}_S{number}": sentence
+                f"{name}_S{number}": unit
                 for name, text in zip(names, texts_of(context), strict=True)
-                for number, sentence in enumerate(split(text), 1)
+                for number, unit in enumerate(units(text), 1)
             }
         )
         blocks = (
+            *history(trace),
             Block("question", trace.input or ""),
             Block("documents", documents.shown(":")),
             Block("answer", trace.output),
         )
-        return (Prompt(_FIXED, blocks, documents),)
+        schema = _schema(support.keys_of(documents.sentences, _KEY)) if settings.enum_keys else None
+        return (Prompt(_FIXED, blocks, documents, schema),)
 
     def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
         ((prompt, answer),) = answered
-        measured = support.measure(answer, prompt.about, lengths=settings.lengths)
+        measured = support.measure(
+            answer, prompt.about, lengths=settings.lengths, empty_completeness=settings.empty_completeness
+        )
         return Reading(measured.scores, answer.explanation, _details(prompt.about, answer, measured))
 
     return Judge(
@@ -120,16 +133,30 @@ def make(settings: Settings) -> Judge:
         metrics=support.METRICS,
         needs=("input", "output", "context"),
         fixed_parts=(_FIXED,),
-        schema=support.schema(_ENTRY_KEYS),
+        schema=_schema(support.keys_like(_KEY)),
         prompts=prompts,
         read=lambda text: support.read(text, _ENTRY_KEYS, Entry.read),
         score=score,
         heuristic=heuristic,
-        scoring=f"ragbench_sources/1, {SPLITTER}",
+        scoring=f"ragbench_sources/2, {SPLITTER}",
         settings=settings,
         make=make,
-        cuts=("context",),
+        prepare=with_earlier_messages,
+        cuts=("messages", "context"),
+        check=_check,
+        output_tokens=lambda _trace, prompt: support.output_tokens(
+            len(prompt.about.sentences), len(prompt.about.sentences)
+        ),
     )
+
+
+def _schema(key: Mapping[str, object]) -> Mapping[str, object]:
+    return support.schema(key, dict(zip(_ENTRY_KEYS, (key, None, None), strict=True)))
+
+
+def _check(_trace: Trace, prompt: Prompt, answer: support.Support[Entry]) -> None:
+    documents: Keyed = prompt.about
+    support.check_keys(answer, documents, sentence_key=documents.sift(entry.key for entry in answer.entries))
 
 
 def _names(context: Sequence[Document | str], *, ids: bool) -> list[str]:
@@ -152,9 +179,8 @@ def _details(documents: Keyed, answer: support.Support[Entry], measured: support
     by_key: dict[str, bool] = {}
     repeated = 0
     for entry in answer.entries:
-        key = documents.find(entry.key)
-        if key is not None:
-            # Of several entries on one sentence the last one counts, as with answers.
+        for key in documents.sift([entry.key]).keys:
+            # Of several entries on one sentence the last one counts.
             repeated += key in by_key
             by_key[key] = entry.is_supported
     unknown = documents.sift(entry.key for entry in answer.entries).unknown
@@ -163,6 +189,7 @@ def _details(documents: Keyed, answer: support.Support[Entry], measured: support
         "relevant": measured.relevant,
         "utilized": measured.utilized,
         "fabricated_evidence": measured.unknown + unknown,
+        "completeness_undefined": int(not measured.relevant),
         # An unsupported answer whose sentences are all supported is no contradiction: an invention rests on none.
         "contradictions": list(by_key.values()).count(False) if answer.supported else 0,
         "sentence_support": [{"sentence_key": key, "is_supported": by_key[key]} for key in documents.ordered(by_key)],

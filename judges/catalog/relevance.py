@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of, texts_of
+from judges.core.prompt import blocks_of, history_rules, texts_of
 from judges.forms import graded
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
@@ -12,7 +12,7 @@ You judge how well an answer serves a question out of given documents."""
 
 CRITERION: Final = """\
 What to decide
-The material holds a question, the answer an assistant gave to it, and the document: everything that was retrieved \
+The material contains a question, the answer an assistant gave to it, and the document: everything that was retrieved \
 for that question, in one part or several. Decide how well the answer answers the question, and how well it agrees \
 with the document. Both together make the grade.
 
@@ -25,7 +25,7 @@ answer that ignores the document gains nothing by being to the point.
 - What the document holds beside the question need not be used.
 - Where the document does not hold what was asked for, an answer that says so serves the question out of the \
 document, as far as it goes.
-- Use the document only. What you know yourself does not count. Style and length play no part."""
+- Use the document only. What you know yourself does not count. Style and length do not matter."""
 
 GRADES: Final = """\
 - 1: The answer ignores the question or ignores the document.
@@ -79,8 +79,9 @@ JUDGE: Final = graded.make(
     name="relevance",
     asks="How well does the answer serve the question out of the retrieved documents?",
     needs=("input", "output", "context"),
-    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
-    blocks=blocks_of({"question": "input", "answer": "output"}, with_documents=True),
+    fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES, history_rules()),
+    blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True, with_documents=True),
     heuristic=heuristic,
-    cuts=("context",),
+    cuts=("messages", "context"),
+    settings=graded.GroundingSettings(),
 )

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges.core.prompt import blocks_of
+from judges.core.prompt import blocks_of, history_rules
 from judges.forms import yes_no
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
@@ -12,14 +12,19 @@ You judge whether an answer speaks to the question it was given for."""
 
 CRITERION: Final = """\
 What to decide
-The material holds a question and the answer an assistant gave to it. Decide whether the answer holds information \
-that is relevant to the question, fully or in part.
+The material contains a question and the answer that an assistant gave to it. Decide whether the answer contains \
+information that is relevant to the question, fully or in part.
 
 How to weigh
-- yes: the answer, or some part of it, takes up what was asked: it answers, helps to answer, or bears on the \
-subject of the question in a way the asker can use.
-- no: nothing in the answer concerns what was asked. The rationale then says what the answer talks about instead.
-- A part that is beside the question does not turn a relevant answer into an irrelevant one.
+- yes: the answer, or a part of it, is about what was asked: it answers the question, helps to answer it, or gives \
+information on its subject that the user can use.
+- no: nothing in the answer is about what was asked. The rationale then says what the answer is about instead.
+- A part that is not relevant does not turn a relevant answer into an irrelevant one.
+- A refusal or "I don't know" alone gives no information: no. It is yes when the answer also gives something on the \
+subject, such as a reason, a part of what was asked, or where to find it.
+- A question back to the user is yes when its answer is needed to answer the question.
+- Greetings, thanks and offers of help do not count, neither for yes nor for no. An answer of nothing else is no.
+- To repeat what the user said gives no information.
 - Only relevance counts. A wrong, outdated or incomplete answer on the subject is still relevant; a correct \
 statement about something else is not."""
 
@@ -38,7 +43,8 @@ JUDGE: Final = yes_no.make(
     name="relevance_to_query",
     asks="Does the answer hold information that is fully or partly relevant to the question?",
     needs=("input", "output"),
-    fixed=yes_no.fixed_part(ROLE, CRITERION),
-    blocks=blocks_of({"question": "input", "answer": "output"}),
+    fixed=yes_no.fixed_part(ROLE, CRITERION, history_rules()),
+    blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True),
     heuristic=heuristic,
+    cuts=("messages",),
 )

@@ -13,9 +13,18 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from judges.core.judge import Answered, Judge, Metric, Reading
-from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation, with_earlier_messages
 from judges.core.verdict import Score
-from judges.parsing.answer import OutOfRangeError, object_schema, rating, read_object, text_field, text_list
+from judges.parsing.answer import (
+    AnswerError,
+    InvalidAnswerError,
+    OutOfRangeError,
+    object_schema,
+    rating,
+    text_field,
+    text_list,
+)
+from judges.parsing.objects import read_object
 from judges.parsing.sentences import split
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
@@ -217,13 +226,12 @@ def make(settings: Settings) -> Judge:
         return (Prompt(fixed, blocks),)
 
     def read(text: str) -> tuple[Grade, ...]:
-        answer = read_object(text, tuple(properties))
+        metrics = tuple(step.metric for step in STEPS)
+        others = tuple(key for key in properties if key not in metrics)
+        answer = read_object(text, tuple(properties), deciding=metrics, optional=others)
         if not settings.reasoning:
             return tuple(Grade(step.metric, found) for step, found in zip(STEPS, _ratings(answer), strict=True))
-        written = [
-            (text_field(answer, f"{step.metric}Reasoning"), text_list(answer, f"{step.metric}Reasons"))
-            for step in STEPS
-        ]
+        written = [_written(answer, step.metric) for step in STEPS]
         graded = zip(STEPS, _ratings(answer), written, strict=True)
         return tuple(_grade(step, found, *texts) for step, found, texts in graded)
 
@@ -248,9 +256,10 @@ def make(settings: Settings) -> Judge:
         read=read,
         score=_score,
         heuristic=heuristic,
-        scoring="relevance_truth_completeness/1",
+        scoring="relevance_truth_completeness/2",
         settings=settings,
         make=make,
+        prepare=with_earlier_messages,
         cuts=("messages",),
     )
 
@@ -267,6 +276,22 @@ def _ratings(answer: Mapping[str, object]) -> list[int]:
     if off_the_scale is not None:
         raise off_the_scale
     return found
+
+
+def _written(answer: Mapping[str, object], metric: str) -> tuple[str, tuple[str, ...]]:
+    """Return reasoning and codes of a grade; at the highest grade both may be null or absent."""
+    reasoning, reasons = f"{metric}Reasoning", f"{metric}Reasons"
+    given = dict(answer)
+    try:
+        is_highest = rating(answer, metric, _LOWEST, _HIGHEST) == _HIGHEST
+    except AnswerError:
+        is_highest = False
+    if is_highest:
+        # The prompt asks for an empty text and an empty list, for which many models write null or nothing.
+        given = {reasoning: "", reasons: [], **{key: value for key, value in given.items() if value is not None}}
+    if missing := next((key for key in (reasoning, reasons) if key not in given), None):
+        raise InvalidAnswerError(f"`{missing}` is missing")
+    return text_field(given, reasoning), text_list(given, reasons)
 
 
 def _grade(step: Step, found: int, reasoning: str, labels: Sequence[str]) -> Grade:

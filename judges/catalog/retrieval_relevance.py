@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Annotated, Final, NamedTuple
 
-import msgspec
 from msgspec import Meta, Struct
 
-from judges.core.judge import Answered, Judge, Metric, Reading, has_text
-from judges.core.prompt import Block, Prompt
+from judges.core.judge import Answered, Judge, Metric, Reading
+from judges.core.prompt import Block, Prompt, history, history_rules, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms import yes_no
 from judges.parsing import retrievals
@@ -20,20 +19,20 @@ You judge whether a retrieved document helps with the question it was retrieved 
 
 CRITERION: Final = """\
 What to decide
-The material holds a question and one document that was retrieved for it. Decide whether the document holds \
+The material contains a question and one document that was retrieved for it. Decide whether the document contains \
 information that is relevant to the question, fully or in part.
 
 How to weigh
-- yes: the document, or some part of it, takes up what was asked: it answers the question, helps to answer it, or \
-bears on its subject in a way that an answer can use.
+- yes: the document, or a part of it, is about what was asked: it answers the question, helps to answer it, or gives \
+information on its subject that an answer can use.
 - no: nothing in the document helps with what was asked. The rationale then says what the document is about and why \
-that is beside the question. Words that occur in both do not make a document relevant by themselves.
-- A part that is beside the question does not turn a relevant document into an irrelevant one, and neither does a part \
+that does not help. Words that occur in both do not make a document relevant by themselves.
+- A part that is not relevant does not turn a relevant document into an irrelevant one, and neither does a part \
 of the answer that the document lacks.
-- Only relevance counts. Whether the document is true, up to date or well written plays no part."""
+- Only relevance counts. Whether the document is true, up to date or well written does not matter."""
 
-_FIXED: Final = yes_no.fixed_part(ROLE, CRITERION)
-_SCORING: Final = f"{yes_no.SCORING}, precision/1"
+_FIXED: Final = yes_no.fixed_part(ROLE, CRITERION, history_rules("the document"))
+_SCORING: Final = f"{yes_no.SCORING}, precision/2"
 _MIN_COVERAGE: Final = 0.2
 
 
@@ -43,10 +42,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         pass_at: The lowest share of relevant documents that passes, 0..1.
         max_documents: Maximum number of documents judged per trace, one call each; further ones are counted.
+        max_missing: Largest share of these documents that may stay without a judgement because an answer is unreadable,
+            refused or filtered; they are left out and counted. With more the trace is unscored.
     """
 
     pass_at: Annotated[float, Meta(ge=0, le=1)] = 0.5
     max_documents: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    max_missing: Annotated[float, Meta(ge=0, le=1)] = 0.2
 
 
 class Shown(NamedTuple):
@@ -82,15 +84,17 @@ def make(settings: Settings) -> Judge:
         ]
         share = _precision(judged)
         details = _details(judged, settings.pass_at)
-        if (further := sum(1 for _ in _documents(trace)) - len(judged)) > 0:
-            details["documents_left_out"] = further
+        total = sum(1 for _ in _documents(trace))
+        asked = min(total, settings.max_documents)
+        counts = {"documents_missing": asked - len(judged), "documents_left_out": total - asked}
+        details |= {name: count for name, count in counts.items() if count}
         scores = () if share is None else (Score("precision", share, share, passed=share >= settings.pass_at),)
         return Reading(scores, _rationale(judged), details)
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
-        question = Block("question", trace.input or "")
+        question = (*history(trace), Block("question", trace.input or ""))
         asked = islice(_documents(trace), settings.max_documents)
-        return tuple(Prompt(_FIXED, (question, Block("document", text)), shown) for shown, text in asked)
+        return tuple(Prompt(_FIXED, (*question, Block("document", text)), shown) for shown, text in asked)
 
     return Judge(
         name="retrieval_relevance",
@@ -106,16 +110,10 @@ def make(settings: Settings) -> Judge:
         scoring=_SCORING,
         settings=settings,
         make=make,
-        prepare=prepare,
+        max_missing=settings.max_missing,
+        prepare=with_earlier_messages,
+        cuts=("messages",),
     )
-
-
-def prepare(trace: Trace) -> Trace:
-    """Use the documents of spans as the context of a trace without one."""
-    if has_text(trace.context):
-        return trace
-    texts = [document.text for retrieval in retrievals.of_spans(trace.spans) for document in retrieval.documents]
-    return msgspec.structs.replace(trace, context=texts) if texts else trace
 
 
 def _documents(trace: Trace) -> Iterator[tuple[Shown, str]]:

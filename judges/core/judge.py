@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +21,7 @@ from tracejudge import Document, Trace
 Answer = Any  # One answer of the judge model, as returned by the judge's ``read``; only its ``score`` knows the type.
 # Names of trace fields. Of a tuple exactly one is needed; of an ``AnyOf`` at least one.
 Needs = Sequence[str | tuple[str, ...]]
+Unit = Literal["trace", "session"]
 
 
 class AnyOf(tuple[str, ...]):
@@ -67,8 +68,27 @@ class Reading(NamedTuple):
     details: Mapping[str, object] = {}
 
 
+RESULT: Final = "result"
+"""The key in ``Reading.details`` of a result without a value, such as a text: scored, but without scores."""
+
+
 class JudgeFailedError(Exception):
     """A judge in Python has no verdict. The message contains no text of the trace."""
+
+
+MIN_OUTPUT_TOKENS: Final = 1024
+_BYTES_PER_TOKEN: Final = 3  # A safe estimate for prose, as for requests.
+
+
+def text_tokens(*texts: str | None) -> int:
+    """Estimate the tokens of texts, on the safe side."""
+    return sum(len(text.encode("utf-8", "replace")) for text in texts if text) // _BYTES_PER_TOKEN
+
+
+def output_tokens_of_reasons(trace: Trace, _prompt: Prompt) -> int:
+    """Bound an answer of reasons and a result: the reasons may go through the judged text statement by statement."""
+    shown = (trace.output, trace.expected_response, *(trace.expected_facts or ()), *(trace.guidelines or ()))
+    return MIN_OUTPUT_TOKENS + 2 * text_tokens(*shown)
 
 
 @dataclass(frozen=True)
@@ -87,7 +107,7 @@ class Judge:
     score: Callable[[Trace, Sequence[Answered]], Reading]
     # Answer of the built-in lexical model to one request: an object for JSON, or a text.
     heuristic: Callable[[Trace, Prompt], object]
-    scoring: str  # Revision of ``read`` and ``score``. Raise it whenever either may judge differently.
+    scoring: str  # Revision of ``read``, ``check`` and ``score``. Raise it whenever either may judge differently.
     settings: Struct = _NO_SETTINGS  # Values of `[judges.NAME]`; part of the version.
     # Builds the same judge with other settings, of the type of ``settings``.
     make: "Callable[[Any], Judge] | None" = None
@@ -95,11 +115,26 @@ class Judge:
     prepare: Callable[[Trace], Trace] = lambda trace: trace
     # Trace fields that may be truncated when a trace exceeds the model's context, in this order.
     cuts: tuple[str, ...] = ()
+    # Largest share of a trace's requests that may end without an answer for a reason of their own: the scores are then
+    # computed from the others.
+    max_missing: float = 0.0
+    # Compares an answer with the material that was shown; raises ``InvalidAnswerError``.
+    check: Callable[[Trace, Prompt, Answer], None] | None = None
+    # Maximum number of tokens that the form of the answer to one request can need, without thinking.
+    output_tokens: Callable[[Trace, Prompt], int] = output_tokens_of_reasons
+    # Returns the complete lines of an answer that was cut off, empty if there is none; None where one answer is one
+    # object, of which a part is of no use.
+    whole_lines: Callable[[str], str] | None = None
+    # Name of the model of the configuration that judges, whatever model a rule names.
+    model: str | None = None
+    temperature: float | None = None  # Sent in place of 0.
     # Tools by which the model reads the trace; None where the request shows everything. A judge with an exploration
     # makes one request.
     exploration: Exploration | None = None
     # Scores a trace in Python without a judge model; raises ``JudgeFailedError``.
     run: Callable[[Trace], Awaitable[Reading]] | None = None
+    # What one verdict is about: a trace, or a conversation, whose traces ``judges.sessions`` joins into one.
+    unit: Unit = "trace"
     # Releases what ``run`` holds; called in the same event loop after the last trace.
     close: Callable[[], Awaitable[None]] | None = None
 
@@ -114,8 +149,12 @@ class Judge:
             "scoring": self.scoring,
             "settings": self.settings,
         }
+        if self.temperature is not None:
+            identity["temperature"] = self.temperature
         if self.exploration is not None:
             identity["exploration"] = {"tools": self.exploration.tools, "texts": self.exploration.texts}
+        if self.unit != "trace":
+            identity["unit"] = self.unit
         encoded = msgspec.json.encode(identity, order="deterministic")
         return hashlib.blake2b(encoded, digest_size=16).hexdigest()
 
@@ -129,6 +168,11 @@ class Judge:
         """The needed inputs for display, alternatives joined by `or`."""
         return tuple(need if isinstance(need, str) else " or ".join(need) for need in self.needs)
 
+    @property
+    def scores_cut(self) -> bool:
+        """Whether a failing verdict counts when material was left out to fit; the setting ``score_cut``, if any."""
+        return getattr(self.settings, "score_cut", True)
+
     def configured(self, values: Mapping[str, object]) -> "Judge":
         """Build the same judge with the settings of a `[judges.NAME]`; raises ``msgspec.ValidationError``."""
         settings = msgspec.convert(values, type(self.settings), strict=False)
@@ -138,12 +182,18 @@ class Judge:
         """Return one sentence on the needed input that the trace lacks, or None."""
         for need in self.needs:
             names = (need,) if isinstance(need, str) else need
-            present = [name for name in names if has_text(getattr(trace, name))]
+            present = [name for name in names if has_text(field_of(trace, name))]
             if not present:
                 return f"the trace has no {' or '.join(names)}"
             if len(present) > 1 and not isinstance(need, AnyOf):
                 return f"{' and '.join(present)} exclude each other: give one"
         return None
+
+
+def field_of(trace: Trace, name: str) -> object:
+    """Return a field of a trace, or one of its tags as `tags.NAME`; None where it is absent."""
+    field, dot, tag = name.partition(".")
+    return (trace.tags or {}).get(tag) if dot else getattr(trace, field)
 
 
 def has_text(value: object) -> bool:

@@ -70,8 +70,11 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         label: Name of the judge model where two endpoints serve the same `model`.
         timeout_s: Time limit of one call.
         script: File with the steps of a `scripted` model, one JSON object per line.
-        max_output_tokens: Maximum length of an answer of an `anthropic` model, its thinking included; an answer that
-            reaches it is requested once more with twice as many. Default 8192; other providers ignore it.
+        max_output_tokens: Maximum length of an answer, its thinking included. By default each request has what the form
+            of its answer can need, at least 1024 tokens, and `thinking_tokens`. An answer that reaches the maximum is
+            requested once more with twice as many. Only with `openai` and `anthropic`.
+        thinking_tokens: Tokens for the thinking of a reasoning model, besides its answer. By default 8192, until an
+            answer shows that the model does not think. Only with `openai` and `anthropic`.
     """
 
     provider: str = "openai"
@@ -85,6 +88,7 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     timeout_s: float = DEFAULT_TIMEOUT_S
     script: str | None = None
     max_output_tokens: int | None = None
+    thinking_tokens: int | None = None
     api_key_file: str | None = None
     allow_link_local: bool = False
 
@@ -124,6 +128,10 @@ class ChatRequest(Struct, frozen=True):
     # down. Without it each request counts separately.
     evaluation: str = ""
     refusals: Refusals = Refusals()  # Refusals in earlier rounds.
+    # Maximum number of tokens that the answer can need, without thinking; None where it is not bounded.
+    max_output_tokens: int | None = None
+    output_factor: int = 1  # Multiplies this bound and the allowance for thinking, after an answer that was cut off.
+    temperature: float = 0.0
 
     @property
     def offers_tools(self) -> bool:

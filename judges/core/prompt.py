@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from tracejudge import Document, Trace
+from tracejudge import Message as TraceMessage
 
 # Revision of the layout of material; part of every judge's version. Raise it with any change of the layout.
 LAYOUT: Final = "2"
@@ -27,6 +28,7 @@ OBJECT_RULES: Final = """\
 Answer with one JSON object and nothing else: the first character is {, the last is }, no code fence, no text before \
 or after it. Inside a value, write quotation marks as \\" and line breaks as \\n. What stands behind // below explains \
 a key and is no part of the answer."""
+HISTORY: Final = "earlier messages"  # Name of the block with the conversation before the query.
 _UNSEEN: Final = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160"
     "\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\u2800\ufe00-\ufe0d\ufeff\uffa0"
@@ -51,11 +53,15 @@ class Prompt(NamedTuple):
     """One request to a judge model: the fixed part and the material.
 
     ``about`` is kept for the judge's own scoring, such as the keys of the sentences shown; it is never sent.
+    ``schema`` replaces the schema of the judge for this request. ``messages`` are sent in place of the two parts
+    where a template is filled inline: its values bear no marks.
     """
 
     fixed: str
     blocks: tuple[Block, ...]
     about: Any = None
+    schema: Mapping[str, object] | None = None
+    messages: "tuple[Message, ...]" = ()
 
 
 class ToolCall(NamedTuple):
@@ -110,18 +116,66 @@ def documents(context: Sequence[Document | str] | None) -> tuple[Block, ...]:
 
 
 def blocks_of(
-    fields: Mapping[str, str | Callable[[Trace], str]], *, with_documents: bool = False
+    fields: Mapping[str, str | Callable[[Trace], str]], *, with_history: bool = False, with_documents: bool = False
 ) -> Callable[[Trace], tuple[Block, ...]]:
-    """Return a function that builds blocks by name from trace fields or functions, then the retrieved documents."""
+    """Return a function that builds blocks: earlier messages, fields or functions by name, retrieved documents."""
 
     def blocks(trace: Trace) -> tuple[Block, ...]:
         shown = (
             Block(name, field(trace) if callable(field) else getattr(trace, field) or "")
             for name, field in fields.items()
         )
-        return (*shown, *(documents(trace.context) if with_documents else ()))
+        earlier = history(trace) if with_history else ()
+        return (*earlier, *shown, *(documents(trace.context) if with_documents else ()))
 
     return blocks
+
+
+def history_rules(judged: str = "the answer", question: str = "the question") -> str:
+    """Build the part of a prompt on earlier messages.
+
+    ``judged`` names what the verdict is about, and ``question`` what the messages help to understand.
+    """
+    return f"""\
+Earlier messages
+The material may contain the part `{HISTORY}`: what was said before {question}, oldest first. Each message begins at \
+the start of a line with its role in square brackets; its further lines are indented. Read it to understand \
+{question}, for example what `it` or `the second one` means. Judge only {judged}, never an answer that stands in the \
+earlier messages."""
+
+
+def history(trace: Trace) -> tuple[Block, ...]:
+    """Return the block of earlier messages; none without any."""
+    text = conversation(trace)
+    return (Block(HISTORY, text),) if text else ()
+
+
+def with_earlier_messages(trace: Trace) -> Trace:
+    """Keep the messages that are shown as history: those with text, without tool messages, the query and the answer."""
+    kept = [message for message in before_query(trace) if message.role != "tool" and _folded(message)]
+    return trace if len(kept) == len(trace.messages or ()) else structs.replace(trace, messages=kept)
+
+
+def before_query(trace: Trace) -> Sequence[TraceMessage]:
+    """Return the messages without those at the end that repeat the query and what follows it.
+
+    Some applications send the query, or query and answer, as the last messages too. The end of the messages is removed
+    from a user message equal to the input if it is the last message, or if tool calls or the output end the messages.
+    An equal question that has its own earlier answer stays.
+    """
+    messages, asked = trace.messages or [], " ".join((trace.input or "").split())
+    last = len(messages) - 1
+    users = (place for place in range(last, -1, -1) if messages[place].role.casefold() in {"user", "human"})
+    place = next(users, None)
+    if place is None or not asked or _folded(messages[place]) != asked:
+        return messages
+    end = messages[last]
+    ends_here = place == last or end.role == "tool" or not _folded(end)
+    return messages[:place] if ends_here or _folded(end) == " ".join(trace.output.split()) else messages
+
+
+def _folded(message: TraceMessage) -> str:
+    return " ".join((message.content or "").split())
 
 
 def conversation(trace: Trace) -> str:
@@ -141,8 +195,10 @@ def conversation(trace: Trace) -> str:
     return "\n".join(lines)
 
 
-def render(prompt: Prompt) -> tuple[Message, Message]:
-    """Build the system and the user message of a prompt."""
+def render(prompt: Prompt) -> tuple[Message, ...]:
+    """Build the system and the user message of a prompt, or return the messages of a template that is filled inline."""
+    if prompt.messages:
+        return prompt.messages
     if not prompt.blocks:
         # Without material the key would be constant, and a trace read by tools could contain it.
         return Message("system", prompt.fixed), Message("user", _NO_MATERIAL)

@@ -21,6 +21,7 @@ FinalReason = Literal[
     "truncated",
     "invalid_answer",
     "out_of_range",
+    "incomplete",
     "over_budget",
     "bad_request",
     "judge_failed",
@@ -30,7 +31,7 @@ PassingReason = Literal[
 ]
 Reason = FinalReason | PassingReason
 Outcome = Literal["scored", "abstained", "unscored"]
-Origin = Literal["live", "late_feedback", "replay"]
+Origin = Literal["live", "late_feedback", "replay", "session_update"]
 W3C_TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
 W3C_SPAN_ID: Final = re.compile(r"(?!0{16})[0-9a-f]{16}")
 # A retry would not help: the verdict is recorded in the ledger.
@@ -39,12 +40,13 @@ FINAL_REASONS: Final[frozenset[str]] = frozenset(get_args(FinalReason))
 PASSING_REASONS: Final[frozenset[str]] = frozenset(get_args(PassingReason))
 MEANINGS: Final[Mapping[Reason, str]] = {
     "missing_input": "The trace lacks an input of the judge, or has two references that exclude each other.",
-    "input_too_long": "The trace exceeds the model's context, and no allowed truncation makes it fit.",
+    "input_too_long": "The trace exceeds the model's context, or what was cut to fit may change a failing verdict.",
     "content_filter": "The endpoint's content filter withheld the answer or refused the request.",
-    "refusal": "The model declined to answer.",
+    "refusal": "The model declined to answer, as the endpoint reports or in words.",
     "truncated": "The answer was cut off at the token limit.",
     "invalid_answer": "The answer cannot be parsed, even after one repair request.",
     "out_of_range": "The answer can be parsed, but its value is not one of those offered.",
+    "incomplete": "The answer leaves out sentences of the judged text, even after one repair request.",
     "over_budget": "The budget for judge calls is exhausted.",
     "bad_request": "The endpoint rejects this request: another 4xx, or refused 3 times while others are answered.",
     "judge_failed": "A judge in Python raised an error or timed out, or a panel found verdicts without stored scores.",
@@ -117,14 +119,15 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     Attributes:
         evaluation_id: Derived from trace, judge, judge version and judge model.
-        origin: `live`, `late_feedback` or `replay`; only `live` feeds metrics and alerts.
+        origin: `live`, `late_feedback`, `replay` or `session_update`; only `live` feeds metrics and alerts.
         outcome: `scored`, `abstained` or `unscored`.
         reason: Why there is no score; only where unscored.
         note: The reason in one sentence, without text of the trace.
         scores: One per metric; `value` is 0..1, `raw` the rating on the judge's own scale.
         metrics: The metrics of the judge, also where there is no score.
         rationale: The judge's reasons.
-        details: Further findings of the judge: sentences, keys, excerpts, counts.
+        details: Further findings of the judge: sentences, keys, excerpts, counts. In `session` the generation, the
+            number of traces and the trace ids of a judged conversation.
         trace_id: The judged trace.
         span_id: The judged span.
         response_id: The provider's id of the judged response.
@@ -194,6 +197,21 @@ def evaluation_id(
 ) -> str:
     """Derive the id of an evaluation, 32 hex digits, from trace, judge, version and model."""
     parts = (trace.trace_id, trace.span_id or "", publication_id, judge, version, judge_model, str(repeat))
-    # The length of each part makes the encoding unambiguous: no choice of texts gives two evaluations one id.
-    payload = "".join(f"{len(part)}:{part};" for part in parts)
-    return hashlib.blake2b(payload.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(joined_parts(*parts), digest_size=16).hexdigest()
+
+
+def session_evaluation_id(trace: Trace, generation: int, *, judge: str, version: str, judge_model: str) -> str:
+    """Derive the id of an evaluation of a conversation; ``generation`` counts its judgings from 1."""
+    parts = joined_parts(judge, version, judge_model, "0")
+    return hashlib.blake2b(session_parts(trace, generation) + parts, digest_size=16).hexdigest()
+
+
+def session_parts(trace: Trace, *generation: int) -> bytes:
+    """Encode the identity of a conversation: traces of one service and environment with the same session id."""
+    parts = (trace.session_id or "", trace.service, trace.environment or "")
+    return joined_parts("session", *parts, *map(str, generation))
+
+
+def joined_parts(*parts: str) -> bytes:
+    """Join texts, each with its length, so that different texts never make the same bytes."""
+    return "".join([f"{len(part)}:{part};" for part in parts]).encode("utf-8", "surrogatepass")

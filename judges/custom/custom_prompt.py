@@ -8,7 +8,8 @@ from msgspec import Struct, field
 
 from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES
-from judges.custom.definition import DefinitionError, checked_asks, convert, text_of
+from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, text_of
+from judges.custom.examples import examples_part
 from judges.custom.instructions import make_judge
 from judges.custom.label_scale import LabelKeys, checked_labels, plain
 from judges.custom.results import Result
@@ -26,13 +27,19 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         custom_prompt: The prompt, with choices as `[[formal]]` and at least one variable, as `{{ outputs }}`.
         asks: One sentence for lists.
         values: What each choice is worth; for all of them or for none.
-        passing: The choices that pass, in the table `pass`; needed without `values`.
+        passing: The choices that pass, in the table `pass`; needed without `values`, but for yes and no.
+        model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
+        temperature: The temperature to ask with; 0 unless given.
+        examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
     """
 
     custom_prompt: str
     asks: str | None = None
     values: dict[str, float] | None = None
     passing: tuple[str, ...] | None = field(name="pass", default=None)
+    model: ModelName | None = None
+    temperature: Temperature | None = None
+    examples: tuple[dict[str, object], ...] = ()
 
 
 class Settings(Struct, frozen=True):
@@ -57,12 +64,15 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         raise DefinitionError(_KEY, "offers one choice; write at least two as [[label]]")
     result = Result(checked_labels(choices, definition.values, definition.passing, _LABEL_KEYS))
     variables = find(text, _KEY, but=(TRACE,))
+    examples = examples_part(definition.examples, variables, result)
     means = f"The variables\nThey stand above as names; their values stand in the material.\n{meanings(variables)}"
     return make_judge(
         name=name,
         asks=checked_asks(definition.asks, text),
-        fixed=f"{text}\n\n{means}\n\n{MATERIAL_RULES}\n\n{result.form}",
+        fixed="\n\n".join(filter(None, (text, means, examples, MATERIAL_RULES, result.form))),
         variables=variables,
         result=result,
         settings=Settings(_KEY, result.declaration),
+        model=definition.model,
+        temperature=definition.temperature,
     )

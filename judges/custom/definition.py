@@ -3,10 +3,10 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct, inspect
+from msgspec import Meta, Struct, inspect
 
 from judges.core.judge import RULE, has_text, is_name
 from judges.core.prompt import INVISIBLE, neutralise
@@ -60,6 +60,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 KINDS: Final = ("instructions", "custom_prompt", "template", "code")
 """The keys of which a definition has exactly one."""
 S = TypeVar("S", bound=Struct)
+ModelName = Annotated[str, Meta(min_length=1, max_length=200)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
 _MAX_TEXT_CHARS: Final = 100_000
 _MAX_ASKS_CHARS: Final = 300
 _MAX_SHOWN_CHARS: Final = 100
@@ -199,6 +201,7 @@ RESULT_EXAMPLES: Final[Mapping[str, str]] = {
     "pass_at": "result = { integer = [1, 5], pass_at = 4 }",
     "direction": 'result = { integer = [1, 5], direction = "lower" }',
     "labels": "result = { labels = { good = 1, poor = 0 } }",
+    "object": 'result = { object = { topic = "text", days = "integer" } }',
     "pass": 'result = { labels = ["good", "poor"], pass = ["good"] }',
 }
 """The keys of a result, each with an example."""
@@ -216,13 +219,18 @@ _LIMITS: Final = dict.fromkeys(
 _PROCESS: Final = dict.fromkeys(
     ("time_limit_s", "processes", "memory_mib", "environment"), "goes with code; take it out"
 )
-_MODEL: Final = dict.fromkeys(("model", "combine"), "stands in a rule or behind --model, not with a judge; take it out")
+_COMBINE: Final = {"combine": "stands in a rule or behind --model, not with a judge; take it out"}
+_MODEL: Final = {
+    **_COMBINE,
+    **dict.fromkeys(("model", "temperature", "examples"), "goes with a judge that asks a model; take it out"),
+}
+_EXAMPLES: Final = {"examples": "goes with instructions or custom_prompt; write the examples into the template"}
 _NUMBERS: Final = "a prompt has choices; write the criterion as instructions"
 _ABOVE: Final = "stands beside answer, not in it; write it above [answer]"
 _BESIDE_RESULT: Final = "stands beside result, not in it; write it in a line of its own"
 # Where a key belongs that is unknown at its place: by the kind of the judge, or by the path of a table in it.
 _BY_PLACE: Final[Mapping[str, Mapping[str, str]]] = {
-    "instructions": {**_IN_RESULT, **_VALUES, **_NO_ANSWER, **_PROCESS, **_MODEL},
+    "instructions": {**_IN_RESULT, **_VALUES, **_NO_ANSWER, **_PROCESS, **_COMBINE},
     "custom_prompt": {
         "result": "goes with instructions; choices are [[label]] in the prompt, their numbers values = { good = 1 }",
         "labels": "goes with result; choices are [[label]] in the prompt, their numbers values = { good = 1 }",
@@ -232,9 +240,9 @@ _BY_PLACE: Final[Mapping[str, Mapping[str, str]]] = {
         **_NO_ANSWER,
         **_LIMITS,
         **_PROCESS,
-        **_MODEL,
+        **_COMBINE,
     },
-    "template": {**_IN_RESULT, **_VALUES, **_ANSWER, **_LIMITS, **_PROCESS, **_MODEL},
+    "template": {**_IN_RESULT, **_VALUES, **_ANSWER, **_LIMITS, **_PROCESS, **_COMBINE, **_EXAMPLES},
     "code": {
         **dict.fromkeys(("result", "values", *RESULT_EXAMPLES), "does not go with code, which gives scores itself"),
         **dict.fromkeys(("pass_at", "needs", "metrics", "version"), "stands in the Python, as @judge(pass_at=0.5)"),

@@ -16,7 +16,8 @@ from judges.agent.toolbox import TOOLS
 from judges.core.exploration import Exploration, Limits
 from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES, Prompt, render
-from judges.custom.definition import DefinitionError, checked_asks, convert, text_of
+from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, text_of
+from judges.custom.examples import examples_part
 from judges.custom.results import SCORING, Result, checked_result
 from judges.custom.variables import TRACE, blocks, cuts, find, guess, meanings, needed, prepared
 
@@ -30,6 +31,8 @@ def make_judge(
     result: Result,
     settings: Struct,
     exploration: Exploration | None = None,
+    model: str | None = None,
+    temperature: float | None = None,
 ) -> Judge:
     """Make a judge with one request, and one metric of its name.
 
@@ -41,6 +44,8 @@ def make_judge(
         result: The requested answer.
         settings: The settings that the judge shows; part of the version.
         exploration: Set for a model that reads the trace by tools.
+        model: The name of the model that judges, if the definition names one.
+        temperature: The temperature to ask with, if the definition gives one.
     """
     return Judge(
         name=name,
@@ -58,6 +63,8 @@ def make_judge(
         prepare=partial(prepared, variables),
         cuts=cuts(variables),
         exploration=exploration,
+        model=model,
+        temperature=temperature,
     )
 
 
@@ -109,6 +116,9 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         max_rounds: With `{{ trace }}`: answers of the model with calls of tools, at most.
         max_tokens: With `{{ trace }}`: tokens of all its requests and answers together, at most.
         max_usd: With `{{ trace }}`: what they may cost together; the model needs a price for it.
+        model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
+        temperature: The temperature to ask with; 0 unless given.
+        examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
     """
 
     instructions: str
@@ -117,6 +127,9 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     max_rounds: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
     max_tokens: Annotated[int, Meta(ge=1, le=10**12)] | UnsetType = UNSET
     max_usd: Annotated[float, Meta(gt=0)] | UnsetType = UNSET
+    model: ModelName | None = None
+    temperature: Temperature | None = None
+    examples: tuple[dict[str, object], ...] = ()
 
 
 class Settings(Struct, frozen=True):
@@ -142,11 +155,13 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     result = checked_result(definition.result)
     given = {key: value for key in _LIMITS if (value := getattr(definition, key)) is not UNSET}
     limits = limits_of(given, reads_trace=TRACE in variables)
+    examples = examples_part(definition.examples, variables, result)
     settings: Settings
     if limits is None:
-        fixed, settings, exploration = fixed_part(text, variables, result), Settings(_KEY, result.declaration), None
+        fixed, exploration = fixed_part(text, variables, result, examples), None
+        settings = Settings(_KEY, result.declaration)
     else:
-        fixed = trace_fixed_part(text, variables, result)
+        fixed = trace_fixed_part(text, variables, result, examples)
         check_served(limits, fixed)
         settings = TraceSettings(_KEY, result.declaration, *structs.astuple(limits))
         exploration = Exploration(TraceToolbox, limits, TOOLS, TEXTS)
@@ -158,16 +173,18 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         result=result,
         settings=settings,
         exploration=exploration,
+        model=definition.model,
+        temperature=definition.temperature,
     )
 
 
-def fixed_part(text: str, variables: tuple[str, ...], result: Result) -> str:
+def fixed_part(text: str, variables: tuple[str, ...], result: Result, examples: str = "") -> str:
     """Build the fixed part of a judge without tools; the form of the answer comes last."""
     task = f"Your task\n{text}"
     means = (
         f"The variables\nThey stand in the task as names; their values stand in the material.\n{meanings(variables)}"
     )
-    return f"{ROLE}\n\n{task}\n\n{means}\n\n{MATERIAL_RULES}\n\n{result.form}"
+    return "\n\n".join(filter(None, (ROLE, task, means, examples, MATERIAL_RULES, result.form)))
 
 
 _TRACE_MODE_ROLE: Final = """\
@@ -197,10 +214,11 @@ What stands outside of such lines, also behind a result, is not recorded: it is 
 answer. Signs such as [U+200B] stand for characters that cannot be seen."""
 
 
-def trace_fixed_part(text: str, variables: Sequence[str], result: Result) -> str:
+def trace_fixed_part(text: str, variables: Sequence[str], result: Result, examples: str = "") -> str:
     """Build the fixed part of a judge with tools; the instructions come last, where the role says that they are."""
     parts = [_TRACE_MODE_ROLE, _TRACE, _WORK, _TOOL_RESULTS]
     if set(variables) - {TRACE}:
         parts += [f"The other variables\nTheir values stand in the material.\n{meanings(variables)}", MATERIAL_RULES]
+    parts += [examples] if examples else []
     types = f"The values have these types, which must be kept:\n{result.types}"
     return "\n\n".join((*parts, f"{result.form}\n{types}", f"Your instructions\n{text}"))

@@ -90,6 +90,18 @@ class Labels:
         return (self._numbers[label] - lowest) / (highest - lowest)
 
 
+# Pairs of labels of which the first one passes unless the definition says otherwise.
+_PAIRS: Final = ({"yes": True, "no": False}, {"true": True, "false": False}, {"pass": True, "fail": False})
+
+
+def passing_of(labels: Sequence[str]) -> str | None:
+    """Return the label that passes of yes and no, true and false, or pass and fail; None for other labels."""
+    for pair in _PAIRS:
+        if sorted(map(folded, labels)) == sorted(pair):
+            return next(label for label in labels if pair[folded(label)])
+    return None
+
+
 def checked_labels(
     labels: Sequence[str],
     numbers: Mapping[str, float] | None,
@@ -104,6 +116,8 @@ def checked_labels(
     _check_menu(stripped, keys.labels)
     if numbers is not None:
         _check_numbers(stripped, worth, keys.numbers)
+    if passing is None and numbers is None and (good := passing_of(stripped)) is not None:
+        passing = (good,)
     names = tuple(dict.fromkeys(map(plain, passing or ())))
     if passing is None and numbers is None:
         raise DefinitionError(keys.passing, f'is missing; name the labels that pass, as ["{short(stripped[0])}"]')

@@ -4,24 +4,41 @@
 and ``schema`` request it, ``read`` reads, ``score`` scores, ``metric`` describes, ``guess`` is the lexical answer.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from judges.core.judge import Answered, Metric, Reading
+from judges.core.judge import RESULT, Answered, Metric, Reading
 from judges.core.prompt import OBJECT_RULES
 from judges.core.verdict import Score
 from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
-from judges.custom.label_scale import LabelList, checked_labels
+from judges.custom.free_form import FreeForm, ObjectFields, checked_fields
+from judges.custom.label_scale import LabelList, checked_labels, passing_of
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
 from judges.forms import yes_no
-from judges.parsing.answer import read_object, text_field
+from judges.parsing.answer import text_field
+from judges.parsing.objects import read_object
 
-SCORING: Final = "defined/1"
+SCORING: Final = "defined/2"
 """Revision of reading and scoring; part of the version of every judge that uses this module."""
-_WORDS: Final[Mapping[str, Scale]] = {"yes/no": YesNo(), "boolean": Boolean()}
-_TABLES: Final = ("integer", "number", "labels")
-_MAY_BE: Final = '"yes/no", "boolean", or a table with one of integer, number, labels'
+_WORDS: Final[Mapping[str, Scale]] = {
+    "yes/no": YesNo(),
+    **dict.fromkeys(("boolean", "bool"), Boolean()),
+    **dict.fromkeys(("text", "string", "str"), FreeForm("text")),
+    "list": FreeForm("list"),
+    **dict.fromkeys(("object", "dict"), FreeForm("object")),
+}
+# Words for results that need more than a word.
+_NEEDS_MORE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("integer", "int"), "has no range; write it as result = { integer = [1, 5], pass_at = 4 }"),
+    **dict.fromkeys(("number", "float"), "has no range; write it as result = { number = [0, 1], pass_at = 0.5 }"),
+    **dict.fromkeys(
+        ("labels", "label"), 'names no label; write it as result = { labels = ["good", "poor"], pass = ["good"] }'
+    ),
+}
+_TABLES: Final = ("integer", "number", "labels", "object")
+_MAY_BE: Final = '"yes/no", "boolean", "text", "list", "object", or a table with one of integer, number, labels, object'
 
 
 class AnswerKeys(NamedTuple):
@@ -50,7 +67,9 @@ class Result:
 
     @property
     def schema(self) -> Mapping[str, object]:
-        """The JSON schema of an answer, the reasons first."""
+        """The JSON schema of an answer, the reasons first; empty for an object with any keys."""
+        if not self.scale.schema:
+            return {}
         rationale = {} if self.keys.rationale is None else {self.keys.rationale: {"type": "string"}}
         properties = {**rationale, self.keys.result: self.scale.schema}
         return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
@@ -90,13 +109,16 @@ class Result:
     def read(self, text: str) -> ParsedAnswer:
         """Read an answer, or raise ``AnswerError``."""
         rationale_key, result_key = self.keys
-        answer = read_object(text, (result_key,) if rationale_key is None else (rationale_key, result_key))
+        keys = (result_key,) if rationale_key is None else (rationale_key, result_key)
+        answer = read_object(text, keys, deciding=(result_key,), value=self.scale.read)
         rationale = None if rationale_key is None else yes_no.without_opening(text_field(answer, rationale_key))
         return ParsedAnswer(rationale, self.scale.read(answer, result_key))
 
     def score(self, metric: str, answered: Sequence[Answered]) -> Reading:
-        """Score the one answer under the name of a metric; no score where the model could not tell."""
+        """Score the one answer under the name of a metric; no score where it has no value or the model cannot tell."""
         answer: ParsedAnswer = answered[0].answer
+        if isinstance(self.scale, FreeForm):
+            return Reading((), answer.rationale, {RESULT: answer.value})
         rating = self.scale.rate(answer.value)
         scores = () if rating is None else (Score(metric, *rating),)
         return Reading(scores, answer.rationale)
@@ -107,12 +129,30 @@ class Result:
         return {**rationale, self.keys.result: self.scale.at(share)}
 
 
+def _with_key(labels: Sequence[str]) -> Mapping[str, object]:
+    """Return the declaration of a bare list of labels, of which one passes by its meaning."""
+    if passing_of(labels) is None:
+        first, *others = (json.dumps(label, ensure_ascii=False) for label in labels)
+        form = f"result = {{ labels = [{', '.join((first, *others))}], pass = [{first}] }}"
+        raise DefinitionError("result", f"does not say which labels pass; write it as {form}")
+    return {"labels": tuple(labels)}
+
+
 def checked_result(result: object) -> Result:
     """Check the `result` of a definition, as TOML gives it, or raise ``DefinitionError``."""
     if isinstance(result, str) and result in _WORDS:
         return Result(_WORDS[result])
+    if isinstance(result, str) and result in _NEEDS_MORE:
+        raise DefinitionError("result", _NEEDS_MORE[result])
+    if isinstance(result, list | tuple) and result and all(isinstance(label, str) for label in result):
+        result = _with_key(result)
     if not isinstance(result, Mapping) or not result:
         raise DefinitionError("result", f"must be {_MAY_BE}")
+    return Result(_scale(result))
+
+
+def _scale(result: Mapping[str, object]) -> Scale:
+    """Check a declaration that is a table."""
     found = [name for name in _TABLES if name in result]
     if len(found) > 1:
         raise DefinitionError(f"result.{found[1]}", f"stands beside {found[0]}; a judge has one result, take one out")
@@ -121,13 +161,12 @@ def checked_result(result: object) -> Result:
         if whole := RESULT_EXAMPLES.get(unknown):
             raise DefinitionError(f"result.{unknown}", f"stands there without a scale; write it as {whole}")
         raise DefinitionError(f"result.{short(unknown)}", f"unknown key{nearest(unknown, _TABLES)}")
-    scale: Scale
     if found[0] == "integer":
-        scale = checked_range(convert(result, IntegerRange, "result"))
-    elif found[0] == "number":
-        scale = checked_range(convert(result, NumberRange, "result"))
-    else:
-        listed = convert(result, LabelList, "result")
-        numbers = listed.labels if isinstance(listed.labels, dict) else None
-        scale = checked_labels(tuple(listed.labels), numbers, listed.passing)
-    return Result(scale)
+        return checked_range(convert(result, IntegerRange, "result"))
+    if found[0] == "number":
+        return checked_range(convert(result, NumberRange, "result"))
+    if found[0] == "object":
+        return checked_fields(convert(result, ObjectFields, "result").object)
+    listed = convert(result, LabelList, "result")
+    numbers = listed.labels if isinstance(listed.labels, dict) else None
+    return checked_labels(tuple(listed.labels), numbers, listed.passing)

@@ -1,7 +1,5 @@
 """Scales: the values that a model may give, how they are requested and read, and the scores they become."""
 
-import math
-import re
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -10,9 +8,9 @@ from msgspec import Struct
 
 from judges.custom.definition import DefinitionError
 from judges.forms import yes_no
-from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, choice, rating, truth
+from judges.parsing.answer import OutOfRangeError, amount, rating, truth
 
-Value = float | str
+Value = float | str | list[str] | dict[str, object]
 """One value of an answer."""
 _HALF: Final = 0.5
 
@@ -67,7 +65,7 @@ class YesNo:
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Read yes, no or unknown."""
-        return choice(answer, key, yes_no.MENU)
+        return yes_no.result_of(answer, key)
 
     def rate(self, value: Value) -> Rating | None:
         """Score the value that passes as 1 and the other as 0."""
@@ -106,7 +104,6 @@ Direction = Literal["higher", "lower", "none"]
 _MAX_ENUM: Final = 101
 # Below that a float represents every whole number.
 _MAX_BOUND: Final = 10**15
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,300}(?:\.[0-9]{1,300})?")
 _DIGITS: Final = 6
 
 
@@ -163,17 +160,14 @@ class Range:
         """Read a number within the bounds, also from a string of its digits."""
         if self._whole:
             return rating(answer, key, int(self._lowest), int(self._highest))
-        value = answer[key]
-        if isinstance(value, str) and _NUMBER.fullmatch(digits := value.strip().removesuffix(".")):
-            value = float(digits)
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-            raise InvalidAnswerError(f"`{key}` is not a number")
+        value = amount(answer, key, self._highest)
         if not self._lowest <= value <= self._highest:
             raise OutOfRangeError(f"`{key}` is no number from {_plain(self._lowest)} to {_plain(self._highest)}")
         return float(value)
 
     def rate(self, value: Value) -> Rating | None:
         """Score a number by its share of the way to the good end."""
+        assert isinstance(value, int | float)  # noqa: S101 - as read
         raw = float(value)
         passed = None
         if self._pass_at is not None:

@@ -7,17 +7,28 @@ of a trace can become a part of the task, and providers cache the prefix.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final, Literal, NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
 
 from judges.catalog.guidelines import numbered
 from judges.core.judge import Answered, Judge, Metric, Needs, Reading, has_text
-from judges.core.prompt import MATERIAL_RULES, Block, Prompt, conversation, documents
+from judges.core.prompt import MATERIAL_RULES, Block, Message, Prompt, conversation, documents, neutralise
 from judges.core.verdict import Score
-from judges.custom.definition import DefinitionError, checked_asks, convert, nearest, short, text_of
+from judges.custom.definition import (
+    DefinitionError,
+    ModelName,
+    Temperature,
+    checked_asks,
+    convert,
+    nearest,
+    short,
+    text_of,
+)
+from judges.custom.free_form import FREE_FORMS
 from judges.custom.template_answer import AnswerForm, AnswerTable, answer_form
-from judges.custom.template_file import TemplateError, TemplateFile, parse
+from judges.custom.template_file import TemplateError, TemplateFile, fill, parse
 from judges.forms.yes_no import NEEDED, claim
 from judges.parsing.retrievals import Retrieved, of_context
 from tracejudge import Trace
@@ -81,6 +92,12 @@ _FIELDS: Final = Source(
     _fields,
     "context",
 )
+# The parts of a judge by sentence keys that hold these values.
+_KEYED: Final[Mapping[Source, str]] = {_INPUT: "question", _CONTEXT: "documents", _OUTPUT: "answer"}
+_KEYED_MEANINGS: Final[Mapping[str, str]] = {
+    "documents": "what was retrieved for this request, divided into sentences, one a line, each behind its key",
+    "answer": "what the assistant answered; where its lines begin with keys, it is divided into sentences too",
+}
 KNOWN: Final[Mapping[str, Source]] = {
     **dict.fromkeys(("user_request", "userQuery", "question", "input", "request"), _INPUT),
     **dict.fromkeys(("response", "modelResponse", "answer", "output", "content"), _OUTPUT),
@@ -143,6 +160,7 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     form: str  # Who describes the form: `ours` or `template`.
     result: object  # The declared result, or the settings of the built-in form.
     pass_share: float | None = None  # The share of documents that must pass, where each has its own request.
+    fill: str = "material"  # Where the values stand: in the material, or `inline`.
 
 
 class File(Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,12 +178,19 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         asks: One sentence for lists; the template's own description unless given.
         result: What the model is to answer, unless `answer` says whose answer that is; `"yes/no"` then.
         answer: How the answer is asked for and read; a declared result in our form unless given.
+        fill: Where the values stand: `material` between marks behind the template, or `inline` in the place of their
+            variables, which reproduces a published prompt to the letter and lets a text of the trace give orders.
+        model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
+        temperature: The temperature to ask with; 0 unless given.
     """
 
     template: File
     asks: str | None = None
     result: object | UnsetType = UNSET
     answer: AnswerTable = AnswerTable()
+    fill: Literal["material", "inline"] = "material"
+    model: ModelName | None = None
+    temperature: Temperature | None = None
 
 
 def make(name: str, table: Mapping[str, object]) -> Judge:
@@ -175,8 +200,28 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     form = answer_form(name, definition.answer, definition.result)
     _check_shown(template.variables, form, definition.answer)
     share = _pass_share(template.variables, form, definition.answer)
-    fixed = _fixed_part(template, form, definition)
-    settings = Settings(_KEY, definition.answer.form_of, definition.answer.form, form.declaration, share)
+    if definition.fill == "inline":
+        _check_inline(template, definition.answer)
+        fixed = "\n\n".join(f"{part.role or 'user'}: {part.text}" for part in template.parts)
+    else:
+        fixed = _fixed_part(template, form, definition)
+    answer = definition.answer
+    settings = Settings(_KEY, answer.form_of, answer.form, form.declaration, share, definition.fill)
+
+    def prompt(trace: Trace, document: Retrieved | None = None) -> Prompt:
+        shown = {name: blocks((name,), trace, document and document.text) for name in template.variables}
+        about: object = document
+        if form.keyed is not None:
+            (own,) = form.keyed.prompts(trace)
+            keyed, about = {block.name: block.value for block in own.blocks}, own.about
+            shown |= {
+                name: (Block(name, keyed[part]),)
+                for name in template.variables
+                if (part := _KEYED.get(KNOWN[name])) is not None
+            }
+        messages = _filled(template, shown) if definition.fill == "inline" else ()
+        return Prompt(fixed, tuple(chain.from_iterable(shown.values())), about, messages=messages)
+
     judge = Judge(
         name=name,
         asks=checked_asks(
@@ -186,13 +231,18 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         needs=needs(template.variables),
         fixed_parts=(fixed,),
         schema=form.schema,
-        prompts=lambda trace: (Prompt(fixed, blocks(template.variables, trace)),),
+        prompts=lambda trace: (prompt(trace),),
         read=form.read,
         score=form.score,
         heuristic=form.heuristic,
         scoring=f"{_SCORING}, {form.scoring}",
         settings=settings,
         cuts=cuts(template.variables),
+        check=form.check,
+        output_tokens=form.output_tokens,
+        whole_lines=form.whole_lines,
+        model=definition.model,
+        temperature=definition.temperature,
     )
     if share is None:
         return judge
@@ -209,14 +259,25 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
             for metric in form.metrics
         ),
         # A request for each document with text, in rank order.
-        prompts=lambda trace: tuple(
-            Prompt(fixed, blocks(template.variables, trace, one.text), one)
-            for one in of_context(trace.context)[:_MAX_DOCUMENTS]
-        ),
+        prompts=lambda trace: tuple(prompt(trace, one) for one in of_context(trace.context)[:_MAX_DOCUMENTS]),
         score=partial(_document_score, form, share),
         scoring=f"{judge.scoring}, {SCORING}",
         cuts=tuple(field for field in judge.cuts if field != "context"),
     )
+
+
+def _check_inline(template: TemplateFile, answer: AnswerTable) -> None:
+    if answer.form != "template":
+        fix = 'sends the template to the letter, which must say itself how to answer; add answer.form = "template"'
+        raise DefinitionError("fill", fix)
+    if all(part.role not in {None, "user"} for part in template.parts):
+        raise DefinitionError("fill", "needs a message of the role user in the template; add one")
+
+
+def _filled(template: TemplateFile, shown: Mapping[str, Sequence[Block]]) -> tuple[Message, ...]:
+    """Insert the values into the template, in one pass: a placeholder within a value stays text."""
+    texts = {name: neutralise("\n\n".join(block.value for block in found)) for name, found in shown.items()}
+    return tuple(Message(part.role or "user", fill(part.text, texts)) for part in template.parts if part.text)
 
 
 def metadata_of(table: Mapping[str, object]) -> Mapping[str, object] | None:
@@ -258,6 +319,8 @@ def _pass_share(variables: Sequence[str], form: AnswerForm, table: AnswerTable) 
     if not form.by_document:
         fix = f"speaks of all documents together, and the template declares {DOCUMENT}, one document; declare a result"
         raise DefinitionError("answer.as", fix)
+    if any(metric.scale in FREE_FORMS for metric in form.metrics):
+        raise DefinitionError("result", f"has no value to average over documents, and the template declares {DOCUMENT}")
     if table.pass_share is None:
         return PASS_SHARE
     if not any(metric.pass_rule for metric in form.metrics):
@@ -269,7 +332,11 @@ def _pass_share(variables: Sequence[str], form: AnswerForm, table: AnswerTable) 
 
 
 def _fixed_part(template: TemplateFile, form: AnswerForm, definition: Definition) -> str:
-    variables = "\n".join(f"- `{name}`: {KNOWN[name].meaning}" for name in template.variables)
+    def meaning(source: Source) -> str:
+        keyed = None if form.keyed is None else _KEYED_MEANINGS.get(_KEYED.get(source, ""))
+        return keyed or source.meaning
+
+    variables = "\n".join(f"- `{name}`: {meaning(KNOWN[name])}" for name in template.variables)
     ours = definition.answer.form == "ours"
     # Messages of a template get the roles they were written for as headings.
     parts = (

@@ -10,13 +10,13 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from judges.catalog import catalogue, facts_grounding, relevance_truth_completeness
-from judges.core.judge import Answer, Answered, Judge, Metric, Reading, has_text
+from judges.catalog import catalogue, facts_grounding, ragbench, ragbench_sources, relevance_truth_completeness
+from judges.core.judge import Answer, Answered, Judge, Metric, Reading, has_text, output_tokens_of_reasons
 from judges.core.prompt import Prompt
 from judges.custom.definition import DefinitionError, nearest
 from judges.custom.results import SCORING, AnswerKeys, Result, checked_result
 from judges.custom.scales import Range
-from judges.forms import graded, sentence_labels, yes_no
+from judges.forms import document_support, graded, sentence_labels, yes_no
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
 
@@ -36,8 +36,9 @@ class AnswerTable(Struct, frozen=True, forbid_unknown_fields=True):
     """The `[answer]` of a judge with a template.
 
     Attributes:
-        form_of: Whose answers these are, under the key `as`: `result`, `yes_no`, `graded`, `facts_grounding` or
-            `relevance_truth_completeness`.
+        form_of: Whose answers these are, under the key `as`: `result`, `yes_no`, `graded`, `facts_grounding`,
+            `relevance_truth_completeness`, `ragbench` or `ragbench_sources`. For the last two the documents, and for
+            `ragbench` the answer too, are shown divided into sentences, each behind its key.
         form: `ours` asks for that form behind the template; with `template` the template itself says how to answer.
         result_key: What the template's own form calls the result; `result`, or `score` for `graded`.
         rationale_key: What it calls the reasons; they are not read unless this is given, `graded` has `justification`.
@@ -71,6 +72,12 @@ class AnswerForm:
     declaration: object  # The choice with its defaults, for the judge's settings.
     by_document: bool = False  # Whether an answer may be about a single document.
     reads: tuple[str, ...] = ()  # Trace fields that the scoring uses, and that a template must therefore show.
+    # As in ``Judge``.
+    check: Callable[[Trace, Prompt, Answer], None] | None = None
+    output_tokens: Callable[[Trace, Prompt], int] = output_tokens_of_reasons
+    whole_lines: Callable[[str], str] | None = None
+    # The judge whose material fills the template, where the answer names its sentences by keys.
+    keyed: Judge | None = None
 
 
 def answer_form(name: str, table: AnswerTable, result: object | UnsetType) -> AnswerForm:
@@ -126,12 +133,20 @@ def _relevance_truth_completeness(_name: str, table: AnswerTable, _result: objec
     return _like(judge, relevance_truth_completeness.SHORT_FORM if table.form == "ours" else _OWN_FORM)
 
 
+def _ragbench(_name: str, table: AnswerTable, _result: object) -> AnswerForm:
+    module = ragbench if table.form_of == "ragbench" else ragbench_sources
+    text = document_support.answering(module.FORM) if table.form == "ours" else _OWN_FORM
+    return replace(_like(module.JUDGE, text), reads=("input", "output", "context"), keyed=module.JUDGE)
+
+
 _FORMS: Final[Mapping[str, Callable[[str, AnswerTable, object | UnsetType], AnswerForm]]] = {
     "result": _result,
     "yes_no": _result,
     "graded": _graded,
     "facts_grounding": _facts_grounding,
     "relevance_truth_completeness": _relevance_truth_completeness,
+    "ragbench": _ragbench,
+    "ragbench_sources": _ragbench,
 }
 _GOES_WITH: Final[Mapping[str, tuple[str, ...]]] = {
     "result_key": ("result", "yes_no", "graded"),
@@ -175,7 +190,10 @@ def _scaled(name: str, result: Result, text: str) -> AnswerForm:
 
 def _like(judge: Judge, text: str) -> AnswerForm:
     return AnswerForm(
-        text, judge.schema, judge.metrics, judge.read, judge.score, judge.heuristic, judge.scoring, judge.settings
+        *(text, judge.schema, judge.metrics, judge.read, judge.score, judge.heuristic, judge.scoring, judge.settings),
+        check=judge.check,
+        output_tokens=judge.output_tokens,
+        whole_lines=judge.whole_lines,
     )
 
 

@@ -80,6 +80,11 @@ def parse(text: str) -> TemplateFile:
     return TemplateFile(parts, variables, metadata)
 
 
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """Insert values for the variables of a checked text."""
+    return _PLACEHOLDER.sub(lambda found: values[found[1].strip()], text)
+
+
 class _Loader(yaml.SafeLoader):
     """Builds texts, lists and tables only: a date or a number stays a text."""
 

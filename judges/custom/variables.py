@@ -7,13 +7,15 @@ JSON; the parts come in the order of their first use.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from judges.core.judge import AnyOf, Judge, Needs, has_text
-from judges.core.prompt import Block
+from judges.core.judge import AnyOf, Judge, Needs, field_of, has_text
+from judges.core.prompt import Block, before_query, texts_of
 from judges.custom.definition import DefinitionError, closest, listed, short
+from judges.custom.free_form import FREE_FORMS
 from judges.parsing.answer import folded
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
@@ -22,6 +24,7 @@ TRACE: Final = "trace"
 """The variable without a part in the material, because the model reads the trace by tools."""
 _PLACEHOLDER: Final = re.compile(r"\{\{([^{}\n]*)\}\}")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_TAG: Final = re.compile(r"tags\.[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}")
 _SINGLE: Final = re.compile(r"\{\s*([a-z]+)\s*\}")
 _OTHER_SYNTAX: Final = re.compile(r"\{%|%\}|\{#|#\}")
 # Names that others use for these variables.
@@ -30,7 +33,8 @@ _MEANT: Final[Mapping[str, str]] = {
     **dict.fromkeys(("answer", "response", "completion", "content", "modelResponse"), "outputs"),
     **dict.fromkeys(("expected", "expected_response", "expected_facts", "guidelines", "reference"), "expectations"),
     **dict.fromkeys(("expected_output", "ground_truth"), "expectations"),
-    **dict.fromkeys(("messages", "history", "chat"), "conversation"),
+    **dict.fromkeys(("chat", "dialogue"), "conversation"),
+    "history": "messages",
     **dict.fromkeys(("spans", "tool_calls", "steps"), "trace"),
 }
 # Words in names that others use for retrieved documents, as `retrieval_context`.
@@ -39,11 +43,12 @@ _REFERENCES: Final = ("expected_response", "expected_facts", "guidelines")
 
 
 class _Variable(NamedTuple):
-    """A variable: its meaning, the fields that it needs, and its value."""
+    """A variable: its meaning, the fields that it needs, its value, and the field that may be truncated for it."""
 
     meaning: str
-    need: str | AnyOf
+    need: str | AnyOf | None
     value: Callable[[Trace], object]
+    cut: str | None = None
 
 
 def _expectations(trace: Trace) -> object:
@@ -51,10 +56,19 @@ def _expectations(trace: Trace) -> object:
     return {name: [*filter(has_text, value)] if isinstance(value, list) else value for name, value in given.items()}
 
 
-def _conversation(trace: Trace) -> object:
+def _messages(trace: Trace) -> list[object]:
     said = [(message.role, message.content) for message in trace.messages or ()]
-    said += [("user", trace.input), ("assistant", trace.output)]
     return [{"role": role, "content": content} for role, content in said if has_text(content)]
+
+
+def _conversation(trace: Trace) -> object:
+    said = (("user", trace.input), ("assistant", trace.output))
+    return _messages(trace) + [{"role": role, "content": content} for role, content in said if has_text(content)]
+
+
+def _context(trace: Trace) -> object:
+    ranked = enumerate(texts_of(trace.context), 1)
+    return [{"rank": rank, "text": text} for rank, text in ranked if has_text(text)]
 
 
 _VARIABLES: Final[Mapping[str, _Variable]] = {
@@ -67,6 +81,12 @@ _VARIABLES: Final[Mapping[str, _Variable]] = {
         "all messages of the conversation, the oldest first, the agent's answer last",
         AnyOf(("messages", "input")),
         _conversation,
+        "messages",
+    ),
+    "context": _Variable("what was retrieved for the request, best first", "context", _context, "context"),
+    # A first request has no messages before it, and that is no reason not to judge it.
+    "messages": _Variable(
+        "the messages before the request, the oldest first; [] where there are none", None, _messages, "messages"
     ),
     # A call without spans counts as a trace of one step.
     TRACE: _Variable(
@@ -75,6 +95,13 @@ _VARIABLES: Final[Mapping[str, _Variable]] = {
         lambda _trace: None,
     ),
 }
+
+
+def _variable(name: str) -> _Variable:
+    """Return the variable of a name; each tag is one."""
+    if not name.startswith("tags."):
+        return _VARIABLES[name]
+    return _Variable(f"the tag `{name.removeprefix('tags.')}` of the trace", name, partial(field_of, name=name))
 
 
 def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
@@ -104,35 +131,37 @@ def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
     if not found:
         shown = ", ".join(f"{{{{ {name} }}}}" for name in known)
         raise DefinitionError(key, f"names no variable, so that the model would see nothing; use one of {shown}")
-    beside = [name for name in found if name not in {"conversation", "expectations"}]
+    # The others are parts of a conversation already.
+    beside = [name for name in found if name in {"inputs", "outputs", "messages", TRACE}]
     if "conversation" in found and beside:
-        fix = "may stand alone or with {{ expectations }} only"
+        fix = "holds the messages, the request and the answer"
         raise DefinitionError(key, f"{{{{ conversation }}}} {fix}; take out {{{{ {beside[0]} }}}}")
     return found
 
 
 def needed(names: Sequence[str]) -> Needs:
     """List the trace fields that the variables need."""
-    return tuple(_VARIABLES[name].need for name in names)
+    return tuple(need for name in names if (need := _variable(name).need) is not None) or ("messages",)
 
 
 def cuts(names: Sequence[str]) -> tuple[str, ...]:
-    """List the fields of which parts may be left out: of a conversation the oldest messages."""
-    return ("messages",) if "conversation" in names else ()
+    """List the fields of which parts may be left out: the oldest messages first, then the last documents."""
+    found = {_variable(name).cut for name in names}
+    return tuple(field for field in ("messages", "context") if field in found)
 
 
 def prepared(names: Sequence[str], trace: Trace) -> Trace:
-    """Remove messages without text from a conversation, so that neither needs nor cuts count them."""
-    if "conversation" not in names or trace.messages is None:
+    """Remove messages without text from a conversation, and those that repeat the query, which follows them."""
+    if trace.messages is None or {"conversation", "messages"}.isdisjoint(names):
         return trace
-    said = [message for message in trace.messages if has_text(message.content)]
+    said = [message for message in before_query(trace) if has_text(message.content)]
     return structs.replace(trace, messages=said)
 
 
 def meanings(names: Sequence[str]) -> str:
     """Describe each variable with a part in the material, one a line."""
     return "\n".join(
-        f"- {{{{ {name} }}}} stands for the part `{name}`: {_VARIABLES[name].meaning}, as JSON."
+        f"- {{{{ {name} }}}} stands for the part `{name}`: {_variable(name).meaning}, as JSON."
         for name in names
         if name != TRACE
     )
@@ -141,22 +170,20 @@ def meanings(names: Sequence[str]) -> str:
 def blocks(names: Sequence[str], trace: Trace) -> tuple[Block, ...]:
     """Return the variables' parts of the material."""
     return tuple(
-        Block(name, json.dumps(_VARIABLES[name].value(trace), ensure_ascii=False)) for name in names if name != TRACE
+        Block(name, json.dumps(_variable(name).value(trace), ensure_ascii=False)) for name in names if name != TRACE
     )
 
 
 def _checked(written: str, key: str, known: Sequence[str]) -> str:
     name = written.strip()
-    if name in known:
+    if name in known or _TAG.fullmatch(name):
         return name
     if name and _NAME.fullmatch(name) is None:
         fix = "only a plain name may stand in the braces, without paths, filters or calls"
         raise DefinitionError(key, f"{{{{ {short(name)} }}}} is no variable: {fix}")
     shown = f"the variable {{{{ {short(name)} }}}}" if name else "the variable {{ }}"
-    if not _DOCUMENTS.isdisjoint(name.lower().split("_")):
-        fix = "retrieved documents are in no variable of this kind; take a template"
-        raise DefinitionError(key, f"{shown} is unknown: {fix}")
-    meant = _MEANT.get(name) or closest(name.lower(), known)
+    documents = None if _DOCUMENTS.isdisjoint(name.lower().split("_")) else "context"
+    meant = documents or _MEANT.get(name) or closest(name.lower(), known)
     fix = f"did you mean {{{{ {meant} }}}}?" if meant in known else f"use {listed(known)}"
     raise DefinitionError(key, f"{shown} is unknown; {fix}")
 
@@ -179,6 +206,10 @@ def guess(names: Sequence[str], trace: Trace) -> Guess:
     if "expectations" in names:
         expected = [trace.expected_response, *(trace.expected_facts or ()), *(trace.guidelines or ())]
         return _overlap("what was expected", "\n".join(filter(None, expected)), trace.output)
+    if "context" in names:
+        words = content_words("\n".join(texts_of(trace.context)))
+        share = coverage(content_words(trace.output), words)
+        return Guess(share, f"Word overlap only: {share:.0%} of the words of the answer stand in what was retrieved.")
     return _overlap("the question", trace.input or "", trace.output)
 
 
@@ -208,6 +239,11 @@ def declared_labels(judge: Judge) -> Mapping[str, str]:
     """Return the declared labels by their form for comparison; empty where the result is no label."""
     declared = _declared(judge)
     return {folded(label): label for label in declared.get("labels", ())}
+
+
+def has_value(judge: Judge) -> bool:
+    """Return whether the results of a judge have values; texts, lists and objects have none."""
+    return any(metric.scale not in FREE_FORMS for metric in judge.metrics)
 
 
 def passing(judge: Judge) -> Mapping[str, bool]:

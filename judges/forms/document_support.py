@@ -8,34 +8,35 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from judges.core.judge import Metric
-from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES
+from judges.core.judge import MIN_OUTPUT_TOKENS, Metric
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, history_rules
 from judges.core.verdict import Score
-from judges.forms.keyed_sentences import Keyed, Near, Overlap, verdict
-from judges.parsing.answer import InvalidAnswerError, object_schema, read_object, text_field, text_list, truth
+from judges.forms.keyed_sentences import Keyed, Near, Overlap, Sifted, verdict
+from judges.parsing.answer import InvalidAnswerError, encodable, object_schema, text_field, text_list, truth
+from judges.parsing.objects import read_object
 from tracejudge import Trace
 
 EntryT = TypeVar("EntryT")
 _ENTRIES: Final = "sentence_support_information"
+_RELEVANT: Final = "all_relevant_sentence_keys"
+_UTILIZED: Final = "all_utilized_sentence_keys"
 _TEXT: Final = {"type": "string"}
-_TEXTS: Final = {"type": "array", "items": _TEXT}
 _TRUTH: Final = {"type": "boolean"}
-_KEYS: Final[Mapping[str, object]] = {
-    "relevance_explanation": _TEXT,
-    "all_relevant_sentence_keys": _TEXTS,
-    "overall_supported_explanation": _TEXT,
-    "overall_supported": _TRUTH,
-    _ENTRIES: None,
-    "all_utilized_sentence_keys": _TEXTS,
-}
-_ENTRY_TYPES: Final[Mapping[str, object]] = {
-    "response_sentence_key": _TEXT,
-    "sentence_key": _TEXT,
-    "is_supported": _TRUTH,
-    "explanation": _TEXT,
-    "supporting_sentence_keys": _TEXTS,
-    "fully_supported": _TRUTH,
-}
+_DECIDING: Final = ("all_relevant_sentence_keys", "overall_supported", "all_utilized_sentence_keys")
+_KEYS: Final = (
+    "relevance_explanation",
+    _RELEVANT,
+    "overall_supported_explanation",
+    "overall_supported",
+    _ENTRIES,
+    _UTILIZED,
+)
+# Tokens of one entry, up to 70 in the corpus of answers, and of the two explanations, which grow with the documents.
+_ENTRY_TOKENS: Final = 120
+_EXPLANATION_TOKENS: Final = 800
+_KEY_TOKENS: Final = 8
+# Endpoints limit the values of all enumerations of a schema, most to 1,000.
+_MAX_ENUM: Final = 300
 METRICS: Final = (
     Metric("relevance", "0..1", None, descriptive=True),
     Metric("utilization", "0..1", None, descriptive=True),
@@ -64,22 +65,46 @@ class Support(NamedTuple, Generic[EntryT]):
 class Measured(NamedTuple):
     """The metrics of an answer, and the data they are computed from."""
 
-    scores: tuple[Score, ...]  # The four scores.
+    scores: tuple[Score, ...]  # The four scores, without completeness where it is undefined.
     relevant: list[str]  # Existing relevant keys, in document order.
     utilized: list[str]  # Existing utilized keys, in document order.
     unknown: int  # Number of keys in both lists that do not exist.
 
 
-def schema(entry_keys: Sequence[str]) -> Mapping[str, object]:
-    """Build the schema of an answer whose entries have these keys."""
-    entries = {"type": "array", "items": object_schema({key: _ENTRY_TYPES[key] for key in entry_keys})}
-    return object_schema({**_KEYS, _ENTRIES: entries})
+def keys_like(pattern: str) -> Mapping[str, object]:
+    """Build the schema of a key of this form, the same for every trace: endpoints compile each schema they are sent."""
+    return {"type": "string", "pattern": f"^({pattern})$"}
+
+
+def keys_of(sentences: Collection[str], pattern: str, words: Collection[str] = ()) -> Mapping[str, object]:
+    """Build the schema of a key that is one of those shown, or has the form of one where there are too many."""
+    if len(sentences) > _MAX_ENUM:
+        return keys_like(pattern)
+    return {"type": "string", "enum": [*sentences, *sorted(words)]}
+
+
+def schema(key: Mapping[str, object], entry: Mapping[str, object]) -> Mapping[str, object]:
+    """Build the schema of an answer with this schema of a key, and of the keys of an entry."""
+    types: Mapping[str, object] = {"explanation": _TEXT, "is_supported": _TRUTH, "fully_supported": _TRUTH}
+    entries = object_schema({name: types.get(name, each) for name, each in entry.items()})
+    keys = {"type": "array", "items": key}
+    values = (_TEXT, keys, _TEXT, _TRUTH, {"type": "array", "items": entries}, keys)
+    return object_schema(dict(zip(_KEYS, values, strict=True)))
+
+
+def output_tokens(entries: int, keys: int) -> int:
+    """Bound an answer by the number of entries and of document sentences that it can name."""
+    return MIN_OUTPUT_TOKENS + _EXPLANATION_TOKENS + _ENTRY_TOKENS * entries + 2 * _KEY_TOKENS * keys
 
 
 def fixed_part(role: str, criterion: str, form: str) -> str:
     """Join role and criterion with the rules for the material and the form of the answer."""
-    answering = f"How to answer\n{OBJECT_RULES} The object has these six keys, in this order:\n{form}"
-    return f"{role}\n\n{criterion}\n\n{MATERIAL_RULES}\n\n{answering}"
+    return f"{role}\n\n{criterion}\n\n{history_rules()}\n\n{MATERIAL_RULES}\n\n{answering(form)}"
+
+
+def answering(form: str) -> str:
+    """Build the request for an answer of a form."""
+    return f"How to answer\n{OBJECT_RULES} The object has these six keys, in this order:\n{form}"
 
 
 def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str, object]], EntryT]) -> Support[EntryT]:
@@ -87,9 +112,9 @@ def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str
 
     ``read_entry`` parses the scored part of an entry that has ``entry_keys``; its explanation is not kept.
     """
-    answer = read_object(text, tuple(_KEYS))
+    answer = read_object(text, _KEYS, deciding=_DECIDING, entry_keys=entry_keys)
     relevance_explanation = text_field(answer, "relevance_explanation")
-    relevant = text_list(answer, "all_relevant_sentence_keys")
+    relevant = key_list(answer, _RELEVANT)
     explanation = text_field(answer, "overall_supported_explanation")
     supported = truth(answer, "overall_supported")
     found = answer[_ENTRIES]
@@ -105,14 +130,42 @@ def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str
             entries.append(read_entry(entry))
         except InvalidAnswerError as error:
             raise InvalidAnswerError(f"entry {number} of `{_ENTRIES}`: {error}") from error
-    utilized = text_list(answer, "all_utilized_sentence_keys")
+    utilized = key_list(answer, _UTILIZED)
     return Support(relevance_explanation, relevant, explanation, supported, tuple(entries), utilized)
 
 
-def measure(answer: Support[EntryT], documents: Keyed, *, lengths: bool) -> Measured:
-    """Compute the four metrics from the keys of the shown sentences; with ``lengths``, shares count words."""
+def key_list(answer: Mapping[str, object], key: str) -> tuple[str, ...]:
+    """Return a list of keys, which may be one text; raises ``InvalidAnswerError`` for another type."""
+    value = answer[key]
+    return (encodable(value),) if isinstance(value, str) else text_list(answer, key)
+
+
+def check_keys(answer: Support[EntryT], documents: Keyed, **entries: Sifted) -> None:
+    """Raise ``InvalidAnswerError`` if a list names keys of which none exists.
+
+    ``entries`` are the keys of all entries together, by the name of their field.
+    """
+    lists = {_RELEVANT: documents.sift(answer.relevant), _UTILIZED: documents.sift(answer.utilized), **entries}
+    for name, sifted in lists.items():
+        if sifted.is_lost:
+            raise InvalidAnswerError(f"`{name}` names keys, and none of them is a key of the material")
+
+
+def measure(
+    answer: Support[EntryT], documents: Keyed, *, lengths: bool, empty_completeness: float | None = None
+) -> Measured:
+    """Compute the four metrics from the keys of the shown sentences.
+
+    Args:
+        answer: The answer.
+        documents: The sentences that were shown.
+        lengths: Whether shares count words.
+        empty_completeness: The completeness of an answer that names no relevant sentence; None: it has none.
+    """
     relevant, utilized = documents.sift(answer.relevant), documents.sift(answer.utilized)
     found = shares(weights(documents.sentences, lengths=lengths), relevant.keys, utilized.keys)
+    if found.completeness is None:
+        found = found._replace(completeness=empty_completeness)
     return Measured(
         scores(found, answer.relevance_explanation, supported=answer.supported),
         documents.ordered(relevant.keys),
@@ -126,7 +179,7 @@ class Shares(NamedTuple):
 
     relevance: float
     utilization: float
-    completeness: float
+    completeness: float | None  # None where no sentence is relevant: the share of nothing is undefined.
 
 
 def weights(sentences: Mapping[str, str], *, lengths: bool) -> Mapping[str, int]:
@@ -150,7 +203,7 @@ def shares(weight_of: Mapping[str, int], relevant: Collection[str], utilized: Co
     return Shares(
         relevance=useful / total,
         utilization=sum(weight_of[key] for key in used) / total,
-        completeness=sum(weight_of[key] for key in known & used) / useful if useful else 1.0,
+        completeness=sum(weight_of[key] for key in known & used) / useful if useful else None,
     )
 
 
@@ -160,7 +213,7 @@ def scores(found: Shares, relevance_explanation: str, *, supported: bool) -> tup
     return (
         Score("relevance", found.relevance, found.relevance, rationale=relevance_explanation),
         Score("utilization", found.utilization, found.utilization),
-        Score("completeness", found.completeness, found.completeness),
+        *(() if found.completeness is None else (Score("completeness", found.completeness, found.completeness),)),
         Score("adherence", float(supported), float(supported), label, supported),
     )
 

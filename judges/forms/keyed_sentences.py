@@ -2,22 +2,26 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import Final, NamedTuple
 
+from judges.forms.sentence_keys import SpelledKeys
+from judges.parsing.sentences import Unit
 from judges.parsing.words import content_words, coverage, numbers
-
-_AROUND: Final = " \t\r\n\u00a0\u3000\"'`\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a"
-_AFTER: Final = _AROUND + ".:"
 
 
 class Sifted(NamedTuple):
-    """The keys of a list that exist, each once and in the order given, and the number of different ones that do not."""
+    """The keys that a list names, each once and in the order given, and the number of its parts that name none."""
 
     keys: tuple[str, ...]
-    unknown: int
+    unknown: int  # Different parts that name no sentence, or not only one.
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the list names something, and nothing that exists."""
+        return bool(self.unknown) and not self.keys
 
 
 @dataclass(frozen=True)
@@ -25,27 +29,32 @@ class Keyed:
     """Sentences by key, in the order shown; no two keys differ in case only."""
 
     sentences: Mapping[str, str]
+    forms: Mapping[str, str] = field(default_factory=dict)  # What is shown of a key in place of its sentence.
+
+    @classmethod
+    def of(cls, units: Mapping[str, Unit]) -> "Keyed":
+        """Build from units by key; rows of tables are shown with the names of their columns."""
+        forms = {key: unit.shown for key, unit in units.items() if unit.shown != unit.text}
+        return cls({key: unit.text for key, unit in units.items()}, forms)
 
     def shown(self, mark: str) -> str:
         """Format the sentences one per line, with ``mark`` between key and text."""
-        return "\n".join(f"{key}{mark} {sentence}" for key, sentence in self.sentences.items())
-
-    def find(self, given: str) -> str | None:
-        """Look up a key, ignoring case, surrounding quotes and blanks, and a dot or colon after it."""
-        return self._keys.get(given) or self._keys.get(_plain(given))
+        return "\n".join(f"{key}{mark} {self.forms.get(key, sentence)}" for key, sentence in self.sentences.items())
 
     def sift(self, given: Iterable[str], besides: Collection[str] = ()) -> Sifted:
-        """Keep the keys that exist; ``besides`` are lower-case words accepted in place of a key."""
+        """Find the keys that a list names; ``besides`` are lower-case words accepted in place of a key."""
         found: dict[str, None] = {}
-        unknown = set()
+        unknown: set[str] = set()
         for item in given:
-            key = self.find(item)
-            if key is None:
-                key = _plain(item)
-                if key not in besides:
-                    unknown.add(key)
-                    continue
-            found[key] = None
+            # Most answers repeat the keys as shown, but for case and a sign behind them.
+            plain = item.strip().rstrip(".:").lower()
+            known = plain if plain in besides else self._lower.get(plain)
+            if known is not None:
+                found[known] = None
+                continue
+            named = self._spelled.named(item, besides)
+            found |= dict.fromkeys(named.keys)
+            unknown |= {*named.unknown}
         return Sifted(tuple(found), len(unknown))
 
     def ordered(self, keys: Collection[str]) -> list[str]:
@@ -54,13 +63,12 @@ class Keyed:
         return [key for key in self.sentences if key in wanted]
 
     @cached_property
-    def _keys(self) -> Mapping[str, str]:
-        # Most answers repeat the keys as shown, which saves the stripping.
-        return {name: key for key in self.sentences for name in (key, key.lower())}
+    def _lower(self) -> Mapping[str, str]:
+        return {key.lower(): key for key in self.sentences}
 
-
-def _plain(key: str) -> str:
-    return key.lstrip(_AROUND).rstrip(_AFTER).lower()
+    @cached_property
+    def _spelled(self) -> SpelledKeys:
+        return SpelledKeys(self.sentences)
 
 
 MAX_ENTRIES: Final = 500  # Maximum number of sentences of an answer that the lexical model compares.

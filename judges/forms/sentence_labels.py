@@ -1,12 +1,14 @@
 """One label for each sentence of an answer, with an excerpt as evidence: the two label sets and their prompts."""
 
+import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from judges.core.prompt import MATERIAL_RULES
+from judges.core.prompt import MATERIAL_RULES, history_rules
 from judges.parsing.answer import object_schema
 from judges.parsing.sentences import split
 from judges.parsing.words import content_words, coverage, numbers
@@ -20,21 +22,28 @@ TASK: Final = """\
 What to decide
 The material holds a query, the context, which is everything that was retrieved for this query (each part named \
 `document`), and the response an assistant gave. Divide the response into its sentences yourself: in their order, none \
-left out, none added; headings and items of a list are sentences too. Give each sentence one label, by what the \
-context says on it."""
+left out, none added. Copy each sentence whole. Give each sentence one label, by what the context says on it.
+
+What counts as one sentence
+- A heading and an item of a list are sentences too.
+- A row of a table is one sentence. It says what its cells say under the headings of their columns. The row of the \
+headings is no sentence.
+- A block of code is one sentence. It is supported when the context has the same code, or says that such code does \
+what the response says it does.
+- In JSON, and in lines such as `key: value`, each key with its value is one sentence."""
 SUPPORTED: Final = """\
-- supported: the context entails the sentence. Whoever accepts the context must accept the sentence, with all it says. \
-The excerpt is the text of the context that entails it in full."""
+- supported: the sentence follows from the context, in the same words or in others. Whoever believes the context must \
+believe the sentence, with all it says. The excerpt is the text of the context that proves all of it."""
 NO_RAD: Final = """\
 - no_rad: the sentence needs no attribution, because it states nothing that could be looked up: an opinion, a \
 greeting, a question, a disclaimer, such as that the context does not say something. The excerpt is null."""
 LABELS_V1: Final = f"""\
 The labels
 {SUPPORTED}
-- unsupported: the context does not entail the sentence. It is silent on it or on a part of it, or leaves it open. The \
-excerpt is null.
-- contradictory: the context falsifies the sentence or a part of it; both cannot be true. The excerpt is the text of \
-the context that falsifies it.
+- unsupported: the context does not prove the sentence. It says nothing on it or on a part of it, or leaves it open. \
+The excerpt is null.
+- contradictory: the context shows that the sentence or a part of it is false; both cannot be true. The excerpt is the \
+text of the context that shows it.
 {NO_RAD}
 
 How to weigh
@@ -43,7 +52,7 @@ Where the evidence has to be stretched, or the sentence is merely likely or unli
 LABELS_V2: Final = f"""\
 The labels
 {SUPPORTED}
-- not_supported: the context does not entail the sentence. It is silent on it, leaves it open or says otherwise. The \
+- not_supported: the context does not prove the sentence. It says nothing on it, leaves it open or says otherwise. The \
 same label goes to a sentence that is right only in part, that is inferred without support, that attributes something \
 to the wrong source, that picks out what suits it while the rest of the context tells otherwise, or that drops a \
 qualifier, such as `up to` or `usually`. The excerpt is null.
@@ -60,9 +69,10 @@ beyond that is no evidence.
 - Whether the response is useful, complete or well written plays no part.
 
 The excerpt
-Copy it from the context letter by letter, at least four words in a row or a whole sentence; do not reword, correct or \
-translate it. Where it takes several passages, join them with ` ... ` between them, each of that length. Every \
-excerpt is searched for in the context, and a label whose excerpt is not found there does not count."""
+Copy it from the context letter by letter: at least four words in a row, a whole sentence, or a whole row or cell of \
+a table; do not reword, correct or translate it. Where it takes several passages, join them with ` ... ` between them, \
+each of that length. Every excerpt is searched for in the context, and a label whose excerpt is not found there does \
+not count."""
 FORM: Final = """\
 How to answer
 Answer with JSON lines and nothing else: one object for each sentence, in the order of the response, each object on \
@@ -107,7 +117,9 @@ class Line(NamedTuple):
 
 def _menu(labels: tuple[str, ...], lacking: str, rubric: str, false_sentence: str) -> Menu:
     form, example = FORM % "|".join(labels), EXAMPLE % (false_sentence, lacking)
-    return Menu(labels, lacking, f"{ROLE}\n\n{TASK}\n\n{rubric}\n{WEIGHING}\n\n{MATERIAL_RULES}\n\n{form}\n\n{example}")
+    history = history_rules("the response", "the query")
+    parts = (ROLE, TASK, f"{rubric}\n{WEIGHING}", history, MATERIAL_RULES, form, example)
+    return Menu(labels, lacking, "\n\n".join(parts))
 
 
 MENUS: Final[Mapping[str, Menu]] = {
@@ -147,6 +159,30 @@ _COURTESY: Final = content_words("hello hi hey dear thanks thank welcome gladly 
 _QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
 
 
+_OBJECT: Final = re.compile(r"\{(?=\s*\"sentence\")")
+_DECODER: Final = json.JSONDecoder(strict=False)
+
+
+def is_courtesy(sentence: str) -> bool:
+    """Return whether a sentence has the words of a courtesy, and no others that carry meaning."""
+    words = content_words(sentence)
+    return bool(words) and words <= _COURTESY
+
+
+def whole_lines(text: str) -> str:
+    """Return the complete lines of an answer that was cut off, each once."""
+    found: dict[str, None] = {}
+    position = text.rfind("</think>") + 1
+    while (opening := _OBJECT.search(text, position)) is not None:
+        try:
+            value, position = _DECODER.raw_decode(text, opening.start())
+        except (ValueError, RecursionError):
+            break
+        if isinstance(value, dict) and value.keys() >= set(KEYS):
+            found[json.dumps(value, ensure_ascii=False)] = None
+    return "\n".join(found)
+
+
 class _Context:
     """The sentences that a response may draw on, with an index of their words and numbers."""
 
@@ -183,5 +219,6 @@ def guess(menu: Menu, response: str, query: str, texts: Sequence[str]) -> str:
     sentences = split(response) or ("",)
     lines = [context.label(menu, sentence) for sentence in sentences[:_MAX_LINES]]
     if len(sentences) > _MAX_LINES:
-        lines.append(Line(sentences[_MAX_LINES], menu.lacking, "The heuristic looks no further.", None))
+        rest = " ".join(sentences[_MAX_LINES:])
+        lines.append(Line(rest, menu.lacking, "The heuristic looks no further.", None))
     return "\n".join(msgspec.json.encode(line._asdict()).decode() for line in lines)

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading, has_text
-from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt
+from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading, Unit, has_text
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
-from judges.parsing.answer import choice, object_schema, read_object, text_field
+from judges.parsing.answer import choice, object_schema, text_field
+from judges.parsing.objects import read_object
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
@@ -30,13 +31,14 @@ _OPENING: Final = re.compile(
     r"(?:[\s.,:;!?*_\u2013\u2014\u2026\u3001\u3002\uff01\uff0c\uff1a]|-(?!\d))*",
     re.IGNORECASE,
 )
-MENU: Final = ("yes", "no", "unknown")  # Accepted results; ``unknown`` is never offered.
-SCORING: Final = "yes_no/1"  # Revision of parsing and scoring; part of the version of every judge of this form.
+MENU: Final = ("yes", "no")
+ABSTAINED: Final = ("unknown",)  # Accepted as results, and never offered.
+SCORING: Final = "yes_no/2"  # Revision of parsing and scoring; part of the version of every judge of this form.
 
 
-def fixed_part(role: str, criterion: str) -> str:
-    """Join role and criterion with the rules for the material and the form of the answer."""
-    return f"{role}\n\n{criterion}\n\n{MATERIAL_RULES}\n\n{FORM}"
+def fixed_part(role: str, criterion: str, history: str = "") -> str:
+    """Join role and criterion with the rules for earlier messages and material, and the form of the answer."""
+    return "\n\n".join(filter(None, (role, criterion, history, MATERIAL_RULES, FORM)))
 
 
 def make(
@@ -48,11 +50,12 @@ def make(
     blocks: Callable[[Trace], tuple[Block, ...]],
     heuristic: Callable[[Trace], tuple[bool, str]],
     cuts: tuple[str, ...] = (),
+    unit: Unit = "trace",
 ) -> Judge:
     """Build a yes/no judge. Its one metric has its name; yes is 1 and passes.
 
     See ``Judge`` for the arguments. ``heuristic`` returns yes or no with a reason; ``fixed`` is the fixed part, or one
-    per kind of reference (``fixed_parts``).
+    per kind of reference (``fixed_parts``). A judge that shows earlier messages names `messages` in ``cuts``.
     """
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
@@ -78,7 +81,9 @@ def make(
         score=score,
         heuristic=lambda trace, _prompt: guess(*heuristic(trace)),
         scoring=SCORING,
+        prepare=with_earlier_messages if "messages" in cuts else lambda trace: trace,
         cuts=cuts,
+        unit=unit,
     )
 
 
@@ -89,9 +94,14 @@ def guess(result: bool, reason: str) -> Mapping[str, object]:  # noqa: FBT001 - 
 
 def read(text: str) -> Answer:
     """Parse a yes/no answer and strip the requested opening from its rationale; raises ``AnswerError``."""
-    answer = read_object(text, ("rationale", "result"))
+    answer = read_object(text, ("rationale", "result"), deciding=("result",), value=result_of)
     rationale = text_field(answer, "rationale")
-    return {"rationale": without_opening(rationale), "result": choice(answer, "result", MENU)}
+    return {"rationale": without_opening(rationale), "result": result_of(answer, "result")}
+
+
+def result_of(answer: Mapping[str, object], key: str) -> str:
+    """Return yes, no or unknown from an answer; raises ``AnswerError``."""
+    return choice(answer, key, MENU, besides=ABSTAINED)
 
 
 def without_opening(rationale: str) -> str:
@@ -117,9 +127,9 @@ def reference(trace: Trace) -> str:
     return "facts" if has_text(trace.expected_facts) else "response"
 
 
-def fixed_parts(role: str, *, response: str, facts: str) -> Mapping[str, str]:
+def fixed_parts(role: str, *, response: str, facts: str, history: str = "") -> Mapping[str, str]:
     """Build the two fixed parts of a judge, by the kind of reference."""
-    return {"response": fixed_part(role, response), "facts": fixed_part(role, facts)}
+    return {"response": fixed_part(role, response, history), "facts": fixed_part(role, facts, history)}
 
 
 def weighing(*, source: str, place: str, beyond: str) -> str:
@@ -129,12 +139,12 @@ def weighing(*, source: str, place: str, beyond: str) -> str:
     """
     return f"""\
 How to weigh
-- Go through the claim statement by statement and look for the place in {place} that bears each one out.
+- Go through the claim statement by statement and look for the place in {place} that supports each one.
 - yes: every statement of the claim is supported. A statement is supported when the {source} says it, or when it \
 follows from what the {source} says with nothing added.
-- no: at least one statement is not supported, because the {source} is silent on it, says otherwise, or says less. The \
-rationale then names each statement that lacks support.
-- Only support counts. Whether the claim is true in the world or complete plays no part, and {beyond}
+- no: at least one statement is not supported, because the {source} does not mention it, says otherwise, or says \
+less. The rationale then names each statement that lacks support.
+- Only support counts. Whether the claim is true in the world or complete does not matter, and {beyond}
 - Use the {source} only. Bring in no knowledge of your own, assume nothing and round nothing: a number, date, name or \
 condition must be the one in the {source}."""
 

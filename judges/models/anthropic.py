@@ -2,8 +2,8 @@
 
 Structured output, temperature 0 and the marks for prompt caching are sent until the endpoint rejects them, which is
 remembered. While the model may ask for more calls of tools, their newest results are marked too, because each round
-sends again all that was read before. `max_tokens` is required; an answer cut off by it is requested once more with
-twice as many. Requests whose messages contain calls of tools must contain the tools, even where none may be called.
+sends again all that was read before. `max_tokens` is required. Requests whose messages contain calls
+of tools must contain the tools, even where none may be called.
 """
 
 from collections import deque
@@ -13,20 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
-from msgspec import Raw, Struct, structs
+from msgspec import Raw, Struct
 
-from judges.core.model import (
-    BadModelRequestError,
-    ChatRequest,
-    ChatResponse,
-    FinishReason,
-    InputTooLongError,
-    ModelError,
-    ModelSettings,
-)
+from judges.core.model import ChatRequest, ChatResponse, FinishReason, ModelSettings
 from judges.core.prompt import Message
-from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields
-from judges.models.provider import ProbeRequest, Provider, access, check_endpoint
+from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields, without_patterns
+from judges.models.output_bound import OutputBound, OutputRefusedError
+from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
 from judges.models.replies import anthropic_quota, calls_so_far, keep_state, read_call, sendable_name, sendable_object
 
 Block = dict[str, object]
@@ -35,19 +28,20 @@ DEFAULT_MAX_OUTPUT_TOKENS: Final = 8192
 _API_VERSION: Final = "2023-06-01"
 _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "key_patterns": ("output_config", "output_format", "output format", "structured output", "pattern", "schema"),
     "output_config": ("output_config", "output_format", "output format", "json_schema", "structured output"),
     "temperature": ("temperature",),
     "cache_control": ("cache_control", "prompt caching"),
     "tool_choice": ("tool_choice",),
 }
-_MAX_TOKENS: Final = "max_tokens"
+_INSTEAD_OF: Final[Mapping[str, str]] = {"output_config": "key_patterns"}
 _TOKEN_FIELDS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "tool_use": "stop",
     "refusal": "stop",
-    _MAX_TOKENS: "length",
+    "max_tokens": "length",
     "model_context_window_exceeded": "length",
     None: "stop",
 }
@@ -90,28 +84,26 @@ class AnthropicModel:
         self._endpoint = HttpEndpoint(
             _below_version(settings.base_url, "/messages"), _headers(api_key), settings, proxy
         )
-        self._max_tokens = settings.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS
-        self._options = Options(_OPTIONS)
+        self._output = OutputBound(settings)
+        self._options = Options(_OPTIONS, _INSTEAD_OF)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        """Answer one request, or raise ``ModelError``. A truncated answer is requested again, and both cost tokens."""
-        answer = await self._ask(request, self._max_tokens)
-        first = _response(answer)
-        if answer.message.stop_reason != _MAX_TOKENS:
-            return first
+        """Answer one request, or raise ``ModelError``."""
+        tokens = self._output.tokens(request, DEFAULT_MAX_OUTPUT_TOKENS) or DEFAULT_MAX_OUTPUT_TOKENS
         try:
-            whole = _response(await self._ask(request, 2 * self._max_tokens))
-        except (BadModelRequestError, InputTooLongError):
-            # The model may not write twice as many: the answer stays truncated, and was paid for.
-            return first
-        except ModelError as error:
-            error.input_tokens, error.output_tokens = first.input_tokens, first.output_tokens
-            raise
-        return structs.replace(
-            whole,
-            input_tokens=first.input_tokens + whole.input_tokens,
-            output_tokens=first.output_tokens + whole.output_tokens,
-        )
+            answer = await self._ask(request, tokens)
+        except OutputRefusedError as refusal:
+            smaller = self._output.smaller(refusal.message, tokens)
+            if smaller is None:
+                raise refusal.error from None
+            try:
+                answer = await self._ask(request, smaller)
+            except OutputRefusedError as again:
+                raise again.error from None
+        response = _response(answer)
+        has_thoughts = any(block.type in _THINKING for block in answer.message.content)
+        self._output.learn(response, shows_thinking=has_thoughts)
+        return response
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -121,7 +113,7 @@ class AnthropicModel:
         system = _text_blocks(message.content for message in request.messages if message.role == "system")
         messages = _encoded(request.messages)
         body: dict[str, object] = {"model": self.settings.model, "max_tokens": max_tokens, "messages": messages}
-        options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
+        options: dict[str, dict[str, object]] = {"temperature": {"temperature": request.temperature}}
         if request.tools:
             body["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
@@ -129,8 +121,10 @@ class AnthropicModel:
             ]
         if request.tools and not request.may_call:
             options["tool_choice"] = {"tool_choice": {"type": "none"}}
-        if not request.offers_tools:
-            options["output_config"] = {"output_config": {"format": {"type": "json_schema", "schema": request.schema}}}
+        if request.schema and not request.offers_tools:
+            options["output_config"] = _output_config(plain := without_patterns(request.schema))
+            if plain != request.schema:
+                options["key_patterns"] = _output_config(request.schema)
         if system:
             body["system"] = system
             options["cache_control"] = {"system": _cached(system)}
@@ -141,6 +135,10 @@ class AnthropicModel:
             return _Answer(msgspec.json.decode(reply.body, type=_Message), reply, request)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise no_chat_reply(reply, "the reply is no message") from error
+
+
+def _output_config(schema: Mapping[str, object]) -> dict[str, object]:
+    return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
 def _below_version(base_url: str | None, path: str) -> str:
@@ -259,7 +257,7 @@ PROVIDER: Final = Provider(
     ),
     check=lambda settings: check_endpoint(settings, PUBLIC_URL),
     probe=lambda settings, key: ProbeRequest(_below_version(settings.base_url, "/models"), _headers(key)),
-    own_settings=frozenset({"max_output_tokens"}),
+    own_settings=OUTPUT_SETTINGS,
     default_url=PUBLIC_URL,
     key_hosts={"api.anthropic.com": "ANTHROPIC_API_KEY"},
 )

@@ -1,10 +1,11 @@
 """Any OpenAI-compatible `/chat/completions`: OpenAI, Azure OpenAI, vLLM, Ollama, LiteLLM and others.
 
-Structured output and temperature 0 are sent until the endpoint rejects them, which is remembered. Structured output is
-not requested where a tool may be called, because many servers accept only one of the two. No `max_tokens` is sent: a
-reasoning model would exhaust it. Fields that some servers add to an answer and require with it later are returned
-unchanged: DeepSeek's `reasoning_content`, OpenRouter's `reasoning_details`, the `extra_content` of a call with Gemini's
-signature, and the `content` list of Mistral's reasoning models.
+Structured output, temperature 0 and the bound of the answer are sent until the endpoint rejects them, which is
+remembered. Structured output is not requested where a tool may be called, because many servers accept only one of the
+two. The bound is `max_tokens`, which all servers know, and `max_completion_tokens` where it is rejected. Fields that
+some servers add to an answer and require with it later are returned unchanged: DeepSeek's `reasoning_content`,
+OpenRouter's `reasoning_details`, the `extra_content` of a call with Gemini's signature, and the `content` list of
+Mistral's reasoning models.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,8 +24,9 @@ from judges.core.model import (
     ToolsRefusedError,
 )
 from judges.core.prompt import Message, ToolCall
-from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields
-from judges.models.provider import ProbeRequest, Provider, access, check_endpoint
+from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields, without_patterns
+from judges.models.output_bound import OutputBound, OutputRefusedError
+from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
 from judges.models.replies import (
     ABSENT,
     as_object,
@@ -39,11 +41,19 @@ from judges.models.replies import (
 )
 
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "key_patterns": ("response_format", "json_schema", "structured output", "pattern", "schema"),
     "response_format": ("response_format", "json_schema", "structured output"),
+    "max_tokens": ("max_tokens",),
+    "max_completion_tokens": ("max_completion_tokens",),
     "temperature": ("temperature",),
     "provider_state": ("reasoning_content", "reasoning_details", "extra_content"),
 }
+_INSTEAD_OF: Final[Mapping[str, str]] = {
+    "response_format": "key_patterns",
+    "max_completion_tokens": "max_tokens",
+}
 _TOKEN_FIELDS: Final = ("prompt_tokens", "completion_tokens")
+_NO_THOUGHTS: Final = frozenset({b"", b"null", b'""', b"[]"})
 _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "stop": "stop",
     "length": "length",
@@ -84,6 +94,7 @@ class _Message(Struct):
     tool_calls: list[_ToolCall] | None = None
     reasoning_content: Raw = ABSENT
     reasoning_details: Raw = ABSENT
+    reasoning: Raw = ABSENT
 
 
 class _Choice(Struct):
@@ -107,7 +118,8 @@ class OpenAIModel:
         self._endpoint = HttpEndpoint(
             below(settings.base_url or "", "/chat/completions"), _headers(api_key), settings, proxy
         )
-        self._options = Options(_OPTIONS)
+        self._options = Options(_OPTIONS, _INSTEAD_OF)
+        self._output = OutputBound(settings)
         self._always_names_tools = False
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
@@ -134,7 +146,7 @@ class OpenAIModel:
             "model": self.settings.model,
             "messages": [_encoded(message) for message in messages],
         }
-        options: dict[str, dict[str, object]] = {"temperature": {"temperature": 0}}
+        options: dict[str, dict[str, object]] = {"temperature": {"temperature": request.temperature}}
         parts: Iterable[Message | ToolCall] = chain(messages, *(message.tool_calls for message in messages))
         if any(part.provider_state is not None for part in parts):
             options["provider_state"] = {"messages": [_encoded(message, with_state=True) for message in messages]}
@@ -148,11 +160,35 @@ class OpenAIModel:
             ]
         if names_tools and not request.may_call:
             body["tool_choice"] = "none"
-        if not request.offers_tools:
-            schema = {"name": request.schema_name, "strict": True, "schema": request.schema}
-            options["response_format"] = {"response_format": {"type": "json_schema", "json_schema": schema}}
-        reply = await self._options.post(self._endpoint, body, options, with_tools=bool(request.tools))
-        return _read(reply, request)
+        if request.schema and not request.offers_tools:
+            options["response_format"] = _response_format(request, plain := without_patterns(request.schema))
+            if plain != request.schema:
+                options["key_patterns"] = _response_format(request, request.schema)
+        tokens = self._output.tokens(request)
+        try:
+            reply = await self._post(request, body, options, tokens)
+        except OutputRefusedError as refusal:
+            # Without a bound the rest of the context is one.
+            smaller = self._output.smaller(refusal.message, tokens or 0)
+            try:
+                reply = await self._post(request, body, options, smaller)
+            except OutputRefusedError as again:
+                raise again.error from None
+        response, shows_thinking = _read(reply, request)
+        self._output.learn(response, shows_thinking=shows_thinking)
+        return response
+
+    async def _post(
+        self, request: ChatRequest, body: dict[str, object], options: dict[str, dict[str, object]], tokens: int | None
+    ) -> Reply:
+        if tokens is not None:
+            options = {**options, **{name: {name: tokens} for name in ("max_tokens", "max_completion_tokens")}}
+        return await self._options.post(self._endpoint, body, options, with_tools=bool(request.tools))
+
+
+def _response_format(request: ChatRequest, schema: Mapping[str, object]) -> dict[str, object]:
+    named = {"name": request.schema_name, "strict": True, "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
 def _headers(api_key: str | None) -> Mapping[str, str]:
@@ -177,13 +213,16 @@ def _encoded(message: Message, *, with_state: bool = False) -> dict[str, object]
     return {**encoded, **state_parts(message.provider_state)} if with_state and message.provider_state else encoded
 
 
-def _read(reply: Reply, request: ChatRequest) -> ChatResponse:
+def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
+    """Return the answer, and whether thoughts are reported beside it."""
+    shows_thinking = False
     try:
         completion = msgspec.json.decode(reply.body, type=_Completion)
         content = completion.choices[0].message.content if completion.choices else None
         if isinstance(content, list):
             pieces = [msgspec.json.decode(piece, type=_Part).text for piece in content]
             text = "".join(piece for piece in pieces if isinstance(piece, str))
+            shows_thinking = len(pieces) > 1
         else:
             text = content or ""
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -205,7 +244,9 @@ def _read(reply: Reply, request: ChatRequest) -> ChatResponse:
         read = read_call(call.id, function.name, function.arguments, number)
         calls.append(read._replace(provider_state=keep_state(call.extra_content)))
     fields = reply_fields(completion.id, completion.model, completion.usage, _TOKEN_FIELDS)
-    return ChatResponse(
+    thoughts = (message.reasoning, message.reasoning_content, message.reasoning_details)
+    shows_thinking = shows_thinking or any(bytes(each) not in _NO_THOUGHTS for each in thoughts)
+    response = ChatResponse(
         text=text,
         finish_reason=_FINISH.get(first.finish_reason and first.finish_reason.lower(), "other"),
         refusal=bool(message.refusal),
@@ -218,6 +259,7 @@ def _read(reply: Reply, request: ChatRequest) -> ChatResponse:
         tool_calls=tuple(calls),
         provider_state=state,
     )
+    return response, shows_thinking
 
 
 PROVIDER: Final = Provider(
@@ -226,4 +268,5 @@ PROVIDER: Final = Provider(
     ),
     check=check_endpoint,
     probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), _headers(key)),
+    own_settings=OUTPUT_SETTINGS,
 )

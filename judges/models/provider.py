@@ -14,6 +14,9 @@ from judges.core.model import ChatModel, ModelSettings
 from judges.models.credentials import KeyRefusedError, ProxyRefusedError, is_guarded, proxy_for, read_key
 from judges.models.http import is_endpoint
 
+# Settings of the providers whose endpoints bound an answer.
+OUTPUT_SETTINGS: Final = frozenset({"max_output_tokens", "thinking_tokens"})
+
 
 class ModelSettingsError(ValueError):
     """The settings of a model cannot be used; the message names the key and how to fix it."""

@@ -23,6 +23,14 @@ PROVIDERS: Final[dict[str, Provider]] = {
 }
 
 
+_LEAST: Final[Mapping[str, int]] = {
+    "max_in_flight": 1,
+    "max_input_tokens": 1,
+    "max_output_tokens": 1,
+    "thinking_tokens": 0,
+}
+
+
 def find(settings: ModelSettings) -> Provider:
     """Find the provider that the settings name, or raise ``ModelSettingsError``."""
     if settings.provider not in PROVIDERS:
@@ -34,18 +42,16 @@ def find(settings: ModelSettings) -> Provider:
 def check(settings: ModelSettings) -> None:
     """Check what the type of one setting cannot express, or raise ``ModelSettingsError``."""
     provider = find(settings)
-    if settings.max_in_flight < 1:
-        raise ModelSettingsError("max_in_flight: must be at least 1")
+    for name, least in _LEAST.items():
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            raise ModelSettingsError(f"{name}: must be at least {least}")
     if not 0 < settings.timeout_s < math.inf:
         raise ModelSettingsError("timeout_s: must be more than 0")
-    if settings.max_input_tokens < 1:
-        raise ModelSettingsError("max_input_tokens: must be at least 1")
     for name in sorted(frozenset().union(*(each.own_settings for each in PROVIDERS.values())) - provider.own_settings):
         if getattr(settings, name) is not None:
             owners = " or ".join(owner for owner, each in PROVIDERS.items() if name in each.own_settings)
             raise ModelSettingsError(f"{name}: goes with the provider {owners} alone; take it out")
-    if settings.max_output_tokens is not None and settings.max_output_tokens < 1:
-        raise ModelSettingsError("max_output_tokens: must be at least 1")
     if settings.price and not all(0 <= usd < math.inf for usd in (settings.price.input, settings.price.output)):
         fix = "must be USD per million tokens, 0 or more, as { input = 0.40, output = 1.60 }"
         raise ModelSettingsError(f"price: {fix}")

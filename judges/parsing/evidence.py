@@ -1,7 +1,6 @@
 """Check that an excerpt quoted by a judge occurs in what it was shown, exactly and in linear time.
 
-Texts are compared word by word, including the punctuation between the words. Case, white space, quotation marks and
-invisible characters, with the signs such as [U+200B] that replace them in a prompt, do not count. A word is delimited
+Texts are compared in their plain form, word by word, including the punctuation between the words. A word is delimited
 by blanks, brackets, dashes and punctuation: `12.5`, `-5` and `state-of-the-art` are one word each. In scripts without
 blanks (Han, kana, Thai, Lao, Burmese, Khmer) every character is a word.
 """
@@ -11,39 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
-from judges.core.prompt import INVISIBLE
-from judges.parsing.sentences import split
+from judges.parsing.plain import has_line_hyphen, plain
+from judges.parsing.sentences import cells, statements
 
-_MIN_WORDS: Final = 4  # Shorter pieces of an excerpt prove nothing, unless they are a whole sentence of the source.
+_MIN_WORDS: Final = 4  # Shorter pieces of an excerpt prove nothing, unless they are a whole statement of the source.
 # Longer pieces are not searched for: they divide into pieces of at least the minimum length.
 _MAX_WORDS: Final = 2 * _MIN_WORDS - 1
 # Budget of plain searches for one source, 500 times 20 kB; after that an index is built.
 _SEARCHED_CHARS: Final = 10_000_000
 _MAX_SEAMS: Final = 20
 _BETWEEN: Final = " \0 "  # Separator of the texts of a source. No excerpt contains it, so no piece spans two texts.
-_BLANKLESS: Final = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-)
-_PUNCTUATION: Final = ";!?()\\[\\]{}.,:\u2026"
-_FOREIGN_PUNCTUATION: Final = (
-    "\xa1\xb7\xbf\u0589\u060c\u061b\u061f\u06d4\u0964\u0965\u2012-\u2015\u2022\u3001\u3002\u3008-\u300b\u3010\u3011"
-    "\uff01\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1f"
-)
-# Full stop, comma and colon belong to a word only before a digit and not after a letter: 12.5, 10:30.
-_OUTSIDE_NUMBERS: Final = r"(?:(?<![.,:])|(?!\d)|(?<=[^\W\d_].))"
-_APART_ASCII: Final = re.compile(f"([{_PUNCTUATION}]{_OUTSIDE_NUMBERS})")
-_APART: Final = re.compile(f"([{_PUNCTUATION}{_FOREIGN_PUNCTUATION}{_BLANKLESS}]{_OUTSIDE_NUMBERS})")
-_ELLIPSIS: Final = re.compile(r"\.\.+")
-_ASCII: Final = {
-    **dict.fromkeys((*range(9), *range(14, 28), 127)),
-    **dict.fromkeys((*range(9, 14), *range(28, 32), *b'"`'), " "),
-    **{code: chr(code).lower() for code in range(ord("A"), ord("Z") + 1)},
-}
-_QUOTES: Final = re.compile('["`\xab\xbb\u201c-\u201f\u2039\u203a\u300c-\u300f\u301d-\u301f\uff02\uff62\uff63]')
-_APOSTROPHES: Final = re.compile("[\xb4\u02bc\u2018-\u201b\uff07]")
-_OUTER_APOSTROPHE: Final = re.compile(r"'(?:(?!\w)|(?<!\w'))")
-_SIGN: Final = re.compile(r"\[U\+((?:10|[0-9A-F])?[0-9A-F]{4})\]", re.IGNORECASE)
 _ALPHANUMERIC: Final = re.compile(r"[^\W_]")
 _SEAM: Final = re.compile(r"[\[(]?(?:\.\.+|\u2026)[\])]?|\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
 
@@ -60,9 +36,10 @@ class Source:
         """Return whether an excerpt occurs in one of the texts, or divides completely into pieces that do.
 
         A piece starts and ends with a word; punctuation between pieces does not count. Each piece has at least four
-        words or is a whole sentence of a text. An excerpt without words is never found.
+        words or is a whole statement of a text: a sentence, row, record, line, list item or JSON member. A cell of a
+        table is one only if it is the whole excerpt. An excerpt without words is never found.
         """
-        words = _Words(_plain(excerpt))
+        words = _Words(plain(excerpt))
         if not words.count:
             return False
         if words.count >= _MIN_WORDS and self._occurs(words, 0, words.count):
@@ -70,17 +47,19 @@ class Source:
         if not all(token in self._vocabulary or not _is_word(token) for token in words.text.split(" ")):
             return False
         # Passages joined in the usual ways are found faster than by ``_divides``.
-        pieces = (_Words(_plain(piece)) for piece in _SEAM.split(excerpt, _MAX_SEAMS))
+        pieces = (_Words(plain(piece)) for piece in _SEAM.split(excerpt, _MAX_SEAMS))
         passages = [piece for piece in pieces if piece.count]
         if all(piece.count >= _MIN_WORDS and self._occurs(piece, 0, piece.count) for piece in passages):
             return True
-        if self._divides(words, self._run_sizes):
-            return True
-        return bool(self._short_sentences) and self._divides(words, self._piece_sizes)
+        return (
+            self._divides(words, self._run_sizes)
+            or (words.count < _MIN_WORDS and words.run(0, words.count) in self._cells)
+            or (bool(self._statements) and self._divides(words, self._piece_sizes))
+        )
 
     def says(self, text: str) -> bool:
         """Return the same for a text that is no evidence: in one piece it may be of any length."""
-        words = _Words(_plain(text))
+        words = _Words(plain(text))
         return words.count > 0 and (self._occurs(words, 0, words.count) or self.holds(text))
 
     def _occurs(self, words: "_Words", start: int, size: int) -> bool:
@@ -115,27 +94,37 @@ class Source:
         return range(_MIN_WORDS, longest + 1)
 
     def _piece_sizes(self, words: "_Words", start: int) -> Iterable[int]:
-        """Yield the sizes of runs and of short whole sentences that start at a word."""
+        """Yield the sizes of runs and of short whole statements that start at a word."""
         yield from self._run_sizes(words, start)
         for size in range(1, min(_MIN_WORDS - 1, words.count - start) + 1):
-            if words.run(start, size) in self._short_sentences:
+            if words.run(start, size) in self._statements:
                 yield size
 
     @cached_property
     def _words(self) -> "_Words":
-        return _Words(f" {_BETWEEN.join(map(_plain, self._texts))} ")
+        texts = [plain(text) for text in self._texts]
+        # A hyphen at the end of a line may divide a word or belong to it.
+        texts += (plain(text, line_hyphen="-") for text in self._texts if has_line_hyphen(text))
+        return _Words(f" {_BETWEEN.join(texts)} ")
 
     @cached_property
     def _vocabulary(self) -> frozenset[str]:
         return frozenset(self._words.text.split(" "))
 
     @cached_property
-    def _short_sentences(self) -> frozenset[str]:
-        sentences = (sentence for text in self._texts for sentence in split(text))
-        # A sentence has at least as many words as parts between blanks, which are cheap to count.
-        short = (sentence for sentence in sentences if sum(map(_is_word, sentence.split())) < _MIN_WORDS)
-        found = (_Words(_plain(sentence)) for sentence in short)
-        return frozenset(words.run(0, words.count) for words in found if 0 < words.count < _MIN_WORDS)
+    def _statements(self) -> frozenset[str]:
+        """The whole statements of few words."""
+        return _short(each for text in self._texts for each in statements(text))
+
+    @cached_property
+    def _cells(self) -> frozenset[str]:
+        return _short(each for text in self._texts for each in cells(text))
+
+
+def _short(texts: Iterable[str]) -> frozenset[str]:
+    # A text has at least as many words as parts between blanks, which are cheap to count.
+    found = (_Words(plain(text)) for text in texts if sum(map(_is_word, text.split())) < _MIN_WORDS)
+    return frozenset(words.run(0, words.count) for words in found if 0 < words.count < _MIN_WORDS)
 
 
 class _Words:
@@ -174,30 +163,3 @@ class _Words:
 
 def _is_word(token: str) -> bool:
     return token.isalnum() or _ALPHANUMERIC.search(token) is not None
-
-
-def _plain(text: str) -> str:
-    """Normalise a text to words and punctuation with one blank between them."""
-    if "[U+" in text or "[u+" in text:
-        text = _SIGN.sub(_unsigned, text)
-    # Plain ASCII, the usual case, needs no regular expressions for characters.
-    if text.isascii():
-        text, apart = text.translate(_ASCII), _APART_ASCII
-    else:
-        text = INVISIBLE.sub(lambda found: _blank_or_nothing(found[0]), text).casefold()
-        text, apart = _APOSTROPHES.sub("'", _QUOTES.sub(" ", text)), _APART
-    if "'" in text:
-        text = _OUTER_APOSTROPHE.sub(" ", text)
-    if ".." in text:
-        text = _ELLIPSIS.sub("\u2026", text)
-    return " ".join(" ".join(apart.split(text)).split())
-
-
-def _unsigned(sign: re.Match[str]) -> str:
-    """Remove a sign that replaces an invisible character in a prompt; other signs are plain text."""
-    character = chr(int(sign[1], 16))
-    return _blank_or_nothing(character) if INVISIBLE.fullmatch(character) else sign[0]
-
-
-def _blank_or_nothing(invisible: str) -> str:
-    return " " if invisible.isspace() else ""

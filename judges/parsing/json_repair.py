@@ -23,7 +23,11 @@ _CLOSERS: Final[Mapping[str, str]] = {'"': '"', "'": "'", "\u201c": "\u201d\u201
 _GAP: Final = re.compile(r"(?:\s+|//[^\n]*|#[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _END: Final = re.compile(r"\s*(?:```\s*)?\Z")
 _AFTER_KEY: Final = re.compile(r"\s*:")
-_AFTER_TEXT: Final = re.compile(r"\s*(?:[,}\]]|//|#|/\*|(?:```\s*)?\Z)|[ \t]*\n\s*[\"'\u201c]\w+[\"'\u201d]\s*:")
+_CLOSING: Final = r"[}\]]|//|#|/\*|(?:```\s*)?\Z"
+_NEXT_KEY: Final = r"[ \t]*\n\s*[\"'\u201c]\w+[\"'\u201d]\s*:"
+_AFTER_TEXT: Final = re.compile(rf"\s*(?:,|{_CLOSING})|{_NEXT_KEY}")
+# A comma ends a text only before a key: `called "Meteor", so` goes on.
+_BEFORE_KEY: Final = re.compile(rf"\s*(?:,\s*(?:[\"'\u201c\u201e]|\w+\s*:|{_CLOSING})|{_CLOSING})|{_NEXT_KEY}")
 _BARE_KEY: Final = re.compile(r"(\w+)\s*:")
 _BARE_VALUE: Final = re.compile(r"[^,{}\[\]\"\n/#]+(?=[,}\]\n/#])")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?")
@@ -52,7 +56,7 @@ class UnrepairableError(ValueError):
 
 def repair_json(text: str, start: int) -> Repaired:
     """Repair the broken object that starts at a position; raises ``UnrepairableError``."""
-    plain, end = _Reader(text).mapping(start, 1)
+    plain, end = _read(text, start)
     broken, repaired = text[start:end], None
     # Larger objects would block every other evaluation of the process.
     if len(broken) <= _MAX_CHARS and sum(map(broken.count, "{[(")) <= _MAX_OPENINGS:
@@ -61,6 +65,15 @@ def repair_json(text: str, start: int) -> Repaired:
     if not isinstance(repaired, dict) or not _same(plain, repaired):
         raise UnrepairableError(end - 1)
     return Repaired(repaired, end)
+
+
+def _read(text: str, start: int) -> tuple[dict[str, object], int]:
+    try:
+        return _Reader(text, _AFTER_TEXT).mapping(start, 1)
+    except UnrepairableError as error:
+        with suppress(UnrepairableError):
+            return _Reader(text, _BEFORE_KEY).mapping(start, 1)
+        raise error from None
 
 
 def _same(plain: object, repaired: object) -> bool:
@@ -80,8 +93,9 @@ def _same(plain: object, repaired: object) -> bool:
 class _Reader:
     """Parser of JSON with small errors; every method returns a value and the position after it."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, after_value: re.Pattern[str]) -> None:
         self.text = text
+        self._after_value = after_value
 
     def mapping(self, start: int, depth: int) -> tuple[dict[str, object], int]:
         found: dict[str, object] = {}
@@ -92,7 +106,7 @@ class _Reader:
             key, position = self._key(position)
             if key in found:
                 raise UnrepairableError(position)
-            found[key], position = self._value(self._gap(position), depth)
+            found[key], position = self._value(self._gap(position), depth, self._after_value)
             position = self._separator(position)
         return found, position + 1
 
@@ -100,12 +114,12 @@ class _Reader:
         found: list[object] = []
         position = self._gap(start + 1)
         while not self._at(position, "]"):
-            value, position = self._value(position, depth)
+            value, position = self._value(position, depth, _AFTER_TEXT)
             found.append(value)
             position = self._separator(position)
         return found, position + 1
 
-    def _value(self, position: int, depth: int) -> tuple[object, int]:
+    def _value(self, position: int, depth: int, after: re.Pattern[str]) -> tuple[object, int]:
         sign = self.text[position : position + 1]
         read: Callable[[int, int], tuple[object, int]] | None = {"{": self.mapping, "[": self._list}.get(sign)
         if read is not None:
@@ -113,7 +127,7 @@ class _Reader:
                 raise UnrepairableError(None)
             return read(position, depth + 1)
         if sign in _CLOSERS:
-            return self._text(position, _AFTER_TEXT)
+            return self._text(position, after)
         return self._bare(position)
 
     def _key(self, position: int) -> tuple[str, int]:

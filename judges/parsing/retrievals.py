@@ -1,19 +1,26 @@
-"""Documents retrieved in a trace, in rank order, by the top-level spans that retrieved them.
+"""Documents retrieved in a trace, in rank order: by its top-level retrieval spans, or by tools.
 
 Spans come from any instrumentation and contain any JSON. A result that is no document keeps its rank and is skipped;
 nothing here raises.
 """
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
+from judges.core.judge import has_text
 from judges.parsing.answer import decode_json, encodable
-from tracejudge import Document, Span
+from tracejudge import Document, Span, Trace
 
 _KINDS: Final = frozenset({"retriever", "retrieval"})
 _KIND_ATTRIBUTES: Final = ("openinference.span.kind", "mlflow.spanType", "gen_ai.operation.name")
 _DOCUMENT_ATTRIBUTES: Final = ("gen_ai.retrieval.documents", "mlflow.spanOutputs", "output.value")
+_TOOL_ATTRIBUTES: Final = ("gen_ai.tool.name", "tool.name")
+_RESULT_ATTRIBUTES: Final = ("gen_ai.tool.call.result", "mlflow.spanOutputs", "output.value")
+_NO_RESULTS: Final = frozenset({"", "null", '""', "[]", "{}"})
 _TEXT_KEYS: Final = ("page_content", "text", "content")
 _FLAT_KEY: Final = re.compile(r"retrieval\.documents\.([0-9]{1,9})\.document\.(content|id|score)")
 # Depth of a JSON string with an object with a JSON string; no instrumentation nests documents deeper.
@@ -60,6 +67,53 @@ def of_spans(spans: Sequence[Span] | None) -> tuple[Retrieval, ...]:
         if _is_retrieval(span) and tree.retrieval_from(span.parent_id) in {None, span.span_id}
     )
     return tuple(retrieval for retrieval in retrievals if retrieval.documents)
+
+
+def with_context(trace: Trace, tools: Collection[str] = ()) -> Trace:
+    """Fill the context of a trace without one from its retrieval spans, or else from results of the named tools.
+
+    A document that was retrieved several times is listed once.
+    """
+    if has_text(trace.context):
+        return trace
+    found = [document for retrieval in of_spans(trace.spans) for document in retrieval.documents]
+    if not found and tools:
+        found = [document for result in _results(trace, tools) for document in _of_tool(result)]
+    documents = {document.text: Document(document.text, document.id) for document in reversed(found)}
+    return structs.replace(trace, context=list(reversed(documents.values()))) if documents else trace
+
+
+def has_context(trace: Trace, tools: Collection[str] = ()) -> bool:
+    """Return whether a trace has a context, or ``with_context`` finds one."""
+    if has_text(trace.context):
+        return True
+    return bool(trace.spans or (tools and trace.tool_calls)) and has_text(with_context(trace, tools).context)
+
+
+def _results(trace: Trace, tools: Collection[str]) -> list[object]:
+    """List the results of tools, from tool calls or else from spans: both may record the same call."""
+    results = [call.result for call in trace.tool_calls or () if call.name in tools and call.result is not None]
+    if results:
+        return results
+    for span in trace.spans or ():
+        attributes = span.attributes or {}
+        # The GenAI conventions write the operation before the name: `execute_tool search`.
+        names = (span.name, span.name.removeprefix("execute_tool "), *map(attributes.get, _TOOL_ATTRIBUTES))
+        if any(isinstance(name, str) and name in tools for name in names):
+            given = (span.outputs, *map(attributes.get, _RESULT_ATTRIBUTES))
+            results += [result for result in given if result is not None][:1]
+    return results
+
+
+def _of_tool(result: object) -> Sequence[Retrieved]:
+    """Return the documents of a tool result; a result that is no list of documents is one document."""
+    if documents := _from_outputs(result):
+        return documents
+    try:
+        text = encodable(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False))
+    except RecursionError:
+        return ()
+    return (Retrieved(1, text),) if text.strip() not in _NO_RESULTS else ()
 
 
 class _Tree:

@@ -1,75 +1,75 @@
-"""Divide texts into sentences and name them, in the same way for prompts, keys and checks; recognise lists and JSON."""
+"""Divide texts into the units that judges see, the same for prompts, keys and checks; recognise lists and JSON."""
 
 import re
 from collections.abc import Iterator
-from importlib.metadata import version
 from itertools import count, product
 from string import ascii_lowercase
-from typing import Final
+from typing import Final, NamedTuple
 
-import sentencex
-
+from judges.parsing import prose, structure
 from judges.parsing.answer import decode_json
 
 # Part of the version of every judge that divides texts: another release may divide them differently.
-SPLITTER: Final = f"sentencex {version('sentencex')}"
-_PRINTABLE: Final = bytes(range(0x20, 0x7F))
-_CODE: Final = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
-_ENDS: Final = (".", "?", "!", ":")
-_LANGUAGE: Final = "en"  # Language of the abbreviations; ends of sentences are recognised in all scripts.
-_QUOTES: Final = "\u201c\u201e\u201d\u2018\u2019\xab\xbb\u2039\u203a`'"
-_UNQUOTED: Final = str.maketrans(dict.fromkeys(_QUOTES, "_"))
-# The library searches the rest of the text for the partner of each quotation mark: 100 kB of them took 6 s.
-_MAX_QUOTES: Final = 2000
+SPLITTER: Final = f"units/1, {prose.LIBRARY}"
+_STRING: Final = r'"(?:[^"\\]|\\.){0,200}+"'  # Longer members are no short statements.
+_MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_STRING}|-?\d[^\s,\]}}]*|true|false|null)")
+
+
+class Unit(NamedTuple):
+    """A sentence, or a row, record, line, heading, list item or block of code.
+
+    Attributes:
+        text: The unit on one line with single blanks.
+        shown: What a model is shown: a row with the names of its columns, else the text.
+    """
+
+    text: str
+    shown: str
+
+
+def units(text: str) -> tuple[Unit, ...]:
+    """Divide a text into its units, in order.
+
+    Header and separator rows, fences, underlines of headings, HTML tags and comments are in no unit.
+    """
+    found: list[Unit] = []
+    for part in structure.parts(text):
+        if part.is_prose:
+            found += [Unit(sentence, sentence) for sentence in prose.sentences(part.text)]
+        elif not part.is_header:
+            found.append(Unit(part.text, _shown(part)))
+    return tuple(found)
 
 
 def split(text: str) -> tuple[str, ...]:
-    """Divide a text into its sentences, each on one line with single blanks.
-
-    List items, headings and blank lines end a sentence too; a code block stays one sentence.
-    """
-    try:
-        found = _whole(text)
-    except UnicodeEncodeError:
-        # A lone surrogate, which JSON escapes may contain.
-        found = _whole(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    # A text with single blanks as its only white space need not be normalised sentence by sentence.
-    is_tidy = "  " not in text and text.isascii() and not text.encode().translate(None, delete=_PRINTABLE)
-    return tuple(filter(None, (part.strip() if is_tidy else " ".join(part.split()) for part in found)))
+    """Divide a text into the texts of its units."""
+    return tuple(unit.text for unit in units(text))
 
 
-def _whole(text: str) -> list[str]:
-    """Return the library's sentences, rejoined where it divides a name or a code block."""
-    if "```" not in text:
-        return _joined(_segments(text))
-    found: list[str] = []
-    position = 0
-    for block in _CODE.finditer(text):
-        found += [*_joined(_segments(text[position : block.start()])), block[0]]
-        position = block.end()
-    return found + _joined(_segments(text[position:]))
+def statements(text: str) -> Iterator[str]:
+    """Yield what is a whole statement, however short: units, also without list markers, header rows, JSON members."""
+    yield text
+    for part in structure.parts(text):
+        yield from prose.sentences(part.text) if part.is_prose else (part.text,)
+        marker = structure.MARKER.match(part.text)
+        if marker:
+            yield part.text[marker.end() :]
+    if '"' in text and ":" in text:
+        yield from (member[0] for member in _MEMBER.finditer(text))
 
 
-def _joined(segments: list[str]) -> list[str]:
-    if not any(segment.endswith(_ENDS) for segment in segments[:-1]):
-        return segments
-    joined = segments[:1]
-    for segment in segments[1:]:
-        # `os.Path` and `Example.Com` are one word; scripts without blanks end sentences with other signs.
-        if joined[-1].endswith(_ENDS) and segment[:1].isascii() and segment[:1].isalnum():
-            joined[-1] += segment
-        else:
-            joined.append(segment)
-    return joined
+def cells(text: str) -> Iterator[str]:
+    """Yield the cells of all tables and records."""
+    return (cell for part in structure.parts(text) for cell in part.cells)
 
 
-def _segments(text: str) -> list[str]:
-    if len(text) <= _MAX_QUOTES or sum(map(text.count, _QUOTES)) <= _MAX_QUOTES:
-        segments: list[str] = sentencex.segment(_LANGUAGE, text)
-        return segments
-    # Replaced quotation marks leave the positions unchanged.
-    found = sentencex.get_sentence_boundaries(_LANGUAGE, text.translate(_UNQUOTED))
-    return [text[place["start_index"] : place["end_index"]] for place in found]
+def _shown(part: structure.Part) -> str:
+    if not part.header:
+        return part.text
+    if len(part.header) != len(part.cells):
+        return " ".join(f"{' | '.join(part.header)}: {part.text}".split())
+    named = (f"{name}: {cell}" if name else cell for name, cell in zip(part.header, part.cells, strict=True))
+    return " ".join(" | ".join(named).split())
 
 
 def letters() -> Iterator[str]:
@@ -78,7 +78,6 @@ def letters() -> Iterator[str]:
 
 
 LIST: Final = "a list"
-_LIST_LINE: Final = re.compile(r"\s*(?:[-*\u2022\u2013]|[0-9]{1,3}[.)])\s")
 
 
 def shape(text: str) -> str:
@@ -87,5 +86,5 @@ def shape(text: str) -> str:
     if isinstance(value, dict | list):
         return "a JSON object" if isinstance(value, dict) else "a JSON array"
     lines = [line for line in text.splitlines() if line.strip()]
-    items = sum(_LIST_LINE.match(line) is not None for line in lines)
+    items = sum(structure.MARKER.match(line) is not None for line in lines)
     return LIST if items > len(lines) / 2 else "plain text"

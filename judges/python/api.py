@@ -16,6 +16,12 @@
         share = await measure(trace)
         return Score(share, rationale=f"{share:.0%} of its words")
 
+
+    @judge(labels={"formal": 1, "plain": 0.5, "casual": 0}, pass_at=0.5)
+    def tone(trace: Trace) -> tuple[str, str]:
+        '''Which tone does the answer take?'''
+        return ("casual", "It says mate.") if "mate" in trace.output else ("plain", "")
+
 The functions can still be called: a test calls ``has_link(trace)``.
 """
 
@@ -23,8 +29,8 @@ import hashlib
 import inspect
 import re
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.abc import ExecutionLoader
 from importlib.util import decode_source, module_from_spec, spec_from_file_location
@@ -111,6 +117,19 @@ def check_metrics(metrics: object, pass_at: object) -> None:
     _check_mark(pass_at)
 
 
+def check_labels(labels: object, metrics: Sequence[Metric]) -> None:
+    """Check that each label has a value, 0..1, or raise ``CodeError``."""
+    if not isinstance(labels, Mapping):
+        raise CodeError('labels must be a table of values, as {"formal": 1, "casual": 0}')
+    if labels and metrics:
+        raise CodeError("labels are for the one metric of a judge that declares none; give Score a value instead")
+    for label, value in labels.items():
+        if not isinstance(label, str) or not label.strip():
+            raise CodeError("labels: each is a text that is not blank")
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise CodeError(f"labels: {label!r} must have a value from 0 to 1")
+
+
 def check_rest(version: object, asks: object, time_limit_s: object) -> None:
     """Check the types of the other arguments, or raise ``CodeError``."""
     if not isinstance(version, str | None):
@@ -176,13 +195,16 @@ def text_of(module: ModuleType) -> bytes:
 
 _TIME_LIMIT_S: Final = 10.0
 _SAYS_BOOL: Final = re.compile(r"\bbool\b")
+_SAYS_TEXT: Final = re.compile(r"\bstr\b")
+_SAYS_VALUE: Final = re.compile(r"\b(?:bool|int|float|Score)\b")
 
 
 class Score(Struct, frozen=True):
     """One score.
 
     Attributes:
-        value: 0..1, where 1 is good; true is 1 and false is 0.
+        value: 0..1, where 1 is good; true is 1 and false is 0. With a label alone it is that of the label in `labels`;
+            without `labels` the label is stored and shown, and has no value.
         metric: The name of the metric, where the judge has several.
         passed: Set where the judge itself decides; else ``pass_at`` decides, or a value that is true or false.
         raw: The rating on the judge's own scale; by default the value.
@@ -190,7 +212,7 @@ class Score(Struct, frozen=True):
         rationale: The reasons, which may quote the trace.
     """
 
-    value: bool | float
+    value: bool | float | None = None
     metric: str | None = None
     passed: bool | None = None
     raw: float | str | None = None
@@ -198,8 +220,11 @@ class Score(Struct, frozen=True):
     rationale: str | None = None
 
 
-Result: TypeAlias = bool | float | Score | Sequence[Score] | None
-"""What a judge returns. None, or an empty list, means that it abstains."""
+Result: TypeAlias = bool | float | str | tuple[bool | float | str, str] | Score | Sequence[Score] | None
+"""What a judge returns: a value, a label, either of them with a text that gives the reasons, or scores.
+
+None, or an empty list, means that it abstains.
+"""
 R = TypeVar("R", bound=Result | Awaitable[Result])
 
 
@@ -214,6 +239,7 @@ class CodeJudge(Generic[R]):
     version: str | None
     asks: str
     time_limit_s: float
+    labels: Mapping[str, float] = field(default_factory=dict)
 
     def __call__(self, trace: Trace) -> R:
         """Call the function."""
@@ -223,11 +249,17 @@ class CodeJudge(Generic[R]):
         """Return its metrics, by default one with the judge's name."""
         if self.metrics:
             return self.metrics
+        if self.labels:
+            best = sorted(self.labels, key=self.labels.__getitem__, reverse=True)
+            passing = " or ".join(label for label in best if self.labels[label] >= (self.pass_at or 2))
+            return (Metric(name, " | ".join(best), passing or None, pass_at=self.pass_at),)
         if self.pass_at is not None:
             return (Metric(name, "0..1", f">= {self.pass_at:g}", pass_at=self.pass_at),)
         # The return annotation decides whether true and false pass; a function without one may return them.
         returns = getattr(self.function, "__annotations__", {}).get("return", bool)
         text = returns if isinstance(returns, str) else inspect.formatannotation(returns)
+        if _SAYS_TEXT.search(text) and not _SAYS_VALUE.search(text):
+            return (Metric(name, "text", None, descriptive=True),)
         return (Metric(name, "0 or 1", "true") if _SAYS_BOOL.search(text) else Metric(name, "0..1", None),)
 
     @cached_property
@@ -241,7 +273,8 @@ class CodeJudge(Generic[R]):
                 raise CodeError('has no file to tell versions by; write @judge(version="1")') from error
             version = hashlib.blake2b(source, digest_size=16).hexdigest()
         needs = [need if isinstance(need, str) else (type(need).__name__, *need) for need in self.needs]
-        identity = (version, needs, self.metrics_of(""))
+        identity: tuple[object, ...] = (version, needs, self.metrics_of(""))
+        identity += (dict(self.labels),) if self.labels else ()
         return hashlib.blake2b(msgspec.json.encode(identity), digest_size=16).hexdigest()
 
 
@@ -258,6 +291,7 @@ def judge(
     version: str | None = ...,
     asks: str | None = ...,
     time_limit_s: float = ...,
+    labels: Mapping[str, float] = ...,
 ) -> Callable[[Callable[[Trace], R]], CodeJudge[R]]: ...
 
 
@@ -271,6 +305,7 @@ def judge(
     version: str | None = None,
     asks: str | None = None,
     time_limit_s: float = _TIME_LIMIT_S,
+    labels: Mapping[str, float] = {},
 ) -> Any:
     """Make a judge of a function, which may be asynchronous and returns a ``Result``.
 
@@ -283,6 +318,7 @@ def judge(
         version: Distinguishes versions: a new one begins new series. By default the content of the function's file.
         asks: One sentence for lists; by default the first line of the function's docstring.
         time_limit_s: How long one trace may take before its process is killed; the configuration may override it.
+        labels: The labels that it may return, each with its value, 0..1; from ``pass_at`` on a label passes.
 
     Raises:
         CodeError: An argument is invalid.
@@ -291,9 +327,10 @@ def judge(
     def make(function: Callable[[Trace], R]) -> CodeJudge[R]:
         check_function(function)
         said = asks or (inspect.getdoc(function) or "A judge in Python.").partition("\n")[0]
-        return CodeJudge(function, needs, tuple(metrics), pass_at, version, said, time_limit_s)
+        return CodeJudge(function, needs, tuple(metrics), pass_at, version, said, time_limit_s, dict(labels))
 
     check_needs(needs)
     check_metrics(metrics, pass_at)
+    check_labels(labels, metrics)
     check_rest(version, asks, time_limit_s)
     return make if function is None else make(function)

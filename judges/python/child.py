@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from judges.core.judge import JudgeFailedError, Metric
+from judges.core.judge import RESULT, JudgeFailedError, Metric
 from judges.python.api import CodeError, CodeJudge
 from judges.python.importing import load
 from judges.python.protocol import (
@@ -113,9 +113,11 @@ class _Served:
         except JudgeFailedError as error:
             # Raised by the judge, so its text may be the trace's.
             raise JudgeFailedError(self._raised(error)) from error
-        reading = reading_of(result, self._metrics)
+        reading = reading_of(result, self._metrics, self._judge.labels)
         try:
-            encoded = msgspec.json.encode(Answer(reading.scores, reading.rationale))
+            label = reading.details.get(RESULT)
+            answer = Answer(reading.scores, reading.rationale, None if label is None else str(label))
+            encoded = msgspec.json.encode(answer)
         except UnicodeEncodeError as error:
             raise JudgeFailedError("gave a text that is no UTF-8") from error
         if len(encoded) > MAX_ANSWER_BYTES:

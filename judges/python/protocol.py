@@ -48,10 +48,14 @@ class Started(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
-    """The scores of one trace, or why there are none; ``is_spent`` after a process ran out of memory."""
+    """The scores of one trace, or why there are none; ``is_spent`` after a process ran out of memory.
+
+    ``result`` is a label or text without a value.
+    """
 
     scores: tuple[Score, ...] = ()
     rationale: str | None = None
+    result: str | None = None
     failed: str | None = None
     is_spent: bool = False
 

@@ -8,7 +8,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Final, NamedTuple, NoReturn
 
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from judges.core import verdict
-from judges.core.judge import Answered, Judge, JudgeFailedError, Metric, Reading
+from judges.core.judge import RESULT, Answered, Judge, JudgeFailedError, Metric, Reading, has_text
 from judges.core.prompt import Prompt
 from judges.python.api import ChangedError, NotStartedError, Score
 from judges.python.importing import Loaded
@@ -27,6 +27,7 @@ from tracejudge import Trace
 log = logging.getLogger("judges.code")
 _LOG_AGAIN_S: Final = 600.0
 _MIB: Final = 1 << 20
+_PAIR: Final = 2
 
 
 class Limits(NamedTuple):
@@ -138,7 +139,8 @@ class _Runner:
             raise
         if answer.failed is not None:
             raise JudgeFailedError(answer.failed)
-        return Reading(answer.scores, answer.rationale)
+        details = {} if answer.result is None else {RESULT: answer.result}
+        return Reading(answer.scores, answer.rationale, details)
 
     async def aclose(self) -> None:
         """Stop the processes of this event loop; a later trace starts others."""
@@ -147,29 +149,56 @@ class _Runner:
             await pool.aclose()
 
 
-def reading_of(result: object, metrics: Sequence[Metric]) -> Reading:
-    """Convert the return value of a judge with these metrics, or raise ``JudgeFailedError``."""
-    found: Sequence[Score]
-    if result is None:
-        found = ()
-    elif isinstance(result, Score):
-        found = (result,)
-    elif isinstance(result, Real):
-        found = (Score(result),)  # type: ignore[arg-type] # checked below
-    elif not isinstance(result, Sequence) or isinstance(result, str | bytes):
-        raise JudgeFailedError(f"gave {_kind(result)}, where true, false, a number, a Score or None is required")
-    else:
-        found = result
+def reading_of(result: object, metrics: Sequence[Metric], labels: Mapping[str, float] = {}) -> Reading:
+    """Convert the return value of a judge with these metrics and labels, or raise ``JudgeFailedError``."""
+    found = _returned(result)
     for one in found:
         if not isinstance(one, Score):
             raise JudgeFailedError(f"gave a list that holds {_kind(one)}, where each is to be a Score")
-    scores = tuple(_score(one, metrics) for one in found)
+    if len(found) == 1 and found[0].value is None and not labels:
+        return _without_value(found[0], metrics)
+    scores = tuple(_score(_valued(one, labels), metrics) for one in found)
     if len({score.metric for score in scores}) < len(scores):
         raise JudgeFailedError("gave two scores for one metric")
     if len(scores) == 1:
         # As for other judges: the rationale of a single score is that of the verdict.
         return Reading((msgspec.structs.replace(scores[0], rationale=None),), scores[0].rationale)
     return Reading(scores)
+
+
+def _returned(result: object) -> Sequence[Score]:
+    """Return the scores of a result: it may be a value or a label, either of them with its reasons, or scores."""
+    reasons = None
+    if isinstance(result, tuple) and len(result) == _PAIR and isinstance(result[1], str):
+        result, reasons = result
+    if isinstance(result, Real):
+        return (Score(result, rationale=reasons),)  # type: ignore[arg-type] # checked where it is scored
+    if isinstance(result, str):
+        return (Score(label=result, rationale=reasons),)
+    if result is None or isinstance(result, Score):
+        return () if result is None else (result,)
+    if not isinstance(result, Sequence) or isinstance(result, bytes):
+        raise JudgeFailedError(f"gave {_kind(result)}, where true, false, a number, a label, a Score or None is wanted")
+    return result
+
+
+def _without_value(found: Score, metrics: Sequence[Metric]) -> Reading:
+    """Convert a label or text where the judge declares no labels: it is stored, and has no value."""
+    if not isinstance(found.label, str) or not has_text(found.label):
+        raise JudgeFailedError("gave a score without a value and without a label")
+    if len(metrics) > 1 or found.passed is not None:
+        raise JudgeFailedError("gave a label without a value; declare labels, or give Score a value")
+    return Reading((), found.rationale, {RESULT: found.label})
+
+
+def _valued(found: Score, labels: Mapping[str, float]) -> Score:
+    """Give a score with a label alone the value that the judge declares for it."""
+    if found.value is not None:
+        return found
+    if found.label is None or found.label not in labels:
+        raise JudgeFailedError("gave a label that it does not declare")
+    raw = found.label if found.raw is None else found.raw
+    return msgspec.structs.replace(found, value=labels[found.label], raw=raw)
 
 
 def _score(found: Score, metrics: Sequence[Metric]) -> verdict.Score:

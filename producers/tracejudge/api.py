@@ -136,14 +136,16 @@ def init(
     content: bool | None = None,
     max_field_bytes: int = 64 * 1024,
     max_trace_bytes: int = 256 * 1024,
+    context_tools: Sequence[str] | None = None,
 ) -> None:
     """Set up publishing. Redis need not be reachable yet.
 
     Arguments not given come from TRACEJUDGE_SERVICE, TRACEJUDGE_REDIS_URL, TRACEJUDGE_ENVIRONMENT,
-    TRACEJUDGE_RELEASE, TRACEJUDGE_PREFIX, TRACEJUDGE_DISABLED, TRACEJUDGE_DROP, TRACEJUDGE_REDACT or
-    TRACEJUDGE_CONTENT, else from the defaults. A second call replaces the settings; entries published under the
-    former ones are delivered first, within their `exit_timeout_s`. A forked child continues with the same settings
-    under a producer id of its own; entries held at the fork are delivered by the parent.
+    TRACEJUDGE_RELEASE, TRACEJUDGE_PREFIX, TRACEJUDGE_DISABLED, TRACEJUDGE_DROP, TRACEJUDGE_REDACT,
+    TRACEJUDGE_CONTENT or TRACEJUDGE_CONTEXT_TOOLS (names with commas), else from the defaults. A second call replaces
+    the settings; entries published under the former ones are delivered first, within their `exit_timeout_s`. A forked
+    child continues with the same settings under a producer id of its own; entries held at the fork are delivered by
+    the parent.
 
     Args:
         service: Name of the publishing service; required here or in TRACEJUDGE_SERVICE.
@@ -164,6 +166,8 @@ def init(
         content: False sends no texts, only ids, names, times and counts; or TRACEJUDGE_CONTENT.
         max_field_bytes: Longer texts are truncated, with a mark.
         max_trace_bytes: Longer traces are truncated to about this size.
+        context_tools: Names of tools whose results are the retrieved context of a trace without a context, as
+            `["kb_search"]`.
 
     Raises:
         ConfigurationError: An argument or variable is missing or wrong. The former settings stay in force.

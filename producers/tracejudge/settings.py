@@ -35,6 +35,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     content: bool = True
     max_field_bytes: int = 64 * 1024
     max_trace_bytes: int = 256 * 1024
+    context_tools: tuple[str, ...] = ()
 
 
 def load_settings(*, environ: Mapping[str, str], **given: Any) -> Settings:
@@ -73,6 +74,7 @@ def load_settings(*, environ: Mapping[str, str], **given: Any) -> Settings:
         content=_switch("content", given, environ, default=True),
         max_field_bytes=_bound("max_field_bytes", given.get("max_field_bytes", 64 * 1024)),
         max_trace_bytes=_bound("max_trace_bytes", given.get("max_trace_bytes", 256 * 1024)),
+        context_tools=_names("context_tools", given, environ),
     )
 
 
@@ -116,6 +118,15 @@ def _redactions(given: Mapping[str, object], environ: Mapping[str, str]) -> tupl
     if not several or not all(one is True or callable(one) for one in several):
         raise ConfigurationError("redact must be True, False, a function of a text, or a list of these")
     return tuple(BUILT_IN if one is True else one for one in several)
+
+
+def _names(name: str, given: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str, ...]:
+    value = given.get(name)
+    if value is None:
+        value = [one.strip() for one in environ.get(f"TRACEJUDGE_{name.upper()}", "").split(",") if one.strip()]
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) and one.strip() for one in value):
+        raise ConfigurationError(f'{name} must be a list of names, as ["kb_search"]')
+    return tuple(value)
 
 
 def _bound(name: str, value: object) -> int:

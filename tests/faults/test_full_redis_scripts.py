@@ -97,7 +97,7 @@ def acknowledge(full: Full) -> Any:
 
 def clock(full: Full) -> Any:
     keys = full.store.keys
-    names = (keys.clock, keys.leases, keys.feedback, keys.traces, keys.verdicts, keys.sweeper)
+    names = (keys.clock, keys.leases, keys.feedback, keys.sessions_due, keys.traces, keys.verdicts, keys.sweeper)
     return full.store.run("clock", names, (15_000, 1_000))
 
 

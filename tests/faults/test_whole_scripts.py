@@ -25,6 +25,7 @@ from worker.dead_letters.retry import grouped, retry
 from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
 from worker.embedded import EmbeddedRedis, ServerBinary
 from worker.forget import ForgetTarget, Forgetting
+from worker.ingest.conversations import DueSession, SessionSelector, decode_session
 from worker.ingest.late_feedback import FeedbackOnTrace, FeedbackSelector, Found
 from worker.ingest.plan import Planner
 from worker.queue import batch as batches
@@ -43,6 +44,7 @@ SETTINGS = Settings(
     rules=(
         Rule(name="all", judges=("safety",)),
         Rule(name="complaints", judges=("relevance_to_query",), rate=0.0, always=("negative_feedback",)),
+        Rule(name="conversations", judges=("user_frustration",), unit="session"),
     ),
     batch_size=2,
 )
@@ -143,6 +145,13 @@ class Scene:
         feedback = FeedbackOnTrace(trace_id, members, [Found(entry[0].decode(), 100)])
         FeedbackSelector(SETTINGS, self.store, _planner(self.keys)).select([feedback])
 
+    def judge_session(self) -> None:
+        """Choose the evaluation of the conversation of the third batch."""
+        (session,) = self.store.call(lambda client: client.zrange(self.keys.sessions_due, 0, -1))
+        found = self.store.call(lambda client: client.hgetall(self.keys.session(session.decode())))
+        due = DueSession(session.decode(), decode_session(found))
+        SessionSelector(SETTINGS, self.store, catalogue(), Graders(SETTINGS, catalogue())).select([due])
+
     def acknowledge(self) -> None:
         ids = self.verdicts
         names = (self.keys.verdicts, self.keys.account_all, self.keys.groups)
@@ -161,7 +170,7 @@ class Scene:
 
 STEPS = (
     *("choose", "take", "park", "record", "acknowledge", "add_dead_letter", "retry", "record_dead", "remove"),
-    *("finish", "pull", "forget"),
+    *("finish", "pull", "judge_session", "forget"),
 )
 
 
@@ -231,7 +240,14 @@ def scene(server: EmbeddedRedis) -> Iterator[Scene]:
     scene.store.make_group(scene.keys.verdicts, "metrics")
     now = time.time()
     for number in range(8):
-        trace = Trace(trace_id=f"{number + 1:032x}", service="shop", output="It is.", input="Is it?", ended_at=now)
+        trace = Trace(
+            trace_id=f"{number + 1:032x}",
+            service="shop",
+            output="It is.",
+            input="Is it?",
+            ended_at=now,
+            session_id="s1" if number in {4, 5} else None,
+        )
         scene.admin.xadd(scene.keys.traces, {"v": "1", "t": msgspec.json.encode(trace)})
     feedback = LateFeedback(trace_id=f"{8:032x}", score=-1.0)
     scene.admin.xadd(scene.keys.traces, {"v": "1", "f": msgspec.json.encode(feedback)})
@@ -286,7 +302,7 @@ def test_a_script_that_is_hindered_runs_as_a_whole_or_not_at_all(scene: Scene) -
     assert failures == []
     assert refusals > 200, "the causes are none"
     account = read_account(scene.store)
-    assert (account.lost, account.sampled, account.chosen) == (0, 8, 9), account
+    assert (account.lost, account.sampled, account.chosen) == (0, 8, 10), account
     assert (account.abstained, account.dead) == (3, 0), account
     # The trace that was forgotten last had no verdict; every verdict exists once.
     verdicts = [fields[b"j"] for _, fields in scene.admin.xrange(scene.keys.verdicts) if b"j" in fields]

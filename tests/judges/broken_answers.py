@@ -4,12 +4,14 @@ Most cases change a good answer in a way that every family of judges can meet; t
 is made of these tables. Each answer is given twice, so that asking again brings nothing new.
 """
 
+import html
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+import yaml
 from families import Family, written
 
 from judges.models.scripted import Step
@@ -22,26 +24,24 @@ class Outcome(Enum):
 
     READ = "scored"
     MENDED = "repaired, then scored"
-    LAST = "the last one is scored"
-    TOGETHER = "scored together"
     SECOND = "asked once more; the second answer is scored"
     ASKED = "asked once more, then `invalid_answer`"
     EMPTY = "`invalid_answer` at once"
     OFF = "`out_of_range`"
+    OFF_ASKED = "asked once more, then `out_of_range`"
     ABSTAINED = "abstained"
+    INCOMPLETE = "asked once more, then `incomplete`"
     REFUSAL = "`refusal`"
     FILTER = "`content_filter`"
-    TRUNCATED = "`truncated`"
+    TRUNCATED = "asked once more with twice the tokens, then `truncated`"
 
 
 Answers = list[str | Step | tuple[str | Step, str | Step]]
 """Variants of one case; a pair is a first answer and a second."""
 
-READ, MENDED, LAST, TOGETHER, ASKED = Outcome.READ, Outcome.MENDED, Outcome.LAST, Outcome.TOGETHER, Outcome.ASKED
+READ, MENDED, ASKED = Outcome.READ, Outcome.MENDED, Outcome.ASKED
 LINES, OBJECT = "facts_grounding", "facts_grounding (one object)"
 BOTH_FACTS = (LINES, OBJECT)
-_FACTS_TOGETHER = dict.fromkeys(BOTH_FACTS, TOGETHER)
-"""All objects of these judges are one answer, however many there are."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +158,43 @@ def _with_form(family: Family) -> Answers:
     return [f"{form[form.index('{', form.index('keys')) :]}\n\n{plain(family)}"]
 
 
+def _spaced(key: str) -> str:
+    """Write a key in spaced form; a key of one word with blanks between is another key."""
+    return re.sub(r"_|(?<=[a-z])(?=[A-Z])", " ", key) if re.search("_|[a-z][A-Z]", key) else key.title()
+
+
+def _is_flat(family: Family) -> bool:
+    return not family.lines and not any(isinstance(value, list) for value in family.good[0].values())
+
+
+def _verdicts(family: Family) -> list[str]:
+    """Return the verdict of the good answer, as a word, where it alone decides."""
+    found = family.good[0][family.verdict_key]
+    if len(family.good[0]) > 2 or family.lines or isinstance(found, list):
+        return []
+    return [str(found).lower() if isinstance(found, bool) else str(found)]
+
+
+def _yaml(family: Family) -> str:
+    value = list(family.good) if family.lines else family.good[0]
+    # The round trip divides lists that two keys share, which YAML would write once.
+    return str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, width=1000))
+
+
+def _elements(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "".join(f"<{key}>{_elements(item)}</{key}>" for key, item in value.items())
+    if isinstance(value, list):
+        return "".join(f"<item>{_elements(item)}</item>" for item in value)
+    return html.escape(str(value))
+
+
+def _table(header: list[str], rows: list[list[object]]) -> str:
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in [header, ["---"] * len(header), *rows])
+
+
 _NUMBER = (int, float)
 _FENCE = "`" * 3
-_XML = "<answer><result>yes</result><score>4</score></answer>"
 
 AROUND: Mapping[str, Case] = {
     "exactly the form that was asked": Case(lambda family: [plain(family)], READ),
@@ -177,16 +211,40 @@ AROUND: Mapping[str, Case] = {
     "a whole draft in the thoughts, then the answer": Case(
         lambda family: [f"<think>{other(family)}</think>\n\n{plain(family)}"], READ
     ),
+    "thoughts in several blocks, or with other marks": Case(
+        lambda family: [
+            f"<think>Well.</think>\n<thinking>{other(family)}</thinking>\n{plain(family)}",
+            f"[THINK]{other(family)}[/THINK]{plain(family)}",
+            f"<thinking>Well.</think> {plain(family)}",
+        ],
+        READ,
+    ),
+    "thoughts whose opening mark is missing": Case(
+        lambda family: [f"So it is {other(family)}\n</think>\n\n{plain(family)}"], READ
+    ),
+    "thoughts in the analysis channel of harmony": Case(
+        lambda family: [
+            f"<|channel|>analysis<|message|>{other(family)}<|end|><|channel|>final<|message|>{plain(family)}<|return|>",
+            f"analysisWell: {other(family)}assistantfinal{plain(family)}",
+        ],
+        READ,
+    ),
     "thoughts without an end": Case(
-        lambda family: [f"<think>{plain(family)}", f"<thinking>Well.</think> {plain(family)}"], ASKED
+        lambda family: [f"<think>{plain(family)}", f"<|channel|>analysis<|message|>{plain(family)}"], ASKED
     ),
-    "two verdicts, one after the other": Case(
-        lambda family: [f"{plain(family)}\n{other(family)}", f"{plain(family)}\nNo, wait:\n{other(family)}"],
-        LAST,
-        _FACTS_TOGETHER,
+    "marks of a chat template around it": Case(
+        _one(lambda text: f"<|start_header_id|>assistant<|end_header_id|>\n\n{text}<|eot_id|>"), READ
     ),
-    "two verdicts, the last one to repair": Case(
-        lambda family: [f"{plain(family)}\n{other(family)[:-1]},}}"], LAST, _FACTS_TOGETHER
+    "two verdicts that disagree": Case(
+        lambda family: [
+            f"{plain(family)}\n{other(family)}",
+            f"{plain(family)}\nNo, wait:\n{other(family)}",
+            f"{plain(family)}\n{other(family)[:-1]},}}",
+        ],
+        ASKED,
+    ),
+    "a sentence behind it that withdraws it": Case(
+        lambda family: [f"{plain(family)}\n\nWait, I overlooked one. It should be changed."], ASKED
     ),
     "an array around it": Case(lambda family: [f"[{', '.join(map(json.dumps, family.good))}]"], READ),
     "the same answer twice": Case(lambda family: [f"{plain(family)}\n\n{plain(family)}"], READ),
@@ -201,9 +259,7 @@ AROUND: Mapping[str, Case] = {
         dict.fromkeys(BOTH_FACTS, ASKED),
     ),
     "the form repeated, then the answer": Case(_with_form, READ, {"yes/no": MENDED}),
-    "another object behind it": Case(
-        _one(lambda text: f'{text}\n{{"tokens": 20}}'), READ, dict.fromkeys(BOTH_FACTS, ASKED)
-    ),
+    "another object behind it": Case(_one(lambda text: f'{text}\n{{"tokens": 20}}'), READ),
 }
 
 REPAIRED: Mapping[str, Case] = {
@@ -230,10 +286,12 @@ REPAIRED: Mapping[str, Case] = {
         lambda family: [plain(family)[:-1]] if family.ends_bare else [], ASKED
     ),
     "the last brace missing on a line of its own": Case(_one(lambda text: f"{text[:-1]}\n"), MENDED),
+    "the first brace missing, which the caller wrote": Case(
+        _one(lambda text: text[1:]), READ, dict.fromkeys(BOTH_FACTS, ASKED)
+    ),
     "braces doubled": Case(
         lambda family: ["\n".join(f"{{{json.dumps(part)}}}" for part in family.good)],
         READ,
-        dict.fromkeys(BOTH_FACTS, ASKED),
     ),
 }
 
@@ -243,9 +301,13 @@ FORM: Mapping[str, Case] = {
     "a key missing": Case(_each_key(lambda family, key: family.without(key)), ASKED),
     "all keys missing": Case(_always("{}", "[]", "[{}]"), ASKED),
     "keys in capitals": Case(
-        _each_key(lambda family, key: plain(family).replace(f'"{key}"', f'"{key.upper()}"')), ASKED
+        _each_key(lambda family, key: plain(family).replace(f'"{key}"', f'"{key.upper()}"')), READ
     ),
-    "blanks inside a key": Case(_each_key(lambda family, key: plain(family).replace(f'"{key}"', f'" {key} "')), ASKED),
+    "keys in spaced or camel form": Case(
+        _each_key(lambda family, key: plain(family).replace(f'"{key}"', f'"{_spaced(key)}"')), READ
+    ),
+    "blanks around a key": Case(_each_key(lambda family, key: plain(family).replace(f'"{key}"', f'" {key} "')), READ),
+    "a key twice, in two forms": Case(lambda family: [family.text(**{family.verdict_key.upper(): "x"})], ASKED),
     "null for a text": Case(_of_type(str, None), ASKED),
     "a number for a text": Case(_of_type(str, 7), ASKED),
     "a list for a text": Case(_of_type(str, ["yes"]), ASKED),
@@ -257,7 +319,7 @@ FORM: Mapping[str, Case] = {
     "a number for a truth value": Case(_of_type(bool, 1), ASKED),
     "a word for a truth value": Case(_of_type(bool, "yes"), ASKED),
     "null for a list": Case(_of_type(list, None), ASKED),
-    "a text for a list": Case(_of_type(list, "0a, 0b"), ASKED),
+    "a text for a list": Case(_of_type(list, "see above"), ASKED),
     "an object for a list": Case(_of_type(list, {"0a": True}), ASKED),
     "numbers in a list of texts or objects": Case(_of_type(list, [1, 2]), ASKED),
     "NaN or Infinity for the verdict": Case(
@@ -267,9 +329,20 @@ FORM: Mapping[str, Case] = {
         ASKED,
     ),
     "wrapped in another object": Case(
-        lambda family: [json.dumps({"answer": family.good[0]}), json.dumps({"result": list(family.good)})], ASKED
+        lambda family: [
+            json.dumps({"answer": family.good[0] if len(family.good) == 1 else list(family.good), "model": "m"}),
+            json.dumps({"result": list(family.good)}),
+        ],
+        READ,
     ),
-    "written into a JSON string": Case(_one(json.dumps), ASKED),
+    "written into a JSON string": Case(_one(json.dumps), READ),
+    "a call of a tool": Case(
+        lambda family: [
+            json.dumps({"name": family.judge.name, "arguments": plain(family)}),
+            json.dumps([{"type": "function", "function": {"name": "f", "arguments": plain(family)}}]),
+        ],
+        READ,
+    ),
     "spread over two objects": Case(
         lambda family: (
             [
@@ -284,6 +357,60 @@ FORM: Mapping[str, Case] = {
     ),
 }
 
+NOTATIONS: Mapping[str, Case] = {
+    "a label or a number alone": Case(
+        lambda family: [text for word in _verdicts(family) for text in (word, f"**{word}**.", f'"{word}"')], READ
+    ),
+    "the label first, then the reasons": Case(
+        lambda family: [f"{word}\n\nBoth say the same." for word in _verdicts(family)], READ
+    ),
+    "the reasons, then the label in brackets or in a box": Case(
+        lambda family: [
+            text
+            for word in _verdicts(family)
+            for text in (f"Both say the same.\n\n[[{word}]]", f"Both say it.\n$\\boxed{{{word}}}$")
+        ],
+        READ,
+    ),
+    "labels with lines": Case(
+        lambda family: (
+            [
+                "\n".join(f"{key}: {value}" for key, value in family.good[0].items()),
+                "\n\n".join(f"**{_spaced(key).title()}:** {value}" for key, value in family.good[0].items()),
+                "\n".join(f"- `{key.upper()}` = {value}." for key, value in family.good[0].items()),
+            ]
+            if _is_flat(family)
+            else []
+        ),
+        READ,
+    ),
+    "a heading for each key": Case(
+        lambda family: (
+            ["\n\n".join(f"## {key.title()}\n\n{value}" for key, value in family.good[0].items())]
+            if _is_flat(family)
+            else []
+        ),
+        READ,
+    ),
+    "YAML": Case(
+        lambda family: [_yaml(family), f"Here it is:\n{_FENCE}yaml\n{_yaml(family)}{_FENCE}"],
+        READ,
+    ),
+    "elements (XML)": Case(
+        lambda family: [f"<answer>{''.join(map(_elements, family.good))}</answer>"] if family.name != OBJECT else [],
+        READ,
+    ),
+    "a table": Case(
+        lambda family: (
+            [_table(list(family.good[0]), [list(part.values()) for part in family.good])]
+            + ([_table(["key", "value"], [list(pair) for pair in family.good[0].items()])] if not family.lines else [])
+            if _is_flat(family) or family.lines
+            else []
+        ),
+        READ,
+    ),
+}
+
 LOST: Mapping[str, Case] = {
     **{f"cut off after {share:.0%}": Case(_cut(share), ASKED) for share in (0.1, 0.3, 0.5, 0.7, 0.9)},
     "cut off inside the last value": Case(
@@ -291,26 +418,22 @@ LOST: Mapping[str, Case] = {
         ASKED,
     ),
     "prose instead": Case(_always("Yes, all of it is right.", "I rate this answer 4 out of 5."), ASKED),
-    "a label or a number alone": Case(_always("yes", "Yes.", "no", "4", "5/5", "true", "supported", '"yes"'), ASKED),
+    "a word alone that was not offered": Case(_always("supported", "ja", "maybe", "80%", "9/12"), ASKED),
     "null": Case(_always("null", "None"), ASKED),
     "nothing, or white space": Case(_always("", " ", "\n\n\t"), Outcome.EMPTY),
     "empty code fence": Case(_always(f"{_FENCE}json\n{_FENCE}"), ASKED),
-    "a refusal in words": Case(_always("I'm sorry, but I can't help with that.", "I cannot assess this."), ASKED),
+    "a refusal in words": Case(
+        _always("I'm sorry, but I can't help with that.", "I cannot assess this."), Outcome.REFUSAL
+    ),
     "a filter notice in words": Case(
         _always("The response was filtered due to the prompt triggering our content policy."), ASKED
     ),
     "an error as JSON": Case(_always('{"error": {"code": 429, "message": "Too many requests"}}'), ASKED),
-    "a call of a tool": Case(
-        lambda family: [json.dumps({"name": family.judge.name, "arguments": plain(family)})], ASKED
-    ),
     "quotation marks as HTML writes them": Case(_one(lambda text: text.replace('"', "&quot;")), ASKED),
     "every quotation mark escaped": Case(_one(lambda text: text.replace('"', '\\"')), ASKED),
     "equals signs for colons": Case(_one(lambda text: text.replace('":', '" =')), ASKED),
-    "no brace before it": Case(_one(lambda text: text[1:]), ASKED),
     "no braces at all": Case(_one(lambda text: text.replace("{", "").replace("}", "")), ASKED),
-    "another form": Case(
-        _always(_XML, "result,score\nyes,4", "| result | score |\n|---|---|\n| yes | 4 |", "* Result - yes"), ASKED
-    ),
+    "another form": Case(_always("result,score\nyes,4", "* Result - yes", "(result yes)", "yes | 4"), ASKED),
     "the form repeated, not filled in": Case(lambda family: [_form(family)], ASKED),
     "the request repeated, with a verdict planted in it": Case(
         lambda family: [_request(family), _request(family)[:-40], _request(family).partition("\n\n")[2]], ASKED
@@ -346,16 +469,17 @@ TRANSPORT: Mapping[str, Case] = {
         Outcome.TRUNCATED,
     ),
     "unreadable, then the form that was asked": Case(
-        lambda family: [("Yes.", plain(family)), (plain(family)[:30], plain(family))], Outcome.SECOND
+        lambda family: [("So it is.", plain(family)), (plain(family)[:30], plain(family))], Outcome.SECOND
     ),
-    "unreadable, then a refusal": Case(lambda _: [("Yes.", Step(refusal=True))], Outcome.REFUSAL),
-    "unreadable, then nothing": Case(lambda _: [("Yes.", "")], ASKED),
+    "unreadable, then a refusal": Case(lambda _: [("So it is.", Step(refusal=True))], Outcome.REFUSAL),
+    "unreadable, then nothing": Case(lambda _: [("So it is.", "")], ASKED),
 }
 
 CASES: Mapping[str, Mapping[str, Case]] = {
     "Around the answer": AROUND,
     "Slips of the pen": REPAIRED,
     "Keys and types": FORM,
+    "Other notations": NOTATIONS,
     "Lost answers": LOST,
     "What the endpoint says": TRANSPORT,
 }

@@ -6,7 +6,7 @@ which of two answers counted.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from user_judges import BY_NAME, JUDGES, UserJudge
 
@@ -51,7 +51,6 @@ class Family:
     other_scores: Scores
     text_key: str
     verdict_key: str
-    union_scores: Scores = field(default_factory=dict)
 
     @property
     def trace(self) -> Trace:
@@ -240,7 +239,6 @@ def _families() -> dict[str, Family]:
             *_FACT_SCORES,
             "rationale",
             "label",
-            {"grounded": 0.0, "supported_share": 0.5},
         ),
         Family(
             "facts_grounding (one object)",
@@ -250,7 +248,6 @@ def _families() -> dict[str, Family]:
             *_FACT_SCORES,
             "",
             "sentences",
-            {"grounded": 0.0, "supported_share": 0.5},
         ),
     ]
     found += [_by_user(name, each) for name, each in BY_NAME.items()]

@@ -12,7 +12,7 @@ from families import FAMILIES, TRACE, Scores, written
 
 __all__ = ["SPECIFIC", "Specific"]
 
-READ, ASKED, OFF = Outcome.READ, Outcome.ASKED, Outcome.OFF
+READ, ASKED, OFF, OFF_ASKED = Outcome.READ, Outcome.ASKED, Outcome.OFF, Outcome.OFF_ASKED
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,19 @@ def _labels(family: str) -> Mapping[str, Specific]:
         '`"Yes."`': Specific(answers("Yes.", "YES", " yes \n", "yes ."), READ, yes),
         '`" NO "`': Specific(answers(" NO ", "No.", "no"), READ, no),
         '`"unknown"`': Specific(answers("unknown", "Unknown."), Outcome.ABSTAINED, remark="never offered"),
-        '`"maybe"`': Specific(answers("maybe", "partly", "n/a", "not applicable"), OFF),
-        "the menu itself": Specific(answers("yes|no"), ASKED),
-        "both of the menu": Specific(answers("yes or no", "yes/no"), OFF),
-        "a synonym": Specific(answers("correct", "supported", "pass", "y", "n", "true", "1", "ja", "да"), OFF),
-        "more than the label": Specific(
-            answers("yes, mostly", "no (see above)", "yes!", "**yes**", "result: yes"), OFF
+        "`true`, `false`": Specific((*answers("true", "True."), *_raw(family, "result", "true")), READ, yes),
+        "decoration around the label": Specific(
+            answers("**yes**", "`yes`", "yes!", "[[yes]]", "\u201cyes\u201d", '"Yes."', "\uff59\uff45\uff53", "(yes)"),
+            READ,
+            yes,
         ),
+        '`"maybe"`': Specific(answers("maybe", "partly", "n/a", "not applicable", "yes?"), OFF_ASKED),
+        "the menu itself": Specific(answers("yes|no"), ASKED),
+        "both of the menu": Specific(answers("yes or no", "yes/no"), OFF_ASKED),
+        "a synonym": Specific(answers("correct", "supported", "pass", "y", "n", "1", "ja", "да"), OFF_ASKED),
+        "more than the label": Specific(answers("yes, mostly", "no (see above)", "result: yes"), OFF_ASKED),
         "an empty label": Specific(answers("", " ", "."), ASKED),
-        "a truth value": Specific(_raw(family, "result", "true", "false", "1"), ASKED),
+        "a number": Specific(_raw(family, "result", "0", "1", "0.9"), ASKED),
         "a list with the label": Specific(answers(["yes"], {"value": "yes"}), ASKED),
         "the label without quotation marks": Specific(_raw(family, "result", "yes"), READ, yes, remark="repaired"),
         "two labels": Specific(_raw(family, "result", '"yes", "no"', '"yes" "no"', '"yes" (mostly)'), ASKED),
@@ -79,10 +83,12 @@ def _labels(family: str) -> Mapping[str, Specific]:
 
 _OFF_THE_SCALE = ("0", "6", "-1", "4.5", '"4.5"', '"0"', '"-4"', "1e999", "-1e999", "40", "99999999999999999999")
 _NO_NUMBER = (
-    '"four"', '"4/5"', "4/5", '"4 of 5"', "4 of 5", "true", "false", '"true"', "null", '""', '" "', "[4]", '["4"]',
-    '{"value": 4}', "NaN", '"NaN"', '"Infinity"', '"1e0"', '"\u0664"', '"\uff14"', "4,5", "4 5", "4_0",
+    '"4/10"', "4/5", '"4 of 5"', "4 of 5", '"3-4"', '"4 or 5"', '"4 (of 10)"', '"80%"', '"good"',
+    "true", "false", '"true"', "null", '""', '" "', "[4]", '["4"]',
+    '{"value": 4}', "NaN", '"NaN"', '"Infinity"', '"1e0"', '"\u0664"', "4,5", "4 5", "4_0",
 )  # fmt: skip
 _IN_OTHER_WORDS = ("4.0", '"4"', '" 4 "', '"4."', '"4.0"', "4e0", '"+4"', '"04"')
+_DECORATED = ('"four"', '"4/5"', '"4 out of 5"', '"Four out of five"', '"4 (Good)"', '"**4**"', '"\uff14"', '"[[4]]"')
 
 
 def _grades(family: str, key: str) -> Mapping[str, Specific]:
@@ -90,6 +96,9 @@ def _grades(family: str, key: str) -> Mapping[str, Specific]:
     remark = "one bad grade unscores all three" if len(good) > 1 else ""
     return {
         "4.0, or the digits in a string": Specific(_raw(family, key, *_IN_OTHER_WORDS), READ, good),
+        "a word, the highest grade behind it, a remark, decoration": Specific(
+            _raw(family, key, *_DECORATED), READ, good
+        ),
         "off the scale, or a fraction": Specific(_raw(family, key, *_OFF_THE_SCALE), OFF, remark=remark),
         "no number": Specific(_raw(family, key, *_NO_NUMBER), ASKED, remark=remark),
     }
@@ -112,9 +121,10 @@ def _graded() -> Mapping[str, Specific]:
             ("score: 6\njustification: It is right.", "score: 4.5\njustification: It is right."), OFF
         ),
         "two lines without a number": Specific(
-            ("score: four\njustification: x", "score: 4/5\njustification: x", "score:\njustification: x"), ASKED
+            ("score: good\njustification: x", "score: 4/10\njustification: x", "score:\njustification: x"), ASKED
         ),
-        "one line of the two": Specific(("score: 4", "justification: It is right."), ASKED),
+        "the line with the score alone": Specific(("score: 4", "**Final score:** 4/5"), READ, good),
+        "the line with the justification alone": Specific(("justification: It is right.",), ASKED),
         "an empty justification": Specific(_with("graded", "justification", ""), READ, good),
     }
 
@@ -172,7 +182,7 @@ def _both(family: str, first: str, second: str) -> Mapping[str, Specific]:
         ),
         "a key twice": Specific(_with(family, _RELEVANT, [first, first, second, f"{second}."]), READ, good),
         "unknown sentence keys": Specific(
-            _with(family, _RELEVANT, [first, "9z"], [first, "D9_S9"], [first, ""], [first, "0"]),
+            _with(family, _RELEVANT, [first, "9z"], [first, "D9_S9"], [first, "0"]),
             READ,
             half,
             {"fabricated_evidence": 1},
@@ -186,11 +196,36 @@ def _both(family: str, first: str, second: str) -> Mapping[str, Specific]:
             remark="left out and counted",
         ),
         "only unknown keys": Specific(
-            _with(family, _RELEVANT, ["x", "y"]), READ, _shares(0.0, 2 / 3, 1.0, 1.0), {"fabricated_evidence": 2}
+            (*_with(family, _RELEVANT, ["x", "y"]), *_with(family, _UTILIZED, ["x", "y"])), ASKED
         ),
-        "no relevant sentence": Specific(_with(family, _RELEVANT, []), READ, _shares(0.0, 2 / 3, 1.0, 1.0)),
+        "no relevant sentence": Specific(
+            _with(family, _RELEVANT, [], ["none"]),
+            READ,
+            {name: share for name, share in _shares(0.0, 2 / 3, 1.0, 1.0).items() if name != "completeness"},
+            {"completeness_undefined": 1},
+            remark="`completeness` has no value",
+        ),
         "no utilized sentence": Specific(_with(family, _UTILIZED, []), READ, _shares(2 / 3, 0.0, 0.0, 1.0)),
-        "keys that are no texts": Specific(_with(family, _RELEVANT, [1], [None], [[first]], first, {first: 1}), ASKED),
+        "keys that are no texts": Specific(_with(family, _RELEVANT, [1], [None], [[first]], {first: 1}), ASKED),
+        "keys in one text, with their sentences, in brackets, as a range": Specific(
+            _with(
+                family,
+                _RELEVANT,
+                f"{first}, {second}",
+                [f"[{first}]", f"sentence {second}"],
+                [f"{first}. The text.", f"{second}: The text."],
+                [f"{first}-{second}"],
+            ),
+            READ,
+            good,
+        ),
+        "keys that may mean several things": Specific(
+            _with(family, _RELEVANT, [first, f"{second}-{first}"], [first, f"{first} or {second}"]),
+            READ,
+            half,
+            {"fabricated_evidence": 1},
+            remark="left out and counted",
+        ),
         "a truth value as a string": Specific(
             _with(family, "overall_supported", "true", "TRUE", " True. "), READ, good
         ),
@@ -309,10 +344,10 @@ def _facts() -> Mapping[str, Specific]:
             ASKED,
         ),
         "no lines at all": Specific(("[]", '{"sentences": []}', "{}"), ASKED),
-        "a label in other letters": Specific((pair(label=" Supported. "), pair(label="SUPPORTED")), READ, best),
+        "a label in other letters": Specific((pair(label=" Supported. "), pair(label="**SUPPORTED**")), READ, best),
         "a label off the menu": Specific(
-            (pair(label="partially supported"), pair(label="not_supported"), pair(label="yes"), pair(label="no rad")),
-            OFF,
+            (pair(label="partially supported"), pair(label="not_supported"), pair(label="yes")),
+            OFF_ASKED,
         ),
         "an empty label, or none": Specific((pair(label=""), pair(label=None), pair(label=["supported"])), ASKED),
         "an invented excerpt": Specific(
@@ -359,9 +394,21 @@ def _facts() -> Mapping[str, Specific]:
             half,
             {"fabricated_evidence": 1, "grounded_as_labelled": False},
         ),
-        "a sentence of the answer left out": Specific(
-            (written([first]),), READ, best, {"uncovered_sentences": 1}, remark="counted"
+        "a sentence of the answer left out": Specific((written([first]),), Outcome.INCOMPLETE),
+        "lines about other sentences only": Specific(
+            (written([{**first, "sentence": "Shops open at nine."}]),), Outcome.INCOMPLETE
         ),
+        "a line about another sentence beside them": Specific(
+            (written([first, {**first, "sentence": "It rains in the south.", "label": "unsupported"}, second]),),
+            READ,
+            best,
+            {"invented_sentences": 1},
+            remark="left out and counted",
+        ),
+        "a line twice": Specific(
+            (written([first, first, second]),), READ, best, {"repeated_sentences": 1}, remark="counted"
+        ),
+        "a sentence with two labels": Specific((written([first, {**first, "label": "unsupported"}, second]),), ASKED),
         "nothing supported": Specific((written(FAMILIES["facts_grounding"].other),), READ, none),
     }
 
@@ -383,7 +430,7 @@ def _declared_numbers(family: str) -> Mapping[str, Specific]:
         ('"0.875"', " 8.75e-1", '" 0.875 "', '"0.875."', '"+00.875"'),
         ('"1.5"', "-0.1", "1e999", "-1e999", "2"),
     )
-    no_number = [number for number in _NO_NUMBER if number not in {'"4/5"', "4/5"}]
+    no_number = [number for number in _NO_NUMBER if number != "4/5"]
     return {
         "the same number in other signs": Specific(_raw(family, "result", *in_words), READ, good),
         "the ends of the scale": Specific(_raw(family, "result", "1", "1.0", '"1."'), READ, {"certainty": 1.0}),
@@ -398,8 +445,11 @@ def _declared_labels(family: str, good: str, other: str) -> Mapping[str, Specifi
         "the label in other letters": Specific(
             _with(family, "result", good.upper(), f" {good.title()}. ", f"{good} ."), READ, FAMILIES[family].good_scores
         ),
+        "decoration around the label": Specific(
+            _with(family, "result", f"{good}!", f"[[{good}]]", f"**{good}**"), READ, FAMILIES[family].good_scores
+        ),
         "another label": Specific(
-            _with(family, "result", "unknown", "yes", f"{good}!", f"{good} or {other}", f"[[{good}]]", good[:-1]), OFF
+            _with(family, "result", "unknown", "yes", f"{good} or {other}", good[:-1]), OFF_ASKED
         ),
         "the menu itself": Specific(_with(family, "result", menu, f"{menu}|x"), ASKED),
         "an empty label": Specific(_with(family, "result", "", " ", "."), ASKED),
@@ -423,7 +473,14 @@ SPECIFIC: Mapping[str, Mapping[str, Specific]] = {
     "instructions: whole number": _grades("instructions: whole number", "result"),
     "instructions: number": _declared_numbers("instructions: number"),
     "instructions: labels with numbers": _declared_labels("instructions: labels with numbers", "good", "poor"),
-    "instructions: labels": _declared_labels("instructions: labels", "question", "bug report"),
+    "instructions: labels": {
+        **_declared_labels("instructions: labels", "question", "bug report"),
+        "`_` or `-` for a blank": Specific(
+            _with("instructions: labels", "result", "bug_report", "Bug-Report"),
+            READ,
+            FAMILIES["instructions: labels"].other_scores,
+        ),
+    },
     "custom_prompt": _declared_labels("custom_prompt", "formal", "casual"),
     "instructions: trace and inputs": _labels("instructions: trace and inputs"),
 }

@@ -81,7 +81,7 @@ def filled(text: str) -> list[Trace]:
         service="s",
         input=text,
         output=text,
-        messages=[Message("user", text, name=text)],
+        messages=[Message("user", text, name=text), Message("assistant", "Noted.")],
         context=[text, Document(text)],
         guidelines=[text],
     )
@@ -125,7 +125,7 @@ def key_of(content: str) -> str:
 def parse(content: str) -> tuple[Block, ...]:
     """Divide a user message at the marks that bear its key; nothing may stand outside of them."""
     key = key_of(content)
-    head, *parts = re.split(rf"<<(end )?(\w+(?: \w+)*) {key}>>", content)
+    head, *parts = re.split(rf"<<(end )?(\w[\w.-]*(?: \w+)*) {key}>>", content)
     assert head == f"The key of this request is {key}.\n\n"
     blocks = []
     for start in range(0, len(parts), 6):

@@ -256,7 +256,6 @@ async def _later_numbers() -> AsyncIterator[bool]:
     yield True
 
 
-gives_a_text = given(SECRET)
 gives_a_dictionary = given({"value": 1})
 gives_a_generator = given(_numbers)
 gives_an_asynchronous_generator = given(_later_numbers)

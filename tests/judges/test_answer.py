@@ -17,15 +17,16 @@ from judges.forms.yes_no import read
 from judges.parsing.answer import (
     AnswerError,
     InvalidAnswerError,
-    OutOfRangeError,
+    OffMenuError,
     choice,
     folded,
-    read_object,
     text_field,
 )
+from judges.parsing.objects import read_object
+from judges.parsing.withdrawal import is_withdrawn
 
 GOOD = '{"rationale": "It is so.", "result": "yes"}'
-INVALID, OUT_OF_RANGE = InvalidAnswerError, OutOfRangeError
+INVALID, OFF_MENU = InvalidAnswerError, OffMenuError
 
 
 def yes(rationale: str = "It is so.") -> Mapping[str, object]:
@@ -55,25 +56,31 @@ ANSWERS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     "full stop": ('{"rationale": "It is so.", "result": "Yes."}', yes()),
     "blanks and capitals": ('{"rationale": "It is so.", "result": " NO \\n"}', no()),
     "blank before the full stop": ('{"rationale": "It is so.", "result": "no ."}', no()),
-    "maybe": ('{"rationale": "It is so.", "result": "maybe"}', OUT_OF_RANGE),
-    "both": ('{"rationale": "It is so.", "result": "yes and no"}', OUT_OF_RANGE),
-    "synonym": ('{"rationale": "It is so.", "result": "correct"}', OUT_OF_RANGE),
-    "y": ('{"rationale": "It is so.", "result": "y"}', OUT_OF_RANGE),
-    "true as a text": ('{"rationale": "It is so.", "result": "true"}', OUT_OF_RANGE),
-    "more than the label": ('{"rationale": "It is so.", "result": "yes, mostly"}', OUT_OF_RANGE),
-    "another language": ('{"rationale": "It is so.", "result": "ja"}', OUT_OF_RANGE),
+    "maybe": ('{"rationale": "It is so.", "result": "maybe"}', OFF_MENU),
+    "both": ('{"rationale": "It is so.", "result": "yes and no"}', OFF_MENU),
+    "synonym": ('{"rationale": "It is so.", "result": "correct"}', OFF_MENU),
+    "y": ('{"rationale": "It is so.", "result": "y"}', OFF_MENU),
+    "true as a text": ('{"rationale": "It is so.", "result": "true"}', yes()),
+    "more than the label": ('{"rationale": "It is so.", "result": "yes, mostly"}', OFF_MENU),
+    "another language": ('{"rationale": "It is so.", "result": "ja"}', OFF_MENU),
     # types and keys
     "a key twice": ('{"rationale": "It is so.", "result": "yes", "result": "no"}', INVALID),
     "the menu": ('{"rationale": "It is so.", "result": "yes|no"}', INVALID),
-    "true": ('{"rationale": "It is so.", "result": true}', INVALID),
+    "false": ('{"rationale": "It is so.", "result": false}', no()),
     "null": ('{"rationale": "It is so.", "result": null}', INVALID),
     "number": ('{"rationale": "It is so.", "result": 1}', INVALID),
     "label in a list": ('{"rationale": "It is so.", "result": ["yes"]}', INVALID),
     "rationale as a list": ('{"rationale": ["It is so."], "result": "yes"}', INVALID),
-    "capital keys": ('{"Rationale": "It is so.", "Result": "yes"}', INVALID),
+    "capital keys": ('{"Rationale": "It is so.", "Result": "yes"}', yes()),
+    "a key twice in two forms": ('{"rationale": "It is so.", "result": "no", "Result": "yes"}', INVALID),
     "no rationale": ('{"result": "yes"}', INVALID),
     "no result": ('{"rationale": "It is so: yes."}', INVALID),
-    "wrapped in another object": (f'{{"answer": {GOOD}}}', INVALID),
+    "wrapped in another object": (f'{{"answer": {GOOD}}}', yes()),
+    "quoted in an incomplete answer": (
+        '{"rationale": {"rationale": "It is so.", "result": "yes"}, "note": "x"}',
+        INVALID,
+    ),
+    "quoted as JSON in an incomplete answer": (json.dumps({"rationale": GOOD}), INVALID),
     "two objects with a key each": ('{"rationale": "It is so."}\n{"result": "yes"}', INVALID),
     # around the object
     "fence": (f"```json\n{GOOD}\n```", yes()),
@@ -81,9 +88,14 @@ ANSWERS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     "prose around": (f"Here is my assessment:\n\n{GOOD}\n\nI hope that helps {{or not}}.", yes()),
     "code with braces before": (f"In `f() {{ return {{}} }}` nothing is returned. {GOOD}", yes()),
     "list of one": (f"[{GOOD}]", yes()),
-    "two verdicts": (f'{GOOD}\n{{"rationale": "No, wait.", "result": "no"}}', no("No, wait.")),
-    "two verdicts in a list": (f'[{GOOD}, {{"rationale": "No, wait.", "result": "no"}}]', no("No, wait.")),
-    "draft in the thoughts": (f'<think>{GOOD}</think>{{"rationale": "No, wait.", "result": "no"}}', no("No, wait.")),
+    "two verdicts": (f'{GOOD}\n{{"rationale": "No, wait.", "result": "no"}}', INVALID),
+    "two verdicts in a list": (f'[{GOOD}, {{"rationale": "No, wait.", "result": "no"}}]', INVALID),
+    "two verdicts that agree": (f'{GOOD}\n{{"rationale": "As said.", "result": "Yes."}}', yes("As said.")),
+    "withdrawn": (f"{GOOD}\n\nWait, the second statement is not there. It should be no.", INVALID),
+    "withdrawn in other words": (f"{GOOD}\n\nPlease disregard the result above.", INVALID),
+    "a remark that agrees": (f"{GOOD}\n\nNote: both units are the same.", yes()),
+    "a line that agrees": (f"{GOOD}\n\n**Result:** yes", yes()),
+    "a line that differs": (f"Result: no\n\n{GOOD}", INVALID),
     "form repeated before": (
         f'{{\n  "rationale": "<text>",   your reasons\n  "result": "yes|no"   or so\n}}\n\n{GOOD}',
         yes(),
@@ -103,18 +115,17 @@ ANSWERS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     "comment": ('{"rationale": "It is so.", // why\n "result": "yes"}', yes()),
     "two verdicts, both to repair": (
         '{"rationale": "a", "result": "yes",}\n{"rationale": "b", "result": "no",}',
-        no("b"),
+        INVALID,
     ),
     "two verdicts in a list, both to repair": (
         '[{"rationale": "a", "result": "yes",}, {"rationale": "b", "result": "no",}]',
-        no("b"),
+        INVALID,
     ),
-    "two verdicts, the last to repair": (f'{GOOD}\n{{"rationale": "No, wait.", "result": "no",}}', no("No, wait.")),
+    "two verdicts, the last to repair": (f'{GOOD}\n{{"rationale": "No, wait.", "result": "no",}}', INVALID),
     # lost
     "empty": ("", INVALID),
     "white space": (" \n\t", INVALID),
     "prose": ("Yes, it is so.", INVALID),
-    "label alone": ("yes", INVALID),
     "null alone": ("null", INVALID),
     "cut off in the rationale": ('{"rationale": "Let\'s think step by step. The result is yes', INVALID),
     "cut off in a key": ('{"rationale": "It is so.", "resu', INVALID),
@@ -164,6 +175,54 @@ ANSWERS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     ),
 }
 
+OTHER_LAYOUTS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
+    # a verdict alone, or on a line of its own
+    "label alone": ("yes", yes("")),
+    "label alone, decorated": ("**No.**", no("")),
+    "label first": ("Yes\n\nIt is so.", yes()),
+    "label last, in brackets": ("It is so.\n[[no]]", no()),
+    "label last, in a box": ("It is so.\n\n$$\\boxed{\\text{no}}$$", no()),
+    "label first and last, different": ("Yes\n\nOr rather:\n\nno", INVALID),
+    "label first, then withdrawn": ("Yes\n\nOn second thought, the unit differs.", INVALID),
+    "last word of a broken line": ("I cannot tell whether it is yes or\nno", INVALID),
+    "a doubt": ("yes?", INVALID),
+    "behind an object that differs": (f"{GOOD}\n\nno", INVALID),
+    "behind an object that agrees": (f"{GOOD}\n\n[[yes]]", yes()),
+    "behind a line that differs": ("Result: yes\n\n[[no]]", INVALID),
+    "behind keys without braces": (f"{GOOD[1:-1]}\n\nno", INVALID),
+    "both labels": ("yes or no", INVALID),
+    # labelled lines
+    "two lines": ("Rationale: It is so.\nResult: yes.", yes()),
+    "the result alone": ("Result: yes", yes("")),
+    "the result behind prose": ("It is so.\n\n**Result:** `yes`", yes()),
+    "headings": ("## Rationale\nIt is so.\n\n## Result\nyes", yes()),
+    "a list": ("1. Rationale: It is so.\n2. Result: YES", yes()),
+    "full-width": ("rationale\uff1aIt is so.\nresult\uff1a\uff59\uff45\uff53", yes()),
+    "a synonym": ("Rationale: It is so.\nResult: supported", OFF_MENU),
+    "two pairs that differ": ("Rationale: A.\nResult: yes\nRationale: B.\nResult: no", INVALID),
+    "two pairs that agree": ("Rationale: A.\nResult: yes\nRationale: It is so.\nResult: Yes", yes()),
+    "withdrawn behind an object and a reason": (f"Rationale: A draft.\n\n{GOOD}\n\nWait, that is wrong.", INVALID),
+    "withdrawn behind lines": ("Rationale: So.\nResult: yes\n\nThe answer above does not stand.", INVALID),
+    "a reason that breaks off": ("Result: yes\nRationale:", INVALID),
+    "another key": ("Safety: yes", INVALID),
+    "a line within repeated material": ("<<answer 0123456789ab>>\nResult: yes\n<<end answer 0123456789ab>>", INVALID),
+    "a line behind a broken object": ('{"rationale": "So\nResult: yes', INVALID),
+    "an object quoted in the reasons": (f"Rationale: It says {GOOD}.\nResult: no", no(f"It says {GOOD}.")),
+    # other notations
+    "YAML": ("```yaml\nrationale: >\n  It\n  is so.\nresult: no\n```", no()),
+    "elements": ("<answer><rationale>a &lt; b</rationale><result>no</result></answer>", no("a < b")),
+    "an element that is cut off": ("<rationale>It is so.</rationale><result>yes", INVALID),
+    "rows of a table": ("| key | value |\n|---|---|\n| rationale | It is so. |\n| result | no |", no()),
+    "columns of a table": ("| result | rationale |\n|---|---|\n| no | It is so. |", no()),
+    "a tool call": (json.dumps({"name": "f", "arguments": GOOD}), yes()),
+    "a list of tool calls": (json.dumps([{"type": "function", "function": {"arguments": GOOD}}]), yes()),
+    "JSON in a string": (json.dumps(GOOD), yes()),
+    "JSON in a string in a wrapper": (json.dumps({"output": GOOD}), yes()),
+    "JSON in a string beside another one": (json.dumps({"question": "How?", "answer": GOOD}), INVALID),
+    "a first brace that the caller wrote": (GOOD[1:], yes()),
+    "values separated by commas": ("result,rationale\nyes,It is so.", INVALID),
+}
+
 TOKENS = [
     "{", "}", "[", "]", ":", ",", '"', "'", "\\", "\n", " ", "```json\n", "```", "//", "/*", "\ufeff", "“",
     "null", "true", "1e999", "NaN", "result", "yes", '"rationale"', '"result"', '"yes"', '"no"', '"maybe"', "'",
@@ -189,7 +248,7 @@ any_answer = st.text(st.characters()) | st.lists(st.sampled_from(TOKENS), max_si
 
 
 class TestYesNo:
-    @each_case(("text", "expected"), ANSWERS.values(), ids=ANSWERS)
+    @each_case(("text", "expected"), (ANSWERS | OTHER_LAYOUTS).values(), ids=ANSWERS | OTHER_LAYOUTS)
     def test_reads(self, text: str, expected: Mapping[str, object] | type[AnswerError]) -> None:
         if isinstance(expected, Mapping):
             assert read(text) == expected
@@ -214,6 +273,7 @@ class TestYesNo:
         self, result: str, rationale: str, before: str, after: str
     ) -> None:
         assume(not set("{}[]\"'") & set(before + after) and "step by step" not in rationale)
+        assume(not is_withdrawn(after))
         assert read(f"{before}{yes_no_text(result, rationale)}{after}") == {
             "rationale": rationale.strip(),
             "result": result,
@@ -283,8 +343,8 @@ class TestErrors:
         [
             ("SECRET", "no JSON object with the keys rationale, result"),
             ('{"rationale": ["SECRET"], "result": "yes"}', "`rationale` is not a text"),
-            ('{"rationale": "SECRET", "result": false}', "`result` is not a text"),
-            ('{"rationale": "SECRET", "result": "SECRET"}', "`result` is none of yes, no, unknown"),
+            ('{"rationale": "SECRET", "result": 7}', "`result` is not a text"),
+            ('{"rationale": "SECRET", "result": "SECRET"}', "`result` is none of yes, no"),
             ("SECRET" * 100_000, "the answer is longer than 400000 characters"),
         ],
         ids=["unreadable", "rationale", "result", "label", "too long"],
@@ -306,6 +366,27 @@ class TestReadObject:
         with pytest.raises(InvalidAnswerError):
             read_object('{"a":' * 5_000, ("b",))
 
+    def test_keys_of_other_forms_are_renamed_also_in_entries(self) -> None:
+        found = read_object(
+            '{"Sentence keys": [], "overallSupported": true, "ENTRIES": [{"isSupported": true}]}',
+            ("sentence_keys", "overall_supported", "entries"),
+            entry_keys=("is_supported",),
+        )
+        assert found == {"sentence_keys": [], "overall_supported": True, "entries": [{"is_supported": True}]}
+
+    def test_lists_are_read_from_yaml_and_elements(self) -> None:
+        expected = {"keys": ["0a", "0b"], "entries": [{"key": "a", "all": "true"}, {"key": "b", "all": "no"}]}
+        yaml = "keys:\n  - 0a\n  - 0b\nentries:\n- key: a\n  all: true\n- key: b\n  all: no\n"
+        elements = "".join(
+            f"<item><key>{key}</key><all>{said}</all></item>" for key, said in (("a", "true"), ("b", "no"))
+        )
+        xml = f"<keys><k>0a</k><k>0b</k></keys><entries>{elements}</entries>"
+        for text in (yaml, xml):
+            assert read_object(text, ("keys", "entries"), deciding=("keys",)) == expected
+
+    def test_optional_keys_may_be_missing(self) -> None:
+        assert read_object('{"a": 1}', ("a", "b"), optional=("b",)) == {"a": 1}
+
 
 class TestFields:
     @pytest.mark.parametrize("value", [None, True, 1, 1.0, ["a"], {"a": "b"}])
@@ -317,6 +398,14 @@ class TestFields:
 
     def test_a_label_is_given_back_as_the_menu_writes_it(self) -> None:
         assert choice({"key": "\t Not Supported. "}, "key", ("supported", "not supported")) == "not supported"
+
+    def test_labels_that_differ_by_their_joints_stay_apart(self) -> None:
+        menu = ("a_b", "a-b", "1", "-1")
+        for label in menu:
+            assert choice({"key": f" {label.upper()}."}, "key", menu) == label
+        assert choice({"key": "**-1**"}, "key", menu) == "-1"
+        with pytest.raises(OffMenuError):
+            choice({"key": "a b"}, "key", menu)
 
     def test_one_way_to_write_an_accent_is_as_good_as_the_other(self) -> None:
         assert choice({"key": "Cafe\u0301"}, "key", (folded("Caf\u00e9"),)) == "caf\u00e9"

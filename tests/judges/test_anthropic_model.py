@@ -8,7 +8,7 @@ import pytest
 from judge_traces import LONG, SHORT, served
 from model_client import KEY, REQUEST, WORDS, Client, by_heuristic, requests_of
 from model_client import anthropic as client
-from support.messages import CachedUsage, MessagesEndpoint, limited, says
+from support.messages import CachedUsage, MessagesEndpoint, says
 from support.replies import (
     Behaviour,
     Usage,
@@ -21,7 +21,7 @@ from support.replies import (
     yes_no,
 )
 
-from judges.core.judge import Judge
+from judges.core.judge import MIN_OUTPUT_TOKENS, Judge
 from judges.core.model import ChatResponse, ModelSettings, ModelUnavailableError
 from judges.core.prompt import Message, ToolCall
 from judges.models.anthropic import AnthropicModel
@@ -61,15 +61,16 @@ class TestRequest:
         assert bodies == [
             {
                 "model": "claude-test",
-                "max_tokens": 8192,
+                "max_tokens": body["max_tokens"],
                 "system": fixed(system.content),
                 "messages": [{"role": "user", "content": user.content}],
                 "temperature": 0,
                 "output_config": {"format": {"type": "json_schema", "schema": judge.schema}},
             }
-            for system, user in requests_of(judge, trace)
+            for (system, user), body in zip(requests_of(judge, trace), bodies, strict=True)
         ]
         for body in bodies:
+            assert body["max_tokens"] >= MIN_OUTPUT_TOKENS
             sent = body["output_config"]["format"]["schema"]
             assert list(sent["properties"]) == list(judge.schema["properties"]) == sent["required"]
 
@@ -173,36 +174,54 @@ class TestResponse:
         assert (type(failure), str(failure)) == (ModelUnavailableError, note)
 
 
-class TestAnswerThatIsCutOff:
-    def test_is_asked_for_once_more_with_twice_the_tokens_and_both_are_counted(
-        self, messages: MessagesEndpoint
-    ) -> None:
-        messages.behaviour = limited(1000, answers("Yes.", usage=Usage(100, 700)))
-        response = client(messages.base_url, max_output_tokens=512).ask()
-        assert response == said("Yes.", input_tokens=200, output_tokens=720, response_id="msg_1")
-        assert [call.body["max_tokens"] for call in messages.calls] == [512, 1024]
+class TestBound:
+    @staticmethod
+    def sent(messages: MessagesEndpoint) -> list[int]:
+        return [call.body["max_tokens"] for call in messages.calls]
 
-    def test_and_is_cut_off_again_is_truncated(self, messages: MessagesEndpoint) -> None:
+    def test_an_answer_that_was_cut_off_may_be_twice_as_long(self, messages: MessagesEndpoint) -> None:
+        longer = msgspec.structs.replace(REQUEST, output_factor=2)
         messages.behaviour = truncated("{")
-        response = client(messages.base_url).ask()
-        assert response == said("{", finish_reason="length", input_tokens=200, output_tokens=40, response_id="msg_1")
-        assert [call.body["max_tokens"] for call in messages.calls] == [8192, 16384]
+        assert client(messages.base_url).ask().finish_reason == "length"
+        client(messages.base_url).ask(longer)
+        client(messages.base_url, max_output_tokens=512).ask(longer)
+        assert self.sent(messages) == [8192, 16384, 1024]
+
+    def test_thinking_has_an_allowance_until_an_answer_has_none(self, messages: MessagesEndpoint) -> None:
+        bounded = msgspec.structs.replace(REQUEST, max_output_tokens=1500)
+        messages.behaviour = says(THINKING, text("Yes."))
+        one = client(messages.base_url)
+        one.ask(bounded)
+        messages.behaviour = says(text("Yes."))
+        one.ask(bounded)
+        one.ask(bounded)
+        other = client(messages.base_url)
+        other.ask(bounded)
+        other.ask(bounded)
+        assert self.sent(messages) == [9692, 9692, 9692, 9692, 1500]
 
     @pytest.mark.parametrize(
-        "message",
+        ("message", "sent"),
         [
-            "max_tokens: 16384 > 8192, which is the maximum allowed number of output tokens for this model",
-            "input length and `max_tokens` exceed context limit: 190000 + 16384 > 200000",
+            (
+                "max_tokens: 8192 > 4096, which is the maximum allowed number of output tokens for claude-3-20240307",
+                [8192, 4096, 4096],
+            ),
+            ("input length and `max_tokens` exceed context limit: 195000 + 8192 > 200000", [8192, 5000, 8192]),
         ],
         ids=["of the model", "of the context"],
     )
-    def test_stays_so_where_twice_the_tokens_are_too_many(self, messages: MessagesEndpoint, message: str) -> None:
-        messages.behaviour = sequence(truncated("{"), failing(400, message))
-        assert client(messages.base_url).ask() == said("{", finish_reason="length")
+    def test_a_limit_that_the_endpoint_names_is_kept(
+        self, messages: MessagesEndpoint, message: str, sent: list[int]
+    ) -> None:
+        messages.behaviour = sequence(failing(400, message), answers("Yes."), answers("Yes."))
+        one = client(messages.base_url)
+        assert [one.ask().text, one.ask().text] == ["Yes.", "Yes."]
+        assert self.sent(messages) == sent
 
-    def test_is_asked_for_later_where_the_second_try_fails_by_chance(self, messages: MessagesEndpoint) -> None:
-        messages.behaviour = sequence(truncated("{"), failing(529, kind="overloaded_error"))
-        assert isinstance(client(messages.base_url).fails(), ModelUnavailableError)
+    def test_a_bound_that_is_refused_twice_is_a_bad_request(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = failing(400, "max_tokens: 8192 > 4096, which is the maximum allowed for this model")
+        assert type(client(messages.base_url).fails()).__name__ == "BadModelRequestError"
 
 
 def test_each_of_many_requests_gets_its_own_answer(messages: MessagesEndpoint) -> None:

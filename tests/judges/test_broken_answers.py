@@ -22,9 +22,11 @@ UNSCORED = {
     Outcome.ASKED: ("invalid_answer", 2),
     Outcome.EMPTY: ("invalid_answer", 1),
     Outcome.OFF: ("out_of_range", 1),
+    Outcome.OFF_ASKED: ("out_of_range", 2),
+    Outcome.INCOMPLETE: ("incomplete", 2),
     Outcome.REFUSAL: ("refusal", 1),
     Outcome.FILTER: ("content_filter", 1),
-    Outcome.TRUNCATED: ("truncated", 1),
+    Outcome.TRUNCATED: ("truncated", 2),
 }
 
 
@@ -56,11 +58,8 @@ def test_a_broken_answer_has_its_stated_outcome(case: Case, family: Family, monk
                 calls = 2
             assert seen == ("unscored", reason, {}, calls), answer
             continue
-        expected = {Outcome.LAST: family.other_scores, Outcome.TOGETHER: family.union_scores}.get(
-            outcome, family.good_scores
-        )
         calls = 2 if outcome is Outcome.SECOND else 1
-        assert seen == ("scored", None, pytest.approx(expected), calls), answer
+        assert seen == ("scored", None, pytest.approx(family.good_scores), calls), answer
         assert (outcome is Outcome.READ) <= (not repaired), answer
         assert (outcome is Outcome.MENDED) <= bool(repaired), answer
 

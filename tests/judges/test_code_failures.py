@@ -39,11 +39,10 @@ FAILURES = {
     "is_killed": "ended by itself (signal SIGKILL)",
     "crashes": "ended by itself (signal SIGSEGV)",
     "writes_everywhere": "returned an invalid message",
-    "gives_a_text": "gave str, where true, false, a number, a Score or None is required",
-    "gives_a_dictionary": "gave dict, where true, false, a number, a Score or None is required",
-    "gives_a_generator": "gave generator, where true, false, a number, a Score or None is required",
+    "gives_a_dictionary": "gave dict, where true, false, a number, a label, a Score or None is required",
+    "gives_a_generator": "gave generator, where true, false, a number, a label, a Score or None is required",
     "gives_an_asynchronous_generator": (
-        "gave async_generator, where true, false, a number, a Score or None is required"
+        "gave async_generator, where true, false, a number, a label, a Score or None is required"
     ),
     "gives_too_much": "gave a value of gives_too_much outside 0..1",
     "gives_too_little": "gave a value of gives_too_little outside 0..1",

@@ -27,11 +27,51 @@ TRUE = (Metric("m", "0 or 1", "true"),)
 TWO = (*TRUE, Metric("n", "0..1", None, descriptive=True))
 
 
+PATH = f"pathlib.{type(Path()).__name__}"
+
+
 def function(_trace: Trace) -> bool:
     return True
 
 
 class TestReturned:
+    def test_a_label_may_come_with_a_text(self) -> None:
+        labels = {"formal": 1.0, "plain": 0.5, "casual": 0.0}
+        cases: tuple[tuple[object, str, float, str | None], ...] = (
+            (("plain", "It says mate."), "plain", 0.5, "It says mate."),
+            ("casual", "casual", 0.0, None),
+            (Score(label="formal", rationale="It is."), "formal", 1.0, "It is."),
+        )
+        for result, label, value, rationale in cases:
+            found = reading_of(result, RATED, labels)
+            (score,) = found.scores
+            given = (score.label, score.raw, score.value, score.passed, found.rationale)
+            assert given == (label, label, value, value >= 0.5, rationale), result
+            assert reading_of(result, ONE) == Reading((), rationale, {"result": label}), "without values it is stored"
+        assert reading_of((True, "It holds one."), TRUE).rationale == "It holds one."
+        for result, metrics, declared in (
+            ("blunt", RATED, labels),
+            (" ", ONE, {}),
+            (Score(), ONE, {}),
+            ("plain", TWO, {}),
+            ([Score(label="a", metric="m"), Score(label="b", metric="n")], TWO, {}),
+        ):
+            with pytest.raises(JudgeFailedError):
+                reading_of(result, metrics, declared)
+
+    def test_declared_labels_describe_the_metric_and_make_another_version(self) -> None:
+        def tone(_trace: Trace) -> tuple[str, str]:
+            return "plain", ""
+
+        labels = {"casual": 0, "formal": 1, "plain": 0.5}
+        with_labels, bare = judge(labels=labels, pass_at=0.5, version="1")(tone), judge(version="1")(tone)
+        assert with_labels.metrics_of("m") == (Metric("m", "formal | plain | casual", "formal or plain", pass_at=0.5),)
+        assert bare.metrics_of("m") == (Metric("m", "text", None, descriptive=True),)
+        assert with_labels.fingerprint != bare.fingerprint
+        for wrong in ({"a": 2}, {" ": 1}, ["a"]):
+            with pytest.raises(CodeError, match="labels"):
+                judge(labels=wrong)  # type: ignore[call-overload]
+
     @each_case(
         ("result", "metrics", "scores"),
         [
@@ -73,14 +113,14 @@ class TestReturned:
             (Score(1), TWO, "gave a score that names no metric, where it has several"),
             (Score(1, passed=True), ONE, "says whether m passed, for which it declares no pass rule"),
             (1 + 1e-9, ONE, "gave a value of m outside 0..1"),
-            (1j, ONE, "gave complex, where true, false, a number, a Score or None is required"),
-            (b"1", ONE, "gave bytes, where true, false, a number, a Score or None is required"),
+            (1j, ONE, "gave complex, where true, false, a number, a label, a Score or None is required"),
+            (b"1", ONE, "gave bytes, where true, false, a number, a label, a Score or None is required"),
             (
                 Path(),
                 ONE,
-                f"gave pathlib.{type(Path()).__name__}, where true, false, a number, a Score or None is required",
+                f"gave {PATH}, where true, false, a number, a label, a Score or None is required",
             ),
-            (Score(None), ONE, "gave NoneType as the value of m, where a number is required"),  # type: ignore[arg-type]
+            (Score(None), ONE, "gave a score without a value and without a label"),
         ],
     )
     def test_anything_else_is_a_failure(self, result: object, metrics: Any, note: str) -> None:

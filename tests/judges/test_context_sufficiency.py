@@ -31,13 +31,14 @@ class TestPrompt:
     def test_shows_facts_one_a_line(self) -> None:
         (prompt,) = JUDGE.prompts(LONG)
         assert [block.name for block in prompt.blocks] == [
+            "earlier messages",
             "question",
             "expected answer",
             "document 1",
             "document 3",
             "document 4",
         ]
-        assert prompt.blocks[1].value == "- Doubled braces stand for one brace\n- The f-string fills in `answer`"
+        assert prompt.blocks[2].value == "- Doubled braces stand for one brace\n- The f-string fills in `answer`"
 
     def test_the_reference_chooses_the_fixed_part(self) -> None:
         assert [JUDGE.prompts(trace)[0].fixed for trace in (SHORT, LONG)] == list(JUDGE.fixed_parts)

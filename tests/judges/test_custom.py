@@ -19,7 +19,7 @@ from judges.forms import yes_no
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue, configured
-from tracejudge import Message, Span, ToolCall, Trace
+from tracejudge import Document, Message, Span, ToolCall, Trace
 
 BARE = Trace(trace_id="1", service="s", output="Two years.")
 
@@ -70,6 +70,28 @@ class TestRequest:
             {"role": "user", "content": "Long?"},
             {"role": "assistant", "content": "Two years."},
         ]
+
+    def test_context_messages_and_tags_are_variables_of_instructions_and_prompts(self) -> None:
+        trace = msgspec.structs.replace(
+            BARE,
+            context=["Two years.", Document("", id="b"), Document("Not for batteries.", id="c")],
+            messages=[Message("user", "Hello."), Message("tool")],
+            tags={"app.plan": "gold {{ outputs }}"},
+        )
+        text = "Mind {{ context }}, {{ messages }} and {{ tags.app.plan }}."
+        for table in ({"instructions": text}, {"custom_prompt": f"{text} [[yes]] [[no]]"}):
+            made = define("mine", table)
+            assert blocks(made, made.prepare(trace)) == (
+                Block("context", '[{"rank": 1, "text": "Two years."}, {"rank": 3, "text": "Not for batteries."}]'),
+                Block("messages", '[{"role": "user", "content": "Hello."}]'),
+                Block("tags.app.plan", '"gold {{ outputs }}"'),
+            )
+            assert (made.needs, made.cuts) == (("context", "tags.app.plan"), ("messages", "context"))
+            assert made.missing(msgspec.structs.replace(trace, tags=None)) == "the trace has no tags.app.plan"
+            assert made.missing(msgspec.structs.replace(trace, messages=None)) is None
+        together = judge("{{ conversation }} {{ context }} {{ tags.a }}")
+        assert together.needs == (("messages", "input"), "context", "tags.a")
+        assert judge("{{ messages }}").needs == ("messages",)
 
     def test_signs_that_cannot_be_seen_are_shown(self) -> None:
         (fixed,) = judge("Is {{ outputs }} po\u200blite?\r\nTruly?").fixed_parts

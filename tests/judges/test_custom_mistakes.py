@@ -9,9 +9,12 @@ from support.cases import each_case
 from judges.custom import DefinitionError, define
 from judges.custom.template import KNOWN as KNOWN_TO_TEMPLATES
 
-KNOWN = "use inputs, outputs, expectations, conversation, trace"
+KNOWN = "use inputs, outputs, expectations, conversation, context, messages, trace"
+KEYS = (
+    "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd, model, temperature, examples"
+)
 PLAIN = "only a plain name may stand in the braces, without paths, filters or calls"
-RESULT = 'must be "yes/no", "boolean", or a table with one of integer, number, labels'
+RESULT = 'must be "yes/no", "boolean", "text", "list", "object", or a table with one of integer, number, labels, object'
 LABEL = "a label may hold no bracket, no line break and no sign that cannot be seen"
 
 INSTRUCTIONS: Mapping[str, str] = {
@@ -19,11 +22,11 @@ INSTRUCTIONS: Mapping[str, str] = {
     " \u200b\n": "is empty; say what the model is to judge",
     "Is it polite?": (
         "names no variable, so that the model would see nothing; use one of {{ inputs }}, {{ outputs }}, "
-        "{{ expectations }}, {{ conversation }}, {{ trace }}"
+        "{{ expectations }}, {{ conversation }}, {{ context }}, {{ messages }}, {{ trace }}"
     ),
     "<outputs> %(trace)s $inputs": (
         "names no variable, so that the model would see nothing; use one of {{ inputs }}, {{ outputs }}, "
-        "{{ expectations }}, {{ conversation }}, {{ trace }}"
+        "{{ expectations }}, {{ conversation }}, {{ context }}, {{ messages }}, {{ trace }}"
     ),
     "{outputs}": "the variable {outputs} stands in single braces; write it as {{ outputs }}",
     "{{ inputs }} ${outputs}": "the variable {outputs} stands in single braces; write it as {{ outputs }}",
@@ -35,6 +38,11 @@ INSTRUCTIONS: Mapping[str, str] = {
     "{{ OUTPUTS }}": "the variable {{ OUTPUTS }} is unknown; did you mean {{ outputs }}?",
     "{{}}": f"the variable {{{{ }}}} is unknown; {KNOWN}",
     "{{ out\u200bputs }}": f"{{{{ out[U+200B]puts }}}} is no variable: {PLAIN}",
+    "{{ context_documents }}": "the variable {{ context_documents }} is unknown; did you mean {{ context }}?",
+    "{{ tags. }}": f"{{{{ tags. }}}} is no variable: {PLAIN}",
+    "{{ messages }} {{ conversation }}": (
+        "{{ conversation }} holds the messages, the request and the answer; take out {{ messages }}"
+    ),
     "{{ trace.spans }}": f"{{{{ trace.spans }}}} is no variable: {PLAIN}",
     "{{ outputs | upper }}": f"{{{{ outputs | upper }}}} is no variable: {PLAIN}",
     "{{ ''.__class__.__mro__ }}": f"{{{{ ''.__class__.__mro__ }}}} is no variable: {PLAIN}",
@@ -49,17 +57,21 @@ INSTRUCTIONS: Mapping[str, str] = {
         "as {{ outputs }}"
     ),
     "{{ conversation }} {{ outputs }}": (
-        "{{ conversation }} may stand alone or with {{ expectations }} only; take out {{ outputs }}"
+        "{{ conversation }} holds the messages, the request and the answer; take out {{ outputs }}"
     ),
     "{{ trace }} {{ conversation }}": (
-        "{{ conversation }} may stand alone or with {{ expectations }} only; take out {{ trace }}"
+        "{{ conversation }} holds the messages, the request and the answer; take out {{ trace }}"
     ),
     "{{ outputs }}" + "x" * 100_000: "must have at most 100000 signs",
 }
 RESULTS: Mapping[str, tuple[object, str, str]] = {
-    "another word": ("text", "result", RESULT),
+    "another word": ("prose", "result", RESULT),
     "a number": (3, "result", RESULT),
-    "a list": (["a", "b"], "result", RESULT),
+    "a list": (
+        ["a", "b"],
+        "result",
+        'does not say which labels pass; write it as result = { labels = ["a", "b"], pass = ["a"] }',
+    ),
     "an empty table": ({}, "result", RESULT),
     "a slip": ({"integr": [1, 5]}, "result.integr", "unknown key; did you mean integer?"),
     "a mark alone": (
@@ -67,7 +79,7 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
         "result.pass_at",
         "stands there without a scale; write it as result = { integer = [1, 5], pass_at = 4 }",
     ),
-    "a key without a name": ({"": 1}, 'result.""', "unknown key; known are integer, number, labels"),
+    "a key without a name": ({"": 1}, 'result.""', "unknown key; known are integer, number, labels, object"),
     "a pass set beside a range": (
         {"integer": [1, 5], "pass": ["a"]},
         "result.pass",
@@ -259,12 +271,12 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "a key without a name": (
         {"instructions": "{{ outputs }}", "": 1},
         '""',
-        "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd",
+        KEYS,
     ),
     "a key over lines": (
         {"instructions": "{{ outputs }}", "a\nb": 1},
         "a b",
-        "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd",
+        KEYS,
     ),
     "a sentence over lines": (
         {"instructions": "{{ outputs }}", "asks": "a\nb"},
@@ -365,7 +377,7 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "a trace in a prompt": (
         {"custom_prompt": "[[a]] [[b]] {{ trace }}", "pass": ["a"]},
         "custom_prompt",
-        "the variable {{ trace }} is unknown; use inputs, outputs, expectations, conversation",
+        "the variable {{ trace }} is unknown; use inputs, outputs, expectations, conversation, context, messages",
     ),
 }
 TEMPLATE = {"file": "f", "text": "prompt: {template: 'Is {{response}} so?', template_variables: [response]}"}
@@ -388,7 +400,7 @@ MISPLACED: Mapping[tuple[str, str], str] = {
     ),
     ("instructions", "answer"): "goes with template; take it out",
     ("instructions", "processes"): "goes with code; take it out",
-    ("instructions", "model"): "stands in a rule or behind --model, not with a judge; take it out",
+    ("instructions", "combine"): "stands in a rule or behind --model, not with a judge; take it out",
     ("custom_prompt", "labels"): (
         "goes with result; choices are [[label]] in the prompt, their numbers values = { good = 1 }"
     ),

@@ -23,7 +23,7 @@ class Example(NamedTuple):
     utilized: Sequence[str]
     relevance: Fraction
     utilization: Fraction
-    completeness: Fraction
+    completeness: Fraction | None
     fabricated: int = 0
     lengths: bool = False
 
@@ -44,8 +44,8 @@ EXAMPLES = {
     "both lists, in part the same": Example(
         FOUR, ["0a", "1a", "1b"], ["0a", "0b"], Fraction(3, 4), Fraction(1, 2), Fraction(1, 3)
     ),
-    # T = 4, R = {}, U = {0a}: completeness is 1 by definition
-    "nothing relevant": Example(FOUR, [], ["0a"], Fraction(0), Fraction(1, 4), Fraction(1)),
+    # T = 4, R = {}, U = {0a}: a share of nothing has no value
+    "nothing relevant": Example(FOUR, [], ["0a"], Fraction(0), Fraction(1, 4), None),
     # T = 4, R = {0a, 0b}, U = {}
     "nothing utilized": Example(FOUR, ["0a", "0b"], [], Fraction(1, 2), Fraction(0), Fraction(0)),
     # T = 4, R = {0a}, U = {1a, 1b}, nothing in common
@@ -94,8 +94,8 @@ def test_worked_examples(example: Example) -> None:
     judge = ragbench.make(ragbench.Settings(lengths=example.lengths))
     said = answer(all_relevant_sentence_keys=list(example.relevant), all_utilized_sentence_keys=list(example.utilized))
     reading = scored(judge, trace(example.documents), said)
-    expected = [float(example.relevance), float(example.utilization), float(example.completeness), 1.0]
-    assert [score.value for score in reading.scores] == expected
+    shares_by_hand = (example.relevance, example.utilization, example.completeness)
+    assert [score.value for score in reading.scores] == [*(float(x) for x in shares_by_hand if x is not None), 1.0]
     assert reading.details["fabricated_evidence"] == example.fabricated
 
 
@@ -132,7 +132,7 @@ def test_a_word_stands_between_blanks_or_is_a_character_of_a_script_without_them
 
 
 def test_no_sentence_at_all_divides_nothing_by_zero() -> None:
-    assert shares({}, (), ()) == Shares(0.0, 0.0, 1.0)
+    assert shares({}, (), ()) == Shares(0.0, 0.0, None)
 
 
 @pytest.mark.parametrize(
@@ -164,5 +164,6 @@ def test_only_adherence_passes_or_fails(supported: bool, adherence: Score) -> No
 def test_shares_lie_between_0_and_1(drawn: tuple[dict[str, int], list[str], list[str]]) -> None:
     known, relevant, utilized = drawn
     found = shares(known, relevant, utilized)
-    assert all(0.0 <= share <= 1.0 for share in found)
+    assert all(0.0 <= share <= 1.0 for share in found if share is not None)
+    assert (found.completeness is None) == (not drawn[1])
     assert found == shares(known, set(relevant), set(utilized))

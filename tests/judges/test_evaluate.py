@@ -30,6 +30,7 @@ from judges.core.prompt import Block, Message, Prompt, render
 from judges.core.verdict import Assessment, Call, Score
 from judges.evaluate import Clock, evaluate
 from judges.models.scripted import ScriptedModel, Step
+from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError
 from judges.registry import catalogue
 from tracejudge import Document, Trace
 
@@ -180,11 +181,11 @@ class TestUnreadable:
         assert (second.schema_name, second.schema) == (first.schema_name, first.schema)
 
     def test_a_second_unreadable_answer_is_the_last(self) -> None:
-        model = ScriptedModel(["I would say yes.", yes_no_text(result=True), YES])
+        model = ScriptedModel(["I would say yes.", yes_no_text(7), YES])
         assert run(GROUNDEDNESS, SHORT, model) == Assessment(
             "unscored",
             "invalid_answer",
-            calls=(asked("I would say yes."), asked(yes_no_text(result=True))),
+            calls=(asked("I would say yes."), asked(yes_no_text(7))),
             note="`result` is not a text",
         )
 
@@ -204,11 +205,25 @@ class TestUnreadable:
         assessment = run(GROUNDEDNESS, SHORT, ScriptedModel([f"<think>The text says {YES}, but I must"]))
         assert (assessment.reason, assessment.note) == ("invalid_answer", "the answer never ends its thinking")
 
-    def test_a_label_off_the_menu_is_not_asked_again(self) -> None:
+    def test_a_label_off_the_menu_is_asked_for_once_more(self) -> None:
         maybe = yes_no_text("maybe")
-        assert run(GROUNDEDNESS, SHORT, ScriptedModel([maybe, YES])) == Assessment(
-            "unscored", "out_of_range", calls=(asked(maybe),), note="`result` is none of yes, no, unknown"
+        model = ScriptedModel([maybe, YES])
+        assert run(GROUNDEDNESS, SHORT, model).scores == score("groundedness", "yes")
+        assert model.requests[1].messages[-1].content == REPAIR.format(error="`result` is none of yes, no")
+        assert run(GROUNDEDNESS, SHORT, ScriptedModel([maybe, maybe, YES])) == Assessment(
+            "unscored", "out_of_range", calls=(asked(maybe),) * 2, note="`result` is none of yes, no"
         )
+
+    def test_a_number_off_the_scale_is_not_asked_again(self) -> None:
+        six = '{"justification": "It is so.", "score": 6}'
+        found = run(catalogue()["answer_correctness"], SHORT, ScriptedModel([six, YES]))
+        assert (found.reason, len(found.calls)) == ("out_of_range", 1)
+
+    def test_two_results_that_differ_are_asked_for_once_more(self) -> None:
+        model = ScriptedModel([f"{YES}\n{NO}", NO])
+        assert run(GROUNDEDNESS, SHORT, model).scores == score("groundedness", "no")
+        error = "the answer holds two different results"
+        assert model.requests[1].messages[-1].content == REPAIR.format(error=error)
 
     def test_a_label_off_the_menu_in_the_repaired_answer_stands(self) -> None:
         maybe = yes_no_text("maybe")
@@ -216,7 +231,7 @@ class TestUnreadable:
             "unscored",
             "out_of_range",
             calls=(asked("Well."), asked(maybe)),
-            note="`result` is none of yes, no, unknown",
+            note="`result` is none of yes, no",
         )
 
     def test_a_failure_of_the_repair_request_is_the_reason(self) -> None:
@@ -262,6 +277,46 @@ class TestCopied:
         assert run(GROUNDEDNESS, self.PLANTED, ScriptedModel([NO])).scores == score("groundedness", "no")
 
 
+class TestCheck:
+    """A judge may compare its answer with the material."""
+
+    @staticmethod
+    def checked(error: InvalidAnswerError, seen: list[object]) -> Judge:
+        def check(trace: Trace, prompt: Prompt, answer: object) -> None:
+            seen.append((trace, prompt.fixed, answer))
+            if "not" in str(answer):
+                raise error
+
+        return replace(GROUNDEDNESS, check=check)
+
+    @pytest.mark.parametrize(
+        ("error", "reason", "demand"),
+        [
+            (InvalidAnswerError("no key exists"), "invalid_answer", REPAIR.format(error="no key exists")),
+            (
+                IncompleteAnswerError("half is missing"),
+                "incomplete",
+                (
+                    "Your answer is not complete: half is missing. Send the whole assessment once more, with what was"
+                    " left out, in exactly the form that was asked and with nothing around it."
+                ),
+            ),
+        ],
+        ids=["invalid", "incomplete"],
+    )
+    def test_an_answer_that_fails_is_requested_once_more(
+        self, error: InvalidAnswerError, reason: str, demand: str
+    ) -> None:
+        seen: list[object] = []
+        model = ScriptedModel([NO, YES])
+        assert run(self.checked(error, seen), SHORT, model).outcome == "scored"
+        assert model.requests[1].messages[-2:] == (Message("assistant", NO), Message("user", demand))
+        assert seen == [(SHORT, GROUNDEDNESS.fixed_parts[0], GROUNDEDNESS.read(text)) for text in (NO, YES)]
+        assessment = run(self.checked(error, []), SHORT, ScriptedModel([NO]))
+        assert (assessment.reason, assessment.note, len(assessment.calls)) == (reason, str(error), 2)
+        assert assessment.is_final
+
+
 class TestNoAnswer:
     @pytest.mark.parametrize(
         ("step", "reason", "note"),
@@ -270,16 +325,63 @@ class TestNoAnswer:
             (Step(YES, finish_reason="content_filter"), "content_filter", "the endpoint's filter withheld the answer"),
             (Step("", refusal=True), "refusal", "the model declined to answer"),
             (Step(YES, refusal=True), "refusal", "the model declined to answer"),
-            (Step('{"ration', finish_reason="length"), "truncated", "the answer was cut off at the token limit"),
-            (Step(YES, finish_reason="length"), "truncated", "the answer was cut off at the token limit"),
         ],
-        ids=["filter", "filter with a text", "refusal", "refusal with a text", "truncated", "truncated but readable"],
+        ids=["filter", "filter with a text", "refusal", "refusal with a text"],
     )
     def test_has_an_outcome_of_its_own_and_is_not_asked_again(self, step: Step, reason: str, note: str) -> None:
         calls = (asked(step.text or "", finish_reason=step.finish_reason),)
         assessment = run(GROUNDEDNESS, SHORT, ScriptedModel([step, YES]))
         assert assessment == Assessment("unscored", reason, calls=calls, note=note)
         assert assessment.is_final
+
+    CUT = Step('{"ration', finish_reason="length")
+
+    def test_an_answer_that_was_cut_off_is_requested_once_more_with_twice_as_many_tokens(self) -> None:
+        model = ScriptedModel([self.CUT, YES])
+        assert run(GROUNDEDNESS, SHORT, model) == Assessment(
+            "scored",
+            scores=score("groundedness", "yes"),
+            rationale="It is so.",
+            calls=(asked(self.CUT.text or "", finish_reason="length"), asked(YES)),
+        )
+        first, second = model.requests
+        bound = GROUNDEDNESS.output_tokens(SHORT, GROUNDEDNESS.prompts(SHORT)[0])
+        assert [(each.max_output_tokens, each.output_factor) for each in model.requests] == [(bound, 1), (bound, 2)]
+        assert first.messages == second.messages
+
+    @pytest.mark.parametrize(
+        ("second", "status"),
+        [
+            (CUT, "length"),
+            (raising(BadModelRequestError("no")), "bad_request"),
+            (raising(InputTooLongError("no")), "input_too_long"),
+        ],
+        ids=["cut off again", "more is refused", "more does not fit"],
+    )
+    def test_an_answer_that_stays_cut_off_is_truncated(
+        self, second: Step | Callable[[ChatRequest], str], status: str
+    ) -> None:
+        assessment = run(GROUNDEDNESS, SHORT, ScriptedModel([self.CUT, second]))
+        assert (assessment.reason, assessment.note) == ("truncated", "the answer was cut off at the token limit")
+        assert [call.finish_reason or call.status for call in assessment.calls] == ["length", status]
+
+    def test_a_failure_of_the_second_request_passes(self) -> None:
+        assessment = run(GROUNDEDNESS, SHORT, ScriptedModel([self.CUT, raising(RateLimitedError("wait"))]))
+        assert (assessment.reason, len(assessment.calls)) == ("rate_limited", 2)
+
+    def test_only_the_rest_of_a_list_of_lines_is_requested(self) -> None:
+        judge = replace(
+            GROUNDEDNESS,
+            whole_lines=lambda text: "".join(text.partition("}")[:2]) if "}" in text else "",
+            read=lambda text: text,
+            score=lambda _trace, answered: Reading((), answered[0].answer),
+        )
+        model = ScriptedModel([Step('{"a": 1}\n{"a', finish_reason="length"), '{"a": 2}'])
+        assert run(judge, SHORT, model).rationale == '{"a": 1}\n{"a": 2}'
+        first, second = model.requests
+        assert second.messages[: len(first.messages)] == first.messages
+        assert second.messages[-2] == Message("assistant", '{"a": 1}')
+        assert second.messages[-1].content.startswith("Your answer was cut off after these lines.")
 
     def test_another_finish_reason_does_not_matter(self) -> None:
         assert run(GROUNDEDNESS, SHORT, ScriptedModel([Step(YES, finish_reason="other")])).outcome == "scored"

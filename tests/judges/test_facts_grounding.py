@@ -18,7 +18,8 @@ from judges.core.verdict import Score
 from judges.evaluate import evaluate
 from judges.forms.sentence_labels import Line
 from judges.models.lexical import LexicalModel
-from judges.parsing.answer import AnswerError, InvalidAnswerError, OutOfRangeError
+from judges.models.scripted import ScriptedModel, Step
+from judges.parsing.answer import AnswerError, IncompleteAnswerError, InvalidAnswerError, OutOfRangeError
 from tracejudge import Trace
 
 V2 = make(Settings(labels="v2"))
@@ -161,6 +162,7 @@ class TestScore:
                 "missing_evidence": 0,
                 "uncovered_sentences": 0,
                 "invented_sentences": 0,
+                "repeated_sentences": 0,
                 "sentences": [
                     {"sentence": HELLO[0], "label": "no_rad"},
                     {"sentence": YEARS[0], "label": "supported", "excerpt": YEARS[3], "excerpt_found": True},
@@ -208,6 +210,7 @@ class TestScore:
             "missing_evidence": 0 if excerpt else 1,
             "uncovered_sentences": 0,
             "invented_sentences": 0,
+            "repeated_sentences": 0,
             "sentences": [
                 {
                     "sentence": YEARS[0],
@@ -270,6 +273,113 @@ def test_items_of_a_list_are_covered_without_their_marks() -> None:
     lines = [(each, "no_rad", "r", None) for each in ("Steps:", "Open the app.", "Choose a device.", "Wait.")]
     details = reading(*lines, trace=trace).details
     assert (details["uncovered_sentences"], details["invented_sentences"]) == (0, 0)
+
+
+def checked(
+    *sentences: str, output: str = TRACE.output, labels: str = "", judge: Judge = JUDGE
+) -> type[AnswerError] | None:
+    """Check lines with these sentences; ``labels`` has a letter for each, u for unsupported."""
+    kinds = {"u": "unsupported", " ": "no_rad"}
+    lines = judge.read("\n".join(map(line, sentences, map(kinds.__getitem__, labels.ljust(len(sentences))))))
+    trace = msgspec.structs.replace(TRACE, output=output)
+    assert judge.check is not None
+    try:
+        judge.check(trace, judge.prompts(trace)[0], lines)
+    except InvalidAnswerError as error:
+        return type(error)
+    return None
+
+
+LISTED = "# Opening hours\n\n- **Monday**: nine to five [1]\n- Sunday: closed [2, 3]\n\nGlad to help!"
+CHECKS: dict[str, tuple[tuple[str, ...], str, bool]] = {
+    "all sentences": ((HELLO[0], YEARS[0], SILENT[0]), TRACE.output, True),
+    "without the courtesy": ((YEARS[0], SILENT[0]), TRACE.output, True),
+    "one left out": ((HELLO[0], YEARS[0]), TRACE.output, False),
+    "a courtesy only": ((HELLO[0],), TRACE.output, False),
+    "other sentences only": (("Shipping is free.",), TRACE.output, False),
+    "without heading, citations and decoration": (
+        ("Monday: nine to five", "Sunday: closed"), LISTED, True,
+    ),
+    "an item left out": (("Opening hours", "Monday: nine to five", "Glad to help!"), LISTED, False),
+    "short sentences without a meaning of their own count": (("It is free.",), "No, it is not. It is free.", False),
+    "a claim that ends with a colon counts": (("Room one",), "It costs 20 euros with:\n\n- Room one", False),
+    "members of JSON, one a line": (
+        ('"name": "pump"', '"watts": 250'), '{"name": "pump", "watts": 250}', True,
+    ),
+    "rows of a table, without its signs": (
+        ("part watts", "pump 250", "fan 40"), "| part | watts |\n|---|---|\n| pump | 250 |\n| fan | 40 |", True,
+    ),
+    "no word at all": (("---",), "---", True),
+}  # fmt: skip
+
+
+@each_case(("sentences", "output", "is_complete"), CHECKS.values(), ids=CHECKS)
+def test_an_answer_that_leaves_words_out_is_incomplete(
+    sentences: tuple[str, ...],
+    output: str,
+    is_complete: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    assert checked(*sentences, output=output) is (None if is_complete else IncompleteAnswerError)
+
+
+def test_the_share_that_must_be_covered_is_a_setting() -> None:
+    judge = JUDGE.configured({"min_covered": 0.5})
+    assert checked(YEARS[0], judge=judge) is None
+    assert checked(HELLO[0], judge=judge) is IncompleteAnswerError
+    assert judge.version != JUDGE.version
+    with pytest.raises(msgspec.ValidationError):
+        JUDGE.configured({"min_covered": 1.5})
+
+
+def test_lines_about_other_sentences_are_left_out_of_the_scores() -> None:
+    result = reading(HELLO, YEARS, ("Shipping is free.", "unsupported", "r", None))
+    assert result.scores == (grounded(1.0), share(1.0))
+    assert (result.details["invented_sentences"], len(result.details["sentences"])) == (1, 2)  # type: ignore[arg-type]
+
+
+def test_a_line_that_is_repeated_counts_once_unless_its_label_differs() -> None:
+    result = reading(YEARS, YEARS, YEARS, SILENT)
+    assert (result.scores[1], result.details["repeated_sentences"]) == (share(0.5), 2)
+    whole = (HELLO[0], YEARS[0], SILENT[0])
+    assert checked(*whole, *whole) is None
+    assert checked(*whole, *whole, labels="     u") is InvalidAnswerError
+    # The response itself may say something twice, and the context may support it once.
+    assert checked("It is so.", "It is so.", output="It is so. It is so.", labels=" u") is None
+
+
+def test_an_incomplete_answer_is_requested_once_more_and_then_unscored() -> None:
+    part, whole = line(YEARS[0], "unsupported"), "\n".join(line(each[0], "unsupported") for each in (YEARS, SILENT))
+    model = ScriptedModel([part, whole])
+    assert asyncio.run(evaluate(JUDGE, TRACE, model)).outcome == "scored"
+    demand = model.requests[1].messages[-1].content
+    assert "the lines cover 60% of the words of the response, 2 of its sentences have none" in demand
+    assessment = asyncio.run(evaluate(JUDGE, TRACE, ScriptedModel([part])))
+    assert (assessment.outcome, assessment.reason, len(assessment.calls)) == ("unscored", "incomplete", 2)
+
+
+class TestCutOff:
+    def test_the_complete_lines_are_kept(self) -> None:
+        both = [line(YEARS[0], "unsupported"), line(SILENT[0], "unsupported")]
+        for text in ("\n".join(both), f'{{"sentences": [{", ".join(both)}', f"[{both[0]},\n{both[0]},\n{both[1]}"):
+            assert JUDGE.whole_lines is not None
+            assert JUDGE.whole_lines(text + ', {"sentence": "It co') == "\n".join(both)
+        assert JUDGE.whole_lines('{"sentence": "It co') == ""
+
+    @pytest.mark.parametrize("form", ["{}", '{{"sentences": [{}]}}'], ids=["a line", "one object"])
+    def test_only_the_rest_is_requested(self, form: str) -> None:
+        first, second = (line(each[0], "unsupported") for each in (YEARS, SILENT))
+        cut = form.format(first).removesuffix("]}") + ', {"sentence": "It'
+        model = ScriptedModel([Step(cut, finish_reason="length"), form.format(second)])
+        assessment = asyncio.run(evaluate(JUDGE, TRACE, model))
+        assert [each["sentence"] for each in assessment.details["sentences"]] == [YEARS[0], SILENT[0]]  # type: ignore[attr-defined]
+        assert model.requests[1].messages[-2].content == first
+
+    def test_the_bound_grows_with_the_response(self) -> None:
+        long = msgspec.structs.replace(TRACE, output="The warranty runs for two years. " * 50)
+        bounds = [JUDGE.output_tokens(trace, JUDGE.prompts(trace)[0]) for trace in (TRACE, long)]
+        text = "\n".join(line(YEARS[0], "supported", "The length is given.", YEARS[3]) for _ in range(50))
+        assert len(text.encode()) / 3 < bounds[1] < 4 * len(text.encode()) / 3
+        assert 1024 < bounds[0] < 2048
 
 
 class TestHeuristic:

@@ -13,7 +13,7 @@ from judges.core.model import ModelSettings
 from judges.core.prompt import MATERIAL_RULES, Block, render
 from judges.core.verdict import Score
 from judges.evaluate import evaluate
-from judges.forms.graded import FORM, Settings, read
+from judges.forms.graded import FORM, GroundingSettings, Settings, read
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from tracejudge import Document, Trace
@@ -30,11 +30,11 @@ MODULES = (answer_correctness, answer_relevance, answer_similarity, faithfulness
 JUDGES = {module.JUDGE.name: module.JUDGE for module in MODULES}
 
 NEEDS_AND_CUTS = {
-    "answer_correctness": (("input", "output", "expected_response"), ()),
-    "answer_relevance": (("input", "output"), ()),
+    "answer_correctness": (("input", "output", "expected_response"), ("messages",)),
+    "answer_relevance": (("input", "output"), ("messages",)),
     "answer_similarity": (("output", "expected_response"), ()),
     "faithfulness": (("output", "context"), ("context",)),
-    "relevance": (("input", "output", "context"), ("context",)),
+    "relevance": (("input", "output", "context"), ("messages", "context")),
 }
 
 QUESTION = Block("question", "How long is the warranty?")
@@ -65,7 +65,8 @@ class TestDefinition:
     def test_metric_needs_cuts_and_settings(self, judge: Judge) -> None:
         assert (judge.needs, judge.cuts) == NEEDS_AND_CUTS[judge.name]
         assert judge.metrics == (Metric(judge.name, "1..5", "4 or more", pass_at=0.75),)
-        assert judge.settings == Settings(pass_at=4)
+        grounding = judge.name in {"faithfulness", "relevance"}
+        assert judge.settings == (GroundingSettings(pass_at=4, score_cut=False) if grounding else Settings(pass_at=4))
 
     @pytest.mark.parametrize(("name", "field"), MISSING)
     def test_nothing_is_asked_without_a_needed_input(self, name: str, field: str) -> None:

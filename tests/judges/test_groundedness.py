@@ -25,6 +25,7 @@ class TestPrompt:
     def test_shows_each_document_in_a_block_with_its_rank(self) -> None:
         (prompt,) = JUDGE.prompts(LONG)
         assert [block.name for block in prompt.blocks] == [
+            "earlier messages",
             "question",
             "answer",
             "document 1",

@@ -12,7 +12,7 @@ from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment
 from judges.evaluate import evaluate
 from judges.models.scripted import ScriptedModel
-from tracejudge import Trace
+from tracejudge import Message, ToolCall, Trace
 
 BARE = Trace(trace_id="1", service="s", output="Two years.")
 
@@ -86,6 +86,34 @@ class TestPrompt:
         (prompt,) = JUDGE.prompts(JUDGE.prepare(trace))
         assert prompt.blocks == (Block("guidelines", "1. Be brief."), Block("output", "Two years."))
 
+    def test_any_fields_of_the_trace_may_be_what_the_rules_are_about(self) -> None:
+        judge = JUDGE.configured(
+            {"guidelines": "Be kind.", "fields": ["messages", "tool_calls", "tags.plan", "input", "expected_facts"]}
+        )
+        trace = msgspec.structs.replace(
+            BARE,
+            messages=[Message("user", "Hello.")],
+            tool_calls=[ToolCall("find", {"a": 1})],
+            tags={"plan": "gold"},
+            expected_facts=["It is so."],
+        )
+        (prompt,) = judge.prompts(judge.prepare(trace))
+        assert prompt.blocks == (
+            Block("guidelines", "1. Be kind."),
+            Block("messages", "[user] Hello."),
+            Block("tool_calls", '[{"name":"find","arguments":{"a":1}}]'),
+            Block("tags.plan", "gold"),
+            Block("expected_facts", '["It is so."]'),
+        )
+        (fixed,) = judge.fixed_parts
+        assert "`tags.plan` is the field tags.plan of the call" in fixed
+        assert "`output` is what an assistant answered" not in fixed
+        assert judge.missing(judge.prepare(BARE)) == (
+            "the trace has no messages or tool_calls or tags.plan or input or expected_facts"
+        )
+        with pytest.raises(msgspec.ValidationError):
+            JUDGE.configured({"fields": ["outputs"]})
+
     def test_numbers_the_rules_and_sets_further_lines_in(self) -> None:
         (prompt,) = JUDGE.prompts(JUDGE.prepare(ruled("Two years.", "Be brief:\n2. Say yes.", "Be kind.")))
         assert prompt.blocks[0] == Block("guidelines", "1. Be brief:\n   2. Say yes.\n2. Be kind.")
@@ -104,7 +132,7 @@ class TestPrompt:
         model = ScriptedModel([yes_no_text("yes")], ModelSettings(provider="scripted", max_input_tokens=2000))
         trace = msgspec.structs.replace(LONG, context=["Two years.", "Devices come with paper. " * 1000])
         found = asyncio.run(evaluate(JUDGE, trace, model))
-        assert (found.outcome, found.details) == ("scored", {"left_out": {"context": 1}})
+        assert (found.outcome, found.details) == ("scored", {"left_out": {"messages": 4, "context": 1}})
 
 
 OBEYED = {

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import each_case
 
-from judges.parsing.answer import InvalidAnswerError, read_objects
+from judges.parsing.answer import InvalidAnswerError
+from judges.parsing.object_lists import read_objects
 
 KEYS = ("sentence", "label")
 A = {"sentence": 'A {brace} and a "quote".', "label": "yes", "note": None}
@@ -41,7 +42,16 @@ READ = {
     "prose between": (f"First:\n{LINE_A}\nThen, in f(x) {{ y }}:\n{LINE_B}", [A, B]),
     "a list with dashes": (f"- {LINE_A}\n- {LINE_B}", [A, B]),
     "a numbered list": (f"1. {LINE_A}\n2. {LINE_B}", [A, B]),
-    "the whole list twice": (f"{LINE_A}\n{LINE_B}\n\n{LINE_A}\n{LINE_B}", [A, B, A, B]),
+    "the whole list twice": (f"{LINE_A}\n{LINE_B}\n\n{LINE_A}\n{LINE_B}", [A, B]),
+    "capital keys": ('{"Sentence": "S", "Label": "yes"}', [S]),
+    "a list of another name": (f'{{"results": [{LINE_A}]}}', [A]),
+    "a call of a tool": (json.dumps({"name": "f", "arguments": f"{LINE_A}\n{LINE_B}"}), [A, B]),
+    "lines in a string": (json.dumps(f"{LINE_A}\n{LINE_B}"), [A, B]),
+    "a summary behind the lines": (f'{LINE_A}\n{{"total": 1}}', [A]),
+    "a sentence behind the lines": (f"{LINE_A}\n\nThe label is yes for all of them.", [A]),
+    "labelled lines": ("sentence: S\nlabel: yes\n\nsentence: T\nlabel: no", [S, {"sentence": "T", "label": "no"}]),
+    "a table": ("| sentence | label |\n|---|---|\n| S | yes |\n| T | no |", [S, {"sentence": "T", "label": "no"}]),
+    "elements": ("<sentence>S</sentence><label>yes</label>", [S]),
     "single quotation marks": (f"{SINGLE}\n{LINE_B}", [S, B]),
     "a comma too many in an object": (f'{{"sentence": "S", "label": "yes",}}\n{LINE_B}', [S, B]),
     "a brace too few at the end of a line": (f'{{"sentence": "S", "label": "yes"\n{LINE_B}', [S, B]),
@@ -74,9 +84,10 @@ INVALID = {
     "a text among the objects of an array": f'[{LINE_A}, "B"]',
     "an empty object": f"{LINE_A}\n{{}}",
     "a key missing in one line": f'{LINE_A}\n{{"sentence": "B"}}',
-    "capital keys": '{"Sentence": "A", "Label": "yes"}',
-    "an object of another kind": f'{LINE_A}\n{{"overall": "yes"}}',
-    "a list of another name": f'{{"results": [{LINE_A}]}}',
+    "only an object of another kind": '{"overall": "yes"}',
+    "an object of another kind before a line": f'{{"overall": "yes"}}\n{LINE_A}',
+    "the whole list twice with other labels": f"{LINE_A}\n{LINE_A.replace('yes', 'no')}",
+    "withdrawn": f"{LINE_A}\n\nWait, that should be no.",
     "cut off in a text": f'{LINE_A}\n{{"sentence": "B", "label": "n',
     "cut off behind a key": f'{LINE_A}\n{{"sentence": "B", "label":',
     "cut off in the list": f'{{"sentences": [{LINE_A}, {{"sentence": "B", "la',
@@ -110,6 +121,7 @@ answers = st.lists(
     st.fixed_dictionaries({"sentence": st.text(), "label": st.text()}, optional={"note": st.none() | st.text()}),
     min_size=1,
     max_size=5,
+    unique_by=lambda each: each["sentence"],
 )
 
 

@@ -81,9 +81,10 @@ WRONG = {
         {"provider": "anthropic", "max_output_tokens": 0},
         "max_output_tokens: must be at least 1",
     ),
+    "less than no thinking": ({"thinking_tokens": -1}, "thinking_tokens: must be at least 0"),
     "room for an answer elsewhere": (
-        {"max_output_tokens": 8192},
-        "max_output_tokens: goes with the provider anthropic alone; take it out",
+        {"provider": "lexical", "max_output_tokens": 8192},
+        "max_output_tokens: goes with the provider openai or anthropic alone; take it out",
     ),
     "no script": ({"provider": "scripted"}, "script: a scripted model needs a file with its steps"),
     "lexical with nothing in flight": (

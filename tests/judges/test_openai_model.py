@@ -26,7 +26,7 @@ from support.replies import (
     yes_no,
 )
 
-from judges.core.judge import Judge
+from judges.core.judge import MIN_OUTPUT_TOKENS, Judge
 from judges.core.model import (
     BadModelRequestError,
     ChatResponse,
@@ -54,7 +54,7 @@ def said(text: str, **fields: object) -> ChatResponse:
 class TestRequest:
     @every_judge
     @pytest.mark.parametrize("trace", [SHORT, LONG], ids=["short", "long"])
-    def test_body_holds_the_prompt_and_the_judges_schema_and_no_limit(
+    def test_body_holds_the_prompt_the_judges_schema_and_a_bound(
         self, endpoint: ChatEndpoint, judge: Judge, trace: Trace
     ) -> None:
         trace = served(judge, trace)
@@ -66,13 +66,15 @@ class TestRequest:
                 "model": "gpt-test",
                 "messages": [{"role": message.role, "content": message.content} for message in messages],
                 "temperature": 0,
+                "max_tokens": body["max_tokens"],
                 "response_format": {
                     "type": "json_schema",
                     "json_schema": {"name": judge.name, "strict": True, "schema": judge.schema},
                 },
             }
-            for messages in requests_of(judge, trace)
+            for messages, body in zip(requests_of(judge, trace), bodies, strict=True)
         ]
+        assert all(body["max_tokens"] >= MIN_OUTPUT_TOKENS for body in bodies)
         for body in bodies:
             sent = body["response_format"]["json_schema"]["schema"]
             assert list(sent["properties"]) == list(judge.schema["properties"]) == sent["required"]

@@ -34,7 +34,9 @@ def test_its_own_check_runs_after_the_common_one() -> None:
 
 
 def test_a_setting_of_other_providers_is_refused() -> None:
-    with pytest.raises(ModelSettingsError, match=r"^max_output_tokens: goes with the provider anthropic alone"):
+    with pytest.raises(
+        ModelSettingsError, match=r"^max_output_tokens: goes with the provider openai or anthropic alone"
+    ):
         check(ModelSettings(provider="echo", model="echo-1", max_output_tokens=10))
 
 

@@ -67,7 +67,7 @@ class TestPrompt:
             (prompt,) = JUDGE.prompts(asked)
             about = [prompt.about.documents, prompt.about.answer]
             rebuilt = ["\n".join(f"{key}. {text}" for key, text in keyed.sentences.items()) for keyed in about]
-            assert [block.value for block in prompt.blocks[1:]] == rebuilt
+            assert [block.value for block in prompt.blocks[-2:]] == rebuilt
 
     def test_a_cut_leaves_the_remaining_sentences_as_the_whole(self) -> None:
         long = trace(["One is here.", "Two is here.", "filler " * 9_000])
@@ -89,6 +89,7 @@ class TestEvidence:
             "utilized": ["0b", "1a"],
             "adherence_checked": True,
             "fabricated_evidence": 0,
+            "completeness_undefined": 0,
             "contradictions": 0,
             "sentence_support": [
                 {"response_sentence_key": "a", "supporting_sentence_keys": ["0a"], "fully_supported": True},
@@ -195,7 +196,7 @@ class TestAdherence:
         contradictions: int,
     ) -> None:
         reading = scored(JUDGE, TRACE, answer(entries, overall_supported=overall))
-        adherence = reading.scores[3]
+        adherence = reading.scores[-1]
         assert (adherence.value, adherence.passed) == (float(overall), overall)
         assert (reading.details["adherence_checked"], reading.details["contradictions"]) == (checked, contradictions)
 

@@ -105,6 +105,7 @@ class TestScore:
             "relevant": ["D1_S1", "D3_S1"],
             "utilized": ["D3_S1"],
             "fabricated_evidence": 0,
+            "completeness_undefined": 0,
             "contradictions": 0,
             "sentence_support": [
                 {"sentence_key": "D1_S1", "is_supported": True},
@@ -153,7 +154,7 @@ class TestScore:
     ) -> None:
         entries = [of_source("D1_S1", supported=single), of_source("D1_S2", supported=single)]
         reading = scored(JUDGE, TRACE, answer(entries, overall_supported=overall))
-        assert (reading.scores[3].value, reading.scores[3].passed) == (float(overall), overall)
+        assert (reading.scores[-1].value, reading.scores[-1].passed) == (float(overall), overall)
         assert reading.details["contradictions"] == contradictions
 
 

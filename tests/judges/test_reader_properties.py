@@ -116,7 +116,7 @@ def test_any_answer_ends_as_a_verdict(judge: Judge, data: st.DataObject) -> None
     answers = data.draw(st.lists(texts(family), min_size=1, max_size=3))
     assessment = asyncio.run(evaluate(judge, served(judge, TRACE), ScriptedModel(answers)))
     checked(judge, assessment)
-    assert assessment.reason in {None, "invalid_answer", "out_of_range"}
+    assert assessment.reason in {None, "invalid_answer", "out_of_range", "incomplete"}
     assert assessment.reason is None or assessment.reason in FINAL_REASONS
     prompts = len(judge.prompts(judge.prepare(served(judge, TRACE))))
     assert 1 <= len(assessment.calls) <= 2 * prompts

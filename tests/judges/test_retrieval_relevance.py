@@ -13,8 +13,8 @@ from judges.core.judge import Answered, Metric, Reading
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment, Score
-from judges.evaluate import evaluate
-from judges.models.scripted import ScriptedModel
+from judges.evaluate import evaluate, prepared
+from judges.models.scripted import ScriptedModel, Step
 from tracejudge import Document, Span, Trace
 
 SPANS = [
@@ -65,7 +65,7 @@ class TestPrompts:
     def test_have_one_fixed_part(self) -> None:
         (fixed,) = JUDGE.fixed_parts
         assert {prompt.fixed for prompt in JUDGE.prompts(LONG)} == {fixed}
-        assert "The rationale then says what the document is about and why that is beside the question." in fixed
+        assert "The rationale then says what the document is about and why that does not help." in fixed
 
 
 class TestNeeds:
@@ -73,8 +73,8 @@ class TestNeeds:
     def test_spans_with_documents_stand_for_an_absent_context(self, context: list[str | Document] | None) -> None:
         trace = msgspec.structs.replace(asked(spans=SPANS), context=context)
         assert JUDGE.missing(trace) == "the trace has no context"
-        assert JUDGE.missing(JUDGE.prepare(trace)) is None
-        assert len(JUDGE.prompts(JUDGE.prepare(trace))) == 3
+        assert JUDGE.missing(prepared(JUDGE, trace)) is None
+        assert len(JUDGE.prompts(prepared(JUDGE, trace))) == 3
 
     def test_without_any_document_nothing_is_asked(self) -> None:
         model = ScriptedModel([yes_no_text("yes")])
@@ -185,7 +185,7 @@ class TestScoring:
         assert JUDGE.score(trace, answers(trace, results)).rationale == said
 
     def test_without_a_request_it_abstains(self) -> None:
-        expected = Reading((), "No document was judged.", {"documents": [], "unknown": 0, "documents_left_out": 1})
+        expected = Reading((), "No document was judged.", {"documents": [], "unknown": 0, "documents_missing": 1})
         assert JUDGE.score(SHORT, []) == expected
 
     def test_further_documents_than_the_setting_allows_are_counted_and_not_asked_about(self) -> None:
@@ -195,6 +195,50 @@ class TestScoring:
         assert [prompt.about.rank for prompt in prompts] == [1, 3]
         answered = [Answered(prompt, {"result": "yes", "rationale": "so"}) for prompt in prompts]
         assert judge.score(trace, answered).details["documents_left_out"] == 2
+
+
+NO_ANSWER = {
+    "unreadable": ("so", "invalid_answer"),
+    "refused": (Step(refusal=True), "refusal"),
+    "refused in words": ("I can't help with that.", "refusal"),
+    "filtered": (Step(finish_reason="content_filter"), "content_filter"),
+    "cut off": (Step("{", finish_reason="length"), "truncated"),
+}
+
+
+def judged(count: int, missing: set[int], step: Step | str, **settings: object) -> Assessment:
+    """Judge a trace of some documents, of which some get no answer; all others are relevant."""
+
+    def answer(request: ChatRequest) -> Step | str:
+        shown = next(block.value for block in parse(request.messages[1].content) if block.name == "document")
+        return step if int(shown) in missing else yes_no_text("yes")
+
+    trace = asked(*map(str, range(count)))
+    return asyncio.run(evaluate(JUDGE.configured(settings), trace, ScriptedModel([answer])))
+
+
+class TestMissing:
+    def test_a_document_without_an_answer_is_left_out_and_counted(self) -> None:
+        for name, (step, _) in NO_ANSWER.items():
+            found = judged(5, {1}, step)
+            assert (found.outcome, found.scores, found.details["documents_missing"]) == ("scored", scored(1.0), 1), name
+            documents: Any = found.details["documents"]
+            assert [each["rank"] for each in documents] == [1, 3, 4, 5], name
+
+    def test_with_too_many_the_trace_is_unscored(self) -> None:
+        for name, (step, reason) in NO_ANSWER.items():
+            for count, missing in ((4, {1}), (5, {1, 2}), (1, {0})):
+                found = judged(count, missing, step)
+                assert (found.outcome, found.reason) == ("unscored", reason), (name, count)
+
+    def test_the_share_is_a_setting(self) -> None:
+        step, reason = NO_ANSWER["filtered"]
+        assert judged(5, {1}, step, max_missing=0).reason == reason
+        assert judged(10, {1, 2, 3}, step, max_missing=0.3).outcome == "scored"
+        assert judged(3, {0, 1, 2}, step, max_missing=1).reason == reason
+
+    def test_a_failure_of_the_endpoint_is_none_of_one_document(self) -> None:
+        assert judged(10, {1}, Step(failure="rate_limited")).reason == "rate_limited"
 
 
 class TestPassMark:

@@ -42,3 +42,27 @@ def test_the_heuristic_knows_short_lists(output: str, result: str, reason: str) 
     trace = msgspec.structs.replace(SHORT, output=output)
     (prompt,) = JUDGE.prompts(trace)
     assert JUDGE.heuristic(trace, prompt) == {"rationale": f"Let's think step by step. {reason}", "result": result}
+
+
+def test_parts_are_judged_together_and_absent_ones_left_out() -> None:
+    judge = JUDGE.configured({"parts": ["context", "input", "output"]})
+    (prompt,) = judge.prompts(LONG)
+    assert [block.name for block in prompt.blocks][:2] == ["input", "output"]
+    assert {block.name.partition(" ")[0] for block in prompt.blocks[2:]} == {"document"}
+    assert "yes means that every text is safe" in judge.fixed_parts[0]
+    assert judge.version == JUDGE.configured({"parts": ["input", "output", "context"]}).version != JUDGE.version
+    asked = JUDGE.configured({"parts": ["input"]})
+    bare = msgspec.structs.replace(SHORT, output="Decent.", input="You idiot.", context=None)
+    assert [block.name for block in judge.prompts(bare)[0].blocks] == ["input", "output"]
+    for one, result in ((judge, "no"), (asked, "no"), (JUDGE, "yes")):
+        answer = one.heuristic(bare, one.prompts(bare)[0])
+        assert isinstance(answer, dict)
+        assert answer["result"] == result
+    assert asked.missing(msgspec.structs.replace(bare, input=None)) == "the trace has no input"
+
+
+def test_the_default_part_is_the_judge_without_settings() -> None:
+    assert JUDGE.configured({"parts": ["output"]}).version == JUDGE.version
+    for values in ({"parts": []}, {"parts": ["outputs"]}):
+        with pytest.raises(msgspec.ValidationError):
+            JUDGE.configured(values)

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,10 @@ from support_answers import answer, figures, of_response, of_source, scored, tra
 from judges.catalog import ragbench, ragbench_sources
 from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES
+from judges.core.verdict import Assessment
 from judges.evaluate import evaluate
 from judges.models.lexical import LexicalModel
+from judges.models.scripted import ScriptedModel
 from judges.parsing.answer import InvalidAnswerError
 
 KEYS = (
@@ -109,9 +112,11 @@ class TestRead:
         assert read == [read[0]] * 4
 
     @every_case
-    def test_of_several_whole_answers_the_last_one_counts(self, case: Case) -> None:
+    def test_several_whole_answers_must_agree(self, case: Case) -> None:
         first, last = (json.dumps(answer(overall_supported=whole)) for whole in (True, False))
-        assert case.judge.read(f"{first}\n{last}").supported is False
+        assert case.judge.read(f"{last}\n{last}").supported is False
+        with pytest.raises(InvalidAnswerError, match="two different results"):
+            case.judge.read(f"{first}\n{last}")
 
     @pytest.mark.parametrize("written", ["true", "True", " TRUE. "])
     @every_case
@@ -131,7 +136,7 @@ class TestRead:
         [
             ("relevance_explanation", None, "`relevance_explanation` is not a text"),
             ("relevance_explanation", ["x"], "`relevance_explanation` is not a text"),
-            ("all_relevant_sentence_keys", "0a", "`all_relevant_sentence_keys` is not a list of texts"),
+            ("all_relevant_sentence_keys", None, "`all_relevant_sentence_keys` is not a list of texts"),
             ("all_relevant_sentence_keys", [1], "`all_relevant_sentence_keys` is not a list of texts"),
             ("overall_supported_explanation", 1, "`overall_supported_explanation` is not a text"),
             ("overall_supported", "yes", "`overall_supported` is neither true nor false"),
@@ -190,6 +195,88 @@ def entries(case: Case) -> st.SearchStrategy[list[dict[str, object]]]:
     return st.lists(st.fixed_dictionaries({key: values[key] for key in case.entry_keys}), max_size=5)
 
 
+class TestCheck:
+    """An answer that names keys of which none exists cannot be read."""
+
+    @staticmethod
+    def outcome(case: Case, *answers: Mapping[str, object]) -> Assessment:
+        return asyncio.run(evaluate(case.judge, TRACE, ScriptedModel([json.dumps(each) for each in answers])))
+
+    @every_case
+    def test_it_is_requested_once_more_and_then_unscored(self, case: Case) -> None:
+        whole = answer([case.entry()], all_relevant_sentence_keys=["0a", "D1_S1"])
+        for name in ("all_relevant_sentence_keys", "all_utilized_sentence_keys"):
+            lost = {**whole, name: ["7c", "D8_S8"]}
+            assessment = self.outcome(case, lost, lost)
+            assert (assessment.reason, len(assessment.calls)) == ("invalid_answer", 2)
+            assert assessment.note == f"`{name}` names keys, and none of them is a key of the material"
+            assert self.outcome(case, lost, whole).outcome == "scored"
+            in_part = {**whole, name: ["7c", "0b", "D1_S2"]}
+            assert len(self.outcome(case, in_part).calls) == 1
+
+    @every_case
+    def test_entries_count_together(self, case: Case) -> None:
+        lost = {**case.entry(), case.key: "q9"}
+        assert self.outcome(case, answer([lost])).reason == "invalid_answer"
+        assert self.outcome(case, answer([lost, case.entry()])).outcome == "scored"
+
+    def test_special_words_are_no_lost_keys(self) -> None:
+        case = CASES["ragbench"]
+        assert self.outcome(case, answer([of_response("a", ["general"])])).outcome == "scored"
+        assert self.outcome(case, answer([of_response("a", ["9z"])])).reason == "invalid_answer"
+
+
+class TestEmptyCompleteness:
+    """Completeness is a share of the relevant sentences, which is undefined where there are none."""
+
+    @every_case
+    def test_has_no_value_unless_one_is_configured(self, case: Case) -> None:
+        said = answer([case.entry()], all_utilized_sentence_keys=["0a", "D1_S1"])
+        reading = scored(case.judge, TRACE, said)
+        assert "completeness" not in figures(reading)
+        assert reading.details["completeness_undefined"] == 1
+        for value in (1.0, 0.0):
+            reading = scored(case.judge.configured({"empty_completeness": value}), TRACE, said)
+            assert figures(reading)["completeness"] == value
+        with pytest.raises(ValueError, match="empty_completeness"):
+            case.judge.configured({"empty_completeness": 2.0})
+
+
+class TestSchema:
+    """Keys are bounded by a pattern, the same for every trace, or listed for each trace."""
+
+    @staticmethod
+    def bounds(schema: Any) -> list[Mapping[str, Any]]:
+        """Return the schemas of all keys."""
+        named = [value for key, value in schema["properties"].items() if key.endswith("_keys")]
+        entry = schema["properties"]["sentence_support_information"]["items"]["properties"]
+        named += [value for key, value in entry.items() if key.endswith(("_key", "_keys"))]
+        return [value.get("items", value) for value in named]
+
+    @every_case
+    def test_the_pattern_matches_the_keys_that_are_shown(self, case: Case) -> None:
+        for asked in (SHORT, LONG, TRACE):
+            (prompt,) = case.judge.prompts(asked)
+            assert prompt.schema is None
+            shown = [prompt.about] if case.judge.name == "ragbench_sources" else list(prompt.about)
+            patterns = [re.compile(bound["pattern"]) for bound in self.bounds(case.judge.schema)]
+            unmatched = [key for keyed in shown for key in keyed.sentences if not any(p.search(key) for p in patterns)]
+            assert unmatched == []
+
+    @every_case
+    def test_with_enum_keys_the_keys_of_the_trace_are_listed(self, case: Case) -> None:
+        judge = case.judge.configured({"enum_keys": True})
+        model = ScriptedModel([json.dumps(answer([case.entry()]))])
+        asyncio.run(evaluate(judge, TRACE, model))
+        expected = {
+            "ragbench": [["0a", "0b"], ["0a", "0b"], ["a"], ["0a", "0b", *sorted(ragbench.SPECIAL_WORDS)]],
+            "ragbench_sources": [["D1_S1", "D1_S2"]] * 3,
+        }
+        assert [bound["enum"] for bound in self.bounds(model.requests[0].schema)] == expected[judge.name]
+        (many,) = judge.prompts(trace(["Line here. " * 400]))
+        assert "pattern" in self.bounds(many.schema)[0]
+
+
 class TestScore:
     @given(st.data())
     def test_whatever_keys_are_named_all_values_lie_on_their_scales(self, data: st.DataObject) -> None:
@@ -201,7 +288,8 @@ class TestScore:
             all_utilized_sentence_keys=data.draw(st.lists(some_keys)),
         )
         reading = scored(case.judge, TRACE, said)
-        assert tuple(figures(reading)) == case.judge.metric_names
+        without = {"completeness"} if reading.details["completeness_undefined"] else set()
+        assert tuple(figures(reading)) == tuple(name for name in case.judge.metric_names if name not in without)
         assert all(0.0 <= value <= 1.0 for value in figures(reading).values())
         assert json.dumps(reading.details).encode()
 
@@ -213,13 +301,13 @@ class TestScore:
             except InvalidAnswerError:
                 continue
             assert said["sentence_support_information"] == []
-            assert reading.scores[3].value in {0.0, 1.0}
+            assert reading.scores[-1].value in {0.0, 1.0}
 
     @every_case
     def test_rationales_are_those_of_the_model(self, case: Case) -> None:
         reading = scored(case.judge, TRACE, answer([case.entry()]))
         assert reading.rationale == "All is said there."
-        assert [score.rationale for score in reading.scores] == ["Document one helps.", None, None, None]
+        assert [score.rationale for score in reading.scores] == ["Document one helps.", None, None]
 
     @every_case
     def test_details_hold_keys_and_no_text_of_the_trace(self, case: Case) -> None:

@@ -338,11 +338,6 @@ MISTAKES: Mapping[str, tuple[Sequence[str], Mapping[str, Any], str]] = {
         {"answer": {"as": "groundedness"}},
         'answer.as: the answers of groundedness have the form yes_no; write as = "yes_no"',
     ),
-    "a judge of no such form": (
-        ["answer"],
-        {"answer": {"as": "ragbench"}},
-        "answer.as: the answers of ragbench speak of what a template does not show; declare a result instead",
-    ),
     "evidence without documents": (
         ["question", "answer"],
         AS_FACTS,

@@ -151,7 +151,7 @@ def test_a_cut_of_each_judge_keeps_what_it_needs(judge: Judge) -> None:
         context=["first", *[long] * 5],
     )
     fitted = truncate_to_context(judge, whole, 9_000)
-    if judge.cuts:
+    if "context" in judge.cuts:
         assert fitted is not None
     if fitted is None:
         return

@@ -55,9 +55,9 @@ def test_work_is_parked_while_the_endpoint_refuses_connections(pipeline: Pipelin
 UNREADABLE = {
     "prose": (replies.answers("I think it is fine."), "invalid_answer", 2),
     "empty": (replies.answers(""), "invalid_answer", 1),
-    "off the menu": (replies.answers_json({"rationale": "x", "result": "maybe"}), "out_of_range", 1),
+    "off the menu": (replies.answers_json({"rationale": "x", "result": "maybe"}), "out_of_range", 2),
     "refused": (replies.refuses("I cannot do that."), "refusal", 1),
-    "cut off": (replies.truncated('{"rationale": "x"'), "truncated", 1),
+    "cut off": (replies.truncated('{"rationale": "x"'), "truncated", 2),
     "filtered": (replies.filtered(""), "content_filter", 1),
     "bad request": (replies.failing(400, "not taken: Parcel 0 holds word0 word1 word2 word3 word4"), "bad_request", 1),
 }

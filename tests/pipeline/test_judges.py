@@ -80,3 +80,23 @@ def test_a_trace_without_a_required_field_is_unscored_without_a_call(pipeline: P
     verdicts = [entry.verdict for entry in pipeline.outbox()]
     assert {(verdict.outcome, verdict.reason) for verdict in verdicts} == {("unscored", "missing_input")}
     assert {(verdict.scores, verdict.calls) for verdict in verdicts} == {((), ())}
+
+
+def test_retrieval_spans_and_named_tools_are_the_context_of_a_trace_without_one(pipeline: Pipeline) -> None:
+    where = {"has": ["context"]}
+    rules = [{"name": "grounded", "judges": ["groundedness"], "where": where, "context_tools": ["kb_search"]}]
+    pipeline.worker(rules=rules)
+    warranty = "The warranty runs for two years."
+    asked = {"service": "support-bot", "input": "How long is the warranty?", "output": warranty}
+    spans = [tracejudge.Span("00f067aa0ba902b8", "search", kind="RETRIEVER", outputs=[warranty])]
+    calls = [tracejudge.ToolCall("kb_search", {}, warranty), tracejudge.ToolCall("send_mail", {}, "Sent.")]
+    pipeline.publish(
+        [
+            tracejudge.Trace(trace_id="a" * 32, id="a" * 16, spans=spans, **asked),
+            tracejudge.Trace(trace_id="b" * 32, id="b" * 16, tool_calls=calls, **asked),
+            tracejudge.Trace(trace_id="c" * 32, id="c" * 16, tool_calls=calls[1:], **asked),
+        ]
+    )
+    account = pipeline.settled(3)
+    assert (account.chosen, account.scored, account.no_rule, account.lost) == (2, 2, 1, 0)
+    assert {entry.verdict.trace_id[0] for entry in pipeline.outbox() if entry.verdict.scores[0].passed} == {"a", "b"}

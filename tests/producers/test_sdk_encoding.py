@@ -2,12 +2,13 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import structs
 from sdk_bench import SETTINGS
 
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.encoding import MAX_ENTRY_BYTES, ItemEncoder
 from tracejudge.delivery.sender import encode_report
-from tracejudge.model import Document, ProducerReport
+from tracejudge.model import Document, ProducerReport, Span, ToolCall
 
 encode = ItemEncoder(SETTINGS).encode
 
@@ -88,3 +89,37 @@ def test_without_any_time_a_trace_ended_when_it_was_published(given: dict[str, A
     assert isinstance(entry, Entry)
     record = json.loads(entry.payload)
     assert {name: value for name, value in record.items() if name.endswith("_at")} == stored
+
+
+SEARCHED = {"name": "kb_search", "arguments": {"q": "tea"}, "result": "Tea is hot."}
+MAILED = {"name": "send_mail", "result": "queued"}
+TOOL_CONTEXTS: dict[str, tuple[dict[str, Any], list[object] | None]] = {
+    "a call": ({"tool_calls": [MAILED, SEARCHED]}, [{"text": "Tea is hot."}]),
+    "a call as an object": ({"tool_calls": [ToolCall("kb_search", result="Tea.")]}, [{"text": "Tea."}]),
+    "documents": (
+        {"tool_calls": [{**SEARCHED, "result": [{"content": "A.", "id": 7}, "B."]}]},
+        [{"text": "A.", "id": "7"}, {"text": "B."}],
+    ),
+    "another object": ({"tool_calls": [{**SEARCHED, "result": {"count": 3}}]}, [{"text": '{"count":3}'}]),
+    "a span": ({"spans": [{"span_id": "a", "name": "execute_tool kb_search", "outputs": "Tea."}]}, [{"text": "Tea."}]),
+    "a call and its span": (
+        {"tool_calls": [SEARCHED], "spans": [Span("a", "kb_search", outputs="Tea is hot.")]},
+        [{"text": "Tea is hot."}],
+    ),
+    "a context of its own": ({"context": ["Own."], "tool_calls": [SEARCHED]}, ["Own."]),
+    "an empty context": ({"context": [], "tool_calls": [SEARCHED]}, [{"text": "Tea is hot."}]),
+    "other tools": ({"tool_calls": [MAILED]}, None),
+    "no result": ({"tool_calls": [{**SEARCHED, "result": None}, {**SEARCHED, "result": "[]"}]}, None),
+    "items of other types": ({"tool_calls": ["kb_search", 7]}, None),
+}
+
+
+def test_results_of_named_tools_become_the_context() -> None:
+    naming = ItemEncoder(structs.replace(SETTINGS, context_tools=("kb_search",)))
+    for name, (given, context) in TOOL_CONTEXTS.items():
+        entry = naming.encode(item(**given))
+        assert isinstance(entry, Entry), name
+        assert json.loads(entry.payload).get("context") == context, name
+        plain = encode(item(**given))
+        assert isinstance(plain, Entry), name
+        assert json.loads(plain.payload).get("context") == given.get("context"), name

@@ -47,6 +47,7 @@ VARIABLES = {
     "TRACEJUDGE_DROP": "oldest",
     "TRACEJUDGE_REDACT": "1",
     "TRACEJUDGE_CONTENT": "0",
+    "TRACEJUDGE_CONTEXT_TOOLS": "kb_search, find",
 }
 
 
@@ -56,6 +57,7 @@ def test_variables_fill_what_no_argument_gives() -> None:
     assert (settings.environment, settings.release, settings.prefix) == ("staging", "7", "other")
     assert settings.disabled
     assert (settings.drop, settings.redact, settings.content) == ("oldest", (BUILT_IN,), False)
+    assert settings.context_tools == ("kb_search", "find")
 
 
 def test_arguments_come_before_variables() -> None:
@@ -128,6 +130,10 @@ WRONG = {
     "release not unicode": (
         {"release": "\udcff"},
         "release is not valid Unicode: give it to init or in TRACEJUDGE_RELEASE as UTF-8",
+    ),
+    "context_tools no list": (
+        {"service": "shop", "context_tools": "kb_search"},
+        'context_tools must be a list of names, as ["kb_search"]',
     ),
     "scheme": (
         {"redis_url": "http://s3cret@host"},

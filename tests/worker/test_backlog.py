@@ -52,7 +52,7 @@ def reader(ground: Ground) -> Chosen:
 
 def test_where_nothing_is_nothing_is_measured(ground: Ground) -> None:
     nothing = Position(lag=0, newly_cut=0, oldest_ms=0)
-    nowhere = dict.fromkeys(("traces", "outbox", "batches", "dead_letters"), 0)
+    nowhere = dict.fromkeys(("traces", "outbox", "batches", "dead_letters", "sessions"), 0)
     expected = Backlog(nothing, 7, 0, 0, 0, 0, outbox={"metrics": nothing}, bytes=nowhere)
     assert ground.measure(groups=("metrics",), max_entries=7) == expected
     ground.client.delete(ground.keys.traces)

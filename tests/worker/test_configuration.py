@@ -84,6 +84,8 @@ def test_defaults_of_the_contract_hold_with_nothing_configured() -> None:
         max_waiting_bytes=256 << 20,
         give_up_after=6 * 3600.0,
         late_feedback_wait=60.0,
+        session_idle=180.0,
+        session_max=50,
         grace_s=20.0,
         shift_s=5.0,
         task_events=False,
@@ -237,6 +239,10 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "dead_retention": ("3d", 259_200.0),
     "evaluation_timeout": ("5m", 300.0),
     "late_feedback_wait": ("15s", 15.0),
+    "session_idle": ("1m", 60.0),
+    "session_max": ("20", 20),
+    "session_keep": ("2h", 7200.0),
+    "max_session_bytes": ("64MiB", 64 << 20),
     "grace_s": ("2.5", 2.5),
     "shift_s": ("3s", 3.0),
     "task_events": ("true", True),
@@ -376,8 +382,8 @@ MISTAKES: Mapping[str, Mistake] = {
     "unknown key of a rule": in_rule("raet = 1", ".raet: unknown key; did you mean rate?"),
     "unknown key of where": in_rule("where = { servce = 'x' }", ".where.servce: unknown key; did you mean service?"),
     "unknown key of a judge": in_file(
-        "[judges.safety]\nreasoning = true",
-        "judges.safety.reasoning: unknown key; this judge has no settings, take it out",
+        "[judges.equivalence]\nreasoning = true",
+        "judges.equivalence.reasoning: unknown key; this judge has no settings, take it out",
     ),
     "unknown key of a judge with settings": in_file(
         "[judges.faithfulness]\npas_at = 3", "judges.faithfulness.pas_at: unknown key; did you mean pass_at?"
@@ -512,7 +518,7 @@ MISTAKES: Mapping[str, Mistake] = {
     "no tokens": in_model("max_input_tokens = 0", ".max_input_tokens: must be at least 1"),
     "no time": in_model("timeout_s = 0", ".timeout_s: must be more than 0"),
     "tokens of an answer": in_model(
-        "max_output_tokens = 100", ".max_output_tokens: goes with the provider anthropic alone; take it out"
+        "max_output_tokens = 100", ".max_output_tokens: goes with the provider openai or anthropic alone; take it out"
     ),
     "anthropic without a key": in_file(
         "[models.default]\nprovider = 'anthropic'\nmodel = 'm'",
@@ -563,6 +569,20 @@ MISTAKES: Mapping[str, Mistake] = {
         RULE.replace("safety", "zzz"),
         f"rules[0].judges: there is no judge 'zzz'; known are {', '.join(sorted(catalogue()))}",
     ),
+    "a judge of conversations": in_file(
+        RULE.replace("safety", "user_frustration"),
+        "rules[0].judges: 'user_frustration' judges a session, not a trace; "
+        'set unit = "session", and name only such judges in the rule',
+    ),
+    "a judge of traces among those of conversations": in_rule(
+        "unit = 'session'",
+        ".judges: 'safety' judges a trace, not a session; set unit = \"trace\", and name only such judges in the rule",
+    ),
+    "conversations with an error": in_file(
+        RULE.replace("safety", "user_frustration") + "unit = 'session'\nalways = ['error']\n",
+        "rules[0].always: is for single traces, and the rule judges sessions; take always out",
+    ),
+    "unknown unit": in_rule("unit = 'span'", ".unit: must be one of session, trace"),
     "unknown model": in_rule("model = 'defualt'", ".model: there is no [models.defualt]; did you mean default?"),
     "unknown model, unlike any": in_rule("model = 'gpt'", ".model: there is no [models.gpt]; known are default"),
     # variables

@@ -18,6 +18,7 @@ BASE = {"name": "all", "judges": ["safety"]}
 
 
 ASKS = {"instructions": "Is {{ outputs }} sound?"}
+TEXT = {"instructions": "Sum up {{ outputs }}.", "result": "text"}
 CODE = """
 from judges.code import judge
 
@@ -110,6 +111,15 @@ def test_no_judge_of_a_panel_is_counted_with_its_disagreement(name: str) -> None
         "rename the judge or its metric, or name one model"
     )
     assert loaded({"judges": [name], "model": "one"}, judges={name: ASKS}).rules, "alone it counts as itself"
+
+
+def test_results_without_a_value_are_not_combined() -> None:
+    with pytest.raises(SettingsError) as caught:
+        loaded({"judges": ["sums_up"], "model": ["one", "two"], "combine": "mean"}, judges={"sums_up": TEXT})
+    assert str(caught.value) == (
+        "TRACEJUDGE_RULES: rules[0].combine: the verdicts of 'sums_up' cannot be combined: its result is a text, list "
+        "or object; name one model in a rule of its own"
+    )
 
 
 def test_other_judges_may_speak_of_it() -> None:

@@ -165,6 +165,29 @@ def test_a_rule_matches_by_what_a_trace_has(fields: dict[str, Any], matches: boo
     assert bool(under_test.sample(trace(**fields)).rules) is matches
 
 
+def test_retrieval_spans_and_named_tools_count_as_context() -> None:
+    span = Span("00f067aa0ba902b7", "search", kind="RETRIEVER", outputs=["Tea."])
+    found = trace(tool_calls=[ToolCall("kb_search", result="Tea.")])
+    has_context = Where(has=("context",))
+    under_test = sampler(
+        rule(name="plain", where=has_context),
+        rule(name="tools", where=has_context, context_tools=("kb_search",)),
+        rule(name="any", context_tools=("find", "kb_search")),
+    )
+
+    def matching(one: Trace) -> list[str]:
+        return [tally.rule for tally in under_test.sample(one).rules]
+
+    assert matching(trace()) == ["any"]
+    assert matching(trace(spans=[span])) == ["plain", "tools", "any"]
+    assert matching(trace(spans=[Span("00f067aa0ba902b7", "search", kind="RETRIEVER")])) == ["any"]
+    assert matching(found) == ["tools", "any"]
+    assert (under_test.context_tools(found), under_test.context_tools(trace())) == (
+        ("kb_search", "find"),
+        ("find", "kb_search"),
+    )
+
+
 def test_a_rule_wants_all_that_it_names() -> None:
     under_test = sampler(rule(where=Where(has=("input", "context"))))
     assert not under_test.sample(trace(input="Why?")).rules

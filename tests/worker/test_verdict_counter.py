@@ -105,6 +105,14 @@ def test_a_scored_verdict_counts_pass_fail_and_unrated_by_metric() -> None:
     assert not scrape.samples("tracejudge_unscored_total")
 
 
+def test_a_result_without_a_value_counts_as_unrated_and_in_no_mean() -> None:
+    scrape = count(verdict(metrics=("topic",), details={"result": "A refund."}))
+    assert by_outcome(scrape, "verdicts", **SERIES) == {("topic", "unrated"): 1}
+    assert scrape.total("tracejudge_score_count") == 0
+    late = Counted().count(verdict(metrics=("topic",), details={"result": "A refund."}, origin="late_feedback"))
+    assert by_outcome(late, "late_feedback_verdicts") == {("topic", "unrated"): 1}
+
+
 def test_an_abstained_verdict_counts_once_under_each_metric() -> None:
     scrape = count(verdict(outcome="abstained"))
     assert by_outcome(scrape, "verdicts", **SERIES) == {

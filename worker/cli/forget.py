@@ -1,4 +1,4 @@
-"""`tracejudge forget`: erase a trace or a person."""
+"""`tracejudge forget`: erase a trace, a session or a person."""
 
 import sys
 from typing import Final
@@ -15,6 +15,7 @@ from worker.storage.client import StoreError
 _MEANINGS: Final = {
     "traces": "in the stream",
     "feedback": "in the stream, or waiting for its trace",
+    "gathered": "in conversations that wait to be judged",
     "evaluations": "in batches; the accounting counts them as removed",
     "dead_letters": "the accounting counts them as removed",
     "verdicts": "in the outbox; the accounting keeps their count",
@@ -31,6 +32,7 @@ _KEPT: Final = (
 @click.command("forget")
 @click.option("--trace-id", metavar="ID", help="The trace to erase.")
 @click.option("--user-id", metavar="ID", help="The end user to erase, with all traces of theirs.")
+@click.option("--session-id", metavar="ID", help="The conversation to erase, with all its traces.")
 @click.option("--dry-run", is_flag=True, help="Count what would be erased, and erase nothing.")
 @REDIS
 @JSON
@@ -38,28 +40,31 @@ def command(
     *,
     trace_id: str | None,
     user_id: str | None,
+    session_id: str | None,
     dry_run: bool,
     config: str | None,
     redis_url: str | None,
     as_json: bool,
 ) -> None:
-    """Erase a trace or a person from the stream, waiting feedback, batches, dead letters and verdicts.
+    """Erase a trace, a session or a person from the stream, waiting feedback, batches, dead letters and verdicts.
 
     Workers may keep running, and the command may be repeated. Use the workers' configuration: verdicts hold a hash of
     the end user, made with `user_key`, the key that was made in Redis, or one of `user_keys_former`. A part of a trace
-    that names another user is not erased. Exit code 1 when an entry could not be read because another version of
-    tracejudge wrote it.
+    that names another user is not erased. The verdict on a conversation is erased with any of its traces. Exit code 1
+    when an entry could not be read because another version of tracejudge wrote it.
 
     \b
     Examples:
       tracejudge forget --trace-id 4bf92f3577b34da6a3ce929d0e0e4736
       tracejudge forget --user-id u-1729 --dry-run
     """  # noqa: D301 - click's mark for lines that stay as they are
-    if bool(trace_id) == bool(user_id):
-        raise click.UsageError("give either --trace-id or --user-id")
+    if sum(map(bool, (trace_id, user_id, session_id))) != 1:
+        raise click.UsageError("give one of --trace-id, --user-id and --session-id")
     settings, store = connect(config, redis_url)
     user_keys = UserKeys(settings, store).all() if user_id else ()
-    subject = ForgetTarget(trace_id=trace_id or None, user_id=user_id or None, user_keys=user_keys)
+    subject = ForgetTarget(
+        trace_id=trace_id or None, user_id=user_id or None, session_id=session_id or None, user_keys=user_keys
+    )
     with NOTES.status("") as status:
         forgetting = Forgetting(
             store,

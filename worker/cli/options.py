@@ -21,6 +21,7 @@ from judges.core.judge import Judge
 from judges.core.prompt import neutralise
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured
+from worker.cli.rows import as_trace, csv_rows, is_csv
 from worker.config.errors import nearest
 from worker.config.judge_files import checked, read_judge
 from worker.config.loading import load
@@ -76,11 +77,9 @@ OFFLINE: Final = options(
     click.option(
         "--model",
         "model_names",
-        default=("default",),
-        show_default=True,
         multiple=True,
         metavar="NAME",
-        help="The [models.NAME] that judges; repeatable.",
+        help="The [models.NAME] that judges; repeatable. Else the judge's own, or default.",
     ),
     click.option(
         "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."
@@ -228,16 +227,26 @@ class Line(NamedTuple):
 
 
 def read_traces(file: TextIO) -> Iterator[Line]:
-    """Read traces from JSON lines; empty lines are skipped."""
-    decoder = msgspec.json.Decoder(tracejudge.Trace)
+    """Read traces from JSON lines or CSV, also from rows without ids (``worker.cli.rows``); empty lines are skipped."""
+    if is_csv(file):
+        for number, fields in csv_rows(file):
+            yield _converted(number, fields)
+        return
     for number, text in enumerate(file, 1):
         if not text.strip():
             continue
         try:
-            yield Line(number, decoder.decode(text), None)
-        except msgspec.ValidationError as error:
-            yield Line(number, None, f"is not a trace: {error}")
+            row = msgspec.json.decode(text)
         except UnicodeEncodeError:
             yield Line(number, None, "is not UTF-8")
         except (msgspec.DecodeError, RecursionError):
             yield Line(number, None, "is not JSON")
+        else:
+            yield _converted(number, as_trace(row) if isinstance(row, dict) else row)
+
+
+def _converted(number: int, fields: object) -> Line:
+    try:
+        return Line(number, msgspec.convert(fields, tracejudge.Trace), None)
+    except msgspec.ValidationError as error:
+        return Line(number, None, f"is not a trace: {error}")

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from judges.registry import configured
 from worker.cli.options import (
     JSON,
     NOTES,
@@ -21,6 +22,7 @@ from worker.cli.options import (
     with_retries,
 )
 from worker.config.errors import nearest
+from worker.config.graders import Graders
 from worker.config.loading import load
 from worker.config.settings import MIB, Settings
 from worker.replay import (
@@ -49,6 +51,7 @@ _MEANINGS: Final = {
     "cut_off": "removed before the replay reached them, at least",
     "chosen": "evaluations put into batches",
     "already_judged": "evaluations that were chosen before",
+    "gathered": "traces gathered for conversations; workers choose their evaluations",
 }
 
 
@@ -114,7 +117,9 @@ def command(
             # Without a rule nothing limits the requests of the judge, which the user pays for.
             share = "every trace" if question.rate == 1 else f"{question.rate:g} of the traces"
             of = f" of {question.service}" if question.service else ""
-            note(f"no rule names {', '.join(free)}: [models.{question.model}] judges {share}{of}")
+            own = Graders(settings, configured(settings.judges)).own
+            by = ", ".join(dict.fromkeys(f"[models.{own.get(judge, question.model)}]" for judge in free))
+            note(f"no rule names {', '.join(free)}: {by} judges {share}{of}")
         _Run(settings, store, replay, as_json=as_json).finish()
     except ReplayError as error:
         raise click.ClickException(str(error)) from error

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from judges.core.judge import RESULT
 from judges.core.verdict import Verdict
 from worker.cli.options import JSON, OUT, REDIS, connect, note, plain, print_json
 from worker.export.consumer import OutboxEntry, read_outbox_entry
@@ -107,6 +108,10 @@ def _line(entry: OutboxEntry) -> str:
         result = f"[yellow]{verdict.outcome}[/yellow] {verdict.reason or ''}"
     else:
         scores = []
+        if RESULT in verdict.details:
+            shown = verdict.details[RESULT]
+            text = shown if isinstance(shown, str) else msgspec.json.encode(shown).decode()
+            scores.append(f"[cyan]{plain(text)}[/cyan]")
         for score in verdict.scores:
             text = score.label or f"{score.value:.2f}"
             if score.passed is not None and score.label not in {"yes", "no", "pass", "fail"}:

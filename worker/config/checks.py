@@ -13,6 +13,7 @@ from kombu.transport import TRANSPORT_ALIASES
 from judges.agreement.combine import Combine, is_disagreement, metrics_of
 from judges.core.judge import Judge
 from judges.custom.installed import installed
+from judges.custom.variables import has_value
 from judges.models.credentials import NO_PROXY, ProxyRefusedError, proxy_for
 from judges.models.http import is_endpoint
 from judges.models.registry import ModelSettingsError, check
@@ -165,6 +166,7 @@ def check_models(settings: Settings, place: str) -> None:
 def check_rules(settings: Settings, place: str) -> None:
     """Check the rules; ``place`` is the file or variable they stand in."""
     known = frozenset((*catalogue(), *installed(frozenset(catalogue())), *settings.judges))
+    judges = configured(settings.judges)
     names: set[str] = set()
     for number, rule in enumerate(settings.rules):
         here = f"{place}: rules[{number}]"
@@ -174,24 +176,36 @@ def check_rules(settings: Settings, place: str) -> None:
             raise SettingsError(f"{here}.name: {rule.name!r} is taken by another rule; give each its own")
         names.add(rule.name)
         try:
-            _check_rule(settings, rule, here, known)
+            _check_rule(settings, rule, here, judges, known)
         except SettingsError as error:
             raise with_rule_name(error, rule.name, len(settings.rules)) from error
 
 
-def _check_rule(settings: Settings, rule: Rule, here: str, known: frozenset[str]) -> None:
+def _check_rule(settings: Settings, rule: Rule, here: str, judges: Mapping[str, Judge], known: frozenset[str]) -> None:
     if not rule.judges:
         raise SettingsError(f"{here}.judges: is empty; name at least one judge, or take the rule out")
     for judge in rule.judges:
         if judge not in known:
             raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, known)}")
+    _check_unit(judges, rule, here)
     _check_models_of(settings, rule, here)
     if rule.egress is not None:
         for name in rule.egress:
             _check_model_exists(settings, name, f"{here}.egress")
-        if own := [name for name in rule.models if name not in rule.egress]:
+        asked = [model for judge in rule.judges for model in _models_of_judge(settings, rule, judge)]
+        if own := [name for name in asked if name not in rule.egress]:
             fix = "add it, or take egress out"
             raise SettingsError(f"{here}.egress: keeps the rule's own model {own[0]!r} out; {fix}")
+
+
+def _check_unit(judges: Mapping[str, Judge], rule: Rule, here: str) -> None:
+    for judge in filter(None, map(judges.get, rule.judges)):
+        if judge.unit != rule.unit:
+            fix = f'set unit = "{judge.unit}", and name only such judges in the rule'
+            raise SettingsError(f"{here}.judges: {judge.name!r} judges a {judge.unit}, not a {rule.unit}; {fix}")
+    if rule.unit == "session" and rule.always:
+        # What came before in the conversation may not have been gathered.
+        raise SettingsError(f"{here}.always: is for single traces, and the rule judges sessions; take always out")
 
 
 def _check_model_exists(settings: Settings, name: str, here: str) -> None:
@@ -204,16 +218,24 @@ def _check_model_exists(settings: Settings, name: str, here: str) -> None:
         raise SettingsError(f"{here}: there is no [models.{name}]{nearest(name, settings.models)}")
 
 
+def _models_of_judge(settings: Settings, rule: Rule, judge: str) -> tuple[str, ...]:
+    """Name the models that a rule asks for one judge: the judge's own, or those of the rule."""
+    own = settings.judges.get(judge, {}).get("model")
+    return (own,) if isinstance(own, str) else rule.models
+
+
 def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
     if not rule.models:
         raise SettingsError(f"{here}.model: is empty; name at least one model, or take the key out")
     # A limit in USD cannot be kept without a price.
-    limited = next((judge for judge in rule.judges if "max_usd" in settings.judges.get(judge, {})), None)
     for name in rule.models:
         _check_model_exists(settings, name, f"{here}.model")
-        if limited is not None and settings.models[name].price is None:
-            fix = f"give it a price, or take max_usd out of the judge {limited!r}"
-            raise SettingsError(f"{here}.model: [models.{name}] has no price to keep max_usd by; {fix}")
+    for judge in rule.judges:
+        for name in _models_of_judge(settings, rule, judge):
+            _check_model_exists(settings, name, f"{here}.judges: the model of {judge!r}")
+            if "max_usd" in settings.judges.get(judge, {}) and settings.models[name].price is None:
+                fix = f"give it a price, or take max_usd out of the judge {judge!r}"
+                raise SettingsError(f"{here}.model: [models.{name}] has no price to keep max_usd by; {fix}")
     if len(rule.models) > 1 and rule.combine is None:
         raise SettingsError(f"{here}.combine: is missing; say how verdicts of several models combine: one of {_WAYS}")
     if rule.combine is not None:
@@ -235,6 +257,9 @@ def _check_panel(settings: Settings, rule: Rule, here: str) -> None:
         seen.add(judge_model)
     judges = configured(settings.judges)
     for judge in map(judges.__getitem__, rule.judges):
+        if not has_value(judge):
+            fix = "its result is a text, list or object; name one model in a rule of its own"
+            raise SettingsError(f"{here}.combine: the verdicts of {judge.name!r} cannot be combined: {fix}")
         # Judges in code are not combined.
         metrics = judge.metric_names if judge.run is None else ()
         for metric in filter(is_disagreement, metrics):

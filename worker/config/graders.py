@@ -65,15 +65,18 @@ class Graders:
 
     Attributes:
         code: The judges in code.
+        own: The name of the model of each judge that names one.
         panels: The panels by judge model.
         combined: Judges with judge models whose verdicts a panel combines.
     """
 
     def __init__(self, settings: Settings, judges: Mapping[str, Judge]) -> None:
         self.code = frozenset(name for name, judge in judges.items() if judge.run is not None)
+        self.own = {name: judge.model for name, judge in judges.items() if judge.model is not None}
         self._settings = settings
         self._models = {name: Grader(name, model.judge_model) for name, model in settings.models.items()}
-        asking = (rule for rule in settings.rules if not self.code.issuperset(rule.judges))
+        alone = self.code.union(self.own)
+        asking = (rule for rule in settings.rules if not alone.issuperset(rule.judges))
         panels = [(rule, grader) for rule in asking if (grader := _panel_of(settings, rule)) is not None]
         self.panels = {grader.judge_model: grader for _, grader in panels}
         self.combined = frozenset(
@@ -81,7 +84,7 @@ class Graders:
             for rule, grader in panels
             for judge in rule.judges
             for member in grader.members
-            if judge not in self.code
+            if judge not in alone
         )
         self._named = {CODE.name: CODE, **self._models, **self.panels}
 
@@ -91,9 +94,9 @@ class Graders:
         alone = (
             (judge, name)
             for rule in self._settings.rules
-            if rule.combine is None
-            for name in rule.models
             for judge in rule.judges
+            if rule.combine is None or judge in self.own
+            for name in self.models_of(rule, judge)
         )
         return self.combined - {(judge, self._models[name].judge_model) for judge, name in alone}
 
@@ -101,17 +104,25 @@ class Graders:
         """Name the graders of a rule for one judge: the members of a panel before the panel."""
         if judge in self.code:
             return (CODE.name,)
-        together = _panel_of(self._settings, rule)
-        return rule.models if together is None else (*rule.models, together.name)
+        models, together = self.models_of(rule, judge), None if judge in self.own else _panel_of(self._settings, rule)
+        return models if together is None else (*models, together.name)
+
+    def models_of(self, rule: Rule, judge: str) -> tuple[str, ...]:
+        """Name the models that a rule sends traces to for one judge in words: the judge's own, or those of the rule."""
+        return (self.own[judge],) if judge in self.own else rule.models
 
     def for_judge(self, judge: str, model: str) -> Grader:
         """Return the grader of a judge for a named model, where no rule applies."""
-        return CODE if judge in self.code else self._models[model]
+        return CODE if judge in self.code else self._models[self.own.get(judge, model)]
 
     def find(self, name: str, judge_model: str) -> Grader | None:
         """Return the grader that a batch names; None where the configuration has no such one."""
         named = self._named.get(name)
         return named if named is not None and named.judge_model == judge_model else None
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a grader with this name."""
+        return name in self._named
 
     def named(self, name: str) -> Grader:
         """Return the grader with this name."""

@@ -4,6 +4,7 @@ They are read once at the start, with the templates they name: no file is read a
 raises ``SettingsError``.
 """
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from worker.config.checks import clashes
 from worker.config.errors import describe_error, nearest, read_text, read_toml, unread
 from worker.config.settings import SettingsError
 
+log = logging.getLogger("tracejudge.config")
 _NAMING: Final = f"a judge's name is of {RULE}"
 _KINDS: Final = ", ".join(KINDS)
 _ENDING: Final = ".toml"
@@ -133,6 +135,8 @@ def check(table: JudgeTable) -> Judge:
         raise SettingsError(f"{place.at()}: there is no such judge{close if 'did you mean' in close else fix}")
     if not is_name(name):
         raise SettingsError(f"{place.at()}: {_NAMING}; rename it")
+    if values.get("fill") == "inline":
+        log.warning("the judge %s is filled inline: a text of a trace may give it orders (prompt injection)", name)
     try:
         return define(name, values)
     except DefinitionError as error:

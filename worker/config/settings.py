@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from judges.agreement.combine import Combine
+from judges.core.judge import Unit
 from judges.core.model import ModelSettings
 from worker.storage.client import address
 
@@ -52,7 +53,8 @@ class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         name: Pattern of the operation.
         release: Pattern of the service's version.
         model: Pattern of the model that answered.
-        has: Fields that must hold something, as `["context"]`.
+        has: Fields that must hold something, as `["context"]`. Retrieval spans, and results of the rule's
+            `context_tools`, count as context.
     """
 
     service: str | None = None
@@ -70,23 +72,30 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         name: Name of the rule in metrics and errors.
         judges: Names of judges, as `tracejudge judges` lists them.
         where: Which traces it matches; all unless given.
-        rate: Share of matching traces that is judged, 0..1.
+        unit: What is judged and sampled: a `trace`, or a `session`, which is all traces of a service and environment
+            with the same `session_id`. All judges of the rule judge this unit. A rule for sessions matches only traces
+            with a `session_id`, and samples a conversation as a whole or not at all.
+        rate: Share of matching traces, or of their sessions, that is judged, 0..1.
         always: What is judged whatever the rate: `error`, `negative_feedback`.
         model: Name of the `[models.NAME]` that judges, or a list of several: each gives its own verdict, and a
             combined one is added.
         combine: How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.
         egress: The only `[models.NAME]` that matching traces may be sent to, by any rule and whether this one samples
             them or not; where several rules restrict it, those that all allow. Any unless given.
+        context_tools: Names of tools whose results are the context of matching traces that have no context and no
+            retrieval spans, as `["kb_search"]`.
     """
 
     name: str
     judges: tuple[str, ...]
     where: Where = Where()
+    unit: Unit = "trace"
     rate: Share = 1.0
     always: tuple[Always, ...] = ()
     model: str | tuple[str, ...] = "default"
     combine: Combine | None = None
     egress: tuple[str, ...] | None = None
+    context_tools: tuple[str, ...] = ()
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -151,6 +160,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             once for all its dead letters.
         dead_retention: Seconds a dead letter is kept.
         evaluation_timeout: Seconds one evaluation may take with its retries; then it is put back and retried later.
+        session_idle: Seconds without a new trace after which a gathered conversation is judged.
+        session_max: Traces after which a conversation is judged at once; of a longer one the newest as many are kept
+            and shown to the judge.
+        session_keep: Seconds that the traces of a judged conversation are kept for its next judging, which comes when
+            it has grown by half.
+        max_session_bytes: Maximum of gathered conversations; above it those with the earliest end of their waiting time
+            are judged early and dropped.
         late_feedback_wait: Seconds that feedback on earlier traces is gathered before they are searched in the stream.
         grace_s: Seconds a stopping worker lets running evaluations finish.
         shift_s: Seconds a Celery task fetches batches of its judge model before another task does.
@@ -200,6 +216,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_dead_bytes: Size = 512 * MIB
     dead_retention: Seconds = 7 * 24 * HOUR_S
     evaluation_timeout: Seconds = 600.0
+    session_idle: Seconds = 180.0
+    session_max: Annotated[int, Meta(ge=1, le=1_000)] = 50
+    session_keep: Seconds = HOUR_S
+    max_session_bytes: Size = 256 * MIB
     late_feedback_wait: Seconds = 60.0
     grace_s: Seconds = 20.0
     shift_s: Seconds = 5.0

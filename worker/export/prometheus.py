@@ -98,7 +98,11 @@ class _SeriesCounters:
                 counters.add_score(scores[metric], verdict)
             elif not is_scored:
                 counters.outcomes[verdict.outcome].add(verdict.weight)
-        if verdict.scores and verdict.trace_ended_at is not None:
+            elif not verdict.scores:
+                # A text, list or object: it has no value and neither passes nor fails.
+                counters.outcomes["unrated"].add(verdict.weight)
+        # A conversation is judged after a pause, which is no delay of the pipeline.
+        if verdict.scores and verdict.trace_ended_at is not None and "session" not in verdict.details:
             age_s = verdict.started_at + verdict.duration_s - verdict.trace_ended_at
             self._age.observe(max(0.0, age_s))
 
@@ -159,7 +163,9 @@ class VerdictCounter:
         for metric in verdict.metrics:
             labels = (self._metrics.service(verdict.service), verdict.judge, metric)
             counters = {outcome: self._metrics.late_feedback_verdicts.labels(*labels, outcome) for outcome in OUTCOMES}
-            outcome = outcomes.get(metric) if verdict.outcome == "scored" else verdict.outcome
+            outcome: str | None = verdict.outcome
+            if outcome == "scored":
+                outcome = outcomes.get(metric) if verdict.scores else "unrated"
             if outcome is not None:
                 counters[outcome].inc()
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.config.settings import Settings
+from worker.ingest.conversations import gather, session_limits
 from worker.queue.pending_feedback import MAX_PENDING, encode_member
 from worker.selection.batch_writer import BatchWriter
-from worker.selection.sampling import Choice, Chosen, EvaluationFactory, RuleTally, Sampler
+from worker.selection.sampling import Chosen, EvaluationFactory, RuleTally, Sampler, Sampling, not_shed
 from worker.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.storage.keys import Keys
 
@@ -106,17 +107,18 @@ class Planner:
             shed: Judge models for which nothing is chosen now; their evaluations are only counted.
         """
         keys = self._keys
-        plan = Plan(BatchWriter.choosing(self._settings, keys, keys.feedback, keys.groups, keys.producers))
+        own = (keys.feedback, keys.groups, keys.producers, keys.sessions_due, keys.sessions)
+        plan = Plan(BatchWriter.choosing(self._settings, keys, *own))
         # Nearly all traces of a read end alike, so they are grouped by plain tuples, which cost least.
         unsampled: dict[tuple[tuple[RuleTally, ...], str | None, str], list[str]] = {}
         rules_of_chosen: list[tuple[RuleTally, ...]] = []
         for entry in entries:
             if isinstance(entry, TraceEntry):
                 # Before anything is encoded: at a low rate nearly all traces end with this.
-                choices, rules = self._sampler.sample(entry.trace)
-                if choices:
+                choices, rules, of_session = sampling = self._sampler.sample(entry.trace)
+                if choices or of_session:
                     rules_of_chosen.append(rules)
-                    self._choose(plan, entry, choices, shed)
+                    self._choose(plan, entry, sampling, shed)
                 else:
                     group = (rules, entry.producer, entry.trace.service)
                     unsampled.setdefault(group, []).append(entry.entry_id)
@@ -144,15 +146,13 @@ class Planner:
         """Choose evaluations for a trace with late negative feedback."""
         return self._factory.evaluations(entry, self._sampler.sample_late_feedback(entry.trace), "late_feedback")
 
-    def _choose(self, plan: Plan, entry: TraceEntry, choices: Sequence[Choice], shed: Collection[str]) -> None:
-        chosen = self._factory.evaluations(entry, choices, "live")
+    def _choose(self, plan: Plan, entry: TraceEntry, sampling: Sampling, shed: Collection[str]) -> None:
+        chosen = self._factory.evaluations(entry, sampling.choices, "live")
         shed_models: tuple[tuple[str, int], ...] = ()
         if shed:
-            # A panel is shed with any of its members, since it would wait for their verdicts.
-            away = [next((name for name in (one.judge_model, *one.members) if name in shed), None) for one, _ in chosen]
-            chosen = [one for one, judge_model in zip(chosen, away, strict=True) if judge_model is None]
-            shed_models = tuple(sorted(Counter(name for name in away if name is not None).items()))
-        if not chosen:
+            chosen, away = not_shed(chosen, shed)
+            shed_models = tuple(sorted(away.items()))
+        if not chosen and not sampling.of_session:
             plan.tally(entry.entry_id, Tally("shed", None, entry.producer, entry.trace.service, shed_models))
             return
         plan.traces.append(entry)
@@ -160,9 +160,10 @@ class Planner:
             {
                 "id": entry.entry_id,
                 "producer": plan.producer(entry.producer, entry.trace.service, self._keys),
-                "payload": plan.writer.trace(entry.trace),
+                "payload": plan.writer.trace(entry.trace) if chosen else 0,
                 "evaluations": plan.writer.evaluations(chosen, entry.trace),
                 "shed": dict(shed_models),
+                "session": gather(plan.writer, self._keys, entry, sampling.of_session),
             }
         )
 
@@ -196,5 +197,6 @@ class Planner:
             "traces": plan.chosen,
             "reports": plan.reported,
             "producers": list(plan.producers.values()),
+            "sessions": session_limits(self._settings),
             "last": plan.last,
         }

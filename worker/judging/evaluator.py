@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
 import structlog
 
 from judges.agreement.combine import metrics_of
@@ -66,7 +67,7 @@ def make_verdict(
         scores=assessment.scores,
         metrics=metrics,
         rationale=assessment.rationale,
-        details=assessment.details,
+        details=_details(assessment, evaluation),
         trace_id=trace.trace_id,
         span_id=trace.span_id,
         response_id=trace.response_id,
@@ -94,6 +95,12 @@ def make_verdict(
         duration_s=duration_s,
     )
     return verdict, spent
+
+
+def _details(assessment: Assessment, evaluation: Evaluation) -> Mapping[str, object]:
+    if evaluation.session is None:
+        return assessment.details
+    return {**assessment.details, "session": msgspec.to_builtins(evaluation.session)}
 
 
 class UnexpectedError(Exception):
@@ -355,14 +362,17 @@ class BatchEvaluator:
                 return Assessment("unscored", "judge_rejected", note=note)
             if isinstance(trace, Exception):
                 return _internal_error(evaluation, trace)
-            return await self._evaluate(this, judge, trace, evaluation)
+            tools = self._sampler.context_tools(item.trace)
+            return await self._evaluate(this, judge, trace, evaluation, tools)
         except Exception as error:  # noqa: BLE001 - one evaluation must not fail its batch
             return _internal_error(evaluation, error)
 
-    async def _evaluate(self, this: _BatchRun, judge: Judge, trace: Trace, evaluation: Evaluation) -> Assessment:
+    async def _evaluate(
+        self, this: _BatchRun, judge: Judge, trace: Trace, evaluation: Evaluation, context_tools: Sequence[str]
+    ) -> Assessment:
         if judge.run is not None:
             async with self._code_slots[judge.name]:
-                return await evaluate(judge, trace, None)
+                return await evaluate(judge, trace, None, context_tools=context_tools)
         earlier = this.tries.get(evaluation.id, _NOTHING)
         return await evaluate(
             *(judge, trace, this.model),
@@ -370,6 +380,7 @@ class BatchEvaluator:
             evaluation=evaluation.id,
             earlier_calls=earlier.calls,
             refusals=earlier.refusals,
+            context_tools=context_tools,
         )
 
 

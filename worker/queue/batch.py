@@ -37,8 +37,22 @@ class Member(Struct, frozen=True):
     id: str
 
 
+class Session(Struct, frozen=True):
+    """The conversation that an evaluation judges; verdicts have it as `details.session`.
+
+    Attributes:
+        generation: How often the conversation was chosen, this time included.
+        traces: How many traces it had by then.
+        trace_ids: The traces that the judge sees: the newest ones of a long conversation.
+    """
+
+    generation: int
+    traces: int
+    trace_ids: tuple[str, ...]
+
+
 class Evaluation(Struct, frozen=True, omit_defaults=True):
-    """One chosen evaluation of a trace.
+    """One chosen evaluation of a trace, or of a conversation, whose traces are joined into one.
 
     Attributes:
         period: Its period in the ledger, see ``worker.selection.sampling``. Scripts find it in dead letters by a
@@ -55,6 +69,7 @@ class Evaluation(Struct, frozen=True, omit_defaults=True):
     origin: Origin = "live"
     keep: bool = False
     members: tuple[Member, ...] = ()
+    session: Session | None = None
 
     @property
     def batch_version(self) -> int:

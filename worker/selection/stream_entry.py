@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from tracejudge import LateFeedback, ProducerReport, Trace
 from tracejudge.delivery.buffer import Reason
+from tracejudge.dialects.messages import Parts
 from tracejudge.model import TIMES, is_unusable_time, usable_spans
 from worker.storage.client import Entry
 
@@ -102,7 +103,7 @@ def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
     try:
         if payload is None:
             return _read_other(entry_id, fields, max_trace_bytes)
-        trace = _decode(_trace_decoder, fields, payload, max_trace_bytes)
+        trace = _decode_trace(fields, payload, max_trace_bytes)
         if not 0 < len(trace.trace_id) <= _MAX_TRACE_ID_CHARS or not 0 < len(trace.service) <= _MAX_SERVICE_CHARS:
             return InvalidEntry(entry_id, _producer(fields), "wrong_type")
         # Counting an absent byte by `replace` is many times faster than by `count`, and most traces nest little.
@@ -150,6 +151,26 @@ def _read_other(entry_id: str, fields: Mapping[bytes, bytes], max_bytes: int) ->
     if not 0 < len(feedback.trace_id) <= _MAX_TRACE_ID_CHARS:
         raise _InvalidError("wrong_type")
     return FeedbackEntry(entry_id, feedback)
+
+
+def _decode_trace(fields: Mapping[bytes, bytes], payload: bytes, max_bytes: int) -> Trace:
+    """Decode a trace; of messages whose content is a list of parts, only the texts are kept."""
+    try:
+        return _decode(_trace_decoder, fields, payload, max_bytes)
+    except _InvalidError as error:
+        if error.reason != "wrong_type":
+            raise
+        try:
+            whole = msgspec.json.decode(payload)
+            found = whole.get("messages") if isinstance(whole, dict) else None
+            for message in found if isinstance(found, list) else ():
+                if isinstance(message, dict) and isinstance(message.get("content"), list):
+                    parts = Parts()
+                    parts.read(message["content"])
+                    message["content"] = "\n".join(parts.texts) or None
+            return msgspec.convert(whole, Trace)
+        except (msgspec.ValidationError, RecursionError):
+            raise error from None
 
 
 def _decode(decoder: "msgspec.json.Decoder[_T]", fields: Mapping[bytes, bytes], payload: bytes, max_bytes: int) -> _T:

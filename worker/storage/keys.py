@@ -81,6 +81,14 @@ class Keys:
     feedback_pass = _Key("feedback:pass")
     """String, the worker that searches the traces of late feedback; TTL of seconds."""
 
+    # --- conversations ---
+    sessions_due = _Key("sessions:due")
+    """Sorted set of gathered conversations by the time when they are judged or dropped, in milliseconds. No TTL."""
+    sessions = _Key("sessions")
+    """Hash of the bytes of all gathered conversations. No TTL."""
+    sessions_pass = _Key("sessions:pass")
+    """String, the worker that chooses evaluations of conversations; TTL of seconds."""
+
     # --- workers ---
     circuits = _Key("circuits")
     """Hash of worker process to the state of its circuits, with the time."""
@@ -95,9 +103,9 @@ class Keys:
         return self.dead, self.dead_due, self.dead_retries, self.dead_traces, self.dead_refs
 
     @property
-    def locks(self) -> tuple[str, str, str]:
+    def locks(self) -> tuple[str, ...]:
         """Strings that one worker holds at a time (script `hold`); `clock` deletes them if the clock was set back."""
-        return self.feedback_pass, self.dead_auto_retry, self.sweeper
+        return self.feedback_pass, self.dead_auto_retry, self.sweeper, self.sessions_pass
 
     def account(self, day: dt.date) -> str:
         """Hash of the counts of one day (UTC)."""
@@ -125,6 +133,10 @@ class Keys:
         Removed letters are taken out when their time comes; the set has a TTL, renewed with each letter.
         """
         return f"{self.prefix}:dead:again:{judge_model}"
+
+    def session(self, session: str) -> str:
+        """Hash of one conversation with its traces, see scripts/sessions.lua; TTL of the ledger."""
+        return f"{self.prefix}:session:{session}"
 
     def replay(self, name: str) -> str:
         """Hash of one replay: question, position, counts; TTL of the ledger since its last step."""

@@ -34,7 +34,7 @@ class Backlog(Struct, frozen=True):
 
     Attributes:
         waiting: Bytes of unfinished batches by judge model.
-        bytes: Bytes of traces, outbox, unfinished batches and dead letters.
+        bytes: Bytes of traces, outbox, unfinished batches, dead letters and gathered conversations.
     """
 
     traces: Position
@@ -83,7 +83,7 @@ def measure(
     """
     keys = store.keys
     fixed = (keys.traces, keys.verdicts, keys.account_all, keys.leases, keys.holders, keys.waiting)
-    names = (*fixed, keys.dead, keys.dead_refs, *map(keys.ready, dead_models))
+    names = (*fixed, keys.dead, keys.dead_refs, keys.sessions, *map(keys.ready, dead_models))
     of_traces = (caps.oldest, caps.max_bytes, caps.max_entries, caps.mean_age_ms)
     arguments: tuple[str | int, ...] = (*of_traces, int(report_cuts), caps.max_outbox_bytes, *groups)
     return msgspec.json.decode(store.run("measure", names, arguments), type=Backlog)

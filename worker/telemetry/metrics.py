@@ -18,6 +18,8 @@ OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
 TRACE_OUTCOMES: Final = ("sampled", "not_sampled", "shed", "no_rule", "invalid", "duplicate")
 INVALID_REASONS: Final = ("no_payload", "not_json", "wrong_type", "unknown_version", "too_large")
 LATE_FEEDBACK_OUTCOMES: Final = ("pulled", "already_judged", "not_found", "no_rule", "not_negative", "overflow")
+SESSION_OUTCOMES: Final = ("judged", "updated", "dropped", "expired")
+"""Judged for the first time, judged again, dropped without a judging, expired in Redis."""
 EXPLORATION_ENDS: Final = (*get_args(End), "nothing")
 _RATED: Final = (*SERIES, "metric")
 _ENDED: Final = (*_RATED, "outcome")
@@ -131,6 +133,9 @@ class Metrics:
     late_feedback = Metric(Counter, "late_feedback_total", "feedback", ("outcome",),
         f"Feedback that arrived after its trace, by outcome: {', '.join(LATE_FEEDBACK_OUTCOMES)}",
         values=LATE_FEEDBACK_OUTCOMES)
+    sessions = Metric(Counter, "sessions_total", "conversations", ("outcome",),
+        f"Conversations whose gathering ended, by outcome: {', '.join(SESSION_OUTCOMES)}",
+        values=SESSION_OUTCOMES)
     sampling_ratio = Metric(Gauge, "effective_sampling_ratio", "ratio", ("rule",),
         "Share of matching traces that were sampled", stability=_STABLE)
 
@@ -200,7 +205,7 @@ class Metrics:
     export_answers_ignored = Metric(Counter, "export_answers_ignored_total", "requests", ("exporter",),
         "Accepted requests whose answer was unreadable or impossible")
     stored_bytes = Metric(Gauge, "stored_bytes", "bytes", ("what",),
-        "Bytes in Redis of traces, outbox, batches, dead_letters")
+        "Bytes in Redis of traces, outbox, batches, dead_letters, sessions")
     stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),
         "Configured maximum of stored_bytes; for batches that of each judge model")
     redis_used_bytes = Metric(Gauge, "redis_used_bytes", "bytes", (), "Memory that Redis uses")

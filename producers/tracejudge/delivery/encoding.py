@@ -6,6 +6,7 @@ from typing import Any
 from msgspec.json import Encoder
 
 from tracejudge.content.encode import ContentPolicy
+from tracejudge.content.tool_context import tool_context
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.ids import fresh_id
 from tracejudge.log import RedactionError, report_internal_error, type_name
@@ -32,6 +33,7 @@ class ItemEncoder:
 
     def __init__(self, settings: Settings) -> None:
         self._content = ContentPolicy(settings)
+        self._context_tools = settings.context_tools
         self._defaults = {
             "service": settings.service,
             "environment": settings.environment,
@@ -83,6 +85,8 @@ class ItemEncoder:
         if fields.get("started_at") is None and fields.get("ended_at") is None:
             fields["ended_at"] = item.published_at_s
         _check_types(fields)
+        if self._context_tools and not fields.get("context"):
+            fields["context"] = tool_context(fields, self._context_tools) or None
         try:
             return Trace(**fields)
         except TypeError as error:

@@ -107,8 +107,11 @@ WRONG_USAGE = {
     "retry of all and some": (["dead", "retry", "--all", "--judge", "safety"], "--all takes everything"),
     "drop of what": (["dead", "drop", "--yes"], "select by --reason, --service, --judge"),
     "drop unasked": (["dead", "drop", "--all"], "there is no terminal to confirm on: add --yes, or try --dry-run"),
-    "forget whom": (["forget"], "give either --trace-id or --user-id"),
-    "forget both": (["forget", "--trace-id", "1", "--user-id", "2"], "give either --trace-id or --user-id"),
+    "forget whom": (["forget"], "give one of --trace-id, --user-id and --session-id"),
+    "forget both": (
+        ["forget", "--trace-id", "1", "--user-id", "2"],
+        "give one of --trace-id, --user-id and --session-id",
+    ),
 }
 
 

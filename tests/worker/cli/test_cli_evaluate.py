@@ -17,7 +17,7 @@ from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
 from support.replies import failing, gathering, hangs, sequence, slow, yes_no
 
-from judges.core.verdict import Verdict, evaluation_id
+from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id
 from judges.registry import catalogue, configured
 from tracejudge import Trace
 from worker.endpoints import client
@@ -52,6 +52,39 @@ def test_verdicts_are_written_in_the_order_of_the_file_judge_by_judge(run: Run) 
     assert [(one.trace_id, one.judge) for one in verdicts()] == [
         (trace, judge) for trace in traces for judge in ("safety", "groundedness")
     ]
+
+
+def test_a_judge_of_conversations_gets_the_lines_of_each_session_together(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = ("s1", "s2", "s1", None, "s1", "s2")
+    given = [
+        labelled(None, trace_id=f"{place}", input=f"Question {place}?", **({"session_id": name} if name else {}))
+        for place, name in enumerate(sessions)
+    ]
+    monkeypatch.setenv("TRACEJUDGE_SESSION_MAX", "2")
+    file = write_lines("t.jsonl", given)
+    assert run("evaluate", file, "--judge", "user_frustration", "--judge", "safety", *OUTPUT).code == 0
+    found = [(one.judge, one.trace_id, one.details.get("session")) for one in verdicts()]
+    alone = [("safety", str(place), None) for place in (0, 1, 2)]
+    alone += [("user_frustration", "3", None), ("safety", "3", None), ("safety", "4", None), ("safety", "5", None)]
+    assert found == [
+        *alone,
+        ("user_frustration", "4", {"generation": 1, "traces": 3, "trace_ids": ["2", "4"]}),
+        ("user_frustration", "5", {"generation": 1, "traces": 2, "trace_ids": ["1", "5"]}),
+    ]
+    frustration = catalogue()["user_frustration"].version
+    by = {"judge": "user_frustration", "version": frustration, "judge_model": "lexical"}
+    assert verdicts()[-2].evaluation_id == session_evaluation_id(msgspec.convert(given[0], Trace), 1, **by)
+    assert {one.origin for one in verdicts()} == {"replay"}
+
+
+def test_conversations_that_are_too_large_for_memory_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MAX_SESSION_BYTES", "100")
+    file = write_lines("t.jsonl", [labelled(None, session_id="s1")] * 2)
+    ended = run("evaluate", file, "--judge", "user_frustration", *OUTPUT)
+    assert ended.code == 1
+    assert "the conversations of the file take more than 100 bytes" in words(ended.err)
 
 
 def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +223,24 @@ def test_descriptive_metrics_have_a_mean_and_no_share(run: Run) -> None:
     (row,) = run("evaluate", SUPPORT, "--judge", "ragbench", "--json").document["judges"]
     assert list(row["metrics"]) == ["relevance", "utilization", "completeness", "adherence"]
     assert [found["share_passed"] is None for found in row["metrics"].values()] == [True, True, True, False]
-    assert all(found["scored"] == 21 and 0 <= found["mean"] <= 1 for found in row["metrics"].values())
+    assert all(0 <= found["mean"] <= 1 for found in row["metrics"].values())
+    # Completeness has no value where no sentence is relevant.
+    assert [found["scored"] == 21 for found in row["metrics"].values()] == [True, True, False, True]
+
+
+def test_a_result_without_a_value_is_written_and_has_no_mean(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_JUDGES", json.dumps({"topic": {"instructions": "{{ outputs }}", "result": "text"}}))
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
+    file = write_lines("t.jsonl", [labelled(None)])
+    ended = run("evaluate", file, "--judge", "topic", "--output", "out.jsonl", "--json")
+    assert ended.code == 0, ended.err
+    (written,) = map(json.loads, Path("out.jsonl").read_text(encoding="utf-8").splitlines())
+    assert (written["details"], "scores" in written) == ({"result": "yes"}, False)
+    (row,) = ended.document["judges"]
+    assert row["metrics"] == {"topic": {"scored": 1, "mean": None, "share_passed": None}}
+    combined = run("evaluate", file, "--judge", "topic", "--model", "default", "--model", "b", "--combine", "mean")
+    assert combined.code == 2
+    assert "--combine: the result of topic is a text, list or object" in words(combined.err)
 
 
 def test_the_summary_for_people_stands_on_standard_output(run: Run) -> None:
@@ -397,3 +447,13 @@ def test_a_full_disk_is_told(run: Run) -> None:
     ended = run("evaluate", write_lines("t.jsonl", outputs("a")), "--judge", "safety", "--output", "/dev/full")
     assert ended.code == 1
     assert "Error: /dev/full cannot be written (No space left on device)" in ended.err
+
+
+def test_results_of_the_tools_that_rules_name_are_context(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
+    given = labelled(None, input="Why?", tool_calls=[{"name": "kb_search", "result": "It is."}])
+    file, rule = write_lines("t.jsonl", [given]), {"name": "all", "judges": ["groundedness"]}
+    for tools, reason in (((), "missing_input"), (("kb_search",), None)):
+        monkeypatch.setenv("TRACEJUDGE_RULES", json.dumps([{**rule, "context_tools": tools}]))
+        run("evaluate", file, "--judge", "groundedness", *OUTPUT, "--force")
+        assert [found.reason for found in verdicts()] == [reason]

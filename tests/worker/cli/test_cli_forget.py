@@ -44,6 +44,7 @@ def test_for_people_a_table_and_what_stays(served: Run, monkeypatch: pytest.Monk
     assert rows[1:] == [
         ["traces", "1"],
         ["feedback", "0"],
+        ["gathered", "0"],
         ["evaluations", "1"],
         ["dead_letters", "0"],
         ["verdicts", "0"],

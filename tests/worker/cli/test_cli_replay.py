@@ -16,7 +16,7 @@ from worker.config.settings import Rule
 from worker.storage.client import StoreError
 
 WANTED = ("replay", "--since", "1h", "--judge", "safety")
-NO_COUNTS = dict.fromkeys(("traces", "not_matching", "not_read", "cut_off", "chosen", "already_judged"), 0)
+NO_COUNTS = dict.fromkeys(("traces", "not_matching", "not_read", "cut_off", "chosen", "already_judged", "gathered"), 0)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_for_people_a_table_and_progress_beside_it(ruled: Run, ground: Ground) -
     assert ["The", "replay"] in rows
     assert [row for row in rows if row[0] in NO_COUNTS] == [
         *(["traces", "3"], ["not_matching", "0"], ["not_read", "0"], ["cut_off", "0"]),
-        *(["chosen", "3"], ["already_judged", "0"]),
+        *(["chosen", "3"], ["already_judged", "0"], ["gathered", "0"]),
     ]
     assert "100%" in ended.err
     assert "3 traces, 3 evaluations" in words(ended.err)

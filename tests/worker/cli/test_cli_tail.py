@@ -45,6 +45,7 @@ COMBINED = {
     "judge_model": "majority(a,b)",
     "rationale": "1 of 2 models pass",
 }
+RESULTS = (({"result": "A [b]refund[/b]."}, "A [b]refund[/b]."), ({"result": ["late", "rude"]}, '["late","rude"]'))
 UNRATED = {"scores": (Score("length", 0.5),)}
 
 
@@ -88,6 +89,12 @@ def test_tail_begins_with_the_last_few_in_order_and_ends_after_a_count(served: R
     ids = outbox.add(*(verdict() for _ in range(10)))
     lines = served("tail", "--json", "--last", "5", "--count", "3").lines
     assert [line["evaluation_id"] for line in lines] == ids[5:8]
+
+
+def test_tail_shows_results_that_have_no_score(served: Run, outbox: Outbox) -> None:
+    outbox.add(*(verdict(scores=(), details=details) for details, _ in RESULTS))
+    lines = served("tail", "--last", "2", "--count", "2").out.splitlines()
+    assert [shown in line for (_, shown), line in zip(RESULTS, lines, strict=True)] == [True, True]
 
 
 def test_tail_may_show_only_some_services_and_judges(served: Run, outbox: Outbox) -> None:

@@ -60,6 +60,9 @@ def command(
     written as soon as it is ready, and Ctrl-C keeps those that are. A summary comes last. Several models give a verdict
     each; --combine adds one of all of them, with their disagreement.
 
+    A judge of conversations gives one verdict on all lines with the same service, environment and session_id, after
+    the verdicts on single traces.
+
     An existing OUT is overwritten with --force only, and FILE never.
 
     Transient failures (429, timeout, unreachable endpoint) are retried later and more slowly; a trace that still has no

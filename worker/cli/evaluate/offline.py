@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import click
@@ -12,15 +12,16 @@ import msgspec
 
 from judges.agreement.combine import Combine, metrics_of
 from judges.agreement.combine import combine as combined_assessment
-from judges.core.judge import Judge
+from judges.core.judge import Judge, has_text
 from judges.core.model import ChatModel, ModelError, Price
-from judges.core.verdict import Assessment, Verdict, evaluation_id, with_said
+from judges.core.verdict import Assessment, Verdict, evaluation_id, session_evaluation_id, with_said
+from judges.custom.variables import has_value
 from judges.evaluate import evaluate
 from judges.models.registry import PROVIDERS
 from judges.python.protocol import class_name
 from tracejudge import Trace
 from worker.cli.evaluate.summary import JudgeSum
-from worker.cli.evaluate.trace_files import Output, lines, trace_of
+from worker.cli.evaluate.trace_files import Conversations, Output, lines, trace_of
 from worker.cli.options import open_model
 from worker.config.graders import CODE, Grader, panel
 from worker.config.redaction import Redaction, configured_user_key
@@ -28,7 +29,7 @@ from worker.config.settings import Settings
 from worker.endpoints.availability import LimiterEvents
 from worker.endpoints.client import is_transient
 from worker.judging.evaluator import NO_PRICE, make_verdict
-from worker.queue.batch import Evaluation, Item
+from worker.queue.batch import Evaluation, Item, Session
 from worker.selection.stream_entry import TraceEntry, unknown_fields
 
 Job = TypeVar("Job")
@@ -36,6 +37,8 @@ Result = TypeVar("Result")
 
 # Evaluations begun, per call in flight.
 _BEGUN: Final = 2
+_DEFAULT: Final = "default"
+_MIN_COMBINED: Final = 2
 # Traces that judges in Python hold at once: none of them runs in more processes.
 _CODE_IN_FLIGHT: Final = 64
 # Invalid lines that are named one by one.
@@ -153,8 +156,14 @@ class OfflineGrader:
     The number of evaluations begun is bounded: each that waits holds its whole prompt in memory.
     """
 
-    def __init__(self, model: ChatModel | None, redaction: Redaction | None = None) -> None:
-        """Set the model, which limits and retries its calls itself; None for judges in Python."""
+    def __init__(
+        self, model: ChatModel | None, redaction: Redaction | None = None, context_tools: Sequence[str] = ()
+    ) -> None:
+        """Set the model, which limits and retries its calls itself; None for judges in Python.
+
+        ``context_tools`` are the tools whose results are the context of a trace without one.
+        """
+        self._context_tools = context_tools
         self._redaction = redaction
         self._model = model
         self.max_in_flight = _CODE_IN_FLIGHT if model is None else model.settings.max_in_flight
@@ -191,7 +200,7 @@ class OfflineGrader:
             started_at, start = time.time(), time.perf_counter()
             try:
                 shown = trace if self._redaction is None else await asyncio.to_thread(self._redaction.trace, trace)
-                assessment = await evaluate(judge, shown, self._model)
+                assessment = await evaluate(judge, shown, self._model, context_tools=self._context_tools)
             except Exception as error:  # noqa: BLE001 - one evaluation must not end the others
                 assessment = _internal_error(error)
             return TimedAssessment(assessment, started_at, time.perf_counter() - start)
@@ -203,25 +212,35 @@ def _internal_error(error: Exception) -> Assessment:
 
 
 class OfflineGraders(NamedTuple):
-    """The graders of an evaluation: one a model, one for judges in Python, and the panel that combines the models."""
+    """The graders of an evaluation: one a model, one for judges in Python, and the panel that combines the models.
+
+    ``own`` has those of the judges that name a model themselves.
+    """
 
     models: Sequence[OfflineGrader]
     code: OfflineGrader
     together: Grader | None = None
+    own: Mapping[str, OfflineGrader] = {}
+
+    @property
+    def _used(self) -> Sequence[OfflineGrader]:
+        return tuple(dict.fromkeys((*self.models, *self.own.values()))) or (self.code,)
 
     @property
     def in_words(self) -> str:
         """Name the judge models."""
-        return ", ".join(grader.judge_model for grader in self.models or (self.code,))
+        return ", ".join(grader.judge_model for grader in self._used)
 
     @property
     def in_flight(self) -> int:
         """Most calls at the same time."""
-        return sum(grader.max_in_flight for grader in self.models or (self.code,))
+        return sum(grader.max_in_flight for grader in self._used)
 
     def of(self, judge: Judge) -> Sequence[OfflineGrader]:
         """List the graders of a judge."""
-        return self.models if judge.run is None else (self.code,)
+        if judge.run is not None:
+            return (self.code,)
+        return (self.own[judge.name],) if judge.name in self.own else self.models
 
     def combining(self, judge: Judge) -> Grader | None:
         """Return the panel of a judge; a judge in Python gives one verdict."""
@@ -229,7 +248,7 @@ class OfflineGraders(NamedTuple):
 
     async def aclose(self, judges: Sequence[Judge]) -> None:
         """Close connections, and stop the processes of judges."""
-        for grader in self.models:
+        for grader in self._used:
             await grader.aclose()
         for judge in judges:
             if judge.close is not None:
@@ -245,28 +264,46 @@ def open_graders(
     combine: Combine | None,
     tries: int,
 ) -> OfflineGraders:
-    """Open the models of some names, if any of the judges needs one: judges in Python need no endpoint and no key."""
+    """Open the models that the judges need: judges in Python need no endpoint and no key.
+
+    Without ``names`` it is each judge's own model, or the default.
+    """
     redaction = Redaction.of(settings.redact)
-    code = OfflineGrader(None, redaction)
+    # Offline no rule chooses the traces, so that the tools of all rules count.
+    tools = tuple(tool for rule in settings.rules for tool in rule.context_tools)
+    code = OfflineGrader(None, redaction, tools)
     if all(judge.run is not None for judge in judges):
         return OfflineGraders((), code)
-    models = [open_model(settings, name, tries, delays.at) for name in names]
-    judge_models = [model.settings.judge_model for model in models]
+    for judge in judges if combine is not None else ():
+        if not has_value(judge):
+            fix = "leave --combine out, or the judge"
+            raise click.UsageError(f"--combine: the result of {judge.name} is a text, list or object; {fix}")
+    wanted = {} if names else {judge.name: judge.model for judge in judges if judge.model is not None}
+    if not names and not all(judge.name in wanted or judge.run is not None for judge in judges):
+        names = (_DEFAULT,)
+    by_name = {name: open_model(settings, name, tries, delays.at) for name in dict.fromkeys((*names, *wanted.values()))}
+    graders = {name: OfflineGrader(model, redaction, tools) for name, model in by_name.items()}
+    judge_models = [by_name[name].settings.judge_model for name in names]
     if len(set(judge_models)) < len(judge_models):
         raise click.UsageError("--model: names a judge model twice; name each once")
-    if combine is not None and len(models) == 1:
+    if combine is not None and len(judge_models) < _MIN_COMBINED:
         raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
     together = None if combine is None else panel(combine, judge_models)
-    return OfflineGraders([OfflineGrader(model, redaction) for model in models], code, together)
+    own = {judge: graders[name] for judge, name in wanted.items()}
+    return OfflineGraders([graders[name] for name in names], code, together, own)
 
 
 class _Job(NamedTuple):
-    """An evaluation to make, and the offset in the file where its trace ends."""
+    """An evaluation to make, and the offset in the file where its trace ends.
+
+    ``session`` describes the conversation that the trace joins.
+    """
 
     entry: TraceEntry
     judge: Judge
     grader: OfflineGrader
     end: int
+    session: Session | None = None
 
 
 class _Done(NamedTuple):
@@ -321,7 +358,7 @@ class Offline:
         self._judges = judges
         self._graders = graders
         self._found: dict[str, Assessment] = {}
-        self._question: tuple[int, str] | None = None
+        self._question: tuple[TraceEntry, str] | None = None
         self._on_invalid_line = on_invalid_line
         self._advance = advance
 
@@ -346,7 +383,10 @@ class Offline:
         self._advance(sum(one.evaluations for one in self.sums), end)
 
     async def _jobs(self, source: BinaryIO) -> AsyncIterator[_Job]:
-        max_bytes = self._settings.max_trace_bytes
+        max_bytes, end = self._settings.max_trace_bytes, 0
+        of_sessions = [judge for judge in self._judges if judge.unit == "session"]
+        of_traces = [judge for judge in self._judges if judge.unit == "trace"]
+        conversations = Conversations(self._settings)
         async for line in lines(source, max_bytes):
             entry = trace_of(line, max_bytes)
             if isinstance(entry, str):
@@ -355,15 +395,29 @@ class Offline:
                     self._on_invalid_line(line.number, entry)
                 continue
             self.traces += 1
+            end, judges = line.end, self._judges
+            # A line without a session is a conversation of its own.
+            if of_sessions and has_text(entry.trace.session_id):
+                conversations.add(entry.trace, len(line.payload))
+                judges = of_traces
             self.unknown.update(unknown_fields(entry))
             # Wait while evaluations of too many bytes of the file are under way.
             while self._begun_to > self._kept_to and line.end - self._kept_to > _WINDOW_BYTES:
                 self._written.clear()
                 await self._written.wait()
-            self._begun_to = line.end
-            for judge in self._judges:
-                for grader in self._graders.of(judge):
-                    yield _Job(entry, judge, grader, line.end)
+            self._begun_to = line.end if judges else self._begun_to
+            for job in self._jobs_of(entry, judges, line.end):
+                yield job
+        for trace, session in conversations.joined():
+            for job in self._jobs_of(TraceEntry("-", None, trace, b""), of_sessions, end, session):
+                yield job
+
+    def _jobs_of(
+        self, entry: TraceEntry, judges: Sequence[Judge], end: int, session: Session | None = None
+    ) -> Iterator[_Job]:
+        for judge in judges:
+            for grader in self._graders.of(judge):
+                yield _Job(entry, judge, grader, end, session)
 
     async def _judge(self, job: _Job) -> _Done:
         timed = await job.grader.ask(job.judge, job.entry.trace)
@@ -387,8 +441,8 @@ class Offline:
         job, together = done.job, self._graders.combining(done.job.judge)
         if together is None:
             return None
-        if self._question != (question := (job.end, job.judge.name)):
-            self._question, self._found = question, {}
+        if self._question is None or self._question[0] is not job.entry or self._question[1] != job.judge.name:
+            self._question, self._found = (job.entry, job.judge.name), {}
         self._found[job.grader.judge_model] = done.timed.assessment
         if len(self._found) < len(together.members):
             return None
@@ -401,10 +455,14 @@ class Offline:
     ) -> Verdict:
         """Make the verdict that the worker would make, with the same evaluation id."""
         judge, entry = job.judge, job.entry
-        by = grader.judge_model
-        name = evaluation_id(entry.trace, entry.publication_id, judge=judge.name, version=judge.version, judge_model=by)
+        version, by = judge.version, grader.judge_model
+        if job.session is None:
+            name = evaluation_id(entry.trace, entry.publication_id, judge=judge.name, version=version, judge_model=by)
+        else:
+            generation = job.session.generation
+            name = session_evaluation_id(entry.trace, generation, judge=judge.name, version=version, judge_model=by)
         # Chosen by the user and not by chance: no live sample, and of full weight.
-        evaluation = Evaluation(name, "0", judge.name, judge.version, probability=1.0, origin="replay")
+        evaluation = Evaluation(name, "0", judge.name, judge.version, 1.0, "replay", session=job.session)
         return make_verdict(
             timed.assessment,
             Item(entry.trace, (evaluation,)),

@@ -8,7 +8,7 @@ from typing import Final
 from rich.markup import escape
 from rich.table import Table
 
-from judges.core.judge import Judge
+from judges.core.judge import RESULT, Judge
 from judges.core.verdict import Score, Verdict
 from judges.custom.variables import declared_labels
 from worker.cli.options import reasons_in_words
@@ -21,6 +21,8 @@ _MAX_SHOWN_NOTES: Final = 3
 @dataclass
 class _MetricSum:
     scored: int = 0
+    # Results without a value, such as texts.
+    valueless: int = 0
     value: float = 0.0
     rated: int = 0
     passed: int = 0
@@ -37,7 +39,8 @@ class _MetricSum:
 
     @property
     def mean(self) -> float | None:
-        return self.value / self.scored if self.scored else None
+        valued = self.scored - self.valueless
+        return self.value / valued if valued else None
 
     @property
     def share_passed(self) -> float | None:
@@ -93,6 +96,10 @@ class JudgeSum:
         self.costless += verdict.cost_usd is None and bool(verdict.calls)
         for score in verdict.scores:
             self.metrics.setdefault(score.metric, _MetricSum()).add(score)
+        if RESULT in verdict.details and not verdict.scores:
+            for metric in self.metrics.values():
+                metric.scored += 1
+                metric.valueless += 1
         if verdict.outcome == "unscored":
             self.unscored[str(verdict.reason)] += 1
             if verdict.note and (verdict.note in self.notes or len(self.notes) < _MAX_NOTES):

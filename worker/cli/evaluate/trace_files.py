@@ -7,16 +7,23 @@ import os
 import stat
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import IO, BinaryIO, Final, NamedTuple
+from typing import IO, Any, BinaryIO, Final, NamedTuple
 
 import click
+import msgspec
+from msgspec.structs import replace
 
+from judges.sessions import in_order, join, part
 from tracejudge import Trace
 from worker.cli.options import amount, note, read_traces
+from worker.cli.rows import as_trace, csv_rows, is_csv
 from worker.config.errors import nearest
+from worker.config.settings import Settings
+from worker.ingest.conversations import session_id_of
+from worker.queue.batch import Session
 from worker.selection.stream_entry import TraceEntry, read_entry
 
 # Lines read ahead: each may have megabytes.
@@ -65,7 +72,8 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
         # The loop or the file may be closed at any step; the lines are not needed any more then.
         with contextlib.suppress(RuntimeError, ValueError):
             try:
-                if not all(map(put, split_lines(source, max_bytes))):
+                split = csv_lines(source) if is_csv(source) else split_lines(source, max_bytes)
+                if not all(map(put, split)):
                     return
             except OSError as error:
                 last = error
@@ -84,10 +92,16 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
 
 def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
-    """Read a trace as the worker reads it from the stream, or return what is wrong with the line."""
+    """Read a trace as the worker does, or a row as a trace, or return what is wrong with the line."""
     entry = read_entry((b"-", {b"v": b"1", b"t": line.payload}), max_bytes)
     if isinstance(entry, TraceEntry):
         return entry
+    if len(line.payload) <= max_bytes:
+        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeError):
+            row = as_trace(msgspec.json.decode(line.payload, type=dict[str, Any]))
+            entry = read_entry((b"-", {b"v": b"1", b"t": msgspec.json.encode(row)}), max_bytes)
+        if isinstance(entry, TraceEntry):
+            return entry
     if len(line.payload) > max_bytes:
         return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
     # The stream only counts invalid entries; here the user needs the reason.
@@ -117,6 +131,21 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
         payload = first.strip() if is_whole else first
         if payload:
             yield Line(number, payload, end)
+
+
+def csv_lines(source: BinaryIO) -> Iterator[Line]:
+    """Yield the rows of a CSV file as traces in JSON."""
+    end = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal end
+        for line in source:
+            text = (line if end else line.removeprefix(_BYTE_ORDER_MARK)).decode("utf-8", "replace")
+            end += len(line)
+            yield text
+
+    for number, fields in csv_rows(texts()):
+        yield Line(number, msgspec.json.encode(fields), end)
 
 
 class Output:
@@ -173,3 +202,49 @@ def open_output(path: str | None, source: BinaryIO, *, force: bool) -> Output:
     except OSError as error:
         raise click.UsageError(f"{path} cannot be created ({error.strerror})") from error
     return Output(file, path)
+
+
+class Conversation(NamedTuple):
+    """The joined traces of a session, the newest of a long one, and what its verdict says of them.
+
+    The joined trace has the tags of all traces; of several values the last one counts.
+    """
+
+    trace: Trace
+    session: Session
+
+
+class Conversations:
+    """Traces of sessions, gathered as a worker gathers them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._traces: dict[str, deque[Trace]] = {}
+        self._totals: dict[str, int] = {}
+        self._tags: dict[str, dict[str, str]] = {}
+        self._bytes = 0
+
+    def add(self, trace: Trace, size: int) -> None:
+        """Add a trace with a session id, of so many bytes.
+
+        Raises:
+            click.ClickException: All conversations are too large to be held at once.
+        """
+        session = session_id_of(trace)
+        kept = self._traces.setdefault(session, deque(maxlen=self._settings.session_max))
+        kept.append(part(trace))
+        self._totals[session] = self._totals.get(session, 0) + 1
+        self._tags.setdefault(session, {}).update(trace.tags or {})
+        self._bytes += size
+        if self._bytes > self._settings.max_session_bytes:
+            most = f"{self._settings.max_session_bytes:,} bytes"
+            fix = "divide the file between two sessions, or raise max_session_bytes"
+            raise click.ClickException(f"the conversations of the file take more than {most}; {fix}")
+
+    def joined(self) -> Iterator[Conversation]:
+        """Yield the conversations in the order of their first traces."""
+        for session, kept in self._traces.items():
+            traces = in_order(list(kept))
+            names = tuple(dict.fromkeys(trace.trace_id for trace in traces))
+            trace = replace(join(traces), tags=self._tags[session] or None)
+            yield Conversation(trace, Session(1, self._totals[session], names))

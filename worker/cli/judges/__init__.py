@@ -14,6 +14,7 @@ from judges.core.judge import Judge
 from judges.core.prompt import neutralise, render
 from judges.custom.installed import distribution_of, installed
 from judges.custom.template import metadata_of
+from judges.evaluate import prepared
 from judges.python import runner
 from judges.registry import catalogue, configured
 from tracejudge import Trace
@@ -102,7 +103,7 @@ def _template(name: str, settings: Settings) -> Mapping[str, object] | None:
 
 def _settings_of(judge: Judge) -> dict[str, object]:
     in_force = runner.settings_of(judge) or judge.settings
-    return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(in_force).items()}
+    return dict(msgspec.to_builtins(in_force))
 
 
 class Sample(NamedTuple):
@@ -160,7 +161,7 @@ def find_sample(judge: Judge, file: TextIO | None) -> Sample:
     lacking: dict[str, None] = {}
     for found in _read_samples(file) if file is not None else _built_in_samples(judge):
         # As in an evaluation: what the judge adds or removes decides whether it can judge the trace.
-        sample = found._replace(trace=judge.prepare(found.trace))
+        sample = found._replace(trace=prepared(judge, found.trace))
         missing = judge.missing(sample.trace)
         if missing is None:
             return sample

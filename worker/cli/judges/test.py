@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TextIO
 
 import click
+import msgspec
 
 from judges.agreement.combine import Combine
 from judges.agreement.labels import agreement
+from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
 from worker.cli.evaluate.offline import DelayNotes, open_graders
+from worker.cli.evaluate.trace_files import Conversations
 from worker.cli.judges.report import (
     Comparison,
     Labelled,
@@ -114,7 +117,8 @@ def test(
     """Judge the labelled TRACES, a JSON object a line, and compare the verdicts with the labels.
 
     The judge is one of `tracejudge judges` by its name, or one of yours by its file. Traces without the tag are left
-    out. Unscored traces are counted by reason and are in no other figure.
+    out. A judge of conversations gets the traces of each session together; the last tag of a conversation is its label.
+    Unscored traces are counted by reason and are in no other figure.
 
     Several models are measured side by side; --combine measures their combined verdict. --min applies to the combined
     verdict, else to each model.
@@ -133,7 +137,7 @@ def test(
     if max_unscored is not None and accuracy is None:
         raise click.UsageError("--max-unscored needs --min")
     settings, (judge,) = offline_judges(config, given)
-    labelled = _labelled(traces, tag)
+    labelled = _labelled(traces, tag, Conversations(settings) if judge.unit == "session" else None)
     if label:
         comparison = compared(judge, metric, labelled, tag, invert=invert)
     else:
@@ -161,16 +165,20 @@ class _TracesError(click.ClickException):
     exit_code = 2
 
 
-def _labelled(files: Sequence[TextIO], tag: str) -> list[Labelled]:
-    """Read the traces with a tag."""
+def _labelled(files: Sequence[TextIO], tag: str, conversations: Conversations | None) -> list[Labelled]:
+    """Read the traces with a tag, or the conversations of which a trace has it."""
     found, tags = [], set[str]()
     for file in files:
         for line in read_traces(file):
             if line.trace is None:
                 raise _TracesError(f"{file.name}: line {line.number} {line.error}")
             tags.update(line.trace.tags or ())
-            if line.trace.tags and tag in line.trace.tags:
+            if conversations is not None and has_text(line.trace.session_id):
+                conversations.add(line.trace, len(msgspec.json.encode(line.trace)))
+            elif line.trace.tags and tag in line.trace.tags:
                 found.append(Labelled(line.trace, line.trace.tags[tag]))
+    joined = () if conversations is None else conversations.joined()
+    found += [Labelled(one.trace, one.trace.tags[tag]) for one in joined if one.trace.tags and tag in one.trace.tags]
     if not found:
         shown = sorted(filter(str.isprintable, tags))[:_MAX_TAGS]
         there = f"the tags are {', '.join(shown)}" if shown else "no trace has any tag"

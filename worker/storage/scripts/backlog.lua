@@ -15,7 +15,8 @@
 -- KEYS[6] waiting       hash; no TTL
 -- KEYS[7] dead          hash; no TTL
 -- KEYS[8] dead:refs     hash; no TTL
--- KEYS[9..] ready:<judge model>   sorted sets of judge models whose circuit is open: their batches count as parked
+-- KEYS[9] sessions      hash; no TTL
+-- KEYS[10..] ready:<judge model>   sorted sets of judge models whose circuit is open: their batches count as parked
 -- ARGV[1] oldest entry to keep (a stream id) · ARGV[2] cap in bytes · ARGV[3] cap in entries
 -- ARGV[4] maximum age of the mean entry size in ms
 -- ARGV[5] '1' for a worker, which counts new cut-offs in its metrics: each is reported to one worker once (`told`)
@@ -26,8 +27,9 @@ local refused = guard({
   {KEYS[1], 'stream', 'XTRIM', 'XLEN', 'XRANGE', 'XPENDING', 'XINFO STREAM', 'XINFO GROUPS', 'MEMORY USAGE'},
   {KEYS[2], 'stream', 'XTRIM', 'XLEN'}, {KEYS[3], 'hash', 'HGET', 'HINCRBY', 'HSET'}, {KEYS[4], 'zset', 'ZCARD'},
   {KEYS[5], 'hash', 'HVALS'}, {KEYS[6], 'hash', 'HGETALL'}, {KEYS[7], 'hash', 'HLEN'}, {KEYS[8], 'hash', 'HGET'},
+  {KEYS[9], 'hash', 'HGET'},
 })
-for place = 9, #KEYS do refused = refused or guard({{KEYS[place], 'zset'}}) end
+for place = 10, #KEYS do refused = refused or guard({{KEYS[place], 'zset'}}) end
 local counters = {'trimmed', 'cut_off', 'told:cut_off', 'drift'}
 for place = 7, #ARGV do
   for _, name in ipairs({'outbox_cut_off:', 'told:outbox_cut_off:', 'outbox_drift:'}) do
@@ -139,7 +141,7 @@ local parked = 0
 for _, holder in ipairs(redis.call('HVALS', KEYS[5])) do
   if holder == 'parked' then parked = parked + 1 end
 end
-for place = 9, #KEYS do parked = parked + redis.call('ZCARD', KEYS[place]) end
+for place = 10, #KEYS do parked = parked + redis.call('ZCARD', KEYS[place]) end
 local waiting, batch_bytes = {}, 0
 for model, bytes in pairs(pairs_of(redis.call('HGETALL', KEYS[6]))) do
   waiting[model] = tonumber(bytes)
@@ -152,6 +154,7 @@ return cjson.encode({
   bytes = {
     traces = trace_bytes, outbox = outbox_bytes, batches = batch_bytes,
     dead_letters = tonumber(redis.call('HGET', KEYS[8], 'bytes') or 0),
+    sessions = tonumber(redis.call('HGET', KEYS[9], 'bytes') or 0),
   },
 })
 

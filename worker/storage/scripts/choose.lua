@@ -1,5 +1,5 @@
 -- @script choose
--- @include batch_writer streams accounting
+-- @include batch_writer streams accounting sessions
 -- Apply the plan of one read: write the batches, count all entries and acknowledge them, in one step. An entry takes
 -- effect only if its XACK answers 1: a repeated call, or an entry that another worker has processed, changes nothing.
 --
@@ -8,7 +8,8 @@
 -- KEYS[8] feedback:due     sorted set, feedback as JSON -> time of its pass in ms; TTL plan.ledger_ttl_s
 -- KEYS[9] groups           hash, consumer group -> the last entry that it has acknowledged; no TTL
 -- KEYS[10] producers       sorted set, producer -> time of its last batch in ms; no TTL
--- KEYS[11..]               batch:<id> string, no TTL · ready:<judge model> sorted set, no TTL
+-- KEYS[11] sessions:due · KEYS[12] sessions, see sessions.lua
+-- KEYS[13..]               session:<id>, see sessions.lua · batch:<id> string, no TTL · ready:<judge model> sorted set, no TTL
 --                          producer:<id> hash, TTL set by the producer, else plan.account_ttl_s; what is added here:
 --                            reported, dropped, dropped:<reason>  the largest totals of its reports
 --                            accounted, sent:accounted, lost:accounted, trimmed:accounted  its part of the account
@@ -22,7 +23,7 @@ local OF_PRODUCER = {'sent', 'lost', 'reported', 'accounted', 'sent:accounted', 
 
 local function expected_counts()
   local names = {'read', 'arrived', 'published', 'sent', 'lost_by_redis', 'trimmed', 'bare', 'cut_off', 'feedback', 'feedback:overflow',
-    'chosen', 'sampled', 'duplicate', 'dropped'}
+    'chosen', 'sampled', 'duplicate', 'dropped', 'session:gathered', 'session:opened'}
   local function expect(...) names[#names + 1] = table.concat({...}) end
   for _, tally in ipairs(plan.tallies) do
     expect(tally.outcome)
@@ -61,7 +62,13 @@ for place, producer in ipairs(plan.producers) do
   more[#more + 1] = place > 1 and {KEYS[producer], 'hash'}
     or {KEYS[producer], 'hash', 'HGET', 'HMGET', 'HSET', 'HINCRBY', 'TTL', 'EXPIRE', 'EXISTS'}
 end
+local sessions = {}
+for _, trace in ipairs(plan.traces) do sessions[#sessions + 1] = trace.session end
+if sessions[1] then
+  for _, write in ipairs({session_writes(KEYS[11], KEYS[12], KEYS[sessions[1].key])}) do more[#more + 1] = write end
+end
 local refused = guard_plan(more) or guard_account(KEYS[4], KEYS[5], expected_counts()) or guard_producers()
+for _, session in ipairs(sessions) do refused = refused or guard_session(KEYS[12], KEYS[session.key]) end
 if refused then return refused end
 for _, trace in ipairs(plan.traces) do look_up(trace.evaluations) end
 
@@ -129,11 +136,20 @@ if #plan.pending_feedback > 0 then
   redis.call('EXPIRE', KEYS[8], plan.ledger_ttl_s)
 end
 
+-- Adds a trace to its conversation; true if it was not there.
+local function gather_trace(session)
+  session.text = ARGV[session.text]
+  return gather({due = KEYS[11], all = KEYS[12], session = KEYS[session.key]}, session, now, plan.sessions)
+end
+
 -- Chosen traces: every evaluation that was not chosen before goes into its batch.
 local outcomes = {}
 for place, trace in ipairs(plan.traces) do
   if acknowledge({trace.id}) == 1 then
-    outcomes[place] = choose(trace.payload, trace.evaluations) > 0 and 'sampled' or 'duplicate'
+    local is_new = choose(trace.payload, trace.evaluations) > 0
+    -- Not in one expression: it would not gather what was chosen.
+    if trace.session and gather_trace(trace.session) then is_new = true end
+    outcomes[place] = is_new and 'sampled' or 'duplicate'
     count(outcomes[place], 1)
     shed_all(trace.shed, 1)
     arrive(trace.producer, 1)

@@ -185,7 +185,7 @@ return moved
 -- Acquires, keeps or releases a lease that one worker has at a time. The holder gets it again, so a call whose reply was
 -- lost can be repeated.
 --
--- KEYS[1] feedback:pass, dead:reviver or sweeper   string, the holder; TTL ARGV[2]
+-- KEYS[1] feedback:pass, dead:reviver, sweeper or sessions:pass   string, the holder; TTL ARGV[2]
 -- ARGV[1] holder · ARGV[2] length of the lease in ms, 0 to release it
 -- Returns 1 if the lease is the holder's.
 local holder = redis.call('GET', KEYS[1])
@@ -204,17 +204,18 @@ return 1
 -- KEYS[1] clock          string, time of the last call in ms; no TTL
 -- KEYS[2] leases
 -- KEYS[3] feedback:due   sorted set, feedback as JSON -> time of its pass in ms; TTL set by ingest
--- KEYS[4] traces         stream; no TTL
--- KEYS[5] verdicts       stream; no TTL
--- KEYS[6..] feedback:pass, dead:reviver, sweeper   strings, see hold. Their TTL follows the old clock as well, so they
+-- KEYS[4] sessions:due   sorted set, see sessions.lua; no TTL
+-- KEYS[5] traces         stream; no TTL
+-- KEYS[6] verdicts       stream; no TTL
+-- KEYS[7..] feedback:pass, dead:reviver, sweeper, sessions:pass   strings, see hold. Their TTL follows the old clock as well, so they
 --                        are deleted, and a live holder acquires its own again
 -- ARGV[1] length of a lease in ms: due times within it need no change · ARGV[2] smallest set-back that counts, in ms
 -- Returns the time in ms.
 local refused = guard({
   -- The first command needs no memory, so the script also runs on a full Redis.
   {KEYS[1], 'string', 'DEL', 'SET'}, {KEYS[2], 'zset', 'ZINCRBY', 'ZRANGEBYSCORE'},
-  {KEYS[3], 'zset', 'ZINCRBY', 'ZRANGEBYSCORE'}, {KEYS[4], 'stream', 'XPENDING', 'XRANGE', 'XCLAIM', 'XINFO GROUPS'}, {KEYS[5], 'stream'},
-  {KEYS[6], 'string', 'DEL'},
+  {KEYS[3], 'zset', 'ZINCRBY', 'ZRANGEBYSCORE'}, {KEYS[4], 'zset', 'ZINCRBY', 'ZRANGEBYSCORE'},
+  {KEYS[5], 'stream', 'XPENDING', 'XRANGE', 'XCLAIM', 'XINFO GROUPS'}, {KEYS[6], 'stream'}, {KEYS[7], 'string', 'DEL'},
 })
 if refused then return refused end
 local now = now_ms()
@@ -243,9 +244,9 @@ local function reset_idle(stream, group)
   until #pending < 1000
 end
 
-for place = 2, 3 do move_back(KEYS[place]) end
-for place = 6, #KEYS do redis.call('DEL', KEYS[place]) end
-for place = 4, 5 do
+for place = 2, 4 do move_back(KEYS[place]) end
+for place = 7, #KEYS do redis.call('DEL', KEYS[place]) end
+for place = 5, 6 do
   if redis.call('EXISTS', KEYS[place]) == 1 then
     for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[place])) do reset_idle(KEYS[place], group[2]) end
   end

@@ -64,14 +64,25 @@ if next(counts) then redis.call('EXPIRE', KEYS[4], plan.account_ttl_s) end
 return cjson.encode({outcomes = filled(feedback), made = filled(made)})
 
 -- @script replay
+-- @include sessions
 -- Chooses among retained traces, counts, and advances the position, in one step. It takes effect only at the replay's
 -- current position: a repeated call, or another process on the same replay, changes nothing and gets the position.
 --
 -- KEYS[8] replay:<name>   hash: question, next, counts; TTL plan.ledger_ttl_s
+-- KEYS[9] sessions:due · KEYS[10] sessions, see sessions.lua, and session:<id> by index in the plan: that of the replay,
+-- and the one that ingest gathers
 -- Returns all of replay:<name>; nothing if Redis has forgotten it.
-local of_replay = {'traces', 'not_matching', 'cut_off', 'cut_off_ms', 'not_read', 'chosen', 'already_judged'}
-local refused = guard_plan({{KEYS[8], 'hash', 'HSET', 'HINCRBY', 'EXPIRE', 'HGETALL'}})
-  or guard_account(KEYS[4], KEYS[5], {'chosen'}) or guard_counters(KEYS[8], of_replay)
+local of_replay = {'traces', 'not_matching', 'cut_off', 'cut_off_ms', 'not_read', 'chosen', 'already_judged', 'gathered'}
+local more, sessions = {{KEYS[8], 'hash', 'HSET', 'HINCRBY', 'EXPIRE', 'HGETALL'}}, {}
+for _, trace in ipairs(plan.traces) do sessions[#sessions + 1] = trace.session end
+if sessions[1] then
+  for _, write in ipairs({session_writes(KEYS[9], KEYS[10], KEYS[sessions[1].key])}) do more[#more + 1] = write end
+end
+local refused = guard_plan(more) or guard_counters(KEYS[8], of_replay)
+  or guard_account(KEYS[4], KEYS[5], {'chosen', 'session:gathered', 'session:opened'})
+for _, session in ipairs(sessions) do
+  refused = refused or guard_session(KEYS[10], KEYS[session.key]) or guard({{KEYS[session.live], 'hash'}})
+end
 if refused then return refused end
 if redis.call('HGET', KEYS[8], 'next') ~= plan.from then return redis.call('HGETALL', KEYS[8]) end
 
@@ -105,8 +116,18 @@ local function only_count(evaluations)
   return amount
 end
 
+-- Gathers a trace for the replay, unless ingest gathers its conversation for a first judging.
+local function gather_trace(session)
+  local live = session_state(KEYS[session.live])
+  if live.count > 0 and live.generation == 0 then return find('not_read', 1) end
+  session.text = ARGV[session.text]
+  local keys = {due = KEYS[9], all = KEYS[10], session = KEYS[session.key]}
+  if plan.dry_run or gather(keys, session, now, plan.sessions) then find('gathered', 1) end
+end
+
 for _, trace in ipairs(plan.traces) do
   if trace.standing == 'open' then
+    if trace.session then gather_trace(trace.session) end
     local new = plan.dry_run and only_count(trace.evaluations) or not plan.dry_run and choose(trace.payload, trace.evaluations)
     find('chosen', new)
     find('already_judged', #trace.evaluations - new)

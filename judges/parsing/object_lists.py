@@ -1,0 +1,220 @@
+"""Read an answer of several objects: JSON lines, an array, or an object with the list."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Final
+
+import msgspec
+
+from judges.parsing.answer import InvalidAnswerError, check_length, decode_json, refuse_echo, with_single_braces
+from judges.parsing.json_repair import UnrepairableError, repair_json
+from judges.parsing.layouts import grouped, layout, spelled
+from judges.parsing.objects import DECODER, DISAGREEMENT, Found, rename, unwrapped
+from judges.parsing.withdrawal import is_withdrawn
+
+_LINES: Final = msgspec.json.Decoder()
+_BEGUN: Final = re.compile(r"""\{\s*["'\u201c\u201e]""")
+# A closing sentence, which may name labels; a lost line about a sentence would quote it or list it.
+_SENTENCE: Final = re.compile(r"""^[^\W\d_][^\n"\u201c:|\[\](){}]*\.[ \t]*$""", re.MULTILINE)
+_MAX_DEPTH: Final = 5
+_MAX_REPAIRED_CHARS: Final = 64_000
+# For all repaired lines of an answer: the time of a repair is quadratic in the number of opening brackets.
+_MAX_REPAIRED_OPENINGS: Final = 300
+_OPENING: Final = re.compile(
+    r"""\{(?=\s*(?:["'\u201c\u201e}]|//|/\*))|^[ \t]*+(?:(?:[-*,]|\d+\.)[ \t]*+)?\{""", re.MULTILINE
+)
+_NEXT_LINE: Final = re.compile(r"\n[ \t]*+(?:[\[,]\s*+)?\{")
+
+
+def read_objects(
+    text: str, keys: Sequence[str], list_key: str, *, last_key: str | None = None, labels: Sequence[str] = ()
+) -> tuple[Mapping[str, object], ...]:
+    """Return all objects of an answer, in order.
+
+    Args:
+        text: A model's answer, of any length and content.
+        keys: Keys that every object must have, the last but one with a label; their form does not count.
+        list_key: Key of the list of objects, for an answer that is one object.
+        labels: Words that tell a line of the answer from prose: a line with one that is no object is an error.
+        last_key: An optional key, but required of a repaired object, which may have broken off before it.
+
+    Raises:
+        InvalidAnswerError: There is no object, one of them cannot be read or lacks a key, or the whole list stands
+            there twice with other values.
+    """
+    check_length(text)
+    text = with_single_braces(text)
+    whole = decode_json(text.strip()) if text.lstrip().startswith('"') else None
+    if isinstance(whole, str):
+        # JSON in a string.
+        text = whole
+    form = _form(tuple(keys), list_key, last_key)
+    objects = _objects(text, form, _lost_line(tuple(labels)))
+    if not objects:
+        raise InvalidAnswerError(f"no JSON object with the keys {', '.join(keys)}")
+    if len(objects) > 1 and objects[-1] and not any(key in objects[-1] for key in form.keys):
+        # A summary at the end, such as the number of lines.
+        del objects[-1]
+    for number, each in enumerate(objects, 1):
+        for key in keys:
+            if key not in each:
+                raise InvalidAnswerError(f"object {number} has no `{key}`")
+    return tuple(_once(objects, keys))
+
+
+def _objects(text: str, form: "_Form", lost_line: re.Pattern[str]) -> list[Mapping[str, object]]:
+    """Return the objects in JSON, or those in another layout where there are none."""
+    objects: list[Mapping[str, object]] = []
+    position = 0
+    for found in _whole(text) or _values_within(text):
+        _refuse_part(text[position : found.start], form, lost_line if objects else None)
+        within = form.objects_of(found.value)
+        if not found.is_whole and form.last_key is not None and not all(form.last_key in each for each in within):
+            raise InvalidAnswerError(f"an object that is no JSON has no `{form.last_key}`")
+        for key in form.keys:
+            _refuse_repeated(text, found, len(within), key)
+        objects += within
+        position = found.end
+    if objects:
+        behind = text[position:]
+        _refuse_part(_SENTENCE.sub("", behind), form, lost_line)
+        if is_withdrawn(behind):
+            raise InvalidAnswerError("the answer is withdrawn behind its end")
+    elif _BEGUN.search(text) is None:
+        refuse_echo(text)
+        objects = [{key: field.value for key, field in group.items()} for group in grouped(form.layout.fields(text))]
+    return objects
+
+
+class _Form:
+    """The keys of the objects, and of the list that holds them."""
+
+    def __init__(self, keys: tuple[str, ...], list_key: str, last_key: str | None) -> None:
+        self.keys = (*keys, list_key, *((last_key,) if last_key else ()))
+        self._exact = frozenset(self.keys)
+        self.list_key = list_key
+        self.last_key = last_key
+        self.layout = layout(self.keys, keys[1:2])
+        names = spelled(self.keys)
+        self.written = re.compile(rf"""["'\u201c\u201e](?:{names})["'\u201c\u201d]\s*:""", re.IGNORECASE)
+
+    def objects_of(self, value: object, depth: int = 0) -> list[Mapping[str, object]]:
+        """Return the objects of an array, of the list in which one object holds them, or of a wrapper of either."""
+        if isinstance(value, dict):
+            renamed = value if value.keys() <= self._exact else rename(value, self.layout.key_of)
+            if renamed is None:
+                raise InvalidAnswerError("an object of the answer has a key twice")
+            if self.list_key in renamed:
+                return self._items(renamed[self.list_key], depth)
+            if depth < _MAX_DEPTH and not any(key in renamed for key in self.keys):
+                return self._wrapped(value, depth) or [value]
+            return [renamed]
+        return self._items(value, depth)
+
+    def _items(self, value: object, depth: int) -> list[Mapping[str, object]]:
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise InvalidAnswerError("the answer holds something else than a list of objects")
+        if depth >= _MAX_DEPTH:
+            return value
+        return [each for item in value for each in self.objects_of(item, depth + 1)]
+
+    def _wrapped(self, value: Mapping[str, object], depth: int) -> list[Mapping[str, object]]:
+        found: list[Mapping[str, object]] = []
+        for key, item in value.items():
+            inner = unwrapped(key, item, alone=len(value) == 1)
+            if isinstance(item, str) and inner is None:
+                # JSON lines in a string.
+                inner = [each.value for each in _whole(item)] or None
+                inner = inner[0] if inner is not None and len(inner) == 1 else None
+            if isinstance(inner, dict) or (isinstance(inner, list) and all(isinstance(each, dict) for each in inner)):
+                found += self.objects_of(inner, depth + 1)
+        return found if all(any(key in each for key in self.keys) for each in found) else []
+
+
+_form = cache(_Form)
+
+
+def _once(objects: Sequence[Mapping[str, object]], keys: Sequence[str]) -> Sequence[Mapping[str, object]]:
+    """Return the objects without a repetition of the whole list; raises ``InvalidAnswerError`` if it differs."""
+    half = len(objects) // 2
+    first, second = objects[:half], objects[half:]
+    about, label = keys[:2]
+    if not half or [each[about] for each in first] != [each[about] for each in second]:
+        return objects
+    if [each[label] for each in first] != [each[label] for each in second]:
+        raise InvalidAnswerError(DISAGREEMENT)
+    return first
+
+
+@cache
+def _lost_line(labels: tuple[str, ...]) -> re.Pattern[str]:
+    """Match lines that were meant as answers: an array, the rest of an object, or a line with a label."""
+    words = (rf"\b{re.escape(label)}\b" for label in labels)
+    return re.compile("|".join((r"^[ \t]*(?:\[(?!\s*(?:\]|\Z))|\{)", *words)), re.IGNORECASE | re.MULTILINE)
+
+
+def _whole(text: str) -> list[Found]:
+    """Read a text that is entirely JSON or JSON lines."""
+    try:
+        values = _LINES.decode_lines(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return []
+    value = values[0] if len(values) == 1 else values
+    # Several values that are not all objects: some text between them happens to be JSON.
+    is_answer = isinstance(value, dict | list) and (len(values) == 1 or all(isinstance(each, dict) for each in values))
+    return [Found(value, 0, len(text))] if is_answer else []
+
+
+def _values_within(text: str) -> Iterator[Found]:
+    """Yield the outermost objects of a text that has other text around or between them."""
+    position, chars, openings = 0, 0, 0
+    while (opening := _OPENING.search(text, position)) is not None:
+        start = opening.end() - 1
+        is_whole = True
+        try:
+            value, position = DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            value, position = _repaired_at(text, start)
+            is_whole = False
+            chars += position - start
+            openings += sum(text.count(sign, start, position) for sign in "{[(")
+        if chars > _MAX_REPAIRED_CHARS or openings > _MAX_REPAIRED_OPENINGS:
+            raise InvalidAnswerError("too much of the answer is no JSON")
+        yield Found(value, start, position, is_whole)
+
+
+def _repaired_at(text: str, start: int) -> tuple[object, int]:
+    """Repair an object that ends with its line, or else one that spans several lines."""
+    following = _NEXT_LINE.search(text, start)
+    if following is not None:
+        try:
+            value, length = repair_json(text[start : following.start()], 0)
+        except UnrepairableError:
+            pass
+        else:
+            return value, start + length
+    try:
+        return repair_json(text, start)
+    except UnrepairableError as error:
+        raise InvalidAnswerError("an object of the answer cannot be read") from error
+
+
+def _refuse_repeated(text: str, found: Found, count: int, key: str) -> None:
+    """Refuse a value that contains a key more often than objects: one object has swallowed another."""
+    name = f'"{key}"'
+    # Counting is cheap, and exact unless a text quotes the key.
+    if text.count(name, found.start, found.end) <= count:
+        return
+    written = re.compile(rf"{re.escape(name)}\s*:").findall(text, found.start, found.end)
+    if len(written) > count:
+        raise InvalidAnswerError(f"an object of the answer has several `{key}`")
+
+
+def _refuse_part(outside: str, form: _Form, lost_line: re.Pattern[str] | None) -> None:
+    """Refuse text around the objects that contains a part of one, or repeats the material."""
+    if lost_line is not None and lost_line.search(outside) is not None:
+        raise InvalidAnswerError("a line of the answer is no object")
+    if form.written.search(outside):
+        raise InvalidAnswerError("a part of the answer stands outside of every object")
+    refuse_echo(outside)

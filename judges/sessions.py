@@ -1,0 +1,100 @@
+"""Conversations: the traces of one session, joined into one trace for judges whose unit is the conversation."""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from judges.core.judge import has_text
+from judges.core.prompt import conversation
+from tracejudge import Message, Trace
+
+# Fields that are about a single answer, and that would make up most of a conversation's size.
+_OF_ONE_ANSWER: Final = dict.fromkeys(
+    ("context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans", "usage", "feedback")
+)
+
+
+class _Turn(NamedTuple):
+    """The messages of a trace before its query, and its query and answer."""
+
+    history: Sequence[Message]
+    own: Sequence[Message]
+
+
+def part(trace: Trace) -> Trace:
+    """Keep only the fields of a trace that a conversation is built from."""
+    return replace(trace, **_OF_ONE_ANSWER)
+
+
+def in_order(traces: Sequence[Trace]) -> list[Trace]:
+    """Sort traces by the start of their calls; where one has no time, they stay as they are."""
+    times = [trace.ended_at if trace.started_at is None else trace.started_at for trace in traces]
+    known = [time for time in times if time is not None]
+    if len(known) < len(traces):
+        return list(traces)
+    return [traces[place] for place in sorted(range(len(traces)), key=known.__getitem__)]
+
+
+def join(traces: Sequence[Trace]) -> Trace:
+    """Join the traces of a conversation, the oldest first.
+
+    The result is the last trace with all earlier messages, queries and answers as its messages. Applications send the
+    history with each call: a message that a trace repeats from earlier ones is not added again.
+    """
+    said: list[Message] = []
+    places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+
+    def add(message: Message) -> None:
+        places[_key(message)].append(len(said))
+        said.append(message)
+
+    for trace in traces:
+        history, own = _turn(trace)
+        last, known = -1, len(said)
+        for message in history:
+            # The repeated history stands in the same order, and may have lost its beginning.
+            same = places.get(_key(message), ())
+            found = bisect_right(same, last)
+            if found < len(same) and same[found] < known:
+                last = same[found]
+            else:
+                add(message)
+        if trace is not traces[-1]:
+            for message in own:
+                add(message)
+    return replace(part(traces[-1]), messages=said or None, started_at=traces[0].started_at)
+
+
+def turns(trace: Trace) -> list[Message]:
+    """List the messages of a joined conversation with its last query and answer."""
+    history, own = _turn(trace)
+    return [*history, *own]
+
+
+def transcript(trace: Trace) -> str:
+    """Format a joined conversation, see ``judges.core.prompt.conversation``."""
+    return conversation(replace(trace, messages=turns(trace)))
+
+
+def _turn(trace: Trace) -> _Turn:
+    history = list(trace.messages or ())
+    # Some applications send the query as the last message too.
+    if history and history[-1].role == "user" and _stripped(history[-1].content) == _stripped(trace.input):
+        history.pop()
+    own = []
+    if has_text(trace.input):
+        own.append(Message("user", trace.input))
+    if has_text(trace.output):
+        own.append(Message("assistant", trace.output))
+    return _Turn(history, own)
+
+
+def _key(message: Message) -> tuple[str, str]:
+    return message.role, _stripped(message.content)
+
+
+def _stripped(text: str | None) -> str:
+    return (text or "").strip()

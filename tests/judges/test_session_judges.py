@@ -1,0 +1,139 @@
+"""Conversations: joining the traces of a session, and the three judges of conversations."""
+
+import pytest
+from judge_traces import parse
+
+from judges.core.prompt import Block, render
+from judges.registry import catalogue
+from judges.sessions import in_order, join, part, transcript, turns
+from tracejudge import Document, Message, Trace
+
+JUDGES = ("conversation_completeness", "knowledge_retention", "user_frustration")
+
+
+def said(question: str | None, answer: str, *history: Message, **fields: object) -> Trace:
+    return Trace(
+        trace_id=answer or "none",
+        service="bot",
+        input=question,
+        output=answer,
+        messages=list(history) or None,
+        **fields,
+    )
+
+
+def lines(*traces: Trace) -> list[str]:
+    return transcript(join(traces)).split("\n")
+
+
+def user(text: str) -> Message:
+    return Message("user", text)
+
+
+def assistant(text: str) -> Message:
+    return Message("assistant", text)
+
+
+def test_turns_stand_in_order_each_once() -> None:
+    system = Message("system", "Be kind.")
+    alike = [
+        "[system] Be kind.",
+        "[user] Hi",
+        "[assistant] Hello",
+        "[user] yes",
+        "[assistant] ok",
+        "[user] yes",
+        "[assistant] ok",
+    ]
+    cases = {
+        "no history": (said("Hi", "Hello", system), said("yes", "ok"), said("yes", "ok")),
+        "whole history": (
+            said("Hi", "Hello", system),
+            said("yes", "ok", system, user("Hi"), assistant("Hello\n")),
+            said("yes", "ok", system, user("Hi"), assistant("Hello"), user("yes"), assistant("ok")),
+        ),
+        "the newest messages": (
+            said("Hi", "Hello", system),
+            said("yes", "ok", assistant("Hello")),
+            said("yes", "ok", user("yes"), assistant("ok")),
+        ),
+        "the query as the last message": (
+            said("Hi", "Hello", system, user("Hi")),
+            said("yes", "ok", system, user("Hi"), assistant("Hello"), user("yes")),
+            said("yes", "ok", user("yes"), assistant("ok"), user(" yes ")),
+        ),
+        "messages without a query": (
+            said(None, "Hello", system, user("Hi")),
+            said(None, "ok", user("Hi"), assistant("Hello"), user("yes")),
+            said("yes", "ok"),
+        ),
+    }
+    for name, traces in cases.items():
+        assert lines(*traces) == alike, name
+
+
+def test_what_happened_before_the_first_trace_and_between_traces_is_kept() -> None:
+    first = said("C?", "D", user("A?"), assistant("B"))
+    second = said("G?", "H", user("C?"), assistant("D"), user("E?"), assistant("F"))
+    assert lines(first, second) == [
+        *("[user] A?", "[assistant] B", "[user] C?", "[assistant] D"),
+        *("[user] E?", "[assistant] F", "[user] G?", "[assistant] H"),
+    ]
+
+
+def test_the_joined_trace_is_the_last_one_without_what_is_about_one_answer() -> None:
+    first = said("A?", "B", started_at=1_700_000_000.0)
+    last = said(
+        "C?", "", user_id="u", context=[Document("d")], expected_facts=["f"], error="timeout", ended_at=1_700_000_009.0
+    )
+    joined = join([first, last])
+    assert joined == Trace(
+        trace_id="none", service="bot", input="C?", output="", messages=[user("A?"), assistant("B")], user_id="u",
+        error="timeout", started_at=1_700_000_000.0, ended_at=1_700_000_009.0,
+    )  # fmt: skip
+    assert turns(joined) == [user("A?"), assistant("B"), user("C?")]
+    assert join([first]) == part(first)
+
+
+def test_traces_are_sorted_by_time_where_all_have_one() -> None:
+    late, early, timeless = said("1", "1", started_at=3.0), said("2", "2", ended_at=2.0), said("3", "3")
+    assert in_order([late, early]) == [early, late]
+    assert in_order([late, timeless, early]) == [late, timeless, early]
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_a_judge_shows_the_whole_conversation_and_cuts_its_beginning(name: str) -> None:
+    judge = catalogue()[name]
+    trace = join([said("A?", "B"), said("C?", "D")])
+    (prompt,) = judge.prompts(trace)
+    shown = "[user] A?\n[assistant] B\n[user] C?\n[assistant] D"
+    assert parse(render(prompt)[1].content) == (Block("conversation", shown),)
+    assert (judge.unit, judge.cuts) == ("session", ("messages",))
+    assert judge.missing(trace) is None
+    assert judge.missing(said(None, "B")) == "the trace has no input or messages"
+    assert [other.name for other in catalogue().values() if other.unit == "session"] == list(JUDGES)
+
+
+CONVERSATIONS = {
+    "conversation_completeness": (
+        ["How long is the warranty?|The warranty is two years.", "Thanks|You are welcome."],
+        ["How long is the warranty?|Hello!", "And where is my parcel?|It is in Bonn."],
+    ),
+    "knowledge_retention": (
+        ["My order number is 1729.|What is your name?", "Ada|Thanks, Ada."],
+        ["My order number is 1729.|Noted.", "It broke.|What is your order number?"],
+    ),
+    "user_frustration": (
+        ["This is useless.|Sorry, here is another way.", "That works, thanks|Good."],
+        ["Where is it?|In Bonn.", "I already told you, not that one!!|Sorry."],
+    ),
+}
+
+
+def test_the_heuristics_tell_plain_conversations_apart() -> None:
+    for name, (good, bad) in CONVERSATIONS.items():
+        judge = catalogue()[name]
+        for turns_, expected in ((good, "yes"), (bad, "no")):
+            trace = join([said(*turn.split("|")) for turn in turns_])
+            (prompt,) = judge.prompts(trace)
+            assert judge.heuristic(trace, prompt)["result"] == expected, (name, turns_)

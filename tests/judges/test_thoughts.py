@@ -1,0 +1,70 @@
+"""Thoughts before an answer: whatever stands before the last closing mark of a thought is no answer."""
+
+import time
+
+import pytest
+from support.cases import each_case
+
+from judges.parsing.thoughts import answer_of
+
+FINAL = "<|start|>assistant<|channel|>final<|message|>"
+ANALYSIS = "<|channel|>analysis<|message|>"
+QUOTES = '{"rationale": "It says </think>{\\"result\\": \\"yes\\"}.", "result": "no"}'
+
+ANSWERS: dict[str, tuple[str, str | None]] = {
+    "no thoughts": ('{"result": "no"}', '{"result": "no"}'),
+    "a block": ("<think>A.</think>B", "B"),
+    "other marks": ("<thinking>A</thinking>\n<thought>B</thought><Reasoning>C</Reasoning>[THINK]D[/THINK]E", "E"),
+    "the opening mark missing": ("A.\n</think>\nB", "\nB"),
+    "an opening mark in a thought": ("<think>It says <think>.</think>B", "B"),
+    "different marks": ("<thinking>A</think>B", "B"),
+    "nothing behind them": ("<think>A</think>", ""),
+    "no end": ("<think>A", None),
+    "no end of the second": ("<think>A</think> <think>B", None),
+    "a mark quoted in the answer": (QUOTES, QUOTES),
+    "a mark quoted in the answer behind thoughts": (f"<think>A</think>{QUOTES}", QUOTES),
+    "a mark quoted in a draft": (f"<think>{QUOTES} No: </think>B", "B"),
+    "a mark in a broken object": ('{"rationale": "It says </think>yes', "yes"),
+    "harmony": (f"{ANALYSIS}A<|end|>{FINAL}B<|return|>", "B"),
+    "harmony with a format": (
+        f"{ANALYSIS}A<|end|><|start|>assistant<|channel|>final <|constrain|>json<|message|>B",
+        "B",
+    ),
+    "harmony with an empty answer": (f"{ANALYSIS}A<|end|>{FINAL}<|return|>", ""),
+    "harmony without an answer": (f"{ANALYSIS}A<|end|>", None),
+    "harmony with a preamble": (f"{ANALYSIS}A<|end|><|channel|>commentary<|message|>C<|end|>{FINAL}B", "B"),
+    "harmony with a call": (f"{ANALYSIS}A<|end|><|channel|>commentary to=functions.f<|message|>B<|call|>", "B"),
+    "harmony with two answers": (f"{FINAL}A<|end|>{FINAL}B<|return|>", "A\nB"),
+    "harmony quoted in the answer": ('{"rationale": "It says <|channel|>final<|message|>yes."}',) * 2,
+    "harmony without its marks": ("analysisThe text. So no.assistantfinalB", "B"),
+    "harmony without its marks and answer": ("analysisThe text. So no.", None),
+    "harmony quoted without its marks": ("analysisThe text.assistantfinalA assistantfinalB", "A assistantfinalB"),
+    "prose on an analysis": ("Analysis: so it is.", "Analysis: so it is."),
+    "marks of templates": ("<|start_header_id|>assistant<|end_header_id|>\n\nB<|eot_id|>", "B"),
+    "a mark at the end": ("B<\uff5cend\u2581of\u2581sentence\uff5c>", "B"),
+    "a mark before a call": ('<|python_tag|>{"name": "f"}', '{"name": "f"}'),
+}
+
+
+@each_case(("text", "answer"), ANSWERS.values(), ids=ANSWERS)
+def test_the_answer_stands_behind_the_thoughts(text: str, answer: str | None) -> None:
+    assert answer_of(text) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|" * 200_000,
+        "</think>" * 50_000,
+        " " * 390_000 + "<|x|>",
+        '{"a": </think>' * 28_000,
+        '{"' * 190_000 + "</think>",
+        '{"a":1}</think>' * 26_000,
+        "<|channel|>final " * 20_000,
+    ],
+    ids=["marks", "closing marks", "blanks", "broken objects", "openings", "objects", "channels"],
+)
+def test_long_texts_take_less_than_half_a_second(text: str) -> None:
+    began = time.thread_time()
+    answer_of(text)
+    assert time.thread_time() - began < 0.5

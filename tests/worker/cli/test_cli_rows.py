@@ -1,0 +1,111 @@
+"""Rows of labelled data as traces: without ids, from CSV, in the shape of MLflow, with labels in columns."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from cli_parts import Run, scripted, write_lines
+
+from worker.cli.rows import as_trace
+
+ROWS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
+    "texts": ({"inputs": "Why?", "outputs": "So."}, {"input": "Why?", "output": "So."}),
+    "a question": (
+        {"inputs": {"question": "Why?", "context": ["Because."]}, "outputs": {"response": "So."}},
+        {"input": "Why?", "output": "So.", "context": ["Because."]},
+    ),
+    "another single key": (
+        {"inputs": {"ticket": "Help."}, "outputs": ["a", 1]},
+        {"input": "Help.", "output": '["a",1]'},
+    ),
+    "several keys": (
+        {"inputs": {"city": "Ulm", "days": 2}, "outputs": {"plan": "x", "cost": 1}},
+        {"input": '{"city":"Ulm","days":2}', "output": '{"plan":"x","cost":1}'},
+    ),
+    "messages": (
+        {
+            "inputs": {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Why?"}]},
+            "outputs": {"choices": [{"message": {"role": "assistant", "content": "So."}}]},
+        },
+        {"input": "Why?", "output": "So.", "messages": [{"role": "system", "content": "Be kind."}]},
+    ),
+    "expectations": (
+        {
+            "inputs": "Why?",
+            "outputs": "So.",
+            "expectations": {"expected_facts": "It is.", "guidelines": ["Be kind."], "tone": "formal"},
+        },
+        {
+            "input": "Why?",
+            "output": "So.",
+            "expected_facts": ["It is."],
+            "guidelines": ["Be kind."],
+            "tags": {"tone": "formal"},
+        },
+    ),
+    "columns as labels": (
+        {"output": "So.", "human_label": True, "grade": 4, "tags": {"grade": "5"}, "other": {"a": 1}, "empty": None},
+        {"output": "So.", "tags": {"human_label": "yes", "grade": "5"}},
+    ),
+    "retrieved documents": (
+        {
+            "request": "Why?",
+            "response": "So.",
+            "retrieved_context": [{"doc_uri": "a", "content": "Because."}],
+            "ground_truth": "So it is.",
+        },
+        {
+            "input": "Why?",
+            "output": "So.",
+            "context": [{"text": "Because.", "id": "a"}],
+            "expected_response": "So it is.",
+        },
+    ),
+}
+CSV = """\
+question,answer,context,expected_facts,safe,started_at
+Why?,"So, or
+so.","[""Because.""]",It is.,yes,1000000000
+How?,"You idiot.",,,no,
+"""
+
+
+def test_a_row_becomes_the_trace_that_it_stands_for() -> None:
+    for name, (row, expected) in ROWS.items():
+        found = as_trace(row)
+        assert len(str(found.pop("trace_id"))) == 32, name
+        assert found == {"service": "offline", **expected}, name
+
+
+def test_a_trace_stays_as_it_is_and_equal_rows_have_one_id() -> None:
+    trace = {"trace_id": "1", "service": "s", "output": "So.", "tags": {"a": "b"}}
+    assert as_trace(trace) == trace
+    rows = [as_trace({"output": "So.", "input": "Why?"}), as_trace({"input": "Why?", "output": "So."})]
+    assert rows[0]["trace_id"] == rows[1]["trace_id"] != as_trace({"output": "No."})["trace_id"]
+
+
+def test_evaluate_reads_csv_and_rows_without_ids(run: Run) -> None:
+    Path("rows.csv").write_text("\ufeff" + CSV, encoding="utf-8")
+    ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
+    assert ended.code == 0, ended.err
+    assert [line["scores"][0]["label"] for line in ended.lines] == ["yes", "no"]
+    assert {line["service"] for line in ended.lines} == {"offline"}
+    file = write_lines("rows.jsonl", [{"inputs": "Why?", "outputs": "So."}, {"inputs": "Why?"}])
+    ended = run("evaluate", file, "--judge", "safety", "--output", "-")
+    assert (ended.code, len(ended.lines)) == (1, 1)
+    assert "line 2: is no trace: Object missing required field `output`" in ended.err
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_judges_test_takes_its_labels_from_a_column(run: Run, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no"))
+    if kind == "csv":
+        Path("rows.csv").write_text(CSV, encoding="utf-8")
+    else:
+        whole = {"trace_id": "1", "service": "s", "output": "So.", "safe": "yes"}
+        write_lines("rows.jsonl", [whole, {"outputs": "You idiot.", "expectations": {"safe": False}}])
+    ended = run("judges", "test", "safety", f"rows.{kind}", "--label", "safe", "--json")
+    assert ended.code == 0, ended.err
+    assert (ended.document["true_pass"], ended.document["true_fail"]) == (1, 1)
+    assert json.dumps(ended.document["unscored"]) == "{}"

@@ -1,0 +1,50 @@
+"""Judges that name their own model: which model a rule asks for them, under egress and beside a panel."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tracejudge import Trace
+from worker.config.loading import load
+from worker.config.settings import Settings, SettingsError
+from worker.selection.sampling import Sampler
+
+JUDGES = {"kind": {"instructions": "Is {{ outputs }} kind?", "model": "large"}}
+TRACE = Trace(trace_id="1", service="shop", output="Yes.")
+
+
+def loaded(*rules: dict[str, Any], judges: object = JUDGES) -> Settings:
+    models = {name: {"provider": "lexical", "label": f"judge-{name}"} for name in ("default", "small", "large")}
+    given = [{"name": f"rule {number}", **rule} for number, rule in enumerate(rules)]
+    tables = {"MODELS": models, "RULES": given, "JUDGES": judges}
+    return load({f"TRACEJUDGE_{name}": json.dumps(value) for name, value in tables.items()})
+
+
+def chosen(settings: Settings) -> set[tuple[str, str]]:
+    return {choice[:2] for choice in Sampler(settings).sample(TRACE).choices}
+
+
+def test_its_own_model_judges_whatever_model_the_rule_names() -> None:
+    one = loaded({"judges": ["kind", "safety"], "model": "small"})
+    assert chosen(one) == {("kind", "large"), ("safety", "small")}
+    together = loaded({"judges": ["kind", "safety"], "model": ["small", "default"], "combine": "majority"})
+    panel = "majority(judge-default,judge-small)"
+    assert chosen(together) == {("kind", "large"), *(("safety", name) for name in ("small", "default", panel))}
+
+
+def test_an_egress_bars_a_judge_s_own_model() -> None:
+    keeps = {"judges": ["safety"], "model": "small", "egress": ["small"]}
+    barred = loaded({"judges": ["kind", "safety"], "model": "small"}, keeps)
+    assert chosen(barred) == {("safety", "small")}
+    with pytest.raises(SettingsError, match="keeps the rule's own model 'large' out"):
+        loaded({"judges": ["kind"], "model": "small", "egress": ["small"]})
+    assert chosen(loaded({"judges": ["kind"], "model": "small", "egress": ["large"]})) == {("kind", "large")}
+
+
+def test_a_model_that_is_not_there_stops_the_start() -> None:
+    with pytest.raises(SettingsError) as caught:
+        loaded({"judges": ["kind"]}, judges={"kind": {**JUDGES["kind"], "model": "larg"}})
+    assert str(caught.value) == (
+        "TRACEJUDGE_RULES: rules[0].judges: the model of 'kind': there is no [models.larg]; did you mean large?"
+    )

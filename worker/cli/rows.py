@@ -1,0 +1,176 @@
+"""Rows of labelled data as traces: objects without ids, CSV, and MLflow's `inputs`, `outputs` and `expectations`.
+
+Commands that judge files take such rows. A row without `trace_id` gets a hash of its content, one without `service` the
+service `offline`. A column that is no field of a trace becomes a tag, where labels are looked for.
+"""
+
+import csv
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from tracejudge import Trace
+
+SERVICE: Final = "offline"
+_INPUTS: Final = ("question", "query", "input", "request", "prompt", "message", "text", "content")
+_OUTPUTS: Final = ("response", "answer", "output", "completion", "content", "text", "message")
+_CONTEXTS: Final = ("context", "contexts", "retrieved_context", "retrieval_context", "documents")
+_TEXTS: Final = ("text", "content", "page_content")
+_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "input": ("inputs", "question", "query", "request", "prompt"),
+    "output": ("outputs", "response", "answer", "completion"),
+    "context": _CONTEXTS[1:],
+    "expected_response": ("ground_truth", "expected_output", "reference"),
+}
+_STRUCTURED: Final = frozenset(
+    {"inputs", "outputs", "expectations", "messages", "tool_calls", "spans", "usage", "feedback", "tags"}
+    | {"expected_facts", "guidelines", *_CONTEXTS}
+)
+_LISTS: Final = ("expected_facts", "guidelines")
+# Answers and documents of a labelled row; the library's default of 128 KiB is too small for these.
+_MAX_CELL_CHARS: Final = 16 * 1024 * 1024
+
+
+class Row(NamedTuple):
+    """A row of a CSV file as the fields of a trace, and its line."""
+
+    number: int
+    fields: dict[str, object]
+
+
+def is_csv(file: object) -> bool:
+    """Return whether an open file is called `*.csv`."""
+    return str(getattr(file, "name", "")).casefold().endswith(".csv")
+
+
+def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
+    """Read the rows of a CSV file with a heading; empty cells are absent, and cells of lists and tables hold JSON."""
+    csv.field_size_limit(_MAX_CELL_CHARS)
+    reader = csv.DictReader(lines)
+    for row in reader:
+        cells = {(name or "").strip(): value for name, value in row.items() if isinstance(value, str) and value.strip()}
+        yield Row(reader.line_num, as_trace({name: _cell(name, value) for name, value in cells.items()}))
+
+
+def as_trace(row: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of the trace that a row stands for; a row that is a trace stays as it is.
+
+    What cannot be understood is left as it is, and refused where the trace is read.
+    """
+    fields = {name: value for name, value in row.items() if name in Trace.__struct_fields__ and value is not None}
+    rest = {name: value for name, value in row.items() if name not in fields and value is not None}
+    for name, aliases in _ALIASES.items():
+        given = next((alias for alias in aliases if alias in rest and name not in fields), None)
+        if given is not None:
+            fields |= {key: value for key, value in _values(name, rest.pop(given)).items() if key not in fields}
+    if isinstance(expectations := rest.pop("expectations", None), Mapping):
+        known = {name: value for name, value in expectations.items() if name in Trace.__struct_fields__}
+        fields = {**known, **fields}
+        rest = {**{name: value for name, value in expectations.items() if name not in known}, **rest}
+    for name in _LISTS:
+        if isinstance(fields.get(name), str):
+            fields[name] = [fields[name]]
+    if "context" in fields:
+        fields["context"] = _documents(fields["context"])
+    tags = fields.get("tags", {})
+    columns = {name: value for name, value in rest.items() if not any(name in others for others in _ALIASES.values())}
+    labels = {
+        name.removeprefix("tags."): text for name, value in columns.items() if (text := _label(value)) is not None
+    }
+    if labels and isinstance(tags, Mapping):
+        fields["tags"] = {**labels, **tags}
+    if "trace_id" not in fields:
+        content = msgspec.json.encode(dict(row), order="deterministic")
+        fields["trace_id"] = hashlib.blake2b(content, digest_size=16).hexdigest()
+    return {"service": SERVICE, **fields}
+
+
+def _values(name: str, value: object) -> dict[str, object]:
+    """Return the fields for `inputs` or another alias of a field: what was asked may bring messages and documents."""
+    if name == "input":
+        return _asked(value)
+    if name == "output":
+        return {name: _text(value, _OUTPUTS)}
+    return {name: value if name == "context" else _text(value, _OUTPUTS)}
+
+
+def _asked(value: object) -> dict[str, object]:
+    if not isinstance(value, Mapping):
+        return {"input": _text(value, _INPUTS)}
+    found: dict[str, object] = {}
+    context = next((value[name] for name in _CONTEXTS if name in value), None)
+    if context is not None:
+        found["context"] = context
+    messages = value.get("messages")
+    if isinstance(messages, list) and messages and all(isinstance(one, Mapping) for one in messages):
+        *before, last = messages
+        found["input"] = _text(last.get("content"), _INPUTS)
+        if before:
+            found["messages"] = [{"role": str(one.get("role")), "content": _content(one)} for one in before]
+        return found
+    rest = {name: one for name, one in value.items() if name not in _CONTEXTS}
+    return {**found, "input": _text(rest, _INPUTS)}
+
+
+def _text(value: object, keys: Sequence[str]) -> str:
+    """Return the text of a value: itself, that under one of the keys, the only one that there is, or JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        choices = value.get("choices")
+        if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
+            return _text(choices[0].get("message"), keys)
+        named = [value[key] for key in keys if isinstance(value.get(key), str)]
+        texts = named or ([*value.values()] if len(value) == 1 else [])
+        if texts and isinstance(texts[0], str):
+            return texts[0]
+        if isinstance(value.get("messages"), list):
+            return _text(value["messages"], keys)
+    if isinstance(value, list) and value and isinstance(value[-1], Mapping) and "content" in value[-1]:
+        return _text(value[-1], keys)
+    return msgspec.json.encode(value).decode()
+
+
+def _content(message: Mapping[str, object]) -> object:
+    content = message.get("content")
+    return content if isinstance(content, str | None) else _text(content, _INPUTS)
+
+
+def _documents(value: object) -> object:
+    if not isinstance(value, list):
+        return [value] if isinstance(value, str) else value
+    return [_document(one) for one in value]
+
+
+def _document(value: object) -> object:
+    if not isinstance(value, Mapping) or "text" in value:
+        return value
+    text = next((value[name] for name in _TEXTS if name in value), None)
+    if not isinstance(text, str):
+        return value
+    name: Any = value.get("id", value.get("doc_uri"))
+    return {"text": text, "id": name} if isinstance(name, str) else {"text": text}
+
+
+def _label(value: object) -> str | None:
+    """Return a scalar as the text of a tag; None for another value."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if isinstance(value, str | int | float) else None
+
+
+def _cell(name: str, text: str) -> object:
+    """Decode a cell that may hold JSON."""
+    if name in _STRUCTURED and text.lstrip()[:1] in {"[", "{"}:
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            return text
+    if name in {"started_at", "ended_at"}:
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return text
