@@ -226,8 +226,13 @@ class Line(NamedTuple):
     error: str | None
 
 
-def read_traces(file: TextIO) -> Iterator[Line]:
-    """Read traces from JSON lines or CSV, also from rows without ids (``worker.cli.rows``); empty lines are skipped."""
+def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
+    """Read traces from JSON lines or CSV; empty lines are skipped.
+
+    Args:
+        file: The open file.
+        rows: Whether rows of labelled data, as those without ids, are read as traces too (``worker.cli.rows``).
+    """
     if is_csv(file):
         for number, fields in csv_rows(file):
             yield _converted(number, fields)
@@ -242,7 +247,7 @@ def read_traces(file: TextIO) -> Iterator[Line]:
         except (msgspec.DecodeError, RecursionError):
             yield Line(number, None, "is not JSON")
         else:
-            yield _converted(number, as_trace(row) if isinstance(row, dict) else row)
+            yield _converted(number, as_trace(row) if rows and isinstance(row, dict) else row)
 
 
 def _converted(number: int, fields: object) -> Line:
