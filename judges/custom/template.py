@@ -317,7 +317,7 @@ def _pass_share(variables: Sequence[str], form: AnswerForm, table: AnswerTable) 
             raise DefinitionError("answer.pass_share", fix)
         return None
     if not form.by_document:
-        fix = f"speaks of all documents together, and the template declares {DOCUMENT}, one document; declare a result"
+        fix = f"is about all documents together, and the template declares {DOCUMENT}, one document; declare a result"
         raise DefinitionError("answer.as", fix)
     if any(metric.scale in FREE_FORMS for metric in form.metrics):
         raise DefinitionError("result", f"has no value to average over documents, and the template declares {DOCUMENT}")

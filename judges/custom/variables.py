@@ -126,7 +126,7 @@ def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
         raise DefinitionError(key, "a {{ is not closed on its line; write a variable as {{ outputs }}")
     # The model would see `{outputs}` without a value.
     if single := next((match for match in _SINGLE.finditer(rest) if match[1] in known), None):
-        fix = f"stands in single braces; write it as {{{{ {single[1]} }}}}"
+        fix = f"is in single braces; write it as {{{{ {single[1]} }}}}"
         raise DefinitionError(key, f"the variable {{{single[1]}}} {fix}")
     if not found:
         shown = ", ".join(f"{{{{ {name} }}}}" for name in known)
@@ -179,7 +179,7 @@ def _checked(written: str, key: str, known: Sequence[str]) -> str:
     if name in known or _TAG.fullmatch(name):
         return name
     if name and _NAME.fullmatch(name) is None:
-        fix = "only a plain name may stand in the braces, without paths, filters or calls"
+        fix = "the braces must contain a plain name, without paths, filters or calls"
         raise DefinitionError(key, f"{{{{ {short(name)} }}}} is no variable: {fix}")
     shown = f"the variable {{{{ {short(name)} }}}}" if name else "the variable {{ }}"
     documents = None if _DOCUMENTS.isdisjoint(name.lower().split("_")) else "context"
@@ -209,7 +209,7 @@ def guess(names: Sequence[str], trace: Trace) -> Guess:
     if "context" in names:
         words = content_words("\n".join(texts_of(trace.context)))
         share = coverage(content_words(trace.output), words)
-        return Guess(share, f"Word overlap only: {share:.0%} of the words of the answer stand in what was retrieved.")
+        return Guess(share, f"Word overlap only: {share:.0%} of the words of the answer appear in what was retrieved.")
     return _overlap("the question", trace.input or "", trace.output)
 
 

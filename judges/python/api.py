@@ -72,7 +72,7 @@ _MAX_TIME_S: Final = 3600
 def check_function(function: object) -> None:
     """Check that a function can be called with a trace and nothing else, or raise ``CodeError``."""
     if not callable(function) or isinstance(function, type):
-        raise CodeError("@judge stands above a function of a trace")
+        raise CodeError("@judge must decorate a function of a trace")
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -104,7 +104,7 @@ def check_metrics(metrics: object, pass_at: object) -> None:
         raise CodeError("pass_at is for the one metric of a judge that declares none; give each Metric its own")
     for metric in metrics:
         if not isinstance(metric.name, str) or not is_name(metric.name):
-            raise CodeError(f"the metric {metric.name!r} bears no name for one; write {RULE}")
+            raise CodeError(f"the metric {metric.name!r} has an invalid name; write {RULE}")
         if not isinstance(metric.scale, str) or not isinstance(metric.pass_rule, str | None):
             raise CodeError(
                 f"the metric {metric.name}: scale and pass_rule are texts for people, as '0..1' and '>= 0.5'"
@@ -113,7 +113,7 @@ def check_metrics(metrics: object, pass_at: object) -> None:
             raise CodeError(f"the metric {metric.name} has pass_at and no pass_rule; say in words when it passes")
         _check_mark(metric.pass_at)
     if len({metric.name for metric in metrics}) < len(metrics):
-        raise CodeError("two metrics bear one name; give each its own")
+        raise CodeError("two metrics have the same name; give each its own")
     _check_mark(pass_at)
 
 
