@@ -247,9 +247,8 @@ _BY_PLACE: Final[Mapping[str, Mapping[str, str]]] = {
     "template": {**_IN_RESULT, **_VALUES, **_ANSWER, **_LIMITS, **_PROCESS, **_COMBINE, **_EXAMPLES},
     "code": {
         **dict.fromkeys(("result", "values", *RESULT_EXAMPLES), "does not go with code, which gives scores itself"),
-        **dict.fromkeys(
-            ("pass_at", "needs", "metrics", "version"), "belongs in the Python code, as @judge(pass_at=0.5)"
-        ),
+        **dict.fromkeys(("pass_at", "needs", "metrics", "version"), "belongs in the code, as @judge(pass_at=0.5)"),
+        "unit": 'belongs in the code, as @judge(unit="session")',
         **_NO_ANSWER,
         **_LIMITS,
         **_MODEL,

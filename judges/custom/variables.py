@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from judges.core.judge import AnyOf, Judge, Needs, field_of, has_text
+from judges.core.judge import AnyOf, Judge, Needs, Unit, field_of, has_text
 from judges.core.prompt import Block, before_query, texts_of
 from judges.custom.definition import DefinitionError, closest, listed, short
 from judges.custom.free_form import FREE_FORMS
@@ -137,6 +137,18 @@ def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
         fix = "holds the messages, the request and the answer"
         raise DefinitionError(key, f"{{{{ conversation }}}} {fix}; take out {{{{ {beside[0]} }}}}")
     return found
+
+
+def check_unit(names: Sequence[str], key: str, unit: Unit) -> None:
+    """Check that a text about conversations names the conversation, and nothing that is about one answer."""
+    if unit == "trace":
+        return
+    fix = 'with unit = "session" the text names {{ conversation }}'
+    for name in names:
+        if name != "conversation" and not name.startswith("tags."):
+            raise DefinitionError(key, f"{{{{ {name} }}}} is about one answer; {fix}")
+    if "conversation" not in names:
+        raise DefinitionError(key, f"lacks {{{{ conversation }}}}; {fix}")
 
 
 def needed(names: Sequence[str]) -> Needs:

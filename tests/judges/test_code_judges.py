@@ -174,8 +174,8 @@ class TestDeclared:
             ({"metrics": "a"}, "metrics must be a tuple of Metric"),
             ({"metrics": ONE[0]}, "metrics must be a tuple of Metric"),
             ({"metrics": (Metric("m", "0..1", 1),)}, "the metric m: scale and pass_rule are texts for people"),  # type: ignore[arg-type]
-            ({"metrics": (Metric(1, "0..1", None),)}, "the metric 1 bears no name for one"),  # type: ignore[arg-type]
-            ({"needs": None}, "needs must be a tuple of fields of a trace"),
+            ({"metrics": (Metric(1, "0..1", None),)}, "the metric 1 has an invalid name"),  # type: ignore[arg-type]
+            ({"needs": 3}, "needs must be a tuple of fields of a trace"),
             ({"needs": (3,)}, "needs: a trace has no field 3"),
             ({"pass_at": "0.5"}, "pass_at must be above 0 and at most 1"),
             ({"version": 2}, 'version must be a text, as version="2"'),

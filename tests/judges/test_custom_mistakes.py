@@ -11,7 +11,8 @@ from judges.custom.template import KNOWN as KNOWN_TO_TEMPLATES
 
 KNOWN = "use inputs, outputs, expectations, conversation, context, messages, trace"
 KEYS = (
-    "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd, model, temperature, examples"
+    "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd, model, temperature, examples, "
+    "unit"
 )
 PLAIN = "the braces must contain a plain name, without paths, filters or calls"
 RESULT = 'must be "yes/no", "boolean", "text", "list", "object", or a table with one of integer, number, labels, object'
@@ -412,7 +413,7 @@ MISPLACED: Mapping[tuple[str, str], str] = {
     ("template", "pass_at"): "belongs in result, as result = { integer = [1, 5], pass_at = 4 }",
     ("template", "as"): 'belongs in answer, as answer = { as = "graded", pass_at = 4 }',
     ("code", "result"): "does not go with code, which gives scores itself",
-    ("code", "pass_at"): "belongs in the Python code, as @judge(pass_at=0.5)",
+    ("code", "pass_at"): "belongs in the code, as @judge(pass_at=0.5)",
     ("code", "answer"): "goes with template; take it out",
     ("answer", "result"): "belongs next to answer, not in it; write it above [answer]",
     ("answer", "asks"): "belongs next to answer, not in it; write it above [answer]",
