@@ -17,6 +17,7 @@ from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError, cho
 from judges.parsing.evidence import Source
 from judges.parsing.object_lists import read_objects
 from judges.parsing.sentences import SPLITTER, split
+from judges.parsing.structure import without_tags
 from tracejudge import Trace
 
 _EVIDENCED: Final = frozenset({"supported", "contradictory"})
@@ -229,8 +230,9 @@ def _check(settings: Settings, trace: Trace, lines: tuple[Line, ...]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return the words of a text: neither punctuation nor decoration tells sentences apart here."""
-    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", _CITATION.sub("", text)).casefold()))
+    """Return the words of a text: punctuation, decoration and HTML tags do not tell sentences apart here."""
+    text = _CITATION.sub("", without_tags(text))
+    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
 def _weight(sentence: str) -> int:
