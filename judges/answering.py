@@ -43,11 +43,14 @@ class _SingleRequest:
         return (await self._call.ask(self._prompt, (*self._messages, *repair(text, error)))).text
 
     async def find_copies(self, text: str, is_verdict: Callable[[str], bool]) -> Copies | None:
-        shown, trace = self._messages[-1].content, self._call.trace
+        trace, prompt = self._call.trace, self._prompt
+        # The words of a template are no material, and often contain an example of the answer.
+        material = [block.value for block in prompt.blocks] if prompt.messages else [self._messages[-1].content]
+        shown = "\n".join(material)
         # A judge that shows sentences with keys divides the objects that are planted in them.
         divided = [each for each in (trace.output, *texts_of(trace.context)) if each not in shown]
         is_large = len(shown) > LARGE_CHARS or len(text) > LARGE_CHARS // 10
-        return await offload_if_large(is_large, find_copies, text, (shown, *divided), is_verdict)
+        return await offload_if_large(is_large, find_copies, text, (*material, *divided), is_verdict)
 
 
 class AnswerLoop(NamedTuple):
