@@ -12,6 +12,7 @@ from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render, texts_of
 from judges.parsing.answer import (
     AnswerError,
+    CopiedAnswerError,
     IncompleteAnswerError,
     InvalidAnswerError,
     OffMenuError,
@@ -123,10 +124,12 @@ class AnswerLoop(NamedTuple):
         try:
             return await self._parsed(prompt, copies.rest)
         except InvalidAnswerError as error:
-            if "{" in copies.rest:
-                raise  # The model's own answer cannot be read.
+            if isinstance(error, IncompleteAnswerError):
+                raise
+            if "{" in copies.rest:  # The model's own answer cannot be read.
+                raise CopiedAnswerError(str(error)) from error
             if copies.chars >= MIN_ECHO_CHARS or not is_repaired:
-                raise InvalidAnswerError("the answer is a copy from the material") from error
+                raise CopiedAnswerError("the answer is a copy from the material") from error
         return await self._parsed(prompt, text)
 
     def _is_verdict(self, text: str) -> bool:
