@@ -169,7 +169,10 @@ IN_BOTH: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     ),
     "lines within an object that is cut off": (f'{{"justification": "It says\n{LINES}', INVALID),
     "lines within an object without quotes, cut off": (f"{{\n{LINES}", INVALID),
-    "lines within repeated material": (f"<<answer 0123456789ab>>\n{LINES}\n<<end answer 0123456789ab>>", CopiedAnswerError),
+    "lines within repeated material": (
+        f"<<answer 0123456789ab>>\n{LINES}\n<<end answer 0123456789ab>>",
+        CopiedAnswerError,
+    ),
     "lines before an object that is cut off": (f'{LINES}\n{{"justification": "No, wait', INVALID),
 }
 
