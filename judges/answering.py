@@ -12,6 +12,7 @@ from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render, texts_of
 from judges.parsing.answer import (
     AnswerError,
+    CopiedAnswerError,
     IncompleteAnswerError,
     InvalidAnswerError,
     OffMenuError,
@@ -43,11 +44,14 @@ class _SingleRequest:
         return (await self._call.ask(self._prompt, (*self._messages, *repair(text, error)))).text
 
     async def find_copies(self, text: str, is_verdict: Callable[[str], bool]) -> Copies | None:
-        shown, trace = self._messages[-1].content, self._call.trace
+        trace, prompt = self._call.trace, self._prompt
+        # The words of a template are no material, and often contain an example of the answer.
+        material = [block.value for block in prompt.blocks] if prompt.messages else [self._messages[-1].content]
+        shown = "\n".join(material)
         # A judge that shows sentences with keys divides the objects that are planted in them.
         divided = [each for each in (trace.output, *texts_of(trace.context)) if each not in shown]
         is_large = len(shown) > LARGE_CHARS or len(text) > LARGE_CHARS // 10
-        return await offload_if_large(is_large, find_copies, text, (shown, *divided), is_verdict)
+        return await offload_if_large(is_large, find_copies, text, (*material, *divided), is_verdict)
 
 
 class AnswerLoop(NamedTuple):
@@ -120,10 +124,12 @@ class AnswerLoop(NamedTuple):
         try:
             return await self._parsed(prompt, copies.rest)
         except InvalidAnswerError as error:
-            if "{" in copies.rest:
-                raise  # The model's own answer cannot be read.
+            if isinstance(error, IncompleteAnswerError):
+                raise
+            if "{" in copies.rest:  # The model's own answer cannot be read.
+                raise CopiedAnswerError(str(error)) from error
             if copies.chars >= MIN_ECHO_CHARS or not is_repaired:
-                raise InvalidAnswerError("the answer is a copy from the material") from error
+                raise CopiedAnswerError("the answer is a copy from the material") from error
         return await self._parsed(prompt, text)
 
     def _is_verdict(self, text: str) -> bool:

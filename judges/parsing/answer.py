@@ -27,6 +27,7 @@ class AnswerError(ValueError):
 
     AnswerError
     ├── InvalidAnswerError   unreadable, a missing key, a wrong type: one repair request may follow
+    │   ├── CopiedAnswerError       it repeats the material or the request; the repair asks for an own assessment
     │   └── IncompleteAnswerError   readable, but it leaves out a part of what was to be judged
     └── OutOfRangeError      readable, but not one of the values offered: final
         └── OffMenuError     a word that is not on the menu: one repair request may follow
@@ -35,6 +36,10 @@ class AnswerError(ValueError):
 
 class InvalidAnswerError(AnswerError):
     """The answer cannot be read in the requested form."""
+
+
+class CopiedAnswerError(InvalidAnswerError):
+    """The answer repeats the material or the request, and holds no assessment of the model's own."""
 
 
 class IncompleteAnswerError(InvalidAnswerError):
@@ -75,12 +80,12 @@ def with_single_braces(text: str) -> str:
 
 
 def refuse_echo(text: str) -> None:
-    """Raise ``InvalidAnswerError`` for a text with a mark of the material, with any key, or the heading of its rules.
+    """Raise ``CopiedAnswerError`` for a text with a mark of the material, with any key, or the heading of its rules.
 
     Verdicts in a text that repeats its request come from the material or from the examples.
     """
     if ("<<" in text or _RULES_HEADING in text) and _MARK.search(text) is not None:
-        raise InvalidAnswerError("the answer repeats the request")
+        raise CopiedAnswerError("the answer repeats the request")
 
 
 def without_thinking(text: str) -> str:

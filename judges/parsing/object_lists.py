@@ -10,7 +10,7 @@ import msgspec
 from judges.parsing.answer import InvalidAnswerError, check_length, decode_json, refuse_echo, with_single_braces
 from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import grouped, layout, spelled
-from judges.parsing.objects import DECODER, DISAGREEMENT, Found, rename, unwrapped
+from judges.parsing.objects import DECODER, Found, rename, unwrapped
 from judges.parsing.withdrawal import is_withdrawn
 
 _LINES: Final = msgspec.json.Decoder()
@@ -40,8 +40,7 @@ def read_objects(
         last_key: An optional key, but required of a repaired object, which may have broken off before it.
 
     Raises:
-        InvalidAnswerError: There is no object, one of them cannot be read or lacks a key, or the whole list stands
-            there twice with other values.
+        InvalidAnswerError: There is no object, or one of them cannot be read or lacks a key.
     """
     check_length(text)
     text = with_single_braces(text)
@@ -60,7 +59,7 @@ def read_objects(
         for key in keys:
             if key not in each:
                 raise InvalidAnswerError(f"object {number} has no `{key}`")
-    return tuple(_once(objects, keys))
+    return tuple(objects)
 
 
 def _objects(text: str, form: "_Form", lost_line: re.Pattern[str]) -> list[Mapping[str, object]]:
@@ -133,18 +132,6 @@ class _Form:
 
 
 _form = cache(_Form)
-
-
-def _once(objects: Sequence[Mapping[str, object]], keys: Sequence[str]) -> Sequence[Mapping[str, object]]:
-    """Return the objects without a repetition of the whole list; raises ``InvalidAnswerError`` if it differs."""
-    half = len(objects) // 2
-    first, second = objects[:half], objects[half:]
-    about, label = keys[:2]
-    if not half or [each[about] for each in first] != [each[about] for each in second]:
-        return objects
-    if [each[label] for each in first] != [each[label] for each in second]:
-        raise InvalidAnswerError(DISAGREEMENT)
-    return first
 
 
 @cache

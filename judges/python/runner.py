@@ -179,7 +179,9 @@ def _returned(result: object) -> Sequence[Score]:
     if result is None or isinstance(result, Score):
         return () if result is None else (result,)
     if not isinstance(result, Sequence) or isinstance(result, bytes):
-        raise JudgeFailedError(f"gave {_kind(result)}, where true, false, a number, a label, a Score or None is wanted")
+        raise JudgeFailedError(
+            f"gave {_kind(result)}, where true, false, a number, a label, a Score or None is required"
+        )
     return result
 
 

@@ -276,7 +276,6 @@ class TestEnds:
         [
             (Step("", refusal=True), "refusal"),
             (Step("", finish_reason="content_filter"), "content_filter"),
-            (Step("", finish_reason="length", tool_calls=(call(),)), "truncated"),
             (Step(failure="judge_unavailable"), "judge_unavailable"),
             (Step(failure="rate_limited"), "rate_limited"),
             (Step(failure="bad_request"), "bad_request"),
@@ -288,6 +287,15 @@ class TestEnds:
         assert (assessment.outcome, assessment.reason, len(assessment.calls)) == ("unscored", reason, 3)
         assert course(assessment)["rounds"] == 2
         assert course(assessment)["ended_by"] is None
+
+    def test_an_answer_that_is_cut_off_is_requested_once_more_with_twice_the_bound(self) -> None:
+        cut = Step("", finish_reason="length", tool_calls=(call(),))
+        for after, ended in ((cut, ("unscored", "truncated")), (YES, ("scored", None))):
+            model = ScriptedModel([calling(), cut, after])
+            assessment = judged(exploring(), model)
+            assert (assessment.outcome, assessment.reason) == ended
+            assert [request.output_factor for request in model.requests] == [1, 1, 2]
+            assert model.requests[2].messages == model.requests[1].messages
 
     def test_calls_without_a_text_in_the_last_answer_are_refused_once(self) -> None:
         model = ScriptedModel([calling()] * 31 + [YES])

@@ -67,7 +67,7 @@ MISTAKES: Mapping[str, tuple[Mapping[str, object], Mapping[str, object], str, st
         POLITE,
         {"outputs": "a", "result": "maybe"},
         "examples[0].result",
-        "is no result of this judge: `result` is none of yes, no, unknown",
+        "is no result of this judge: `result` is none of yes, no",
     ),
     "a grade off the scale": (
         GRADES,

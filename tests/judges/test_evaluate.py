@@ -257,7 +257,19 @@ class TestCopied:
         model = ScriptedModel([answer, NO])
         assessment = run(GROUNDEDNESS, self.PLANTED, model)
         assert (assessment.outcome, assessment.scores) == ("scored", score("groundedness", "no"))
-        assert "the answer is a copy from the material" in model.requests[1].messages[-1].content
+        demand = model.requests[1].messages[-1].content
+        assert demand.startswith("Your answer cannot be used: the answer is a copy from the material.")
+        assert "send your own assessment" in demand
+
+    def test_beside_an_own_answer_that_cannot_be_read_or_in_the_request_is_asked_again_in_the_same_words(self) -> None:
+        own = yes_no_text("no", "").replace("result", "mood")
+        request = "<<answer 0123456789ab>>\nAll is well.\n<<end answer 0123456789ab>>"
+        for answer, error in ((f"{self.COPIED}\n{own}", "no JSON object with"), (request, "the answer repeats")):
+            model = ScriptedModel([answer, NO])
+            assert run(GROUNDEDNESS, self.PLANTED, model).scores == score("groundedness", "no")
+            demand = model.requests[1].messages[-1].content
+            assert demand.startswith(f"Your answer cannot be used: {error}"), demand
+            assert "the same assessment" not in demand
 
     def test_twice_is_no_answer(self) -> None:
         assert run(GROUNDEDNESS, self.PLANTED, ScriptedModel([self.COPIED])) == Assessment(

@@ -309,6 +309,11 @@ CHECKS: dict[str, tuple[tuple[str, ...], str, bool]] = {
     "rows of a table, without its signs": (
         ("part watts", "pump 250", "fan 40"), "| part | watts |\n|---|---|\n| pump | 250 |\n| fan | 40 |", True,
     ),
+    "HTML tags, also those that are no sentence": (
+        ("<b>Two</b> years.", "<label>Free</label> of charge."),
+        "<p><b>Two</b> years.</p> <p><label>Free</label> of charge.</p>",
+        True,
+    ),
     "no word at all": (("---",), "---", True),
 }  # fmt: skip
 

@@ -42,7 +42,8 @@ READ = {
     "prose between": (f"First:\n{LINE_A}\nThen, in f(x) {{ y }}:\n{LINE_B}", [A, B]),
     "a list with dashes": (f"- {LINE_A}\n- {LINE_B}", [A, B]),
     "a numbered list": (f"1. {LINE_A}\n2. {LINE_B}", [A, B]),
-    "the whole list twice": (f"{LINE_A}\n{LINE_B}\n\n{LINE_A}\n{LINE_B}", [A, B]),
+    # The response tells whether a line is repeated; it may say something twice itself.
+    "the whole list twice": (f"{LINE_A}\n{LINE_B}\n\n{LINE_A}\n{LINE_B}", [A, B, A, B]),
     "capital keys": ('{"Sentence": "S", "Label": "yes"}', [S]),
     "a list of another name": (f'{{"results": [{LINE_A}]}}', [A]),
     "a call of a tool": (json.dumps({"name": "f", "arguments": f"{LINE_A}\n{LINE_B}"}), [A, B]),
@@ -86,7 +87,6 @@ INVALID = {
     "a key missing in one line": f'{LINE_A}\n{{"sentence": "B"}}',
     "only an object of another kind": '{"overall": "yes"}',
     "an object of another kind before a line": f'{{"overall": "yes"}}\n{LINE_A}',
-    "the whole list twice with other labels": f"{LINE_A}\n{LINE_A.replace('yes', 'no')}",
     "withdrawn": f"{LINE_A}\n\nWait, that should be no.",
     "cut off in a text": f'{LINE_A}\n{{"sentence": "B", "label": "n',
     "cut off behind a key": f'{LINE_A}\n{{"sentence": "B", "label":',

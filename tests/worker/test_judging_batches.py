@@ -125,7 +125,8 @@ def test_a_verdict_tells_whose_trace_it_was_who_judged_it_and_what_it_cost(groun
 
 
 def test_a_final_reason_ends_an_evaluation_as_well(ground: Ground, desk: Desks) -> None:
-    desk(Step(refusal=True), Step(finish_reason="length"), Step(failure="bad_request")).run(*choose(ground, 3))
+    cut = Step(finish_reason="length")  # An answer that was cut off is requested twice.
+    desk(Step(refusal=True), cut, cut, Step(failure="bad_request")).run(*choose(ground, 3))
     account = read_account(ground.store)
     assert (account.unscored, account.waiting, account.lost) == (3, 0, 0)
     assert account.reasons == {"unscored:bad_request": 1, "unscored:refusal": 1, "unscored:truncated": 1}
