@@ -1,4 +1,4 @@
-"""The page of prompts: what each judge sends for one sample trace, to the letter, with the tokens it is estimated at."""
+"""The page of prompts: what each judge sends for one sample trace, to the letter, with estimated tokens."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -34,16 +34,17 @@ SAMPLE: Final = Trace(
 _HEAD: Final = """\
 # Prompts
 
-The whole request of every built-in judge for one sample trace: the system message with instructions and answer form, the
-user message with the material, and the JSON schema that is sent where the endpoint supports one. They are our own words,
-under this project's licence: copy them, and change them in [a judge of your own](../your-own-judge.md). `tracejudge
-judges show NAME --trace FILE` prints the same for a trace of yours.
+The whole request of every built-in judge for one sample trace: the system message with instructions and answer form,
+the user message with the material, and the JSON schema that is sent where the endpoint supports one. The words are
+ours, under this project's licence: copy them, and change them in [a judge of your own](../your-own-judge.md).
+`tracejudge judges show NAME --trace FILE` prints the same for a trace of yours.
 
-Only the user message changes between traces, apart from the few system messages that a judge chooses from by its settings
-or by the kind of reference. So providers that cache a common beginning cache the system message.
+Only the user message changes between traces. A few judges choose between several system messages, by their settings or
+by the kind of reference. So providers that cache a common beginning cache the system message.
 
-Tokens are estimated as TraceJudge does before it sends a request: three bytes of UTF-8 a token, which is on the safe side
-for prose. `answer, at most` is the bound that is sent with the request; thoughts of reasoning models are not part of it.
+Tokens are estimated as TraceJudge does before it sends a request: three bytes of UTF-8 a token, which is on the safe
+side for prose. `answer, at most` is the bound that is sent with the request; thoughts of reasoning models are not part
+of it.
 
 ## The sample trace
 
