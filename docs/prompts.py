@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from judges.core.judge import Judge, text_tokens
 from judges.core.prompt import Message, render
 from judges.evaluate import prepared
+from judges.forms import pairwise
 from judges.registry import catalogue
 from tracejudge import Document, Trace
 from tracejudge import Message as Earlier
@@ -31,6 +33,8 @@ SAMPLE: Final = Trace(
     expected_response="24 months from the date of delivery. A claim needs the order number and a photo of the fault.",
     guidelines=["Answer in at most three sentences.", "Promise no refund."],
 )
+# The answer that the other one is compared with.
+_OTHER: Final = "Two years. Please send the order number and a photo of the fault."
 _HEAD: Final = """\
 # Prompts
 
@@ -57,17 +61,23 @@ of it.
 | judge | requests | system | user | schema | answer, at most |
 | --- | --- | --- | --- | --- | --- |
 """
+_OF_PAIRS: Final = """
+`pairwise` [compares two answers](../evaluate.md#two-answers-to-each-request); its sample compares the answer above with
+another one.
+"""
 
 
 def page() -> str:
     """Write the page."""
     trace = msgspec.json.format(msgspec.json.encode(SAMPLE), indent=2).decode()
-    judges = catalogue().values()
-    return _HEAD.replace("{trace}", trace) + "\n".join([*map(_row, judges), "", *map(_section, judges)])
+    asked = [(judge, prepared(judge, SAMPLE)) for judge in catalogue().values()]
+    pair, other = pairwise.comparing(), structs.replace(SAMPLE, output=_OTHER)
+    asked.append((pair, prepared(pair, pairwise.joined(other, SAMPLE))))
+    rows, sections = (map(write, *zip(*asked, strict=True)) for write in (_row, _section))
+    return _HEAD.replace("{trace}", trace) + "\n".join([*rows, _OF_PAIRS, *sections])
 
 
-def _row(judge: Judge) -> str:
-    trace = prepared(judge, SAMPLE)
+def _row(judge: Judge, trace: Trace) -> str:
     prompts = judge.prompts(trace)
     system, user = (
         [text_tokens(message.content) for message in found] for found in zip(*map(render, prompts), strict=True)
@@ -79,15 +89,15 @@ def _row(judge: Judge) -> str:
     return f"| [`{judge.name}`](#{judge.name}) | {cells} |"
 
 
-def _section(judge: Judge) -> str:
-    return "\n\n".join([f"## {judge.name}", judge.asks, *_parts(judge)]) + "\n"
+def _section(judge: Judge, trace: Trace) -> str:
+    return "\n\n".join([f"## {judge.name}", judge.asks, *_parts(judge, trace)]) + "\n"
 
 
-def _parts(judge: Judge) -> Iterator[str]:
+def _parts(judge: Judge, trace: Trace) -> Iterator[str]:
     shown: set[Message] = set()
-    for prompt in judge.prompts(prepared(judge, SAMPLE)):
+    for prompt in judge.prompts(trace):
         for message in render(prompt):
-            # The requests on the documents of a trace have the same system message.
+            # Several requests for one trace have the same system message.
             if message not in shown:
                 yield f"{message.role.capitalize()}:"
                 yield f"```text\n{message.content}\n```"

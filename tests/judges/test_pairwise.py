@@ -1,4 +1,4 @@
-"""The pairwise form: what is sent, to the letter, how the answers of both positions are scored, and what it compares by.
+"""The pairwise form: what is sent, to the letter, how both answers of a model are scored, and the measures.
 
 The files in ``golden_pairwise/`` are the expectation. After a change that is meant, write them anew, look at the diff:
 
@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from judge_traces import LONG, SHORT
+from template_parts import judge as from_template
+from template_parts import yaml
 from user_judges import JUDGES
 
 from judges.core.judge import Answered, Judge
@@ -68,6 +70,8 @@ def test_messages_are_those_of_the_golden_file(name: str, case: str) -> None:
 
 
 def test_no_golden_file_is_left_over() -> None:
+    if UPDATES:
+        return
     assert sorted(path.name for path in GOLDEN.iterdir()) == sorted(f"{n}.{c}.txt" for n in COMPARING for c in CASES)
 
 
@@ -157,8 +161,12 @@ def test_every_judge_that_shows_an_answer_can_be_compared_by() -> None:
 
 
 def test_judges_of_a_user_s_own_that_cannot_be_compared_by() -> None:
-    published = {"prompt": {"template": "Rate {{ output }}", "template_variables": ["output"]}}
-    assert published
+    template = from_template(yaml("Rate {{ answer }}. Answer yes or no.", ["answer"]), {"answer": {"form": "template"}})
+    inline = from_template(
+        yaml("Rate {{ answer }}. Answer yes or no.", ["answer"]), {"fill": "inline", "answer": {"form": "template"}}
+    )
+    assert pairwise.comparing_by(template) is not None
+    assert pairwise.comparing_by(inline) is None
     assert pairwise.comparing_by(define("steps", {"instructions": "Is {{ trace }} fast?"})) is None
     assert pairwise.comparing_by(define("asked", {"instructions": "Is {{ inputs }} polite?"})) is None
     assert pairwise.comparing_by(define("told", {"instructions": "Is {{ outputs }} polite?"})) is not None

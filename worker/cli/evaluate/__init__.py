@@ -87,9 +87,8 @@ def command(
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both use standard output; give --output a file")
     _check_comparison(file, given, other, criterion, combine)
-    settings, judges = offline_judges(config, *given)
-    if other is not None:
-        judges = comparing(judges, criterion)
+    settings, named = offline_judges(config, *given)
+    judges = named if other is None else comparing(named, criterion)
     delays = DelayNotes(PATIENCE_S, lambda text, s: note(text if s is None else f"{text}; trying again in {s:.0f} s"))
     graders = open_graders(settings, judges, model_names, delays, combine=combine, tries=tries)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
@@ -175,12 +174,12 @@ def _report(
     if compared is None:
         print_line(console, f"{amount(offline.traces, 'trace')} by {judge_models} in {seconds:.1f} s")
         print_table(console, metric_table(offline.sums))
-        said = map(judge_line, offline.sums)
+        said = [judge_line(one) for one in offline.sums]
     else:
         names = f"A = {files[0]}, B = {files[1]}"
         print_line(console, f"{amount(offline.traces, 'pair')} by {judge_models} in {seconds:.1f} s; {names}")
         print_table(console, compared.table())
-        said = compared.lines()
+        said = [*compared.lines()]
     for line in said:
         print_line(console, line)
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from judges.agreement.preference import Interval, Preference
 from judges.core.judge import Judge, has_text
-from judges.core.prompt import conversation
+from judges.core.prompt import conversation, with_earlier_messages
 from judges.core.verdict import Verdict, joined_parts
 from judges.forms import pairwise
 from tracejudge import Trace
@@ -41,13 +41,13 @@ def join(first: Sequence[Trace], second: Sequence[Trace]) -> Pairs:
     of their files.
     """
     partners: dict[int, Trace] = {}
-    by_id: dict[str, deque[int]] = {}
+    by_id: dict[str, list[int]] = {}
     for place, trace in enumerate(first):
-        by_id.setdefault(trace.trace_id, deque()).append(place)
+        by_id.setdefault(trace.trace_id, []).append(place)
     used: set[int] = set()
     for number, trace in enumerate(second):
-        places = by_id.get(trace.trace_id, ())
-        found = next((place for place in places if place not in used and _may_pair(first[place], trace)), None)
+        same_id = by_id.get(trace.trace_id, ())
+        found = next((place for place in same_id if place not in used and _may_pair(first[place], trace)), None)
         if found is not None:
             used.add(found)
             partners[number] = first[found]
@@ -67,7 +67,7 @@ def _may_pair(one: Trace, other: Trace) -> bool:
 
 
 def _request(trace: Trace) -> tuple[str, str]:
-    return _folded(trace.input), conversation(trace)
+    return _folded(trace.input), conversation(with_earlier_messages(trace))
 
 
 def _folded(text: str | None) -> str:
@@ -168,7 +168,7 @@ class Comparison(Offline):
 
     def table(self) -> Table:
         """Lay out the outcomes, a row each."""
-        table = Table("by", "outcome", box=None, padding=(0, 2, 0, 0))
+        table = Table("measure", "outcome", box=None, padding=(0, 2, 0, 0))
         table.add_column("pairs", justify="right")
         table.add_column("share (95 % interval)")
         for one in self.sums:
