@@ -16,3 +16,4 @@ def test_the_page_holds_every_message_and_its_tokens() -> None:
         assert all(f"```text\n{message.content}\n```" in written for message in messages), name
         (row,) = [line for line in written.splitlines() if line.startswith(f"| [`{name}`]")]
         assert f"| {text_tokens(messages[0].content):,} |" in row, name
+    assert "| [`pairwise`](#pairwise) | 2 |" in written

@@ -78,7 +78,7 @@ def command(
     and helpfulness, by --criterion, or by the measure of each --judge. Each pair is asked about twice, with the
     positions swapped; a preference that follows the position is a tie.
 
-    An existing OUT is overwritten with --force only, and FILE and A never.
+    An existing OUT is overwritten with --force only, and FILE never; the same holds for A.
 
     Transient failures (429, timeout, unreachable endpoint) are retried later and more slowly; a trace that still has no
     score is written as unscored. Exit code 1 when a line is not a trace or has no partner, or a judge scored nothing;
