@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from deploy import generated
-from docs import agreement, answers
+from docs import agreement, answers, prompts
 from judges.core.model import ModelSettings
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
 from judges.custom import custom_prompt, instructions, template
@@ -122,6 +122,7 @@ def _pages() -> dict[str, str]:
         "sdk.md": _sdk(),
         "agreement.md": _NOTE + agreement.page(),
         "answers.md": _NOTE + answers.page(),
+        "prompts.md": _NOTE + prompts.page(),
         "trace.schema.json": _schema(),
     }
 

@@ -84,7 +84,7 @@ class AnswerLoop(NamedTuple):
         async with asyncio.TaskGroup() as group:
             for _ in range(min(_CONCURRENT, len(prompts))):
                 group.create_task(work())
-        if failures or not answers:
+        if failures or (missing and not answers):
             raise (failures or missing)[0]
         return [Answered(prompt, answers[place]) for place, prompt in enumerate(prompts) if place in answers]
 
