@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
@@ -31,7 +31,7 @@ from judges.custom.definition import nearest
 from judges.endpoints.client import LimitedModel
 from judges.evaluation import evaluate as evaluate_trace
 from judges.python.protocol import class_name
-from judges.rows import as_trace
+from judges.rows import as_trace, cell
 from tracejudge import Trace
 
 __all__ = [
@@ -51,6 +51,7 @@ _SHOWN_AS: Final = {
     "expected_response": 'expectations["expected_response"]',
     "expected_facts": 'expectations["expected_facts"]',
 }
+_TEXTS: Final = frozenset(field.name for field in msgspec.structs.fields(Trace) if field.type in (str, str | None))
 _RESULTS: Final[Mapping[object, str]] = {bool: "bool", int: "integer", float: "float", str: "string"}
 # Evaluations begun, per call in flight: each that waits holds its whole prompt in memory.
 _BEGUN: Final = 2
@@ -92,7 +93,7 @@ class JudgeVerdict(Struct, frozen=True, kw_only=True):
         output_tokens: Sum over all requests.
         cost_usd: None where the model has no price, or its endpoint does not report tokens.
         attempts: Requests sent, including failed ones.
-        duration_s: Time from the first wait for the model to the verdict.
+        duration_s: Duration of the evaluation, waits for the model included.
     """
 
     judge: str
@@ -175,10 +176,13 @@ class JudgeFunction:
             ValueError: A setting cannot be used.
         """
         definition = self.definition
+        if settings and definition.make is None:
+            raise ValueError(f"{self.name} has no settings; remove {', '.join(settings)}")
         try:
-            definition = definition.configured(settings) if settings else definition
+            if settings:
+                definition = definition.configured({**msgspec.to_builtins(definition.settings), **settings})
         except msgspec.ValidationError as error:
-            known = ", ".join(type(definition.settings).__struct_fields__) or "none"
+            known = ", ".join(type(definition.settings).__struct_fields__)
             raise ValueError(f"{self.name}: {error}; the settings of this judge are: {known}") from None
         return JudgeFunction(definition, self.model if model is None else model)
 
@@ -312,10 +316,14 @@ def _trace(row: Row, number: int | None = None) -> Trace:
         raise TypeError(f"{where}must be a dict with inputs, outputs and others, and is of type {type(row).__name__}")
     try:
         plain = {str(name): msgspec.to_builtins(value, enc_hook=_plain) for name, value in row.items()}
-        present = {name: value for name, value in plain.items() if value is not None and value == value}  # noqa: PLR0124 - NaN
-        return msgspec.convert({"output": "", **as_trace(present)}, Trace)
+        fields = as_trace({name: value for name, value in plain.items() if value is not None and value == value})  # noqa: PLR0124 - NaN
+        # Tables number their rows, users and sessions.
+        texts = {
+            name: str(value) for name, value in fields.items() if name in _TEXTS and isinstance(value, int | float)
+        }
+        return msgspec.convert({"output": "", **fields, **texts}, Trace)
     except (msgspec.ValidationError, TypeError) as error:
-        raise ValueError(f"{where}is no row that can be judged: {error}") from None
+        raise ValueError(f"{where}{error}; change the value, or rename a column that is no field of a trace") from None
 
 
 def _plain(value: Any) -> object:
@@ -412,8 +420,6 @@ async def _assess(judge: Judge, trace: Trace, model: LimitedModel | None) -> Jud
 
 
 async def _one(data: Any, judge: JudgeFunction, model: Model | None) -> Any:
-    if not isinstance(judge, JudgeFunction):
-        _refuse(judge, "evaluate takes one judge; evaluate_all takes several")
     found = await _several(data, [judge], model)
     return [verdicts[judge.name] for verdicts in found] if isinstance(found, list) else found
 
@@ -422,23 +428,22 @@ async def _several(data: Any, judges: Iterable[JudgeFunction], model: Model | No
     judges = list(judges)
     for judge in judges:
         if not isinstance(judge, JudgeFunction):
-            _refuse(judge, "import a judge by its name from judges, or make one with make_judge")
+            fix = "import one from judges, or use make_judge; evaluate takes one judge, evaluate_all several"
+            raise TypeError(f"a {type(judge).__name__} is no judge; {fix}")
     names = [judge.name for judge in judges]
     if len(set(names)) < len(names):
         raise ValueError(f"two judges have the same name: {', '.join(sorted(names))}; rename or remove one")
     is_pandas, is_polars = hasattr(data, "assign"), hasattr(data, "with_columns")
-    rows = data.to_dict("records") if is_pandas else data.to_dicts() if is_polars else list(data)
-    found = await _evaluate(rows, judges, model)
     if not (is_pandas or is_polars):
-        return found
+        return await _evaluate(list(data), judges, model)
+    rows = data.to_dict("records") if is_pandas else data.to_dicts()
+    # Lists and tables that come from a CSV file are JSON in a cell.
+    decoded = [{name: cell(name, one) if isinstance(one, str) else one for name, one in row.items()} for row in rows]
+    found = await _evaluate(decoded, judges, model)
     columns: dict[str, list[object]] = {}
     for judge in judges:
         columns |= _columns(judge.definition, [verdicts[judge.name] for verdicts in found])
     return data.assign(**columns) if is_pandas else data.with_columns(type(data)(columns).get_columns())
-
-
-def _refuse(judge: object, fix: str) -> NoReturn:
-    raise TypeError(f"a {type(judge).__name__} is no judge; {fix}")
 
 
 def _columns(judge: Judge, verdicts: Sequence[JudgeVerdict]) -> dict[str, list[object]]:

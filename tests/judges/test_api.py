@@ -204,9 +204,10 @@ def test_a_judge_with_several_metrics_passes_when_all_do() -> None:
 
 def test_settings_make_another_version(endpoint: ChatEndpoint) -> None:
     own = judges.guidelines.configured(guidelines=["Be brief."], model=at(endpoint))
-    verdict = own(outputs="Yes.")
+    verdict = own.configured(fields=["output"])(outputs="Yes.", inputs="Is it?")
     assert verdict.passed
-    assert "Be brief." in endpoint.calls[0].text()
+    assert "Be brief." in endpoint.calls[0].text(), "earlier settings are kept"
+    assert "Is it?" not in endpoint.calls[0].text()
     assert verdict.judge_version != judges.guidelines.definition.version
     assert judges.guidelines.model is None, "the original is unchanged"
 
@@ -226,9 +227,10 @@ def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEn
         (lambda: groundedness(outputs=object(), model="lexical"), ValueError, "type object cannot be read"),
         (lambda: evaluate([ROW, {"context": [3]}], groundedness, "lexical"), ValueError, "row 1: "),
         (lambda: evaluate_any(["text"], groundedness, "lexical"), TypeError, "must be a dict with inputs"),
-        (lambda: evaluate_any([ROW], [groundedness], "lexical"), TypeError, "evaluate_all takes several"),
+        (lambda: evaluate_any([ROW], [groundedness], "lexical"), TypeError, "evaluate_all several"),
         (lambda: evaluate_all([ROW], [safety, safety], "lexical"), ValueError, "the same name"),
         (lambda: safety.configured(part=["input"]), ValueError, "settings of this judge are: parts"),
+        (lambda: judges.correctness.configured(pass_at=3), ValueError, "has no settings; remove pass_at"),
         (lambda: make_judge("tone", "Is it polite?"), ValueError, "instructions: names no variable"),
         (lambda: make_judge("tone", "Is {{ outputs }}?", result=int), ValueError, "integer = [1, 5]"),
     ]
@@ -246,13 +248,14 @@ def test_a_pandas_frame_gains_columns_and_keeps_its_index() -> None:
         {
             "question": ["Who?", "When?", None],
             "response": ["It was Ada.", "It was in 1901.", "Nobody."],
-            "contexts": [["It was Ada."], numpy.array(["It was in 1843."]), None],
+            "contexts": ['["It was Ada."]', numpy.array(["It was in 1843."]), None],
             "note": [1.0, float("nan"), pd.NA],
+            "user_id": [17, 18, 19],
         },
         index=["a", "b", "c"],
     )
     judged = evaluate_all(frame, [groundedness, judges.facts_grounding], "lexical")
-    assert list(frame) == ["question", "response", "contexts", "note"], "the given frame is unchanged"
+    assert list(frame) == ["question", "response", "contexts", "note", "user_id"], "the given frame is unchanged"
     assert list(judged.index) == ["a", "b", "c"]
     assert judged["groundedness_passed"].tolist() == [True, False, None]
     assert judged["groundedness_value"].isna().tolist() == [False, False, True]
@@ -304,7 +307,7 @@ def test_a_script_ends_at_once_with_connections_open(endpoint: ChatEndpoint) -> 
         "assert asyncio.run(groundedness.aio(**row, model=model)).passed\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-W", "always", "-c", script], capture_output=True, text=True, check=False, timeout=60
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
