@@ -288,6 +288,7 @@ def test_a_model_in_python_is_limited_too_and_may_await_a_judge() -> None:
     assert [one.passed for one in evaluate([ROW] * 3, groundedness, model)] == [True] * 3
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_process_has_an_event_loop_of_its_own() -> None:
     assert groundedness(**ROW, model="lexical").passed is not None
     with multiprocessing.get_context("fork").Pool(1) as pool:
