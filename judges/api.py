@@ -424,12 +424,13 @@ async def _one(data: Any, judge: JudgeFunction, model: Model | None) -> Any:
     return [verdicts[judge.name] for verdicts in found] if isinstance(found, list) else found
 
 
-async def _several(data: Any, judges: Iterable[JudgeFunction], model: Model | None) -> Any:
-    judges = list(judges)
-    for judge in judges:
+async def _several(data: Any, given: Iterable[object], model: Model | None) -> Any:
+    judges: list[JudgeFunction] = []
+    for judge in given:
         if not isinstance(judge, JudgeFunction):
             fix = "import one from judges, or use make_judge; evaluate takes one judge, evaluate_all several"
             raise TypeError(f"a {type(judge).__name__} is no judge; {fix}")
+        judges.append(judge)
     names = [judge.name for judge in judges]
     if len(set(names)) < len(names):
         raise ValueError(f"two judges have the same name: {', '.join(sorted(names))}; rename or remove one")
