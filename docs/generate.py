@@ -1,5 +1,7 @@
 """Write the reference pages from the code: metrics, configuration, the SDK's settings, and the trace's JSON schema.
 
+The stub of the package ``judges`` is written as well.
+
 `make generate` writes them; `make check` runs this with `--check`, which writes nothing and fails on a difference.
 """
 
@@ -14,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from deploy import generated
-from docs import agreement, answers, prompts
+from docs import agreement, answers, prompts, stub
 from judges.core.model import ModelSettings
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
 from judges.custom import custom_prompt, instructions, template
@@ -110,7 +112,11 @@ _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", re.MULTILI
 def main(given: list[str]) -> int:
     """Write or compare all pages; 1 when one differs."""
     asked = generated.arguments("python -m docs.generate", __doc__, _FOLDER).parse_args(given)
-    return generated.run(asked.into, _pages(), check=asked.check)
+    # The stub stands beside the code, and with `--into` beside the pages.
+    stub_folder = stub.FOLDER if asked.into == _FOLDER else asked.into
+    found = [generated.run(asked.into, _pages(), check=asked.check)]
+    found.append(generated.run(stub_folder, stub.pages(), check=asked.check))
+    return max(found)
 
 
 def _pages() -> dict[str, str]:

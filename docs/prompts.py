@@ -8,7 +8,7 @@ from msgspec import structs
 
 from judges.core.judge import Judge, text_tokens
 from judges.core.prompt import Message, render
-from judges.evaluate import prepared
+from judges.evaluation import prepared
 from judges.forms import pairwise
 from judges.registry import catalogue
 from tracejudge import Document, Trace

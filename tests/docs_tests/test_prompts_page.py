@@ -3,7 +3,7 @@
 from docs.prompts import SAMPLE, page
 from judges.core.judge import text_tokens
 from judges.core.prompt import render
-from judges.evaluate import prepared
+from judges.evaluation import prepared
 from judges.registry import catalogue
 
 

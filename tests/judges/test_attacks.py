@@ -24,7 +24,7 @@ from judges.core.judge import Judge
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import Block, Message, ToolCall, neutralise, render
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.parsing.answer import InvalidAnswerError

@@ -9,7 +9,7 @@ import pytest
 from judges.core.judge import Judge, Metric
 from judges.core.verdict import Assessment
 from judges.custom import DefinitionError, define
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from tracejudge import Trace

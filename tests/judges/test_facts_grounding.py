@@ -15,7 +15,7 @@ from judges.catalog.facts_grounding import JUDGE, Settings, make
 from judges.core.judge import Answered, Judge, Reading
 from judges.core.prompt import Prompt, render
 from judges.core.verdict import Score
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.forms.sentence_labels import Line
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step

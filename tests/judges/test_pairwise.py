@@ -22,7 +22,7 @@ from judges.core.model import ModelSettings
 from judges.core.prompt import render
 from judges.core.verdict import Assessment
 from judges.custom import define
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.forms import pairwise
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step

@@ -15,7 +15,7 @@ from planted import FORMS, cases, filled, model_says, own_answer, scores_of
 
 from judges.core.judge import Judge
 from judges.custom import define
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.parsing.echo import find_copies
 from judges.registry import catalogue

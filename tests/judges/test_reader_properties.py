@@ -15,7 +15,7 @@ from judge_traces import served
 
 from judges.core.judge import Answered, Judge
 from judges.core.verdict import FINAL_REASONS, Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.parsing.answer import AnswerError
 from judges.registry import catalogue

@@ -13,15 +13,15 @@ import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from judges.agreement.combine import Combine
+from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from worker.cli.evaluate.compare import Comparison, comparing
-from worker.cli.evaluate.offline import DelayNotes, Offline, open_graders
+from worker.cli.evaluate.offline import Offline, open_graders
 from worker.cli.evaluate.summary import judge_line, judge_row, metric_table, why_nothing
 from worker.cli.evaluate.trace_files import note_unknown_fields, open_output, open_source
 from worker.cli.options import (
     NOTES,
     OFFLINE,
     OUT,
-    PATIENCE_S,
     amount,
     note,
     offline_judges,
@@ -89,7 +89,9 @@ def command(
     _check_comparison(file, given, other, criterion, combine)
     settings, named = offline_judges(config, *given)
     judges = named if other is None else comparing(named, criterion)
-    delays = DelayNotes(PATIENCE_S, lambda text, s: note(text if s is None else f"{text}; trying again in {s:.0f} s"))
+    delays = DelayNotes(
+        OFFLINE_PATIENCE_S, lambda text, s: note(text if s is None else f"{text}; trying again in {s:.0f} s")
+    )
     graders = open_graders(settings, judges, model_names, delays, combine=combine, tries=tries)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
     # Verdicts and a bar on the same terminal would overwrite each other; a file needs no bar.

@@ -13,10 +13,11 @@ import msgspec
 from judges.agreement.combine import Combine, metrics_of
 from judges.agreement.combine import combine as combined_assessment
 from judges.core.judge import Judge, has_text
-from judges.core.model import ChatModel, ModelError, Price
-from judges.core.verdict import Assessment, Verdict, evaluation_id, session_evaluation_id, with_said
+from judges.core.model import ChatModel, Price
+from judges.core.verdict import Assessment, Verdict, evaluation_id, session_evaluation_id
 from judges.custom.variables import has_value
-from judges.evaluate import evaluate
+from judges.endpoints.client import DelayNotes
+from judges.evaluation import evaluate
 from judges.models.registry import PROVIDERS
 from judges.python.protocol import class_name
 from tracejudge import Trace
@@ -26,8 +27,6 @@ from worker.cli.options import open_model
 from worker.config.graders import CODE, Grader, panel
 from worker.config.redaction import Redaction, configured_user_key
 from worker.config.settings import Settings
-from worker.endpoints.availability import LimiterEvents
-from worker.endpoints.client import is_transient
 from worker.judging.evaluator import NO_PRICE, make_verdict
 from worker.queue.batch import Evaluation, Item, Session
 from worker.selection.stream_entry import TraceEntry, unknown_fields
@@ -111,43 +110,6 @@ class TimedAssessment(NamedTuple):
     assessment: Assessment
     started_at: float
     duration_s: float
-
-
-class DelayNotes(LimiterEvents):
-    """Reports why calls are delayed: the first delay and the first message of the endpoint for each reason."""
-
-    def __init__(
-        self,
-        longest_s: float,
-        report: Callable[[str, float | None], object] = lambda _note, _seconds: None,
-        where: str = "the endpoint",
-    ) -> None:
-        """Report delays up to ``longest_s`` through ``report``, which gets the cause and the seconds."""
-        self._longest_s = longest_s
-        self._report = report
-        self._where = where
-        self._reported_delays: set[str] = set()
-        self._reported_errors: set[str] = set()
-
-    def at(self, where: str) -> "DelayNotes":
-        """Make one for the endpoint at an address."""
-        return DelayNotes(self._longest_s, self._report, where)
-
-    def circuit_opened(self, error: ModelError, seconds: float) -> None:
-        """Report an open circuit, unless the error is permanent."""
-        self.calls_delayed(error, seconds)
-
-    def calls_delayed(self, error: ModelError, seconds: float) -> None:
-        """Report a delay, once for each reason."""
-        if error.reason not in self._reported_delays and is_transient(error) and seconds <= self._longest_s:
-            self._reported_delays.add(error.reason)
-            self._report(str(error), seconds)
-
-    def endpoint_error(self, error: ModelError) -> None:
-        """Report the endpoint's message, once for each reason."""
-        if error.reason not in self._reported_errors:
-            self._reported_errors.add(error.reason)
-            self._report(f"{self._where}: {with_said(str(error), error.said)}", None)
 
 
 class OfflineGrader:

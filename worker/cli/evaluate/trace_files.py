@@ -16,10 +16,10 @@ import click
 import msgspec
 from msgspec.structs import replace
 
+from judges.rows import as_trace, csv_rows, is_csv
 from judges.sessions import in_order, join, part
 from tracejudge import Trace
 from worker.cli.options import amount, note, read_traces
-from worker.cli.rows import as_trace, csv_rows, is_csv
 from worker.config.errors import nearest
 from worker.config.settings import Settings
 from worker.ingest.conversations import session_id_of

@@ -14,7 +14,7 @@ from judges.core.judge import Judge
 from judges.core.prompt import neutralise, render
 from judges.custom.installed import distribution_of, installed
 from judges.custom.template import metadata_of
-from judges.evaluate import prepared
+from judges.evaluation import prepared
 from judges.python import runner
 from judges.registry import catalogue, configured
 from tracejudge import Trace

@@ -12,7 +12,8 @@ from judges.agreement.combine import Combine
 from judges.agreement.labels import agreement
 from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
-from worker.cli.evaluate.offline import DelayNotes, open_graders
+from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
+from worker.cli.evaluate.offline import open_graders
 from worker.cli.evaluate.trace_files import Conversations
 from worker.cli.judges.report import (
     Comparison,
@@ -25,7 +26,7 @@ from worker.cli.judges.report import (
     print_agreement,
     print_shares,
 )
-from worker.cli.options import OFFLINE, PATIENCE_S, note, offline_judges, read_traces
+from worker.cli.options import OFFLINE, note, offline_judges, read_traces
 
 MAX_UNSCORED: Final = 0.1
 # The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
@@ -149,7 +150,9 @@ def test(
             comparison = comparison._replace(is_rated=False)
     if accuracy is not None and not comparison.is_rated:
         raise click.UsageError(f"--min needs a pass rule, and the metric {comparison.metric} has none")
-    graders = open_graders(settings, (judge,), model_names, DelayNotes(PATIENCE_S), combine=combine, tries=tries)
+    graders = open_graders(
+        settings, (judge,), model_names, DelayNotes(OFFLINE_PATIENCE_S), combine=combine, tries=tries
+    )
     measured = asyncio.run(measure(judge, comparison.metric, graders, comparison.labelled))
     if by:
         print_shares(measured, by, as_json=as_json, is_comparable=comparison.is_rated)

@@ -51,7 +51,7 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
     reader = csv.DictReader(lines)
     for row in reader:
         cells = {(name or "").strip(): value for name, value in row.items() if isinstance(value, str) and value.strip()}
-        yield Row(reader.line_num, as_trace({name: _cell(name, value) for name, value in cells.items()}))
+        yield Row(reader.line_num, as_trace({name: cell(name, value) for name, value in cells.items()}))
 
 
 def as_trace(row: Mapping[str, object]) -> dict[str, object]:
@@ -161,7 +161,7 @@ def _label(value: object) -> str | None:
     return str(value) if isinstance(value, str | int | float) else None
 
 
-def _cell(name: str, text: str) -> object:
+def cell(name: str, text: str) -> object:
     """Decode a cell that may hold JSON."""
     if name in _STRUCTURED and text.lstrip()[:1] in {"[", "{"}:
         try:
