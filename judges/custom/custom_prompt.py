@@ -10,6 +10,7 @@ from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES
 from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, text_of
 from judges.custom.examples import examples_part
+from judges.custom.guidance import guidance_part
 from judges.custom.instructions import make_judge
 from judges.custom.label_scale import LabelKeys, checked_labels, plain
 from judges.custom.results import Result
@@ -31,6 +32,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
         temperature: The temperature to ask with; 0 unless given.
         examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
+        guidance: Rules that are added to the prompt, one or two sentences each, such as `judges align` writes.
     """
 
     custom_prompt: str
@@ -40,6 +42,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     model: ModelName | None = None
     temperature: Temperature | None = None
     examples: tuple[dict[str, object], ...] = ()
+    guidance: tuple[str, ...] = ()
 
 
 class Settings(Struct, frozen=True):
@@ -65,11 +68,12 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     result = Result(checked_labels(choices, definition.values, definition.passing, _LABEL_KEYS))
     variables = find(text, _KEY, but=(TRACE,))
     examples = examples_part(definition.examples, variables, result)
+    guidance = guidance_part(definition.guidance)
     means = f"The variables\nThey stand above as names; their values stand in the material.\n{meanings(variables)}"
     return make_judge(
         name=name,
         asks=checked_asks(definition.asks, text),
-        fixed="\n\n".join(filter(None, (text, means, examples, MATERIAL_RULES, result.form))),
+        fixed="\n\n".join(filter(None, (text, means, guidance, examples, MATERIAL_RULES, result.form))),
         variables=variables,
         result=result,
         settings=Settings(_KEY, result.declaration),

@@ -18,6 +18,7 @@ from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES, Prompt, render
 from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, text_of
 from judges.custom.examples import examples_part
+from judges.custom.guidance import guidance_part
 from judges.custom.results import SCORING, Result, checked_result
 from judges.custom.variables import TRACE, blocks, cuts, find, guess, meanings, needed, prepared
 
@@ -119,6 +120,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
         temperature: The temperature to ask with; 0 unless given.
         examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
+        guidance: Rules that are added to the prompt, one or two sentences each, such as `judges align` writes.
     """
 
     instructions: str
@@ -130,6 +132,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     model: ModelName | None = None
     temperature: Temperature | None = None
     examples: tuple[dict[str, object], ...] = ()
+    guidance: tuple[str, ...] = ()
 
 
 class Settings(Struct, frozen=True):
@@ -155,7 +158,8 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     result = checked_result(definition.result)
     given = {key: value for key in _LIMITS if (value := getattr(definition, key)) is not UNSET}
     limits = limits_of(given, reads_trace=TRACE in variables)
-    examples = examples_part(definition.examples, variables, result)
+    shown = (guidance_part(definition.guidance), examples_part(definition.examples, variables, result))
+    examples = "\n\n".join(filter(None, shown))
     settings: Settings
     if limits is None:
         fixed, exploration = fixed_part(text, variables, result, examples), None
