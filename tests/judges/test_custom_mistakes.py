@@ -11,7 +11,8 @@ from judges.custom.template import KNOWN as KNOWN_TO_TEMPLATES
 
 KNOWN = "use inputs, outputs, expectations, conversation, context, messages, trace"
 KEYS = (
-    "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd, model, temperature, examples"
+    "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd, model, temperature, examples, "
+    "guidance"
 )
 PLAIN = "only a plain name may stand in the braces, without paths, filters or calls"
 RESULT = 'must be "yes/no", "boolean", "text", "list", "object", or a table with one of integer, number, labels, object'
@@ -252,7 +253,7 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "no kind": (
         {"asks": "Is it?"},
         "instructions",
-        "is missing; a judge is defined by one of instructions, custom_prompt, template, code",
+        "is missing; a judge is defined by one of instructions, custom_prompt, template, code, based_on",
     ),
     "two kinds": (
         {"instructions": "{{ outputs }}", "custom_prompt": "[[a]]"},
@@ -266,7 +267,7 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "another's key": (
         {"model": "m"},
         "instructions",
-        "is missing; a judge is defined by one of instructions, custom_prompt, template, code",
+        "is missing; a judge is defined by one of instructions, custom_prompt, template, code, based_on",
     ),
     "a key without a name": (
         {"instructions": "{{ outputs }}", "": 1},
