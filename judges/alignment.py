@@ -158,17 +158,13 @@ class Alignment:
         A further ``attempt`` with the same guidance is shown other cases, if there are more than one request holds.
         """
         wrong = [one for one in trial.judged if not is_right(one) and not one.assessment.reason]
-        if not wrong:
-            return None
-        start = attempt * _MAX_WRONG
-        if start >= len(wrong) and attempt:
-            return None
-        # By turns, so that both kinds remain when the last cases are cut.
-        kinds = [
-            [one for one in wrong[start : start + _MAX_WRONG] if says_yes(one.label) is kind] for kind in (False, True)
-        ]
+        # By turns, so that both kinds are among the first cases, and remain when the last ones are cut.
+        kinds = [[one for one in wrong if says_yes(one.label) is kind] for kind in (False, True)]
         paired = [one for pair in zip(*kinds, strict=False) for one in pair]
         rest = [one for kind in kinds for one in kind[len(paired) // 2 :]]
+        cases = [*paired, *rest][attempt * _MAX_WRONG :][:_MAX_WRONG]
+        if not cases:
+            return None
         right = [one for one in trial.judged if is_right(one)][attempt * _MAX_RIGHT :][:_MAX_RIGHT]
         judge = self._make(trial.rules)
         shown = Trace(
@@ -176,7 +172,7 @@ class Alignment:
             service="alignment",
             input=self._make(()).fixed_parts[0],
             output="\n".join(f"- {rule}" for rule in trial.rules) or _NO_GUIDANCE,
-            context=[_case(judge, one) for one in (*paired, *rest, *right)],
+            context=[_case(judge, one) for one in (*cases, *right)],
         )
         found = _judged(await self._ask(_DERIVER, shown))
         rules = found.details.get(RESULT)
