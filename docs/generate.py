@@ -19,7 +19,7 @@ from deploy import generated
 from docs import agreement, answers, prompts, stub
 from judges.core.model import ModelSettings
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
-from judges.custom import custom_prompt, instructions, template
+from judges.custom import custom_prompt, guidance, instructions, template
 from judges.custom import installed as code
 from judges.custom import template as filling
 from judges.custom.template_answer import AnswerTable
@@ -47,8 +47,8 @@ Under `[judges.NAME]`. Another setting makes another version of the judge, and s
 """
 _OWN_JUDGES: Final = """\
 Under `[judges.NAME]`, or as a file `NAME.toml` in the folder that `judges_folder` names. A table holds exactly one of
-`instructions`, `custom_prompt`, `template` and `code`, and keys that go with it. `tracejudge judges test NAME.toml
-TRACES --label TAG` measures a file before any worker reads it.
+`instructions`, `custom_prompt`, `template`, `code` and `based_on`, and keys that go with it. `tracejudge judges test
+NAME.toml TRACES --label TAG` measures a file before any worker reads it.
 
 `result` is `"yes/no"` (yes passes), `"boolean"` (true passes), `{ integer = [1, 5], pass_at = 4 }`,
 `{ number = [0, 1], pass_at = 0.7 }`, `{ labels = { good = 2, fair = 1, poor = 0 }, pass = ["good"] }` or
@@ -62,6 +62,7 @@ _OWN: Final = (
     ("With `template`", template.Definition),
     ("`[answer]` of a judge with a template", AnswerTable),
     ("With `code`", code.Definition),
+    ("With `based_on`", guidance.Definition),
 )
 _VARIABLES: Final = """\
 ### Variables of templates

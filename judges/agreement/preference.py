@@ -5,33 +5,14 @@ number of yes/no observations that would vary as much: m (1 - m) / V for a mean 
 each of the three outcomes for that number, so that twenty ties of twenty do not look certain.
 """
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
-_Z: Final = 1.96
+from judges.agreement.intervals import Interval, wilson
+
 _OUTCOMES: Final = ("win", "tie", "loss")
 _HALF: Final = 0.5
-
-
-class Interval(NamedTuple):
-    """A share with the limits of its 95 % interval."""
-
-    share: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.share:.1%} ({self.low:.1%} to {self.high:.1%})"
-
-
-def wilson(share: float, total: float) -> Interval:
-    """Return the interval of a share of so many observations."""
-    z2 = _Z * _Z / total
-    middle = (share + z2 / 2) / (1 + z2)
-    half = _Z * math.sqrt(share * (1 - share) / total + z2 / total / 4) / (1 + z2)
-    return Interval(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)))
 
 
 @dataclass

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from judges.agreement.preference import Preference, wilson
+from judges.agreement.intervals import wilson
+from judges.agreement.preference import Preference
 
 
 def preference(wins: int, ties: int, losses: int) -> Preference:
@@ -35,7 +36,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
 def test_figures_of_a_preference() -> None:
     found = preference(6, 2, 2)
     assert found.points is not None
-    assert (found.pairs, found.points.share, found.share("win")) == (10, 0.7, wilson(0.6, 10))
+    assert (found.pairs, found.points.value, found.share("win")) == (10, 0.7, wilson(0.6, 10))
     assert found.points.low < 0.5 < found.points.high
     better = preference(48, 30, 22).points
     assert better is not None
@@ -49,7 +50,7 @@ def test_one_outcome_alone_is_not_certain(only: str) -> None:
     found = Preference(Counter({only: 20})).points
     assert found is not None
     assert found.high - found.low > 0.05
-    assert 0.0 <= found.low <= found.share <= found.high <= 1.0
+    assert 0.0 <= found.low <= found.value <= found.high <= 1.0
 
 
 def test_bias_is_a_share_of_the_pairs_that_were_compared() -> None:

@@ -59,16 +59,17 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on stand
 REDIS: Final = options(
     CONFIG, click.option("--redis-url", metavar="URL", help="Address of TraceJudge's Redis; else as configured.")
 )
+TRIES = click.option(
+    "--tries",
+    type=click.IntRange(min=1),
+    default=OFFLINE_TRIES,
+    show_default=True,
+    metavar="N",
+    help="How often to send a request when the model is busy, slow or unreachable.",
+)
 # The options of every command that judges traces of files.
 OFFLINE: Final = options(
-    click.option(
-        "--tries",
-        type=click.IntRange(min=1),
-        default=OFFLINE_TRIES,
-        show_default=True,
-        metavar="N",
-        help="How often to send a request when the model is busy, slow or unreachable.",
-    ),
+    TRIES,
     click.option(
         "--model",
         "model_names",

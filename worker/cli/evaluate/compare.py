@@ -8,7 +8,8 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from judges.agreement.preference import Interval, Preference
+from judges.agreement.intervals import Interval
+from judges.agreement.preference import Preference
 from judges.core.judge import Judge, has_text
 from judges.core.prompt import conversation, with_earlier_messages
 from judges.core.verdict import Verdict, joined_parts
@@ -175,7 +176,9 @@ class Comparison(Offline):
             preference = self.of(one)
             for said, outcome in _ROWS:
                 share = preference.share(outcome)
-                table.add_row(escape(one.name), said, f"{preference.outcomes[outcome]:,}", str(share or "-"))
+                table.add_row(
+                    escape(one.name), said, f"{preference.outcomes[outcome]:,}", share.percent if share else "-"
+                )
         return table
 
     def lines(self) -> Iterator[str]:
@@ -183,10 +186,10 @@ class Comparison(Offline):
         for one in self.sums:
             preference = self.of(one)
             if (points := preference.points) is not None:
-                yield f"{one.name}: {_result(points)}; wins of B and half of the ties: {points}"
+                yield f"{one.name}: {_result(points)}; wins of B and half of the ties: {points.percent}"
             if (bias := preference.bias) is not None:
                 positions = ", ".join(f"{preference.flipped[name]:,} to the {name}" for name in _POSITIONS)
-                yield f"{one.name}: preference follows the position in {bias} of the compared pairs: {positions}"
+                yield f"{one.name}: preference follows the position in {bias.percent} of compared pairs: {positions}"
             if preference.equal:
                 yield f"{one.name}: {amount(preference.equal, 'pair')} of equal answers, ties without a request"
             yield judge_line(one)
@@ -200,7 +203,9 @@ def _result(points: Interval) -> str:
 
 def _row(preference: Preference) -> Mapping[str, object]:
     def shown(interval: Interval | None) -> dict[str, float] | None:
-        return None if interval is None else interval._asdict()
+        if interval is None:
+            return None
+        return {"share": interval.value, "low": interval.low, "high": interval.high}
 
     positions = {name: preference.flipped[name] for name in _POSITIONS}
     return {

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from judges.agreement.combine import Combine
-from judges.agreement.labels import agreement
+from judges.agreement.labels import Labelled, agreement
 from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
@@ -17,7 +17,6 @@ from worker.cli.evaluate.offline import open_graders
 from worker.cli.evaluate.trace_files import Conversations
 from worker.cli.judges.report import (
     Comparison,
-    Labelled,
     Measured,
     Subject,
     chosen_metric,
@@ -138,7 +137,7 @@ def test(
     if max_unscored is not None and accuracy is None:
         raise click.UsageError("--max-unscored needs --min")
     settings, (judge,) = offline_judges(config, given)
-    labelled = _labelled(traces, tag, Conversations(settings) if judge.unit == "session" else None)
+    labelled = labelled_traces(traces, tag, Conversations(settings) if judge.unit == "session" else None)
     if label:
         comparison = compared(judge, metric, labelled, tag, invert=invert)
     else:
@@ -162,19 +161,19 @@ def test(
     sys.exit(exit_code(measured, minimum, rated=label is not None and comparison.is_rated))
 
 
-class _TracesError(click.ClickException):
+class TracesError(click.ClickException):
     """The traces cannot be used; the exit code differs from that of a judge that fails its test."""
 
     exit_code = 2
 
 
-def _labelled(files: Sequence[TextIO], tag: str, conversations: Conversations | None) -> list[Labelled]:
+def labelled_traces(files: Sequence[TextIO], tag: str, conversations: Conversations | None) -> list[Labelled]:
     """Read the traces with a tag, or the conversations of which a trace has it."""
     found, tags = [], set[str]()
     for file in files:
         for line in read_traces(file):
             if line.trace is None:
-                raise _TracesError(f"{file.name}: line {line.number} {line.error}")
+                raise TracesError(f"{file.name}: line {line.number} {line.error}")
             tags.update(line.trace.tags or ())
             if conversations is not None and has_text(line.trace.session_id):
                 conversations.add(line.trace, len(msgspec.json.encode(line.trace)))
@@ -185,5 +184,5 @@ def _labelled(files: Sequence[TextIO], tag: str, conversations: Conversations | 
     if not found:
         shown = sorted(filter(str.isprintable, tags))[:_MAX_TAGS]
         there = f"the tags are {', '.join(shown)}" if shown else "no trace has any tag"
-        raise _TracesError(f"no trace of {', '.join(file.name for file in files)} has the tag {tag!r}; {there}")
+        raise TracesError(f"no trace of {', '.join(file.name for file in files)} has the tag {tag!r}; {there}")
     return found
