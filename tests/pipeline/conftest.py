@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.pipeline import Pipeline
 
-from worker.embedded import EmbeddedRedis, find_servers
+from worker.embedded import EmbeddedRedis, ServerBinary
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,9 +21,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def own_redis() -> Iterator[EmbeddedRedis]:
-    """A Redis for all tests of this folder, stopped at the end."""
-    with EmbeddedRedis(find_servers()[0]) as server:
+def own_redis(redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
+    """A Redis of one test, stopped at its end."""
+    with EmbeddedRedis(redis_binaries[0]) as server:
         yield server
 
 

@@ -216,7 +216,15 @@ def run_of(
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("-m", "celery", "-A", "worker", "worker", "--loglevel", "debug")], ids=["tracejudge", "celery"]
+    "command",
+    [
+        (),
+        pytest.param(
+            ("-m", "celery", "-A", "worker", "worker", "--loglevel", "debug"),
+            marks=pytest.mark.slow("a second variant"),
+        ),
+    ],
+    ids=["tracejudge", "celery"],
 )
 def test_a_whole_run_outputs_no_planted_secret(  # noqa: PLR0917 - fixtures
     at_redis: AtRedis,

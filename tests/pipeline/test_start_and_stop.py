@@ -42,6 +42,7 @@ Runtime.start, worker.celery.Signals._signalled = start, note
 """
 OURS = "\nfrom worker.cli import main\nsys.exit(main())"
 CELERY_S = "\nfrom celery.__main__ import main\nsys.exit(main())"
+SECOND_WAY = pytest.mark.slow("a second variant")
 SAFE = [{"name": "safe", "judges": ["safety"]}]
 
 
@@ -106,7 +107,7 @@ def readers(pipeline: Pipeline) -> list[Any]:
     return pipeline.store.call(lambda client: client.xinfo_consumers(pipeline.keys.traces, INGEST_GROUP))
 
 
-@pytest.mark.parametrize("command", [(), CELERY], ids=["tracejudge", "celery"])
+@pytest.mark.parametrize("command", [(), pytest.param(CELERY, marks=SECOND_WAY)], ids=["tracejudge", "celery"])
 def test_roles_can_run_in_processes_of_their_own(pipeline: Pipeline, command: tuple[str, ...]) -> None:
     pipeline.worker(*command, roles="ingest")
     pipeline.publish(make_traces(20))
@@ -190,8 +191,10 @@ def test_a_stopping_worker_starts_no_call_and_waits_for_those_under_way(
     ("command", "number", "patched", "sign"),
     [
         ((OURS, "worker"), signal.SIGTERM, LATE_FORCED_EXIT, "worker stopping"),
-        ((OURS, "worker"), signal.SIGINT, SIGNAL_DURING_START, "signalled"),
-        ((CELERY_S, "-A", "worker", "worker"), signal.SIGINT, LATE_FORCED_EXIT, "worker stopping"),
+        pytest.param((OURS, "worker"), signal.SIGINT, SIGNAL_DURING_START, "signalled", marks=SECOND_WAY),
+        pytest.param(
+            (CELERY_S, "-A", "worker", "worker"), signal.SIGINT, LATE_FORCED_EXIT, "worker stopping", marks=SECOND_WAY
+        ),
         ((CELERY_S, "-A", "worker", "worker"), signal.SIGTERM, SIGNAL_DURING_START, "signalled"),
     ],
     ids=["tracejudge, stopping", "tracejudge, starting", "celery, stopping", "celery, starting"],
@@ -222,7 +225,7 @@ def test_a_second_signal_ends_the_grace_period_and_releases_the_work(  # noqa: P
     assert_finished_by_another(pipeline, endpoint)
 
 
-@pytest.mark.parametrize("command", [(), CELERY], ids=["tracejudge", "celery"])
+@pytest.mark.parametrize("command", [pytest.param((), marks=SECOND_WAY), CELERY], ids=["tracejudge", "celery"])
 def test_sigquit_releases_the_work_without_a_grace_period(
     pipeline: Pipeline, endpoint: ChatEndpoint, command: tuple[str, ...]
 ) -> None:
