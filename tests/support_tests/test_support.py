@@ -27,7 +27,7 @@ def test_waits_for_output_and_status(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert program.wait() == 3
         assert "TRACEJUDGE_SET" in program.stdout
         assert "TRACEJUDGE_LEAKED" not in program.output
-        with pytest.raises(AssertionError, match=r"'never' did not come: .*exit status 3"):
+        with pytest.raises(AssertionError, match=r"'never' is not in the output: .*exit status 3"):
             program.wait_for("never")
 
 
