@@ -2,8 +2,8 @@
 
 Each test belongs to one tier, by its marker:
 
-    no marker    `make test`      unit and integration tests, and the short form of most fault experiments
-    slow         `make test-all`  longer than about 15 s, or with RabbitMQ, Prometheus or promtool; CI runs it
+    no marker    `make test`      unit and integration tests, and a short fault experiment of each kind
+    slow         `make test-all`  longer than about 15 s or 4 s of CPU, second variants, other programs; CI runs it
     endurance    `make test-long` minutes to hours, started by hand
 
 Both markers take the reason as their argument. `make test-long` also runs what `FULL_LENGTH` marks at full length.

@@ -35,7 +35,7 @@ WHOLLY_SLOW = {
     "pipeline/scenarios/test_scenario_workers.py",
     "producers/otel/test_otel_instrumentations.py",
 }
-"""Files of which `make test` runs nothing: each of their tests takes longer than a short form may."""
+"""Files of which `make test` runs nothing: other files hold shorter tests of the same guarantees."""
 
 
 def commands() -> dict[str, str]:
