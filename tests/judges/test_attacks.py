@@ -38,10 +38,7 @@ _LABEL = r"(?:[^][()]|\[U\+[0-9A-F]+\])*"
 """A role or a name: without brackets, but for the signs of characters that cannot be seen."""
 
 every_judge = pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
-QUICK = {
-    *("groundedness", "faithfulness", "guidelines", "facts_grounding", "ragbench", "ragbench_sources"),
-    *("relevance_truth_completeness", "tone", "thoroughness"),
-}
+QUICK = ("groundedness", "faithfulness", "facts_grounding", "ragbench", "tone", "thoroughness")
 """Judges of which `make test` runs the long tests: one of each form of prompt and answer."""
 
 

@@ -93,7 +93,7 @@ def test_a_scrape_is_repeated_once_and_only_for_who_stood_still(
         raise httpx.ReadError("reset")
 
     monkeypatch.setattr(scraping, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(httpx, "get", cut_off)
+    monkeypatch.setattr(scraping.CLIENT, "get", cut_off)
     with pytest.raises(httpx.ReadError):
         scrape(1)
     assert now_s == cut_after_s * tries
