@@ -263,6 +263,7 @@ def test_a_worker_waits_for_redis_at_the_start(at_redis: AtRedis) -> None:
         server.kill()
         pipeline = at_redis(url)
         worker = pipeline.worker()
+        worker.program.wait_for("redis unreachable")
         (warned,) = (line for line in worker.program.stderr.splitlines() if "redis unreachable" in line)
         assert json.loads(warned)["redis"] == url
         assert json.loads(warned)["fix"] == "set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
