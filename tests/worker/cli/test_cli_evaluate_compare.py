@@ -102,7 +102,7 @@ def test_a_judge_that_always_picks_the_first_position_finds_ties_and_its_bias_is
     assert {one.details["position_bias"] for one in verdicts()} == {"first"}
     told = words(run("evaluate", "--compare", "a.jsonl", "b.jsonl").out)
     assert "no difference is shown; wins of B and half of the ties: 50.0%" in told
-    assert "preference follows the position in 100.0% (83.9% to 100.0%) of the compared pairs: 20 to the first" in told
+    assert "preference follows the position in 100.0% (83.9% to 100.0%) of compared pairs: 20 to the first" in told
 
 
 def test_a_preference_in_one_position_only_is_a_tie_without_bias(run: Run, endpoint: ChatEndpoint) -> None:
