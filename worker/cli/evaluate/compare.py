@@ -17,7 +17,7 @@ from judges.forms import pairwise
 from tracejudge import Trace
 from worker.cli.evaluate.offline import Job, Offline, OfflineGraders
 from worker.cli.evaluate.summary import JudgeSum, judge_line, judge_row
-from worker.cli.evaluate.trace_files import Output, lines, trace_of
+from worker.cli.evaluate.trace_files import Output, lines, trace_of_row
 from worker.cli.options import amount
 from worker.config.settings import Settings
 from worker.selection.stream_entry import TraceEntry, unknown_fields
@@ -133,7 +133,7 @@ class Comparison(Offline):
     async def _traces(self, name: str, source: BinaryIO) -> Sequence[Trace]:
         found = []
         async for line in lines(source, self.settings.max_trace_bytes):
-            entry = trace_of(line, self.settings.max_trace_bytes)
+            entry = trace_of_row(line, self.settings.max_trace_bytes)
             if isinstance(entry, str):
                 self.skip(line.number, f"{entry} (in {name})")
                 continue
