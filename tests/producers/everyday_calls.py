@@ -61,7 +61,13 @@ call("two positions and fields", {"input": "q", "output": "a", "model": "m"}, "q
 call("one position and the output", {"input": "q", "output": "a"}, "q", output="a")
 call("three positions", {"input": "q", "output": "a", "context": ["d"]}, "q", "a", ["d"])
 call(
-    "four positions", {"input": "q", "output": "a", "context": ["d"]}, "q", "a", ["d"], 4, reports="position argument 4"
+    "four positions",
+    {"input": "q", "output": "a", "context": ["d"], "tags": {"argument 4": "4"}},
+    "q",
+    "a",
+    ["d"],
+    4,
+    reports="unknown_name argument 4",
 )
 call("a dict", {"input": "q", "output": "a"}, {"input": "q", "output": "a"})
 call("a dict with other names", {"input": "q", "output": "a"}, {"question": "q", "answer": "a"})
@@ -752,7 +758,7 @@ call(
     reports="unknown_name shop",
 )
 call("an unknown name of None", {"output": "a"}, output="a", shop=None)
-call("an object under an unknown name", {"output": "a"}, output="a", shop=object(), reports="unreadable shop")
+call("an object under an unknown name", {"output": "a"}, output="a", shop=object(), reports="unknown_name shop, unreadable shop")
 
 
 async def _never() -> str:

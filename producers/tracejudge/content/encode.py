@@ -1,23 +1,32 @@
 """Copies of host values as plain JSON values, and what of a record may be sent.
 
 Arguments and results may be of any type and may change after the call. So they are copied at once, up to a size, and
-no code of theirs runs except `model_dump` of pydantic-like models: not even `repr`. A value without a JSON form is
-replaced by the name of its type.
+no code of theirs runs except what converts a model or an array (`model_dump`, `dict`, `tolist`) and what a mapping
+yields: not even `repr`. A value without a JSON form is replaced by the name of its type.
 """
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 from msgspec import Raw
 
-from tracejudge.content.truncate import METADATA, Budget, replace_large_structures, truncate_record, truncation_mark
+from tracejudge.content.truncate import (
+    METADATA,
+    TRACE_CHARACTERS,
+    Budget,
+    replace_large_structures,
+    truncate_record,
+    truncation_mark,
+)
 from tracejudge.log import report_or_raise, type_name
 from tracejudge.model import LateFeedback, Trace
 from tracejudge.settings import BUILT_IN, Settings
@@ -26,6 +35,10 @@ _MAX_DEPTH = 16
 _MAX_INT_BITS = 128  # Python refuses to write out integers of thousands of digits
 _VALUE_CHARACTERS = 16  # cost of a value besides its text, so that many tiny values are bounded too
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
+_OTHER_SEQUENCES = (Sequence, Set, MappingView, deque)
+_BYTES = (bytes, bytearray, memoryview)
+_MAX_ARRAY_BYTES = 1024 * 1024
+_LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 _STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
 
 
@@ -61,6 +74,45 @@ def as_text(value: object) -> str:
     return text_of(plain(value, Budget()))
 
 
+def text_form(value: object) -> str | None:
+    """Return any value as text, with code of its own; None if it has none, as an object without any content.
+
+    Streams and coroutines have no text yet: reading them would take from the host.
+    """
+    kind = type(value)
+    if is_lazy(kind):
+        return None
+    copied = plain(value, Budget(TRACE_CHARACTERS))
+    if issubclass(kind, str) or not is_type_mark(copied, value):
+        return text_of(copied)
+    if kind.__str__ is not object.__str__ and not issubclass(kind, type):
+        return limit_text(str.__str__(str(value)), Budget(TRACE_CHARACTERS))
+    record = record_of(value)
+    return text_of(record) if record else None
+
+
+def record_of(value: object) -> dict[str, Any] | None:
+    """Return a value with named parts as a plain dict: a mapping, a model, or the attributes of an object."""
+    copied = plain(value, Budget(TRACE_CHARACTERS))
+    if isinstance(copied, dict):
+        return copied
+    if issubclass(type(value), type) or not is_type_mark(copied, value):
+        return None
+    attributes = {name: item for name, item in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+    return {name: plain(item, Budget(TRACE_CHARACTERS)) for name, item in attributes.items()} or None
+
+
+def is_type_mark(copied: object, value: object) -> bool:
+    """Return whether a copy is only the name of the value's type."""
+    return type(copied) is str and copied == _type_mark(value)
+
+
+def is_lazy(kind: type) -> bool:
+    """Return whether values of a type have no content yet: streams, iterators, coroutines."""
+    # By the class: asking a lazy object could load it.
+    return any(not _LAZY_METHODS.isdisjoint(vars(base)) for base in kind.__mro__)
+
+
 def error_text(error: BaseException) -> str:
     """Return an exception's type and message. Never raises."""
     name = type_name(error)
@@ -93,6 +145,11 @@ def _converted(value: Any, budget: Budget, depth: int) -> object:
         return float.__float__(value)
     if kind in _STANDARD_TYPES:
         return msgspec.to_builtins(value)
+    if issubclass(kind, _BYTES):
+        # Decoded only as far as it is kept.
+        return limit_text(bytes(value[: budget.left + 1]).decode("utf-8", "replace"), budget)
+    if issubclass(kind, BaseException):
+        return error_text(value)
     return _container(value, budget, depth + 1) if depth < _MAX_DEPTH else _type_mark(value)
 
 
@@ -103,7 +160,15 @@ def _container(value: Any, budget: Budget, depth: int) -> object:
     for base in _SEQUENCES:
         if issubclass(kind, base):
             return _sequence(base.__iter__(value), base.__len__(value), budget, depth)
-    fields = None
+    if issubclass(kind, Mapping):
+        return _mapping(value.items(), len(value), budget, depth)
+    if issubclass(kind, _OTHER_SEQUENCES):
+        return _sequence(value, len(value), budget, depth)
+    for name in ("tolist", "item"):  # arrays, series, tensors; scalars of these libraries
+        if callable(getattr(kind, name, None)):
+            is_small = getattr(value, "nbytes", 0) <= _MAX_ARRAY_BYTES
+            return plain(getattr(value, name)(), budget, depth) if is_small else _type_mark(value)
+    fields: Any = None
     if issubclass(kind, msgspec.Struct):
         fields = {name: getattr(value, name) for name in kind.__struct_fields__}
     elif dataclasses.is_dataclass(kind):
@@ -111,6 +176,14 @@ def _container(value: Any, budget: Budget, depth: int) -> object:
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.repr}
     elif callable(getattr(kind, "model_dump", None)):
         fields = value.model_dump()
+    elif hasattr(kind, "__fields__") and callable(getattr(kind, "dict", None)):
+        fields = value.dict()  # pydantic 1
+    elif hasattr(kind, "__attrs_attrs__"):
+        fields = {field.name: getattr(value, field.name) for field in kind.__attrs_attrs__ if field.repr}
+    elif kind.__name__ == "DataFrame":
+        return plain(value.to_dict("records"), budget, depth)
+    elif kind is SimpleNamespace:
+        fields = dict(vars(value))
     return _mapping(fields.items(), len(fields), budget, depth) if type(fields) is dict else _type_mark(value)
 
 

@@ -1,0 +1,663 @@
+"""Fields of a trace as services give them, of any type and under usual other names, converted to the wire format.
+
+One converter for `publish`, `observe`, `trace` and `feedback`. Nothing is refused for its type: a value that cannot be
+read is left out, and a note says so with the field and the type, never with a text.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time
+from typing import Any, Final, NamedTuple
+
+from tracejudge.content.encode import error_text, is_a, is_lazy, is_type_mark, plain, record_of, text_form, text_of
+from tracejudge.content.field_names import (
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    SYSTEM_PROMPTS,
+    closest_field,
+    field_of,
+    snake_case,
+)
+from tracejudge.content.truncate import TRACE_CHARACTERS, Budget
+from tracejudge.dialects.documents import DocumentReader, listed
+from tracejudge.dialects.messages import Chat, Parts, conversation, output_from_last_message, output_from_messages
+from tracejudge.dialects.reading import Call
+from tracejudge.dialects.values import number_of, structure_of
+from tracejudge.ids import MAX_ID_CHARS, bounded, fresh_id, trace_id_text
+from tracejudge.log import attributes_of, report_or_raise
+from tracejudge.model import (
+    TIMES,
+    Document,
+    Feedback,
+    LateFeedback,
+    Message,
+    Span,
+    ToolCall,
+    Usage,
+    is_unusable_time,
+)
+
+_MAX_NAME_CHARS: Final = 200
+_PAIR: Final = 2
+_EMPTY: Final = ("", b"", [], (), {})
+
+
+class Note(NamedTuple):
+    """One thing that could not be taken as it was given."""
+
+    reason: str
+    field: str
+    kind: str = ""
+    """The name of the value's type."""
+    hint: str = ""
+    """The field that an unknown name resembles."""
+
+
+class Notes:
+    """The notes on one entry."""
+
+    def __init__(self) -> None:
+        self.found: list[Note] = []
+
+    def add(self, reason: str, field: str, kind: type | None = None, hint: str | None = None) -> None:
+        """Add a note."""
+        name = "" if kind is None else str(getattr(kind, "__name__", "object"))
+        self.found.append(Note(reason, field, name, hint or ""))
+
+    def add_cause(self, reason: str, field: str, cause: str) -> None:
+        """Add a note on a whole entry that is dropped, with a cause that quotes nothing of it."""
+        self.found.append(Note(reason, field, cause))
+
+
+class UnreadableError(ValueError):
+    """A value has no form that its field can hold."""
+
+
+def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool = True) -> dict[str, Any]:
+    """Return the fields of a trace that can be sent; empty if there is no content at all.
+
+    The trace id is the caller's task, as it must be known before.
+
+    Args:
+        given: Fields by any known name, with values of any type.
+        notes: Receives what could not be taken as given.
+        sends_content: Whether values of unknown names may be sent, as tags.
+    """
+    fields, tags, counts, system = _named(given, notes)
+    if "context" not in fields and (nodes := _source_nodes(fields.get("output"))):
+        fields["context"] = nodes
+    messages = fields.pop("messages", None)
+    read: dict[str, Any] = {}
+    for name, value in fields.items():
+        if (kept := _guarded(_READERS[name], name, value, notes)) is not None:
+            read[name] = kept
+    for name in ("input", "output"):
+        if isinstance(found := read.get(name), list):
+            _add_chats(read, name, found, is_history_given=messages is not None)
+    if messages is not None:
+        _guarded(lambda value, _: _add_messages(read, value, notes), "messages", messages, notes)
+    if system is not None and (text := _guarded(_text, "system", system, notes)):
+        read["messages"] = [Message("system", text), *read.get("messages", ())]
+    if counts and "usage" not in read and (usage := _guarded(_usage, "usage", counts, notes)) is not None:
+        read["usage"] = usage
+    if sends_content and tags:
+        texts = {name: text for name, value in tags.items() if (text := _guarded(_text, name, value, notes))}
+        if texts := {**texts, **read.get("tags", {})}:
+            read["tags"] = texts
+    if not read.keys() & _CONTENT:
+        notes.add("empty", "trace")
+        return {}
+    if "output" not in read:
+        if "error" not in read:
+            notes.add("missing", "output")
+        read["output"] = ""
+    return read
+
+
+def convert_feedback(given: Mapping[str, Any], notes: Notes) -> LateFeedback | None:
+    """Return late feedback; None without a trace id or a score."""
+    trace_id = trace_id_text(given.get("trace_id"))
+    if trace_id is None:
+        notes.add("unreadable", "feedback.trace_id", type(given.get("trace_id")))
+    score = _guarded(_feedback, "feedback.score", given.get("score"), notes)
+    if score is None and given.get("score") is None:
+        notes.add("missing", "feedback.score")
+    if trace_id is None or score is None:
+        return None
+    comment = _guarded(_text, "feedback.comment", given.get("comment"), notes)
+    return LateFeedback(trace_id, score.score, score.comment if comment is None else comment)
+
+
+def _named(given: Mapping[str, Any], notes: Notes) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]:
+    """Sort values by field; return the fields, the tags, counts of tokens, and a system prompt."""
+    fields: dict[str, Any] = {}
+    others = []
+    for name, value in given.items():
+        if value is not None:
+            if name in _READERS or name == "messages":
+                fields[name] = value
+            elif name != "trace_id":
+                others.append((name, value))
+    tags: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
+    system = None
+    for name, value in others:
+        field = field_of(name)
+        if field == "trace_id":
+            continue
+        if field is not None and field not in fields:
+            fields[field] = value
+        elif field == "tags":
+            tags |= record_of(value) or {name: value}
+        elif field is not None:
+            if not (is_a(value, str) and is_a(fields[field], str) and value == fields[field]):
+                notes.add("second_name", name, type(value), field)
+                tags[name] = value
+        elif (key := snake_case(name)) in SYSTEM_PROMPTS:
+            system = value
+        elif key in INPUT_TOKENS or key in OUTPUT_TOKENS:
+            counts[name] = value
+        else:
+            hint = closest_field(name)
+            notes.add("unknown_name", name, type(value), hint)
+            tags[name] = value
+    first = fields.get("input")
+    if "output" not in fields and first is not None and not is_a(first, str):
+        # One record, as a model of the service, with the fields of a trace.
+        record = record_of(first)
+        if record is not None and {field_of(name) for name in record} >= {"input", "output"}:
+            del fields["input"]
+            return _named({**fields, **record, **tags, **counts}, notes)
+    return fields, tags, counts, system
+
+
+def _guarded(read: Callable[[Any, Notes], Any], name: str, value: Any, notes: Notes) -> Any:
+    """Read a value; None, with a note, if it cannot be read or its code fails."""
+    if value is None:
+        return None
+    try:
+        return read(value, notes)
+    except UnreadableError as error:
+        notes.add("too_long" if error.args else "unreadable", name, type(value))
+    except BaseException as error:  # noqa: BLE001 - values of the host may fail in any way
+        report_or_raise(error)
+        notes.add("unreadable", name, type(value))
+    return None
+
+
+def _copy(value: object) -> Any:
+    return plain(value, Budget(TRACE_CHARACTERS))
+
+
+# --- texts, names and times ------------------------------------------------------------------------------------------
+
+
+def _text(value: Any, _: Notes) -> str:
+    if type(value) is str:
+        return value
+    text = text_form(value)
+    if text is None:
+        raise UnreadableError
+    return text
+
+
+def _name_reader(name: str, max_chars: int) -> Callable[[Any, Notes], str | None]:
+    def read(value: Any, notes: Notes) -> str | None:
+        text = _text(value, notes)
+        if len(text) > max_chars:
+            notes.add("too_long", name, type(value))
+            text = bounded(text, max_chars)
+        return text or None
+
+    return read
+
+
+def _span_id(value: Any, notes: Notes) -> str | None:
+    # OpenTelemetry has span ids as numbers.
+    is_number = is_a(value, int) and type(value) is not bool
+    return f"{value:016x}" if is_number else _read_id(value, notes)
+
+
+_read_id: Final = _name_reader("span_id", MAX_ID_CHARS)
+
+
+def _error(value: Any, notes: Notes) -> str | None:
+    if is_a(value, BaseException):
+        return error_text(value)
+    if type(value) is bool:
+        return "error" if value else None
+    return _text(value, notes) or None
+
+
+_ISO: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?\s?([Zz]|[+-]\d\d(?::?\d\d)?)?)?"
+)
+
+
+def _time(value: Any, _: Notes) -> float | int | None:
+    if type(value) not in (int, float):
+        if is_a(value, datetime):
+            value = value.timestamp()  # a time without a zone is local
+        elif is_a(value, date):
+            value = datetime.combine(value, time()).timestamp()
+        elif not is_a(value, str) or number_of(value) is not None:
+            value = number_of(value)
+        elif not (value := value.strip()):
+            return None
+        else:
+            value = _iso_time(value)
+    if value is None or is_unusable_time(value):
+        raise UnreadableError
+    return value  # type: ignore[no-any-return]
+
+
+def _iso_time(text: str) -> float | None:
+    """Read a time in ISO 8601, in more forms than `fromisoformat` of Python 3.10 knows."""
+    found = _ISO.fullmatch(text)
+    if found is None:
+        return None
+    day, clock, fraction, zone = found.groups()
+    zone = "+00:00" if zone in ("Z", "z") else zone or ""
+    if zone and ":" not in zone:
+        zone = f"{zone[:3]}:{zone[3:] or '00'}"
+    fraction = "" if fraction is None else f".{fraction:0<6.6}"
+    clock = clock or "00:00"
+    seconds = ":00" if clock.count(":") == 1 else ""
+    return datetime.fromisoformat(f"{day}T{clock}{seconds}{fraction}{zone}").timestamp()
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def _usage(value: Any, notes: Notes) -> Usage | None:
+    if type(value) is tuple and len(value) == _PAIR:
+        value = dict(zip(("input_tokens", "output_tokens"), value, strict=True))
+    record = record_of(value)
+    if record is None:
+        raise UnreadableError
+    record = {snake_case(name): count for name, count in record.items()}
+    counts: list[int | None] = []
+    unread = []
+    for field, names in (("input_tokens", INPUT_TOKENS), ("output_tokens", OUTPUT_TOKENS)):
+        given = next((record[name] for name in names if record.get(name) is not None), None)
+        number = number_of(given)
+        counts.append(None if number is None or number < 0 else int(number))
+        if given is not None and counts[-1] is None:
+            unread.append((f"usage.{field}", type(given)))
+    if counts == [None, None]:
+        if unread:
+            raise UnreadableError
+        return None
+    for field, kind in unread:
+        notes.add("unreadable", field, kind)
+    return Usage(counts[0] or 0, counts[1] or 0)
+
+
+def _feedback(value: Any, notes: Notes) -> Feedback:
+    comment = None
+    if type(value) is bool:
+        value = 1 if value else -1
+    elif (number_of(value)) is None and (record := record_of(value)) is not None:
+        record = {snake_case(name): item for name, item in record.items()}
+        value = next((record[name] for name in ("score", "value", "rating") if record.get(name) is not None), None)
+        given = next((record[name] for name in ("comment", "text", "reason") if record.get(name) is not None), None)
+        comment = None if given is None else _text(given, notes)
+        if type(value) is bool:
+            value = 1 if value else -1
+    score = number_of(value)
+    if score is None or not -1 <= score <= 1:
+        raise UnreadableError
+    return Feedback(value if type(value) in (int, float) else score, comment)
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+def _context(value: Any, notes: Notes) -> list[Document | str] | None:
+    if type(value) is list and all(type(item) is str and item for item in value):
+        return value or None
+    reader = DocumentReader(reads_rows=True)
+    reader.read(value)
+    for kind in reader.without_text:
+        notes.add("no_text", "context", kind)
+    return reader.found or None
+
+
+def _texts(value: Any, notes: Notes) -> list[str] | None:
+    if type(value) is list and all(type(item) is str for item in value):
+        return value or None
+    items = _items(value)
+    found = []
+    for item in [value] if items is None else items:
+        text = item.get("text") if is_a(item, dict) else None
+        if item is not None and (text := text if is_a(text, str) else text_form(item)) is not None:
+            found.append(text)
+        elif item is not None:
+            notes.add("unreadable", "list", type(item))
+    return found or None
+
+
+def _items(value: Any) -> Iterable[Any] | None:
+    """Return the items of any list; None for anything else."""
+    if callable(getattr(type(value), "tolist", None)):
+        value = value.tolist()
+    return listed(value)
+
+
+def _tool_calls(value: Any, notes: Notes) -> list[ToolCall] | None:
+    items = _items(value)
+    found = [call for item in ([value] if items is None else items) if (call := _tool_call(item, notes)) is not None]
+    if not found and not (items is not None and value in _EMPTY):
+        raise UnreadableError
+    return found or None
+
+
+_CALL_NAMES: Final = ("name", "tool_name", "tool", "function_name", "toolName")
+_ARGUMENTS: Final = (
+    *("arguments", "args", "input", "parameters", "params", "tool_input", "tool_kwargs", "kwargs", "raw_input"),
+)
+_RESULTS: Final = ("result", "output", "response", "observation", "tool_output", "raw_output", "content")
+
+
+def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
+    observed = None
+    if is_a(item, tuple) and len(item) == _PAIR:  # an action of LangChain's agents and what was observed
+        item, observed = item
+    if is_a(item, str):
+        return ToolCall(_text(item, notes))
+    error = item.get("error") if is_a(item, dict) else getattr(item, "error", None)
+    record = record_of(item)
+    if record is None:
+        return None
+    outer = next((inner for key in ("tool_call", "function_call") if is_a(inner := record.get(key), dict)), record)
+    call = function if is_a(function := outer.get("function"), dict) else outer
+    name = next((text for key in _CALL_NAMES if is_a(text := call.get(key), str) and text), None)
+    name = outer["function"] if name is None and is_a(outer.get("function"), str) else name
+    if name is None:
+        return None
+    arguments = next((call[key] for key in _ARGUMENTS if call.get(key) is not None), None)
+    result = next((record[key] for key in _RESULTS if record.get(key) is not None), None)
+    return ToolCall(
+        name,
+        arguments=structure_of(arguments),
+        result=_copy(observed) if result is None else result,
+        error=None if error is None else _error(error, notes),
+    )
+
+
+_SPAN_NAMES: Final = {
+    "id": "span_id",
+    "parent": "parent_id",
+    "parent_span_id": "parent_id",
+    "type": "kind",
+    "span_kind": "kind",
+    "input": "inputs",
+    "output": "outputs",
+    "start_time": "started_at",
+    "end_time": "ended_at",
+    "metadata": "attributes",
+    "status_code": "status",
+}
+_SPAN_TEXTS: Final = ("name", "kind", "status")
+
+
+def _spans(value: Any, notes: Notes) -> list[Span] | None:
+    items = _items(value)
+    found = [span for item in ([value] if items is None else items) if (span := _span(item, notes)) is not None]
+    if not found and not (items is not None and value in _EMPTY):
+        raise UnreadableError
+    return found or None
+
+
+def _span(item: Any, notes: Notes) -> Span | None:
+    given = dict(item) if is_a(item, dict) else None
+    if is_a(item, Span):
+        given = {name: getattr(item, name) for name in Span.__struct_fields__}
+    elif given is None and (given := record_of(item)) is None:
+        notes.add("unreadable", "spans", type(item))
+        return None
+    fields: dict[str, Any] = {}
+    unknown: dict[str, Any] = {}
+    for key, inner in given.items():
+        name = snake_case(key) if is_a(key, str) else str(key)
+        name = _SPAN_NAMES.get(name, name)
+        holder = fields if name in Span.__struct_fields__ and name not in fields else unknown
+        if inner is not None:
+            holder[name] = inner
+    for name in TIMES:
+        fields[name] = _guarded(_time, f"spans.{name}", fields.get(name), notes)
+    for name in _SPAN_TEXTS:
+        fields[name] = _guarded(_text, f"spans.{name}", fields.get(name), notes)
+    for name in ("span_id", "parent_id"):
+        fields[name] = _guarded(_span_id, f"spans.{name}", fields.get(name), notes)
+    for name in ("inputs", "outputs"):
+        fields[name] = _copy(fields.get(name))
+    attributes = _copy({**unknown, **(record_of(fields.get("attributes")) or {})})
+    fields |= {"attributes": attributes or None, "span_id": fields["span_id"] or fresh_id()}
+    return Span(**{**fields, "name": fields["name"] or "span"})
+
+
+def _tags(value: Any, notes: Notes) -> dict[str, str] | None:
+    record = value if is_a(value, dict) else record_of(value)
+    if record is None:
+        items = [value] if is_a(value, str) else _items(value)
+        if items is None:
+            raise UnreadableError
+        record = dict(_tag(item) for item in items)
+    found = {}
+    for key, item in record.items():
+        name = _copy(key)
+        if item is None:
+            continue
+        if (text := text_form(item)) is None:
+            notes.add("unreadable", "tags", type(item))
+        else:
+            found[name if isinstance(name, str) else text_of(name) or "null"] = text
+    return found or None
+
+
+def _tag(item: Any) -> tuple[Any, Any]:
+    """Read an item of a list of tags: a pair, `name:value`, or a name."""
+    if is_a(item, tuple) and len(item) == _PAIR:
+        return item[0], item[1]
+    text = text_form(item) or ""
+    name, colon, value = text.partition(":")
+    return (name, value) if colon and name else (text, "true")
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def _input(value: Any, notes: Notes) -> str | list[Chat]:
+    if type(value) is str:
+        return value
+    if not (is_a(value, int) or is_a(value, float)) and (chats := _conversation(value)):
+        return chats
+    return _text(value, notes)
+
+
+def _output(value: Any, notes: Notes) -> str | list[Chat]:
+    """Read an answer: any value as text, of an answer of a model library the text of the model."""
+    if type(value) is str:
+        return value
+    if is_lazy(type(value)):
+        raise UnreadableError
+    record = _copy(value)
+    if isinstance(record, dict):
+        if isinstance(text := record.get("response"), str) and "source_nodes" in record:
+            return text
+        choices = record.get("choices") or record.get("candidates")
+        if isinstance(choices, list) and (chats := conversation([_choice(choice) for choice in choices])):
+            return chats[:1]
+        if record.get("object") == "response" and (chats := conversation(record.get("output"))):
+            return chats[-1:]
+    if (chats := _conversation(value, record)) and chats[-1].role == "assistant":
+        return chats[-1:]
+    return _text(value, notes)
+
+
+def _choice(choice: Any) -> Any:
+    # Google puts the message under `content`.
+    inner = choice.get("content") if isinstance(choice, dict) else None
+    return inner if isinstance(inner, dict) else choice
+
+
+def _source_nodes(output: Any) -> Any:
+    """Return the sources of an answer of LlamaIndex."""
+    return (
+        None if output is None or is_a(output, str) or is_a(output, dict) else attributes_of(output).get("source_nodes")
+    )
+
+
+def _conversation(value: Any, copied: Any = None) -> list[Chat] | None:
+    """Read a value that is a message, or holds nothing but messages."""
+    copied = _copy(value) if copied is None else copied
+    if not isinstance(copied, dict | list):
+        return None
+    chats = conversation(copied)
+    if isinstance(copied, list) and chats is not None and len(chats) != len(copied):
+        return None
+    return chats
+
+
+_AUTHORS: Final = ("role", "sender", "author", "speaker", "from", "type")
+_WORDS: Final = ("content", "text", "message", "value", "body", "parts")
+_SPEAKERS: Final = frozenset({"user", "human", "assistant", "ai", "bot", "system", "developer", "tool", "model"})
+
+
+def _chats(value: Any, notes: Notes) -> list[Chat]:
+    """Read the messages of a conversation, in every form of an item."""
+    items = _items(value)
+    if items is None:
+        inner = None if is_a(value, str) else (record_of(value) or {}).get("messages")
+        items = inner if isinstance(inner, list) else [value]
+    found: list[Chat] = []
+    for item in items:
+        copied = _copy(item)
+        chat = None if is_type_mark(copied, item) and not is_a(item, str) else _chat(copied)
+        if chat is None:
+            notes.add("unreadable", "messages", type(item))
+        else:
+            found.append(chat)
+    return found
+
+
+def _chat(item: Any) -> Chat | None:
+    if isinstance(item, list) and len(item) == _PAIR and all(isinstance(one, str) for one in item):
+        item = {"role": item[0], "content": item[1]}
+    if isinstance(item, str):
+        return Chat("user", item)
+    if not isinstance(item, dict):
+        return None
+    if len(item) == 1 and (role := next(iter(item))).lower() in _SPEAKERS:
+        item = {"role": role, "content": item[role]}
+    role = next((item[key] for key in _AUTHORS if isinstance(item.get(key), str)), "user")
+    content = next((item[key] for key in _WORDS if item.get(key) is not None), None)
+    if isinstance(content, dict):
+        parts = Parts()
+        parts.read(content)
+        content = content if parts.texts or parts.calls or parts.results else text_of(content)
+    elif content is not None and not isinstance(content, str | list):
+        content = text_of(content)
+    chats = conversation([{**item, "role": role, "content": content, "parts": None}])
+    return chats[0] if chats else None
+
+
+def _add_messages(read: dict[str, Any], value: Any, notes: Notes) -> None:
+    """Add the conversation; the query and the answer come from its end where they are not given."""
+    if type(value) is list and read.get("input") and read.get("output") and all(map(_is_wire_message, value)):
+        if value:
+            read["messages"] = value
+        return
+    _add_chats(read, "messages", _chats(value, notes), is_history_given=False)
+
+
+def _is_wire_message(item: Any) -> bool:
+    if type(item) is not dict or not item.keys() <= {"role", "content", "name"}:
+        return False
+    return all(type(text) is str for text in item.values()) and "role" in item and "content" in item
+
+
+def _add_chats(read: dict[str, Any], field: str, chats: list[Chat], *, is_history_given: bool) -> None:
+    """Divide a conversation into history, query, tool calls and answer, as far as these are not given."""
+    if read.get(field) is chats:
+        del read[field]
+    if field == "output":
+        read["output"] = chats[-1].text or ""
+        if calls := _calls_of(chats):
+            read.setdefault("tool_calls", calls)
+        return
+    if chats and not read.get("output") and chats[-1].role == "assistant" and chats[-1].text is not None:
+        read["output"] = chats[-1].text
+        chats = chats[:-1]
+    place = next((place for place in range(len(chats) - 1, -1, -1) if chats[place].is_query), None)
+    if "input" not in read and place is not None and chats[place].text is not None:
+        read["input"] = chats[place].text
+        since = chats[place + 1 :]
+        if since and since[-1].role == "assistant" and since[-1].text == read.get("output"):
+            since = since[:-1]
+        if not any(chat.text for chat in since):
+            chats = chats[:place]
+            if calls := _calls_of(since):
+                read.setdefault("tool_calls", calls)
+    elif "input" not in read and field == "input":
+        read["input"] = "\n".join(chat.text for chat in chats if chat.text)
+        return
+    if chats and not is_history_given:
+        read["messages"] = [message for chat in chats for message in _messages_of(chat)]
+
+
+def _calls_of(chats: list[Chat]) -> list[ToolCall]:
+    """List the tool calls in order, each with the result of its id, or of its place where there are no ids."""
+    results = [result for chat in chats for result in chat.results]
+    by_id = {result.id: result.result for result in results if result.id is not None}
+    calls = [call for chat in chats for call in chat.calls]
+    without_ids = iter([result.result for result in results if result.id is None])
+    return [
+        ToolCall(call.name, call.arguments, by_id[call.id] if call.id in by_id else next(without_ids, None))
+        for call in calls
+    ]
+
+
+def _messages_of(chat: Chat) -> Iterable[Message]:
+    """Yield a message with its text and a line for each call, then the results of tools."""
+    lines = [] if chat.text is None else [chat.text]
+    lines += [_call_line(call) for call in chat.calls]
+    if lines or not chat.results:
+        yield Message(chat.role, "\n".join(lines) if lines else None, chat.name)
+    for result in chat.results:
+        yield Message("tool", text_of(result.result))
+
+
+def _call_line(call: Call) -> str:
+    return f"[tool call {call.name} {text_of(call.arguments)}]"
+
+
+_CONTENT: Final = frozenset(
+    {"input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"}
+    | {"spans", "error", "feedback", "tags"}
+)
+_READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
+    "input": _input,
+    "output": _output,
+    "expected_response": _text,
+    "error": _error,
+    "context": _context,
+    "expected_facts": _texts,
+    "guidelines": _texts,
+    "tool_calls": _tool_calls,
+    "spans": _spans,
+    "usage": _usage,
+    "feedback": _feedback,
+    "tags": _tags,
+    "span_id": _span_id,
+    **dict.fromkeys(TIMES, _time),
+    **{name: _name_reader(name, MAX_ID_CHARS) for name in ("id",)},
+    **{
+        name: _name_reader(name, _MAX_NAME_CHARS)
+        for name in (
+            *("service", "environment", "release", "name", "session_id", "user_id", "response_id"),
+            *("provider", "model"),
+        )
+    },
+}
