@@ -758,7 +758,13 @@ call(
     reports="unknown_name shop",
 )
 call("an unknown name of None", {"output": "a"}, output="a", shop=None)
-call("an object under an unknown name", {"output": "a"}, output="a", shop=object(), reports="unknown_name shop, unreadable shop")
+call(
+    "an object under an unknown name",
+    {"output": "a"},
+    output="a",
+    shop=object(),
+    reports="unknown_name shop, unreadable shop",
+)
 
 
 async def _never() -> str:

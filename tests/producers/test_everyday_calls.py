@@ -1,9 +1,6 @@
 """Everything that services pass to `publish` arrives, and what cannot be used is reported once."""
 
-import logging
-import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import everyday_calls
 import pytest

@@ -20,7 +20,7 @@ from tracejudge.content.field_names import (
 )
 from tracejudge.content.truncate import TRACE_CHARACTERS, Budget
 from tracejudge.dialects.documents import DocumentReader, listed
-from tracejudge.dialects.messages import Chat, Parts, conversation, output_from_last_message, output_from_messages
+from tracejudge.dialects.messages import Chat, Parts, conversation
 from tracejudge.dialects.reading import Call
 from tracejudge.dialects.values import number_of, structure_of
 from tracejudge.ids import MAX_ID_CHARS, bounded, fresh_id, trace_id_text
@@ -83,7 +83,8 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
         notes: Receives what could not be taken as given.
         sends_content: Whether values of unknown names may be sent, as tags.
     """
-    fields, tags, counts, system = _named(given, notes)
+    named = _Named(_without_wrapper(given), notes)
+    fields = named.fields
     if "context" not in fields and (nodes := _source_nodes(fields.get("output"))):
         fields["context"] = nodes
     messages = fields.pop("messages", None)
@@ -91,19 +92,15 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
     for name, value in fields.items():
         if (kept := _guarded(_READERS[name], name, value, notes)) is not None:
             read[name] = kept
-    for name in ("input", "output"):
-        if isinstance(found := read.get(name), list):
-            _add_chats(read, name, found, is_history_given=messages is not None)
-    if messages is not None:
-        _guarded(lambda value, _: _add_messages(read, value, notes), "messages", messages, notes)
-    if system is not None and (text := _guarded(_text, "system", system, notes)):
+    _add_conversations(read, messages, notes)
+    if text := _guarded(_text, "system", named.system, notes):
         read["messages"] = [Message("system", text), *read.get("messages", ())]
-    if counts and "usage" not in read and (usage := _guarded(_usage, "usage", counts, notes)) is not None:
+    if named.counts and "usage" not in read and (usage := _guarded(_usage, "usage", named.counts, notes)):
         read["usage"] = usage
-    if sends_content and tags:
-        texts = {name: text for name, value in tags.items() if (text := _guarded(_text, name, value, notes))}
-        if texts := {**texts, **read.get("tags", {})}:
-            read["tags"] = texts
+    if sends_content and named.tags:
+        texts = {name: text for name, value in named.tags.items() if (text := _guarded(_text, name, value, notes))}
+        if texts:
+            read["tags"] = {**texts, **read.get("tags", {})}
     if not read.keys() & _CONTENT:
         notes.add("empty", "trace")
         return {}
@@ -128,47 +125,56 @@ def convert_feedback(given: Mapping[str, Any], notes: Notes) -> LateFeedback | N
     return LateFeedback(trace_id, score.score, score.comment if comment is None else comment)
 
 
-def _named(given: Mapping[str, Any], notes: Notes) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]:
-    """Sort values by field; return the fields, the tags, counts of tokens, and a system prompt."""
-    fields: dict[str, Any] = {}
-    others = []
-    for name, value in given.items():
-        if value is not None:
-            if name in _READERS or name == "messages":
-                fields[name] = value
-            elif name != "trace_id":
-                others.append((name, value))
-    tags: dict[str, Any] = {}
-    counts: dict[str, Any] = {}
-    system = None
-    for name, value in others:
-        field = field_of(name)
+class _Named:
+    """Values sorted by the field that their name means; None is left out."""
+
+    def __init__(self, given: Mapping[str, Any], notes: Notes) -> None:
+        self._notes = notes
+        self.fields: dict[str, Any] = {}
+        self.tags: dict[str, Any] = {}
+        self.counts: dict[str, Any] = {}
+        """Counts of tokens that were given beside the fields."""
+        self.system: Any = None
+        others = []
+        for name, value in given.items():
+            if value is not None:
+                if name in _READERS or name == "messages":
+                    self.fields[name] = value
+                else:
+                    others.append((name, value))
+        # After the fields by their own names, which come first whatever the order.
+        for name, value in others:
+            self._add(name, value)
+
+    def _add(self, name: str, value: Any) -> None:
+        field, key = field_of(name), snake_case(name)
         if field == "trace_id":
-            continue
-        if field is not None and field not in fields:
-            fields[field] = value
-        elif field == "tags":
-            tags |= record_of(value) or {name: value}
-        elif field is not None:
-            if not (is_a(value, str) and is_a(fields[field], str) and value == fields[field]):
-                notes.add("second_name", name, type(value), field)
-                tags[name] = value
-        elif (key := snake_case(name)) in SYSTEM_PROMPTS:
-            system = value
+            return
+        if key in SYSTEM_PROMPTS:
+            self.system = value
         elif key in INPUT_TOKENS or key in OUTPUT_TOKENS:
-            counts[name] = value
-        else:
-            hint = closest_field(name)
-            notes.add("unknown_name", name, type(value), hint)
-            tags[name] = value
-    first = fields.get("input")
-    if "output" not in fields and first is not None and not is_a(first, str):
-        # One record, as a model of the service, with the fields of a trace.
-        record = record_of(first)
-        if record is not None and {field_of(name) for name in record} >= {"input", "output"}:
-            del fields["input"]
-            return _named({**fields, **record, **tags, **counts}, notes)
-    return fields, tags, counts, system
+            self.counts[name] = value
+        elif field is None:
+            self._notes.add("unknown_name", name, type(value), closest_field(name))
+            self.tags[name] = value
+        elif field not in self.fields:
+            self.fields[field] = value
+        elif field == "tags":
+            self.tags |= record_of(value) or {name: value}
+        elif not (is_a(value, str) and is_a(self.fields[field], str) and value == self.fields[field]):
+            self._notes.add("second_name", name, type(value), field)
+            self.tags[name] = value
+
+
+def _without_wrapper(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a trace that came as one record, as a model of the service, in place of the input."""
+    first = given.get("input")
+    if given.get("output") is not None or first is None or is_a(first, str):
+        return given
+    record = record_of(first)
+    if record is None or not {field_of(name) for name in record} >= {"input", "output"}:
+        return given
+    return {**record, **{name: value for name, value in given.items() if name != "input" and value is not None}}
 
 
 def _guarded(read: Callable[[Any, Notes], Any], name: str, value: Any, notes: Notes) -> Any:
@@ -238,6 +244,8 @@ def _time(value: Any, _: Notes) -> float | int | None:
     if type(value) not in (int, float):
         if is_a(value, datetime):
             value = value.timestamp()  # a time without a zone is local
+        elif type(value).__name__ == "datetime64":  # of numpy, in UTC
+            value = _iso_time(f"{value}Z")
         elif is_a(value, date):
             value = datetime.combine(value, time()).timestamp()
         elif not is_a(value, str) or number_of(value) is not None:
@@ -521,7 +529,7 @@ def _conversation(value: Any, copied: Any = None) -> list[Chat] | None:
 
 
 _AUTHORS: Final = ("role", "sender", "author", "speaker", "from", "type")
-_WORDS: Final = ("content", "text", "message", "value", "body", "parts")
+_WORDS: Final = ("content", "text", "message", "value", "body", "parts", "blocks")
 _SPEAKERS: Final = frozenset({"user", "human", "assistant", "ai", "bot", "system", "developer", "tool", "model"})
 
 
@@ -563,13 +571,22 @@ def _chat(item: Any) -> Chat | None:
     return chats[0] if chats else None
 
 
-def _add_messages(read: dict[str, Any], value: Any, notes: Notes) -> None:
-    """Add the conversation; the query and the answer come from its end where they are not given."""
-    if type(value) is list and read.get("input") and read.get("output") and all(map(_is_wire_message, value)):
-        if value:
-            read["messages"] = value
-        return
-    _add_chats(read, "messages", _chats(value, notes), is_history_given=False)
+def _add_conversations(read: dict[str, Any], messages: Any, notes: Notes) -> None:
+    """Add the messages; query and answer come from the end of a conversation where they are not given."""
+    if isinstance(answer := read.get("output"), list):
+        read["output"] = answer[-1].text or ""
+        if calls := _calls_of(answer):
+            read.setdefault("tool_calls", calls)
+    if isinstance(chats := read.get("input"), list):
+        del read["input"]
+        _add_chats(read, chats, keeps_history=messages is None)
+        # Without a message of a user, all of them are the prompt.
+        read.setdefault("input", "\n".join(chat.text for chat in chats if chat.text))
+    if type(messages) is list and read.get("input") and read.get("output") and all(map(_is_wire_message, messages)):
+        if messages:
+            read["messages"] = messages
+    elif messages is not None and (found := _guarded(_chats, "messages", messages, notes)):
+        _add_chats(read, found, keeps_history=True)
 
 
 def _is_wire_message(item: Any) -> bool:
@@ -578,16 +595,9 @@ def _is_wire_message(item: Any) -> bool:
     return all(type(text) is str for text in item.values()) and "role" in item and "content" in item
 
 
-def _add_chats(read: dict[str, Any], field: str, chats: list[Chat], *, is_history_given: bool) -> None:
+def _add_chats(read: dict[str, Any], chats: list[Chat], *, keeps_history: bool) -> None:
     """Divide a conversation into history, query, tool calls and answer, as far as these are not given."""
-    if read.get(field) is chats:
-        del read[field]
-    if field == "output":
-        read["output"] = chats[-1].text or ""
-        if calls := _calls_of(chats):
-            read.setdefault("tool_calls", calls)
-        return
-    if chats and not read.get("output") and chats[-1].role == "assistant" and chats[-1].text is not None:
+    if not read.get("output") and chats[-1].role == "assistant" and chats[-1].text is not None:
         read["output"] = chats[-1].text
         chats = chats[:-1]
     place = next((place for place in range(len(chats) - 1, -1, -1) if chats[place].is_query), None)
@@ -600,10 +610,7 @@ def _add_chats(read: dict[str, Any], field: str, chats: list[Chat], *, is_histor
             chats = chats[:place]
             if calls := _calls_of(since):
                 read.setdefault("tool_calls", calls)
-    elif "input" not in read and field == "input":
-        read["input"] = "\n".join(chat.text for chat in chats if chat.text)
-        return
-    if chats and not is_history_given:
+    if chats and keeps_history:
         read["messages"] = [message for chat in chats for message in _messages_of(chat)]
 
 

@@ -8,7 +8,8 @@ yields: not even `repr`. A value without a JSON form is replaced by the name of 
 import dataclasses
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -35,8 +36,9 @@ _MAX_DEPTH = 16
 _MAX_INT_BITS = 128  # Python refuses to write out integers of thousands of digits
 _VALUE_CHARACTERS = 16  # cost of a value besides its text, so that many tiny values are bounded too
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
-_OTHER_SEQUENCES = (Sequence, Set, MappingView, deque)
+_OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView, deque)
 _BYTES = (bytes, bytearray, memoryview)
+_CONVERSIONS = ("model_dump", "tolist", "item", "dict", "to_dict")
 _MAX_ARRAY_BYTES = 1024 * 1024
 _LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 _STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
@@ -145,11 +147,6 @@ def _converted(value: Any, budget: Budget, depth: int) -> object:
         return float.__float__(value)
     if kind in _STANDARD_TYPES:
         return msgspec.to_builtins(value)
-    if issubclass(kind, _BYTES):
-        # Decoded only as far as it is kept.
-        return limit_text(bytes(value[: budget.left + 1]).decode("utf-8", "replace"), budget)
-    if issubclass(kind, BaseException):
-        return error_text(value)
     return _container(value, budget, depth + 1) if depth < _MAX_DEPTH else _type_mark(value)
 
 
@@ -160,31 +157,41 @@ def _container(value: Any, budget: Budget, depth: int) -> object:
     for base in _SEQUENCES:
         if issubclass(kind, base):
             return _sequence(base.__iter__(value), base.__len__(value), budget, depth)
-    if issubclass(kind, Mapping):
-        return _mapping(value.items(), len(value), budget, depth)
+    if issubclass(kind, _BYTES):
+        # Decoded only as far as it is kept.
+        return limit_text(bytes(value[: budget.left + 1]).decode("utf-8", "replace"), budget)
     if issubclass(kind, _OTHER_SEQUENCES):
         return _sequence(value, len(value), budget, depth)
-    for name in ("tolist", "item"):  # arrays, series, tensors; scalars of these libraries
-        if callable(getattr(kind, name, None)):
-            is_small = getattr(value, "nbytes", 0) <= _MAX_ARRAY_BYTES
-            return plain(getattr(value, name)(), budget, depth) if is_small else _type_mark(value)
-    fields: Any = None
+    fields = _fields_of(value, kind)
+    if type(fields) is dict:
+        return _mapping(fields.items(), len(fields), budget, depth)
+    return _type_mark(value) if fields is None else plain(fields, budget, depth)
+
+
+def _fields_of(value: Any, kind: type[Any]) -> object:
+    """Return the fields of a model, the content of an array, the text of an exception; None for any other value."""
+    fields: object = None
     if issubclass(kind, msgspec.Struct):
         fields = {name: getattr(value, name) for name in kind.__struct_fields__}
     elif dataclasses.is_dataclass(kind):
         # A field that the host keeps out of its own repr is often a secret.
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.repr}
-    elif callable(getattr(kind, "model_dump", None)):
-        fields = value.model_dump()
-    elif hasattr(kind, "__fields__") and callable(getattr(kind, "dict", None)):
-        fields = value.dict()  # pydantic 1
     elif hasattr(kind, "__attrs_attrs__"):
         fields = {field.name: getattr(value, field.name) for field in kind.__attrs_attrs__ if field.repr}
-    elif kind.__name__ == "DataFrame":
-        return plain(value.to_dict("records"), budget, depth)
+    elif issubclass(kind, Mapping):
+        fields = dict(value.items())
     elif kind is SimpleNamespace:
         fields = dict(vars(value))
-    return _mapping(fields.items(), len(fields), budget, depth) if type(fields) is dict else _type_mark(value)
+    elif issubclass(kind, BaseException):
+        fields = error_text(value)
+    else:
+        method = next((name for name in _CONVERSIONS if callable(getattr(kind, name, None))), None)
+        # `dict` is a method of pydantic 1; arrays, series and tensors become lists, their scalars numbers.
+        if method == "to_dict" and kind.__name__ == "DataFrame":
+            fields = value.to_dict("records")
+        elif method not in {None, "to_dict"} and (method != "dict" or hasattr(kind, "__fields__")):
+            fields = getattr(value, str(method))() if getattr(value, "nbytes", 0) <= _MAX_ARRAY_BYTES else None
+    return fields
 
 
 def _mapping(items: Iterable[tuple[object, object]], count: int, budget: Budget, depth: int) -> dict[str, object]:

@@ -432,11 +432,10 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
                 total += _SCALAR_BYTES if type(inner) in _SCALARS else estimate_bytes((inner,))
         elif kind not in _SCALARS:
             if kind in _ITERATORS and name not in _TEXTS:
-                value = _read(value)
+                fields[name] = _read(value)
             else:
-                value = next((copy(value) for base, copy in _COPIES if issubclass(kind, base)), value)
-            fields[name] = value
-            total += estimate_bytes((value,))
+                fields[name] = next((copy(value) for base, copy in _COPIES if issubclass(kind, base)), value)
+            total += estimate_bytes((fields[name],))
     return total
 
 
@@ -483,16 +482,17 @@ def _inside(value: Any) -> Collection[object]:
     # By type alone, and not through methods of the value: these may load something, raise, or never end.
     kind = type(value)
     if kind in _SCALARS:
-        return ()
-    if kind is dict:
-        return value.values()  # type: ignore[no-any-return]
-    if kind is list:
-        return value  # type: ignore[no-any-return]
-    if issubclass(kind, Struct):
-        return astuple(value)
-    if issubclass(kind, dict):
-        return list(dict.values(value))
-    for base in _SEQUENCES:
-        if issubclass(kind, base):
-            return list(base.__iter__(value))
-    return list(attributes_of(value).values())
+        inside: Collection[object] = ()
+    elif kind is dict:
+        inside = value.values()
+    elif kind is list:
+        inside = value
+    elif issubclass(kind, Struct):
+        inside = astuple(value)
+    elif issubclass(kind, dict):
+        inside = list(dict.values(value))
+    elif base := next((base for base in _SEQUENCES if issubclass(kind, base)), None):
+        inside = list(base.__iter__(value))
+    else:
+        inside = () if issubclass(kind, type) else list(attributes_of(value).values())
+    return inside

@@ -6,7 +6,6 @@ A warning names the field, the type and where `publish` was called; never a text
 import logging
 import sys
 from collections.abc import Callable, Iterable
-from os.path import dirname
 from typing import TYPE_CHECKING, Final
 
 from tracejudge.log import logger, report_internal_error
@@ -19,7 +18,7 @@ SUMMARY_INTERVAL_S: Final = 3600.0
 _SITES: Final = 1_000
 _MAX_PAIRS: Final = 1_000
 _MAX_NAME_CHARS: Final = 64
-_PACKAGE: Final = dirname(dirname(__file__))
+_PACKAGE: Final = __file__.rpartition("delivery")[0]
 _FAULTS: Final = {
     "unreadable": "cannot be read from a value of type {kind} and is left out",
     "no_text": "has an item of type {kind} without a text, which is left out",

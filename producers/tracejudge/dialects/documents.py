@@ -173,9 +173,8 @@ def _text(value: Any) -> str | None:
     if is_list(value):
         texts = [text for item in value if (text := _text(item)) is not None]
         return "\n".join(texts) or None
-    if isinstance(value, Mapping):
-        return text_of(value.get("text"))
-    return _scalar_text(value)
+    text = _scalar_text(value)
+    return text_of(_get(value, "text")) if text is None and value is not None else text
 
 
 def _scalar_text(value: Any) -> str | None:
