@@ -462,7 +462,7 @@ each(
         "lists of lists": ([[TEA, ICE]], [TEA, ICE]),
         "bytes": ([TEA.encode()], [TEA]),
         "numbers": ([7], ["7"]),
-        "an empty list": ([], None),
+        "an empty list": ([], []),
         "None": (None, None),
     },
 )

@@ -5,6 +5,7 @@ read is left out, and a note says so with the field and the type, never with a t
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from typing import Any, Final, NamedTuple
@@ -40,6 +41,7 @@ from tracejudge.model import (
 _MAX_NAME_CHARS: Final = 200
 _PAIR: Final = 2
 _EMPTY: Final = ("", b"", [], (), {})
+_COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
 
 
 class Note(NamedTuple):
@@ -84,14 +86,8 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
         sends_content: Whether values of unknown names may be sent, as tags.
     """
     named = _Named(_without_wrapper(given), notes)
-    fields = named.fields
-    if "context" not in fields and (nodes := _source_nodes(fields.get("output"))):
-        fields["context"] = nodes
-    messages = fields.pop("messages", None)
-    read: dict[str, Any] = {}
-    for name, value in fields.items():
-        if (kept := _guarded(_READERS[name], name, value, notes)) is not None:
-            read[name] = kept
+    messages = named.fields.pop("messages", None)
+    read = _read_fields(named.fields, notes)
     _add_conversations(read, messages, notes)
     if text := _guarded(_text, "system", named.system, notes):
         read["messages"] = [Message("system", text), *read.get("messages", ())]
@@ -101,7 +97,7 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
         texts = {name: text for name, value in named.tags.items() if (text := _guarded(_text, name, value, notes))}
         if texts:
             read["tags"] = {**texts, **read.get("tags", {})}
-    if not read.keys() & _CONTENT:
+    if "output" not in read and not read.keys() & _CONTENT:
         notes.add("empty", "trace")
         return {}
     if "output" not in read:
@@ -114,15 +110,25 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
 def convert_feedback(given: Mapping[str, Any], notes: Notes) -> LateFeedback | None:
     """Return late feedback; None without a trace id or a score."""
     trace_id = trace_id_text(given.get("trace_id"))
-    if trace_id is None:
-        notes.add("unreadable", "feedback.trace_id", type(given.get("trace_id")))
-    score = _guarded(_feedback, "feedback.score", given.get("score"), notes)
-    if score is None and given.get("score") is None:
-        notes.add("missing", "feedback.score")
+    unread = Notes()
+    score = _guarded(_feedback, "score", given.get("score"), unread)
     if trace_id is None or score is None:
+        what = "trace_id must be a non-empty string" if trace_id is None else "score must be a number from -1 to 1"
+        notes.add_cause("invalid", "feedback", what)
         return None
     comment = _guarded(_text, "feedback.comment", given.get("comment"), notes)
     return LateFeedback(trace_id, score.score, score.comment if comment is None else comment)
+
+
+def _read_fields(fields: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
+    read: dict[str, Any] = {}
+    for name, value in fields.items():
+        # Most values are texts of usual length, which need no reader.
+        if type(value) is str and 0 < len(value) <= _ALWAYS_KEPT_CHARS.get(name, 0):
+            read[name] = value
+        elif (kept := _guarded(_READERS[name], name, value, notes)) is not None:
+            read[name] = kept
+    return read
 
 
 class _Named:
@@ -145,6 +151,8 @@ class _Named:
         # After the fields by their own names, which come first whatever the order.
         for name, value in others:
             self._add(name, value)
+        if "context" not in self.fields and (nodes := _source_nodes(self.fields.get("output"))):
+            self.fields["context"] = nodes
 
     def _add(self, name: str, value: Any) -> None:
         field, key = field_of(name), snake_case(name)
@@ -278,6 +286,8 @@ def _iso_time(text: str) -> float | None:
 
 
 def _usage(value: Any, notes: Notes) -> Usage | None:
+    if type(value) is dict and value.keys() == _COUNTS and all(type(n) is int and n >= 0 for n in value.values()):
+        return Usage(**value)
     if type(value) is tuple and len(value) == _PAIR:
         value = dict(zip(("input_tokens", "output_tokens"), value, strict=True))
     record = record_of(value)
@@ -323,7 +333,7 @@ def _feedback(value: Any, notes: Notes) -> Feedback:
 
 def _context(value: Any, notes: Notes) -> list[Document | str] | None:
     if type(value) is list and all(type(item) is str and item for item in value):
-        return value or None
+        return value  # an empty list tells that nothing was found
     reader = DocumentReader(reads_rows=True)
     reader.read(value)
     for kind in reader.without_text:
@@ -644,6 +654,15 @@ _CONTENT: Final = frozenset(
     {"input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"}
     | {"spans", "error", "feedback", "tags"}
 )
+_TEXT_FIELDS: Final = ("input", "output", "expected_response", "error")
+_NAME_FIELDS: Final = (
+    *("service", "environment", "release", "name", "session_id", "user_id", "response_id", "provider", "model"),
+)
+_ALWAYS_KEPT_CHARS: Final = {
+    **dict.fromkeys(_TEXT_FIELDS, sys.maxsize),
+    **dict.fromkeys(_NAME_FIELDS, _MAX_NAME_CHARS),
+    **dict.fromkeys(("id", "span_id"), MAX_ID_CHARS),
+}
 _READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
     "input": _input,
     "output": _output,
@@ -659,12 +678,6 @@ _READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
     "tags": _tags,
     "span_id": _span_id,
     **dict.fromkeys(TIMES, _time),
-    **{name: _name_reader(name, MAX_ID_CHARS) for name in ("id",)},
-    **{
-        name: _name_reader(name, _MAX_NAME_CHARS)
-        for name in (
-            *("service", "environment", "release", "name", "session_id", "user_id", "response_id"),
-            *("provider", "model"),
-        )
-    },
+    "id": _name_reader("id", MAX_ID_CHARS),
+    **{name: _name_reader(name, _MAX_NAME_CHARS) for name in _NAME_FIELDS},
 }

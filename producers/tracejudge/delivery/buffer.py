@@ -389,7 +389,6 @@ _SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffe
 _DICT_BYTES = 250  # a small one
 _SCALAR_BYTES = 32
 _MAX_STEPS = 1_000  # about 0.2 ms; the rest is estimated from what was measured
-# By the methods of the base types: those of a subclass may do anything.
 _COPIES: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (list, list.copy),
     (dict, dict.copy),
@@ -434,7 +433,7 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
             if kind in _ITERATORS and name not in _TEXTS:
                 fields[name] = _read(value)
             else:
-                fields[name] = next((copy(value) for base, copy in _COPIES if issubclass(kind, base)), value)
+                fields[name] = _copied(value, kind)
             total += estimate_bytes((fields[name],))
     return total
 
@@ -460,6 +459,17 @@ def estimate_bytes(values: Iterable[object]) -> int:
             average = total // max(containers, 1)
             return total + sum(map(_size, plain)) + average * (len(stack) - len(plain))
     return total
+
+
+def _copied(value: Any, kind: type) -> Any:
+    base_copy = next((copy for base, copy in _COPIES if issubclass(kind, base)), None)
+    if base_copy is None:
+        return value
+    try:
+        return value.copy() if hasattr(kind, "copy") and kind is not bytearray else base_copy(value)
+    except BaseException as error:  # noqa: BLE001 - a subclass of the host may copy in its own way
+        report_or_raise(error)
+        return base_copy(value)
 
 
 def _read(iterator: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.json import Encoder
 from msgspec.structs import asdict
 
-from tracejudge.content.convert import Note, Notes, convert_feedback, convert_trace
+from tracejudge.content.convert import Note, Notes, UnreadableError, convert_feedback, convert_trace
 from tracejudge.content.encode import ContentPolicy, plain
 from tracejudge.content.tool_context import tool_context
 from tracejudge.content.truncate import TRACE_CHARACTERS, Budget
@@ -49,6 +49,7 @@ class ItemEncoder:
         try:
             record = self._trace(item, notes) if item.kind is Kind.TRACE else convert_feedback(item.fields, notes)
             if record is None:
+                report_internal_error(UnreadableError(notes.found[-1].reason))
                 return Reason.INVALID
             payload = _encoder.encode(self._prepared(record))
         except RedactionError as error:

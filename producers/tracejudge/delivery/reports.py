@@ -75,12 +75,13 @@ class Reports:
             return
         kind = _printable(note.kind)
         if note.reason in _DROPS:
-            message = f"{note.field.capitalize()} dropped: {note.reason}" + (f" ({kind})" if kind else "")
+            reason = "invalid" if note.reason == "empty" else note.reason
+            message = f"{note.field.capitalize()} dropped: {reason} ({kind or 'it has no content'})"
         else:
             message = f"Field {pair[1]} {_FAULTS[note.reason].format(kind=kind, hint=note.hint)}"
             if note.reason == "unknown_name" and note.hint:
                 message += f"; did you mean {note.hint}?"
-        message += f"; trace id {_printable(trace_id)}" if trace_id else ""
+            message += f"; trace id {_printable(trace_id)}" if trace_id else ""
         message += f"; published at {site}" if site else ""
         message += "; further faults are only counted" if self._warnings == MAX_WARNINGS else ""
         _log("%s", message)

@@ -12,6 +12,7 @@ from uuid import UUID
 from msgspec.json import encode
 
 from tracejudge.dialects.values import clean, decoded, is_list, mapping_of, number_of, plain, text_of
+from tracejudge.log import report_or_raise
 from tracejudge.model import Document
 
 TEXTS: Final = ("text", "page_content", "content", "document", "body", "chunk", "chunk_text", "passage", "snippet")
@@ -45,9 +46,15 @@ class DocumentReader:
         self._reads_rows = reads_rows  # whether a record with texts under any name is a document
 
     def read(self, value: Any, depth: int = 0) -> None:
-        """Read a document, a list of documents, or the result of a search."""
-        if value is None and depth == 0:
-            return
+        """Read a document, a list of documents, or the result of a search. Never raises."""
+        try:
+            if value is not None or depth > 0:
+                self._read(value, depth)
+        except BaseException as error:  # noqa: BLE001 - one document of the host must not cost the others
+            report_or_raise(error)
+            self.without_text.append(type(value))
+
+    def _read(self, value: Any, depth: int) -> None:
         if depth < _MAX_DEPTH:
             value = _without_array(value)
             if isinstance(value, dict) and self._read_columns(value):
