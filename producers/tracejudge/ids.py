@@ -2,7 +2,7 @@
 
 import random
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracejudge.log import report_or_raise
 
@@ -60,7 +60,7 @@ _HASH_CHARS = 17
 _W3C_BITS = 64
 
 
-def trace_id_text(given: object) -> str | None:
+def trace_id_text(given: Any) -> str | None:
     """Return a caller's trace id as text of bounded length; None if it is no text, number or UUID.
 
     A number above 64 bits is an id of OpenTelemetry and becomes 32 hex digits.
@@ -70,11 +70,11 @@ def trace_id_text(given: object) -> str | None:
         if issubclass(kind, str):
             text = str.__str__(given)
         elif issubclass(kind, int) and kind is not bool:
-            number = int.__int__(given)  # type: ignore[call-overload]
+            number = int.__int__(given)
             is_otel = _W3C_BITS < number.bit_length() <= 2 * _W3C_BITS
             text = f"{number:032x}" if is_otel else str(number)
         elif kind is bytes:
-            text = given.decode("utf-8", "replace")  # type: ignore[attr-defined]
+            text = given.decode("utf-8", "replace")
         elif kind.__module__ == "uuid":
             text = str(given)
         else:

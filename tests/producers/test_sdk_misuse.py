@@ -91,8 +91,8 @@ def test_each_fault_is_said_once_with_field_type_and_place_and_without_a_text(
     place = f"{__file__}:"
     said = [message.partition(place) for message in caplog.messages]
     assert [before for before, _, _ in said] == [
-        "Field started_at cannot be read from a value of type str and is left out; trace id t0; published at ",
         "Field contxt is no field and is sent as a tag; did you mean context?; trace id t0; published at ",
+        "Field started_at cannot be read from a value of type str and is left out; trace id t0; published at ",
         "Field output is missing; trace id t3; published at ",
     ]
     assert all(line.isdigit() for _, _, line in said)
@@ -102,7 +102,7 @@ def test_each_fault_is_said_once_with_field_type_and_place_and_without_a_text(
     tracejudge.shutdown()
     (summary,) = caplog.messages
     assert summary.startswith("Faults of published traces since the start, by reason and field: ")
-    assert summary.endswith(": unreadable started_at 3, unknown_name contxt 3, missing output 1")
+    assert summary.endswith(": unknown_name contxt 3, unreadable started_at 3, missing output 1")
 
 
 def test_at_most_twenty_warnings_and_the_totals_each_hour(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from typing import Any, Final, NamedTuple
 
-from tracejudge.content.encode import error_text, is_a, is_lazy, is_type_mark, plain, record_of, text_form, text_of
+from tracejudge.content.conversations import add_chats, answer_in, calls_of, chats_in, is_wire_message, read_chats
+from tracejudge.content.encode import copied, error_text, is_a, is_lazy, record_of, text_form, text_of
 from tracejudge.content.field_names import (
     INPUT_TOKENS,
     OUTPUT_TOKENS,
@@ -19,10 +20,8 @@ from tracejudge.content.field_names import (
     field_of,
     snake_case,
 )
-from tracejudge.content.truncate import TRACE_CHARACTERS, Budget
 from tracejudge.dialects.documents import DocumentReader, listed
-from tracejudge.dialects.messages import Chat, Parts, conversation
-from tracejudge.dialects.reading import Call
+from tracejudge.dialects.messages import Chat
 from tracejudge.dialects.values import number_of, structure_of
 from tracejudge.ids import MAX_ID_CHARS, bounded, fresh_id, trace_id_text
 from tracejudge.log import attributes_of, report_or_raise
@@ -40,7 +39,7 @@ from tracejudge.model import (
 
 _MAX_NAME_CHARS: Final = 200
 _PAIR: Final = 2
-_EMPTY: Final = ("", b"", [], (), {})
+_EMPTY: Final[tuple[Any, ...]] = ("", b"", [], (), {})
 _COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
 
 
@@ -197,10 +196,6 @@ def _guarded(read: Callable[[Any, Notes], Any], name: str, value: Any, notes: No
         report_or_raise(error)
         notes.add("unreadable", name, type(value))
     return None
-
-
-def _copy(value: object) -> Any:
-    return plain(value, Budget(TRACE_CHARACTERS))
 
 
 # --- texts, names and times ------------------------------------------------------------------------------------------
@@ -370,7 +365,7 @@ def _tool_calls(value: Any, notes: Notes) -> list[ToolCall] | None:
     return found or None
 
 
-_CALL_NAMES: Final = ("name", "tool_name", "tool", "function_name", "toolName")
+_CALL_NAMES: Final = ("name", "tool_name", "tool", "function", "function_name", "toolName")
 _ARGUMENTS: Final = (
     *("arguments", "args", "input", "parameters", "params", "tool_input", "tool_kwargs", "kwargs", "raw_input"),
 )
@@ -387,10 +382,11 @@ def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
     record = record_of(item)
     if record is None:
         return None
-    outer = next((inner for key in ("tool_call", "function_call") if is_a(inner := record.get(key), dict)), record)
-    call = function if is_a(function := outer.get("function"), dict) else outer
-    name = next((text for key in _CALL_NAMES if is_a(text := call.get(key), str) and text), None)
-    name = outer["function"] if name is None and is_a(outer.get("function"), str) else name
+    nested = (record.get(key) for key in ("tool_call", "function_call"))
+    outer: dict[str, Any] = next((one for one in nested if isinstance(one, dict)), record)
+    inner: Any = outer.get("function")
+    call: dict[str, Any] = inner if isinstance(inner, dict) else outer
+    name = next((text for key in _CALL_NAMES if isinstance(text := call.get(key), str) and text), None)
     if name is None:
         return None
     arguments = next((call[key] for key in _ARGUMENTS if call.get(key) is not None), None)
@@ -398,7 +394,7 @@ def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
     return ToolCall(
         name,
         arguments=structure_of(arguments),
-        result=_copy(observed) if result is None else result,
+        result=copied(observed) if result is None else result,
         error=None if error is None else _error(error, notes),
     )
 
@@ -449,8 +445,8 @@ def _span(item: Any, notes: Notes) -> Span | None:
     for name in ("span_id", "parent_id"):
         fields[name] = _guarded(_span_id, f"spans.{name}", fields.get(name), notes)
     for name in ("inputs", "outputs"):
-        fields[name] = _copy(fields.get(name))
-    attributes = _copy({**unknown, **(record_of(fields.get("attributes")) or {})})
+        fields[name] = copied(fields.get(name))
+    attributes = copied({**unknown, **(record_of(fields.get("attributes")) or {})})
     fields |= {"attributes": attributes or None, "span_id": fields["span_id"] or fresh_id()}
     return Span(**{**fields, "name": fields["name"] or "span"})
 
@@ -464,7 +460,7 @@ def _tags(value: Any, notes: Notes) -> dict[str, str] | None:
         record = dict(_tag(item) for item in items)
     found = {}
     for key, item in record.items():
-        name = _copy(key)
+        name = copied(key)
         if item is None:
             continue
         if (text := text_form(item)) is None:
@@ -483,171 +479,55 @@ def _tag(item: Any) -> tuple[Any, Any]:
     return (name, value) if colon and name else (text, "true")
 
 
-# --- messages --------------------------------------------------------------------------------------------------------
+# --- conversations ---------------------------------------------------------------------------------------------------
 
 
 def _input(value: Any, notes: Notes) -> str | list[Chat]:
     if type(value) is str:
         return value
-    if not (is_a(value, int) or is_a(value, float)) and (chats := _conversation(value)):
-        return chats
-    return _text(value, notes)
+    return chats_in(copied(value)) or _text(value, notes)
 
 
-def _output(value: Any, notes: Notes) -> str | list[Chat]:
+def _output(value: Any, notes: Notes) -> str | Chat:
     """Read an answer: any value as text, of an answer of a model library the text of the model."""
     if type(value) is str:
         return value
     if is_lazy(type(value)):
         raise UnreadableError
-    record = _copy(value)
-    if isinstance(record, dict):
-        if isinstance(text := record.get("response"), str) and "source_nodes" in record:
-            return text
-        choices = record.get("choices") or record.get("candidates")
-        if isinstance(choices, list) and (chats := conversation([_choice(choice) for choice in choices])):
-            return chats[:1]
-        if record.get("object") == "response" and (chats := conversation(record.get("output"))):
-            return chats[-1:]
-    if (chats := _conversation(value, record)) and chats[-1].role == "assistant":
-        return chats[-1:]
-    return _text(value, notes)
-
-
-def _choice(choice: Any) -> Any:
-    # Google puts the message under `content`.
-    inner = choice.get("content") if isinstance(choice, dict) else None
-    return inner if isinstance(inner, dict) else choice
+    answer = answer_in(copied(value))
+    return _text(value, notes) if answer is None else answer
 
 
 def _source_nodes(output: Any) -> Any:
     """Return the sources of an answer of LlamaIndex."""
-    return (
-        None if output is None or is_a(output, str) or is_a(output, dict) else attributes_of(output).get("source_nodes")
-    )
-
-
-def _conversation(value: Any, copied: Any = None) -> list[Chat] | None:
-    """Read a value that is a message, or holds nothing but messages."""
-    copied = _copy(value) if copied is None else copied
-    if not isinstance(copied, dict | list):
+    if output is None or is_a(output, str) or is_a(output, dict):
         return None
-    chats = conversation(copied)
-    if isinstance(copied, list) and chats is not None and len(chats) != len(copied):
-        return None
-    return chats
+    return attributes_of(output).get("source_nodes")
 
 
-_AUTHORS: Final = ("role", "sender", "author", "speaker", "from", "type")
-_WORDS: Final = ("content", "text", "message", "value", "body", "parts", "blocks")
-_SPEAKERS: Final = frozenset({"user", "human", "assistant", "ai", "bot", "system", "developer", "tool", "model"})
-
-
-def _chats(value: Any, notes: Notes) -> list[Chat]:
-    """Read the messages of a conversation, in every form of an item."""
-    items = _items(value)
-    if items is None:
-        inner = None if is_a(value, str) else (record_of(value) or {}).get("messages")
-        items = inner if isinstance(inner, list) else [value]
-    found: list[Chat] = []
-    for item in items:
-        copied = _copy(item)
-        chat = None if is_type_mark(copied, item) and not is_a(item, str) else _chat(copied)
-        if chat is None:
-            notes.add("unreadable", "messages", type(item))
-        else:
-            found.append(chat)
+def _messages(value: Any, notes: Notes) -> list[Chat]:
+    found, unread = read_chats(value)
+    for kind in unread:
+        notes.add("unreadable", "messages", kind)
     return found
-
-
-def _chat(item: Any) -> Chat | None:
-    if isinstance(item, list) and len(item) == _PAIR and all(isinstance(one, str) for one in item):
-        item = {"role": item[0], "content": item[1]}
-    if isinstance(item, str):
-        return Chat("user", item)
-    if not isinstance(item, dict):
-        return None
-    if len(item) == 1 and (role := next(iter(item))).lower() in _SPEAKERS:
-        item = {"role": role, "content": item[role]}
-    role = next((item[key] for key in _AUTHORS if isinstance(item.get(key), str)), "user")
-    content = next((item[key] for key in _WORDS if item.get(key) is not None), None)
-    if isinstance(content, dict):
-        parts = Parts()
-        parts.read(content)
-        content = content if parts.texts or parts.calls or parts.results else text_of(content)
-    elif content is not None and not isinstance(content, str | list):
-        content = text_of(content)
-    chats = conversation([{**item, "role": role, "content": content, "parts": None}])
-    return chats[0] if chats else None
 
 
 def _add_conversations(read: dict[str, Any], messages: Any, notes: Notes) -> None:
     """Add the messages; query and answer come from the end of a conversation where they are not given."""
-    if isinstance(answer := read.get("output"), list):
-        read["output"] = answer[-1].text or ""
-        if calls := _calls_of(answer):
+    if isinstance(answer := read.get("output"), Chat):
+        read["output"] = answer.text or ""
+        if calls := calls_of([answer]):
             read.setdefault("tool_calls", calls)
     if isinstance(chats := read.get("input"), list):
         del read["input"]
-        _add_chats(read, chats, keeps_history=messages is None)
+        add_chats(read, chats, keeps_history=messages is None)
         # Without a message of a user, all of them are the prompt.
         read.setdefault("input", "\n".join(chat.text for chat in chats if chat.text))
-    if type(messages) is list and read.get("input") and read.get("output") and all(map(_is_wire_message, messages)):
+    if type(messages) is list and read.get("input") and read.get("output") and all(map(is_wire_message, messages)):
         if messages:
             read["messages"] = messages
-    elif messages is not None and (found := _guarded(_chats, "messages", messages, notes)):
-        _add_chats(read, found, keeps_history=True)
-
-
-def _is_wire_message(item: Any) -> bool:
-    if type(item) is not dict or not item.keys() <= {"role", "content", "name"}:
-        return False
-    return all(type(text) is str for text in item.values()) and "role" in item and "content" in item
-
-
-def _add_chats(read: dict[str, Any], chats: list[Chat], *, keeps_history: bool) -> None:
-    """Divide a conversation into history, query, tool calls and answer, as far as these are not given."""
-    if not read.get("output") and chats[-1].role == "assistant" and chats[-1].text is not None:
-        read["output"] = chats[-1].text
-        chats = chats[:-1]
-    place = next((place for place in range(len(chats) - 1, -1, -1) if chats[place].is_query), None)
-    if "input" not in read and place is not None and chats[place].text is not None:
-        read["input"] = chats[place].text
-        since = chats[place + 1 :]
-        if since and since[-1].role == "assistant" and since[-1].text == read.get("output"):
-            since = since[:-1]
-        if not any(chat.text for chat in since):
-            chats = chats[:place]
-            if calls := _calls_of(since):
-                read.setdefault("tool_calls", calls)
-    if chats and keeps_history:
-        read["messages"] = [message for chat in chats for message in _messages_of(chat)]
-
-
-def _calls_of(chats: list[Chat]) -> list[ToolCall]:
-    """List the tool calls in order, each with the result of its id, or of its place where there are no ids."""
-    results = [result for chat in chats for result in chat.results]
-    by_id = {result.id: result.result for result in results if result.id is not None}
-    calls = [call for chat in chats for call in chat.calls]
-    without_ids = iter([result.result for result in results if result.id is None])
-    return [
-        ToolCall(call.name, call.arguments, by_id[call.id] if call.id in by_id else next(without_ids, None))
-        for call in calls
-    ]
-
-
-def _messages_of(chat: Chat) -> Iterable[Message]:
-    """Yield a message with its text and a line for each call, then the results of tools."""
-    lines = [] if chat.text is None else [chat.text]
-    lines += [_call_line(call) for call in chat.calls]
-    if lines or not chat.results:
-        yield Message(chat.role, "\n".join(lines) if lines else None, chat.name)
-    for result in chat.results:
-        yield Message("tool", text_of(result.result))
-
-
-def _call_line(call: Call) -> str:
-    return f"[tool call {call.name} {text_of(call.arguments)}]"
+    elif messages is not None and (found := _guarded(_messages, "messages", messages, notes)):
+        add_chats(read, found, keeps_history=True)
 
 
 _CONTENT: Final = frozenset(

@@ -64,6 +64,11 @@ def plain(value: object, budget: Budget, depth: int = 0) -> object:
         return _type_mark(value)
 
 
+def copied(value: object) -> Any:
+    """Copy a value into plain JSON values, as far as a trace may hold it. Never raises."""
+    return plain(value, Budget(TRACE_CHARACTERS))
+
+
 def text_of(value: object) -> str:
     """Return a plain value as text: a string unchanged, None as empty, anything else as JSON."""
     if value is None:
@@ -84,9 +89,9 @@ def text_form(value: object) -> str | None:
     kind = type(value)
     if is_lazy(kind):
         return None
-    copied = plain(value, Budget(TRACE_CHARACTERS))
-    if issubclass(kind, str) or not is_type_mark(copied, value):
-        return text_of(copied)
+    written = copied(value)
+    if issubclass(kind, str) or not is_type_mark(written, value):
+        return text_of(written)
     if kind.__str__ is not object.__str__ and not issubclass(kind, type):
         return limit_text(str.__str__(str(value)), Budget(TRACE_CHARACTERS))
     record = record_of(value)
@@ -95,18 +100,18 @@ def text_form(value: object) -> str | None:
 
 def record_of(value: object) -> dict[str, Any] | None:
     """Return a value with named parts as a plain dict: a mapping, a model, or the attributes of an object."""
-    copied = plain(value, Budget(TRACE_CHARACTERS))
-    if isinstance(copied, dict):
-        return copied
-    if issubclass(type(value), type) or not is_type_mark(copied, value):
+    written = copied(value)
+    if isinstance(written, dict):
+        return written
+    if issubclass(type(value), type) or not is_type_mark(written, value):
         return None
     attributes = {name: item for name, item in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
-    return {name: plain(item, Budget(TRACE_CHARACTERS)) for name, item in attributes.items()} or None
+    return {name: copied(item) for name, item in attributes.items()} or None
 
 
-def is_type_mark(copied: object, value: object) -> bool:
+def is_type_mark(written: object, value: object) -> bool:
     """Return whether a copy is only the name of the value's type."""
-    return type(copied) is str and copied == _type_mark(value)
+    return type(written) is str and written == _type_mark(value)
 
 
 def is_lazy(kind: type) -> bool:
@@ -195,24 +200,24 @@ def _fields_of(value: Any, kind: type[Any]) -> object:
 
 
 def _mapping(items: Iterable[tuple[object, object]], count: int, budget: Budget, depth: int) -> dict[str, object]:
-    copied: dict[str, object] = {}
+    mapping: dict[str, object] = {}
     for done, (key, value) in enumerate(items):
         if budget.full:
-            copied["..."] = truncation_mark(count - done, "values")
+            mapping["..."] = truncation_mark(count - done, "values")
             break
         name = plain(key, budget, _MAX_DEPTH)
-        copied[name if isinstance(name, str) else text_of(name) or "null"] = plain(value, budget, depth)
-    return copied
+        mapping[name if isinstance(name, str) else text_of(name) or "null"] = plain(value, budget, depth)
+    return mapping
 
 
 def _sequence(items: Iterable[object], count: int, budget: Budget, depth: int) -> list[object]:
-    copied: list[object] = []
+    sequence: list[object] = []
     for done, value in enumerate(items):
         if budget.full:
-            copied.append(truncation_mark(count - done, "values"))
+            sequence.append(truncation_mark(count - done, "values"))
             break
-        copied.append(plain(value, budget, depth))
-    return copied
+        sequence.append(plain(value, budget, depth))
+    return sequence
 
 
 def _type_mark(value: object) -> str:

@@ -389,13 +389,15 @@ _SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffe
 _DICT_BYTES = 250  # a small one
 _SCALAR_BYTES = 32
 _MAX_STEPS = 1_000  # about 0.2 ms; the rest is estimated from what was measured
+_EMPTY: dict[str, str] = {}
+_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 _COPIES: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (list, list.copy),
     (dict, dict.copy),
     (set, set.copy),
     (deque, deque.copy),
     (bytearray, bytes),
-    *((type(view), list) for view in ({}.keys(), {}.values(), {}.items())),
+    (_VIEWS, list),
 )
 _ITERATORS = frozenset({GeneratorType, map, filter, zip})
 _TEXTS = frozenset({"output", "answer", "response", "completion", "input"})  # a stream of a model is the host's to read

@@ -7,9 +7,8 @@ from msgspec.json import Encoder
 from msgspec.structs import asdict
 
 from tracejudge.content.convert import Note, Notes, UnreadableError, convert_feedback, convert_trace
-from tracejudge.content.encode import ContentPolicy, plain
+from tracejudge.content.encode import ContentPolicy, copied
 from tracejudge.content.tool_context import tool_context
-from tracejudge.content.truncate import TRACE_CHARACTERS, Budget
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.ids import MAX_ID_CHARS, fresh_id, trace_id_text
 from tracejudge.log import RedactionError, report_internal_error, type_name
@@ -71,8 +70,7 @@ class ItemEncoder:
         except (TypeError, ValueError) as error:
             # Frequent shapes are not searched for what JSON cannot hold, such as half of a surrogate pair.
             report_internal_error(error)
-            copied: Any = plain(asdict(record), Budget(TRACE_CHARACTERS))
-            return self._content.prepare(type(record)(**copied))
+            return self._content.prepare(type(record)(**copied(asdict(record))))
 
     def _trace(self, item: Item, notes: Notes) -> Trace | None:
         given = item.fields.get("trace_id")

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any
 from tracejudge.model import Document, Feedback, Message, ToolCall, Usage
 from tracejudge.tracing.step import Step, current_step, kind_text
 
-if TYPE_CHECKING:
-    from typing import Self
-
 
 class OpenTrace:
     """An open trace, or a step within one. Setting a field never raises.
@@ -73,7 +70,7 @@ class OpenTrace:
         for name, value in fields.items():
             self._step.set(name, value)
 
-    def __enter__(self) -> "Self":
+    def __enter__(self) -> "OpenTrace":
         self._step.begin()
         self._step.enter()
         return self
@@ -85,7 +82,7 @@ class OpenTrace:
         # A generator whose consumer needs no more did not fail.
         self._step.end(None if isinstance(error, GeneratorExit) else error)
 
-    async def __aenter__(self) -> "Self":
+    async def __aenter__(self) -> "OpenTrace":
         return self.__enter__()
 
     async def __aexit__(

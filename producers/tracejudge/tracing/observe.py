@@ -62,7 +62,7 @@ class Calls:
         """Begin the step of a generator."""
         if _Current.client is None:
             warn_without_init("observe")
-            return UNOBSERVED
+            return UNOBSERVED  # type: ignore[no-any-return]
         return Stream(self.begin(args, kwargs), self._choose_output)
 
     def _choose_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
