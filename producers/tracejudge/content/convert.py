@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from typing import Any, Final, NamedTuple
 
-from tracejudge.content.conversations import add_chats, answer_in, calls_of, chats_in, is_wire_message, read_chats
+from tracejudge.content.dialogue import add_chats, answer_in, calls_of, chats_in, is_wire_message, read_chats
 from tracejudge.content.encode import copied, error_text, is_a, is_lazy, record_of, text_form, text_of
 from tracejudge.content.field_names import (
     INPUT_TOKENS,

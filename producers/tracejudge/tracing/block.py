@@ -70,7 +70,7 @@ class OpenTrace:
         for name, value in fields.items():
             self._step.set(name, value)
 
-    def __enter__(self) -> "OpenTrace":
+    def __enter__(self) -> "OpenTrace":  # noqa: PYI034 - Python 3.10 has no `Self`
         self._step.begin()
         self._step.enter()
         return self
@@ -82,7 +82,7 @@ class OpenTrace:
         # A generator whose consumer needs no more did not fail.
         self._step.end(None if isinstance(error, GeneratorExit) else error)
 
-    async def __aenter__(self) -> "OpenTrace":
+    async def __aenter__(self) -> "OpenTrace":  # noqa: PYI034 - the same
         return self.__enter__()
 
     async def __aexit__(
