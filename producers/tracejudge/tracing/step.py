@@ -14,10 +14,9 @@ from tracejudge.api import _Current, publish, warn_without_init
 from tracejudge.content.encode import as_text, error_text, is_a, plain
 from tracejudge.content.field_names import closest_field, field_of
 from tracejudge.content.truncate import SPANS_CHARACTERS, Budget, truncation_mark
-from tracejudge.dialects.documents import DocumentReader
 from tracejudge.ids import SpanIds, current_span, fresh_id, fresh_trace_id
 from tracejudge.log import report_or_raise
-from tracejudge.model import Document, Span
+from tracejudge.model import Span
 
 MAX_SPANS = 1_000
 """Most spans of one trace; a last span says how many more there were."""
@@ -266,8 +265,8 @@ def trace_fields(outermost: Step, steps: list[Step], left_out: int) -> dict[str,
         if left_out:
             spans.append(Span(fresh_id(), truncation_mark(left_out, "spans"), parent_id=outermost.ids.span_id))
         fields.setdefault("spans", spans)
-        if documents := retrieved_documents(steps):
-            fields.setdefault("context", documents)
+        if outputs := retrieved_outputs(steps):
+            fields.setdefault("context", outputs)
     fields.setdefault("trace_id", outermost.ids.trace_id)
     fields.setdefault("span_id", outermost.ids.span_id)
     fields.setdefault("started_at", outermost.started_at)
@@ -307,19 +306,17 @@ def _error_of(step: Step) -> str | None:
 _RETRIEVER_KINDS = frozenset({"retriever", "retrieval"})
 
 
-def retrieved_documents(steps: list[Step]) -> list[Document | str]:
-    """Return the documents of all retrievers in the order they began; of nested retrievers, those of the outer one."""
-    found: list[Document | str] = []
+def retrieved_outputs(steps: list[Step]) -> list[object]:
+    """Return the outputs of all retrievers in the order they began; of nested retrievers, that of the outer one."""
+    found: list[object] = []
     for step in filter(_retrieves, steps):
         above = step.parent
         # The outermost step is the trace itself and no retriever.
         while above is not None and not (above.parent is not None and _retrieves(above)):
             above = above.parent
         if above is None:
-            reader = DocumentReader(reads_rows=True)
-            reader.read(step.fields.get("output"))
-            found += reader.found
-    return found
+            found.append(step.fields.get("output"))
+    return [output for output in found if output is not None]
 
 
 def _retrieves(step: Step) -> bool:
