@@ -4,6 +4,8 @@ One converter for `publish`, `observe`, `trace` and `feedback`. Nothing is refus
 read is left out, and a note says so with the field and the type, never with a text.
 """
 
+import difflib  # noqa: F401 - loaded here, while forks wait, for `closest_field` in the sender thread
+import hashlib  # noqa: F401 - the same, for `bounded`
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MAX_WARNINGS: Final = 20
 SUMMARY_INTERVAL_S: Final = 3600.0
-_SITES: Final = 1_000
+_SITES: Final = 200
 _MAX_PAIRS: Final = 1_000
 _MAX_NAME_CHARS: Final = 64
 _PACKAGE: Final = __file__.rpartition("delivery")[0]
@@ -66,7 +66,7 @@ class Reports:
             return
         self._changed = False
         self._summary_at_s = now_s + SUMMARY_INTERVAL_S
-        counts = ", ".join(f"{reason} {field} {count}" for (reason, field), count in self._counts.items())
+        counts = ", ".join(f"{reason} {field} {count}" for (reason, field), count in self._counts.copy().items())
         _log("Faults of published traces since the start, by reason and field: %s", counts)
 
     def _warn(self, pair: tuple[str, str], note: "Note", trace_id: str, site: str | None) -> None:
