@@ -17,6 +17,7 @@ MAX_WARNINGS: Final = 20
 SUMMARY_INTERVAL_S: Final = 3600.0
 _SITES: Final = 200
 _MAX_PAIRS: Final = 1_000
+_MAX_SUMMARY: Final = 50
 _MAX_NAME_CHARS: Final = 64
 _PACKAGE: Final = __file__.rpartition("delivery")[0]
 _FAULTS: Final = {
@@ -66,7 +67,9 @@ class Reports:
             return
         self._changed = False
         self._summary_at_s = now_s + SUMMARY_INTERVAL_S
-        counts = ", ".join(f"{reason} {field} {count}" for (reason, field), count in self._counts.copy().items())
+        most = sorted(self._counts.copy().items(), key=lambda item: -item[1])
+        counts = ", ".join(f"{reason} {field} {count}" for (reason, field), count in most[:_MAX_SUMMARY])
+        counts += f" and {len(most) - _MAX_SUMMARY} more" if len(most) > _MAX_SUMMARY else ""
         _log("Faults of published traces since the start, by reason and field: %s", counts)
 
     def _warn(self, pair: tuple[str, str], note: "Note", trace_id: str, site: str | None) -> None:
