@@ -49,6 +49,7 @@ _FORMATTING: Final = re.compile(
 )
 _SPLIT_WORD: Final = re.compile(r"[^\W_]</?[a-zA-Z]")
 _MAX_WORD_CHARS: Final = 40
+_END_CHARS: Final = 60
 _MIN_LINE_WORDS: Final = 8
 _MAX_PARTS: Final = 2000  # Of an answer; a search takes up to a millisecond.
 _FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})\w*[ \t]*$", re.MULTILINE)
@@ -171,9 +172,10 @@ class _Material:
 
     def __init__(self, shown: Sequence[str]) -> None:
         self._shown = shown
-        folded = None if any(map(_hides, shown)) else tuple(map(_folded, shown))
         # Nearly all parts of honest answers have a word that is in no text.
-        self._may_have = cache(lambda word: folded is None or any(word in each for each in folded))
+        self._may_have: Callable[[str], bool] = lambda _: True
+        if not any(map(_hides, shown)):
+            self._may_have = cache("\0".join(map(_folded, shown)).__contains__)
 
     @cached_property
     def words(self) -> str:
@@ -183,11 +185,14 @@ class _Material:
 
     def holds(self, words: str) -> bool:
         """Return whether words stand in a text in this order, with no other word between them."""
-        return self._may_have(max(words.split(), key=len)) and f" {words} " in self.words
+        return all(map(self._may_have, words.split())) and f" {words} " in self.words
 
     def holds_pieces(self, words: str) -> bool:
         """Return whether words are a copy in pieces; see ``is_echo``."""
-        return _may_hold(words, self._may_have) and is_echo(words, (self.words,))
+        # An object often begins with a sentence of the material, and ends with words of the model's own.
+        end = words[-_END_CHARS:].partition(" ")[2]
+        may_hold = _may_hold(end, self._may_have) and _may_hold(words, self._may_have)
+        return may_hold and is_echo(words, (self.words,))
 
 
 def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], bool]) -> Copies | None:
@@ -208,13 +213,17 @@ def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], boo
         rest.append(text[position : run[0].start])
         position = run[-1].end
         chars = max(chars, verdicts[-1].end - verdicts[0].start)
-    whole = _FENCE.sub("", _without_thinking(text)).strip()
+    whole = _unfenced(_without_thinking(text)).strip()
     if is_echo(whole, shown) if len(whole) >= MIN_ECHO_CHARS else _is_line(whole, shown):
         chars = max(chars, len(whole))
     elif not rest:
         return None
     # A fence around a copy would be left empty, before a fence around the model's own answer.
-    return Copies(_FENCE.sub("", "\n".join((*rest, text[position:]))) if rest else "", chars)
+    return Copies(_unfenced("\n".join((*rest, text[position:]))) if rest else "", chars)
+
+
+def _unfenced(text: str) -> str:
+    return _FENCE.sub("", text) if "```" in text or "~~~" in text else text
 
 
 def _least_words(own: Collection[_Part]) -> int:
@@ -222,7 +231,7 @@ def _least_words(own: Collection[_Part]) -> int:
     if any(part.is_object for part in own):
         return 1  # The object is the model's own answer.
     # An answer in lines has a short verdict, such as `Result: yes`, which may be the model's own beside its reasons.
-    return _MIN_LINE_WORDS if any(part.words for part in own) else 2
+    return _MIN_LINE_WORDS if own else 2
 
 
 def _is_line(text: str, shown: Sequence[str]) -> bool:
@@ -241,15 +250,25 @@ def _without_thinking(text: str) -> str:
 
 
 def _parts(text: str) -> list[_Part]:
+    """Return the objects and lines that have words."""
     parts, position = list[_Part](), 0
+    # Where no character hides another, all words are found at once: each stays in its place.
+    plain = text.translate(_ASCII_WORDS) if text.isascii() and not _hides(text) else ""
+
+    def add(start: int, end: int, *, is_object: bool) -> None:
+        words = " ".join(plain[start:end].split()) if plain else _words(text[start:end])
+        if words:
+            parts.append(_Part(start, end, words, is_object))
+
     for start, end in itertools.chain(_objects(text), [(len(text), len(text))]):
         if start < end and ":" not in text[start:end]:
             continue  # Braces without a key, as in a formula.
-        for line in text[position:start].splitlines(keepends=True):
-            parts.append(_Part(position, position + len(line), _words(line), is_object=False))
+        between = text[position:start]
+        for line in () if between.isspace() else between.splitlines(keepends=True):
+            add(position, position + len(line), is_object=False)
             position += len(line)
         if start < end:
-            parts.append(_Part(start, end, _words(text[start:end]), is_object=True))
+            add(start, end, is_object=True)
         position = end
         if len(parts) > _MAX_PARTS:
             break
@@ -294,14 +313,12 @@ def _runs(parts: Sequence[_Part], material: _Material) -> Iterator[Sequence[_Par
     first = 0
     while first < len(parts):
         part, last = parts[first], first + 1
-        if part.words and material.holds(part.words):
+        if material.holds(part.words):
 
             def is_over(last: int, first: int = first) -> bool:
-                return not material.holds(" ".join(part.words for part in parts[first : last + 1] if part.words))
+                return not material.holds(" ".join(part.words for part in parts[first : last + 1]))
 
             last = bisect_left(range(len(parts)), True, last, key=is_over)  # noqa: FBT003 - as above
-            while not parts[last - 1].words:  # Signs alone may open the model's own answer.
-                last -= 1
             yield parts[first:last]
         elif part.is_object and part.end - part.start >= MIN_ECHO_CHARS and material.holds_pieces(part.words):
             yield (part,)
@@ -316,7 +333,7 @@ def _verdict_lines(
         return ()
     if is_verdict(text[run[0].start : run[-1].end]):
         return run
-    lines = (part for part in run if part.words and _count(part) >= least_words)
+    lines = (part for part in run if _count(part) >= least_words)
     return [part for part in lines if is_verdict(text[part.start : part.end])][:1]
 
 

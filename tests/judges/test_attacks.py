@@ -81,7 +81,10 @@ def test_an_echo_keeps_the_structure_and_scores_nothing(judge: Judge, trace: Tra
         assert [message.role for message in repair] in ([], ["assistant", "user"])
         if repair:
             assert repair[0].content == user.content[:20_000]
-            assert re.fullmatch(r"Your answer could not be read: [^\n]{1,200}\. Send [^\n]*", repair[1].content)
+            assert re.fullmatch(
+                r"Your answer (?:could not be read|cannot be used): [^\n]{1,200}\. (?:Send|A result) [^\n]*",
+                repair[1].content,
+            )
 
 
 @every_judge
