@@ -204,8 +204,11 @@ def _only_value(sentence: str, read: Callable[[str], object | None]) -> object |
     """Return the value at the end of a sentence that says nothing else."""
     words = sentence.split()
     for count in range(min(len(words), _MAX_VALUE_WORDS), 0, -1):
-        lead = _TOKEN.findall(" ".join(words[:-count]).lower())
-        if all(word in _SAYING or set(word.split("'")) <= _SAYING for word in lead):
+        before = " ".join(words[:-count]).lower()
+        lead = _TOKEN.findall(before)
+        if not any(map(str.isdigit, before)) and all(
+            word in _SAYING or set(word.split("'")) <= _SAYING for word in lead
+        ):
             said = read(" ".join(words[-count:]))
             if said is not None and (lead or len(words) == count):
                 return said

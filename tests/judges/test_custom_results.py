@@ -57,6 +57,8 @@ def test_a_text_list_or_object_is_stored_without_a_score() -> None:
         found = assessed(made, answer)
         assert (found.outcome, found.scores, found.details) == ("scored", (), {"result": stored}), name
         assert found.rationale == "It is so.", name
+        # Prose around a text is no other text.
+        assert assessed(made, f"{json.dumps(answer) if isinstance(answer, dict) else answer}\n\nSo it is.").calls[1:] == (), name
         assert made.metrics == (Metric("mine", made.metrics[0].scale, None, descriptive=True),), name
         assert asyncio.run(evaluate(made, TRACE, LexicalModel())).outcome == "scored", name
 
