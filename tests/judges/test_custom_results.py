@@ -57,10 +57,14 @@ def test_a_text_list_or_object_is_stored_without_a_score() -> None:
         found = assessed(made, answer)
         assert (found.outcome, found.scores, found.details) == ("scored", (), {"result": stored}), name
         assert found.rationale == "It is so.", name
-        # Prose around a text is no other text.
-        assert assessed(made, f"{json.dumps(answer) if isinstance(answer, dict) else answer}\n\nSo it is.").calls[1:] == (), name
         assert made.metrics == (Metric("mine", made.metrics[0].scale, None, descriptive=True),), name
         assert asyncio.run(evaluate(made, TRACE, LexicalModel())).outcome == "scored", name
+
+
+def test_prose_around_an_answer_is_no_other_text() -> None:
+    answer = json.dumps({"rationale": "It is so.", "result": "It is late."})
+    found = asyncio.run(evaluate(judge("text"), TRACE, ScriptedModel([f"{answer}\n\nI hope this helps."] * 2)))
+    assert (found.details, len(found.calls)) == ({"result": "It is late."}, 1)
 
 
 def test_a_result_of_another_type_is_asked_for_once_more() -> None:
