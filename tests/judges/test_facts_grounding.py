@@ -369,6 +369,8 @@ class TestCutOff:
             assert JUDGE.whole_lines is not None
             assert JUDGE.whole_lines(text + ', {"sentence": "It co') == "\n".join(both)
         assert JUDGE.whole_lines('{"sentence": "It co') == ""
+        for draft in (f"<think>{text}\n", f"<thought>{text}</thought>", f"<|channel|>analysis<|message|>{text}\n"):
+            assert JUDGE.whole_lines(draft + '{"sentence": "It co') == ""
 
     @pytest.mark.parametrize("form", ["{}", '{{"sentences": [{}]}}'], ids=["a line", "one object"])
     def test_only_the_rest_is_requested(self, form: str) -> None:
