@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from judges.core.judge import has_text
+from judges.core.judge import Needs, has_text
 from judges.core.prompt import conversation
 from tracejudge import Message, Trace
 
@@ -22,6 +22,12 @@ class _Turn(NamedTuple):
 
     history: Sequence[Message]
     own: Sequence[Message]
+
+
+def lacking(needs: Needs) -> str | None:
+    """Return a needed field that no conversation has, None if there is none."""
+    wanted = ((need,) if isinstance(need, str) else need for need in needs)
+    return next((names[0] for names in wanted if all(name in _OF_ONE_ANSWER for name in names)), None)
 
 
 def part(trace: Trace) -> Trace:

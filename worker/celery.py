@@ -284,7 +284,7 @@ def __getattr__(name: str) -> Celery:
 
 
 def make_app(settings: Settings, config: str | None = None) -> Celery:
-    """Make the application for one configuration; ``config`` is its file, for the log.
+    """Make the application for one configuration; ``config`` is its file, for the log and for errors.
 
     Raises:
         SettingsError: A model cannot be made from its settings.
@@ -299,7 +299,7 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
             return False
         return consumer.connection is not None or not needs_broker
 
-    app.tracejudge_runtime = runtime = Runtime(settings, send=Broker(app, settings).send, serves=serves)
+    app.tracejudge_runtime = runtime = Runtime(settings, send=Broker(app, settings).send, serves=serves, config=config)
     app.tracejudge_consumer, app.tracejudge_config = None, config
     app.tracejudge_queues = frozenset(map(settings.queue, runtime.judging.labels))
     # Celery's `worker_main` does not return how the worker ended.

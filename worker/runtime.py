@@ -11,6 +11,7 @@ from prometheus_client import disable_created_metrics
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured
 from worker.config.graders import CODE, Graders
+from worker.config.loading import place_of, redis_fix
 from worker.config.settings import Settings, SettingsError
 from worker.dead_letters.retry import AutoRetry
 from worker.endpoints.client import LimitedModel, Retries, keep_secrets, measure
@@ -59,13 +60,22 @@ class _Pool:
 class Runtime:
     """The threads and the judging of one worker process."""
 
-    def __init__(self, settings: Settings, *, send: Callable[[str, int], None], serves: Serves) -> None:
-        """Build what the configured roles need; ``send`` sends a notification unless its queue holds so many.
+    def __init__(
+        self, settings: Settings, *, send: Callable[[str, int], None], serves: Serves, config: str | None = None
+    ) -> None:
+        """Build what the configured roles need.
+
+        Args:
+            settings: The settings.
+            send: Sends a notification unless its queue holds so many.
+            serves: Returns whether this worker consumes a queue now.
+            config: The configuration file, for errors.
 
         Raises:
             SettingsError: A model cannot be made from its settings.
         """
         self.settings = settings
+        self._config = config
         self.store = Store(settings.redis_url, Keys(settings.prefix))
         self.metrics = Metrics(settings)
         logs.count_dropped(self.metrics.log_records_dropped.inc)
@@ -146,11 +156,10 @@ class Runtime:
         try:
             self.store.open()
         except LayoutError as error:
-            raise SettingsError(f"redis_url: {error}") from error
+            raise SettingsError(f"{place_of('redis_url', os.environ, self._config)}: redis_url: {error}") from error
         except StoreError as error:
-            fix = "set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
             where = address(settings.redis_url)
-            log.warning("redis unreachable, waiting for it", error=str(error), redis=where, fix=fix)
+            log.warning("redis unreachable, waiting for it", error=str(error), redis=where, fix=redis_fix(self._config))
         # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
@@ -244,7 +253,8 @@ class Runtime:
             try:
                 model = build(settings, os.environ, self.settings.proxy)
             except ModelSettingsError as error:
-                raise SettingsError(f"models.{name}.{error}") from error
+                place = place_of("models", os.environ, self._config)
+                raise SettingsError(f"{place}: models.{name}.{error}") from error
             models[name] = LimitedModel(model, self.metrics, *shared[judge_model])
         return models
 

@@ -6,14 +6,14 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from judges.core.judge import Judge
+from judges.core.judge import Judge, Unit
 from judges.core.prompt import MATERIAL_RULES
 from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, text_of
 from judges.custom.examples import examples_part
 from judges.custom.instructions import make_judge
 from judges.custom.label_scale import LabelKeys, checked_labels, plain
 from judges.custom.results import Result
-from judges.custom.variables import TRACE, find, meanings
+from judges.custom.variables import TRACE, check_unit, find, meanings
 
 _KEY: Final = "custom_prompt"
 _LABEL_KEYS: Final = LabelKeys(labels=_KEY, numbers="values", passing="pass")
@@ -31,6 +31,8 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
         temperature: The temperature to ask with; 0 unless given.
         examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
+        unit: What is judged: a `trace`, or a `session`, which is a whole conversation; the text names
+            `{{ conversation }}` then.
     """
 
     custom_prompt: str
@@ -40,6 +42,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     model: ModelName | None = None
     temperature: Temperature | None = None
     examples: tuple[dict[str, object], ...] = ()
+    unit: Unit = "trace"
 
 
 class Settings(Struct, frozen=True):
@@ -64,6 +67,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         raise DefinitionError(_KEY, "offers one choice; write at least two as [[label]]")
     result = Result(checked_labels(choices, definition.values, definition.passing, _LABEL_KEYS))
     variables = find(text, _KEY, but=(TRACE,))
+    check_unit(variables, _KEY, definition.unit)
     examples = examples_part(definition.examples, variables, result)
     means = f"The variables\nThey stand above as names; their values stand in the material.\n{meanings(variables)}"
     return make_judge(
@@ -75,4 +79,5 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         settings=Settings(_KEY, result.declaration),
         model=definition.model,
         temperature=definition.temperature,
+        unit=definition.unit,
     )

@@ -86,7 +86,9 @@ def kind_of(table: Mapping[str, object]) -> str:
             raise DefinitionError(short(meant.key), f"unknown key; did you mean {meant.kind}?")
         raise DefinitionError(KINDS[0], f"is missing; a judge is defined by one of {', '.join(KINDS)}")
     if len(found) > 1:
-        raise DefinitionError(found[1], f"stands beside {found[0]}; a judge is defined by one of them, take one out")
+        raise DefinitionError(
+            found[1], f"cannot be combined with {found[0]}; a judge is defined by one of them, take one out"
+        )
     return found[0]
 
 
@@ -114,7 +116,7 @@ def text_of(text: str, key: str) -> str:
     if not has_text(text):
         raise DefinitionError(key, "is empty; say what the model is to judge")
     if len(text) > _MAX_TEXT_CHARS:
-        raise DefinitionError(key, f"must have at most {_MAX_TEXT_CHARS} signs")
+        raise DefinitionError(key, f"must have at most {_MAX_TEXT_CHARS} characters")
     return neutralise(text).strip()
 
 
@@ -124,7 +126,7 @@ def checked_asks(asks: str | None, text: str) -> str:
         line = " ".join(text.splitlines()[0].split())
         return line if len(line) <= _MAX_SHOWN_CHARS else f"{line[: _MAX_SHOWN_CHARS - 1]}…"
     if not has_text(asks) or len(asks) > _MAX_ASKS_CHARS or "\n" in asks or INVISIBLE.search(asks):
-        fix = f"must be one line of at most {_MAX_ASKS_CHARS} signs, none of them invisible"
+        fix = f"must be one line of at most {_MAX_ASKS_CHARS} characters, none of them invisible"
         raise DefinitionError("asks", fix)
     return asks.strip()
 
@@ -175,7 +177,7 @@ def _expected(wanted: inspect.Type) -> str:
             said = [*map(_expected, kinds)]
             words = (", or " if any("," in one for one in said) else " or ").join(said)
         case inspect.StrType(min_length=int(least), max_length=int(most)):
-            words = f"a string of {least} to {most} signs"
+            words = f"a string of {least} to {most} characters"
         case inspect.LiteralType():
             words = f"one of {', '.join(map(str, wanted.values))}"
         case inspect.BoolType():
@@ -205,12 +207,12 @@ RESULT_EXAMPLES: Final[Mapping[str, str]] = {
     "pass": 'result = { labels = ["good", "poor"], pass = ["good"] }',
 }
 """The keys of a result, each with an example."""
-_IN_RESULT: Final = {key: f"belongs into result, as {example}" for key, example in RESULT_EXAMPLES.items()}
+_IN_RESULT: Final = {key: f"belongs in result, as {example}" for key, example in RESULT_EXAMPLES.items()}
 _NUMBERED: Final = RESULT_EXAMPLES["labels"]
-_VALUES: Final = {"values": f"goes with custom_prompt; numbers of labels stand in result, as {_NUMBERED}"}
+_VALUES: Final = {"values": f"goes with custom_prompt; numbers of labels belong in result, as {_NUMBERED}"}
 _ANSWER: Final = dict.fromkeys(
     ("as", "form", "result_key", "rationale_key", "reasoning", "pass_share"),
-    'belongs into answer, as answer = { as = "graded", pass_at = 4 }',
+    'belongs in answer, as answer = { as = "graded", pass_at = 4 }',
 )
 _NO_ANSWER: Final = dict.fromkeys(("answer", *_ANSWER), "goes with template; take it out")
 _LIMITS: Final = dict.fromkeys(
@@ -219,15 +221,15 @@ _LIMITS: Final = dict.fromkeys(
 _PROCESS: Final = dict.fromkeys(
     ("time_limit_s", "processes", "memory_mib", "environment"), "goes with code; take it out"
 )
-_COMBINE: Final = {"combine": "stands in a rule or behind --model, not with a judge; take it out"}
+_COMBINE: Final = {"combine": "belongs in a rule or after --model, not in a judge; take it out"}
 _MODEL: Final = {
     **_COMBINE,
     **dict.fromkeys(("model", "temperature", "examples"), "goes with a judge that asks a model; take it out"),
 }
 _EXAMPLES: Final = {"examples": "goes with instructions or custom_prompt; write the examples into the template"}
 _NUMBERS: Final = "a prompt has choices; write the criterion as instructions"
-_ABOVE: Final = "stands beside answer, not in it; write it above [answer]"
-_BESIDE_RESULT: Final = "stands beside result, not in it; write it in a line of its own"
+_ABOVE: Final = "belongs next to answer, not in it; write it above [answer]"
+_BESIDE_RESULT: Final = "belongs next to result, not in it; write it in a line of its own"
 # Where a key belongs that is unknown at its place: by the kind of the judge, or by the path of a table in it.
 _BY_PLACE: Final[Mapping[str, Mapping[str, str]]] = {
     "instructions": {**_IN_RESULT, **_VALUES, **_NO_ANSWER, **_PROCESS, **_COMBINE},
@@ -245,7 +247,8 @@ _BY_PLACE: Final[Mapping[str, Mapping[str, str]]] = {
     "template": {**_IN_RESULT, **_VALUES, **_ANSWER, **_LIMITS, **_PROCESS, **_COMBINE, **_EXAMPLES},
     "code": {
         **dict.fromkeys(("result", "values", *RESULT_EXAMPLES), "does not go with code, which gives scores itself"),
-        **dict.fromkeys(("pass_at", "needs", "metrics", "version"), "stands in the Python, as @judge(pass_at=0.5)"),
+        **dict.fromkeys(("pass_at", "needs", "metrics", "version"), "belongs in the code, as @judge(pass_at=0.5)"),
+        "unit": 'belongs in the code, as @judge(unit="session")',
         **_NO_ANSWER,
         **_LIMITS,
         **_MODEL,

@@ -29,7 +29,7 @@ def examples_part(given: Sequence[Mapping[str, object]], variables: Sequence[str
     parts = [_example(number, one, variables, result) for number, one in enumerate(given)]
     section = "\n\n".join((_HEADING, *parts)) if parts else ""
     if len(section) > _MAX_CHARS:
-        raise DefinitionError("examples", f"must have at most {_MAX_CHARS} signs together")
+        raise DefinitionError("examples", f"must have at most {_MAX_CHARS} characters together")
     return section
 
 

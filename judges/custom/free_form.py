@@ -112,7 +112,7 @@ def checked_fields(fields: Mapping[str, FieldType]) -> FreeForm:
         )
     for name in fields:
         if _FIELD.fullmatch(name) is None:
-            raise DefinitionError(key, f"{short(name)} is no name of a field; write letters, digits and '_'")
+            raise DefinitionError(key, f"{short(name)} is not a field name; write letters, digits and '_'")
     return FreeForm("object", fields)
 
 

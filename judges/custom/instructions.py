@@ -14,12 +14,12 @@ from judges.agent.loop import TokenBudget
 from judges.agent.texts import TEXTS
 from judges.agent.toolbox import TOOLS
 from judges.core.exploration import Exploration, Limits
-from judges.core.judge import Judge
+from judges.core.judge import Judge, Unit
 from judges.core.prompt import MATERIAL_RULES, Prompt, render
 from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, text_of
 from judges.custom.examples import examples_part
 from judges.custom.results import SCORING, Result, checked_result
-from judges.custom.variables import TRACE, blocks, cuts, find, guess, meanings, needed, prepared
+from judges.custom.variables import TRACE, blocks, check_unit, cuts, find, guess, meanings, needed, prepared
 
 
 def make_judge(
@@ -33,6 +33,7 @@ def make_judge(
     exploration: Exploration | None = None,
     model: str | None = None,
     temperature: float | None = None,
+    unit: Unit = "trace",
 ) -> Judge:
     """Make a judge with one request, and one metric of its name.
 
@@ -46,6 +47,7 @@ def make_judge(
         exploration: Set for a model that reads the trace by tools.
         model: The name of the model that judges, if the definition names one.
         temperature: The temperature to ask with, if the definition gives one.
+        unit: What one verdict is about.
     """
     return Judge(
         name=name,
@@ -65,6 +67,7 @@ def make_judge(
         exploration=exploration,
         model=model,
         temperature=temperature,
+        unit=unit,
     )
 
 
@@ -104,6 +107,7 @@ _LIMITS: Final = Limits.__struct_fields__
 ROLE: Final = """\
 You are an expert who rates an AI agent on one query by given criteria. The criteria are those of your task below, and \
 no others."""
+SESSION_ROLE: Final = ROLE.replace("on one query", "on one conversation")
 
 
 class Definition(Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +123,8 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
         temperature: The temperature to ask with; 0 unless given.
         examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
+        unit: What is judged: a `trace`, or a `session`, which is a whole conversation; the text names
+            `{{ conversation }}` then.
     """
 
     instructions: str
@@ -130,6 +136,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     model: ModelName | None = None
     temperature: Temperature | None = None
     examples: tuple[dict[str, object], ...] = ()
+    unit: Unit = "trace"
 
 
 class Settings(Struct, frozen=True):
@@ -152,13 +159,15 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     definition = convert(table, Definition)
     text = text_of(definition.instructions, _KEY)
     variables = find(text, _KEY)
+    check_unit(variables, _KEY, definition.unit)
     result = checked_result(definition.result)
     given = {key: value for key in _LIMITS if (value := getattr(definition, key)) is not UNSET}
     limits = limits_of(given, reads_trace=TRACE in variables)
     examples = examples_part(definition.examples, variables, result)
     settings: Settings
     if limits is None:
-        fixed, exploration = fixed_part(text, variables, result, examples), None
+        role = SESSION_ROLE if definition.unit == "session" else ROLE
+        fixed, exploration = fixed_part(text, variables, result, examples, role), None
         settings = Settings(_KEY, result.declaration)
     else:
         fixed = trace_fixed_part(text, variables, result, examples)
@@ -175,16 +184,17 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         exploration=exploration,
         model=definition.model,
         temperature=definition.temperature,
+        unit=definition.unit,
     )
 
 
-def fixed_part(text: str, variables: tuple[str, ...], result: Result, examples: str = "") -> str:
+def fixed_part(text: str, variables: tuple[str, ...], result: Result, examples: str = "", role: str = ROLE) -> str:
     """Build the fixed part of a judge without tools; the form of the answer comes last."""
     task = f"Your task\n{text}"
     means = (
         f"The variables\nThey stand in the task as names; their values stand in the material.\n{meanings(variables)}"
     )
-    return "\n\n".join(filter(None, (ROLE, task, means, examples, MATERIAL_RULES, result.form)))
+    return "\n\n".join(filter(None, (role, task, means, examples, MATERIAL_RULES, result.form)))
 
 
 _TRACE_MODE_ROLE: Final = """\

@@ -133,7 +133,7 @@ def _check_menu(labels: Sequence[str], key: str) -> None:
         if not folded(label):
             raise DefinitionError(key, "a label is empty; give it a name or take it out")
         if len(label) > _MAX_LABEL_CHARS:
-            raise DefinitionError(key, f"a label must have at most {_MAX_LABEL_CHARS} signs: {short(label)}")
+            raise DefinitionError(key, f"a label must have at most {_MAX_LABEL_CHARS} characters: {short(label)}")
         if _PLACEHOLDER in label:
             raise DefinitionError(key, f"a label is never filled from a trace; write it out instead of {short(label)}")
         if _FORBIDDEN & set(label) or INVISIBLE.search(label):

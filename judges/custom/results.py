@@ -155,11 +155,13 @@ def _scale(result: Mapping[str, object]) -> Scale:
     """Check a declaration that is a table."""
     found = [name for name in _TABLES if name in result]
     if len(found) > 1:
-        raise DefinitionError(f"result.{found[1]}", f"stands beside {found[0]}; a judge has one result, take one out")
+        raise DefinitionError(
+            f"result.{found[1]}", f"cannot be combined with {found[0]}; a judge has one result, take one out"
+        )
     if not found:
         unknown = next(iter(result))
         if whole := RESULT_EXAMPLES.get(unknown):
-            raise DefinitionError(f"result.{unknown}", f"stands there without a scale; write it as {whole}")
+            raise DefinitionError(f"result.{unknown}", f"needs a scale; write it as {whole}")
         raise DefinitionError(f"result.{short(unknown)}", f"unknown key{nearest(unknown, _TABLES)}")
     if found[0] == "integer":
         return checked_range(convert(result, IntegerRange, "result"))

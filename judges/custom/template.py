@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec import UNSET, Struct, UnsetType
 
 from judges.catalog.guidelines import numbered
-from judges.core.judge import Answered, Judge, Metric, Needs, Reading, has_text
+from judges.core.judge import Answered, Judge, Metric, Needs, Reading, Unit, has_text
 from judges.core.prompt import MATERIAL_RULES, Block, Message, Prompt, conversation, documents, neutralise
 from judges.core.verdict import Score
 from judges.custom.definition import (
@@ -31,6 +31,7 @@ from judges.custom.template_answer import AnswerForm, AnswerTable, answer_form
 from judges.custom.template_file import TemplateError, TemplateFile, fill, parse
 from judges.forms.yes_no import NEEDED, claim
 from judges.parsing.retrievals import Retrieved, of_context
+from judges.sessions import lacking
 from tracejudge import Trace
 
 DOCUMENT: Final = "doc"
@@ -182,6 +183,8 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
             variables, which reproduces a published prompt to the letter and lets a text of the trace give orders.
         model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
         temperature: The temperature to ask with; 0 unless given.
+        unit: What is judged: a `trace`, or a `session`, which is a whole conversation, with `history` before its last
+            `input` and `output`.
     """
 
     template: File
@@ -191,6 +194,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     fill: Literal["material", "inline"] = "material"
     model: ModelName | None = None
     temperature: Temperature | None = None
+    unit: Unit = "trace"
 
 
 def make(name: str, table: Mapping[str, object]) -> Judge:
@@ -199,6 +203,9 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     template = _parsed(definition.template)
     form = answer_form(name, definition.answer, definition.result)
     _check_shown(template.variables, form, definition.answer)
+    if definition.unit == "session" and (field := lacking(needs(template.variables))) is not None:
+        fix = "the template may declare history, input and output"
+        raise DefinitionError("unit", f"a conversation has no {field}; {fix}")
     share = _pass_share(template.variables, form, definition.answer)
     if definition.fill == "inline":
         _check_inline(template, definition.answer)
@@ -243,6 +250,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         whole_lines=form.whole_lines,
         model=definition.model,
         temperature=definition.temperature,
+        unit=definition.unit,
     )
     if share is None:
         return judge
@@ -317,7 +325,7 @@ def _pass_share(variables: Sequence[str], form: AnswerForm, table: AnswerTable) 
             raise DefinitionError("answer.pass_share", fix)
         return None
     if not form.by_document:
-        fix = f"speaks of all documents together, and the template declares {DOCUMENT}, one document; declare a result"
+        fix = f"is about all documents together, and the template declares {DOCUMENT}, one document; declare a result"
         raise DefinitionError("answer.as", fix)
     if any(metric.scale in FREE_FORMS for metric in form.metrics):
         raise DefinitionError("result", f"has no value to average over documents, and the template declares {DOCUMENT}")

@@ -85,7 +85,10 @@ def answer_form(name: str, table: AnswerTable, result: object | UnsetType) -> An
     if table.form_of not in _FORMS:
         raise DefinitionError("answer.as", _describe_unknown(table.form_of))
     if result is not UNSET and table.form_of != "result":
-        raise DefinitionError("result", f'stands beside answer.as = "{table.form_of}", which has its own; take one out')
+        raise DefinitionError(
+            "result",
+            f'cannot be combined with answer.as = "{table.form_of}", which has a result of its own; take one out',
+        )
     for key, forms in _GOES_WITH.items():
         if getattr(table, key) is not None and table.form_of not in forms:
             raise DefinitionError(f"answer.{key}", f"goes with as = {' or '.join(forms)} alone; take it out")

@@ -139,7 +139,7 @@ def _table(value: object, key: str) -> Mapping[str, object]:
     if isinstance(value, dict):
         return value
     if key == "prompt" and value is None:
-        raise TemplateError("prompt: is missing; the template stands in prompt.template")
+        raise TemplateError("prompt: is missing; write the template under prompt.template")
     raise TemplateError(f"{key}: must be a table, as prompt: {{template: ..., template_variables: [...]}}")
 
 

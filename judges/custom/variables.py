@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from judges.core.judge import AnyOf, Judge, Needs, field_of, has_text
+from judges.core.judge import AnyOf, Judge, Needs, Unit, field_of, has_text
 from judges.core.prompt import Block, before_query, texts_of
 from judges.custom.definition import DefinitionError, closest, listed, short
 from judges.custom.free_form import FREE_FORMS
@@ -126,7 +126,7 @@ def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
         raise DefinitionError(key, "a {{ is not closed on its line; write a variable as {{ outputs }}")
     # The model would see `{outputs}` without a value.
     if single := next((match for match in _SINGLE.finditer(rest) if match[1] in known), None):
-        fix = f"stands in single braces; write it as {{{{ {single[1]} }}}}"
+        fix = f"is in single braces; write it as {{{{ {single[1]} }}}}"
         raise DefinitionError(key, f"the variable {{{single[1]}}} {fix}")
     if not found:
         shown = ", ".join(f"{{{{ {name} }}}}" for name in known)
@@ -137,6 +137,18 @@ def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
         fix = "holds the messages, the request and the answer"
         raise DefinitionError(key, f"{{{{ conversation }}}} {fix}; take out {{{{ {beside[0]} }}}}")
     return found
+
+
+def check_unit(names: Sequence[str], key: str, unit: Unit) -> None:
+    """Check that a text about conversations names the conversation, and nothing that is about one answer."""
+    if unit == "trace":
+        return
+    fix = 'with unit = "session" the text names {{ conversation }}'
+    for name in names:
+        if name != "conversation" and not name.startswith("tags."):
+            raise DefinitionError(key, f"{{{{ {name} }}}} is about one answer; {fix}")
+    if "conversation" not in names:
+        raise DefinitionError(key, f"lacks {{{{ conversation }}}}; {fix}")
 
 
 def needed(names: Sequence[str]) -> Needs:
@@ -179,7 +191,7 @@ def _checked(written: str, key: str, known: Sequence[str]) -> str:
     if name in known or _TAG.fullmatch(name):
         return name
     if name and _NAME.fullmatch(name) is None:
-        fix = "only a plain name may stand in the braces, without paths, filters or calls"
+        fix = "the braces must contain a plain name, without paths, filters or calls"
         raise DefinitionError(key, f"{{{{ {short(name)} }}}} is no variable: {fix}")
     shown = f"the variable {{{{ {short(name)} }}}}" if name else "the variable {{ }}"
     documents = None if _DOCUMENTS.isdisjoint(name.lower().split("_")) else "context"
@@ -209,7 +221,7 @@ def guess(names: Sequence[str], trace: Trace) -> Guess:
     if "context" in names:
         words = content_words("\n".join(texts_of(trace.context)))
         share = coverage(content_words(trace.output), words)
-        return Guess(share, f"Word overlap only: {share:.0%} of the words of the answer stand in what was retrieved.")
+        return Guess(share, f"Word overlap only: {share:.0%} of the words of the answer appear in what was retrieved.")
     return _overlap("the question", trace.input or "", trace.output)
 
 

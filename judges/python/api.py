@@ -36,12 +36,13 @@ from importlib.abc import ExecutionLoader
 from importlib.util import decode_source, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
+from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args, overload
 
 import msgspec
 from msgspec import Struct
 
-from judges.core.judge import RULE, Metric, Needs, is_name
+from judges import sessions
+from judges.core.judge import RULE, AnyOf, Metric, Needs, Unit, is_name
 from tracejudge import Trace
 
 
@@ -72,7 +73,7 @@ _MAX_TIME_S: Final = 3600
 def check_function(function: object) -> None:
     """Check that a function can be called with a trace and nothing else, or raise ``CodeError``."""
     if not callable(function) or isinstance(function, type):
-        raise CodeError("@judge stands above a function of a trace")
+        raise CodeError("@judge must decorate a function of a trace")
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -84,8 +85,10 @@ def check_function(function: object) -> None:
         raise CodeError(f"{name}{signature} must take one argument, the trace; give the others defaults") from None
 
 
-def check_needs(needs: object) -> None:
-    """Check that all are fields of a trace, or raise ``CodeError``."""
+def check_needs(needs: object, unit: object) -> None:
+    """Check that all are fields of a trace, or of a conversation, or raise ``CodeError``."""
+    if unit not in get_args(Unit):
+        raise CodeError('unit must be "trace" or "session"')
     if isinstance(needs, str):
         raise CodeError(f'needs must be a tuple, as ("{needs}",)')
     if not isinstance(needs, Sequence):
@@ -94,6 +97,8 @@ def check_needs(needs: object) -> None:
         for name in need if isinstance(need, tuple) else (need,):
             if name not in Trace.__struct_fields__:
                 raise CodeError(f"needs: a trace has no field {name!r}; it has {', '.join(Trace.__struct_fields__)}")
+    if unit == "session" and (name := sessions.lacking(needs)) is not None:
+        raise CodeError(f"needs: a conversation has no {name}; it has messages, input, output and tags")
 
 
 def check_metrics(metrics: object, pass_at: object) -> None:
@@ -104,7 +109,7 @@ def check_metrics(metrics: object, pass_at: object) -> None:
         raise CodeError("pass_at is for the one metric of a judge that declares none; give each Metric its own")
     for metric in metrics:
         if not isinstance(metric.name, str) or not is_name(metric.name):
-            raise CodeError(f"the metric {metric.name!r} bears no name for one; write {RULE}")
+            raise CodeError(f"the metric {metric.name!r} has an invalid name; write {RULE}")
         if not isinstance(metric.scale, str) or not isinstance(metric.pass_rule, str | None):
             raise CodeError(
                 f"the metric {metric.name}: scale and pass_rule are texts for people, as '0..1' and '>= 0.5'"
@@ -113,7 +118,7 @@ def check_metrics(metrics: object, pass_at: object) -> None:
             raise CodeError(f"the metric {metric.name} has pass_at and no pass_rule; say in words when it passes")
         _check_mark(metric.pass_at)
     if len({metric.name for metric in metrics}) < len(metrics):
-        raise CodeError("two metrics bear one name; give each its own")
+        raise CodeError("two metrics have the same name; give each its own")
     _check_mark(pass_at)
 
 
@@ -194,6 +199,7 @@ def text_of(module: ModuleType) -> bytes:
 
 
 _TIME_LIMIT_S: Final = 10.0
+_NEEDS: Final[Mapping[str, Needs]] = {"trace": ("output",), "session": (AnyOf(("messages", "input", "output")),)}
 _SAYS_BOOL: Final = re.compile(r"\bbool\b")
 _SAYS_TEXT: Final = re.compile(r"\bstr\b")
 _SAYS_VALUE: Final = re.compile(r"\b(?:bool|int|float|Score)\b")
@@ -240,6 +246,7 @@ class CodeJudge(Generic[R]):
     asks: str
     time_limit_s: float
     labels: Mapping[str, float] = field(default_factory=dict)
+    unit: Unit = "trace"
 
     def __call__(self, trace: Trace) -> R:
         """Call the function."""
@@ -275,6 +282,7 @@ class CodeJudge(Generic[R]):
         needs = [need if isinstance(need, str) else (type(need).__name__, *need) for need in self.needs]
         identity: tuple[object, ...] = (version, needs, self.metrics_of(""))
         identity += (dict(self.labels),) if self.labels else ()
+        identity += (self.unit,) if self.unit != "trace" else ()
         return hashlib.blake2b(msgspec.json.encode(identity), digest_size=16).hexdigest()
 
 
@@ -285,13 +293,14 @@ def judge(function: Callable[[Trace], R], /) -> CodeJudge[R]: ...
 @overload
 def judge(
     *,
-    needs: Needs = ...,
+    needs: Needs | None = ...,
     metrics: Sequence[Metric] = ...,
     pass_at: float | None = ...,
     version: str | None = ...,
     asks: str | None = ...,
     time_limit_s: float = ...,
     labels: Mapping[str, float] = ...,
+    unit: Unit = ...,
 ) -> Callable[[Callable[[Trace], R]], CodeJudge[R]]: ...
 
 
@@ -299,19 +308,21 @@ def judge(
     function: Callable[[Trace], Any] | None = None,
     /,
     *,
-    needs: Needs = ("output",),
+    needs: Needs | None = None,
     metrics: Sequence[Metric] = (),
     pass_at: float | None = None,
     version: str | None = None,
     asks: str | None = None,
     time_limit_s: float = _TIME_LIMIT_S,
     labels: Mapping[str, float] = {},
+    unit: Unit = "trace",
 ) -> Any:
     """Make a judge of a function, which may be asynchronous and returns a ``Result``.
 
     Args:
         function: The function, where the decorator has no arguments: `@judge`.
-        needs: Fields of the trace without which it is not called; a tuple means exactly one of them.
+        needs: Fields of the trace without which it is not called; a tuple means exactly one of them. By default
+            `output`; for a conversation a message, a query or an answer.
         metrics: Its metrics; by default one with the judge's name.
         pass_at: The least value of that one, above 0, that passes. Without it numbers neither pass nor fail; true and
             false do, where the annotation of the function says that it returns them.
@@ -319,6 +330,8 @@ def judge(
         asks: One sentence for lists; by default the first line of the function's docstring.
         time_limit_s: How long one trace may take before its process is killed; the configuration may override it.
         labels: The labels that it may return, each with its value, 0..1; from ``pass_at`` on a label passes.
+        unit: What is judged: a `trace`, or a `session`. Then it gets the last trace of the conversation, with all
+            earlier messages, queries and answers as its messages; `turns` lists them with the last ones.
 
     Raises:
         CodeError: An argument is invalid.
@@ -327,9 +340,10 @@ def judge(
     def make(function: Callable[[Trace], R]) -> CodeJudge[R]:
         check_function(function)
         said = asks or (inspect.getdoc(function) or "A judge in Python.").partition("\n")[0]
-        return CodeJudge(function, needs, tuple(metrics), pass_at, version, said, time_limit_s, dict(labels))
+        return CodeJudge(function, wanted, tuple(metrics), pass_at, version, said, time_limit_s, dict(labels), unit)
 
-    check_needs(needs)
+    wanted = _NEEDS.get(unit, ()) if needs is None else needs
+    check_needs(wanted, unit)
     check_metrics(metrics, pass_at)
     check_labels(labels, metrics)
     check_rest(version, asks, time_limit_s)

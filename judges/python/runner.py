@@ -86,6 +86,7 @@ def make(name: str, target: str, loaded: Loaded, *, asks: str, limits: Limits = 
         scoring=f"code {written.fingerprint}",
         run=runner,
         close=runner.aclose,
+        unit=written.unit,
     )
 
 

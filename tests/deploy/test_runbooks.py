@@ -233,7 +233,9 @@ def vocabulary() -> set[str]:
     words = {*LABELS, *OUTCOMES, *series(), *tracejudge.__all__, *Settings().roles, "tracejudge", "ok", "other"}
     words |= {*Account.__struct_fields__, *tracejudge.Trace.__struct_fields__}
     for page in sorted((ROOT / "docs" / "reference").glob("*.md")):
-        words |= set(re.findall(r"^\| `([a-z_]+)`", page.read_text(encoding="utf-8"), re.MULTILINE))
+        # Settings of judges stand in the second column.
+        rows = re.findall(r"^\| `([a-z_]+)` \|(?: `([a-z_]+)` \|)?", page.read_text(encoding="utf-8"), re.MULTILINE)
+        words |= {word for row in rows for word in row}
     words |= set(
         re.findall(r'^    [A-Z_]+ = "([a-z_]+)"', code("producers/tracejudge/delivery/buffer.py"), re.MULTILINE)
     )

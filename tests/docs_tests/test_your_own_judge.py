@@ -22,6 +22,7 @@ from judges.custom import define
 from judges.custom.definition import _MAX_TEXT_CHARS
 from judges.custom.label_scale import _MAX_LABEL_CHARS, _MAX_LABELS
 from judges.custom.template import _MAX_DOCUMENTS
+from judges.custom.variables import _VARIABLES
 from judges.python import protocol as frames
 from judges.python.api import judge as mark
 from judges.registry import configured
@@ -92,7 +93,7 @@ def test_a_file_defines_a_judge(name: str) -> None:
 @pytest.mark.timeout(600)
 def test_the_python_of_the_page_passes_a_strict_type_check(folder: Path) -> None:
     python = [name for name in FILES if name.endswith(".py")]
-    assert len(python) == 3
+    assert len(python) == 4
     for name in python:
         checked = subprocess.run(
             [sys.executable, "-m", "mypy", "--strict", "--config-file=", name],
@@ -117,12 +118,11 @@ def test_a_link_leads_to_a_heading(page: str, place: str) -> None:
 
 def test_the_table_of_variables_says_what_each_needs() -> None:
     rows = table(PAGE, "variable")
-    assert [row[0] for row in rows] == [
-        f"`{{{{ {name} }}}}`" for name in ("inputs", "outputs", "expectations", "conversation", "trace")
-    ]
-    for variable, _, needs in rows:
-        judge = define("mine", {"instructions": f"Look at {variable.strip('`')}."})
-        assert judge.needs_in_words == (needs,)
+    names = [row[0].strip("`{} ") for row in rows]
+    assert sorted(names) == sorted([*_VARIABLES, "tags.NAME"])
+    for name, (_, _, needs) in zip(names, rows, strict=True):
+        judge = define("mine", {"instructions": f"Look at {{{{ {name} }}}}."})
+        assert judge.needs_in_words == (needs.partition(", unless")[0],), name
 
 
 @pytest.mark.usefixtures("folder")

@@ -166,16 +166,16 @@ class TestDeclared:
             ({"time_limit_s": 0}, "time_limit_s must be above 0 and at most 3600"),
             ({"time_limit_s": float("inf")}, "time_limit_s must be above 0 and at most 3600"),
             ({"metrics": ONE, "pass_at": 0.5}, "pass_at is for the one metric of a judge that declares none"),
-            ({"metrics": (*ONE, *ONE)}, "two metrics bear one name; give each its own"),
-            ({"metrics": (Metric("A b", "0..1", None),)}, "the metric 'A b' bears no name for one; write at most 64"),
+            ({"metrics": (*ONE, *ONE)}, "two metrics have the same name; give each its own"),
+            ({"metrics": (Metric("A b", "0..1", None),)}, "the metric 'A b' has an invalid name; write at most 64"),
             ({"metrics": (Metric("m", "0..1", None, pass_at=1),)}, "the metric m has pass_at and no pass_rule"),
             ({"metrics": (Metric("m", "0..1", "2", pass_at=2),)}, "pass_at must be above 0 and at most 1"),
             ({"metrics": ("a", "b")}, 'metrics must be a tuple of Metric, as (Metric("polite", "0 or 1", "true"),)'),
             ({"metrics": "a"}, "metrics must be a tuple of Metric"),
             ({"metrics": ONE[0]}, "metrics must be a tuple of Metric"),
             ({"metrics": (Metric("m", "0..1", 1),)}, "the metric m: scale and pass_rule are texts for people"),  # type: ignore[arg-type]
-            ({"metrics": (Metric(1, "0..1", None),)}, "the metric 1 bears no name for one"),  # type: ignore[arg-type]
-            ({"needs": None}, "needs must be a tuple of fields of a trace"),
+            ({"metrics": (Metric(1, "0..1", None),)}, "the metric 1 has an invalid name"),  # type: ignore[arg-type]
+            ({"needs": 3}, "needs must be a tuple of fields of a trace"),
             ({"needs": (3,)}, "needs: a trace has no field 3"),
             ({"pass_at": "0.5"}, "pass_at must be above 0 and at most 1"),
             ({"version": 2}, 'version must be a text, as version="2"'),
@@ -194,8 +194,8 @@ class TestDeclared:
             (lambda a, b: a is b, "<lambda>(a, b) must take one argument, the trace; give the others defaults"),
             (lambda: True, "<lambda>() must take one argument, the trace"),
             (lambda *, a: a, "<lambda>(*, a) must take one argument, the trace"),
-            (Trace, "@judge stands above a function of a trace"),
-            (3, "@judge stands above a function of a trace"),
+            (Trace, "@judge must decorate a function of a trace"),
+            (3, "@judge must decorate a function of a trace"),
         ],
     )
     def test_what_cannot_be_called_with_a_trace_alone_is_told(self, wrong: Any, mend: str) -> None:
@@ -321,7 +321,7 @@ class TestFound:
             ({"code": "a:b", "time_limit_s": 0}, "time_limit_s: must be a number"),
             ({"code": "a:b", "processes": 0}, "processes: must be a whole number"),
             ({"code": "a:b", "process": 1}, "process: unknown key; did you mean processes?"),
-            ({"code": "a:b", "instructions": "x {{ outputs }}"}, "code: stands beside instructions"),
+            ({"code": "a:b", "instructions": "x {{ outputs }}"}, "code: cannot be combined with instructions"),
         ],
     )
     def test_a_mistake_in_the_table_is_told_with_key_and_mend(self, table: dict[str, Any], complaint: str) -> None:

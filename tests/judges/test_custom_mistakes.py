@@ -11,9 +11,10 @@ from judges.custom.template import KNOWN as KNOWN_TO_TEMPLATES
 
 KNOWN = "use inputs, outputs, expectations, conversation, context, messages, trace"
 KEYS = (
-    "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd, model, temperature, examples"
+    "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd, model, temperature, examples, "
+    "unit"
 )
-PLAIN = "only a plain name may stand in the braces, without paths, filters or calls"
+PLAIN = "the braces must contain a plain name, without paths, filters or calls"
 RESULT = 'must be "yes/no", "boolean", "text", "list", "object", or a table with one of integer, number, labels, object'
 LABEL = "a label may hold no bracket, no line break and no sign that cannot be seen"
 
@@ -28,9 +29,9 @@ INSTRUCTIONS: Mapping[str, str] = {
         "names no variable, so that the model would see nothing; use one of {{ inputs }}, {{ outputs }}, "
         "{{ expectations }}, {{ conversation }}, {{ context }}, {{ messages }}, {{ trace }}"
     ),
-    "{outputs}": "the variable {outputs} stands in single braces; write it as {{ outputs }}",
-    "{{ inputs }} ${outputs}": "the variable {outputs} stands in single braces; write it as {{ outputs }}",
-    "{{ inputs }} { trace }": "the variable {trace} stands in single braces; write it as {{ trace }}",
+    "{outputs}": "the variable {outputs} is in single braces; write it as {{ outputs }}",
+    "{{ inputs }} ${outputs}": "the variable {outputs} is in single braces; write it as {{ outputs }}",
+    "{{ inputs }} { trace }": "the variable {trace} is in single braces; write it as {{ trace }}",
     "{{ question }}": "the variable {{ question }} is unknown; did you mean {{ inputs }}?",
     "{{ rubric }}": f"the variable {{{{ rubric }}}} is unknown; {KNOWN}",
     "{{ foo }}": f"the variable {{{{ foo }}}} is unknown; {KNOWN}",
@@ -62,7 +63,7 @@ INSTRUCTIONS: Mapping[str, str] = {
     "{{ trace }} {{ conversation }}": (
         "{{ conversation }} holds the messages, the request and the answer; take out {{ trace }}"
     ),
-    "{{ outputs }}" + "x" * 100_000: "must have at most 100000 signs",
+    "{{ outputs }}" + "x" * 100_000: "must have at most 100000 characters",
 }
 RESULTS: Mapping[str, tuple[object, str, str]] = {
     "another word": ("prose", "result", RESULT),
@@ -77,7 +78,7 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
     "a mark alone": (
         {"pass_at": 1},
         "result.pass_at",
-        "stands there without a scale; write it as result = { integer = [1, 5], pass_at = 4 }",
+        "needs a scale; write it as result = { integer = [1, 5], pass_at = 4 }",
     ),
     "a key without a name": ({"": 1}, 'result.""', "unknown key; known are integer, number, labels, object"),
     "a pass set beside a range": (
@@ -94,7 +95,7 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
     "two kinds": (
         {"integer": [1, 5], "number": [0, 1]},
         "result.number",
-        "stands beside integer; a judge has one result, take one out",
+        "cannot be combined with integer; a judge has one result, take one out",
     ),
     "a range turned round": (
         {"integer": [5, 1]},
@@ -194,7 +195,7 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
     "a long label": (
         {"labels": ["a", "b" * 101]},
         "result.labels",
-        f"a label must have at most 100 signs: {'b' * 39}…",
+        f"a label must have at most 100 characters: {'b' * 39}…",
     ),
     "a variable in a label": (
         {"labels": ["{{ inputs }}", "c"]},
@@ -257,7 +258,7 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "two kinds": (
         {"instructions": "{{ outputs }}", "custom_prompt": "[[a]]"},
         "custom_prompt",
-        "stands beside instructions; a judge is defined by one of them, take one out",
+        "cannot be combined with instructions; a judge is defined by one of them, take one out",
     ),
     "no text": ({"instructions": 3}, "instructions", "must be a string"),
     "an unknown key": ({"instructions": "{{ outputs }}", "reslt": 1}, "reslt", "unknown key; did you mean result?"),
@@ -281,12 +282,12 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "a sentence over lines": (
         {"instructions": "{{ outputs }}", "asks": "a\nb"},
         "asks",
-        "must be one line of at most 300 signs, none of them invisible",
+        "must be one line of at most 300 characters, none of them invisible",
     ),
     "an empty sentence": (
         {"instructions": "{{ outputs }}", "asks": " "},
         "asks",
-        "must be one line of at most 300 signs, none of them invisible",
+        "must be one line of at most 300 characters, none of them invisible",
     ),
     "limits without a trace": (
         {"instructions": "{{ outputs }}", "max_rounds": 3},
@@ -372,7 +373,7 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "a variable of a prompt in single braces": (
         {"custom_prompt": "[[a]] [[b]] {outputs}", "pass": ["a"]},
         "custom_prompt",
-        "the variable {outputs} stands in single braces; write it as {{ outputs }}",
+        "the variable {outputs} is in single braces; write it as {{ outputs }}",
     ),
     "a trace in a prompt": (
         {"custom_prompt": "[[a]] [[b]] {{ trace }}", "pass": ["a"]},
@@ -389,33 +390,33 @@ KINDS: Mapping[str, Mapping[str, object]] = {
     "answer": {"template": TEMPLATE, "answer": {}},
 }
 MISPLACED: Mapping[tuple[str, str], str] = {
-    ("instructions", "integer"): "belongs into result, as result = { integer = [1, 5] }",
-    ("instructions", "number"): "belongs into result, as result = { number = [0, 1] }",
-    ("instructions", "labels"): "belongs into result, as result = { labels = { good = 1, poor = 0 } }",
-    ("instructions", "pass"): ('belongs into result, as result = { labels = ["good", "poor"], pass = ["good"] }'),
-    ("instructions", "pass_at"): "belongs into result, as result = { integer = [1, 5], pass_at = 4 }",
-    ("instructions", "direction"): 'belongs into result, as result = { integer = [1, 5], direction = "lower" }',
+    ("instructions", "integer"): "belongs in result, as result = { integer = [1, 5] }",
+    ("instructions", "number"): "belongs in result, as result = { number = [0, 1] }",
+    ("instructions", "labels"): "belongs in result, as result = { labels = { good = 1, poor = 0 } }",
+    ("instructions", "pass"): ('belongs in result, as result = { labels = ["good", "poor"], pass = ["good"] }'),
+    ("instructions", "pass_at"): "belongs in result, as result = { integer = [1, 5], pass_at = 4 }",
+    ("instructions", "direction"): 'belongs in result, as result = { integer = [1, 5], direction = "lower" }',
     ("instructions", "values"): (
-        "goes with custom_prompt; numbers of labels stand in result, as result = { labels = { good = 1, poor = 0 } }"
+        "goes with custom_prompt; numbers of labels belong in result, as result = { labels = { good = 1, poor = 0 } }"
     ),
     ("instructions", "answer"): "goes with template; take it out",
     ("instructions", "processes"): "goes with code; take it out",
-    ("instructions", "combine"): "stands in a rule or behind --model, not with a judge; take it out",
+    ("instructions", "combine"): "belongs in a rule or after --model, not in a judge; take it out",
     ("custom_prompt", "labels"): (
         "goes with result; choices are [[label]] in the prompt, their numbers values = { good = 1 }"
     ),
     ("custom_prompt", "pass_at"): 'goes with numbers; name the choices that pass, as pass = ["good"]',
     ("custom_prompt", "max_rounds"): "goes with instructions that name {{ trace }}; take it out",
     ("template", "values"): (
-        "goes with custom_prompt; numbers of labels stand in result, as result = { labels = { good = 1, poor = 0 } }"
+        "goes with custom_prompt; numbers of labels belong in result, as result = { labels = { good = 1, poor = 0 } }"
     ),
-    ("template", "pass_at"): "belongs into result, as result = { integer = [1, 5], pass_at = 4 }",
-    ("template", "as"): 'belongs into answer, as answer = { as = "graded", pass_at = 4 }',
+    ("template", "pass_at"): "belongs in result, as result = { integer = [1, 5], pass_at = 4 }",
+    ("template", "as"): 'belongs in answer, as answer = { as = "graded", pass_at = 4 }',
     ("code", "result"): "does not go with code, which gives scores itself",
-    ("code", "pass_at"): "stands in the Python, as @judge(pass_at=0.5)",
+    ("code", "pass_at"): "belongs in the code, as @judge(pass_at=0.5)",
     ("code", "answer"): "goes with template; take it out",
-    ("answer", "result"): "stands beside answer, not in it; write it above [answer]",
-    ("answer", "asks"): "stands beside answer, not in it; write it above [answer]",
+    ("answer", "result"): "belongs next to answer, not in it; write it above [answer]",
+    ("answer", "asks"): "belongs next to answer, not in it; write it above [answer]",
 }
 ANSWERS: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "half a form": ({"as": "facts"}, "answer.as", "there is no such form; did you mean facts_grounding?"),
@@ -425,7 +426,11 @@ ANSWERS: Mapping[str, tuple[Mapping[str, object], str, str]] = {
         "answer.result_key",
         "is blank; write the key that the template asks for, or take it out",
     ),
-    "an empty key": ({"form": "template", "result_key": ""}, "answer.result_key", "must be a string of 1 to 64 signs"),
+    "an empty key": (
+        {"form": "template", "result_key": ""},
+        "answer.result_key",
+        "must be a string of 1 to 64 characters",
+    ),
 }
 NAMING = "rename it: at most 64 small letters, digits and '_', a letter first"
 

@@ -1,9 +1,17 @@
 """Conversations: joining the traces of a session, and the three judges of conversations."""
 
+import re
+
 import pytest
 from judge_traces import parse
 
+from judges.code import CodeError
+from judges.code import judge as judge_in_python
+from judges.core.judge import AnyOf
 from judges.core.prompt import Block, render
+from judges.custom import DefinitionError, define
+from judges.python.importing import Loaded
+from judges.python.runner import make as make_in_python
 from judges.registry import catalogue
 from judges.sessions import in_order, join, part, transcript, turns
 from tracejudge import Document, Message, Trace
@@ -112,6 +120,82 @@ def test_a_judge_shows_the_whole_conversation_and_cuts_its_beginning(name: str) 
     assert judge.missing(trace) is None
     assert judge.missing(said(None, "B")) == "the trace has no input or messages"
     assert [other.name for other in catalogue().values() if other.unit == "session"] == list(JUDGES)
+
+
+TEMPLATE = """\
+prompt:
+  template: "Before: {{ history }} Last: {{ input }} {{ output }} Is the user happy?"
+  template_variables: [history, input, output]
+"""
+WORDS = {
+    "instructions": {"instructions": "Is the user of {{ conversation }}, a {{ tags.plan }} customer, happy?"},
+    "custom_prompt": {"custom_prompt": "Is the user of {{ conversation }}, {{ tags.plan }}, [[happy]] or [[not]]?"},
+    "template": {"template": {"file": "happy.yaml", "text": TEMPLATE}},
+}
+REST = {"custom_prompt": {"pass": ["happy"]}}
+
+
+def test_a_judge_in_words_judges_a_conversation() -> None:
+    joined = join([said("A?", "B", tags={"plan": "basic"}), said("C?", "D", tags={"plan": "basic"})])
+    for kind, table in WORDS.items():
+        rest = REST.get(kind, {})
+        judge, of_traces = (define("happy", {**table, **rest, **unit}) for unit in ({"unit": "session"}, {}))
+        assert (judge.unit, of_traces.unit) == ("session", "trace"), kind
+        assert judge.version != of_traces.version, kind
+        assert judge.missing(joined) is None, kind
+        (prompt,) = judge.prompts(judge.prepare(joined))
+        shown = "\n".join(block.value for block in prompt.blocks)
+        assert [shown.count(text) for text in ("A?", "B", "C?", "D")] == [1, 1, 1, 1], (kind, shown)
+        about = "on one conversation by" if kind == "instructions" else ""
+        assert about in judge.fixed_parts[0], kind
+
+
+def test_a_judge_in_words_sees_of_a_conversation_what_it_has() -> None:
+    words, text = 'with unit = "session" the text names {{ conversation }}', TEMPLATE.replace("history", "documents")
+
+    def about_one(kind: str, name: str) -> str:
+        return f"{kind}: {{{{ {name} }}}} is about one answer; {words}"
+
+    mistakes = {
+        "inputs": ({"instructions": "Is {{ inputs }} so?"}, about_one("instructions", "inputs")),
+        "trace": ({"instructions": "Is {{ trace }} so?"}, about_one("instructions", "trace")),
+        "context": (
+            {"custom_prompt": "Is {{ tags.a }} {{ context }} [[yes]] or [[no]]?"},
+            about_one("custom_prompt", "context"),
+        ),
+        "a tag alone": (
+            {"instructions": "Is {{ tags.a }} so?"},
+            f"instructions: lacks {{{{ conversation }}}}; {words}",
+        ),
+        "documents": (
+            {"template": {"file": "f", "text": text}},
+            "unit: a conversation has no context; the template may declare history, input and output",
+        ),
+        "another unit": ({"instructions": "{{ outputs }}?", "unit": "day"}, "unit: must be one of session, trace"),
+        "in code": ({"code": "a:b"}, 'unit: belongs in the code, as @judge(unit="session")'),
+    }
+    for name, (table, said_) in mistakes.items():
+        with pytest.raises(DefinitionError) as caught:
+            define("happy", {"unit": "session", **table})
+        assert str(caught.value) == said_, name
+
+
+def test_a_judge_in_python_judges_a_conversation() -> None:
+    @judge_in_python(unit="session", version="1")
+    def short(trace: Trace) -> bool:
+        return len(turns(trace)) <= 4
+
+    assert (short.unit, short.needs) == ("session", (AnyOf(("messages", "input", "output")),))
+    assert short(join([said("A?", "B"), said("C?", "")]))
+    assert short.fingerprint != judge_in_python(needs=short.needs, version="1")(short.function).fingerprint
+    made = make_in_python("short", "a:b", Loaded(short, None, b""), asks="Is it short?")
+    assert (made.unit, made.missing(said(None, "B"))) == ("session", None)
+    for arguments, said_ in (
+        ({"unit": "day"}, 'unit must be "trace" or "session"'),
+        ({"unit": "session", "needs": ("input", ("context", "spans"))}, "needs: a conversation has no context"),
+    ):
+        with pytest.raises(CodeError, match=re.escape(said_)):
+            judge_in_python(**arguments)
 
 
 CONVERSATIONS = {

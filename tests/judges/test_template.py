@@ -329,7 +329,7 @@ MISTAKES: Mapping[str, tuple[Sequence[str], Mapping[str, Any], str]] = {
     "two results": (
         ["answer"],
         {"result": "yes/no", "answer": {"as": "graded"}},
-        'result: stands beside answer.as = "graded", which has its own; take one out',
+        'result: cannot be combined with answer.as = "graded", which has a result of its own; take one out',
     ),
     "a result that is none": (["answer"], {"result": {"integer": [5, 1]}}, "result.integer: the first bound must be"),
     "no such form": (["answer"], {"answer": {"as": "grade"}}, "answer.as: there is no such form; did you mean graded?"),
@@ -349,7 +349,7 @@ MISTAKES: Mapping[str, tuple[Sequence[str], Mapping[str, Any], str]] = {
     "evidence of one document": (
         ["answer", "doc"],
         AS_FACTS,
-        "answer.as: speaks of all documents together, and the template declares doc, one document; declare a result",
+        "answer.as: is about all documents together, and the template declares doc, one document; declare a result",
     ),
     "labels of nothing": (
         ["answer"],
@@ -406,7 +406,7 @@ MISTAKES: Mapping[str, tuple[Sequence[str], Mapping[str, Any], str]] = {
         {},
         "template: mine.yaml: prompt.template_variables: nothing of a trace is called anwser; did you mean answer?",
     ),
-    "a description of many lines": (["answer"], {"asks": "a\nb"}, "asks: must be one line of at most 300 signs"),
+    "a description of many lines": (["answer"], {"asks": "a\nb"}, "asks: must be one line of at most 300 characters"),
 }
 
 
@@ -421,7 +421,7 @@ def test_a_mistake_is_one_line(variables: Sequence[str], table: Mapping[str, Any
 def test_a_template_that_is_too_long_names_its_file() -> None:
     with pytest.raises(DefinitionError) as caught:
         judge(yaml("{{answer}}" + "x" * 100_000, ["answer"]))
-    assert str(caught.value) == "template: mine.yaml: must have at most 100000 signs"
+    assert str(caught.value) == "template: mine.yaml: must have at most 100000 characters"
 
 
 # --- what is shown of it ---

@@ -121,7 +121,7 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
     # shape
     "an empty file": ("", "the file: must be a table, as prompt: {template: ..., template_variables: [...]}"),
     "a text": ("Say yes.", "the file: must be a table, as prompt: {template: ..., template_variables: [...]}"),
-    "no prompt": ("template: x", "prompt: is missing; the template stands in prompt.template"),
+    "no prompt": ("template: x", "prompt: is missing; write the template under prompt.template"),
     "a prompt that is a text": (
         "prompt: x",
         "prompt: must be a table, as prompt: {template: ..., template_variables: [...]}",

@@ -11,6 +11,7 @@ TRACE = tracejudge.Trace(
     span_id="00f067aa0ba902b7",
     id="a2fb4a1d1a96d312",
     service="support-bot",
+    session_id="session 1",
     messages=[tracejudge.Message("user", "Hello."), tracejudge.Message("assistant", "Hello, what can I do?")],
     input="How long is the warranty, and where do I send the lamp?",
     output="The warranty runs for two years. Send the lamp to the address on the form.",
@@ -21,6 +22,10 @@ TRACE = tracejudge.Trace(
     expected_response="The warranty runs for two years; send the lamp to the address on the form.",
     guidelines=["Answer in two sentences."],
 )
+RULES = [
+    {"name": unit, "unit": unit, "judges": [name for name, judge in catalogue().items() if judge.unit == unit]}
+    for unit in ("trace", "session")
+]
 SETTINGS = {
     "relevance_truth_completeness": {"reasoning": False},
     "ragbench": {"lengths": True},
@@ -31,8 +36,7 @@ SETTINGS = {
 
 
 def test_each_judge_scores_a_trace_under_each_of_its_metrics(pipeline: Pipeline) -> None:
-    rules = [{"name": "all", "judges": list(catalogue())}]
-    worker = pipeline.worker(rules=rules)
+    worker = pipeline.worker(rules=RULES, session_idle=0.1)
     pipeline.publish([TRACE])
     account = pipeline.settled(1)
     judges = len(catalogue())
@@ -72,9 +76,9 @@ def test_settings_of_a_judge_change_its_version(pipeline: Pipeline) -> None:
 
 
 def test_a_trace_without_a_required_field_is_unscored_without_a_call(pipeline: Pipeline) -> None:
-    bare = msgspec.structs.replace(TRACE, input=" ", output="", context=[""], expected_response=None, guidelines=[])
-    pipeline.worker(rules=[{"name": "all", "judges": list(catalogue())}])
-    pipeline.publish([msgspec.structs.replace(bare, error="the call failed")])
+    empty = {"input": " ", "output": "", "context": [""], "messages": [], "expected_response": None, "guidelines": []}
+    pipeline.worker(rules=RULES, session_idle=0.1)
+    pipeline.publish([msgspec.structs.replace(TRACE, error="the call failed", **empty)])
     account = pipeline.settled(1)
     assert (account.scored, account.unscored, account.lost) == (0, len(catalogue()), 0)
     verdicts = [entry.verdict for entry in pipeline.outbox()]

@@ -27,6 +27,7 @@ WHOLLY_SLOW = {
     "deploy/test_watcher_alerts.py",
     "faults/test_network.py",
     "faults/test_pauses.py",
+    "faults/test_session_kills.py",
     "faults/test_soak.py",
     "pipeline/scenarios/test_scenario_workers.py",
     "producers/otel/test_otel_instrumentations.py",

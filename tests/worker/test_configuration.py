@@ -329,7 +329,7 @@ NO_HOST = (
     f"tracejudge.toml: redis_url has no valid host and port: {URL_FORM}; percent-encode special characters in the"
     " password"
 )
-QUOTE = "an @ stands behind the host; quote / ? # @ in a password as %2F %3F %23 %40"
+QUOTE = "the URL has an @ after the host; quote / ? # @ in a password as %2F %3F %23 %40"
 NAME_THE_VARIABLE = "give the name of the variable that holds the key, as OPENAI_API_KEY, never the key"
 OTHER_MODEL = '[models.other]\nbase_url = "https://elsewhere/v1"\nmodel = "m"\n'
 
@@ -457,7 +457,7 @@ MISTAKES: Mapping[str, Mistake] = {
     "no role": in_file("roles = []", "roles: is empty; name at least one of ingest, judge, export"),
     "series label": in_file("series_labels = ['user_id']", "series_labels[0]: must be one of model, name, release"),
     "series label twice": in_file(
-        "series_labels = ['name', 'name']", "series_labels: holds a label twice; name each once"
+        "series_labels = ['name', 'name']", "series_labels: names a label twice; name each once"
     ),
     # addresses
     "scheme of redis": in_file(

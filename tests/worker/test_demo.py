@@ -13,10 +13,22 @@ from support.processes import Program, wait_until
 
 import tracejudge
 from judges.core.verdict import Score, Verdict
+from judges.registry import catalogue
 from worker.accounting import Account
 from worker.cli.demo import Outcome, rules
-from worker.cli.demo.sample_traffic import DROP, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
-from worker.cli.demo.screen import SLICES, Lag, Rate, Scoreboard, Series, Tally, View, score_table, sparkline
+from worker.cli.demo.sample_traffic import DROP, FAILING_SERVICE, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
+from worker.cli.demo.screen import (
+    SLICES,
+    Lag,
+    Rate,
+    Scoreboard,
+    Series,
+    Tally,
+    View,
+    introduction,
+    score_table,
+    sparkline,
+)
 from worker.export.consumer import OutboxEntry
 
 SECONDS = 24
@@ -29,6 +41,18 @@ LONG_S = 110.0
 def share_good(shots: list[Shot], service: str) -> float:
     good = [not {"no"} & set((shot.trace.tags or {}).values()) for shot in shots if shot.trace.service == service]
     return sum(good) / len(good)
+
+
+def test_the_introduction_says_why_one_service_never_passes() -> None:
+    """No sample of it with documents passes the heuristic, also those that are well grounded."""
+    judge = catalogue()[DROP.judge]
+    samples = load_samples()[FAILING_SERVICE]
+    answers = [judge.heuristic(trace, *judge.prompts(trace)) for trace in samples.good + samples.bad if trace.context]
+    assert [answer["result"] for answer in answers] == ["no", "no"]
+    view = View(0.0, 24.0, "", board_of(), Lag(), 0, 0.0, 0.0, "7.2", "")
+    lines = introduction(view).plain.splitlines()
+    assert lines[-1].startswith("code-helper groundedness stays at 0 %: ")
+    assert max(map(len, lines)) <= 112
 
 
 def entry(at_s: float = 0.0, *, passed: bool | None = None, **fields: Any) -> OutboxEntry:

@@ -206,7 +206,7 @@ def test_a_judge_in_a_file_of_python_is_relative_to_the_file_that_names_it() -> 
 # --- mistakes ---
 
 NAMING = "a judge's name is of at most 64 small letters, digits and '_', a letter first"
-BUILT_IN = "has the name of a built-in judge; rename it; settings of that one stand in tracejudge.toml under"
+BUILT_IN = "has the name of a built-in judge; rename it; settings of the built-in judge belong in tracejudge.toml under"
 KINDS = "a judge of your own has one of instructions, custom_prompt, template, code"
 MAKE = "make that folder, or take the key out"
 LONG = "#" * (files.MAX_BYTES + 1)
@@ -327,7 +327,7 @@ MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
     ),
     "a zero in the name of a template": (
         {"mine/grounded.toml": 'template = "a\\u0000b"'},
-        "mine/grounded.toml: template: mine/a?b: is no name of a file; name a template file",
+        "mine/grounded.toml: template: mine/a?b: is not a file name; name a template file",
     ),
     "a template that is too long": (
         {"mine/grounded.toml": FACTS, "mine/facts.yaml": LONG},

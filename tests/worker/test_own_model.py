@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from judges.registry import configured
 from tracejudge import Trace
+from worker.config.graders import Graders
 from worker.config.loading import load
 from worker.config.settings import Settings, SettingsError
 from worker.selection.sampling import Sampler
@@ -22,7 +24,8 @@ def loaded(*rules: dict[str, Any], judges: object = JUDGES) -> Settings:
 
 
 def chosen(settings: Settings) -> set[tuple[str, str]]:
-    return {choice[:2] for choice in Sampler(settings).sample(TRACE).choices}
+    sampler = Sampler(settings, Graders(settings, configured(settings.judges)))
+    return {choice[:2] for choice in sampler.sample(TRACE).choices}
 
 
 def test_its_own_model_judges_whatever_model_the_rule_names() -> None:

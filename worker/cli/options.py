@@ -24,7 +24,7 @@ from judges.registry import configured
 from worker.cli.rows import as_trace, csv_rows, is_csv
 from worker.config.errors import nearest
 from worker.config.judge_files import checked, read_judge
-from worker.config.loading import load
+from worker.config.loading import config_path, load, place_of, redis_fix
 from worker.config.settings import Settings, SettingsError
 from worker.endpoints.availability import LimiterEvents
 from worker.endpoints.client import LimitedModel, Retries, RetryBudget
@@ -152,10 +152,14 @@ def open_store(settings: Settings) -> Store:
     try:
         store.call(lambda client: client.ping())
     except StoreError as error:
-        raise StoreError(
-            f"{error}: {address(settings.redis_url)}; set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
-        ) from error
+        raise StoreError(f"{error}: {address(settings.redis_url)}; {redis_fix(_config_file())}") from error
     return store
+
+
+def _config_file() -> str | None:
+    """Return the configuration file of the running command, None if there is none."""
+    context = click.get_current_context(silent=True)
+    return config_path(os.environ, None if context is None else context.params.get("config"))
 
 
 def with_retries(action: Callable[[], T], error: type[Exception], tries: int) -> T:
@@ -209,7 +213,8 @@ def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[s
     try:
         model = build(settings.models[name], os.environ, settings.proxy)
     except ModelSettingsError as error:
-        raise SettingsError(f"models.{name}.{error}") from error
+        place = place_of("models", os.environ, _config_file())
+        raise SettingsError(f"{place}: models.{name}.{error}") from error
     where = address(model.settings.base_url) if model.settings.base_url else "the endpoint"
     limiter = EndpointLimiter(
         *(model.settings.judge_model, model.settings.max_in_flight), patience_s=PATIENCE_S, events=events_at(where)
@@ -226,8 +231,13 @@ class Line(NamedTuple):
     error: str | None
 
 
-def read_traces(file: TextIO) -> Iterator[Line]:
-    """Read traces from JSON lines or CSV, also from rows without ids (``worker.cli.rows``); empty lines are skipped."""
+def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
+    """Read traces from JSON lines or CSV; empty lines are skipped.
+
+    Args:
+        file: The open file.
+        rows: Whether rows of labelled data, as those without ids, are read as traces too (``worker.cli.rows``).
+    """
     if is_csv(file):
         for number, fields in csv_rows(file):
             yield _converted(number, fields)
@@ -242,7 +252,7 @@ def read_traces(file: TextIO) -> Iterator[Line]:
         except (msgspec.DecodeError, RecursionError):
             yield Line(number, None, "is not JSON")
         else:
-            yield _converted(number, as_trace(row) if isinstance(row, dict) else row)
+            yield _converted(number, as_trace(row) if rows and isinstance(row, dict) else row)
 
 
 def _converted(number: int, fields: object) -> Line:

@@ -34,7 +34,7 @@ _HTTP_URLS: Final = tuple(key for key, kind in _HINTS.items() if HttpUrl in get_
 _WAYS: Final = ", ".join(get_args(Combine))
 # Schemes that the worker translates for kombu.
 _OUR_BROKERS: Final = frozenset({"unix", "redis+sentinel", "rediss+sentinel"})
-_QUOTING: Final = "an @ stands behind the host; quote / ? # @ in a password as %2F %3F %23 %40"
+_QUOTING: Final = "the URL has an @ after the host; quote / ? # @ in a password as %2F %3F %23 %40"
 
 
 def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules: bool) -> None:
@@ -44,7 +44,7 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
     if not settings.roles:
         raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export")
     if len(set(settings.series_labels)) < len(settings.series_labels):
-        raise SettingsError(f"{origin['series_labels']}: series_labels: holds a label twice; name each once")
+        raise SettingsError(f"{origin['series_labels']}: series_labels: names a label twice; name each once")
     for number, pattern in enumerate(settings.redact.patterns):
         if (wrong := pattern_fault(pattern)) is not None:
             raise SettingsError(f"{origin['redact']}: redact.patterns[{number}]: {wrong}")

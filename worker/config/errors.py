@@ -125,7 +125,7 @@ def read_text(path: Path, place: str, advice: str) -> str:
     except OSError as error:
         raise SettingsError(f"{place}: {unread(error, advice)}") from error
     except ValueError as error:
-        raise SettingsError(f"{place}: is no name of a file; {advice}") from error  # a zero byte
+        raise SettingsError(f"{place}: is not a file name; {advice}") from error  # a zero byte
     if len(data) > MAX_BYTES:
         raise SettingsError(f"{place}: is longer than 1 MiB; {advice}")
     try:

@@ -121,7 +121,7 @@ def check(table: JudgeTable) -> Judge:
         raise SettingsError(f"{place.at()}: has the name of a judge of an installed distribution; {fix}")
     if name in catalogue():
         if is_own or not place.table:
-            fix = f"rename it; settings of that one stand in tracejudge.toml under [judges.{name}]"
+            fix = f"rename it; settings of the built-in judge belong in tracejudge.toml under [judges.{name}]"
             raise SettingsError(f"{place.at()}: has the name of a built-in judge; {fix}")
         return _with_settings(place, catalogue()[name], values)
     if not place.table and isinstance(values.get("judges"), Mapping):

@@ -70,6 +70,17 @@ def config_path(environment: Mapping[str, str], config: str | None = None) -> st
     return config or environment.get(f"{_PREFIX}CONFIG") or (CONFIG_NAME if Path(CONFIG_NAME).exists() else None)
 
 
+def place_of(key: str, environment: Mapping[str, str], path: str | None) -> str:
+    """Name the variable or the configuration file that sets a key, for errors that are found after loading."""
+    variable = f"{_PREFIX}{key.upper()}"
+    return variable if environment.get(variable) else path or "defaults"
+
+
+def redis_fix(path: str | None) -> str:
+    """Return how to correct the address of Redis, where ``path`` is the configuration file."""
+    return f"set redis_url{f' in {path}' if path else ''}, {_PREFIX}REDIS_URL or --redis-url"
+
+
 def unconfigured(settings: Settings, path: str | None) -> str | None:
     """Return what a user should know who has configured neither models nor rules in a file or a variable, else None."""
     if path is not None or (settings.models, settings.rules) != (Settings().models, Settings().rules):

@@ -195,6 +195,12 @@ def test_an_absent_redis_is_exit_code_one_and_one_line_that_says_where_it_was_so
     )
 
 
+def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
+    for key in (f'redis_url = "redis://127.0.0.1:{free_port()}/0"', 'redis_url = "http://127.0.0.1"'):
+        Path("mine.toml").write_text(key, encoding="utf-8")
+        assert "mine.toml" in run("account", "--config", "mine.toml").complaint, key
+
+
 def test_a_redis_that_refuses_the_password_is_not_told_it_on_screen(run: Run, redis_url: str) -> None:
     ended = run("account", "--redis-url", redis_url.replace("redis://", f"redis://:{SECRET}@"))
     assert ended.code == 1

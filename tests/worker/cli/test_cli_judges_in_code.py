@@ -61,7 +61,8 @@ def test_judges_in_code_run_over_a_file_without_a_model(run: Run) -> None:
 def test_a_model_is_opened_as_soon_as_one_judge_asks_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_lines("t.jsonl", [labelled(None)])
     both = ("--judge", "short", "--judge", "polite")
-    assert "models.default.api_key_env: the variable ABSENT_KEY is not set" in run("evaluate", file, *both).complaint
+    said = "TRACEJUDGE_MODELS: models.default.api_key_env: the variable ABSENT_KEY is not set"
+    assert said in run("evaluate", file, *both).complaint
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
     document = run("evaluate", file, *both, "--json").document
     assert (document["model"], [row["model"] for row in document["judges"]]) == ("m", ["code", "m"])

@@ -217,10 +217,15 @@ def test_a_wrong_test_of_a_judge_is_exit_code_two(run: Run, arguments: Sequence[
 def test_a_key_that_is_not_set_is_told_by_its_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ABSENT_KEY", raising=False)
     model = {"base_url": "https://host/v1", "model": "m", "api_key_env": "ABSENT_KEY"}
+    table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in model.items())
+    Path("mine.toml").write_text(f"[models.default]\n{table}\n", encoding="utf-8")
+    test = ("judges", "test", "safety", SAMPLES / "support-bot.jsonl", "--label", "safe")
+    said = "models.default.api_key_env: the variable ABSENT_KEY is not set; export it, or leave the line out"
+    for command in (test, ("evaluate", SAMPLES / "support-bot.jsonl", "--judge", "safety"), ("worker",)):
+        ended = run(*command, "--config", "mine.toml")
+        assert (ended.code, ended.complaint) == (2, f"tracejudge: mine.toml: {said}"), command
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
-    ended = run("judges", "test", "safety", SAMPLES / "support-bot.jsonl", "--label", "safe")
-    assert ended.code == 2
-    assert ended.complaint.startswith("tracejudge: models.default.api_key_env: the variable ABSENT_KEY is not set")
+    assert run(*test).complaint == f"tracejudge: TRACEJUDGE_MODELS: {said}"
 
 
 @pytest.mark.parametrize("line", [b"{", b"\xff", b'{"trace_id": 7}'], ids=["no JSON", "no UTF-8", "no trace"])

@@ -94,7 +94,7 @@ def test_evaluate_reads_csv_and_rows_without_ids(run: Run) -> None:
     file = write_lines("rows.jsonl", [{"inputs": "Why?", "outputs": "So."}, {"inputs": "Why?"}])
     ended = run("evaluate", file, "--judge", "safety", "--output", "-")
     assert (ended.code, len(ended.lines)) == (1, 1)
-    assert "line 2: is no trace: Object missing required field `output`" in ended.err
+    assert "line 2: is not a trace: Object missing required field `output`" in ended.err
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

@@ -20,7 +20,7 @@ TRACES_PER_S: Final = 8.5
 _SEED: Final = 20
 _LABELS: Final = ("relevant", "safe", "grounded", "correct")
 _IDS: Final = ("trace_id", "span_id", "id")
-_FAILING_SERVICE: Final = "code-helper"
+FAILING_SERVICE: Final = "code-helper"
 _CALL_SECONDS: Final = (0.6, 2.8)
 
 
@@ -116,7 +116,7 @@ def make_plan(samples: Mapping[str, Samples], seconds: float) -> tuple[Shot, ...
         while at_s < seconds:
             mix = after if service == DROP.service and at_s >= seconds / 2 else before
             trace = (good if mix.deal() else bad).deal()
-            if service == _FAILING_SERVICE and not failing.deal():
+            if service == FAILING_SERVICE and not failing.deal():
                 trace = replace(trace, output="", error="the provider did not answer in time", usage=None)
             shots.append(Shot(at_s, trace, dice.uniform(*_CALL_SECONDS)))
             at_s += dice.uniform(0.5, 1.5) / TRACES_PER_S

@@ -18,7 +18,7 @@ from rich.text import Text
 from judges.core.verdict import Verdict
 from worker.accounting import Account
 from worker.cli.account import account_table
-from worker.cli.demo.sample_traffic import DROP
+from worker.cli.demo.sample_traffic import DROP, FAILING_SERVICE
 from worker.cli.options import OUT, note
 from worker.config.settings import Settings
 from worker.export.consumer import OutboxEntry, read_outbox_entry
@@ -238,13 +238,14 @@ Show = Callable[[View], None]
 
 
 def introduction(view: View) -> Text:
-    """Describe the parts, the source of the scores and the planted drop."""
+    """Describe the parts, the source of the scores, the planted drop, and a share that surprises."""
     return Text.assemble(
         ("TraceJudge demo", "bold"),
         f": sample traces of three services, a worker, an embedded Redis {view.redis_version}\n",
         ("Scores come from the built-in lexical heuristic: it counts shared words and calls no model.\n", "yellow"),
         f"Planted at {view.seconds / 2:g} s: {percent(DROP.after.share)} of {DROP.service}'s answers are well grounded",
-        f", {percent(DROP.before.share)} before; hard samples are left out.",
+        f", {percent(DROP.before.share)} before; hard samples are left out.\n",
+        f"{FAILING_SERVICE} groundedness stays at 0 %: its code shares few words with the documents, which fails it.",
     )
 
 

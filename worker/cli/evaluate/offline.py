@@ -21,7 +21,7 @@ from judges.models.registry import PROVIDERS
 from judges.python.protocol import class_name
 from tracejudge import Trace
 from worker.cli.evaluate.summary import JudgeSum
-from worker.cli.evaluate.trace_files import Conversations, Output, lines, trace_of
+from worker.cli.evaluate.trace_files import Conversations, Output, lines, trace_of_row
 from worker.cli.options import open_model
 from worker.config.graders import CODE, Grader, panel
 from worker.config.redaction import Redaction, configured_user_key
@@ -388,7 +388,7 @@ class Offline:
         of_traces = [judge for judge in self._judges if judge.unit == "trace"]
         conversations = Conversations(self._settings)
         async for line in lines(source, max_bytes):
-            entry = trace_of(line, max_bytes)
+            entry = trace_of_row(line, max_bytes)
             if isinstance(entry, str):
                 self.skipped += 1
                 if self.skipped <= _MAX_SHOWN:

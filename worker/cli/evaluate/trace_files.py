@@ -92,22 +92,28 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
 
 def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
-    """Read a trace as the worker does, or a row as a trace, or return what is wrong with the line."""
+    """Read a trace as the worker does, or return what is wrong with the line."""
     entry = read_entry((b"-", {b"v": b"1", b"t": line.payload}), max_bytes)
     if isinstance(entry, TraceEntry):
         return entry
-    if len(line.payload) <= max_bytes:
-        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeError):
-            row = as_trace(msgspec.json.decode(line.payload, type=dict[str, Any]))
-            entry = read_entry((b"-", {b"v": b"1", b"t": msgspec.json.encode(row)}), max_bytes)
-        if isinstance(entry, TraceEntry):
-            return entry
     if len(line.payload) > max_bytes:
         return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
     # The stream only counts invalid entries; here the user needs the reason.
-    read = read_traces(io.StringIO(line.payload.decode("utf-8", "surrogateescape")))
+    read = read_traces(io.StringIO(line.payload.decode("utf-8", "surrogateescape")), rows=False)
     unknown = "is not a trace: an empty or overlong trace_id or service, or nested too deeply"
     return next((one.error for one in read if one.error is not None), unknown)
+
+
+def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
+    """Read a trace, or a row of labelled data as a trace, or return what is wrong with the line."""
+    entry = trace_of(line, max_bytes)
+    if isinstance(entry, TraceEntry) or len(line.payload) > max_bytes:
+        return entry
+    try:
+        row = as_trace(msgspec.json.decode(line.payload, type=dict[str, Any]))
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return entry
+    return trace_of(line._replace(payload=msgspec.json.encode(row)), max_bytes)
 
 
 def note_unknown_fields(counts: Mapping[str, int]) -> None:
