@@ -25,7 +25,8 @@ from worker.cli.judges.report import (
     print_agreement,
     print_shares,
 )
-from worker.cli.options import OFFLINE, PATIENCE_S, note, offline_judges, read_traces
+from worker.cli.options import OFFLINE, PATIENCE_S, amount, note, offline_judges, read_traces
+from worker.cli.rows import EMPTY_OUTPUT
 
 MAX_UNSCORED: Final = 0.1
 # The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
@@ -166,10 +167,13 @@ class _TracesError(click.ClickException):
 
 
 def _labelled(files: Sequence[TextIO], tag: str, conversations: Conversations | None) -> list[Labelled]:
-    """Read the traces with a tag, or the conversations of which a trace has it."""
-    found, tags = [], set[str]()
+    """Read the traces with a tag, or the conversations of which a trace has it; rows without an output are skipped."""
+    found, tags, skipped = [], set[str](), 0
     for file in files:
         for line in read_traces(file):
+            if line.error == EMPTY_OUTPUT:
+                skipped += 1
+                continue
             if line.trace is None:
                 raise _TracesError(f"{file.name}: line {line.number} {line.error}")
             tags.update(line.trace.tags or ())
@@ -177,6 +181,8 @@ def _labelled(files: Sequence[TextIO], tag: str, conversations: Conversations | 
                 conversations.add(line.trace, len(msgspec.json.encode(line.trace)))
             elif line.trace.tags and tag in line.trace.tags:
                 found.append(Labelled(line.trace, line.trace.tags[tag]))
+    if skipped:
+        note(f"{amount(skipped, 'row')} skipped: no output")
     joined = () if conversations is None else conversations.joined()
     found += [Labelled(one.trace, one.trace.tags[tag]) for one in joined if one.trace.tags and tag in one.trace.tags]
     if not found:
