@@ -125,7 +125,7 @@ def test_judges_test_skips_and_counts_rows_without_an_output(run: Run, monkeypat
     ended = run("judges", "test", "safety", "rows.csv", "--label", "safe", "--json")
     assert (ended.code, ended.document["true_pass"], ended.document["true_fail"]) == (0, 1, 1), ended.err
     assert "1 row skipped: no output" in ended.err
-    Path("rows.csv").write_text(CSV + "What?,So, or so.,,,yes,,\n", encoding="utf-8")
+    Path("rows.csv").write_text(CSV.replace(",no,\n", ",no,,,\n"), encoding="utf-8")
     ended = run("judges", "test", "safety", "rows.csv", "--label", "safe", "--json")
     assert ended.code == 0, "surplus cells without a text do no harm"
 
