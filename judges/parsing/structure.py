@@ -109,8 +109,8 @@ def _outside(text: str) -> Iterator[Part]:
         yield from _lines(text)
 
 
-def without_tags(text: str) -> str:
-    """Remove the tags, comments, scripts and styles of HTML."""
+def without_tags(text: str, *, is_excerpt: bool = False) -> str:
+    """Remove the tags, comments, scripts and styles of HTML; an excerpt need not contain a closing tag."""
 
     def replaced(tag: re.Match[str]) -> str:
         name = (tag[3] or "").lower()
@@ -118,7 +118,7 @@ def without_tags(text: str) -> str:
             return ""
         return tag[0] if tag[0].startswith("`") or (name and name not in _BLOCKS) else " "
 
-    return _TAG.sub(replaced, text) if _IS_HTML.search(text) else text
+    return _TAG.sub(replaced, text) if is_excerpt or _IS_HTML.search(text) else text
 
 
 class _Html:
