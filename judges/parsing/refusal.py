@@ -24,7 +24,8 @@ _VERDICT: Final = re.compile(
 # One pattern a language, for the beginning of a sentence: an apology or none, a "cannot", and the verb of the task.
 _LANGUAGES: Final = {
     "en": r"""(?:no,? |well,? )?(?:(?:i'?m|i\ am|we'?re)?\ ?(?:\w+\ )?sorry|i\ apologi[sz]e|my\ apologies|apologies
-        |unfortunately|i\ regret|[^.]{0,60}?\bpolic(?:y|ies))?[^.]{0,40}?\b(?:i|we)\ ?(?:'m|\ am|\ are|'re)?\ ?(?:really\ )?
+        |unfortunately|i\ regret|[^.]{0,60}?\bpolic(?:y|ies))?[^.]{0,40}?
+        \b(?:i|we)\ ?(?:'m|\ am|\ are|'re)?\ ?(?:really\ )?
         (?:can'?t|cannot|can\ not|won'?t|will\ not|unable\ to|not\ able\ to|not\ going\ to|must\ decline\ to
         |have\ to\ decline\ to|decline\ to|refuse\ to|not\ comfortable|don'?t\ feel\ comfortable|must\ decline
         |have\ to\ decline)(?:\ (?:be\ able\ to|to|in\ good\ conscience))?\ ?
@@ -56,7 +57,8 @@ _LANGUAGES: Final = {
         (?:مساعد|إجابة|اجابة|تقديم|تقييم|تلبية|الرد|القيام|متابعة|استمرار|تنفيذ|معالجة|مناقشة)""",
     "pt": r"""(?:(?:(?:me\ )?desculp\w+|sinto\ muito|lamento|infelizmente|perdão)[^.]{0,30}?)?\b(?:eu\ )?
         (?:não\ (?:posso|consigo|poderei|vou\ poder|me\ é\ possível|sou\ capaz\ de)|recuso-me\ a|me\ recuso\ a)
-        \ [^.]{0,20}?(?:ajud|auxili|respond|avali|fornec|atend|faz|continu|cumpr|prossegu|analis|particip|julg|realiz|classific)""",
+        \ [^.]{0,20}?
+        (?:ajud|auxili|respond|avali|fornec|atend|faz|continu|cumpr|prossegu|analis|particip|julg|realiz|classific)""",
     "ru": r"""(?:(?:извините|простите|прошу\ прощения|к\ сожалению|сожалею|мне\ жаль)[^.]{0,20}?)?(?:я\ )?
         (?:не\ (?:могу|смогу|в\ состоянии|буду)|отказываюсь|вынужден\w*\ отказать)[^.]{0,25}?
         (?:помо|ответ|отвеч|выполн|оцени|оценк|предостав|обсужд|продолж|содейств|обработ|\Z|\.)""",
