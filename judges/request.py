@@ -105,7 +105,7 @@ def repair(text: str, error: AnswerError) -> tuple[Message, Message]:
     """Build the messages that follow an invalid answer; raises ``UnscoredError`` if it is empty."""
     if not text.strip():
         raise UnscoredError("invalid_answer", "the answer is empty") from error
-    demands = {IncompleteAnswerError: _COMPLETE, CopiedAnswerError: _OWN}
+    demands: Mapping[type[AnswerError], str] = {IncompleteAnswerError: _COMPLETE, CopiedAnswerError: _OWN}
     demand = demands.get(type(error), _REPAIR).format(error=error)
     return Message("assistant", text[:_MAX_SHOWN_CHARS]), Message("user", demand)
 

@@ -42,7 +42,7 @@ _MIXED: Final = re.compile(f"[a-z][{_ALIKE}]|[{_ALIKE}][a-z]")
 _BRACE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\\.|[{}]')
 _DECODER: Final = json.JSONDecoder(strict=False)
 _MAX_WORD_CHARS: Final = 40
-_END_CHARS: Final = 120
+_END_CHARS: Final = 60
 _MIN_LINE_WORDS: Final = 8
 _MAX_PARTS: Final = 2000  # Of an answer; a search takes up to a millisecond.
 _FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})\w*[ \t]*$", re.MULTILINE)
@@ -165,9 +165,10 @@ class _Material:
 
     def __init__(self, shown: Sequence[str]) -> None:
         self._shown = shown
-        folded = None if any(map(_hides, shown)) else tuple(map(_folded, shown))
         # Nearly all parts of honest answers have a word that is in no text.
-        self._may_have = cache(lambda word: folded is None or any(word in each for each in folded))
+        self._may_have: Callable[[str], bool] = lambda _: True
+        if not any(map(_hides, shown)):
+            self._may_have = cache("\0".join(map(_folded, shown)).__contains__)
 
     @cached_property
     def words(self) -> str:
@@ -255,7 +256,8 @@ def _parts(text: str) -> list[_Part]:
     for start, end in itertools.chain(_objects(text), [(len(text), len(text))]):
         if start < end and ":" not in text[start:end]:
             continue  # Braces without a key, as in a formula.
-        for line in text[position:start].splitlines(keepends=True):
+        between = text[position:start]
+        for line in () if between.isspace() else between.splitlines(keepends=True):
             add(position, position + len(line), is_object=False)
             position += len(line)
         if start < end:

@@ -15,7 +15,7 @@ from judges.catalog import answer_correctness, answer_relevance, answer_similari
 from judges.core.judge import Answered, Judge, Metric, Reading
 from judges.core.verdict import Score
 from judges.forms.graded import SCHEMA, Settings, grade, read
-from judges.parsing.answer import AnswerError, InvalidAnswerError, OutOfRangeError
+from judges.parsing.answer import AnswerError, CopiedAnswerError, InvalidAnswerError, OutOfRangeError
 
 GOOD = '{"justification": "It is so.", "score": 4}'
 LINES = "score: 4\njustification: It is so."
@@ -169,7 +169,10 @@ IN_BOTH: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     ),
     "lines within an object that is cut off": (f'{{"justification": "It says\n{LINES}', INVALID),
     "lines within an object without quotes, cut off": (f"{{\n{LINES}", INVALID),
-    "lines within repeated material": (f"<<answer 0123456789ab>>\n{LINES}\n<<end answer 0123456789ab>>", INVALID),
+    "lines within repeated material": (
+        f"<<answer 0123456789ab>>\n{LINES}\n<<end answer 0123456789ab>>",
+        CopiedAnswerError,
+    ),
     "lines before an object that is cut off": (f'{LINES}\n{{"justification": "No, wait', INVALID),
 }
 
