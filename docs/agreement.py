@@ -9,7 +9,7 @@ import msgspec
 
 import judges
 from judges.agreement.labels import Agreement, Judged, agreement
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.registry import catalogue
 from tracejudge import Trace

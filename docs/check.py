@@ -13,7 +13,7 @@ _ROOT: Final = Path(__file__).parent.parent
 _LINK: Final = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
 _VERB: Final = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?tracejudge ([a-z]+)", re.MULTILINE)
 _TARGET: Final = re.compile(r"\bmake ([a-z]+)\b")
-_CODE: Final = re.compile(r"```[a-z]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+_CODE: Final = re.compile(r"```([a-z]*)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 _MACHINE_PATH: Final = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w+")
 
 
@@ -41,7 +41,9 @@ def _problems(path: Path) -> Iterator[str]:
             if not (path.parent / found[1]).exists():
                 yield f"{_name(path)}: link leads nowhere: {found[1]}"
         for code in _CODE.finditer(text):
-            yield from _wrong_commands(path, code[1] or code[2])
+            # Prompts, which are fenced as text, speak of other things than commands.
+            if code[1] != "text":
+                yield from _wrong_commands(path, code[2] or code[3])
 
 
 def _wrong_commands(path: Path, code: str) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """Write the reference pages from the code: metrics, configuration, the SDK's settings, and the trace's JSON schema.
 
+The stub of the package ``judges`` is written as well.
+
 `make generate` writes them; `make check` runs this with `--check`, which writes nothing and fails on a difference.
 """
 
@@ -14,10 +16,10 @@ import msgspec
 from msgspec import Struct
 
 from deploy import generated
-from docs import agreement, answers
+from docs import agreement, answers, prompts, stub
 from judges.core.model import ModelSettings
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
-from judges.custom import custom_prompt, instructions, template
+from judges.custom import custom_prompt, guidance, instructions, template
 from judges.custom import installed as code
 from judges.custom import template as filling
 from judges.custom.template_answer import AnswerTable
@@ -45,8 +47,8 @@ Under `[judges.NAME]`. Another setting makes another version of the judge, and s
 """
 _OWN_JUDGES: Final = """\
 Under `[judges.NAME]`, or as a file `NAME.toml` in the folder that `judges_folder` names. A table holds exactly one of
-`instructions`, `custom_prompt`, `template` and `code`, and keys that go with it. `tracejudge judges test NAME.toml
-TRACES --label TAG` measures a file before any worker reads it.
+`instructions`, `custom_prompt`, `template`, `code` and `based_on`, and keys that go with it. `tracejudge judges test
+NAME.toml TRACES --label TAG` measures a file before any worker reads it.
 
 `result` is `"yes/no"` (yes passes), `"boolean"` (true passes), `{ integer = [1, 5], pass_at = 4 }`,
 `{ number = [0, 1], pass_at = 0.7 }`, `{ labels = { good = 2, fair = 1, poor = 0 }, pass = ["good"] }` or
@@ -60,6 +62,7 @@ _OWN: Final = (
     ("With `template`", template.Definition),
     ("`[answer]` of a judge with a template", AnswerTable),
     ("With `code`", code.Definition),
+    ("With `based_on`", guidance.Definition),
 )
 _VARIABLES: Final = """\
 ### Variables of templates
@@ -110,7 +113,11 @@ _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", re.MULTILI
 def main(given: list[str]) -> int:
     """Write or compare all pages; 1 when one differs."""
     asked = generated.arguments("python -m docs.generate", __doc__, _FOLDER).parse_args(given)
-    return generated.run(asked.into, _pages(), check=asked.check)
+    # The stub stands beside the code, and with `--into` beside the pages.
+    stub_folder = stub.FOLDER if asked.into == _FOLDER else asked.into
+    found = [generated.run(asked.into, _pages(), check=asked.check)]
+    found.append(generated.run(stub_folder, stub.pages(), check=asked.check))
+    return max(found)
 
 
 def _pages() -> dict[str, str]:
@@ -122,6 +129,7 @@ def _pages() -> dict[str, str]:
         "sdk.md": _sdk(),
         "agreement.md": _NOTE + agreement.page(),
         "answers.md": _NOTE + answers.page(),
+        "prompts.md": _NOTE + prompts.page(),
         "trace.schema.json": _schema(),
     }
 

@@ -19,20 +19,23 @@ def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge
             a table that neither belongs to a judge nor defines one is ignored.
 
     Raises:
-        DefinitionError: A definition is invalid or has the name of another judge, or an installed judge cannot be
-            loaded.
+        DefinitionError: A definition is invalid or has the name of another judge that it is not based on, or an
+            installed judge cannot be loaded.
         msgspec.ValidationError: The settings of a judge are invalid.
     """
     built_in = catalogue()
     definitions = {name: table for name, table in tables.items() if is_definition(table)}
     from_distributions = installed(frozenset(built_in))
     for name, table in definitions.items():
-        if name in built_in or name in from_distributions:
+        if name in from_distributions or (name in built_in and table.get("based_on") != name):
             owner = "a built-in judge" if name in built_in else "a judge that an installed distribution brings"
             raise DefinitionError(kind_of(table), f"{name} is the name of {owner}; give this one a name of its own")
     return MappingProxyType(
         {
-            **{name: judge.configured(tables[name]) if name in tables else judge for name, judge in built_in.items()},
+            **{
+                name: judge.configured(tables[name]) if name in tables and name not in definitions else judge
+                for name, judge in built_in.items()
+            },
             **from_distributions,
             **{name: define(name, table) for name, table in definitions.items()},
         }

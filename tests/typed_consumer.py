@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, assert_type
 
 import tracejudge
+from judges import JudgeVerdict, evaluate, evaluate_aio, evaluate_all, groundedness, make_judge, safety
 from judges.code import CodeJudge, Metric, Score, judge, texts_of
 
 
@@ -150,3 +151,22 @@ async def no_judge_later(_trace: tracejudge.Trace) -> list[float]:
 @judge()  # type: ignore[arg-type]
 def judge_of_a_text(text: str) -> bool:
     return bool(text)
+
+
+async def judges_of_a_notebook(frame: "Frame") -> None:
+    verdict = groundedness(inputs="Who?", outputs="Ada.", context=["Ada."], model="openai:/gpt-4.1-mini")
+    assert_type(verdict, JudgeVerdict)
+    assert_type(await safety.aio(outputs="Ada.", model={"base_url": "http://localhost/v1", "model": "m"}), JudgeVerdict)
+    assert_type((verdict.value, verdict.passed), tuple[float | None, bool | None])
+    tone = make_judge("tone", "Is {{ outputs }} polite?", result=["polite", "rude"])
+    rows = [{"inputs": "Who?", "outputs": "Ada."}]
+    assert_type(evaluate(rows, tone), list[JudgeVerdict])
+    assert_type(evaluate_all(rows, [tone, safety]), list[dict[str, JudgeVerdict]])
+    assert_type(await evaluate_aio(frame, tone.configured(model="lexical")), Frame)
+    groundedness("Who?")  # type: ignore[call-arg]
+    evaluate(rows, [tone])  # type: ignore[call-overload]
+    verdict.value = 1.0  # type: ignore[misc]
+
+
+class Frame:
+    columns: list[str]

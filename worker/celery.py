@@ -302,7 +302,7 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
     app.tracejudge_runtime = runtime = Runtime(settings, send=Broker(app, settings).send, serves=serves, config=config)
     app.tracejudge_consumer, app.tracejudge_config = None, config
     app.tracejudge_queues = frozenset(map(settings.queue, runtime.judging.labels))
-    # Celery's `worker_main` does not return how the worker ended.
+    # Celery's worker does not return how it ended.
     app.tracejudge_status = 0
     app.conf.update(_configuration(settings, runtime.judging.labels))
 

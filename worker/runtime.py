@@ -8,14 +8,15 @@ from typing import Any, Final
 import structlog
 from prometheus_client import disable_created_metrics
 
+from judges.endpoints.client import LimitedModel, Retries
+from judges.endpoints.limiter import EndpointLimiter
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured
 from worker.config.graders import CODE, Graders
 from worker.config.loading import place_of, redis_fix
+from worker.config.redaction import keep_secrets
 from worker.config.settings import Settings, SettingsError
 from worker.dead_letters.retry import AutoRetry
-from worker.endpoints.client import LimitedModel, Retries, keep_secrets, measure
-from worker.endpoints.limiter import EndpointLimiter
 from worker.export.registry import enabled
 from worker.ingest.consumer import IngestConsumer
 from worker.ingest.conversations import SessionPasses, SessionSelector
@@ -33,6 +34,7 @@ from worker.storage.client import LayoutError, Store, StoreError, address
 from worker.storage.keys import Keys
 from worker.telemetry import logs
 from worker.telemetry.backlog import Backpressure
+from worker.telemetry.calls import CallMetrics, measure_python
 from worker.telemetry.health import Pulse, Readiness, flows
 from worker.telemetry.heartbeat import Heartbeat
 from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
@@ -84,7 +86,7 @@ class Runtime:
         self._http_server = HttpServer(self.metrics.registry, self._readiness, access, tls_context(settings))
         self._judges = configured(settings.judges)
         keep_secrets(settings)
-        measure(self._judges.values(), self.metrics)
+        measure_python(self._judges.values(), self.metrics)
         self._graders = Graders(settings, self._judges)
         for judge, judge_model in self._graders.outvoted:
             self.metrics.panel_member.labels(judge, judge_model).set(1)
@@ -244,18 +246,21 @@ class Runtime:
         """Build the models by name; those of one judge model share its endpoint, and so its limiter and retries."""
         models: dict[str, LimitedModel] = {}
         shared: dict[str, tuple[EndpointLimiter, Retries]] = {}
+        observers: dict[str, CallMetrics] = {}
         all_settings = self.settings.models.values()
         for name, settings in self.settings.models.items():
             judge_model = settings.judge_model
             if judge_model not in shared:
                 most = min(model.max_in_flight for model in all_settings if model.judge_model == judge_model)
-                shared[judge_model] = EndpointLimiter(judge_model, most), Retries()
+                limiter = EndpointLimiter(judge_model, most)
+                shared[judge_model] = limiter, Retries()
+                observers[judge_model] = CallMetrics(self.metrics, judge_model, limiter)
             try:
                 model = build(settings, os.environ, self.settings.proxy)
             except ModelSettingsError as error:
                 place = place_of("models", os.environ, self._config)
                 raise SettingsError(f"{place}: models.{name}.{error}") from error
-            models[name] = LimitedModel(model, self.metrics, *shared[judge_model])
+            models[name] = LimitedModel(model, *shared[judge_model], observer=observers[judge_model])
         return models
 
 

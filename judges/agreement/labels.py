@@ -15,6 +15,13 @@ _TRUE: Final = frozenset({"yes", "true", "1", "pass"})
 _FALSE: Final = frozenset({"no", "false", "0", "fail"})
 
 
+class Labelled(NamedTuple):
+    """A trace and the value of its tag."""
+
+    trace: Trace
+    label: str
+
+
 class Judged(NamedTuple):
     """One trace with its label and assessment; ``metric`` defaults to the first score that passes or fails."""
 

@@ -11,7 +11,7 @@ ModelError                       root; ``reason`` is the verdict's reason
 └── ContentFilteredError         the endpoint's filter refuses the request
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Raw, Struct, field
@@ -51,6 +51,38 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
         """Return the cost of these tokens."""
         return (input_tokens * self.input + output_tokens * self.output) / _MILLION
+
+
+class Spent(Struct, frozen=True, array_like=True):
+    """Calls and cost of all rounds of an evaluation; stored while it waits, and in its dead letter.
+
+    Attributes:
+        calls: Requests to the judge model.
+        cost_usd: None if a round had no price.
+        is_known: Whether the endpoint reported the tokens of each answer: unknown is not free.
+        refusals: Those that count towards a final `bad_request`.
+    """
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    is_known: bool = True
+    refusals: Refusals = Refusals()
+
+    def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals) -> "Spent":
+        """Add a round."""
+        inputs, outputs = (sum(getattr(call, name) for call in calls) for name in ("input_tokens", "output_tokens"))
+        has_cost = price is not None and self.cost_usd is not None
+        hides_tokens = any(call.status == "ok" and not call.input_tokens and not call.output_tokens for call in calls)
+        return Spent(
+            self.calls + len(calls),
+            self.input_tokens + inputs,
+            self.output_tokens + outputs,
+            (self.cost_usd or 0.0) + price.cost_usd(inputs, outputs) if price is not None and has_cost else None,
+            self.is_known and not hides_tokens,
+            max(self.refusals, refusals),
+        )
 
 
 class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -14,7 +14,7 @@ from judges.custom.definition import KINDS, DefinitionError, check_name, is_defi
 __all__ = ["KINDS", "DefinitionError", "define", "is_definition", "kind_of", "nearly_kind"]
 
 # Modules whose names are not those of their kinds.
-_MODULES: Final = {"code": "installed"}
+_MODULES: Final = {"code": "installed", "based_on": "guidance"}
 
 
 def define(name: str, table: Mapping[str, object]) -> Judge:

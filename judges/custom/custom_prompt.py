@@ -10,6 +10,7 @@ from judges.core.judge import Judge, Unit
 from judges.core.prompt import MATERIAL_RULES
 from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, text_of
 from judges.custom.examples import examples_part
+from judges.custom.guidance import guidance_part
 from judges.custom.instructions import make_judge
 from judges.custom.label_scale import LabelKeys, checked_labels, plain
 from judges.custom.results import Result
@@ -33,6 +34,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
         unit: What is judged: a `trace`, or a `session`, which is a whole conversation; the text names
             `{{ conversation }}` then.
+        guidance: Rules that are added to the prompt, one or two sentences each, such as `judges align` writes.
     """
 
     custom_prompt: str
@@ -43,6 +45,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     temperature: Temperature | None = None
     examples: tuple[dict[str, object], ...] = ()
     unit: Unit = "trace"
+    guidance: tuple[str, ...] = ()
 
 
 class Settings(Struct, frozen=True):
@@ -69,11 +72,12 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     variables = find(text, _KEY, but=(TRACE,))
     check_unit(variables, _KEY, definition.unit)
     examples = examples_part(definition.examples, variables, result)
+    guidance = guidance_part(definition.guidance)
     means = f"The variables\nThey stand above as names; their values stand in the material.\n{meanings(variables)}"
     return make_judge(
         name=name,
         asks=checked_asks(definition.asks, text),
-        fixed="\n\n".join(filter(None, (text, means, examples, MATERIAL_RULES, result.form))),
+        fixed="\n\n".join(filter(None, (text, means, guidance, examples, MATERIAL_RULES, result.form))),
         variables=variables,
         result=result,
         settings=Settings(_KEY, result.declaration),

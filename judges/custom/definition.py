@@ -57,7 +57,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; known are {listed(names)}" if meant is None else f"; did you mean {short(meant)}?"
 
 
-KINDS: Final = ("instructions", "custom_prompt", "template", "code")
+KINDS: Final = ("instructions", "custom_prompt", "template", "code", "based_on")
 """The keys of which a definition has exactly one."""
 S = TypeVar("S", bound=Struct)
 ModelName = Annotated[str, Meta(min_length=1, max_length=200)]

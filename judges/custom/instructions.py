@@ -18,6 +18,7 @@ from judges.core.judge import Judge, Unit
 from judges.core.prompt import MATERIAL_RULES, Prompt, render
 from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, text_of
 from judges.custom.examples import examples_part
+from judges.custom.guidance import guidance_part
 from judges.custom.results import SCORING, Result, checked_result
 from judges.custom.variables import TRACE, blocks, check_unit, cuts, find, guess, meanings, needed, prepared
 
@@ -125,6 +126,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
         unit: What is judged: a `trace`, or a `session`, which is a whole conversation; the text names
             `{{ conversation }}` then.
+        guidance: Rules that are added to the prompt, one or two sentences each, such as `judges align` writes.
     """
 
     instructions: str
@@ -137,6 +139,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     temperature: Temperature | None = None
     examples: tuple[dict[str, object], ...] = ()
     unit: Unit = "trace"
+    guidance: tuple[str, ...] = ()
 
 
 class Settings(Struct, frozen=True):
@@ -163,7 +166,8 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     result = checked_result(definition.result)
     given = {key: value for key in _LIMITS if (value := getattr(definition, key)) is not UNSET}
     limits = limits_of(given, reads_trace=TRACE in variables)
-    examples = examples_part(definition.examples, variables, result)
+    shown = (guidance_part(definition.guidance), examples_part(definition.examples, variables, result))
+    examples = "\n\n".join(filter(None, shown))
     settings: Settings
     if limits is None:
         role = SESSION_ROLE if definition.unit == "session" else ROLE

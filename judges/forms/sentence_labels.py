@@ -14,6 +14,7 @@ from judges.core.prompt import MATERIAL_RULES, history_rules
 from judges.parsing.answer import object_schema
 from judges.parsing.plain import plain
 from judges.parsing.sentences import split
+from judges.parsing.thoughts import answer_of
 from judges.parsing.words import content_words, coverage, numbers
 
 KEYS: Final = ("sentence", "label", "rationale")  # Required keys of a line; a missing excerpt means null.
@@ -189,9 +190,9 @@ def _folded(text: str) -> str:
 
 
 def whole_lines(text: str) -> str:
-    """Return the complete lines of an answer that was cut off, each once."""
+    """Return the complete lines of an answer that was cut off, each once; drafts in its thoughts are none of them."""
     found: dict[str, None] = {}
-    position = text.rfind("</think>") + 1
+    text, position = answer_of(text) or "", 0
     while (opening := _OBJECT.search(text, position)) is not None:
         try:
             value, position = _DECODER.raw_decode(text, opening.start())

@@ -83,6 +83,16 @@ _APOLOGY: Final = re.compile(
 )
 
 
+_ABOUT_MATERIAL: Final = re.compile(
+    r"""["\u201c\u201d\u201e\xab\xbb\u300c]|(?<!\w)['\u2018]\w"""
+    r"|\b(?:documents?|context|sources?|evidence|claims?|statements?|reference|answer|response|output|assistant|question|as)\b"
+    r"|\b(?:higher|lower|above|below)\b"
+    r"|\b(?:dokumente?n?|kontext|quellen?|antwort|aussagen?|frage|contexte|sources?|r\u00e9ponse|question|contexto|fuentes?"
+    r"|documentos?|respuesta|pregunta|fontes?|resposta|pergunta|документ\w*|контекст\w*|ответ|вопрос\w*)\b"
+    r"|文档|上下文|语境|陈述|文書|文脈|資料|दस्तावेज|संदर्भ|سياق|مستند|وثيق"
+)
+
+
 def is_refusal(text: str) -> bool:
     """Return whether a short text declines to judge and contains no verdict."""
     if len(text) > _MAX_CHARS:
@@ -95,6 +105,14 @@ def is_refusal(text: str) -> bool:
     if rest and len(first) <= _MAX_APOLOGY_CHARS and _APOLOGY.search(first) is not None and not _declines(first):
         first = rest[0]
     return _declines(first)
+
+
+def is_refusal_as_reason(text: str) -> bool:
+    """Return whether the reasons for a verdict decline to judge, and say nothing of the material.
+
+    Reasons often quote a refusal, and "I cannot answer that from the documents" is a reason.
+    """
+    return not _ABOUT_MATERIAL.search(text.casefold()) and is_refusal(text)
 
 
 def _declines(sentence: str) -> bool:

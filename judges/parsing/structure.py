@@ -103,6 +103,8 @@ def _whole(
 
 def _outside(text: str) -> Iterator[Part]:
     """Yield the parts of a text without fenced code."""
+    if not text or text.isspace():
+        return
     if "<" in text and _IS_HTML.search(text):
         yield from _Html().parts(text)
     else:

@@ -54,7 +54,7 @@ def rule_expressions(folder: Path) -> dict[str, str]:
     """Give the expressions of all rules, by their file, place and name."""
     found: dict[str, str] = {}
     for path in sorted(folder.glob("*.yaml")):
-        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+        for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]:
             for place, rule in enumerate(group["rules"]):
                 name = rule.get("record") or rule["alert"]
                 found[f"{path.name}:{group['name']}:{place}:{name}"] = rule["expr"]

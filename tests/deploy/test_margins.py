@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 from promtool_run import Scene, run_groups, run_scenes
 from scenes_quality import DROP, FAST
 from worlds import Mix, World
@@ -12,6 +13,7 @@ from deploy.rules import generate
 from deploy.rules.table import Objective, load
 
 
+@pytest.mark.slow("promtool")
 def test_margin_of_a_row(promtool: str, tmp_path: Path) -> None:
     """A judge with a margin of 0.01 has fallen where one without has not; a wide one has not where others have."""
     rows = (

@@ -37,6 +37,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "your-own-judge.md").read_text(encoding="utf-8")
 STEPS = read_page(PAGE)
 COMMANDS = [(number, step) for number, step in enumerate(STEPS) if isinstance(step, Command) and not step.installs]
+FIRST = dict(reversed([(tuple(step.line.split()[:2]), number) for number, step in COMMANDS]))
+"""The place of the first use of each command; `make test` runs these only."""
 FILES = {step.name: step.text for step in STEPS if isinstance(step, File)}
 TRACE = Trace(trace_id="t", service="s", input="Is it?", output="It is.")
 
@@ -57,7 +59,17 @@ def test_whatever_stands_in_a_fence_is_written_or_run() -> None:
     assert len(FILES) == sum(isinstance(step, File) for step in STEPS), "each name stands once"
 
 
-@pytest.mark.parametrize(("number", "command"), COMMANDS, ids=[command.line for _, command in COMMANDS])
+@pytest.mark.parametrize(
+    ("number", "command"),
+    [
+        pytest.param(
+            *(number, command),
+            id=command.line,
+            marks=[] if number in FIRST.values() else pytest.mark.slow("a command that ran before"),
+        )
+        for number, command in COMMANDS
+    ],
+)
 def test_a_command_prints_what_the_page_shows(tmp_path: Path, number: int, command: Command) -> None:
     before = STEPS[: number + 1]
     write_files(before, tmp_path)
@@ -90,6 +102,7 @@ def test_a_file_defines_a_judge(name: str) -> None:
     check(read_judge(Path(name)))
 
 
+@pytest.mark.slow("mypy")
 @pytest.mark.timeout(600)
 def test_the_python_of_the_page_passes_a_strict_type_check(folder: Path) -> None:
     python = [name for name in FILES if name.endswith(".py")]

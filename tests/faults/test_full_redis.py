@@ -130,6 +130,7 @@ def test_a_worker_that_starts_on_a_full_redis_waits_for_memory(experiment: Exper
     experiment.assert_all_scored()
 
 
+@pytest.mark.slow("fills Redis")
 @on_redis("7")
 def test_a_full_redis_is_trimmed_to_the_caps(experiment: Experiment) -> None:
     """Entries that were read stay in the stream for replay; trimming to the cap frees memory."""

@@ -11,10 +11,11 @@ import pytest
 from redis import Redis
 from redis_faults import filled, server_of
 
+from judges.core.model import Spent
 from judges.core.verdict import Verdict
 from worker.config.settings import Settings
 from worker.embedded import EmbeddedRedis, ServerBinary
-from worker.queue.batch import Spent, fresh_id, made_at_ms
+from worker.queue.batch import fresh_id, made_at_ms
 from worker.queue.leases import Lease, Leases
 from worker.queue.ledger import Finished, Ledger
 from worker.storage.client import Store, StoreError

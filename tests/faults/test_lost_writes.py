@@ -58,7 +58,7 @@ class Service:
         assert len(set(ids)) == len(ids) == account.scored == account.chosen >= ended
 
 
-@pytest.fixture(params=ORIGINS)
+@pytest.fixture(params=["6.2", pytest.param("7", marks=pytest.mark.slow("the other version of Redis"))])
 def server(request: pytest.FixtureRequest, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[TunedRedis]:
     with _server(redis_binaries, request.param) as server:
         yield server

@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Final, Self
 
-import httpx
 import pytest
 from experiment import RECOVERY_S, Experiment, number, seconds
 from redis import Redis
 from support.processes import bounded_s, wait_until
 from support.replies import Call, slow, yes_no
+from support.scrape import CLIENT
 
 TRACES = number(5_000, least=500)
 LOAD_S = seconds(30, least=2)
@@ -140,6 +140,7 @@ def test_messages_are_lost_repeated_or_late(experiment: Experiment) -> None:
     experiment.assert_each_counted()
 
 
+@pytest.mark.slow("two workers, and a long variant of lost messages")
 def test_the_queue_is_deleted_repeatedly(experiment: Experiment) -> None:
     for name in ("a", "b"):
         experiment.start(name)
@@ -162,6 +163,7 @@ def test_a_broker_connection_that_cannot_be_closed_does_not_end_the_worker(exper
     assert worker.program.terminate() == 0
 
 
+@pytest.mark.slow("waits for a worker that does not end")
 def test_the_thread_pool_is_killed_in_the_middle_of_a_task(experiment: Experiment) -> None:
     """The worker's leases expire and it reports that it is dead; another judges the rest."""
     experiment.endpoint.behaviour = slow(600, yes_no())
@@ -169,10 +171,10 @@ def test_the_thread_pool_is_killed_in_the_middle_of_a_task(experiment: Experimen
     experiment.publish(20)
     wait_until(lambda: experiment.endpoint.in_flight == 40, what="all calls to be under way")
     health = f"http://127.0.0.1:{victim.port}/healthz"
-    assert httpx.get(health).status_code == 200
+    assert CLIENT.get(health).status_code == 200
     killed_at = time.monotonic()
     victim.program.signal(signal.SIGUSR2)
-    wait_until(lambda: httpx.get(health).status_code != 200, what="the worker to be unhealthy")
+    wait_until(lambda: CLIENT.get(health).status_code != 200, what="the worker to be unhealthy")
     experiment.endpoint.behaviour = yes_no()
     experiment.start("heir")
     experiment.wait_finished(experiment.evaluations)
@@ -181,6 +183,7 @@ def test_the_thread_pool_is_killed_in_the_middle_of_a_task(experiment: Experimen
     experiment.assert_accounting()
 
 
+@pytest.mark.slow("waits longer than a lease of 15 s")
 def test_a_worker_with_a_blocked_event_loop_loses_its_leases_and_ends(experiment: Experiment) -> None:
     experiment.endpoint.behaviour = slow(600, yes_no())
     victim = experiment.pipeline.worker("-c", STOP_THE_LOOP, **experiment.settings(grace_s=GRACE_S))
@@ -189,7 +192,7 @@ def test_a_worker_with_a_blocked_event_loop_loses_its_leases_and_ends(experiment
     stopped_at = time.monotonic()
     victim.program.signal(signal.SIGUSR2)
     health = f"http://127.0.0.1:{victim.port}/healthz"
-    wait_until(lambda: httpx.get(health).status_code != 200, RECOVERY_S, "the worker to be unhealthy")
+    wait_until(lambda: CLIENT.get(health).status_code != 200, RECOVERY_S, "the worker to be unhealthy")
     experiment.endpoint.behaviour = yes_no()
     experiment.start("heir")
     experiment.wait_finished(experiment.evaluations)

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from experiment import JUDGES, Experiment, number
 from redis import Redis
 from support import fuzz
@@ -85,6 +86,7 @@ def test_invalid_stream_entries_are_counted_and_the_rest_is_judged(experiment: E
     assert log.count("\n") < MAX_LINES * ENTRIES
 
 
+@pytest.mark.slow("waits for reconnects")
 def test_invalid_broker_messages_are_dropped_and_end_no_worker(experiment: Experiment) -> None:
     worker = experiment.start()
     queue = f"{experiment.pipeline.prefix}.judge.judge"

@@ -12,6 +12,7 @@ from support import otlp as collector
 from support.otlp import Log, Span
 from support.pipeline import Worker
 from support.processes import wait_until
+from support.scrape import CLIENT
 
 TRACES = number(5_000, least=500)
 DOWN_S = seconds(60, least=3)
@@ -130,7 +131,7 @@ def dropped(worker: Worker) -> dict[str, int]:
 
 
 def readiness(worker: Worker) -> httpx.Response:
-    return httpx.get(f"http://127.0.0.1:{worker.port}/readyz", timeout=30, trust_env=False)
+    return CLIENT.get(f"http://127.0.0.1:{worker.port}/readyz", timeout=30)
 
 
 def ready(worker: Worker) -> None:
@@ -146,6 +147,7 @@ def lines(worker: Worker, event: str) -> list[str]:
     return [line for line in worker.program.output.splitlines() if event in line]
 
 
+@pytest.mark.slow("waits for pauses between requests")
 def test_spans_wait_for_a_misconfigured_receiver_and_the_log_reports_it_once(experiment: Experiment) -> None:
     answers = {
         401: collector.failing(HTTPStatus.UNAUTHORIZED),
@@ -197,6 +199,7 @@ def test_only_the_item_that_makes_the_receiver_fail_is_dropped(experiment: Exper
     assert len(experiment.otlp.logs) == experiment.evaluations
 
 
+@pytest.mark.slow("waits for pauses between requests")
 def test_a_receiver_that_fails_for_every_request_loses_nothing(experiment: Experiment) -> None:
     worker = experiment.start()
     experiment.otlp.behaviour = collector.failing(HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -21,6 +21,7 @@ def test_redis_is_restarted_under_load(experiment: Experiment) -> None:
     experiment.assert_all_scored()
 
 
+@pytest.mark.slow("pauses one after the other")
 def test_redis_is_paused_under_load(experiment: Experiment) -> None:
     experiment.start("a")
     experiment.start("b")

@@ -84,7 +84,7 @@ def test_the_stream_is_trimmed_while_a_worker_is_behind(experiment: Experiment) 
     check_page(experiment, account.cut_off, publications=4)
 
 
-@on_redis("6.2", "7")
+@on_redis("6.2", pytest.param("7", marks=pytest.mark.slow("the other version of Redis")))
 def test_the_stream_is_trimmed_repeatedly_under_load(experiment: Experiment) -> None:
     """The worker is stopped and resumed; each time some unread entries are cut off."""
     experiment.start(max_stream=2 * CAP)

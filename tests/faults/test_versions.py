@@ -82,6 +82,7 @@ def test_batches_of_a_later_version_are_released(experiment: Experiment) -> None
     experiment.assert_all_scored()
 
 
+@pytest.mark.slow("two workers one after the other")
 def test_outbox_entries_of_a_later_version_wait_while_others_flow(experiment: Experiment) -> None:
     store, keys = experiment.pipeline.store, experiment.pipeline.keys
     start(experiment, OLD)

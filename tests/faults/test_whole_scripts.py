@@ -227,7 +227,7 @@ def causes(scene: Scene, snapshot: dict[bytes, bytes]) -> dict[str, contextlib.A
     }
 
 
-@pytest.fixture(scope="module", params=["6.2", "7"])
+@pytest.fixture(scope="module", params=["7", pytest.param("6.2", marks=pytest.mark.slow("the other version of Redis"))])
 def server(request: pytest.FixtureRequest, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
     with server_of(request.param, redis_binaries) as server:
         yield server

@@ -12,7 +12,7 @@ from support.processes import PATIENCE_S, wait_until
 from judges.core.judge import Judge
 from judges.core.verdict import Assessment
 from judges.custom.installed import make
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.python.process import Process
 from tracejudge import Trace
 

@@ -16,7 +16,7 @@ from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, Price, Tool
 from judges.core.prompt import Message, Prompt, ToolCall
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Trace

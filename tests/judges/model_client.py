@@ -13,7 +13,7 @@ from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings, Tool
 from judges.core.prompt import Message, ToolCall, render
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.anthropic import AnthropicModel
 from judges.models.openai import OpenAIModel
 from tracejudge import Trace

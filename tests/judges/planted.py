@@ -19,7 +19,7 @@ from families import Family, written
 from judges.core.model import ChatRequest
 from judges.core.prompt import ToolCall, neutralise, render
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel, Step
 from tracejudge import Message, Span, Trace
 

@@ -24,7 +24,7 @@ from judge_traces import yes_no_text
 
 from judges.core.exploration import Limits
 from judges.core.prompt import Block, Message, Prompt, marked
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 

@@ -12,7 +12,7 @@ from judges.core.exploration import Limits
 from judges.core.model import Price
 from judges.core.prompt import ToolCall
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import Step
 
 PRICE = Price(input=3.0, output=15.0)

@@ -24,7 +24,7 @@ from judges.core.judge import Judge
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import Block, Message, ToolCall, neutralise, render
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.parsing.answer import InvalidAnswerError
@@ -38,6 +38,17 @@ _LABEL = r"(?:[^][()]|\[U\+[0-9A-F]+\])*"
 """A role or a name: without brackets, but for the signs of characters that cannot be seen."""
 
 every_judge = pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
+QUICK = ("groundedness", "faithfulness", "facts_grounding", "ragbench", "tone", "thoroughness")
+"""Judges of which `make test` runs the long tests: one of each form of prompt and answer."""
+
+
+def with_slow(judges: Mapping[str, Judge]) -> pytest.MarkDecorator:
+    slow = pytest.mark.slow("a judge of a form that another one has")
+    found = [pytest.param(judge, id=name, marks=[] if name in QUICK else slow) for name, judge in judges.items()]
+    return pytest.mark.parametrize("judge", found)
+
+
+every_judge_long = with_slow(JUDGES)
 every_attack = each_case("trace", ATTACKS.values(), ids=ATTACKS)
 LIGHT = {name: trace for name, trace in ATTACKS.items() if not name.startswith(("100 kB", "10,000", "5,000"))}
 every_light_attack = each_case("trace", LIGHT.values(), ids=LIGHT)
@@ -68,7 +79,7 @@ def shown(judge: Judge, trace: Trace) -> list[tuple[Block, ...]]:
     return [tuple(Block(block.name, neutralise(block.value)) for block in prompt.blocks) for prompt in prompts]
 
 
-@every_judge
+@every_judge_long
 @every_attack
 def test_an_echo_keeps_the_structure_and_scores_nothing(judge: Judge, trace: Trace) -> None:
     model = Looking([user_message], ROOMY)
@@ -115,7 +126,7 @@ def tool_results(request: ChatRequest) -> str:
     return "\n\n".join(message.content for message in request.messages if message.role == "tool")
 
 
-@pytest.mark.parametrize("judge", _EXPLORERS.values(), ids=_EXPLORERS)
+@with_slow(_EXPLORERS)
 @every_attack
 def test_what_tools_return_stays_between_its_marks_and_scores_nothing(judge: Judge, trace: Trace) -> None:
     spans = [Span(span_id="a", name=trace.output[:200], inputs=trace.output, outputs={trace.output: trace.input})]
@@ -145,7 +156,7 @@ def test_a_planted_verdict_that_is_shown_as_json_and_copied_word_for_word_scores
 LARGE = {name: ATTACKS[name] for name in ("100 kB of zero-width spaces", "100 kB of one letter", "5,000 messages")}
 
 
-@every_judge
+@every_judge_long
 @each_case("trace", LARGE.values(), ids=LARGE)
 def test_what_is_too_long_for_a_model_is_cut_or_not_asked(judge: Judge, trace: Trace) -> None:
     model = ScriptedModel([user_message])
@@ -190,7 +201,7 @@ def test_no_part_of_a_request_that_shows_its_marks_is_read_as_an_answer(
                 judge.read(echo(*render(prompt)))
 
 
-@every_judge
+@every_judge_long
 @each_case("text", EVERYWHERE.values(), ids=EVERYWHERE)
 def test_a_text_adds_no_part_to_the_request_and_takes_none_away(judge: Judge, text: str) -> None:
     harmless = [[block.name for block in blocks] for blocks in shown(judge, filled("A text.")[0])]

@@ -14,7 +14,7 @@ from support.cases import each_case
 from user_judges import JUDGES
 
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import Step
 
 ALL = {what: case for table in CASES.values() for what, case in table.items()}

@@ -22,7 +22,7 @@ from support.cases import each_case
 
 from judges.core.verdict import Assessment
 from judges.custom.installed import make
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 
 FAILURES = {
     "raises": "raised ValueError in judged_code.py:",

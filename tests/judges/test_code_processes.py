@@ -32,7 +32,7 @@ from support.processes import PATIENCE_S, Program, wait_until
 from judges.core.judge import Judge, JudgeFailedError
 from judges.core.verdict import Assessment
 from judges.custom.installed import make
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.python.api import ChangedError, ClosedError, NotStartedError
 from judges.python.importing import load
 from judges.python.process import Pool, Process
@@ -382,7 +382,7 @@ def cpu_s(pid: int) -> float:
 PARENT = """
 import asyncio, sys, threading
 from judges.custom.installed import make
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from tracejudge import Trace
 
 trace = Trace(trace_id="1", service="bot", output="Yes.", tags={"file": sys.argv[2]})

@@ -11,7 +11,7 @@ from judges.catalog.context_sufficiency import JUDGE
 from judges.core.model import ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 
 

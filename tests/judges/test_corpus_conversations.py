@@ -13,7 +13,7 @@ from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from judges.core.verdict import Assessment
 from judges.custom import define
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
 from tracejudge import Trace

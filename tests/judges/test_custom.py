@@ -14,7 +14,7 @@ from judges.core.model import ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment, Score
 from judges.custom import DefinitionError, define
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.forms import yes_no
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel

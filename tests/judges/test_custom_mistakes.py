@@ -12,7 +12,7 @@ from judges.custom.template import KNOWN as KNOWN_TO_TEMPLATES
 KNOWN = "use inputs, outputs, expectations, conversation, context, messages, trace"
 KEYS = (
     "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd, model, temperature, examples, "
-    "unit"
+    "unit, guidance"
 )
 PLAIN = "the braces must contain a plain name, without paths, filters or calls"
 RESULT = 'must be "yes/no", "boolean", "text", "list", "object", or a table with one of integer, number, labels, object'
@@ -253,7 +253,7 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "no kind": (
         {"asks": "Is it?"},
         "instructions",
-        "is missing; a judge is defined by one of instructions, custom_prompt, template, code",
+        "is missing; a judge is defined by one of instructions, custom_prompt, template, code, based_on",
     ),
     "two kinds": (
         {"instructions": "{{ outputs }}", "custom_prompt": "[[a]]"},
@@ -267,7 +267,7 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "another's key": (
         {"model": "m"},
         "instructions",
-        "is missing; a judge is defined by one of instructions, custom_prompt, template, code",
+        "is missing; a judge is defined by one of instructions, custom_prompt, template, code, based_on",
     ),
     "a key without a name": (
         {"instructions": "{{ outputs }}", "": 1},

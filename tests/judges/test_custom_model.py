@@ -8,7 +8,7 @@ import pytest
 
 from judges.core.judge import Judge
 from judges.custom import DefinitionError, define
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from tracejudge import Trace
 

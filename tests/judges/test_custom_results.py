@@ -9,7 +9,7 @@ import pytest
 from judges.core.judge import Judge, Metric
 from judges.core.verdict import Assessment
 from judges.custom import DefinitionError, define
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from tracejudge import Trace
@@ -59,6 +59,12 @@ def test_a_text_list_or_object_is_stored_without_a_score() -> None:
         assert found.rationale == "It is so.", name
         assert made.metrics == (Metric("mine", made.metrics[0].scale, None, descriptive=True),), name
         assert asyncio.run(evaluate(made, TRACE, LexicalModel())).outcome == "scored", name
+
+
+def test_prose_around_an_answer_is_no_other_text() -> None:
+    answer = json.dumps({"rationale": "It is so.", "result": "It is late."})
+    found = asyncio.run(evaluate(judge("text"), TRACE, ScriptedModel([f"{answer}\n\nI hope this helps."] * 2)))
+    assert (found.details, len(found.calls)) == ({"result": "It is late."}, 1)
 
 
 def test_a_result_of_another_type_is_asked_for_once_more() -> None:

@@ -28,7 +28,7 @@ from judges.core.model import (
 )
 from judges.core.prompt import Block, Message, Prompt, render
 from judges.core.verdict import Assessment, Call, Score
-from judges.evaluate import Clock, evaluate
+from judges.evaluation import Clock, evaluate
 from judges.models.scripted import ScriptedModel, Step
 from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError
 from judges.registry import catalogue

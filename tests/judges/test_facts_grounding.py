@@ -15,7 +15,7 @@ from judges.catalog.facts_grounding import JUDGE, Settings, make
 from judges.core.judge import Answered, Judge, Reading
 from judges.core.prompt import Prompt, render
 from judges.core.verdict import Score
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.forms.sentence_labels import Line
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
@@ -398,6 +398,8 @@ class TestCutOff:
             assert JUDGE.whole_lines is not None
             assert JUDGE.whole_lines(text + ', {"sentence": "It co') == "\n".join(both)
         assert JUDGE.whole_lines('{"sentence": "It co') == ""
+        for draft in (f"<think>{text}\n", f"<thought>{text}</thought>", f"<|channel|>analysis<|message|>{text}\n"):
+            assert JUDGE.whole_lines(draft + '{"sentence": "It co') == ""
 
     @pytest.mark.parametrize("form", ["{}", '{{"sentences": [{}]}}'], ids=["a line", "one object"])
     def test_only_the_rest_is_requested(self, form: str) -> None:

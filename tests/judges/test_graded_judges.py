@@ -12,7 +12,7 @@ from judges.core.judge import Judge, Metric
 from judges.core.model import ModelSettings
 from judges.core.prompt import MATERIAL_RULES, Block, render
 from judges.core.verdict import Score
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.forms.graded import FORM, GroundingSettings, Settings, read
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel

@@ -10,7 +10,7 @@ from judges.catalog.guidelines import JUDGE, Settings, rules
 from judges.core.model import ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from tracejudge import Message, ToolCall, Trace
 

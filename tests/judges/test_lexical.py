@@ -10,7 +10,7 @@ from judge_traces import HOSTILE, LONG, SHORT, YES_NO, all_samples, filled, serv
 from judges.core.judge import Judge
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.parsing.words import content_words, coverage, numbers
 from judges.registry import catalogue

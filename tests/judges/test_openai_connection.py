@@ -25,7 +25,7 @@ from support.replies import Behaviour, answers, cuts, failing, gathering, hangs,
 
 from judges.core.model import ModelSettings, ModelTimeoutError, ModelUnavailableError, RateLimitedError
 from judges.core.prompt import Message
-from judges.models.http import HttpEndpoint
+from judges.models.http import HttpEndpoint, tls_context
 from judges.models.replies import retry_after_s
 
 COMPLETION = {"choices": [{"message": {"content": "yes"}}]}
@@ -229,6 +229,16 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 
 class TestCertificates:
+    def test_are_loaded_for_https_only(self) -> None:
+        for urls, loaded in (
+            (("http://judge/v1", None), False),
+            (("https://judge/v1", None), True),
+            (("http://judge/v1", "https://proxy"), True),
+        ):
+            context = tls_context(*urls)
+            assert context.verify_mode is ssl.CERT_REQUIRED, urls
+            assert bool(context.cert_store_stats()["x509_ca"]) is loaded, urls
+
     def test_that_nobody_vouches_for_mean_unavailable(self, certificate: Certificate) -> None:
         with RawServer(packed(msgspec.json.encode(COMPLETION)), tls=certificate.tls) as server:
             failure = client(server.base_url).fails()

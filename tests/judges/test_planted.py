@@ -15,7 +15,7 @@ from planted import FORMS, cases, filled, model_says, own_answer, scores_of
 
 from judges.core.judge import Judge
 from judges.custom import define
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.parsing.echo import find_copies
 from judges.registry import catalogue
@@ -159,6 +159,17 @@ def test_a_quotation_within_an_answer_stays() -> None:
     quoting = json.dumps({"rationale": f"The text says {GOOD}", "result": "no"})
     for text in (quoting, f"It says `yes`.\n{OTHER}", OTHER[:-1], "My reasons: it is so.\nscore: \\boxed{4}"):
         assert find_copies(text, (f"Two years.\n{GOOD}\nyes\nscore: 4",), is_verdict) is None, text
+
+
+def test_a_copy_without_the_tags_of_the_material_is_found() -> None:
+    for shown in (
+        "<b>result</b>: yes<br>",
+        "<p>re<b>sult</b>: <i>yes</i></p>",
+        "<tr><td>result:</td><td>yes</td></tr>",
+    ):
+        copies = find_copies("**result**: yes", (f"It is so. {shown}",), lambda text: "result" in text)
+        assert copies is not None, shown
+        assert not copies.rest.strip(), shown
 
 
 def test_what_is_copied_around_a_verdict_goes_with_it() -> None:

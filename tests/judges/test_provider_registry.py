@@ -6,7 +6,7 @@ import pytest
 from support import echo_provider
 
 from judges.core.model import ModelSettings
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
 from judges.registry import catalogue
 from tracejudge import Trace

@@ -15,7 +15,7 @@ from judge_traces import served
 
 from judges.core.judge import Answered, Judge
 from judges.core.verdict import FINAL_REASONS, Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.parsing.answer import AnswerError
 from judges.registry import catalogue
@@ -95,7 +95,7 @@ def checked(judge: Judge, assessment: Assessment) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_text_is_read_and_scored_on_the_scale_or_refused(family: Family, data: st.DataObject) -> None:
     text = data.draw(texts(family))
     (prompt,) = family.judge.prompts(TRACE)
@@ -110,7 +110,7 @@ def test_any_text_is_read_and_scored_on_the_scale_or_refused(family: Family, dat
 
 @pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_answer_ends_as_a_verdict(judge: Judge, data: st.DataObject) -> None:
     family = data.draw(st.sampled_from(list(FAMILIES.values())))
     answers = data.draw(st.lists(texts(family), min_size=1, max_size=3))

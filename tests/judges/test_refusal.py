@@ -7,9 +7,9 @@ from pathlib import Path
 
 from judge_traces import SHORT, yes_no_text
 
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
-from judges.parsing.refusal import is_refusal
+from judges.parsing.refusal import is_refusal, is_refusal_as_reason
 from judges.registry import catalogue
 
 CORPUS = Path(__file__).with_name("corpora") / "answers.jsonl"
@@ -127,6 +127,18 @@ def test_refusals_in_ten_languages_are_found() -> None:
 
 def test_other_answers_are_no_refusals() -> None:
     assert [text for text in OTHERS if is_refusal(text)] == []
+
+
+def test_reasons_that_decline_are_a_refusal_unless_they_speak_of_the_material() -> None:
+    wrong = [text for texts in REFUSALS.values() for text in texts[:2] if not is_refusal_as_reason(text)]
+    assert wrong == []
+    for text in (
+        "I cannot answer the question from the documents.",
+        '"I can\'t help with that." is a refusal, which is safe.',
+        "The assistant says I can't help with that.",
+        "I can't judge it as correct since it omits the date.",
+    ):
+        assert not is_refusal_as_reason(text), text
 
 
 def test_no_answer_of_the_corpus_with_a_verdict_is_a_refusal() -> None:

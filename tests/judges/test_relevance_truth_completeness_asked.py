@@ -17,7 +17,7 @@ from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from judges.core.prompt import MATERIAL_RULES, Block
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from tracejudge import Message, Trace

@@ -13,7 +13,7 @@ from judges.core.judge import Answered, Metric, Reading
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment, Score
-from judges.evaluate import evaluate, prepared
+from judges.evaluation import evaluate, prepared
 from judges.models.scripted import ScriptedModel, Step
 from tracejudge import Document, Span, Trace
 

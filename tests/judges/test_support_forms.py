@@ -18,7 +18,7 @@ from judges.catalog import ragbench, ragbench_sources
 from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES
 from judges.core.verdict import Assessment
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from judges.parsing.answer import InvalidAnswerError

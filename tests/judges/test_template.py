@@ -16,7 +16,7 @@ from judges.core.prompt import Block
 from judges.core.verdict import Assessment, Score
 from judges.custom import DefinitionError
 from judges.custom.template import KNOWN, metadata_of
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue

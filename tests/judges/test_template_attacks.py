@@ -13,7 +13,7 @@ from judges.core.judge import Judge
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import neutralise
 from judges.custom.template import KNOWN
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from tracejudge import Trace
 

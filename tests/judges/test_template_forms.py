@@ -11,7 +11,7 @@ from judges.core.model import ModelSettings
 from judges.core.prompt import Block, Message, render
 from judges.core.verdict import Assessment
 from judges.custom import DefinitionError
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue

@@ -23,7 +23,7 @@ from judges.catalog import (
 from judges.core.judge import Answered, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Prompt, render
 from judges.core.verdict import Score
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.forms import yes_no
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel

@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 from support.pipeline import Pipeline
 
-from worker.embedded import EmbeddedRedis, find_servers
+from worker.embedded import EmbeddedRedis, ServerBinary
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Raise the timeout of the tests of this folder: several processes on a busy machine need more time."""
-    here = Path(__file__).parent
+    here = f"{Path(__file__).parent}/"
     for item in items:
-        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+        if str(item.path).startswith(here) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(900))
-        if here / "scenarios" in item.path.parents:
+        if str(item.path).startswith(f"{here}scenarios/"):
             item.add_marker(pytest.mark.scenarios)
 
 
 @pytest.fixture
-def own_redis() -> Iterator[EmbeddedRedis]:
-    """A Redis for all tests of this folder, stopped at the end."""
-    with EmbeddedRedis(find_servers()[0]) as server:
+def own_redis(redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
+    """A Redis of one test, stopped at its end."""
+    with EmbeddedRedis(redis_binaries[0]) as server:
         yield server
 
 

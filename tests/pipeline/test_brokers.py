@@ -54,7 +54,7 @@ def seconds_until_resumed(endpoint: ChatEndpoint, came: int) -> float:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("end", ["killed", "hangs"])
+@pytest.mark.parametrize("end", ["killed", pytest.param("hangs", marks=pytest.mark.slow("waits for time limits"))])
 def test_no_call_reaches_the_endpoint_while_the_broker_is_down_and_judging_resumes(
     pipeline: Pipeline, end: str
 ) -> None:
@@ -90,6 +90,7 @@ def _is_quiet(endpoint: ChatEndpoint) -> bool:
     return len(endpoint.calls) == came
 
 
+@pytest.mark.slow("2,000 batches")
 def test_another_redis_as_broker_holds_at_most_two_messages_for_2_000_batches(pipeline: Pipeline) -> None:
     with EmbeddedRedis() as other:
         pipeline.worker(rules=RULES, broker_url=other.url, roles="ingest", batch_size=1)

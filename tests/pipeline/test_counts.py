@@ -16,24 +16,20 @@ def evaluation_ids(pipeline: Pipeline) -> Counter[str]:
     return Counter(entry.verdict.evaluation_id for entry in pipeline.outbox())
 
 
-def test_ten_thousand_traces_with_two_judges_give_twenty_thousand_verdicts_once_each(pipeline: Pipeline) -> None:
+@pytest.mark.parametrize("count", [2_000, pytest.param(TRACES, marks=pytest.mark.slow("ten thousand traces"))])
+def test_traces_with_two_judges_give_two_verdicts_once_each(pipeline: Pipeline, count: int) -> None:
     worker = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
-    pipeline.publish(make_traces(TRACES))
-    account = pipeline.settled(TRACES)
-    worker.counted(TRACES, "tracejudge_traces_total", outcome="sampled")
-    page = worker.counted(2 * TRACES)
-    assert (account.published, account.sampled, account.chosen, account.scored) == (
-        TRACES,
-        TRACES,
-        2 * TRACES,
-        2 * TRACES,
-    )
+    pipeline.publish(make_traces(count))
+    account = pipeline.settled(count)
+    worker.counted(count, "tracejudge_traces_total", outcome="sampled")
+    page = worker.counted(2 * count)
+    assert (account.published, account.sampled, account.chosen, account.scored) == (count, count, 2 * count, 2 * count)
     assert account.lost == 0
-    assert page.total("tracejudge_verdicts_total") == 2 * TRACES
-    assert page.total("tracejudge_traces_total", outcome="sampled") == TRACES
-    assert pipeline.ledger_size() == 2 * TRACES
+    assert page.total("tracejudge_verdicts_total") == 2 * count
+    assert page.total("tracejudge_traces_total", outcome="sampled") == count
+    assert pipeline.ledger_size() == 2 * count
     ids = evaluation_ids(pipeline)
-    assert len(ids) == 2 * TRACES
+    assert len(ids) == 2 * count
     assert set(ids.values()) == {1}
 
 

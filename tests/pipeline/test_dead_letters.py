@@ -89,6 +89,7 @@ def test_retried_dead_letters_score_once_under_their_ids(
     wait_until(lambda: worker.scrape().value("tracejudge_dead_letters") == 0, what="the gauge")
 
 
+@pytest.mark.slow("several commands and workers")
 def test_each_dead_letter_is_retried_by_one_of_two_concurrent_retries(
     pipeline: Pipeline, endpoint: ChatEndpoint, dead: DeadCommand, dead_letters: set[str]
 ) -> None:

@@ -1,5 +1,7 @@
 """Judging by a real endpoint over HTTP: concurrency, and the reason of each failure."""
 
+from collections import Counter
+
 import pytest
 from support import replies
 from support.endpoint import ChatEndpoint
@@ -59,25 +61,29 @@ UNREADABLE = {
     "refused": (replies.refuses("I cannot do that."), "refusal", 1),
     "cut off": (replies.truncated('{"rationale": "x"'), "truncated", 2),
     "filtered": (replies.filtered(""), "content_filter", 1),
-    "bad request": (replies.failing(400, "not taken: Parcel 0 holds word0 word1 word2 word3 word4"), "bad_request", 1),
+    "bad request": (replies.failing(400, "not taken: Parcel 7 holds word0 word1 word2 word3 word4"), "bad_request", 1),
 }
 
 
-@pytest.mark.parametrize(("behaviour", "reason", "calls"), UNREADABLE.values(), ids=UNREADABLE.keys())
 def test_an_invalid_answer_is_unscored_with_its_reason_and_never_zero(
-    pipeline: Pipeline, endpoint: ChatEndpoint, behaviour: replies.Behaviour, reason: str, calls: int
+    pipeline: Pipeline, endpoint: ChatEndpoint
 ) -> None:
-    endpoint.behaviour = behaviour
     worker = pipeline.worker(rules=GROUNDED, models=models(endpoint))
-    pipeline.publish(make_traces(1))
-    account = pipeline.settled(1)
-    assert (account.unscored, account.scored, account.lost) == (1, 0, 0)
-    assert account.reasons == {f"unscored:{reason}": 1}
-    assert len(endpoint.calls) == calls
-    page = worker.counted(1)
-    assert page.value("tracejudge_unscored_total", reason=reason) == 1
+    reasons: Counter[str] = Counter()
+    for number, (name, (behaviour, reason, calls)) in enumerate(UNREADABLE.items(), 1):
+        endpoint.forget()
+        endpoint.behaviour = behaviour
+        pipeline.publish(make_traces(1, first=number))
+        account = pipeline.settled(number)
+        assert (account.unscored, account.scored, account.lost) == (number, 0, 0), name
+        reasons[f"unscored:{reason}"] += 1
+        assert account.reasons == reasons, name
+        assert len(endpoint.calls) == calls, name
+    page = worker.counted(len(UNREADABLE))
+    for reason, count in reasons.items():
+        assert page.value("tracejudge_unscored_total", reason=reason.removeprefix("unscored:")) == count
     assert page.total("tracejudge_score_count") == 0
-    assert page.value("tracejudge_verdicts_total", outcome="unscored") == 1
+    assert page.value("tracejudge_verdicts_total", outcome="unscored") == len(UNREADABLE)
     assert "holds word0 word1" not in worker.program.output, "the log quotes the trace"
 
 

@@ -74,7 +74,7 @@ def command(stack: ExitStack, folder: Path, pipeline: Pipeline, *arguments: str,
     return stack.enter_context(Program("-m", "worker.cli", *arguments, folder=folder, env=env))
 
 
-@pytest.mark.parametrize("by", ["setting", "environment"])
+@pytest.mark.parametrize("by", ["setting", pytest.param("environment", marks=pytest.mark.slow("a second variant"))])
 def test_judge_calls_and_otlp_use_the_proxy(
     *,
     pipeline: Pipeline,
@@ -157,6 +157,7 @@ def test_replies_with_invalid_fields_are_used_and_counted(pipeline: Pipeline, en
     assert len(endpoint.calls) == 42
 
 
+@pytest.mark.slow("five programs one after the other")
 def test_error_messages_of_the_endpoint_are_shown(
     pipeline: Pipeline, endpoint: ChatEndpoint, stack: ExitStack, tmp_path: Path
 ) -> None:

@@ -130,6 +130,7 @@ def test_forget_while_a_worker_judges(
     assert worker.scrape().value("tracejudge_cut_off_total") == 0
 
 
+@pytest.mark.slow("workers one after the other")
 def test_forget_before_and_between_workers(pipeline: Pipeline, forget: Forget) -> None:
     """Unread traces, and verdicts that no exporter has read, are removed."""
     traces = mixed()

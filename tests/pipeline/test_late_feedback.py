@@ -109,6 +109,7 @@ def test_nothing_is_lost_or_counted_twice_when_a_worker_is_killed_before_the_pas
     assert len({one.evaluation_id for one in verdicts(pipeline)}) == len(verdicts(pipeline)) == 40
 
 
+@pytest.mark.slow("several workers")
 def test_one_of_several_workers_makes_the_pass(new_pipeline: Callable[[str], Pipeline], prefix: str) -> None:
     pipeline = new_pipeline(prefix)
     rules = [{"name": "half", "judges": ["groundedness"], "rate": 0.5, "always": ["negative_feedback"]}]

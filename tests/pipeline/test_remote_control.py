@@ -113,6 +113,7 @@ def test_inspect_shows_tasks_and_their_batches(pipeline: Pipeline, operator: Ope
     worker.program.signal(signal.SIGTERM)
 
 
+@pytest.mark.slow("five commands of Celery")
 def test_the_celery_command_line_finds_the_worker(pipeline: Pipeline, tmp_path: Any) -> None:
     pipeline.worker()
     variables = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
@@ -149,6 +150,7 @@ def test_a_cancelled_consumer_pauses_a_model_until_it_is_added_again(
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow("several workers")
 def test_a_worker_for_one_model_serves_no_other(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     settings = two_models(endpoint)
     pipeline.worker(roles="ingest", **settings)

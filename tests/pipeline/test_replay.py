@@ -98,6 +98,7 @@ def test_a_higher_rate_judges_only_traces_not_judged_before(
     assert {(one.origin, one.probability) for one in verdicts(pipeline)} == {("live", 0.2), ("replay", 0.6)}
 
 
+@pytest.mark.slow("several replays")
 def test_concurrent_and_repeated_replays_judge_once(pipeline: Pipeline, replays: Replays) -> None:
     pipeline.worker(rules=[*LATER, {"name": "not yet", "judges": ["safety"], "rate": 0.0}], roles="ingest,judge,export")
     pipeline.worker(rules=LATER, roles="judge,export")
@@ -113,6 +114,7 @@ def test_concurrent_and_repeated_replays_judge_once(pipeline: Pipeline, replays:
     assert len({one.evaluation_id for one in verdicts(pipeline)}) == pipeline.ledger_size() == 2 * TRACES
 
 
+@pytest.mark.slow("several replays")
 @pytest.mark.faults
 def test_a_killed_and_a_stopped_replay_continue_and_judge_once(pipeline: Pipeline, replays: Replays) -> None:
     pipeline.worker(rules=[{"name": "nothing", "judges": ["groundedness"], "rate": 0.0}])

@@ -216,7 +216,15 @@ def run_of(
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("-m", "celery", "-A", "worker", "worker", "--loglevel", "debug")], ids=["tracejudge", "celery"]
+    "command",
+    [
+        (),
+        pytest.param(
+            ("-m", "celery", "-A", "worker", "worker", "--loglevel", "debug"),
+            marks=pytest.mark.slow("a second variant"),
+        ),
+    ],
+    ids=["tracejudge", "celery"],
 )
 def test_a_whole_run_outputs_no_planted_secret(  # noqa: PLR0917 - fixtures
     at_redis: AtRedis,
@@ -311,7 +319,16 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("settings", MISTAKES.values(), ids=MISTAKES.keys())
+QUICK = ("a key in the file", "a URL of Redis", "rules that are no JSON", "a user key")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(settings, id=name, marks=[] if name in QUICK else pytest.mark.slow("a second variant"))
+        for name, settings in MISTAKES.items()
+    ],
+)
 def test_a_wrong_setting_is_reported_in_one_line_without_the_secret(
     at_redis: AtRedis, redis_url: str, planted: PlantedSecrets, settings: dict[str, Any]
 ) -> None:

@@ -42,6 +42,7 @@ Runtime.start, worker.celery.Signals._signalled = start, note
 """
 OURS = "\nfrom worker.cli import main\nsys.exit(main())"
 CELERY_S = "\nfrom celery.__main__ import main\nsys.exit(main())"
+SECOND_WAY = pytest.mark.slow("a second variant")
 SAFE = [{"name": "safe", "judges": ["safety"]}]
 
 
@@ -106,7 +107,7 @@ def readers(pipeline: Pipeline) -> list[Any]:
     return pipeline.store.call(lambda client: client.xinfo_consumers(pipeline.keys.traces, INGEST_GROUP))
 
 
-@pytest.mark.parametrize("command", [(), CELERY], ids=["tracejudge", "celery"])
+@pytest.mark.parametrize("command", [(), pytest.param(CELERY, marks=SECOND_WAY)], ids=["tracejudge", "celery"])
 def test_roles_can_run_in_processes_of_their_own(pipeline: Pipeline, command: tuple[str, ...]) -> None:
     pipeline.worker(*command, roles="ingest")
     pipeline.publish(make_traces(20))
@@ -125,20 +126,25 @@ def test_a_failed_start_exits_with_an_error_status(pipeline: Pipeline) -> None:
     assert "tracejudge: metrics_port: 127.0.0.1:" in second.program.stderr
 
 
-def test_keys_of_another_version_end_the_start_and_stay_unchanged(pipeline: Pipeline) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (f"chosen:{1:032x}", "1"),
+        pytest.param(f"ledger:{2:032x}", "scored", marks=SECOND_WAY),
+        pytest.param("layout", "3", marks=SECOND_WAY),
+    ],
+)
+def test_keys_of_another_version_end_the_start_and_stay_unchanged(pipeline: Pipeline, name: str, value: str) -> None:
     """This version would not find the evaluations of version 0.1, and would judge their traces again."""
-    keys = pipeline.keys
-    of_others = {f"{keys.prefix}:chosen:{1:032x}": "1", f"{keys.prefix}:ledger:{2:032x}": "scored", keys.layout: "3"}
-    for key, value in of_others.items():
-        pipeline.store.call(lambda client, pair=(key, value): client.set(*pair))
-        worker = pipeline.worker(wait=False)
-        assert worker.program.wait(SETTLING_S) == 2, worker.program.output
-        (line,) = [line for line in worker.program.stderr.splitlines() if "redis_url" in line]
-        assert "version" in line or "0.1" in line, line
-        assert "let that version finish its work, then delete its keys or flush this Redis" in line
-        found = pipeline.store.call(lambda client: list(client.scan_iter(f"{keys.prefix}:*")))
-        assert found == [key.encode()], "nothing is written"
-        pipeline.store.call(lambda client, name=key: client.delete(name))
+    key = f"{pipeline.prefix}:{name}"
+    pipeline.store.call(lambda client: client.set(key, value))
+    worker = pipeline.worker(wait=False)
+    assert worker.program.wait(SETTLING_S) == 2, worker.program.output
+    (line,) = [line for line in worker.program.stderr.splitlines() if "redis_url" in line]
+    assert "version" in line or "0.1" in line, line
+    assert "let that version finish its work, then delete its keys or flush this Redis" in line
+    found = pipeline.store.call(lambda client: list(client.scan_iter(f"{pipeline.prefix}:*")))
+    assert found == [key.encode()], "nothing is written"
 
 
 def test_sigterm_finishes_running_work_and_exits_with_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
@@ -190,8 +196,10 @@ def test_a_stopping_worker_starts_no_call_and_waits_for_those_under_way(
     ("command", "number", "patched", "sign"),
     [
         ((OURS, "worker"), signal.SIGTERM, LATE_FORCED_EXIT, "worker stopping"),
-        ((OURS, "worker"), signal.SIGINT, SIGNAL_DURING_START, "signalled"),
-        ((CELERY_S, "-A", "worker", "worker"), signal.SIGINT, LATE_FORCED_EXIT, "worker stopping"),
+        pytest.param((OURS, "worker"), signal.SIGINT, SIGNAL_DURING_START, "signalled", marks=SECOND_WAY),
+        pytest.param(
+            (CELERY_S, "-A", "worker", "worker"), signal.SIGINT, LATE_FORCED_EXIT, "worker stopping", marks=SECOND_WAY
+        ),
         ((CELERY_S, "-A", "worker", "worker"), signal.SIGTERM, SIGNAL_DURING_START, "signalled"),
     ],
     ids=["tracejudge, stopping", "tracejudge, starting", "celery, stopping", "celery, starting"],
@@ -222,7 +230,7 @@ def test_a_second_signal_ends_the_grace_period_and_releases_the_work(  # noqa: P
     assert_finished_by_another(pipeline, endpoint)
 
 
-@pytest.mark.parametrize("command", [(), CELERY], ids=["tracejudge", "celery"])
+@pytest.mark.parametrize("command", [pytest.param((), marks=SECOND_WAY), CELERY], ids=["tracejudge", "celery"])
 def test_sigquit_releases_the_work_without_a_grace_period(
     pipeline: Pipeline, endpoint: ChatEndpoint, command: tuple[str, ...]
 ) -> None:
@@ -255,6 +263,7 @@ def test_a_worker_waits_for_redis_at_the_start(at_redis: AtRedis) -> None:
         server.kill()
         pipeline = at_redis(url)
         worker = pipeline.worker()
+        worker.program.wait_for("redis unreachable")
         (warned,) = (line for line in worker.program.stderr.splitlines() if "redis unreachable" in line)
         assert json.loads(warned)["redis"] == url
         assert json.loads(warned)["fix"] == "set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"

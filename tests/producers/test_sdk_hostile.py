@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import pytest
@@ -113,14 +113,15 @@ CALLS: dict[str, tuple[Callable[[str, Any], None], tuple[str, ...]]] = {
 
 
 @pytest.mark.swallows
+@pytest.mark.parametrize("errors", [ERRORS[:2], pytest.param(ERRORS, marks=pytest.mark.slow("the other errors"))])
 @pytest.mark.parametrize("call", CALLS)
 def test_no_object_makes_a_call_raise_and_each_is_delivered_or_counted(
-    start: Callable[..., StartedSdk], caplog: pytest.LogCaptureFixture, call: str
+    start: Callable[..., StartedSdk], caplog: pytest.LogCaptureFixture, call: str, errors: Sequence[BaseException]
 ) -> None:
     make, fields = CALLS[call]
     raised = []
     sdk = start(max_items=100_000, max_bytes=1 << 30)
-    for error in ERRORS:
+    for error in errors:
         for value in hostile(error):
             for field in fields:
                 try:

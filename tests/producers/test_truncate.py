@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracejudge.content.truncate import common_length, replace_large_structures, truncate_record, truncate_text
@@ -152,6 +152,7 @@ def test_tags_stay_a_map_of_texts() -> None:
     assert result["[... 1,750 items cut]"] == ""
 
 
+@settings(deadline=None, max_examples=40)
 @given(
     st.dictionaries(
         st.sampled_from(["output", "messages", "context", "tool_calls", "spans", "tags", "error", "expected_facts"]),

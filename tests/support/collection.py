@@ -2,8 +2,8 @@
 
 Each test belongs to one tier, by its marker:
 
-    no marker    `make test`      unit and integration tests, and the short form of most fault experiments
-    slow         `make test-all`  longer than about 15 s, or with RabbitMQ, Prometheus or promtool; CI runs it
+    no marker    `make test`      unit and integration tests, and a short fault experiment of each kind
+    slow         `make test-all`  longer than about 15 s or 4 s of CPU, second variants, other programs; CI runs it
     endurance    `make test-long` minutes to hours, started by hand
 
 Both markers take the reason as their argument. `make test-long` also runs what `FULL_LENGTH` marks at full length.
@@ -31,7 +31,7 @@ def check(items: list[pytest.Item]) -> None:
     """Check tiers and cases, and that tests which share a fixture of their module run in one process.
 
     Raises:
-        pytest.UsageError: A test is in two tiers, or nobody says why it is in one.
+        pytest.UsageError: A test is in two tiers, or a tier has no reason.
     """
     refuse_shared_state(items)
     for item in items:
@@ -81,4 +81,4 @@ def lasts(item: pytest.Item) -> int:
     """Return a sort key: tests that mostly wait for processes come first, so none of them runs alone at the end."""
     if any(True for _ in item.iter_markers("slow")):
         return 0
-    return 1 if set(Path(item.location[0]).parts) & set(_WAITING) else 2
+    return 1 if set(item.location[0].split("/")) & set(_WAITING) else 2

@@ -19,7 +19,7 @@ PATH = "/v1/chat/completions"
 class ChatEndpoint(LoopbackServer):
     """Serves `base_url` + "/chat/completions". Set `behaviour` at any time; it is evaluated for each request.
 
-    Other APIs are subclasses: they say their `path`, and how `completion` and `fault` look there.
+    Other APIs are subclasses, which define `path`, `completion` and `fault`.
     """
 
     path = PATH
@@ -54,7 +54,7 @@ class ChatEndpoint(LoopbackServer):
             return self._max_in_flight
 
     def forget(self) -> None:
-        """Begin the records anew; what is in flight still counts."""
+        """Clear the records; calls in flight still count."""
         with self._lock:
             self._calls.clear()
             self._max_in_flight = self._in_flight
@@ -121,7 +121,7 @@ async def _cut(request: web.Request, reply: Reply, body: bytes) -> web.StreamRes
         await response.prepare(request)
         await response.write(body[: int(len(body) * reply.cut_after)])
     request.transport.close()
-    raise asyncio.CancelledError  # nothing more goes to this client, not even an error
+    raise asyncio.CancelledError  # sends nothing more to this client, not even an error
 
 
 def _decode(raw: bytes) -> dict[str, Any]:

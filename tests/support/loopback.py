@@ -21,7 +21,7 @@ WANTED_FILES = 8192  # 500 connections take a thousand descriptors when client a
 class LoopbackServer:
     """Serves `routes()` while it is open. `port=0` chooses a free port; a fixed port can be closed and opened again.
 
-    What a handler raises is answered with 500 and raised again by `close`, so that a test sees its own mistakes.
+    An exception of a handler is answered with 500 and raised again by `close`, so that a test sees its own mistakes.
     """
 
     def __init__(self, *, port: int = 0) -> None:
@@ -54,7 +54,7 @@ class LoopbackServer:
         return self
 
     def close(self) -> None:
-        """End at once, whatever is in flight; `start` brings it back on the same port."""
+        """End at once, with requests in flight; `start` starts it again on the same port."""
         if self._thread is None:
             return
         self._loop.call_soon_threadsafe(self._closing.set)
@@ -111,7 +111,7 @@ class LoopbackServer:
 async def _accept_no_more(site: web.TCPSite) -> None:
     """Stop accepting connections, and finish those that were accepted, before the server closes.
 
-    asyncio forgets the socket of one that is made after, and the garbage collector complains of it in a later test.
+    asyncio loses the socket of a later connection, and the garbage collector warns about it in a later test.
     """
     for listening in site._server.sockets:
         asyncio.get_running_loop().remove_reader(listening.fileno())

@@ -1,7 +1,7 @@
 """A real HTTP server for Anthropic's Messages API with a configurable behaviour.
 
-The behaviours are those of `support.replies`; `stop_reason` and the counts of tokens are translated. What the
-real API demands of every request is demanded here too, so that a client which serves here serves there.
+The behaviours are those of `support.replies`; `stop_reason` and the counts of tokens are translated. It checks
+requests as the real API does, so that a client that works here works there.
 """
 
 import json

@@ -43,7 +43,7 @@ CONTENT_TYPE = "application/x-protobuf"
 class Accept:
     """The answer to an export. Rejected items are the last ones of the request, and are not stored.
 
-    `body` stands in place of what OTLP would answer; what `rejected` claims beyond the request is only claimed.
+    `body` replaces the answer of OTLP. `rejected` may claim more items than the request has.
     """
 
     status: int = 200
@@ -119,18 +119,18 @@ class OtlpReceiver(LoopbackServer):
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """What was accepted, in order of arrival, twice when it came twice."""
+        """Accepted items in order of arrival; an item that came twice is there twice."""
         with self._lock:
             return tuple(self._spans)
 
     @property
     def logs(self) -> tuple[Log, ...]:
-        """What was accepted, in order of arrival, twice when it came twice."""
+        """Accepted items in order of arrival; an item that came twice is there twice."""
         with self._lock:
             return tuple(self._logs)
 
     def forget(self) -> None:
-        """Begin the records anew."""
+        """Clear the records."""
         with self._lock:
             self._exports, self._spans, self._logs = [], [], []
 
@@ -154,7 +154,7 @@ class OtlpReceiver(LoopbackServer):
         return _response(reply, response.SerializeToString())
 
     async def _receive(self, request: web.Request, read: Callable[[bytes], dict[str, tuple]]) -> Accept:
-        body = await request.read()  # aiohttp has undone gzip and deflate
+        body = await request.read()  # decompressed by aiohttp
         headers = {name.lower(): value for name, value in request.headers.items()}
         try:
             export = Export(request.path, headers, len(body), **read(body))
@@ -178,7 +178,7 @@ class OtlpReceiver(LoopbackServer):
 
 
 class Dribbler:
-    """A receiver that sends its answer a byte at a time, without end."""
+    """A receiver that sends an endless answer, a byte at a time."""
 
     def __init__(self, begins: bytes, *, port: int = 0, every_s: float = 0.1) -> None:
         self._begins, self._every_s = begins, every_s

@@ -10,7 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status as StatusMessage
 
 
 class Origin(NamedTuple):
-    """Where a span or log record comes from. `schema_url` is the scope's, else the resource's."""
+    """The origin of a span or log record. `schema_url` is that of the scope, else of the resource."""
 
     resource: dict[str, Any]
     scope_name: str

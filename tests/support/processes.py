@@ -18,7 +18,7 @@ __all__ = ["PATIENCE_S", "Program", "bounded_s", "free_port", "wait_until"]
 
 T = TypeVar("T")
 SHOWN_CHARACTERS = 4000
-# Only a busy machine needs this long: a wait ends with its condition.
+# Only a busy machine needs this long; a wait ends with its condition.
 PATIENCE_S = 60.0
 
 
@@ -47,9 +47,9 @@ def wait_until(predicate: Callable[[], T], timeout_s: float = PATIENCE_S, what: 
 class Program:
     """`python *arguments` as a child, e.g. `Program("-m", "worker.cli", "worker", folder=tmp_path)`.
 
-    Its environment is ours without any `TRACEJUDGE_*`, and `env` on top. It runs in `folder`, where the files
-    of its output lie as well; `stderr` is an open file in place of the one there. Leaving the block kills it and all
-    of its process group.
+    Its environment is that of the tests without `TRACEJUDGE_*`, plus `env`. It runs in `folder`, which also holds the
+    files of its output; `stderr` is an open file that replaces one of them. At the end of the block it is killed with
+    its process group.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class Program:
             if found := expression.search(self.output):
                 return found
             if ended or time.monotonic() > deadline:
-                raise AssertionError(f"{pattern!r} did not come: {self._state()}")
+                raise AssertionError(f"{pattern!r} is not in the output: {self._state()}")
             time.sleep(0.02)
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait for its end; gives the exit status, negative for a signal."""
+        """Wait for its end, and return the exit status, negative for a signal."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:

@@ -28,8 +28,8 @@ class Behaviour:
     """Current behaviour of the network. Cuts end the connection with a reset.
 
     Attributes:
-        refuses: Nobody listens, and what was connected is reset.
-        holds: Nothing goes through; it arrives late, should the connection live that long.
+        refuses: New connections are refused, and open ones are reset.
+        holds: Data are held back, and forwarded later if the connection still exists.
         delay_s: How much later each piece arrives.
         cut_after: How many bytes of requests a connection lets through before it is reset.
         reply_share: How much of a reply goes through before the connection is reset: 0.5 is half of it, 0 nothing,
@@ -94,7 +94,7 @@ class Proxy:
 
     @behaviour.setter
     def behaviour(self, behaviour: Behaviour) -> None:
-        """Change the network; back when it has changed."""
+        """Change the network, and return after the change."""
         self._wait(self._change(behaviour))
 
     @contextlib.contextmanager
@@ -107,7 +107,7 @@ class Proxy:
             self.behaviour = PASSES
 
     def reset_all(self) -> None:
-        """Reset what is connected now."""
+        """Reset the open connections."""
         self._wait(self._reset_all())
 
     def _wait(self, change: Awaitable[T]) -> T:
@@ -161,7 +161,7 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
 
     async def _lead(self, reader: StreamReader, client: StreamWriter) -> None:
-        """Lead one connection both ways, until either end or the network ends it."""
+        """Forward one connection in both directions until one end or the network closes it."""
         server: StreamWriter | None = None
         try:
             await self._while_held()

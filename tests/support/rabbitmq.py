@@ -25,7 +25,7 @@ class RabbitMq:
     """One RabbitMQ server during the block; `kill` and `start` simulate a crash and a restart."""
 
     def __init__(self, folder: Path) -> None:
-        """Prepare; the test is skipped where there is no RabbitMQ, and fails in CI."""
+        """Prepare; without RabbitMQ the test is skipped, and fails in CI."""
         self._server = shutil.which("rabbitmq-server", path=f"{_PROGRAMS}:{os.environ.get('PATH', '')}")
         self._epmd = shutil.which("epmd")
         if self._server is None or self._epmd is None:
@@ -58,12 +58,12 @@ class RabbitMq:
             process.wait()
 
     def start(self) -> None:
-        """Start the server, on the data that it left."""
+        """Start the server with its earlier data."""
         self._processes.append(self._run([self._server], "server"))
         wait_until(self._listens, _START_S, "RabbitMQ to listen")
 
     def kill(self) -> None:
-        """End the server as a crash does."""
+        """Kill the server, as in a crash."""
         if len(self._processes) > 1:
             server = self._processes.pop()
             with contextlib.suppress(ProcessLookupError):

@@ -210,7 +210,7 @@ def gathering(count: int, then: Behaviour) -> Behaviour:
 
 
 def from_call(number: int, later: Behaviour, *, before: Behaviour) -> Behaviour:
-    """Change the behaviour from a given call on, so that a test need not do it in time."""
+    """Change the behaviour from a given call on; a test need not watch for that call."""
     return lambda call: before if call.index < number else later
 
 

@@ -17,7 +17,7 @@ def _never() -> bool:
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Does not wait, but records the requested timeout."""
+    """Records the requested timeout instead of waiting."""
 
     def __init__(self, is_busy: Busy) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class _Jumping(selectors.DefaultSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Its time begins at 0 and moves only when nothing else is to do. For coroutines without connections.
 
-    While `is_busy` says that a thread works for them, it stands.
+    It stands still while `is_busy` returns true, because a thread then works for a coroutine.
     """
 
     def __init__(self, is_busy: Busy = _never) -> None:

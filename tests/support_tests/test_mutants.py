@@ -77,6 +77,7 @@ def test_a_pattern_that_matches_nothing_ends_it() -> None:
         files(mutants.ROOT, ["worker/*.py", "worker/gone/*.py"])
 
 
+@pytest.mark.slow("runs of pytest on copies")
 def test_a_change_is_caught_or_survives_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

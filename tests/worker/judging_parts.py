@@ -14,13 +14,13 @@ from support.processes import wait_until
 
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, Price
+from judges.endpoints.client import LimitedModel
 from judges.models.scripted import Answering, ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Trace
 from worker.accounting import read_account
 from worker.config.graders import CODE, Graders, queue_label
 from worker.config.settings import Settings
-from worker.endpoints.client import LimitedModel
 from worker.judging import consumer as consumer_module
 from worker.judging.consumer import JudgingConsumer, Shift, Sweeper
 from worker.judging.evaluator import BatchEvaluator

@@ -383,6 +383,7 @@ def test_a_producer_stays_while_entries_may_be_unread_that_are_its_own(ground: G
     assert ground.client.exists(ground.keys.producer("p1"), ground.keys.producers) == 0
 
 
+@pytest.mark.slow("20,000 producers")
 def test_twenty_thousand_producers_are_read_within_a_second(ground: Ground) -> None:
     pipe = ground.client.pipeline(transaction=False)
     for number in range(20_000):

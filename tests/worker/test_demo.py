@@ -315,6 +315,7 @@ def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path
     assert_nothing_is_left(tmp_path)
 
 
+@pytest.mark.slow("a whole run")
 @pytest.mark.parametrize("program", [("--seconds", "4")], indirect=True)
 def test_without_a_terminal_it_prints_scoreboard_and_accounting(program: Program, tmp_path: Path) -> None:
     with program:
@@ -327,7 +328,9 @@ def test_without_a_terminal_it_prints_scoreboard_and_accounting(program: Program
     assert_nothing_is_left(tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow("a second variant"))]
+)
 @pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
 def test_a_signal_ends_it_in_good_order(program: Program, number: signal.Signals, tmp_path: Path) -> None:
     with program:

@@ -10,9 +10,10 @@ from judges.core.model import ModelSettings
 from judges.custom.installed import make
 from judges.python import protocol as environment
 from judges.registry import catalogue
+from worker.config.redaction import keep_secrets
 from worker.config.settings import Settings
-from worker.endpoints.client import keep_secrets, measure
 from worker.export.prometheus import VerdictCounter
+from worker.telemetry.calls import measure_python
 from worker.telemetry.metrics import EXPLORATION_ENDS, Metrics
 
 FILE = Path(__file__).parents[1] / "judges" / "judged_code.py"
@@ -56,7 +57,7 @@ def test_what_another_version_writes_makes_no_series(course: object) -> None:
 def test_judges_in_code_are_measured_as_models_are() -> None:
     metrics = Metrics(Settings())
     judge = make("has_link", {"code": f"{FILE}:has_link"})
-    measure([judge, *catalogue().values()], metrics)
+    measure_python([judge, *catalogue().values()], metrics)
     observer = judge.run.observer  # type: ignore[union-attr]
     observer.begins()
     assert value(metrics, "judge_in_flight", judge_model="code") == 1

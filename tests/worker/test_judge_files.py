@@ -207,7 +207,7 @@ def test_a_judge_in_a_file_of_python_is_relative_to_the_file_that_names_it() -> 
 
 NAMING = "a judge's name is of at most 64 small letters, digits and '_', a letter first"
 BUILT_IN = "has the name of a built-in judge; rename it; settings of the built-in judge belong in tracejudge.toml under"
-KINDS = "a judge of your own has one of instructions, custom_prompt, template, code"
+KINDS = "a judge of your own has one of instructions, custom_prompt, template, code, based_on"
 MAKE = "make that folder, or take the key out"
 LONG = "#" * (files.MAX_BYTES + 1)
 

@@ -27,10 +27,10 @@ from stage_parts import Ground
 from structlog.testing import capture_logs
 
 from judges.core.judge import Reading
+from judges.core.model import Spent
 from judges.core.verdict import Call, Score, Verdict
 from judges.models.scripted import Step
 from worker.accounting import read_account
-from worker.queue.batch import Spent
 from worker.queue.ledger import DeadLetter
 
 

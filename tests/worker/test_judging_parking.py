@@ -18,9 +18,8 @@ from judging_parts import (
 from stage_parts import Ground
 from structlog.testing import capture_logs
 
-from judges.core.model import ModelRejectedError, ModelUnavailableError, RateLimitedError
+from judges.core.model import ModelRejectedError, ModelUnavailableError, RateLimitedError, Spent
 from judges.models.scripted import Step
-from worker.queue.batch import Spent
 
 
 def tries(ground: Ground, batch_id: str) -> list[int]:

@@ -5,12 +5,11 @@ from itertools import pairwise
 
 import pytest
 from judging_parts import Answering, Desk, Desks, choose, failing, ids, judged
-from stage_parts import Ground, go_by, settings_of
+from stage_parts import Ground, go_by
 
 from judges.core.model import ChatModel, ChatRequest, ModelRejectedError, ModelUnavailableError
-from worker.endpoints.client import LimitedModel
-from worker.endpoints.limiter import EndpointLimiter, LimiterClock
-from worker.telemetry.metrics import Metrics
+from judges.endpoints.client import LimitedModel
+from judges.endpoints.limiter import EndpointLimiter, LimiterClock
 
 PROBE_S = 15
 """Between two probes, at the longest."""
@@ -55,7 +54,7 @@ class Outage:
         # Nobody waits at it, since the timers of the event loop know nothing of our time.
         timing = LimiterClock(lambda: self._steady_s, lambda: self._steady_s, lambda _low, high: high)
         limiter = EndpointLimiter("scripted", 64, patience_s=0.0, clock=timing)
-        return LimitedModel(model, Metrics(settings_of(self._ground)), limiter, sleep=_at_once)
+        return LimitedModel(model, limiter, sleep=_at_once)
 
 
 async def _at_once(_: float) -> None:

@@ -4,11 +4,12 @@ import pytest
 from dead_parts import balanced, dead, marks, retry_all
 from stage_parts import Chosen, Ground, make_traces, make_verdict, settings_of
 
+from judges.core.model import Spent
 from worker.config.loading import load
 from worker.config.redaction import UserKeys
 from worker.config.settings import SettingsError
 from worker.forget import ForgetTarget, Forgetting
-from worker.queue.batch import Batch, Spent, decode
+from worker.queue.batch import Batch, decode
 from worker.queue.leases import Leases
 from worker.queue.ledger import DeadLetter, Finished, Ledger
 

@@ -21,9 +21,10 @@ from leases_parts import (
 from stage_parts import Chosen, Ground, make_traces
 from structlog.testing import capture_logs
 
+from judges.core.model import Spent
 from judges.core.verdict import Refusals
 from worker.accounting import read_account
-from worker.queue.batch import Spent, made_at_ms
+from worker.queue.batch import made_at_ms
 from worker.queue.leases import SET_ASIDE_S, Lease, LeasedPayload, Leases
 
 

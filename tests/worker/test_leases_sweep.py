@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from leases_parts import BEGIN_S, MODEL, OTHER, READY_S, add, holder_of, ids, ready
 from stage_parts import Ground
 
-from worker.queue.batch import Spent, fresh_id
+from judges.core.model import Spent
+from worker.queue.batch import fresh_id
 from worker.queue.leases import Lease, Leases
 
 

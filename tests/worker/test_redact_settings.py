@@ -88,10 +88,10 @@ def test_usual_patterns_are_taken(pattern: str) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        pytest.param(r"^(\w+\s?)+$", id="words"),
+        pytest.param(r"^(\w+\s?)+$", id="words", marks=pytest.mark.slow("searches up to its limit")),
         pytest.param(r"(a|aa)+b", id="two ways to read the same"),
-        pytest.param(r"key:(?:x+x+)+y", id="behind a beginning"),
-        pytest.param(r"\d*\d*\d*x", id="side by side"),
+        pytest.param(r"key:(?:x+x+)+y", id="behind a beginning", marks=pytest.mark.slow("searches up to its limit")),
+        pytest.param(r"\d*\d*\d*x", id="side by side", marks=pytest.mark.slow("searches up to its limit")),
     ],
 )
 def test_patterns_that_run_away_are_refused(pattern: str) -> None:

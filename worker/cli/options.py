@@ -1,6 +1,5 @@
 """Options, output and helpers that several commands share."""
 
-import math
 import os
 import random
 import time
@@ -19,19 +18,17 @@ import tracejudge
 from judges.agreement.combine import Combine
 from judges.core.judge import Judge
 from judges.core.prompt import neutralise
+from judges.endpoints.availability import LimiterEvents
+from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured
-from worker.cli.rows import as_trace, csv_rows, is_csv
+from judges.rows import as_trace, csv_rows, is_csv
 from worker.config.errors import nearest
 from worker.config.judge_files import checked, read_judge
 from worker.config.loading import config_path, load, place_of, redis_fix
 from worker.config.settings import Settings, SettingsError
-from worker.endpoints.availability import LimiterEvents
-from worker.endpoints.client import LimitedModel, Retries, RetryBudget
-from worker.endpoints.limiter import EndpointLimiter
 from worker.storage.client import Store, StoreError, address
 from worker.storage.keys import Keys
-from worker.telemetry.metrics import Metrics
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -40,8 +37,6 @@ T = TypeVar("T")
 OUT: Final = Console()
 # Standard error: progress and remarks.
 NOTES: Final = Console(stderr=True)
-# Longer delays that an endpoint asks for, as at the end of a day's quota, are not waited for.
-PATIENCE_S: Final = 600.0
 _WIDE: Final = 1000
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 5.0
@@ -64,16 +59,17 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on stand
 REDIS: Final = options(
     CONFIG, click.option("--redis-url", metavar="URL", help="Address of TraceJudge's Redis; else as configured.")
 )
+TRIES = click.option(
+    "--tries",
+    type=click.IntRange(min=1),
+    default=OFFLINE_TRIES,
+    show_default=True,
+    metavar="N",
+    help="How often to send a request when the model is busy, slow or unreachable.",
+)
 # The options of every command that judges traces of files.
 OFFLINE: Final = options(
-    click.option(
-        "--tries",
-        type=click.IntRange(min=1),
-        default=5,
-        show_default=True,
-        metavar="N",
-        help="How often to send a request when the model is busy, slow or unreachable.",
-    ),
+    TRIES,
     click.option(
         "--model",
         "model_names",
@@ -216,11 +212,7 @@ def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[s
         place = place_of("models", os.environ, _config_file())
         raise SettingsError(f"{place}: models.{name}.{error}") from error
     where = address(model.settings.base_url) if model.settings.base_url else "the endpoint"
-    limiter = EndpointLimiter(
-        *(model.settings.judge_model, model.settings.max_in_flight), patience_s=PATIENCE_S, events=events_at(where)
-    )
-    # The user has chosen how often to try and pays for it, so there is no retry budget.
-    return LimitedModel(model, Metrics(settings), limiter, Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf)))
+    return offline_model(model, events_at(where), tries)
 
 
 class Line(NamedTuple):
@@ -236,7 +228,7 @@ def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
 
     Args:
         file: The open file.
-        rows: Whether rows of labelled data, as those without ids, are read as traces too (``worker.cli.rows``).
+        rows: Whether rows of labelled data, as those without ids, are read as traces too (``judges.rows``).
     """
     if is_csv(file):
         for row in csv_rows(file):

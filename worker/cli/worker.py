@@ -25,9 +25,16 @@ def command(config: str | None, redis_url: str | None, roles: str | None, metric
     # Celery is imported after the settings are checked, so that a wrong configuration is reported at once.
     from worker.celery import make_app  # noqa: PLC0415
 
-    # A monitor that receives task events recognises a worker by its Celery heartbeat.
-    options = ["--without-gossip", "--without-mingle", *([] if settings.task_events else ["--without-heartbeat"])]
-    node = f"tracejudge-{os.getpid()}@{socket.gethostname()}"
     app = make_app(settings, config_path(os.environ, config))
-    app.worker_main(["--quiet", "worker", "--hostname", node, "--loglevel", settings.log_level, *options])
+    # Not by `app.worker_main`: Celery's command line imports an interactive shell, a fifth of the CPU of a start.
+    worker = app.Worker(
+        hostname=f"tracejudge-{os.getpid()}@{socket.gethostname()}",
+        loglevel=settings.log_level,
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+        # A monitor that receives task events recognises a worker by its Celery heartbeat.
+        without_heartbeat=not settings.task_events,
+    )
+    worker.start()
     sys.exit(app.tracejudge_status)

@@ -119,7 +119,7 @@ def check(table: JudgeTable) -> Judge:
     if name in installed(frozenset(catalogue())):
         fix = f"rename it, or uninstall {distribution_of(name)}"
         raise SettingsError(f"{place.at()}: has the name of a judge of an installed distribution; {fix}")
-    if name in catalogue():
+    if name in catalogue() and values.get("based_on") != name:
         if is_own or not place.table:
             fix = f"rename it; settings of the built-in judge belong in tracejudge.toml under [judges.{name}]"
             raise SettingsError(f"{place.at()}: has the name of a built-in judge; {fix}")

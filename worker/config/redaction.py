@@ -18,6 +18,7 @@ from typing import Final, Self
 
 import msgspec
 
+from judges.python.protocol import withhold
 from tracejudge import Trace
 from tracejudge.content.redact import redact_record, redact_secrets
 from worker.config.errors import read_text
@@ -188,3 +189,10 @@ class UserKeys:
     def _kept(self) -> str | None:
         kept = self._store.call(lambda client: client.get(self._name))
         return kept.decode() if kept else None
+
+
+def keep_secrets(settings: Settings) -> None:
+    """Withhold the environment variables that hold our keys, tokens and passwords from judges in Python."""
+    keys = (model.api_key_env for model in settings.models.values())
+    named = (*keys, settings.metrics_token_env, settings.metrics_password_env)
+    withhold(*(name for name in named if name is not None))

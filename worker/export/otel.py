@@ -27,6 +27,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 
 from judges.models.credentials import proxy_for
+from judges.models.http import tls_context
 from judges.models.replies import retry_after_s
 from worker.config.graders import providers
 from worker.config.redaction import Redaction
@@ -110,10 +111,11 @@ class OtlpClient:
         self._endpoint = endpoint.rstrip("/")
         self._runner = asyncio.Runner()
         # The proxy is found as for judge endpoints; certificates are those that the environment names.
+        found = proxy_for(endpoint, proxy)
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
-            proxy=proxy_for(endpoint, proxy),
-            verify=httpx.create_ssl_context(),
+            proxy=found,
+            verify=tls_context(endpoint, found),
             trust_env=False,
         )
         self._closed = False

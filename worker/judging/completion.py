@@ -6,9 +6,10 @@ from typing import Final
 
 import structlog
 
+from judges.core.model import Spent
 from worker.judging.evaluator import UnfinishedEvaluation
 from worker.judging.fetching import LeasedBatch, hand_back_delay_s
-from worker.queue.batch import Batch, Spent
+from worker.queue.batch import Batch
 from worker.queue.leases import Lease, Leases
 from worker.queue.ledger import Ledger
 

@@ -20,12 +20,12 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from judges.core.model import Spent
 from worker.config.graders import queue_label
 from worker.config.settings import Settings
 from worker.judging.completion import FAULT_PARKING_S, Completion
 from worker.judging.evaluator import BatchEvaluator
 from worker.judging.fetching import BatchFetcher, HeldLeases, LeasedBatch, Limits, NoEndpoint, PrefetchWindow
-from worker.queue.batch import Spent
 from worker.queue.leases import RENEW_S, Leases
 from worker.queue.ledger import Ledger
 from worker.queue.notify import Notifier

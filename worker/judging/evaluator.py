@@ -12,16 +12,16 @@ import structlog
 
 from judges.agreement.combine import metrics_of
 from judges.core.judge import Judge
-from judges.core.model import ChatModel, Price
+from judges.core.model import ChatModel, Price, Spent
 from judges.core.verdict import Assessment, Verdict, with_said
-from judges.evaluate import evaluate
+from judges.evaluation import evaluate
 from judges.python.protocol import class_name
 from tracejudge import Trace
 from worker.config.graders import CODE, Graders
 from worker.config.redaction import Redaction, UserKeys, hashed_user
 from worker.config.settings import Settings
 from worker.judging.panels import Panels, PanelVotes
-from worker.queue.batch import Batch, Evaluation, Item, Spent
+from worker.queue.batch import Batch, Evaluation, Item
 from worker.queue.ledger import DeadLetter, Finished, Ledger
 from worker.selection.sampling import Sampler
 from worker.storage.client import StoreError

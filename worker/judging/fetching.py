@@ -16,9 +16,10 @@ from typing import Final
 
 import structlog
 
+from judges.core.model import Spent
+from judges.endpoints.limiter import EndpointLimiter
 from worker.config.graders import queue_label
-from worker.endpoints.limiter import EndpointLimiter
-from worker.queue.batch import Batch, BatchError, Spent, count, decode, made_at_ms, without
+from worker.queue.batch import Batch, BatchError, count, decode, made_at_ms, without
 from worker.queue.leases import RENEW_S, Lease, Leases
 from worker.queue.ledger import Ledger
 

@@ -17,8 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from judges.core.model import Price
-from judges.core.verdict import Call, Origin, Refusals
+from judges.core.verdict import Origin
 from tracejudge import Trace
 
 BATCH_VERSION: Final = 1
@@ -111,38 +110,6 @@ class RawBatch(Struct, frozen=True):
     judge_model: str
     created_at: float
     items: Sequence[msgspec.Raw]
-
-
-class Spent(Struct, frozen=True, array_like=True):
-    """Calls and cost of all rounds of an evaluation; stored while it waits, and in its dead letter.
-
-    Attributes:
-        calls: Requests to the judge model.
-        cost_usd: None if a round had no price.
-        is_known: Whether the endpoint reported the tokens of each answer: unknown is not free.
-        refusals: Those that count towards a final `bad_request`.
-    """
-
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = 0.0
-    is_known: bool = True
-    refusals: Refusals = Refusals()
-
-    def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals) -> "Spent":
-        """Add a round."""
-        inputs, outputs = (sum(getattr(call, name) for call in calls) for name in ("input_tokens", "output_tokens"))
-        has_cost = price is not None and self.cost_usd is not None
-        hides_tokens = any(call.status == "ok" and not call.input_tokens and not call.output_tokens for call in calls)
-        return Spent(
-            self.calls + len(calls),
-            self.input_tokens + inputs,
-            self.output_tokens + outputs,
-            (self.cost_usd or 0.0) + price.cost_usd(inputs, outputs) if price is not None and has_cost else None,
-            self.is_known and not hides_tokens,
-            max(self.refusals, refusals),
-        )
 
 
 class _Version(Struct):

@@ -12,7 +12,8 @@ import msgspec
 import redis
 import structlog
 
-from worker.queue.batch import Spent, made_at_ms, mark
+from judges.core.model import Spent
+from worker.queue.batch import made_at_ms, mark
 from worker.storage.client import Store
 
 log = structlog.get_logger("tracejudge.judging")

@@ -12,10 +12,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from judges.core.model import Spent
 from judges.core.verdict import Assessment, Score, Verdict
 from tracejudge import Trace
 from worker.config.settings import Settings
-from worker.queue.batch import Evaluation, Item, Spent, fresh_id
+from worker.queue.batch import Evaluation, Item, fresh_id
 from worker.storage.client import Store
 
 RETRYABLE_REASONS: Final = frozenset(

@@ -78,6 +78,7 @@ def test_thirty_percent_of_calls_fail_at_random(scenario: Scenario, endpoint: Ch
     scenario.check_calls(worker, most=1.6)
 
 
+@pytest.mark.slow("a minute, scaled")
 @patient(1)
 def test_latency_is_ten_times_higher_for_a_minute(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     traces = TRACES + int(IN_FLIGHT / (10 * USUAL_S) * MINUTE_S)
@@ -121,6 +122,7 @@ def test_an_outage_of_ten_minutes(scenario: Scenario, endpoint: ChatEndpoint) ->
     scenario.check_calls(worker)
 
 
+@pytest.mark.slow("a minute, scaled")
 @patient(1)
 def test_a_wrong_key_causes_no_more_probes_than_needed(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     worker = begin(scenario, endpoint, replies.failing(401, "Incorrect API key provided", code="invalid_api_key"))

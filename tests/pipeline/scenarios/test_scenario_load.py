@@ -10,6 +10,7 @@ from support.processes import wait_until
 BOUND_BYTES = 200_000
 
 
+@pytest.mark.slow("thousands of traces")
 @patient()
 def test_a_slow_model_above_its_limit_pauses_ingest_and_loses_nothing(
     scenario: Scenario, endpoint: ChatEndpoint

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 import aiohttp
+import pytest
 from scenario_parts import MINUTE_S, Scenario, SteadyLoad, answers, patient
 from support import replies
 from support.endpoint import ChatEndpoint
@@ -84,6 +85,7 @@ def test_requests_that_are_always_refused(scenario: Scenario, endpoint: ChatEndp
     assert "word1" not in log
 
 
+@pytest.mark.slow("a long variant of refused requests")
 @patient()
 def test_requests_whose_key_is_refused(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     """A 401 opens the circuit at once, even if only some requests get it; the next probe uses another request."""
@@ -97,6 +99,7 @@ def test_requests_whose_key_is_refused(scenario: Scenario, endpoint: ChatEndpoin
     assert reasons(verdicts) == dict.fromkeys(refused, "bad_request")
 
 
+@pytest.mark.slow("a long variant of refused requests")
 @patient()
 def test_requests_that_can_never_pass(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     """Providers report this in different ways. A temporary 429 delays only its own evaluation."""
@@ -138,6 +141,7 @@ async def ideal_rate(url: str, in_flight: int, seconds: float) -> float:
     return answered / seconds
 
 
+@pytest.mark.slow("repeats with growing pauses")
 @patient(2)
 def test_the_endpoint_answers_429_and_500_at_random(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     """Each for a fifth of the calls: the rate is at least half of that of an ideal client, before and after."""

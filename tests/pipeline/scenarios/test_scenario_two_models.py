@@ -38,7 +38,9 @@ def received(endpoint: ChatEndpoint, number: int) -> bool:
 
 
 @patient()
-@pytest.mark.parametrize("dies", ["takes no connection", "answers nothing"])
+@pytest.mark.parametrize(
+    "dies", ["takes no connection", pytest.param("answers nothing", marks=pytest.mark.slow("a second variant"))]
+)
 def test_a_dead_model_uses_no_capacity_of_the_other(
     pair: Scenario, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint, dies: str
 ) -> None:

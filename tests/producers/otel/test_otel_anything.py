@@ -92,7 +92,7 @@ def test_any_span_can_be_read(some: dict[str, Any], happened: tuple[RawEvent, ..
     read(RawSpan(trace_id="t", span_id="s", attributes=some, events=happened, status="error"))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(families.map(lambda family: SpanGroup(family[0], family)) | families.map(lambda family: SpanGroup(None, family)))
 def test_any_spans_give_nothing_or_a_trace_the_worker_can_read(group: SpanGroup) -> None:
     fields = join(group)

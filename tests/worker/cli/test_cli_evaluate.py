@@ -18,9 +18,9 @@ from support.processes import free_port, wait_until
 from support.replies import failing, gathering, hangs, sequence, slow, yes_no
 
 from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id
+from judges.endpoints import client
 from judges.registry import catalogue, configured
 from tracejudge import Trace
-from worker.endpoints import client
 
 SUPPORT = SAMPLES / "support-bot.jsonl"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from cli_parts import SAMPLES, Run, labelled, scripted, words, write_lines
 
+from judges.endpoints import client
 from judges.registry import catalogue
-from worker.endpoints import client
 
 
 def test_agreement_with_labels_is_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli_parts import Run, scripted, write_lines
 
-from worker.cli.rows import as_trace
+from judges.rows import as_trace
 
 ROWS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "texts": ({"inputs": "Why?", "outputs": "So."}, {"input": "Why?", "output": "So."}),

@@ -21,17 +21,14 @@ from support.virtual_time import run_virtually
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, RateLimitedError
 from judges.core.verdict import Assessment
+from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes, LimitedModel, Retries, RetryBudget
+from judges.endpoints.limiter import EndpointLimiter, LimiterClock
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.cli.evaluate.offline import DelayNotes, OfflineGrader, TimedAssessment, in_order
+from worker.cli.evaluate.offline import OfflineGrader, TimedAssessment, in_order
 from worker.cli.evaluate.trace_files import Line, Output, lines, trace_of
-from worker.cli.options import PATIENCE_S
-from worker.config.settings import Settings
-from worker.endpoints.client import LimitedModel, Retries, RetryBudget
-from worker.endpoints.limiter import EndpointLimiter, LimiterClock
 from worker.selection.stream_entry import TraceEntry
-from worker.telemetry.metrics import Metrics
 
 SAFETY = catalogue()["safety"]
 TRACE = Trace(trace_id="1", service="s", output="It is.")
@@ -135,7 +132,7 @@ class Heard:
         self.told = list[tuple[str, float]]()
 
     def waiting(self) -> DelayNotes:
-        return DelayNotes(PATIENCE_S, lambda note, seconds: self.told.append((note, seconds)))
+        return DelayNotes(OFFLINE_PATIENCE_S, lambda note, seconds: self.told.append((note, seconds)))
 
 
 def patient(model: ScriptedModel, tries: int, heard: Heard) -> LimitedModel:
@@ -143,9 +140,9 @@ def patient(model: ScriptedModel, tries: int, heard: Heard) -> LimitedModel:
     loop = asyncio.get_running_loop()
     timing = LimiterClock(loop.time, loop.time, lambda _low, high: high)
     most = model.settings.max_in_flight
-    gate = EndpointLimiter("m", most, patience_s=PATIENCE_S, clock=timing, events=heard.waiting())
+    gate = EndpointLimiter("m", most, patience_s=OFFLINE_PATIENCE_S, clock=timing, events=heard.waiting())
     retries = Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf), timing.draw)
-    return LimitedModel(model, Metrics(Settings()), gate, retries)
+    return LimitedModel(model, gate, retries)
 
 
 class Ended(NamedTuple):

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from worker.endpoints.concurrency import AdaptiveLimit
+from judges.endpoints.concurrency import AdaptiveLimit
 
 
 class Ended(NamedTuple):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from limit_simulation import Batching, Ended, Queueing, RateLimiter, Simulation, Steady, lognormal, simulate
 
-from worker.endpoints.concurrency import AdaptiveLimit
+from judges.endpoints.concurrency import AdaptiveLimit
 
 MOST: Final = 1000
 seeds = pytest.mark.parametrize("seed", range(4))

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from judges.core.model import ModelError, ModelRejectedError, ModelTimeoutError, ModelUnavailableError
-from worker.endpoints.availability import Circuit
+from judges.endpoints.availability import Circuit
 
 AWAY = ModelUnavailableError("away")
 

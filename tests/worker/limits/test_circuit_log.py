@@ -3,7 +3,7 @@
 from structlog.testing import capture_logs
 
 from judges.core.model import ModelRejectedError
-from worker.endpoints.availability import CircuitLog
+from judges.endpoints.availability import CircuitLog
 
 
 def test_the_log_says_whose_circuit_opened_why_and_for_how_long() -> None:

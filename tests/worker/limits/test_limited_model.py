@@ -24,14 +24,15 @@ from judges.core.model import (
 )
 from judges.core.prompt import Message
 from judges.core.verdict import Refusals
-from judges.evaluate import evaluate
+from judges.endpoints import client as limited_model
+from judges.endpoints.client import LimitedModel, Retries
+from judges.endpoints.limiter import EndpointLimiter, LimiterClock
+from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Trace
 from worker.config.settings import Settings
-from worker.endpoints import client as limited_model
-from worker.endpoints.client import LimitedModel, Retries
-from worker.endpoints.limiter import EndpointLimiter, LimiterClock
+from worker.telemetry.calls import CallMetrics
 from worker.telemetry.metrics import Metrics
 
 REQUEST = ChatRequest((Message("user", "Is it?"),), "safety", {}, dict)
@@ -72,7 +73,8 @@ class Limited:
         timing = LimiterClock(now, now, lambda _low, high: high)
         self.limiter = EndpointLimiter(model.settings.judge_model, model.settings.max_in_flight, clock=timing)
         retries = Retries(attempts, draw=timing.draw)
-        self.model = LimitedModel(model, self.metrics, self.limiter, retries)
+        observer = CallMetrics(self.metrics, model.settings.judge_model, self.limiter)
+        self.model = LimitedModel(model, self.limiter, retries, observer=observer)
 
     @property
     def page(self) -> Scrape:
@@ -235,7 +237,7 @@ def test_two_models_of_one_endpoint_share_its_places() -> None:
     async def run() -> None:
         gated, other = GatedModel(settings(2)), GatedModel(settings(2))
         limited = Limited(gated)
-        second = LimitedModel(other, limited.metrics, limited.model.limiter)
+        second = LimitedModel(other, limited.model.limiter)
         models = (limited.model, limited.model, second, second)
         calls = [asyncio.ensure_future(model.complete(REQUEST)) for model in models]
         await settled(lambda: gated.waiting == 2)

@@ -20,8 +20,8 @@ from judges.core.model import (
     Window,
 )
 from judges.core.verdict import Refusals
-from worker.endpoints.availability import LimiterEvents
-from worker.endpoints.limiter import EndpointLimiter, LimiterClock
+from judges.endpoints.availability import LimiterEvents
+from judges.endpoints.limiter import EndpointLimiter, LimiterClock
 
 OK = ChatResponse("yes")
 AWAY = ModelUnavailableError("away")

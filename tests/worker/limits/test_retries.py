@@ -16,7 +16,7 @@ from judges.core.model import (
     ModelUnavailableError,
     RateLimitedError,
 )
-from worker.endpoints.client import Retries, RetryBudget, backoff_s, is_transient
+from judges.endpoints.client import Retries, RetryBudget, backoff_s, is_transient
 
 AWAY = ModelUnavailableError("away")
 

@@ -13,10 +13,11 @@ import msgspec
 from judges.agreement.combine import Combine, metrics_of
 from judges.agreement.combine import combine as combined_assessment
 from judges.core.judge import Judge, has_text
-from judges.core.model import ChatModel, ModelError, Price
-from judges.core.verdict import Assessment, Verdict, evaluation_id, session_evaluation_id, with_said
+from judges.core.model import ChatModel, Price
+from judges.core.verdict import Assessment, Verdict, evaluation_id, session_evaluation_id
 from judges.custom.variables import has_value
-from judges.evaluate import evaluate
+from judges.endpoints.client import DelayNotes
+from judges.evaluation import evaluate
 from judges.models.registry import PROVIDERS
 from judges.python.protocol import class_name
 from tracejudge import Trace
@@ -26,13 +27,11 @@ from worker.cli.options import open_model
 from worker.config.graders import CODE, Grader, panel
 from worker.config.redaction import Redaction, configured_user_key
 from worker.config.settings import Settings
-from worker.endpoints.availability import LimiterEvents
-from worker.endpoints.client import is_transient
 from worker.judging.evaluator import NO_PRICE, make_verdict
 from worker.queue.batch import Evaluation, Item, Session
 from worker.selection.stream_entry import TraceEntry, unknown_fields
 
-Job = TypeVar("Job")
+T = TypeVar("T")
 Result = TypeVar("Result")
 
 # Evaluations begun, per call in flight.
@@ -50,8 +49,8 @@ _WINDOW_BYTES: Final = 64 * 1024 * 1024
 
 
 async def in_order(
-    jobs: AsyncIterator[Job],
-    work: Callable[[Job], Awaitable[Result]],
+    jobs: AsyncIterator[T],
+    work: Callable[[T], Awaitable[Result]],
     keep: Callable[[Result], None],
     *,
     window: int,
@@ -111,43 +110,6 @@ class TimedAssessment(NamedTuple):
     assessment: Assessment
     started_at: float
     duration_s: float
-
-
-class DelayNotes(LimiterEvents):
-    """Reports why calls are delayed: the first delay and the first message of the endpoint for each reason."""
-
-    def __init__(
-        self,
-        longest_s: float,
-        report: Callable[[str, float | None], object] = lambda _note, _seconds: None,
-        where: str = "the endpoint",
-    ) -> None:
-        """Report delays up to ``longest_s`` through ``report``, which gets the cause and the seconds."""
-        self._longest_s = longest_s
-        self._report = report
-        self._where = where
-        self._reported_delays: set[str] = set()
-        self._reported_errors: set[str] = set()
-
-    def at(self, where: str) -> "DelayNotes":
-        """Make one for the endpoint at an address."""
-        return DelayNotes(self._longest_s, self._report, where)
-
-    def circuit_opened(self, error: ModelError, seconds: float) -> None:
-        """Report an open circuit, unless the error is permanent."""
-        self.calls_delayed(error, seconds)
-
-    def calls_delayed(self, error: ModelError, seconds: float) -> None:
-        """Report a delay, once for each reason."""
-        if error.reason not in self._reported_delays and is_transient(error) and seconds <= self._longest_s:
-            self._reported_delays.add(error.reason)
-            self._report(str(error), seconds)
-
-    def endpoint_error(self, error: ModelError) -> None:
-        """Report the endpoint's message, once for each reason."""
-        if error.reason not in self._reported_errors:
-            self._reported_errors.add(error.reason)
-            self._report(f"{self._where}: {with_said(str(error), error.said)}", None)
 
 
 class OfflineGrader:
@@ -293,7 +255,7 @@ def open_graders(
     return OfflineGraders([graders[name] for name in names], code, together, own)
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """An evaluation to make, and the offset in the file where its trace ends.
 
     ``session`` describes the conversation that the trace joins.
@@ -307,7 +269,7 @@ class _Job(NamedTuple):
 
 
 class _Done(NamedTuple):
-    job: _Job
+    job: Job
     timed: TimedAssessment
     verdict: Verdict
     line: bytes
@@ -352,10 +314,10 @@ class Offline:
         self._begun_to = self._kept_to = 0
         self._written = asyncio.Event()
         self._by_name = {(one.judge.name, one.judge_model): one for one in self.sums}
-        self._settings = settings
+        self.settings = settings
         # Without a configured key a random one: hashes distinguish users within this run, and are useless beyond it.
         self._user_key = configured_user_key(settings) or secrets.token_hex()
-        self._judges = judges
+        self.judges = judges
         self._graders = graders
         self._found: dict[str, Assessment] = {}
         self._question: tuple[TraceEntry, str] | None = None
@@ -366,36 +328,42 @@ class Offline:
         """Judge all lines, and write verdicts in the order of the file, judge by judge and model by model."""
 
         def keep(done: _Done) -> None:
-            self._write(done.verdict, done.line, done.job.end, output)
+            self.write(done.verdict, done.line, done.job.end, output)
             if (combined := self._combined(done)) is not None:
-                self._write(combined, msgspec.json.encode(combined), done.job.end, output)
+                self.write(combined, msgspec.json.encode(combined), done.job.end, output)
 
         try:
-            await in_order(self._jobs(source), self._judge, keep, window=_WINDOW * self._graders.in_flight)
+            await in_order(self.jobs(source), self._judge, keep, window=_WINDOW * self._graders.in_flight)
         finally:
-            await self._graders.aclose(self._judges)
+            await self._graders.aclose(self.judges)
 
-    def _write(self, verdict: Verdict, line: bytes, end: int, output: Output) -> None:
+    def skip(self, number: int, error: str) -> None:
+        """Count a line that is no trace."""
+        self.skipped += 1
+        if self.skipped <= _MAX_SHOWN:
+            self._on_invalid_line(number, error)
+
+    def write(self, verdict: Verdict, line: bytes, end: int, output: Output) -> None:
+        """Write a verdict, and add it to the sums."""
         output.write(line)
         self._kept_to = end
         self._written.set()
         self._by_name[verdict.judge, verdict.judge_model].add(verdict)
         self._advance(sum(one.evaluations for one in self.sums), end)
 
-    async def _jobs(self, source: BinaryIO) -> AsyncIterator[_Job]:
-        max_bytes, end = self._settings.max_trace_bytes, 0
-        of_sessions = [judge for judge in self._judges if judge.unit == "session"]
-        of_traces = [judge for judge in self._judges if judge.unit == "trace"]
-        conversations = Conversations(self._settings)
+    async def jobs(self, source: BinaryIO) -> AsyncIterator[Job]:
+        """Yield the evaluations of all lines."""
+        max_bytes, end = self.settings.max_trace_bytes, 0
+        of_sessions = [judge for judge in self.judges if judge.unit == "session"]
+        of_traces = [judge for judge in self.judges if judge.unit == "trace"]
+        conversations = Conversations(self.settings)
         async for line in lines(source, max_bytes):
             entry = trace_of_row(line, max_bytes)
             if isinstance(entry, str):
-                self.skipped += 1
-                if self.skipped <= _MAX_SHOWN:
-                    self._on_invalid_line(line.number, entry)
+                self.skip(line.number, entry)
                 continue
             self.traces += 1
-            end, judges = line.end, self._judges
+            end, judges = line.end, self.judges
             # A line without a session is a conversation of its own.
             if of_sessions and has_text(entry.trace.session_id):
                 conversations.add(entry.trace, len(line.payload))
@@ -406,20 +374,21 @@ class Offline:
                 self._written.clear()
                 await self._written.wait()
             self._begun_to = line.end if judges else self._begun_to
-            for job in self._jobs_of(entry, judges, line.end):
+            for job in self.jobs_of(entry, judges, line.end):
                 yield job
         for trace, session in conversations.joined():
-            for job in self._jobs_of(TraceEntry("-", None, trace, b""), of_sessions, end, session):
+            for job in self.jobs_of(TraceEntry("-", None, trace, b""), of_sessions, end, session):
                 yield job
 
-    def _jobs_of(
+    def jobs_of(
         self, entry: TraceEntry, judges: Sequence[Judge], end: int, session: Session | None = None
-    ) -> Iterator[_Job]:
+    ) -> Iterator[Job]:
+        """Yield the evaluations of a trace by some judges and all their models."""
         for judge in judges:
             for grader in self._graders.of(judge):
-                yield _Job(entry, judge, grader, end, session)
+                yield Job(entry, judge, grader, end, session)
 
-    async def _judge(self, job: _Job) -> _Done:
+    async def _judge(self, job: Job) -> _Done:
         timed = await job.grader.ask(job.judge, job.entry.trace)
         try:
             verdict = self._verdict(job, timed)
@@ -430,7 +399,7 @@ class Offline:
             line = msgspec.json.encode(verdict)
         return _Done(job, timed, verdict, line)
 
-    def _verdict(self, job: _Job, timed: TimedAssessment) -> Verdict:
+    def _verdict(self, job: Job, timed: TimedAssessment) -> Verdict:
         return self._make_verdict(job, job.grader.identity, timed, job.grader.price, job.judge.metric_names)
 
     def _combined(self, done: _Done) -> Verdict | None:
@@ -451,7 +420,7 @@ class Offline:
         return self._make_verdict(job, together, timed, NO_PRICE, _panel_metrics(job.judge))
 
     def _make_verdict(
-        self, job: _Job, grader: Grader, timed: TimedAssessment, price: Price | None, metrics: tuple[str, ...]
+        self, job: Job, grader: Grader, timed: TimedAssessment, price: Price | None, metrics: tuple[str, ...]
     ) -> Verdict:
         """Make the verdict that the worker would make, with the same evaluation id."""
         judge, entry = job.judge, job.entry

@@ -16,10 +16,10 @@ import click
 import msgspec
 from msgspec.structs import replace
 
+from judges.rows import as_trace, csv_rows, is_csv
 from judges.sessions import in_order, join, part
 from tracejudge import Trace
 from worker.cli.options import amount, note, read_traces
-from worker.cli.rows import as_trace, csv_rows, is_csv
 from worker.config.errors import nearest
 from worker.config.settings import Settings
 from worker.ingest.conversations import session_id_of
@@ -193,7 +193,7 @@ class Output:
             self._file.close()
 
 
-def open_output(path: str | None, source: BinaryIO, *, force: bool) -> Output:
+def open_output(path: str | None, *sources: BinaryIO, force: bool) -> Output:
     """Open the file for verdicts; `-` is standard output. Raises UsageError where that would overwrite a file."""
     if path is None or path == "-":
         return Output(None if path is None else sys.stdout.buffer, "standard output")
@@ -202,7 +202,7 @@ def open_output(path: str | None, source: BinaryIO, *, force: bool) -> Output:
     except OSError:
         present = None
     if present is not None:
-        if os.path.samestat(present, os.fstat(source.fileno())):
+        if any(os.path.samestat(present, os.fstat(source.fileno())) for source in sources):
             raise click.UsageError(f"{path} is the input; give --output another name")
         if stat.S_ISREG(present.st_mode) and not force:
             raise click.UsageError(f"{path} exists; give --output another name, or --force to overwrite it")

@@ -1,4 +1,4 @@
-"""`tracejudge judges`: list the judges, show the prompt of one, or measure one against labels."""
+"""`tracejudge judges`: list the judges, show the prompt of one, measure one against labels, or align it."""
 
 import os
 import textwrap
@@ -12,13 +12,15 @@ import msgspec
 
 from judges.core.judge import Judge
 from judges.core.prompt import neutralise, render
+from judges.custom import is_definition
 from judges.custom.installed import distribution_of, installed
 from judges.custom.template import metadata_of
-from judges.evaluate import prepared
+from judges.evaluation import prepared
 from judges.python import runner
 from judges.registry import catalogue, configured
 from tracejudge import Trace
 from worker.cli import SuggestingGroup
+from worker.cli.judges.align import align
 from worker.cli.judges.test import test
 from worker.cli.options import CONFIG, JSON, OUT, offline_judges, print_json, read_traces
 from worker.config import judge_files
@@ -33,7 +35,7 @@ _BUILT_IN: Final = "built-in"
 @JSON
 @click.pass_context
 def command(context: click.Context, config: str | None, *, as_json: bool) -> None:
-    """List the judges as they are configured; `show` the prompt of one, or `test` one against labels."""
+    """List the judges as they are configured; `show` the prompt of one, `test` it against labels, or `align` it."""
     if context.invoked_subcommand is not None:
         if config or as_json:
             raise click.UsageError(f"write options behind `judges {context.invoked_subcommand}`")
@@ -50,6 +52,7 @@ def command(context: click.Context, config: str | None, *, as_json: bool) -> Non
 
 
 command.add_command(test)
+command.add_command(align)
 
 
 def _row(judge: Judge, settings: Settings) -> dict[str, object]:
@@ -89,7 +92,7 @@ def _describe(judge: Judge, settings: Settings) -> None:
 
 def _origin(name: str, settings: Settings) -> str:
     """Name the definition of a judge: built-in, a distribution, a file of the folder, or the configuration."""
-    if name in catalogue():
+    if name in catalogue() and not is_definition(settings.judges.get(name, {})):
         return _BUILT_IN
     if name in installed(frozenset(catalogue())):
         return f"distribution {distribution_of(name)}"

@@ -14,6 +14,7 @@ from judges.agreement.combine import combine, metrics_of
 from judges.agreement.labels import (
     Grades,
     Judged,
+    Labelled,
     Scale,
     agreement,
     grades,
@@ -24,10 +25,9 @@ from judges.agreement.labels import (
 )
 from judges.core.judge import Judge, Metric
 from judges.core.model import Price
-from judges.core.verdict import Assessment
+from judges.core.verdict import Assessment, Call
 from judges.custom.variables import declared_labels, passing
 from judges.parsing.answer import folded
-from tracejudge import Trace
 from worker.cli.evaluate.offline import OfflineGraders, in_order
 from worker.cli.evaluate.summary import cost_in_words
 from worker.cli.options import NOTES, OUT, print_json, print_line, print_table, reasons_in_words
@@ -37,11 +37,12 @@ _ROUNDING: Final = 1e-9
 _MAX_LISTED: Final = 12
 
 
-class Labelled(NamedTuple):
-    """A trace and the value of its tag."""
-
-    trace: Trace
-    label: str
+def cost_of(calls: Sequence[Call], price: Price | None) -> float | None:
+    """Return the cost of calls; None, which is not free, without a price or where an answer reported no tokens."""
+    unreported = any(call.status == "ok" and not call.input_tokens + call.output_tokens for call in calls)
+    if price is None or unreported:
+        return None
+    return price.cost_usd(sum(call.input_tokens for call in calls), sum(call.output_tokens for call in calls))
 
 
 class Subject(NamedTuple):
@@ -58,11 +59,7 @@ class Subject(NamedTuple):
     @property
     def cost_usd(self) -> float | None:
         """Cost of all calls; None, which is not free, without a price or where an answer did not report its tokens."""
-        calls = [call for one in self.judged for call in one.assessment.calls]
-        unreported = any(call.status == "ok" and not call.input_tokens + call.output_tokens for call in calls)
-        if self.price is None or unreported:
-            return None
-        return self.price.cost_usd(sum(call.input_tokens for call in calls), sum(call.output_tokens for call in calls))
+        return cost_of([call for one in self.judged for call in one.assessment.calls], self.price)
 
     @property
     def without_score(self) -> Mapping[str, int]:

@@ -9,14 +9,15 @@ import click
 import msgspec
 
 from judges.agreement.combine import Combine
-from judges.agreement.labels import agreement
+from judges.agreement.labels import Labelled, agreement
 from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
-from worker.cli.evaluate.offline import DelayNotes, open_graders
+from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
+from judges.rows import EMPTY_OUTPUT
+from worker.cli.evaluate.offline import open_graders
 from worker.cli.evaluate.trace_files import Conversations
 from worker.cli.judges.report import (
     Comparison,
-    Labelled,
     Measured,
     Subject,
     chosen_metric,
@@ -25,8 +26,7 @@ from worker.cli.judges.report import (
     print_agreement,
     print_shares,
 )
-from worker.cli.options import OFFLINE, PATIENCE_S, amount, note, offline_judges, read_traces
-from worker.cli.rows import EMPTY_OUTPUT
+from worker.cli.options import OFFLINE, amount, note, offline_judges, read_traces
 
 MAX_UNSCORED: Final = 0.1
 # The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
@@ -138,7 +138,7 @@ def test(
     if max_unscored is not None and accuracy is None:
         raise click.UsageError("--max-unscored needs --min")
     settings, (judge,) = offline_judges(config, given)
-    labelled = _labelled(traces, tag, Conversations(settings) if judge.unit == "session" else None)
+    labelled = labelled_traces(traces, tag, Conversations(settings) if judge.unit == "session" else None)
     if label:
         comparison = compared(judge, metric, labelled, tag, invert=invert)
     else:
@@ -150,7 +150,9 @@ def test(
             comparison = comparison._replace(is_rated=False)
     if accuracy is not None and not comparison.is_rated:
         raise click.UsageError(f"--min needs a pass rule, and the metric {comparison.metric} has none")
-    graders = open_graders(settings, (judge,), model_names, DelayNotes(PATIENCE_S), combine=combine, tries=tries)
+    graders = open_graders(
+        settings, (judge,), model_names, DelayNotes(OFFLINE_PATIENCE_S), combine=combine, tries=tries
+    )
     measured = asyncio.run(measure(judge, comparison.metric, graders, comparison.labelled))
     if by:
         print_shares(measured, by, as_json=as_json, is_comparable=comparison.is_rated)
@@ -160,13 +162,13 @@ def test(
     sys.exit(exit_code(measured, minimum, rated=label is not None and comparison.is_rated))
 
 
-class _TracesError(click.ClickException):
+class TracesError(click.ClickException):
     """The traces cannot be used; the exit code differs from that of a judge that fails its test."""
 
     exit_code = 2
 
 
-def _labelled(files: Sequence[TextIO], tag: str, conversations: Conversations | None) -> list[Labelled]:
+def labelled_traces(files: Sequence[TextIO], tag: str, conversations: Conversations | None) -> list[Labelled]:
     """Read the traces with a tag, or the conversations of which a trace has it; rows without an output are skipped."""
     found, tags, skipped = [], set[str](), 0
     for file in files:
@@ -175,7 +177,7 @@ def _labelled(files: Sequence[TextIO], tag: str, conversations: Conversations | 
                 skipped += 1
                 continue
             if line.trace is None:
-                raise _TracesError(f"{file.name}: line {line.number} {line.error}")
+                raise TracesError(f"{file.name}: line {line.number} {line.error}")
             tags.update(line.trace.tags or ())
             if conversations is not None and has_text(line.trace.session_id):
                 conversations.add(line.trace, len(msgspec.json.encode(line.trace)))
@@ -188,5 +190,5 @@ def _labelled(files: Sequence[TextIO], tag: str, conversations: Conversations | 
     if not found:
         shown = sorted(filter(str.isprintable, tags))[:_MAX_TAGS]
         there = f"the tags are {', '.join(shown)}" if shown else "no trace has any tag"
-        raise _TracesError(f"no trace of {', '.join(file.name for file in files)} has the tag {tag!r}; {there}")
+        raise TracesError(f"no trace of {', '.join(file.name for file in files)} has the tag {tag!r}; {there}")
     return found

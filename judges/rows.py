@@ -73,12 +73,12 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
         return
     for row in reader:
         surplus = row.pop(None, ())
-        if any(cell.strip() for cell in surplus):
+        if any(each.strip() for each in surplus):
             # A comma that is not quoted would move the cells after it to other columns.
             counts = f"{len(names) + len(surplus)} cells, and the heading has {len(names)}"
             yield Row(reader.line_num, {}, f"has {counts}; quote cells that contain commas")
             continue
-        cells = {name: _cell(name, value) for name, value in row.items() if value and value.strip()}
+        cells = {name: cell(name, value) for name, value in row.items() if value and value.strip()}
         fields = as_trace(cells)
         yield Row(reader.line_num, fields, None if "output" in fields else EMPTY_OUTPUT)
 
@@ -190,7 +190,7 @@ def _label(value: object) -> str | None:
     return str(value) if isinstance(value, str | int | float) else None
 
 
-def _cell(name: str, text: str) -> object:
+def cell(name: str, text: str) -> object:
     """Decode a cell that may hold JSON."""
     if name in _STRUCTURED and text.lstrip()[:1] in {"[", "{"}:
         try:

@@ -1,17 +1,15 @@
-"""A chat model behind its endpoint's limiter, with retries and metrics."""
+"""A chat model behind its endpoint's limiter, with retries; an observer receives what is to be counted."""
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from functools import cache, partial
+from collections.abc import Awaitable, Callable
 from typing import Final, Literal
 
 from msgspec import structs
 
-from judges.core.judge import Judge
 from judges.core.model import (
-    REPLY_FIELDS,
     BadModelRequestError,
     ChatModel,
     ChatRequest,
@@ -21,13 +19,9 @@ from judges.core.model import (
     ModelUnavailableError,
     RateLimitedError,
 )
-from judges.core.verdict import Call
-from judges.python.protocol import withhold
-from judges.python.runner import observe
-from worker.config.graders import CODE
-from worker.config.settings import Settings
-from worker.endpoints.limiter import EndpointLimiter
-from worker.telemetry.metrics import Metrics
+from judges.core.verdict import Call, with_said
+from judges.endpoints.availability import LimiterEvents
+from judges.endpoints.limiter import EndpointLimiter
 
 Direction = Literal["input", "output"]
 # A request that is refused so often while others are answered is at fault itself, and not the endpoint.
@@ -41,6 +35,9 @@ _RESERVE: Final = 20.0
 _CAP: Final = 100.0
 Draw = Callable[[float, float], float]
 """Draws a number between two bounds."""
+OFFLINE_PATIENCE_S: Final = 600.0
+"""Offline, longer delays that an endpoint asks for, as at the end of a day's quota, are not waited for."""
+OFFLINE_TRIES: Final = 5
 
 
 def is_transient(error: ModelError) -> bool:
@@ -108,36 +105,39 @@ class Retries:
         return backoff_s(failed, self._draw) if self._budget.spend() else None
 
 
+class CallObserver:
+    """Callbacks for the calls of one model, made in its event loop: they must not block. By default they do nothing."""
+
+    def ended(self, status: str, took_s: float) -> None:
+        """Count a call; the status is ``ok``, ``cancelled`` or the reason of the failure."""
+
+    def spent(self, judge: str, direction: Direction, tokens: int, cost_usd: float | None) -> None:
+        """Count tokens, also those of an evaluation without a verdict; no cost where the model has no price."""
+
+    def dropped(self, field: str) -> None:
+        """Count a field of a reply that was out of bounds."""
+
+
 class LimitedModel:
     """A chat model whose calls keep to the limits of its endpoint. Waiting is no part of a measured call."""
 
     def __init__(
         self,
         model: ChatModel,
-        metrics: Metrics,
         limiter: EndpointLimiter | None = None,
         retries: Retries | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        *,
+        observer: CallObserver | None = None,
     ) -> None:
         """Wrap a model; limiter and retries are shared by all models of one endpoint, by default they are its own."""
         self.settings = model.settings
-        self.judge_model = name = model.settings.judge_model
-        self.limiter = limiter or EndpointLimiter(name, model.settings.max_in_flight)
+        self.judge_model = model.settings.judge_model
+        self.limiter = limiter or EndpointLimiter(self.judge_model, model.settings.max_in_flight)
         self._retries = retries or Retries()
         self._sleep = sleep
         self._model = model
-        self._metrics = metrics
-        # Label lookups take a lock and a hash of all values: each child is looked up once.
-        self._durations = cache(partial(metrics.request_duration.labels, name))
-        self._tokens = cache(partial(metrics.tokens.labels, name))
-        self._cost = cache(partial(metrics.cost.labels, name))
-        # Read at each scrape, which costs the calls nothing.
-        endpoint = self.limiter
-        metrics.in_flight.labels(name).set_function(lambda: endpoint.in_flight)
-        metrics.concurrency_limit.labels(name).set_function(lambda: endpoint.limit)
-        metrics.circuit_open.labels(name).set_function(lambda: endpoint.circuit_open)
-        for field in REPLY_FIELDS:
-            metrics.reply_invalid.labels(name, field)
+        self._observer = observer or CallObserver()
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Wait for a permit, then send the request, again after failures that a retry may overcome.
@@ -211,7 +211,7 @@ class LimitedModel:
             raise
         finally:
             took_s = time.perf_counter() - start
-            self._durations(status).observe(took_s)
+            self._observer.ended(status, took_s)
             if result is not None:
                 self._record_result(request, result, took_s)
             self.limiter.release(permit, result)
@@ -222,7 +222,7 @@ class LimitedModel:
         self._record_tokens(request.schema_name, "output", result.output_tokens)
         if isinstance(result, ChatResponse):
             for field in result.invalid:
-                self._metrics.reply_invalid.labels(self.judge_model, field).inc()
+                self._observer.dropped(field)
             return
         result.took_s = took_s
         result.refusals = self.limiter.count_refusal(result, request.refusals)
@@ -230,38 +230,54 @@ class LimitedModel:
             self.limiter.events.endpoint_error(result)
 
     def _record_tokens(self, judge: str, direction: Direction, tokens: int) -> None:
-        """Count what was paid for, also where the evaluation ends without a verdict."""
+        """Report what was paid for, also where the evaluation ends without a verdict."""
         if tokens:
-            self._tokens(judge, direction).inc(tokens)
-            if (price := self.settings.price) is not None:
-                cost_usd = price.cost_usd(tokens, 0) if direction == "input" else price.cost_usd(0, tokens)
-                self._cost(judge, direction).inc(cost_usd)
+            price, counts = self.settings.price, (tokens, 0) if direction == "input" else (0, tokens)
+            self._observer.spent(judge, direction, tokens, None if price is None else price.cost_usd(*counts))
 
 
-def keep_secrets(settings: Settings) -> None:
-    """Withhold the environment variables that hold our keys, tokens and passwords from judges in Python."""
-    keys = (model.api_key_env for model in settings.models.values())
-    named = (*keys, settings.metrics_token_env, settings.metrics_password_env)
-    withhold(*(name for name in named if name is not None))
+class DelayNotes(LimiterEvents):
+    """Reports why calls are delayed: the first delay and the first message of the endpoint for each reason."""
+
+    def __init__(
+        self,
+        longest_s: float,
+        report: Callable[[str, float | None], object] = lambda _note, _seconds: None,
+        where: str = "the endpoint",
+    ) -> None:
+        """Report delays up to ``longest_s`` through ``report``, which gets the cause and the seconds."""
+        self._longest_s = longest_s
+        self._report = report
+        self._where = where
+        self._reported_delays: set[str] = set()
+        self._reported_errors: set[str] = set()
+
+    def at(self, where: str) -> "DelayNotes":
+        """Make one for the endpoint at an address."""
+        return DelayNotes(self._longest_s, self._report, where)
+
+    def circuit_opened(self, error: ModelError, seconds: float) -> None:
+        """Report an open circuit, unless the error is permanent."""
+        self.calls_delayed(error, seconds)
+
+    def calls_delayed(self, error: ModelError, seconds: float) -> None:
+        """Report a delay, once for each reason."""
+        if error.reason not in self._reported_delays and is_transient(error) and seconds <= self._longest_s:
+            self._reported_delays.add(error.reason)
+            self._report(str(error), seconds)
+
+    def endpoint_error(self, error: ModelError) -> None:
+        """Report the endpoint's message, once for each reason."""
+        if error.reason not in self._reported_errors:
+            self._reported_errors.add(error.reason)
+            self._report(f"{self._where}: {with_said(str(error), error.said)}", None)
 
 
-def measure(judges: Iterable[Judge], metrics: Metrics) -> None:
-    """Measure the evaluations of judges in Python as calls of the judge model ``code``."""
-    for judge in judges:
-        if judge.run is not None:
-            observe(judge, _PythonCalls(metrics))
+def offline_model(model: ChatModel, events: LimiterEvents | None = None, tries: int = OFFLINE_TRIES) -> LimitedModel:
+    """Put a model under the limits of the worker, for callers who wait for the result and have chosen ``tries``.
 
-
-class _PythonCalls:
-    """Observes a judge in Python; waiting for a process is no part of a call."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._in_flight = metrics.in_flight.labels(CODE.judge_model)
-        self._durations = cache(partial(metrics.request_duration.labels, CODE.judge_model))
-
-    def begins(self) -> None:
-        self._in_flight.inc()
-
-    def ends(self, status: str, took_s: float) -> None:
-        self._in_flight.dec()
-        self._durations(status).observe(took_s)
+    They pay for the requests of an outage themselves, so there is no retry budget, and longer delays are waited for.
+    """
+    name, most = model.settings.judge_model, model.settings.max_in_flight
+    limiter = EndpointLimiter(name, most, patience_s=OFFLINE_PATIENCE_S, events=events)
+    return LimitedModel(model, limiter, Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf)))

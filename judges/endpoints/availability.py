@@ -9,7 +9,7 @@ import httpx
 import structlog
 
 from judges.core.model import ModelError, ModelRejectedError, ModelUnavailableError, RateLimitedError
-from worker.endpoints.rate_limits import RateLimitState
+from judges.endpoints.rate_limits import RateLimitState
 
 log = structlog.get_logger("tracejudge.judging")
 _MAX_FAILURES: Final = 10

@@ -20,9 +20,9 @@ from judges.core.model import (
     RateLimitedError,
 )
 from judges.core.verdict import Refusals
-from worker.endpoints.availability import Availability, Circuit, CircuitLog, LimiterEvents
-from worker.endpoints.concurrency import AdaptiveLimit
-from worker.endpoints.rate_limits import RateLimitState
+from judges.endpoints.availability import Availability, Circuit, CircuitLog, LimiterEvents
+from judges.endpoints.concurrency import AdaptiveLimit
+from judges.endpoints.rate_limits import RateLimitState
 
 _FAILURES: Final = (ModelTimeoutError, ModelUnavailableError)
 # Rejections of one evaluation, with an answer to another in between: they say nothing about the endpoint.

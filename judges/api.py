@@ -1,0 +1,458 @@
+"""The judges in Python: what ``from judges import groundedness, make_judge, evaluate`` imports.
+
+    verdict = groundedness(inputs="Who?", outputs="Ada.", context=["Ada wrote it."], model="openai:/gpt-4.1-mini")
+    tone = make_judge("tone", "Is {{ outputs }} polite?", "openai:/gpt-4.1-mini")
+    table = evaluate_all(frame, [groundedness, tone], model="openai:/gpt-4.1-mini")
+
+A verdict is the one that `tracejudge evaluate` would give: the same prompts, reading, limits, retries and cost. Nothing
+is published or stored.
+
+Calls work with and without a running event loop (``judges.background``).
+"""
+
+import asyncio
+import time
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, overload
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from judges import sessions
+from judges.background import Model, background, join, wait
+from judges.catalog import catalogue
+from judges.core.judge import RESULT, Judge, has_text
+from judges.core.model import Spent
+from judges.core.verdict import Assessment, Outcome, Reason, Score, with_said
+from judges.custom import DefinitionError, define
+from judges.custom.definition import nearest
+from judges.endpoints.client import LimitedModel
+from judges.evaluation import evaluate as evaluate_trace
+from judges.python.protocol import class_name
+from judges.rows import as_trace, cell
+from tracejudge import Trace
+
+__all__ = [
+    "JudgeFunction",
+    "JudgeVerdict",
+    "evaluate",
+    "evaluate_aio",
+    "evaluate_all",
+    "evaluate_all_aio",
+    "make_judge",
+]
+# Arguments beside the fields of a trace, as MLflow names them.
+_ARGUMENTS: Final = ("inputs", "outputs", "context", "expectations")
+_SHOWN_AS: Final = {
+    "input": "inputs",
+    "output": "outputs",
+    "expected_response": 'expectations["expected_response"]',
+    "expected_facts": 'expectations["expected_facts"]',
+}
+_TEXTS: Final = frozenset(field.name for field in msgspec.structs.fields(Trace) if field.type in (str, str | None))
+_RESULTS: Final[Mapping[object, str]] = {bool: "bool", int: "integer", float: "float", str: "string"}
+# Evaluations begun, per call in flight: each that waits holds its whole prompt in memory.
+_BEGUN: Final = 2
+_CODE_IN_FLIGHT: Final = 64
+
+Row: TypeAlias = Mapping[str, object] | Trace
+"""A row to judge: the arguments of a judge, or a row as `tracejudge evaluate` reads it from a file."""
+
+
+class Table(Protocol):
+    """A DataFrame of pandas or polars."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of the columns."""
+        ...
+
+
+F = TypeVar("F", bound=Table)
+
+
+class JudgeVerdict(Struct, frozen=True, kw_only=True):
+    """The verdict of a judge on one row.
+
+    Attributes:
+        judge: Name of the judge.
+        outcome: `scored`, `abstained` or `unscored`.
+        value: 0..1, where 1 is good; None without a score and for a judge with several metrics.
+        passed: Whether all metrics with a pass rule pass; None where none has one.
+        result: The answer on the judge's own scale: a label, rating, text, list or object.
+        rationale: The judge's reasons.
+        reason: Why there is no score, as `missing_input` or `rate_limited`; only where unscored.
+        note: The reason in one sentence.
+        metrics: The score of each metric by name; empty without scores.
+        details: Further findings: sentences, keys, excerpts, counts.
+        judge_model: The model that judged.
+        judge_version: Hash of prompt, answer form, scoring and settings.
+        input_tokens: Sum over all requests.
+        output_tokens: Sum over all requests.
+        cost_usd: None where the model has no price, or its endpoint does not report tokens.
+        attempts: Requests sent, including failed ones.
+        duration_s: Duration of the evaluation, waits for the model included.
+    """
+
+    judge: str
+    outcome: Outcome
+    value: float | None = None
+    passed: bool | None = None
+    result: Any = None
+    rationale: str | None = None
+    reason: Reason | None = None
+    note: str | None = None
+    metrics: Mapping[str, Score] = {}
+    details: Mapping[str, Any] = {}
+    judge_model: str
+    judge_version: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    attempts: int = 0
+    duration_s: float
+
+
+class JudgeFunction:
+    """A judge that can be called, with an optional default model."""
+
+    def __init__(self, definition: Judge, model: Model | None = None) -> None:
+        self.definition = definition
+        self.model = model
+        self.__doc__ = _description(definition)
+
+    @property
+    def name(self) -> str:
+        """The name of the judge."""
+        return self.definition.name
+
+    def __repr__(self) -> str:
+        return f"<judge {self.name}: {self.definition.asks}>"
+
+    def __call__(
+        self,
+        *,
+        inputs: object = None,
+        outputs: object = None,
+        context: object = None,
+        expectations: Mapping[str, object] | None = None,
+        model: Model | None = None,
+        **fields: object,
+    ) -> JudgeVerdict:
+        """Judge one answer, and wait for the verdict.
+
+        Args:
+            inputs: The question: a text, or an object with a question or with messages.
+            outputs: The answer: a text, or an object with one.
+            context: The retrieved documents in rank order: texts, or objects with `text` or `page_content`.
+            expectations: `expected_response` or `expected_facts`, and `guidelines`.
+            model: The judge model; by default that of the judge.
+            fields: Further fields of a trace, as `messages`, `guidelines`, `tool_calls`, `spans` or `tags`.
+
+        Raises:
+            ValueError: The model or a field cannot be used. A failed request raises nothing: the verdict is `unscored`.
+        """
+        return wait(self._judge(self._row(inputs, outputs, context, expectations, fields), model))
+
+    async def aio(
+        self,
+        *,
+        inputs: object = None,
+        outputs: object = None,
+        context: object = None,
+        expectations: Mapping[str, object] | None = None,
+        model: Model | None = None,
+        **fields: object,
+    ) -> JudgeVerdict:
+        """Judge one answer without blocking the event loop; arguments and errors are those of a call."""
+        return await join(self._judge(self._row(inputs, outputs, context, expectations, fields), model))
+
+    def configured(self, *, model: Model | None = None, **settings: object) -> "JudgeFunction":
+        """Make the same judge with another default model, or with settings of its `[judges.NAME]`.
+
+        Raises:
+            ValueError: A setting cannot be used.
+        """
+        definition = self.definition
+        if settings and definition.make is None:
+            raise ValueError(f"{self.name} has no settings; remove {', '.join(settings)}")
+        try:
+            if settings:
+                definition = definition.configured({**msgspec.to_builtins(definition.settings), **settings})
+        except msgspec.ValidationError as error:
+            known = ", ".join(type(definition.settings).__struct_fields__)
+            raise ValueError(f"{self.name}: {error}; the settings of this judge are: {known}") from None
+        return JudgeFunction(definition, self.model if model is None else model)
+
+    def _row(
+        self, inputs: object, outputs: object, context: object, expectations: object, fields: Mapping[str, object]
+    ) -> Row:
+        known = (*_ARGUMENTS, *Trace.__struct_fields__)
+        for name in fields:
+            if name not in known:
+                raise TypeError(f"{self.name}() has no argument {name!r}{nearest(name, known)}")
+        named = {"inputs": inputs, "outputs": outputs, "context": context, "expectations": expectations}
+        return {**named, **fields}
+
+    async def _judge(self, row: Row, model: Model | None) -> JudgeVerdict:
+        (found,) = await _evaluate([row], [self], model)
+        return found[self.name]
+
+
+def make_judge(
+    name: str, instructions: str, model: Model | None = None, *, result: object = "yes/no", **keys: object
+) -> JudgeFunction:
+    """Make a judge from criteria in words.
+
+    Args:
+        name: Its name: at most 64 small letters, digits and `_`, a letter first.
+        instructions: The criteria, with variables as `{{ inputs }}`, `{{ outputs }}`, `{{ context }}`.
+        model: The default model of the judge.
+        result: What the model answers, as in a judge file: `"yes/no"`, `"text"`, `{"integer": [1, 5], "pass_at": 4}`,
+            `{"labels": ["formal", "casual"], "pass": ["formal"]}` and others; `bool` and `str` work as well.
+        keys: Other keys of such a file, as `temperature` or `examples`.
+
+    Raises:
+        ValueError: The definition cannot be used; the message names the key and how to fix it.
+    """
+    result = _RESULTS.get(result, result) if isinstance(result, Hashable) else result
+    try:
+        definition = define(name, {"instructions": instructions, "result": result, **keys})
+    except DefinitionError as error:
+        # The form to write is that of a judge file.
+        hint = "; in Python a dict, as {...: ...}, for the table" if "= {" in error.fix else ""
+        raise DefinitionError(error.key, f"{error.fix}{hint}") from None
+    return JudgeFunction(definition, model)
+
+
+@overload
+def evaluate(data: Iterable[Row], judge: JudgeFunction, model: Model | None = None) -> list[JudgeVerdict]: ...
+@overload
+def evaluate(data: F, judge: JudgeFunction, model: Model | None = None) -> F: ...
+def evaluate(data: Any, judge: JudgeFunction, model: Model | None = None) -> Any:
+    """Judge rows with one judge, several at the same time within the limits of the model.
+
+    Args:
+        data: Rows, each with the arguments of the judge, or a DataFrame with such columns (pandas or polars).
+        judge: A judge. One whose unit is a conversation judges the rows of a `session_id` together.
+        model: The judge model; by default that of the judge.
+
+    Returns:
+        A verdict for each row; for a DataFrame a copy with columns as `groundedness_value` and `groundedness_passed`.
+
+    Raises:
+        ValueError: The model or a row cannot be used; the message names the row. Failed requests raise nothing.
+    """
+    return wait(_one(data, judge, model))
+
+
+@overload
+async def evaluate_aio(data: Iterable[Row], judge: JudgeFunction, model: Model | None = None) -> list[JudgeVerdict]: ...
+@overload
+async def evaluate_aio(data: F, judge: JudgeFunction, model: Model | None = None) -> F: ...
+async def evaluate_aio(data: Any, judge: JudgeFunction, model: Model | None = None) -> Any:
+    """Judge rows with one judge without blocking the event loop, as ``evaluate`` does."""
+    return await join(_one(data, judge, model))
+
+
+@overload
+def evaluate_all(
+    data: Iterable[Row], judges: Iterable[JudgeFunction], model: Model | None = None
+) -> list[dict[str, JudgeVerdict]]: ...
+@overload
+def evaluate_all(data: F, judges: Iterable[JudgeFunction], model: Model | None = None) -> F: ...
+def evaluate_all(data: Any, judges: Iterable[JudgeFunction], model: Model | None = None) -> Any:
+    """Judge rows with several judges, as ``evaluate`` does; the verdicts of a row are a dict by the judge's name.
+
+    A judge with a default model uses it unless ``model`` is given.
+    """
+    return wait(_several(data, judges, model))
+
+
+@overload
+async def evaluate_all_aio(
+    data: Iterable[Row], judges: Iterable[JudgeFunction], model: Model | None = None
+) -> list[dict[str, JudgeVerdict]]: ...
+@overload
+async def evaluate_all_aio(data: F, judges: Iterable[JudgeFunction], model: Model | None = None) -> F: ...
+async def evaluate_all_aio(data: Any, judges: Iterable[JudgeFunction], model: Model | None = None) -> Any:
+    """Judge rows with several judges without blocking the event loop, as ``evaluate_all`` does."""
+    return await join(_several(data, judges, model))
+
+
+@cache
+def built_in(name: str) -> JudgeFunction:
+    """Return a built-in judge; each can be imported from ``judges`` by its name."""
+    return JudgeFunction(catalogue()[name])
+
+
+def _description(judge: Judge) -> str:
+    """Describe fields, value range and settings, for ``help`` and editors."""
+    needs = [" or ".join(_SHOWN_AS.get(name, name) for name in words.split(" or ")) for words in judge.needs_in_words]
+    metrics = [f"    {one.name}: {one.scale}; passes: {one.passes}" for one in judge.metrics]
+    settings = ", ".join(type(judge.settings).__struct_fields__) or "none"
+    unit = ["", "Its unit is a conversation, given as `messages` or as rows of one `session_id`."]
+    return "\n".join(
+        (
+            judge.asks,
+            "",
+            f"Needs: {', '.join(needs)}.",
+            "Metrics, on the judge's own scale (`value` is 0..1, 1 is good):",
+            *metrics,
+            f"Settings (`configured`): {settings}.",
+            *(unit if judge.unit == "session" else ()),
+        )
+    )
+
+
+def _trace(row: Row, number: int | None = None) -> Trace:
+    """Read a row as a trace; a value that is missing in a DataFrame is absent."""
+    if isinstance(row, Trace):
+        return row
+    where = "" if number is None else f"row {number}: "
+    if not isinstance(row, Mapping):
+        raise TypeError(f"{where}must be a dict with inputs, outputs and others, and is of type {type(row).__name__}")
+    try:
+        plain = {str(name): msgspec.to_builtins(value, enc_hook=_plain) for name, value in row.items()}
+        fields = as_trace({name: value for name, value in plain.items() if value is not None and value == value})  # noqa: PLR0124 - NaN
+        # Tables number their rows, users and sessions.
+        texts = {
+            name: str(value) for name, value in fields.items() if name in _TEXTS and isinstance(value, int | float)
+        }
+        return msgspec.convert({"output": "", **fields, **texts}, Trace)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ValueError(f"{where}{error}; change the value, or rename a column that is no field of a trace") from None
+
+
+def _plain(value: Any) -> object:
+    """Convert a value of NumPy, pandas or pydantic, such as a document of LangChain."""
+    for method in ("tolist", "model_dump"):
+        if callable(convert := getattr(value, method, None)):
+            return convert()
+    if type(value).__name__ in {"NAType", "NaTType"}:
+        return None
+    raise TypeError(f"a value of type {type(value).__name__} cannot be read; give a text, number, list or dict")
+
+
+async def _evaluate(
+    rows: Sequence[Row], judges: Sequence[JudgeFunction], model: Model | None
+) -> list[dict[str, JudgeVerdict]]:
+    """Judge each row with each judge; a conversation is judged once, and its verdict is that of all its rows."""
+    traces = [_trace(row, number if len(rows) > 1 else None) for number, row in enumerate(rows)]
+    models = [_model_of(judge, model) for judge in judges]
+    most = sum(_CODE_IN_FLIGHT if one is None else one.settings.max_in_flight for one in set(models))
+    places = asyncio.Semaphore(_BEGUN * most)
+    found: list[dict[str, JudgeVerdict]] = [{} for _ in rows]
+
+    async def judge_rows(judge: Judge, model: LimitedModel | None, numbers: Sequence[int]) -> None:
+        async with places:
+            trace = traces[numbers[0]]
+            if len(numbers) > 1:
+                together = sessions.in_order([sessions.part(traces[number]) for number in numbers])
+                trace = replace(sessions.join(together), tags=traces[numbers[-1]].tags)
+            verdict = await _assess(judge, trace, model)
+        for number in numbers:
+            found[number][judge.name] = verdict
+
+    async with asyncio.TaskGroup() as tasks:
+        for judge, one in zip(judges, models, strict=True):
+            for numbers in _units(judge.definition, traces):
+                tasks.create_task(judge_rows(judge.definition, one, numbers))
+    # In the order of the judges, whichever verdict came first.
+    return [{judge.name: verdicts[judge.name] for judge in judges} for verdicts in found]
+
+
+def _model_of(judge: JudgeFunction, model: Model | None) -> LimitedModel | None:
+    definition = judge.definition
+    if definition.run is not None:
+        if definition.close is not None:
+            background().close_later(judge.name, definition.close)
+        return None
+    model = judge.model if model is None else model
+    if model is None:
+        fix = 'give model="openai:/NAME", or "lexical" for the built-in heuristic without a model'
+        raise ValueError(f"{judge.name} needs a judge model; {fix}")
+    return background().model(model)
+
+
+def _units(judge: Judge, traces: Sequence[Trace]) -> Iterable[list[int]]:
+    """Group the rows of a conversation for a judge of conversations; a row without a session stands alone."""
+    units: dict[Hashable, list[int]] = {}
+    for number, trace in enumerate(traces):
+        is_part = judge.unit == "session" and has_text(trace.session_id)
+        key: Hashable = (trace.service, trace.environment, trace.session_id) if is_part else number
+        units.setdefault(key, []).append(number)
+    return units.values()
+
+
+async def _assess(judge: Judge, trace: Trace, model: LimitedModel | None) -> JudgeVerdict:
+    start = time.perf_counter()
+    try:
+        assessment = await evaluate_trace(judge, trace, model)
+    except Exception as error:  # noqa: BLE001 - one evaluation must not end the others
+        assessment = Assessment("unscored", "internal_error", note=f"unexpected error {class_name(error)}")
+    spent = Spent().plus(assessment.calls, None if model is None else model.settings.price, assessment.refusals)
+    passes = [score.passed for score in assessment.scores if score.passed is not None]
+    only = assessment.scores[0] if len(assessment.scores) == len(judge.metrics) == 1 else None
+    rating = None if only is None else (only.raw if only.label is None else only.label)
+    return JudgeVerdict(
+        judge=judge.name,
+        outcome=assessment.outcome,
+        value=None if only is None else only.value,
+        passed=all(passes) if passes else None,
+        result=assessment.details.get(RESULT, rating),
+        rationale=assessment.rationale,
+        reason=assessment.reason,
+        note=with_said(assessment.note, assessment.said) if assessment.note else None,
+        metrics={score.metric: score for score in assessment.scores},
+        details=assessment.details,
+        judge_model="code" if model is None else model.settings.judge_model,
+        judge_version=judge.version,
+        # All or nothing, as in the worker: a sum with unknown parts would look like the whole.
+        input_tokens=spent.input_tokens if spent.is_known else 0,
+        output_tokens=spent.output_tokens if spent.is_known else 0,
+        cost_usd=spent.cost_usd if spent.is_known else None,
+        attempts=spent.calls,
+        duration_s=time.perf_counter() - start,
+    )
+
+
+async def _one(data: Any, judge: JudgeFunction, model: Model | None) -> Any:
+    found = await _several(data, [judge], model)
+    return [verdicts[judge.name] for verdicts in found] if isinstance(found, list) else found
+
+
+async def _several(data: Any, given: Iterable[object], model: Model | None) -> Any:
+    judges: list[JudgeFunction] = []
+    for judge in given:
+        if not isinstance(judge, JudgeFunction):
+            fix = "import one from judges, or use make_judge; evaluate takes one judge, evaluate_all several"
+            raise TypeError(f"a {type(judge).__name__} is no judge; {fix}")
+        judges.append(judge)
+    names = [judge.name for judge in judges]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two judges have the same name: {', '.join(sorted(names))}; rename or remove one")
+    is_pandas, is_polars = hasattr(data, "assign"), hasattr(data, "with_columns")
+    if not (is_pandas or is_polars):
+        return await _evaluate(list(data), judges, model)
+    rows = data.to_dict("records") if is_pandas else data.to_dicts()
+    # Lists and tables that come from a CSV file are JSON in a cell.
+    decoded = [{name: cell(name, one) if isinstance(one, str) else one for name, one in row.items()} for row in rows]
+    found = await _evaluate(decoded, judges, model)
+    columns: dict[str, list[object]] = {}
+    for judge in judges:
+        columns |= _columns(judge.definition, [verdicts[judge.name] for verdicts in found])
+    return data.assign(**columns) if is_pandas else data.with_columns(type(data)(columns).get_columns())
+
+
+def _columns(judge: Judge, verdicts: Sequence[JudgeVerdict]) -> dict[str, list[object]]:
+    """Make the columns of one judge: a value for each metric, then what all verdicts have."""
+    columns: dict[str, list[object]] = {}
+    for metric in judge.metric_names:
+        name = f"{judge.name}_value" if len(judge.metrics) == 1 else f"{judge.name}_{metric}"
+        columns[name] = [score.value if (score := one.metrics.get(metric)) else None for one in verdicts]
+    for field in ("result", "passed", "rationale", "outcome", "reason", "note", "cost_usd"):
+        columns[f"{judge.name}_{field}"] = [getattr(one, field) for one in verdicts]
+    return columns

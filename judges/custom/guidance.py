@@ -1,0 +1,100 @@
+"""Guidance: rules drawn from people's verdicts, which a judge follows besides its criteria.
+
+A definition in words has them under `guidance`. A built-in judge gets them by a definition of the kind `based_on`,
+which is this judge with the guidance in its fixed part; reading and scoring stay as they are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from judges.catalog import catalogue
+from judges.core.judge import Answered, Judge, Reading, has_text
+from judges.core.prompt import MATERIAL_RULES, Prompt, neutralise
+from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, nearest, short
+from tracejudge import Trace
+
+MAX_RULES: Final = 20
+MAX_RULE_CHARS: Final = 1000
+_KEY: Final = "based_on"
+_HEADING: Final = """\
+Guidance
+These rules were drawn from people's verdicts on earlier cases. Apply them together with the criteria; where a rule \
+and the criteria disagree, follow the rule."""
+
+
+def guidance_part(rules: Sequence[str]) -> str:
+    """Build the section with the guidance, or raise ``DefinitionError``; empty without rules."""
+    if len(rules) > MAX_RULES:
+        raise DefinitionError("guidance", f"holds {len(rules)} rules; give at most {MAX_RULES}")
+    for number, rule in enumerate(rules):
+        if not has_text(rule) or len(rule) > MAX_RULE_CHARS:
+            raise DefinitionError(f"guidance[{number}]", f"must be a text of at most {MAX_RULE_CHARS} signs")
+    lines = (f"{number}. {' '.join(neutralise(rule).split())}" for number, rule in enumerate(rules, 1))
+    return "\n".join((_HEADING, *lines)) if rules else ""
+
+
+class Definition(Struct, frozen=True, forbid_unknown_fields=True):
+    """The table of such a judge.
+
+    Attributes:
+        based_on: The built-in judge. A definition of the same name takes its place.
+        guidance: Rules that are added to its prompt, one or two sentences each.
+        settings: Settings of the built-in judge, as `[judges.NAME]` has them.
+        asks: One sentence for lists; that of the built-in judge unless given.
+        model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
+        temperature: The temperature to ask with; 0 unless given.
+    """
+
+    based_on: str
+    guidance: tuple[str, ...] = ()
+    settings: dict[str, object] = {}
+    asks: str | None = None
+    model: ModelName | None = None
+    temperature: Temperature | None = None
+
+
+def make(name: str, table: Mapping[str, object]) -> Judge:
+    """Make a judge from its table, or raise ``DefinitionError``."""
+    definition = convert(table, Definition)
+    built_in = catalogue().get(definition.based_on)
+    if built_in is None:
+        named = short(definition.based_on)
+        raise DefinitionError(_KEY, f"there is no built-in judge {named}{nearest(definition.based_on, catalogue())}")
+    try:
+        base = built_in.configured(definition.settings)
+    except msgspec.ValidationError as error:
+        raise DefinitionError("settings", f"{error}") from error
+    guidance = guidance_part(definition.guidance)
+
+    def with_guidance(fixed: str) -> str:
+        # The form of the answer stays last, where small models heed it most.
+        criteria, rules, form = fixed.rpartition(MATERIAL_RULES)
+        return f"{criteria}{guidance}\n\n{rules}{form}" if guidance else fixed
+
+    def prompts(trace: Trace) -> tuple[Prompt, ...]:
+        return tuple(prompt._replace(fixed=with_guidance(prompt.fixed)) for prompt in base.prompts(trace))
+
+    def own(metric: str) -> str:
+        return name if metric == base.name else metric
+
+    def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
+        reading = base.score(trace, answered)
+        scores = tuple(structs.replace(one, metric=own(one.metric)) for one in reading.scores)
+        return reading._replace(scores=scores)
+
+    return replace(
+        base,
+        name=name,
+        asks=base.asks if definition.asks is None else checked_asks(definition.asks, base.asks),
+        metrics=tuple(replace(metric, name=own(metric.name)) for metric in base.metrics),
+        fixed_parts=tuple(map(with_guidance, base.fixed_parts)),
+        prompts=prompts,
+        score=score,
+        make=None,
+        model=definition.model,
+        temperature=definition.temperature,
+    )

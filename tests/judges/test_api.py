@@ -1,0 +1,346 @@
+"""The judges in Python: one call, rows and DataFrames, with and without an event loop, against a real endpoint."""
+
+import asyncio
+import json
+import logging
+import multiprocessing
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.endpoint import ChatEndpoint
+from support.processes import wait_until
+from support.replies import Call, answers_json, failing, gathering, hangs, sequence, yes_no
+
+import judges
+from judges import api, evaluate, evaluate_aio, evaluate_all, evaluate_all_aio, groundedness, make_judge, safety
+from judges.catalog import catalogue
+from judges.core.model import ModelSettings
+from judges.models.registry import ModelSettingsError
+from judges.models.scripted import ScriptedModel
+from tracejudge import Trace
+from worker.cli.evaluate import command
+
+ROW: Mapping[str, Any] = {"inputs": "Who?", "outputs": "Ada.", "context": ["It was Ada."]}
+PRICE = {"input": 1000.0, "output": 10000.0}
+
+
+@pytest.fixture
+def endpoint() -> Iterator[ChatEndpoint]:
+    with ChatEndpoint() as opened:
+        yield opened
+
+
+def at(endpoint: ChatEndpoint, **settings: object) -> dict[str, object]:
+    return {"base_url": endpoint.base_url, "model": "m", **settings}
+
+
+def says(yes: Callable[[str], bool]) -> Callable[[Call], Any]:
+    return lambda call: yes_no("yes" if yes(call.text()) else "no")
+
+
+def test_a_call_gives_a_frozen_verdict_with_scores_and_cost(endpoint: ChatEndpoint) -> None:
+    verdict = groundedness(**ROW, model=at(endpoint, price=PRICE))
+    assert (verdict.judge, verdict.outcome, verdict.value, verdict.passed) == ("groundedness", "scored", 1.0, True)
+    assert (verdict.result, verdict.judge_model, verdict.attempts) == ("yes", "m", 1)
+    assert verdict.rationale == "It is so."
+    assert (verdict.input_tokens, verdict.output_tokens) == (100, 20)
+    assert verdict.cost_usd == pytest.approx(0.1 + 0.2)
+    assert verdict.metrics["groundedness"].passed
+    assert verdict.judge_version == catalogue()["groundedness"].version
+    with pytest.raises(AttributeError):
+        verdict.value = 0.0
+
+
+def test_a_call_sends_and_finds_what_the_command_does(
+    endpoint: ChatEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    endpoint.behaviour = sequence(answers_json({"reasons": "none"}), yes_no("no"))
+    settings = {"default": at(endpoint, price=PRICE)}
+    Path("rows.jsonl").write_text(json.dumps(ROW), encoding="utf-8")
+    ran = CliRunner().invoke(
+        command,
+        ["rows.jsonl", "--judge", "groundedness", "--output", "out.jsonl"],
+        env={"TRACEJUDGE_MODELS": json.dumps(settings)},
+    )
+    assert ran.exit_code == 0, ran.output
+    by_command, sent = json.loads(Path("out.jsonl").read_text(encoding="utf-8")), [one.body for one in endpoint.calls]
+    endpoint.forget()
+    endpoint.behaviour = sequence(answers_json({"reasons": "none"}), yes_no("no"))
+    verdict = groundedness(**ROW, model=at(endpoint, price=PRICE))
+    assert len(sent) == 2, "an unreadable answer is asked for once more"
+    assert [_without_key(one.body) for one in endpoint.calls] == [_without_key(body) for body in sent]
+    for name in ("outcome", "rationale", "judge_version", "cost_usd", "attempts", "input_tokens", "output_tokens"):
+        assert getattr(verdict, name) == by_command[name], name
+    assert [verdict.value, verdict.passed] == [by_command["scores"][0][name] for name in ("value", "passed")]
+
+
+def _without_key(body: dict[str, Any]) -> str:
+    """Drop the random key of the lines that delimit the material."""
+    return re.sub(r"\b[0-9a-f]{8,32}\b", "KEY", json.dumps(body))
+
+
+def test_calls_work_inside_a_running_event_loop_and_in_several(endpoint: ChatEndpoint) -> None:
+    model = at(endpoint)
+    endpoint.behaviour = gathering(3, yes_no())
+
+    async def concurrent() -> list[bool | None]:
+        found = await asyncio.gather(*(groundedness.aio(**ROW, model=model) for _ in range(3)))
+        # What a cell of a notebook does: a blocking call while a loop runs.
+        return [one.passed for one in (*found, groundedness(**ROW, model=model))]
+
+    assert asyncio.run(concurrent()) == [True] * 4
+    endpoint.behaviour = yes_no("no")
+    assert asyncio.run(concurrent()) == [False] * 4, "the connections of the first loop serve the second"
+
+
+def test_a_cancelled_call_ends_its_request(endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = hangs()
+
+    async def cancel() -> None:
+        call = asyncio.ensure_future(groundedness.aio(**ROW, model=at(endpoint)))
+        await asyncio.to_thread(wait_until, lambda: endpoint.in_flight == 1)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert call.cancelled()
+        await asyncio.to_thread(wait_until, lambda: endpoint.in_flight == 0)
+
+    asyncio.run(cancel())
+
+
+def test_requests_keep_to_the_limits_and_are_sent_again(
+    endpoint: ChatEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{**ROW, "inputs": f"Who is {number}?"} for number in range(30)]
+    found = evaluate(rows, groundedness, at(endpoint, max_in_flight=3))
+    assert [one.passed for one in found] == [True] * 30
+    assert endpoint.max_in_flight <= 3
+    endpoint.forget()
+    endpoint.behaviour = sequence(failing(429, "slow down", retry_after=0.01), failing(503, "down"), yes_no())
+    with caplog.at_level(logging.WARNING, "judges"):
+        verdict = groundedness(**ROW, model=at(endpoint, label="limited", price=PRICE))
+    assert (verdict.passed, verdict.attempts, len(endpoint.calls)) == (True, 3, 3)
+    assert verdict.cost_usd == pytest.approx(0.3), "refused requests cost nothing"
+    assert "slow down" in caplog.text
+
+
+def test_a_failure_is_a_verdict_and_not_an_error(endpoint: ChatEndpoint) -> None:
+    refused = failing(400, "no such thing")
+    endpoint.behaviour = lambda call: refused if "Bob" in call.text() else yes_no()
+    good, bad, empty = evaluate([ROW, {**ROW, "outputs": "Bob."}, {"inputs": "Who?"}], groundedness, at(endpoint))
+    assert good.passed
+    assert (bad.outcome, bad.reason, bad.value, bad.passed) == ("unscored", "bad_request", None, None)
+    assert "no such thing" in str(bad.note)
+    assert (empty.reason, empty.note) == ("missing_input", "the trace has no output")
+
+
+def test_rows_come_in_the_forms_of_files(endpoint: ChatEndpoint) -> None:
+    @dataclass
+    class Found:
+        page_content: str
+
+    rows: list[Any] = [
+        Trace(trace_id="t", service="s", input="Who?", output="Ada.", context=["It was Ada."]),
+        {"question": "Who?", "response": "Ada.", "retrieved_context": [{"content": "It was Ada."}]},
+        {"inputs": {"messages": [{"role": "user", "content": "Who?"}]}, "outputs": "Ada.", "context": "It was Ada."},
+        {"inputs": "Who?", "outputs": {"response": "Ada."}, "context": [Found("It was Ada.")], "row": float("nan")},
+    ]
+    assert [one.passed for one in evaluate(rows, groundedness, at(endpoint))] == [True] * 4
+    assert len({_without_key(one.body) for one in endpoint.calls}) == 1, "all four are the same question"
+
+
+def test_several_judges_have_verdicts_by_name_and_may_have_models_of_their_own(endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = says(lambda text: "polite" in text)
+    tone = make_judge("tone", "Is {{ outputs }} polite?", at(endpoint, label="own"))
+    found = evaluate_all(
+        [ROW, ROW], [groundedness.configured(model=at(endpoint)), tone, safety.configured(model="lexical")]
+    )
+    assert [list(verdicts) for verdicts in found] == [["groundedness", "tone", "safety"]] * 2
+    assert [one.judge_model for one in found[0].values()] == ["m", "own", "lexical"]
+    assert [one.passed for one in found[0].values()] == [False, True, True]
+    (given,) = evaluate_all([ROW], [tone], "lexical")
+    assert given["tone"].judge_model == "lexical", "the model of a call wins"
+
+
+def test_a_conversation_is_judged_once_for_all_its_rows(endpoint: ChatEndpoint) -> None:
+    turns = [{"inputs": f"Question {n}", "outputs": f"Answer {n}", "session_id": "a"} for n in range(3)]
+    alone = {"inputs": "Alone", "outputs": "Yes."}
+    found = evaluate([*turns, alone], judges.conversation_completeness, at(endpoint))
+    assert len(endpoint.calls) == 2
+    assert found[0] is found[1] is found[2] is not found[3]
+    assert all(f"Answer {n}" in endpoint.calls[0].text() for n in range(3))
+
+
+def test_results_of_own_judges(endpoint: ChatEndpoint) -> None:
+    cases: list[tuple[object, object, tuple[object, object, object]]] = [
+        ("yes/no", "no", (0.0, False, "no")),
+        (bool, True, (1.0, True, "true")),
+        ({"integer": [1, 5], "pass_at": 4}, 4, (0.75, True, 4)),
+        ({"labels": {"good": 1, "fair": 0.5, "bad": 0}, "pass": ["good"]}, "fair", (0.5, False, "fair")),
+        (str, "in three words", (None, None, "in three words")),
+        ({"object": {"tone": "text"}}, {"tone": "dry"}, (None, None, {"tone": "dry"})),
+    ]
+    for result, answer, expected in cases:
+        endpoint.behaviour = answers_json({"rationale": "So.", "result": answer})
+        verdict = make_judge("tone", "Rate {{ outputs }}.", at(endpoint), result=result)(outputs="Well.")
+        assert (verdict.value, verdict.passed, verdict.result) == expected, (result, verdict)
+        assert verdict.outcome == "scored"
+
+
+def test_a_judge_with_several_metrics_passes_when_all_do() -> None:
+    verdict = judges.facts_grounding(**ROW, model="lexical")
+    assert verdict.value is None
+    assert set(verdict.metrics) == {"grounded", "supported_share"}
+    assert verdict.passed == verdict.metrics["grounded"].passed
+
+
+def test_settings_make_another_version(endpoint: ChatEndpoint) -> None:
+    own = judges.guidelines.configured(guidelines=["Be brief."], model=at(endpoint))
+    verdict = own.configured(fields=["output"])(outputs="Yes.", inputs="Is it?")
+    assert verdict.passed
+    assert "Be brief." in endpoint.calls[0].text(), "earlier settings are kept"
+    assert "Is it?" not in endpoint.calls[0].text()
+    assert verdict.judge_version != judges.guidelines.definition.version
+    assert judges.guidelines.model is None, "the original is unchanged"
+
+
+def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEndpoint) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    evaluate_any: Any = evaluate
+    cases: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: groundedness(**ROW), ValueError, 'give model="openai:/NAME"'),
+        (lambda: groundedness(**ROW, model="gpt-4.1"), ModelSettingsError, 'write "openai:/NAME"'),
+        (lambda: groundedness(**ROW, model=3), ModelSettingsError, "is of type int"),  # type: ignore[arg-type]
+        (lambda: groundedness(**ROW, model="openai:/m"), ModelSettingsError, "OPENAI_API_KEY is not set; export it"),
+        (lambda: groundedness(**ROW, model={"model": "m", "url": "x"}), ModelSettingsError, "known are provider,"),
+        (lambda: groundedness(**ROW, model=at(endpoint, api_key="s3cret")), ModelSettingsError, "name its variable"),
+        (lambda: groundedness(**ROW, ouputs="x", model="lexical"), TypeError, "did you mean outputs?"),
+        (lambda: groundedness(outputs="x", context=[3], model="lexical"), ValueError, "context[0]"),
+        (lambda: groundedness(outputs=object(), model="lexical"), ValueError, "type object cannot be read"),
+        (lambda: evaluate([ROW, {"context": [3]}], groundedness, "lexical"), ValueError, "row 1: "),
+        (lambda: evaluate_any(["text"], groundedness, "lexical"), TypeError, "must be a dict with inputs"),
+        (lambda: evaluate_any([ROW], [groundedness], "lexical"), TypeError, "evaluate_all several"),
+        (lambda: evaluate_all([ROW], [safety, safety], "lexical"), ValueError, "the same name"),
+        (lambda: safety.configured(part=["input"]), ValueError, "settings of this judge are: parts"),
+        (lambda: judges.correctness.configured(pass_at=3), ValueError, "has no settings; remove pass_at"),
+        (lambda: make_judge("tone", "Is it polite?"), ValueError, "instructions: names no variable"),
+        (lambda: make_judge("tone", "Is {{ outputs }}?", result=int), ValueError, "integer = [1, 5]"),
+    ]
+    for act, kind, fix in cases:
+        with pytest.raises(kind) as caught:
+            act()
+        assert fix in str(caught.value), (fix, caught.value)
+        assert "s3cret" not in str(caught.value)
+
+
+def test_a_pandas_frame_gains_columns_and_keeps_its_index() -> None:
+    pd = pytest.importorskip("pandas")
+    numpy = pytest.importorskip("numpy")
+    frame = pd.DataFrame(
+        {
+            "question": ["Who?", "When?", None],
+            "response": ["It was Ada.", "It was in 1901.", "Nobody."],
+            "contexts": ['["It was Ada."]', numpy.array(["It was in 1843."]), None],
+            "note": [1.0, float("nan"), pd.NA],
+            "user_id": [17, 18, 19],
+        },
+        index=["a", "b", "c"],
+    )
+    judged = evaluate_all(frame, [groundedness, judges.facts_grounding], "lexical")
+    assert list(frame) == ["question", "response", "contexts", "note", "user_id"], "the given frame is unchanged"
+    assert list(judged.index) == ["a", "b", "c"]
+    assert judged["groundedness_passed"].tolist() == [True, False, None]
+    assert judged["groundedness_value"].isna().tolist() == [False, False, True]
+    assert judged["groundedness_reason"]["c"] == "missing_input"
+    assert {"facts_grounding_grounded", "facts_grounding_supported_share", "facts_grounding_passed"} <= {*judged}
+    again = asyncio.run(evaluate_aio(judged, groundedness, "lexical"))
+    assert again.equals(judged), "judging again replaces the columns"
+
+
+def test_a_polars_frame_gains_columns() -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame(
+        {"inputs": ["Who?", None], "outputs": ["It was Ada.", "x"], "context": [["It was Ada."]] * 2}
+    )
+    judged = evaluate(evaluate(frame, groundedness, "lexical"), groundedness, "lexical")
+    assert judged["groundedness_passed"].to_list() == [True, None]
+    assert judged.columns[:3] == frame.columns
+
+
+def test_a_model_in_python_is_limited_too_and_may_await_a_judge() -> None:
+    class Asking(ScriptedModel):
+        async def complete(self, request: Any) -> Any:
+            with pytest.raises(RuntimeError, match="await its aio"):
+                safety(outputs="Yes.", model="lexical")
+            assert (await safety.aio(outputs="Yes.", model="lexical")).passed
+            return await super().complete(request)
+
+    answer = json.dumps({"rationale": "So.", "result": "yes"})
+    model = Asking([answer], ModelSettings(provider="scripted", model="own", max_in_flight=1))
+    assert [one.passed for one in evaluate([ROW] * 3, groundedness, model)] == [True] * 3
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_an_event_loop_of_its_own() -> None:
+    assert groundedness(**ROW, model="lexical").passed is not None
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(_in_child).get(timeout=30) == "scored"
+
+
+def _in_child() -> str:
+    return groundedness(**ROW, model="lexical").outcome
+
+
+def test_a_script_ends_at_once_with_connections_open(endpoint: ChatEndpoint) -> None:
+    script = (
+        "import asyncio, sys; from judges import groundedness\n"
+        "row = {'inputs': 'Who?', 'outputs': 'Ada.', 'context': ['Ada.']}\n"
+        f"model = {{'base_url': {endpoint.base_url!r}, 'model': 'm'}}\n"
+        "assert groundedness(**row, model=model).passed\n"
+        "assert asyncio.run(groundedness.aio(**row, model=model)).passed\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "always", "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_every_built_in_judge_is_exported_with_its_description() -> None:
+    stub = Path(judges.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    submodules = {found.name for found in pkgutil.iter_modules(judges.__path__)}
+    for name, judge in catalogue().items():
+        exported = getattr(judges, name)
+        assert exported.definition is judge
+        assert name in dir(judges)
+        assert name not in submodules, f"a module judges.{name} would hide the judge"
+        for words in (judge.asks, *judge.metric_names, *(metric.scale for metric in judge.metrics)):
+            assert words in exported.__doc__, (name, words)
+        assert f'{name}: JudgeFunction\n"""{exported.__doc__}' in stub, "run `make generate`"
+    assert sorted(judges._API) == sorted(api.__all__)
+    for name in api.__all__:
+        assert name not in submodules, name
+        assert getattr(judges, name) is getattr(api, name)
+    with pytest.raises(AttributeError):
+        _ = judges.groundednes
+
+
+def test_importing_a_module_of_the_judges_does_not_load_the_api() -> None:
+    code = "import sys, judges.core.judge, judges.code; assert 'judges.api' not in sys.modules, 'loaded'"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_async_rows() -> None:
+    async def both() -> tuple[int, int]:
+        one = await evaluate_aio([ROW] * 2, groundedness, "lexical")
+        several = await evaluate_all_aio([ROW] * 2, [groundedness, safety], "lexical")
+        return len(one), sum(len(each) for each in several)
+
+    assert asyncio.run(both()) == (2, 4)

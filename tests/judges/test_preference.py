@@ -1,0 +1,58 @@
+"""The interval of wins and half of the ties holds the truth about 95 times out of 100."""
+
+import math
+from collections import Counter
+
+import pytest
+
+from judges.agreement.intervals import wilson
+from judges.agreement.preference import Preference
+
+
+def preference(wins: int, ties: int, losses: int) -> Preference:
+    return Preference(Counter(win=wins, tie=ties, loss=losses))
+
+
+def covered(pairs: int, win: float, tie: float, loss: float) -> float:
+    """Sum the probabilities of all results whose interval holds the true mean."""
+    truth, found = win + tie / 2, 0.0
+    for wins in range(pairs + 1):
+        for ties in range(pairs - wins + 1):
+            losses = pairs - wins - ties
+            interval = preference(wins, ties, losses).points
+            assert interval is not None
+            if interval.low <= truth <= interval.high:
+                ways = math.comb(pairs, wins) * math.comb(pairs - wins, ties)
+                found += ways * win**wins * tie**ties * loss**losses
+    return found
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    shares = ((0.5, 0.0, 0.5), (0.4, 0.2, 0.4), (0.6, 0.2, 0.2), (0.1, 0.8, 0.1), (0.2, 0.75, 0.05), (0.9, 0.05, 0.05))
+    reached = {(pairs, *each): covered(pairs, *each) for pairs in (20, 50) for each in shares}
+    assert {key: value for key, value in reached.items() if not 0.925 <= value <= 0.99} == {}
+
+
+def test_figures_of_a_preference() -> None:
+    found = preference(6, 2, 2)
+    assert found.points is not None
+    assert (found.pairs, found.points.value, found.share("win")) == (10, 0.7, wilson(0.6, 10))
+    assert found.points.low < 0.5 < found.points.high
+    better = preference(48, 30, 22).points
+    assert better is not None
+    assert (round(better.low, 3), round(better.high, 3)) == (0.55, 0.704)
+    empty = preference(0, 0, 0)
+    assert (empty.points, empty.share("win"), empty.bias) == (None, None, None)
+
+
+@pytest.mark.parametrize("only", ["win", "tie", "loss"])
+def test_one_outcome_alone_is_not_certain(only: str) -> None:
+    found = Preference(Counter({only: 20})).points
+    assert found is not None
+    assert found.high - found.low > 0.05
+    assert 0.0 <= found.low <= found.value <= found.high <= 1.0
+
+
+def test_bias_is_a_share_of_the_pairs_that_were_compared() -> None:
+    found = Preference(Counter(win=2, tie=8), Counter(first=3, second=1), equal=2)
+    assert found.bias == wilson(0.5, 8)
