@@ -42,10 +42,10 @@ Every form has one reading; nothing is guessed.
 | other notations | Labelled lines (`Result: yes`), headings, lists, YAML, XML elements, and Markdown tables. `Final` or `Overall` may stand before the label of the verdict. |
 | keys | In any case, and in snake, camel or spaced form. |
 | one verdict without keys | The whole text is the value; or the value stands on the first or last line with a blank line beside it; or on a line of its own in `[[ ]]`, bold, a code mark or a box. |
-| decoration of a value | Quotation marks, Markdown, brackets, `\\boxed{}`, full-width letters and one final sign are removed. |
+| decoration of a value | Quotation marks, Markdown, brackets, `\\boxed{}`, a list sign, full-width letters and final signs are removed; a question mark stays. |
 | labels | In any case, with `_` or `-` for a blank. `true` and `false` stand for yes and no. |
 | numbers | `4`, `4.0`, `"4"`, `four` (one to ten), `4 (Good)`; `4/5` and `4 out of 5` where 5 is the highest value. |
-| several answers | They count once if all agree. If two differ, or the text behind the answer withdraws it ("Wait, it should be no"), the model is asked once more. All objects of `facts_grounding` are one answer; a list that stands there twice counts once. |
+| several answers | They count once if all agree. If two differ, or the text around the answer states another verdict ("Verdict: no", "Sorry, I meant no") or withdraws it ("Wait, I overlooked one"), the model is asked once more. Remarks on the material that use another value ("The document says no") change nothing. All objects of `facts_grounding` are one answer; a list that stands there twice counts once, and a summary behind them is left out unless it names other labels. |
 
 Not read: fractions of a whole-number scale, numbers off the scale or of another scale (`8/10` where 5 is the highest),
 ranges (`3-4`), shares (`80%`), doubts (`yes?`), several labels, synonyms and other languages, prose that holds a verdict, and

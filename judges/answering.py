@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from judges.agent.conversation import ExplorationStats
@@ -20,7 +20,7 @@ from judges.parsing.answer import (
     without_thinking,
 )
 from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies
-from judges.parsing.refusal import is_refusal
+from judges.parsing.refusal import is_refusal, is_refusal_as_reason
 from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
 
 # Maximum number of concurrent requests for one trace: a trace of a hundred documents must not block all others.
@@ -148,6 +148,9 @@ class AnswerLoop(NamedTuple):
             if bare[:1] not in {"{", "["} and is_refusal(bare):
                 raise UnscoredError("refusal", "the model declined to answer, in words")
             read = await offload_if_large(is_large, judge.read, answer)
+            # In the asked form, since the endpoint allows no other.
+            if is_refusal_as_reason(_reasons(read)):
+                raise UnscoredError("refusal", "the model declined to answer, in its reasons")
         except OffMenuError:
             raise
         except OutOfRangeError as error:
@@ -155,3 +158,9 @@ class AnswerLoop(NamedTuple):
         if judge.check is not None:
             await offload_if_large(is_large, judge.check, self.call.trace, prompt, read)
         return read
+
+
+def _reasons(read: Answer) -> str:
+    """Return the reasons of an answer with one verdict; no text for other answers."""
+    given = read if isinstance(read, Mapping) else {"rationale": getattr(read, "rationale", None)}
+    return str(next((given[key] for key in ("rationale", "justification") if given.get(key)), ""))

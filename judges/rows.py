@@ -6,6 +6,7 @@ service `offline`. A column that is no field of a trace becomes a tag, where lab
 
 import csv
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -31,13 +32,18 @@ _STRUCTURED: Final = frozenset(
 _LISTS: Final = ("expected_facts", "guidelines")
 # Answers and documents of a labelled row; the library's default of 128 KiB is too small for these.
 _MAX_CELL_CHARS: Final = 16 * 1024 * 1024
+_MAX_COLUMNS: Final = 20  # Number of columns that an error names.
+
+
+EMPTY_OUTPUT: Final = "has an empty cell for `output`"
 
 
 class Row(NamedTuple):
-    """A row of a CSV file as the fields of a trace, and its line."""
+    """A row of a CSV file: its line, the fields of a trace, and why it is none."""
 
     number: int
     fields: dict[str, object]
+    error: str | None = None
 
 
 def is_csv(file: object) -> bool:
@@ -46,12 +52,35 @@ def is_csv(file: object) -> bool:
 
 
 def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
-    """Read the rows of a CSV file with a heading; empty cells are absent, and cells of lists and tables hold JSON."""
+    """Read the rows of a CSV file with a heading; empty cells are absent, and cells of lists and tables hold JSON.
+
+    A heading that cannot be used is the only row.
+    """
     csv.field_size_limit(_MAX_CELL_CHARS)
     reader = csv.DictReader(lines)
+    if reader.fieldnames is None:
+        return
+    names = reader.fieldnames = [name.strip() for name in reader.fieldnames]
+    repeated = [name for name, count in Counter(names).items() if name and count > 1]
+    outputs = ("output", *_ALIASES["output"])
+    if repeated:
+        yield Row(reader.line_num, {}, f"has the column {repeated[0]!r} more than once")
+        return
+    if not set(outputs) & set(names):
+        columns = ", ".join(map(repr, names[:_MAX_COLUMNS]))
+        expected = f"one of the columns must be {', '.join(outputs[:-1])} or {outputs[-1]}"
+        yield Row(reader.line_num, {}, f"has the columns {columns}; {expected}, and commas must separate columns")
+        return
     for row in reader:
-        cells = {(name or "").strip(): value for name, value in row.items() if isinstance(value, str) and value.strip()}
-        yield Row(reader.line_num, as_trace({name: cell(name, value) for name, value in cells.items()}))
+        surplus = row.pop(None, ())
+        if any(each.strip() for each in surplus):
+            # A comma that is not quoted would move the cells after it to other columns.
+            counts = f"{len(names) + len(surplus)} cells, and the heading has {len(names)}"
+            yield Row(reader.line_num, {}, f"has {counts}; quote cells that contain commas")
+            continue
+        cells = {name: cell(name, value) for name, value in row.items() if value and value.strip()}
+        fields = as_trace(cells)
+        yield Row(reader.line_num, fields, None if "output" in fields else EMPTY_OUTPUT)
 
 
 def as_trace(row: Mapping[str, object]) -> dict[str, object]:

@@ -3,25 +3,20 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
 from judges.core.judge import Needs, has_text
-from judges.core.prompt import conversation
+from judges.core.prompt import before_query, conversation
 from tracejudge import Message, Trace
 
 # Fields that are about a single answer, and that would make up most of a conversation's size.
 _OF_ONE_ANSWER: Final = dict.fromkeys(
     ("context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans", "usage", "feedback")
 )
-
-
-class _Turn(NamedTuple):
-    """The messages of a trace before its query, and its query and answer."""
-
-    history: Sequence[Message]
-    own: Sequence[Message]
+# LangChain's names of roles.
+_ROLES: Final = {"human": "user", "ai": "assistant"}
 
 
 def lacking(needs: Needs) -> str | None:
@@ -58,9 +53,8 @@ def join(traces: Sequence[Trace]) -> Trace:
         said.append(message)
 
     for trace in traces:
-        history, own = _turn(trace)
         last, known = -1, len(said)
-        for message in history:
+        for message in before_query(trace):
             # The repeated history stands in the same order, and may have lost its beginning.
             same = places.get(_key(message), ())
             found = bisect_right(same, last)
@@ -69,15 +63,14 @@ def join(traces: Sequence[Trace]) -> Trace:
             else:
                 add(message)
         if trace is not traces[-1]:
-            for message in own:
+            for message in _own(trace):
                 add(message)
     return replace(part(traces[-1]), messages=said or None, started_at=traces[0].started_at)
 
 
 def turns(trace: Trace) -> list[Message]:
     """List the messages of a joined conversation with its last query and answer."""
-    history, own = _turn(trace)
-    return [*history, *own]
+    return [*(trace.messages or ()), *_own(trace)]
 
 
 def transcript(trace: Trace) -> str:
@@ -85,22 +78,12 @@ def transcript(trace: Trace) -> str:
     return conversation(replace(trace, messages=turns(trace)))
 
 
-def _turn(trace: Trace) -> _Turn:
-    history = list(trace.messages or ())
-    # Some applications send the query as the last message too.
-    if history and history[-1].role == "user" and _stripped(history[-1].content) == _stripped(trace.input):
-        history.pop()
-    own = []
-    if has_text(trace.input):
-        own.append(Message("user", trace.input))
-    if has_text(trace.output):
-        own.append(Message("assistant", trace.output))
-    return _Turn(history, own)
+def _own(trace: Trace) -> list[Message]:
+    """Return the query and the answer of a trace."""
+    texts = (("user", trace.input), ("assistant", trace.output))
+    return [Message(role, text) for role, text in texts if has_text(text)]
 
 
 def _key(message: Message) -> tuple[str, str]:
-    return message.role, _stripped(message.content)
-
-
-def _stripped(text: str | None) -> str:
-    return (text or "").strip()
+    role = message.role.casefold()
+    return _ROLES.get(role, role), (message.content or "").strip()

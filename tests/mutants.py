@@ -51,7 +51,10 @@ PARTS: Final = {
     "sampling": Part(
         11,
         ["worker/selection/sampling.py", "worker/ingest/plan.py"],
-        ["tests/worker/test_sampling.py", "tests/worker/test_choos*.py", "tests/worker/test_ingest_*.py"],
+        [
+            *("tests/worker/test_sampling.py", "tests/worker/test_egress.py", "tests/worker/test_ledger_periods.py"),
+            *("tests/worker/test_choos*.py", "tests/worker/test_ingest_*.py", "tests/worker/test_feedback_g*.py"),
+        ],
     ),
     "scripts": Part(
         16,
@@ -81,6 +84,7 @@ PARTS: Final = {
             *("tests/worker/test_held_leases.py", "tests/worker/test_judging_leases.py"),
             *("tests/worker/test_judging_orphans.py", "tests/worker/test_judging_parking.py"),
             *("tests/worker/test_judging_batches.py", "tests/worker/test_judging_models.py"),
+            "tests/worker/test_judging_windows.py",
         ],
     ),
     "limits": Part(
@@ -90,6 +94,7 @@ PARTS: Final = {
             "tests/worker/limits/test_*.py",
             "tests/worker/test_judging_outages.py",
             "tests/worker/test_judging_probes.py",
+            "tests/worker/test_explorations.py",
         ],
     ),
     "answers": Part(
@@ -104,6 +109,7 @@ PARTS: Final = {
                 "tests/judges/test_ragbench*.py",
             ),
             *("tests/judges/test_facts_grounding.py", "tests/judges/test_relevance_truth_completeness*.py"),
+            "tests/judges/test_correctness.py",
         ],
     ),
     "formulas": Part(
@@ -130,6 +136,7 @@ PARTS: Final = {
         [
             *("tests/producers/test_sdk_buffer.py", "tests/producers/test_sdk_sender*.py"),
             *("tests/producers/test_sdk_small_parts.py", "tests/producers/test_sdk_outages.py"),
+            "tests/producers/test_sdk_size.py",
         ],
     ),
     "exporters": Part(
@@ -137,6 +144,7 @@ PARTS: Final = {
         ["worker/export/*.py"],
         [
             *("tests/worker/test_verdict_counter.py", "tests/worker/test_prometheus_export.py"),
+            "tests/worker/test_explorations.py",
             *("tests/worker/test_outbox_*.py", "tests/worker/test_otel_*.py", "tests/worker/test_export_*.py"),
         ],
     ),

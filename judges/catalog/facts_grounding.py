@@ -16,6 +16,7 @@ from judges.forms.sentence_labels import KEYS, LIST_KEY, MENUS, Line, Menu, gues
 from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError, choice, text_field
 from judges.parsing.evidence import Source
 from judges.parsing.object_lists import read_objects
+from judges.parsing.plain import undecorated
 from judges.parsing.sentences import SPLITTER, split
 from judges.parsing.structure import without_tags
 from tracejudge import Trace
@@ -28,10 +29,16 @@ _LINE_TOKENS: Final = 100
 _WORD: Final = re.compile(r"\w+")
 _ASCII_WORDS: Final = {code: chr(code).lower() if _WORD.match(chr(code)) else " " for code in range(128)}
 _NUMBERING: Final = re.compile(r"\A\W*\d+[.)]\s+")
-# Marks of sources, which a model seldom copies: `[1]`, `[2, 3]`, `[^4]`.
-_CITATION: Final = re.compile(r"\s*\[\^?\d{1,3}(?:\s*[,\u2013-]\s*\d{1,3})*\]")
-_MAX_HEADING_CHARS: Final = 120
-_HEADING: Final = re.compile(r"\s*(?:#{1,6}\s[^.!?\d]*|\*\*[^*.!?\d]{1,60}\*\*:?|(?:[^\W\d]++\s?){1,4}:)\s*\Z")
+# Marks of sources and notes, which a model seldom copies: `[1]`, `[2, 3]`, `[^4]`, `[5](address)`, a raised number.
+_CITATION: Final = re.compile(r"\s*\[\^?\d{1,3}(?:\s*[,\u2013-]\s*\d{1,3})*\](?:\([^()\s]*\))?")
+_NOTE: Final = re.compile(r"(?:(?<=[^\W\d_]{3})|(?<=[.,;:!?]))[\xb9\xb2\xb3\u2070\u2074-\u2079]+")
+# What precedes statements on its subject. Longer headings state something themselves.
+_THREE_WORDS: Final = r"(?:[^\W\d_]++[^\w.!?*]*){1,3}"
+_HEADING: Final = re.compile(
+    rf"\s*(?:#{{1,6}}\W+(?:\d+[.)]\s+)?{_THREE_WORDS}|(\*\*|__)\W*{_THREE_WORDS}\1:?|(?:[^\W\d_]++\s?){{1,2}}:)\W*"
+)
+# Characters of scripts without blanks, in which a few are a sentence.
+_IDEOGRAPH: Final = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -208,7 +215,7 @@ class Coverage(NamedTuple):
             for sentence, text in zip(sentences, texts, strict=True)
             if text and not times[text] and not said().says(_plain(_NUMBERING.sub("", sentence, count=1)))
         ]
-        counted, missing = (sum(map(_weight, each)) if uncovered else 0 for each in (sentences, uncovered))
+        counted, missing = (_weight(each, sentences[-1]) if uncovered else 0 for each in (sentences, uncovered))
         return cls(
             tuple(kept.values()),
             1 - missing / counted if counted else 1.0,
@@ -235,20 +242,27 @@ def _check(settings: Settings, trace: Trace, lines: tuple[Line, ...]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return the words of a text: punctuation, decoration and HTML tags do not tell sentences apart here."""
-    if "<" in text:
-        text = without_tags(text)
+    """Return the words of a text: punctuation, decoration and HTML tags do not distinguish sentences here."""
     if "[" in text:
         text = _CITATION.sub("", text)
+    if "<" in text:
+        text = without_tags(text, is_excerpt=True)
+    # The sentences of a response are on one line each, in which a hyphen at the end of a line stays.
+    text = undecorated(text, line_hyphen="-")
     if text.isascii():  # Twice as fast as the regular expression.
         return " ".join(text.translate(_ASCII_WORDS).split())
-    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", _NOTE.sub("", text)).casefold()))
 
 
-def _weight(sentence: str) -> int:
-    """Return the number of words of a sentence; none for headings and courtesies."""
-    is_short = len(sentence) <= _MAX_HEADING_CHARS
-    return 0 if is_short and (is_courtesy(sentence) or _HEADING.match(sentence)) else len(sentence.split())
+def _weight(sentences: Sequence[str], last: str) -> int:
+    """Return the number of words of some sentences, without courtesies, and headings that others follow."""
+    return sum(
+        len(each.split()) for each in sentences if not is_courtesy(each) and (each == last or not _is_heading(each))
+    )
+
+
+def _is_heading(sentence: str) -> bool:
+    return _HEADING.fullmatch(sentence) is not None and _IDEOGRAPH.search(sentence) is None
 
 
 JUDGE: Final = make(Settings())

@@ -16,7 +16,6 @@ from judges.core.judge import Answered, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation, with_earlier_messages
 from judges.core.verdict import Score
 from judges.parsing.answer import (
-    AnswerError,
     InvalidAnswerError,
     OutOfRangeError,
     object_schema,
@@ -162,6 +161,7 @@ _HIGHEST: Final = 5
 _PASSES_AT: Final = 4
 _SHARES: Final = (0.05, 0.2, 0.4, 0.9)  # Shares of common words from which a grade is 2, 3, 4 and 5.
 _NOTHING_TO_COMPARE: Final = 3
+_CODE_GAP: Final = re.compile(r"[,;\s]+")
 _HIGHEST_OF_TRUTH: Final = 4  # Not 5, which claims that every statement holds: word overlap cannot show that.
 _HEDGES: Final = content_words("apparently maybe perhaps possibly presumably probably supposedly uncertain unsure")
 
@@ -229,11 +229,11 @@ def make(settings: Settings) -> Judge:
         metrics = tuple(step.metric for step in STEPS)
         others = tuple(key for key in properties if key not in metrics)
         answer = read_object(text, tuple(properties), deciding=metrics, optional=others)
+        # All ratings before any reasoning: one off the scale is final, whatever stands beside it.
+        graded = list(zip(STEPS, _ratings(answer), strict=True))
         if not settings.reasoning:
-            return tuple(Grade(step.metric, found) for step, found in zip(STEPS, _ratings(answer), strict=True))
-        written = [_written(answer, step.metric) for step in STEPS]
-        graded = zip(STEPS, _ratings(answer), written, strict=True)
-        return tuple(_grade(step, found, *texts) for step, found, texts in graded)
+            return tuple(Grade(step.metric, found) for step, found in graded)
+        return tuple(_grade(step, found, *_written(answer, step, found)) for step, found in graded)
 
     def heuristic(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
         found: dict[str, object] = {}
@@ -278,15 +278,15 @@ def _ratings(answer: Mapping[str, object]) -> list[int]:
     return found
 
 
-def _written(answer: Mapping[str, object], metric: str) -> tuple[str, tuple[str, ...]]:
+def _written(answer: Mapping[str, object], step: Step, found: int) -> tuple[str, tuple[str, ...]]:
     """Return reasoning and codes of a grade; at the highest grade both may be null or absent."""
-    reasoning, reasons = f"{metric}Reasoning", f"{metric}Reasons"
+    reasoning, reasons = f"{step.metric}Reasoning", f"{step.metric}Reasons"
     given = dict(answer)
-    try:
-        is_highest = rating(answer, metric, _LOWEST, _HIGHEST) == _HIGHEST
-    except AnswerError:
-        is_highest = False
-    if is_highest:
+    codes = given.get(reasons)
+    if isinstance(codes, str) and (found == _HIGHEST or set(_CODE_GAP.split(codes)) <= set(step.codes)):
+        # A list written as one text; at the highest grade the codes are not used.
+        given[reasons] = _CODE_GAP.split(codes)
+    if found == _HIGHEST:
         # The prompt asks for an empty text and an empty list, for which many models write null or nothing.
         given = {reasoning: "", reasons: [], **{key: value for key, value in given.items() if value is not None}}
     if missing := next((key for key in (reasoning, reasons) if key not in given), None):

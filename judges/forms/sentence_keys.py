@@ -7,7 +7,7 @@ unknown.
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -21,14 +21,20 @@ _LETTER: Final = r"[^\W\d_]"
 # Words beside a key. Those for a document and a sentence become a sign of their own, the others say nothing.
 _DOCUMENT: Final = re.compile(rf"(?<!{_LETTER})(?:documents?|docs?)(?!{_LETTER})\.?")
 _SENTENCE: Final = re.compile(rf",?\s*(?<!{_LETTER})(?:sentences?|sent)(?!{_LETTER})\.?")
-_NOISE: Final = re.compile(rf"(?<!{_LETTER})(?:the|from|answer|response|keys?|number|no)(?!{_LETTER})\.?")
+_NOISE: Final = re.compile(rf"(?<!{_LETTER})(?:(?:the|from|answer|response|keys?|number)(?!{_LETTER})\.?|no\.)")
 _DOCUMENT_SIGN: Final = "\u00b6"
 _SENTENCE_SIGN: Final = "\u00a7"
 _SEPARATORS: Final = re.compile(r"""[\s_\-./:()\[\]{}<>#*'"`|\\]+""")
 _PARTS: Final = re.compile(r"[,;/&+|\n()\[\]{}<>]+|\s(?:and|und|et|y)\s")
 _RANGE: Final = re.compile(r"\s*(?:[-\u2010-\u2015~]|\.\.+|\u2026)\s*|\s(?:to|through|thru|until|bis)\s")
+_BETWEEN: Final = re.compile(r"\b(?:between|zwischen|entre)\s+(\S+)\s+(?:and|und|et|y)\s+")
 _MARKED: Final = re.compile(r"[.:)\]}>|\-\u2013\u2014]\s*\Z")
 _OPENS: Final = re.compile(r"[-\u2013\u2014:|(\"\u201c\u201e'=]")
+# Words behind a key that take it off the list.
+_NEGATED: Final = re.compile(
+    r"\W*(?:(?:is|was|are) )?(?:not|no|never|nicht|kein\w*|irrelevant|unrelated|unused|unsupported|excluded)\b"
+    r"|.*\b(?:irrelevant|not (?:relevant|related|used|needed))\b"
+)
 _WORD: Final = re.compile(r"\w+")
 _NOTHING: Final = frozenset({"", "none", "null", "nil", "n/a", "nothing", "-", "\u2013", "\u2014"})
 _OF_SOURCE: Final = re.compile(r"(.+_)s(\d+)", re.IGNORECASE)
@@ -67,9 +73,9 @@ class SpelledKeys:
 
     def _several(self, text: str, words: Collection[str]) -> Named:
         """Read a list of keys, or a key before the text of its sentence."""
-        parts = [part for part in map(_trimmed, _PARTS.split(text)) if part]
+        parts = [part for part in map(_trimmed, _PARTS.split(_BETWEEN.sub(r"\1 to ", text))) if part]
         if len(parts) > 1:
-            found = [self._part(part, words) for part in parts]
+            found = self._listed(parts, words)
             if any(found) and all(keys or _looks_like_key(part) for keys, part in zip(found, parts, strict=True)):
                 unknown = (part for keys, part in zip(found, parts, strict=True) if not keys)
                 return Named(_once(key for keys in found for key in keys), tuple(unknown))
@@ -78,6 +84,19 @@ class SpelledKeys:
             return Named(_once(key for keys in divided for key in keys), ())
         led = self._leading(text)
         return Named((led,), ()) if led is not None else Named((), (text,))
+
+    def _listed(self, parts: Iterable[str], words: Collection[str]) -> list[tuple[str, ...]]:
+        """Return the keys of each part of a list; a part may leave out the document, as in `D1_S1, S2`."""
+        found: list[tuple[str, ...]] = []
+        document = ""
+        for part in parts:
+            keys = self._part(part, words)
+            if not keys and document:
+                completed = self._part(document + (part.removeprefix("s") if document[-1] == "S" else part), ())
+                keys = completed if {_document(key) for key in completed} == {document} else ()
+            found.append(keys)
+            document = _document(keys[-1]) if keys else ""
+        return found
 
     def _part(self, text: str, words: Collection[str]) -> tuple[str, ...]:
         """Return the key, the word or the keys of the range that a text is."""
@@ -94,6 +113,7 @@ class SpelledKeys:
 
     def _range(self, text: str) -> tuple[str, ...]:
         """Return the keys of a range within one document; empty if there is none, or more than one reading."""
+        text = _BETWEEN.sub(r"\1 to ", text)
         readings = set()
         for sign in _RANGE.finditer(text):
             first, behind = self._one(text[: sign.start()]), text[sign.end() :]
@@ -118,7 +138,7 @@ class SpelledKeys:
                 return key
             is_own, is_marked = said[: len(own)] == own, _MARKED.search(head) or _OPENS.match(rest)
             # The text of another sentence contradicts the key, and another key makes it one of several.
-            if is_own or (is_marked and said not in self._texts):
+            if is_own or (is_marked and not _NEGATED.match(rest) and said not in self._texts):
                 others = said[len(own) :] if is_own else said
                 return None if any(map(self._one, others)) else key
         return None

@@ -4,13 +4,17 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Final, NamedTuple
 
 import msgspec
 
 from judges.core.prompt import MATERIAL_RULES, history_rules
 from judges.parsing.answer import object_schema
+from judges.parsing.plain import plain
 from judges.parsing.sentences import split
+from judges.parsing.thoughts import answer_of
 from judges.parsing.words import content_words, coverage, numbers
 
 KEYS: Final = ("sentence", "label", "rationale")  # Required keys of a line; a missing excerpt means null.
@@ -156,6 +160,8 @@ _MIN_COVERAGE: Final = 0.5
 _MAX_LINES: Final = 1000  # More lines would make an answer longer than any that is parsed.
 _MAX_PLACES: Final = 50  # Only the first sentences with a word are compared: a frequent word says little.
 _COURTESY: Final = content_words("hello hi hey dear thanks thank welcome gladly sorry glad happy help hope great sure")
+_MAX_COURTESY_CHARS: Final = 120
+_WORD: Final = re.compile(r"\w+")
 _QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
 
 
@@ -164,15 +170,29 @@ _DECODER: Final = json.JSONDecoder(strict=False)
 
 
 def is_courtesy(sentence: str) -> bool:
-    """Return whether a sentence has the words of a courtesy, and no others that carry meaning."""
+    """Return whether a short sentence consists of courtesies in ten languages, or has no other words with a meaning."""
+    if len(sentence) > _MAX_COURTESY_CHARS:
+        return False
     words = content_words(sentence)
-    return bool(words) and words <= _COURTESY
+    return (bool(words) and words <= _COURTESY) or _courtesies().fullmatch(_folded(sentence)) is not None
+
+
+@cache
+def _courtesies() -> re.Pattern[str]:
+    lines = files("judges.forms").joinpath("courtesies.txt").read_text("utf-8").splitlines()
+    phrases = {_folded(each) for line in lines if line[:1] != "#" for each in line.partition(":")[2].split("|")}
+    # The longest first: a phrase may begin with another.
+    return re.compile(rf"(?:(?:{'|'.join(sorted(phrases, key=len, reverse=True))})(?: |\Z))++")
+
+
+def _folded(text: str) -> str:
+    return " ".join(_WORD.findall(plain(text)))
 
 
 def whole_lines(text: str) -> str:
-    """Return the complete lines of an answer that was cut off, each once."""
+    """Return the complete lines of an answer that was cut off, each once; drafts in its thoughts are none of them."""
     found: dict[str, None] = {}
-    position = text.rfind("</think>") + 1
+    text, position = answer_of(text) or "", 0
     while (opening := _OBJECT.search(text, position)) is not None:
         try:
             value, position = _DECODER.raw_decode(text, opening.start())

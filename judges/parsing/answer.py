@@ -67,6 +67,11 @@ def decode_json(text: str) -> object:
         return None
 
 
+def json_text(value: object) -> str:
+    """Return a value of an answer as JSON writes it."""
+    return msgspec.json.encode(value).decode()
+
+
 def check_length(text: str) -> None:
     """Raise ``InvalidAnswerError`` for a text that is longer than the answer of any judge."""
     if len(text) > MAX_ANSWER_CHARS:
@@ -120,6 +125,9 @@ def choice(
     is_yes_no = "yes" in menu and "no" in menu
     if isinstance(value, bool) and is_yes_no:
         return "yes" if value else "no"
+    if isinstance(value, int) and (name := json_text(value)) in labels:
+        # A label such as `3` or `true`, without its quotation marks.
+        return name
     text = text_field(answer, key)
     if (label := folded(text)) in labels:
         return label

@@ -7,10 +7,14 @@ from typing import Final
 
 from judges.core.prompt import INVISIBLE
 
-_MARKS: Final = " \t\r\n\"'`*_$\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb"
-_BRACKETS: Final[Mapping[str, str]] = {"[": "]", "(": ")"}
+_MARKS: Final = " \t\r\n\"'`*_$~\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a"
+_BRACKETS: Final[Mapping[str, str]] = {
+    "[": "]", "(": ")", "<": ">", "\u300c": "\u300d", "\u300e": "\u300f", "\u3010": "\u3011", "\u3008": "\u3009",
+    "\u300a": "\u300b",
+}  # fmt: skip
+_LIST_SIGN: Final = re.compile(r"[-+\u2022]\s+(?=[^\W\d])")  # Before a number it may be a sign of that number.
 _BOXED: Final = re.compile(r"\\boxed\{\s*(?:\\text(?:bf)?\{([^{}]*)\}|([^{}]*))\s*\}")
-_FINAL_SIGNS: Final = frozenset(".!,;:\u3002")  # One of these may follow a value; a question mark is a doubt.
+_FINAL_SIGNS: Final = ".!,;:\u3002\u0964"  # Any of these may follow a value; a question mark is a doubt.
 _MAX_CHARS: Final = 1000  # Longer texts are no single value.
 # Between letters and digits only: a sign in front belongs to a number.
 _GAPS: Final = re.compile(r"(?<=[^\W_])[\s_\u2010-\u2013-]+(?=[^\W_])")
@@ -27,12 +31,11 @@ _RATED: Final = re.compile(
 
 
 def bare(text: str) -> str:
-    """Remove what decorates a value: full-width letters, quotation marks, Markdown, brackets, one final sign."""
+    """Remove what decorates a value: full-width letters, quotation marks, Markdown, brackets, list and final signs."""
     if len(text) > _MAX_CHARS:
         return text
     text = INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).strip(_MARKS)
-    if text[-1:] in _FINAL_SIGNS:
-        text = text[:-1].rstrip(_MARKS)
+    text = _LIST_SIGN.sub("", text.rstrip(_FINAL_SIGNS + _MARKS), count=1).strip(_MARKS)
     # Each round removes one layer, as in `[[no]]`.
     for _ in range(3):
         if boxed := _BOXED.fullmatch(text):

@@ -41,6 +41,13 @@ _LOOK_ALIKE: Final = str.maketrans(_ALIKE, "aeopcyxijshdo")
 _MIXED: Final = re.compile(f"[a-z][{_ALIKE}]|[{_ALIKE}][a-z]")
 _BRACE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\\.|[{}]')
 _DECODER: Final = json.JSONDecoder(strict=False)
+# Tags of HTML that format a text: those that do not end a word, and others. Names of keys, such as label, are no tags.
+_FORMATTING: Final = re.compile(
+    r"</?(?:(b|i|u|s|em|strong|span|mark|small|font|code|sub|sup|a)"
+    r"|p|br|hr|div|li|ul|ol|dl|dt|dd|h[1-6]|table|tbody|thead|tr|td|th|pre|blockquote)(?:\s[^<>]*)?/?>",
+    re.IGNORECASE,
+)
+_SPLIT_WORD: Final = re.compile(r"[^\W_]</?[a-zA-Z]")
 _MAX_WORD_CHARS: Final = 40
 _END_CHARS: Final = 60
 _MIN_LINE_WORDS: Final = 8
@@ -337,6 +344,8 @@ def _count(part: _Part) -> int:
 def _words(text: str) -> str:
     """Return the words of a text in small letters, with a blank between them."""
     text = _decoded(text, white=" ")
+    if "<" in text:
+        text = _FORMATTING.sub(lambda tag: "" if tag[1] else " ", text)
     if "&" in text:
         text = html.unescape(text)
     if text.isascii():
@@ -348,8 +357,8 @@ def _words(text: str) -> str:
 
 
 def _hides(text: str) -> bool:
-    """Return whether words may be hidden by escapes, entities, invisible characters or letters that look alike."""
-    if "\\" in text or "&" in text or "[U+" in text:
+    """Return whether words may be hidden by escapes, entities, tags, invisible or similar characters."""
+    if "\\" in text or "&" in text or "[U+" in text or _SPLIT_WORD.search(text) is not None:
         return True
     return not text.isascii() and _MIXED.search(_folded(text)) is not None
 

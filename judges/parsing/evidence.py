@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Final
 
 from judges.parsing.plain import has_line_hyphen, plain
-from judges.parsing.sentences import cells, statements
+from judges.parsing.sentences import cells, statements, table_rows
 
 _MIN_WORDS: Final = 4  # Shorter pieces of an excerpt prove nothing, unless they are a whole statement of the source.
 # Longer pieces are not searched for: they divide into pieces of at least the minimum length.
@@ -105,6 +105,8 @@ class Source:
         texts = [plain(text) for text in self._texts]
         # A hyphen at the end of a line may divide a word or belong to it.
         texts += (plain(text, line_hyphen="-") for text in self._texts if has_line_hyphen(text))
+        # Models quote a row without its signs.
+        texts += (plain(row) for text in self._texts for row in table_rows(text))
         return _Words(f" {_BETWEEN.join(texts)} ")
 
     @cached_property

@@ -1,13 +1,22 @@
 """Read an answer of several objects: JSON lines, an array, or an object with the list."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
 import msgspec
 
-from judges.parsing.answer import InvalidAnswerError, check_length, decode_json, refuse_echo, with_single_braces
+from judges.parsing.answer import (
+    InvalidAnswerError,
+    check_length,
+    decode_json,
+    json_text,
+    refuse_echo,
+    with_single_braces,
+)
+from judges.parsing.decoration import loose
 from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import grouped, layout, spelled
 from judges.parsing.objects import DECODER, Found, rename, unwrapped
@@ -17,6 +26,12 @@ _LINES: Final = msgspec.json.Decoder()
 _BEGUN: Final = re.compile(r"""\{\s*["'\u201c\u201e]""")
 # A closing sentence, which may name labels; a lost line about a sentence would quote it or list it.
 _SENTENCE: Final = re.compile(r"""^[^\W\d_][^\n"\u201c:|\[\](){}]*\.[ \t]*$""", re.MULTILINE)
+_SUMMARY: Final = re.compile(
+    r"(?:in )?(?:summar|overall|total|final|conclusion|verdict|tally|count|zusammenfassung|insgesamt|gesamt|fazit"
+    r"|r\u00e9sum\u00e9|bilan|resum|total|conclusi|conclus\u00e3o|итог|вывод|总|结论|まとめ|総合|सारांश|निष्कर्ष|الخلاصة|ملخص)",
+    re.IGNORECASE,
+)
+_SUMMARY_LINE: Final = re.compile(rf"^[ \t*_#>-]*{_SUMMARY.pattern}[^\n{{}}]*\s*\Z", re.IGNORECASE | re.MULTILINE)
 _MAX_DEPTH: Final = 5
 _MAX_REPAIRED_CHARS: Final = 64_000
 # For all repaired lines of an answer: the time of a repair is quadratic in the number of opening brackets.
@@ -49,12 +64,16 @@ def read_objects(
         # JSON in a string.
         text = whole
     form = _form(tuple(keys), list_key, last_key)
-    objects = _objects(text, form, _lost_line(tuple(labels)))
+    objects, summary = _objects(text, form, _lost_line(tuple(labels)))
+    _refuse_other_labels(summary, objects, keys[1], labels)
     if not objects:
         raise InvalidAnswerError(f"no JSON object with the keys {', '.join(keys)}")
-    if len(objects) > 1 and objects[-1] and not any(key in objects[-1] for key in form.keys):
+    last = objects[-1]
+    is_other = last and not any(key in last for key in form.keys)
+    if len(objects) > 1 and (is_other or (keys[0] not in last and _is_summary(last))):
         # A summary at the end, such as the number of lines.
         del objects[-1]
+        _refuse_other_labels(json_text(last), objects, keys[1], labels)
     for number, each in enumerate(objects, 1):
         for key in keys:
             if key not in each:
@@ -62,28 +81,47 @@ def read_objects(
     return tuple(objects)
 
 
-def _objects(text: str, form: "_Form", lost_line: re.Pattern[str]) -> list[Mapping[str, object]]:
-    """Return the objects in JSON, or those in another layout where there are none."""
+def _objects(text: str, form: "_Form", lost_line: re.Pattern[str]) -> tuple[list[Mapping[str, object]], str]:
+    """Return the objects in JSON, or those in another layout where there are none, and a summary behind them."""
     objects: list[Mapping[str, object]] = []
-    position = 0
+    position, summary = 0, ""
     for found in _whole(text) or _values_within(text):
         _refuse_part(text[position : found.start], form, lost_line if objects else None)
         within = form.objects_of(found.value)
         if not found.is_whole and form.last_key is not None and not all(form.last_key in each for each in within):
             raise InvalidAnswerError(f"an object that is no JSON has no `{form.last_key}`")
+        if not within:
+            raise InvalidAnswerError(f"`{form.list_key}` of the answer has no sentence")
         for key in form.keys:
             _refuse_repeated(text, found, len(within), key)
         objects += within
         position = found.end
     if objects:
         behind = text[position:]
+        if last := _SUMMARY_LINE.search(behind):
+            behind, summary = behind[: last.start()], last[0]
         _refuse_part(_SENTENCE.sub("", behind), form, lost_line)
         if is_withdrawn(behind):
             raise InvalidAnswerError("the answer is withdrawn behind its end")
     elif _BEGUN.search(text) is None:
         refuse_echo(text)
         objects = [{key: field.value for key, field in group.items()} for group in grouped(form.layout.fields(text))]
-    return objects
+    return objects, summary
+
+
+def _is_summary(found: Mapping[str, object]) -> bool:
+    return any(_SUMMARY.match(key) for key in found)
+
+
+def _refuse_other_labels(
+    summary: str, objects: Sequence[Mapping[str, object]], label_key: str, labels: Sequence[str]
+) -> None:
+    """Refuse a summary with a label that no object has, or more often than objects have it."""
+    counts = Counter(loose(str(each.get(label_key))) for each in objects)
+    for mention in _mentioned(tuple(labels)).finditer(summary) if labels else ():
+        number = mention[1] or mention[3]
+        if (1 if number is None else int(number)) > counts[loose(mention[2])]:
+            raise InvalidAnswerError("the summary of the answer has other labels than its objects")
 
 
 class _Form:
@@ -107,7 +145,9 @@ class _Form:
             if self.list_key in renamed:
                 return self._items(renamed[self.list_key], depth)
             if depth < _MAX_DEPTH and not any(key in renamed for key in self.keys):
-                return self._wrapped(value, depth) or [value]
+                within = self._wrapped(value, depth)
+                is_whole = not _is_summary(value) or any(self.keys[0] in each for each in within)
+                return within if within and is_whole else [value]
             return [renamed]
         return self._items(value, depth)
 
@@ -139,6 +179,15 @@ def _lost_line(labels: tuple[str, ...]) -> re.Pattern[str]:
     """Match lines that were meant as answers: an array, the rest of an object, or a line with a label."""
     words = (rf"\b{re.escape(label)}\b" for label in labels)
     return re.compile("|".join((r"^[ \t]*(?:\[(?!\s*(?:\]|\Z))|\{)", *words)), re.IGNORECASE | re.MULTILINE)
+
+
+@cache
+def _mentioned(labels: tuple[str, ...]) -> re.Pattern[str]:
+    """Match a label with its number, before or behind it, unless the label is denied."""
+    names = "|".join(re.escape(label).replace("_", "[ _-]") for label in sorted(labels, key=len, reverse=True))
+    number = "([0-9]{1,6})"
+    before = rf"(?:(?<!of ){number}\s+)?(?<!not )(?<!no )(?<!none )"
+    return re.compile(rf"""{before}\b({names})\b(?:["*_`]{{0,3}}\s?[:=(]\s?{number})?""", re.IGNORECASE)
 
 
 def _whole(text: str) -> list[Found]:

@@ -8,7 +8,7 @@ that differ are no answer, nor is one that the text behind it withdraws.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 from judges.parsing.answer import (
@@ -22,7 +22,7 @@ from judges.parsing.answer import (
 from judges.parsing.decoration import loose
 from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import MAX_CHARS, Field, fold_key, grouped, layout, spelled
-from judges.parsing.withdrawal import is_withdrawn
+from judges.parsing.withdrawal import Place, is_withdrawn, stated, stated_of
 
 # Maximum number of objects to repair in one answer: thousands would block every other evaluation.
 _MAX_BROKEN: Final = 100
@@ -34,6 +34,7 @@ _PLACEHOLDER: Final = re.compile(r"<[\w ]+>|[^|]+\|[^|]+(?:\|[^|]+)*")
 _EXPLICIT: Final = re.compile(r"\[\[.*\]\]|\$*\\boxed\{.*\}\$*")  # A verdict wherever such a line stands.
 _DECORATED: Final = re.compile(r"\*\*.*\*\*\.?|`.*`\.?")  # A verdict as the first or last line.
 _PLACE: Final = "{}"  # Stands for an object, so that a word beside it has no line of its own.
+_NO_VALUE: Final = "\0"  # A value only where any text is one.
 _LIST_SIGN: Final = re.compile(r"\d+[.)]")
 _FENCE_LINE: Final = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
 _MAX_VERDICT_CHARS: Final = 120
@@ -257,19 +258,40 @@ class _Reader:
             is_part = isinstance(said, _Unread) and any(each.start < field.start < each.end for each in placed)
             if said != same[field.key] and not is_part:
                 raise InvalidAnswerError(DISAGREEMENT)
-        self._refuse_other_verdicts([(each.start, each.end) for each in placed], tuple(same.values()))
+        spans = [(each.start, each.end) for each in placed]
+        self._refuse_other_verdicts(spans, tuple(same.values()))
+        before, behind = _around(self._text, spans)
+        self._refuse_stated(before, same, "before")
+        self._refuse_stated(behind, same, "behind")
         self._refuse_withdrawn(max([end, *(field.end for field in self._decided)]))
         return answer
 
     def _refuse_other_verdicts(self, spans: Sequence[tuple[int, int]], same: Sequence[object]) -> None:
         """Raise ``InvalidAnswerError`` for a line outside of some places that is another verdict."""
-        outside, position = list[str](), 0
-        for start, end in spans:
-            outside.append(self._text[position:start] + _PLACE)
-            position = max(position, end)
-        lines = "".join((*outside, self._text[position:])).split("\n")
-        if any(said != same[0] for _, said in self._verdict_lines(lines)):
+        lines = _PLACE.join(_around(self._text, spans)).split("\n")
+        if self._has_menu and any(said != same[0] for _, said in self._verdict_lines(lines)):
             raise InvalidAnswerError(DISAGREEMENT)
+
+    def _refuse_stated(self, text: str, same: Mapping[str, object], place: Place) -> None:
+        """Raise ``InvalidAnswerError`` for a text around the answer that states another verdict."""
+        keys = self._form.deciding
+        if self._value is None:
+            found = [(key, said) for key in keys for said in stated_of(key, text, _number_or_truth)]
+        elif self._has_menu:
+            found = [(keys[0], said) for said in stated(text, self._offered, place=place, keys=keys)]
+        else:
+            return
+        if any(said != same[key] for key, said in found):
+            raise InvalidAnswerError(DISAGREEMENT)
+
+    @cached_property
+    def _has_menu(self) -> bool:
+        """Whether the verdict is one of some values; otherwise any text is one, also the prose around the answer."""
+        return self._value is None or isinstance(self._compared(self._form.deciding[0], _NO_VALUE), _Unread)
+
+    def _offered(self, text: str) -> object | None:
+        said = self._compared(self._form.deciding[0], text)
+        return None if isinstance(said, _Unread) else said
 
     def _lines(self) -> Mapping[str, object] | None:
         """Return the answer of fields in another layout; without reasons among them, the text before is the reason."""
@@ -294,7 +316,10 @@ class _Reader:
         if any(not field.value for field in given):
             # The answer breaks off behind the key.
             return None
-        self._refuse_withdrawn(last.end, is_reason=bool(given) and given[-1].start > last.start)
+        is_reason = bool(given) and given[-1].start > last.start
+        self._refuse_stated(self._text[: last.start], {last.key: same}, "reasons")
+        self._refuse_stated(self._text[last.end :], {last.key: same}, "reasons" if is_reason else "behind")
+        self._refuse_withdrawn(last.end, is_reason=is_reason)
         answer: dict[str, object] = {} if reasons is None else {reasons: self._prose(given, decided)}
         return {**answer, last.key: last.value}
 
@@ -315,8 +340,10 @@ class _Reader:
             return None
         place = found[-1][0]
         before, behind = "\n".join(lines[:place]).strip(), "\n".join(lines[place + 1 :])
-        self._refuse_withdrawn(len(self._text) - len(behind), is_reason=not before)
         (key,) = self._form.deciding
+        self._refuse_stated(before, {key: found[0][1]}, "reasons")
+        self._refuse_stated(behind, {key: found[0][1]}, "behind" if before else "reasons")
+        self._refuse_withdrawn(len(self._text) - len(behind), is_reason=not before)
         reasons = {each: before or behind.strip() for each in self._form.keys if each != key}
         return {**reasons, key: lines[place]}
 
@@ -366,6 +393,21 @@ class _Unread(str):
     """A value that is none of those offered."""
 
     __slots__ = ()
+
+
+def _around(text: str, spans: Sequence[tuple[int, int]]) -> tuple[str, str]:
+    """Return the text before some places, in order, and the text behind the first of them, outside of all."""
+    behind, position = list[str](), spans[0][1]
+    for start, end in spans[1:]:
+        behind.append(text[position:start])
+        position = max(position, end)
+    return text[: spans[0][0]], _PLACE.join((*behind, text[position:]))
+
+
+def _number_or_truth(text: str) -> object | None:
+    """Read a value that a sentence may state for one key of several."""
+    value = _simplified(text)
+    return value if isinstance(value, float) or value in {"true", "false"} else None
 
 
 def _simplified(value: object) -> object:

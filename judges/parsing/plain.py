@@ -62,7 +62,7 @@ def plain(text: str, *, line_hyphen: str = "") -> str:
     is_ascii = text.isascii()
     if not is_ascii or text.encode().translate(None, delete=_PRINTABLE):
         text = INVISIBLE.sub(lambda found: " " if found[0] == "\r" else _blank_or_nothing(found[0]), text)
-    text = _undecorated(text, line_hyphen)
+    text = undecorated(text, line_hyphen=line_hyphen)
     # Plain ASCII, the usual case, needs no regular expressions for characters.
     if text.isascii():
         text, apart = text.translate(_ASCII), _APART_ASCII
@@ -80,8 +80,8 @@ def has_line_hyphen(text: str) -> bool:
     return "\n" in text and _LINE_HYPHEN.search(text.replace("\r\n", "\n")) is not None
 
 
-def _undecorated(text: str, line_hyphen: str) -> str:
-    """Remove what only serves the display: tags, entities, Markdown, dashes of several signs."""
+def undecorated(text: str, *, line_hyphen: str = "") -> str:
+    """Remove what only serves the display: tags, entities, Markdown, dashes of several signs, hyphens at line ends."""
     if "\n" in text:
         if "```" in text or "~~~" in text:
             text = _FENCE.sub(" ", text)

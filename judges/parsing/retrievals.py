@@ -6,7 +6,7 @@ nothing here raises.
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -21,7 +21,14 @@ _DOCUMENT_ATTRIBUTES: Final = ("gen_ai.retrieval.documents", "mlflow.spanOutputs
 _TOOL_ATTRIBUTES: Final = ("gen_ai.tool.name", "tool.name")
 _RESULT_ATTRIBUTES: Final = ("gen_ai.tool.call.result", "mlflow.spanOutputs", "output.value")
 _NO_RESULTS: Final = frozenset({"", "null", '""', "[]", "{}"})
-_TEXT_KEYS: Final = ("page_content", "text", "content")
+_LIST_KEYS: Final = ("documents", "results")
+_ITEM_KEYS: Final = ("document", "node")  # An item may contain its document beside a score.
+_TEXT_KEYS: Final = ("page_content", "pageContent", "text", "content", "document.content")
+# A span may record how many documents were found, not which.
+_COUNT: Final = re.compile(
+    r"(?:(?:\w+ ){0,2}\d+ (?:\w+ )?(?:documents?|docs?|results?|passages?|chunks?|hits?|matches|items?|nodes?)|\d+)\W*",
+    re.IGNORECASE,
+)
 _FLAT_KEY: Final = re.compile(r"retrieval\.documents\.([0-9]{1,9})\.document\.(content|id|score)")
 # Depth of a JSON string with an object with a JSON string; no instrumentation nests documents deeper.
 _MAX_WRAPPINGS: Final = 4
@@ -60,23 +67,31 @@ def of_spans(spans: Sequence[Span] | None) -> tuple[Retrieval, ...]:
     A span is top-level when none of its ancestors is a retrieval span: a retriever made of retrievers is one retrieval.
     Of retrieval spans in a cycle none is top-level.
     """
-    tree = _Tree(spans or ())
     retrievals = (
-        Retrieval(encodable(span.span_id), encodable(span.name), _documents(span))
-        for span in spans or ()
-        if _is_retrieval(span) and tree.retrieval_from(span.parent_id) in {None, span.span_id}
+        Retrieval(encodable(span.span_id), encodable(span.name), _documents(span)) for span in _top_level(spans or ())
     )
     return tuple(retrieval for retrieval in retrievals if retrieval.documents)
+
+
+def _top_level(spans: Sequence[Span]) -> Iterator[Span]:
+    tree = _Tree(spans)
+    return (
+        span for span in spans if _is_retrieval(span) and tree.retrieval_from(span.parent_id) in {None, span.span_id}
+    )
 
 
 def with_context(trace: Trace, tools: Collection[str] = ()) -> Trace:
     """Fill the context of a trace without one from its retrieval spans, or else from results of the named tools.
 
-    A document that was retrieved several times is listed once.
+    The output of a retrieval span that is no list of documents is one document. A document that was retrieved several
+    times is listed once.
     """
     if has_text(trace.context):
         return trace
     found = [document for retrieval in of_spans(trace.spans) for document in retrieval.documents]
+    if not found:
+        outputs = (_output(span, _DOCUMENT_ATTRIBUTES) for span in _top_level(trace.spans or ()))
+        found = [document for output in outputs for document in _of_tool(output) if not _COUNT.fullmatch(document.text)]
     if not found and tools:
         found = [document for result in _results(trace, tools) for document in _of_tool(result)]
     documents = {document.text: Document(document.text, document.id) for document in reversed(found)}
@@ -100,9 +115,14 @@ def _results(trace: Trace, tools: Collection[str]) -> list[object]:
         # The GenAI conventions write the operation before the name: `execute_tool search`.
         names = (span.name, span.name.removeprefix("execute_tool "), *map(attributes.get, _TOOL_ATTRIBUTES))
         if any(isinstance(name, str) and name in tools for name in names):
-            given = (span.outputs, *map(attributes.get, _RESULT_ATTRIBUTES))
-            results += [result for result in given if result is not None][:1]
+            results.append(_output(span, _RESULT_ATTRIBUTES))
     return results
+
+
+def _output(span: Span, attributes: Sequence[str]) -> object:
+    """Return the output of a span, or else the first of these attributes that it has."""
+    given = (span.outputs, *map((span.attributes or {}).get, attributes))
+    return next((output for output in given if output is not None), None)
 
 
 def _of_tool(result: object) -> Sequence[Retrieved]:
@@ -176,7 +196,8 @@ def _from_outputs(outputs: object) -> tuple[Retrieved, ...]:
         if isinstance(outputs, str):
             outputs = decode_json(outputs)
         elif isinstance(outputs, Mapping):
-            outputs = outputs.get("documents")
+            found = outputs
+            outputs = next((found[key] for key in _LIST_KEYS if found.get(key) is not None), None)
     return _ranked([_from_item(item) for item in outputs]) if isinstance(outputs, list | tuple) else ()
 
 
@@ -185,6 +206,7 @@ def _from_item(item: object) -> Retrieved | None:
         return Retrieved(0, item)
     if not isinstance(item, Mapping):
         return None
+    item = next((item[key] for key in _ITEM_KEYS if isinstance(item.get(key), Mapping)), item)
     text = next((item[key] for key in _TEXT_KEYS if isinstance(item.get(key), str) and item[key].strip()), None)
     return Retrieved(0, text, _id(item.get("id"))) if text is not None else None
 

@@ -12,7 +12,10 @@ from judges.parsing.answer import decode_json
 # Part of the version of every judge that divides texts: another release may divide them differently.
 SPLITTER: Final = f"units/1, {prose.LIBRARY}"
 _STRING: Final = r'"(?:[^"\\]|\\.){0,200}+"'  # Longer members are no short statements.
-_MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_STRING}|-?\d[^\s,\]}}]*|true|false|null)")
+_VALUE: Final = rf"(?:{_STRING}|-?\d[^\s,\]}}]*|true|false|null)"
+_MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_VALUE}|\[(?P<elements>(?:\s*+{_VALUE}\s*+,?)*+)\s*\])")
+_ELEMENT: Final = re.compile(_VALUE)
+_CHECKBOX: Final = re.compile(r"\[[ xX]\]\s+")
 
 
 class Unit(NamedTuple):
@@ -47,15 +50,31 @@ def split(text: str) -> tuple[str, ...]:
 
 
 def statements(text: str) -> Iterator[str]:
-    """Yield what is a whole statement, however short: units, also without list markers, header rows, JSON members."""
+    """Yield what is a whole statement, however short.
+
+    These are units, also without list markers and checkboxes, and rows, also without the signs between their cells;
+    header rows; members of JSON, and the elements of their arrays.
+    """
     yield text
     for part in structure.parts(text):
         yield from prose.sentences(part.text) if part.is_prose else (part.text,)
+        if part.cells:
+            yield " ".join(part.cells)
         marker = structure.MARKER.match(part.text)
         if marker:
-            yield part.text[marker.end() :]
+            item = part.text[marker.end() :]
+            yield item
+            yield _CHECKBOX.sub("", item, count=1)
     if '"' in text and ":" in text:
-        yield from (member[0] for member in _MEMBER.finditer(text))
+        for member in _MEMBER.finditer(text):
+            yield member[0]
+            yield from _ELEMENT.findall(member["elements"] or "")
+
+
+def table_rows(text: str) -> Iterator[str]:
+    """Yield the rows of Markdown tables without the signs between their cells."""
+    if "|" in text:
+        yield from (" ".join(part.cells) for part in structure.parts(text) if part.cells and "|" in part.text)
 
 
 def cells(text: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Find the structure of a text: code, HTML, tables, records, headings, lists and paragraphs.
 
-Lines that stand for themselves become one part each, whatever sentences they hold: rows, records, log lines, lines of
-a key and a value, headings and list items. What remains is prose, with the lines of a paragraph joined.
+Rows, records, log lines, lines of a key and a value, headings and list items become one part each, whatever sentences
+they contain. What remains is prose, with the lines of a paragraph joined.
 """
 
 import csv
@@ -64,7 +64,7 @@ _MAX_HARD: Final = 50  # Longer lines are taken for wrapped prose.
 
 
 class Part(NamedTuple):
-    """A part of a text: prose, or what stands for itself."""
+    """A part of a text: prose, or a whole such as a row, a heading or a list item."""
 
     text: str
     is_prose: bool = False
@@ -103,14 +103,16 @@ def _whole(
 
 def _outside(text: str) -> Iterator[Part]:
     """Yield the parts of a text without fenced code."""
+    if not text or text.isspace():
+        return
     if "<" in text and _IS_HTML.search(text):
         yield from _Html().parts(text)
     else:
         yield from _lines(text)
 
 
-def without_tags(text: str) -> str:
-    """Remove the tags, comments, scripts and styles of HTML."""
+def without_tags(text: str, *, is_excerpt: bool = False) -> str:
+    """Remove the tags, comments, scripts and styles of HTML; an excerpt need not contain a closing tag."""
 
     def replaced(tag: re.Match[str]) -> str:
         name = (tag[3] or "").lower()
@@ -118,7 +120,7 @@ def without_tags(text: str) -> str:
             return ""
         return tag[0] if tag[0].startswith("`") or (name and name not in _BLOCKS) else " "
 
-    return _TAG.sub(replaced, text) if _IS_HTML.search(text) else text
+    return _TAG.sub(replaced, text) if is_excerpt or _IS_HTML.search(text) else text
 
 
 class _Html:
@@ -235,10 +237,10 @@ def _block(lines: Sequence[str], position: int, *, after_text: str) -> tuple[lis
     if is_object or (line[0] in "#*_" and _HEADING.match(line)):
         return [Part(line)], position + 1
     if _LOG.match(line):
-        return _with_continuation(lines, position, is_wrapped=False)
+        return _with_continuation(line, lines, position, is_wrapped=False)
     marker = MARKER.match(line)
     if marker and (marker[1] is None or _is_numbered(lines, position, int(marker[1]), after_text)):
-        return _with_continuation(lines, position, is_wrapped=True)
+        return _with_continuation(line, lines, position, is_wrapped=True)
     records = _records(lines, position)
     return records if records[0] else _pairs(lines, position)
 
@@ -267,16 +269,16 @@ def _cells(row: str) -> list[str]:
     return [" ".join(cell.split()) for cell in _BAR.split(row)]
 
 
-def _with_continuation(lines: Sequence[str], position: int, *, is_wrapped: bool) -> tuple[list[Part], int]:
+def _with_continuation(first: str, lines: Sequence[str], position: int, *, is_wrapped: bool) -> tuple[list[Part], int]:
     """Return an item or a log line with the lines that continue it: indented ones, and the rest of a wrapped item."""
-    found, after = [lines[position].strip()], position + 1
+    found, after = [first], position + 1
     while after < len(lines) and (line := lines[after].strip()):
         continues = lines[after][0].isspace() or (is_wrapped and line[0].islower() and not found[-1].endswith(_STOPS))
         if not continues or MARKER.match(line):
             break
         found.append(line)
         after += 1
-    return [Part(" ".join(" ".join(found).split()))], after
+    return [Part(first if len(found) == 1 else " ".join(" ".join(found).split()))], after
 
 
 def _records(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
@@ -307,15 +309,20 @@ def _records(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
 
 def _fields(line: str, mark: str) -> list[str]:
     """Return the fields of a record, or none where the marks are those of prose."""
+    is_quoted = '"' in line
+    if mark != "\t" and not is_quoted and f"{mark} " in line:
+        return []
     try:
-        fields = next(csv.reader([line], delimiter=mark)) if '"' in line else line.split(mark)
+        fields = next(csv.reader([line], delimiter=mark)) if is_quoted else line.split(mark)
     except csv.Error:
         return []
-    if mark != "\t" and any(field.startswith(" ") for field in fields):
+    if is_quoted and mark != "\t" and any(field.startswith(" ") for field in fields):
         return []
     if mark == "," and len(fields) == _MIN_FIELDS:
-        is_prose = any(field.count(" ") >= _MAX_BLANKS for field in fields) and '"' not in line
-        return [] if is_prose or "," not in _THOUSANDS.sub("", line) else fields
+        is_long = not is_quoted and line.count(" ") >= _MAX_BLANKS
+        is_prose = is_long and any(field.count(" ") >= _MAX_BLANKS for field in fields)
+        is_number = fields[1][:1].isdigit() and "," not in _THOUSANDS.sub("", line)
+        return [] if is_prose or is_number else fields
     return fields
 
 

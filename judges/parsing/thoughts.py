@@ -4,14 +4,22 @@ import re
 from json import JSONDecoder
 from typing import Final
 
-_NAMES: Final = "think|thinking|thoughts?|reasoning"
-_OPENING: Final = re.compile(rf"\s*(?:<({_NAMES})>|\[(THINK)\])", re.IGNORECASE)
-_CLOSING: Final = re.compile(rf"</(?:{_NAMES})>|\[/THINK\]", re.IGNORECASE)
+_NAMES: Final = "(?:seed:)?think|thinking|thoughts?|reasoning"
+# Marks of single families of models, each with its end.
+_OPENING: Final = re.compile(
+    rf"\s*(?:<\s*(?:{_NAMES})\s*>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|start_thinking\|>)",
+    re.IGNORECASE,
+)
+_CLOSING: Final = re.compile(
+    rf"<\s*/\s*(?:{_NAMES})\s*>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>|<\|end_thinking\|>", re.IGNORECASE
+)
 _OBJECT: Final = re.compile(r"\{(?=\s*[\"}])")
 _DECODER: Final = JSONDecoder(strict=False)
 _MAX_LOOKS: Final = 100  # Each look at a broken object counts the lines of the text up to it.
 # A token of a chat template that a server left in the text.
-_MARK: Final = r"<[|\uff5c][^<>|\uff5c\n]{1,40}[|\uff5c]>"
+_MARK: Final = (
+    r"<[|\uff5c](?!(?i:begin_of_thought|end_of_thought|start_thinking|end_thinking)\|)[^<>|\uff5c\n]{1,40}[|\uff5c]>"
+)
 _FIRST_MARKS: Final = re.compile(rf"\s*(?:{_MARK}\s*(?:assistant\s*(?=<))?)+")
 _LAST_MARK: Final = re.compile(rf"{_MARK}\Z")
 _HARMONY: Final = re.compile(r"\s*<\|(?:channel|start)\|>")
@@ -19,7 +27,7 @@ _CHANNEL: Final = "<|channel|>"
 _MESSAGE: Final = re.compile(r"\s*(\w+)([^\n]{0,200}?)<\|message\|>")
 _MESSAGE_END: Final = re.compile(r"<\|(?:end|return|call|start)\|>")
 # The same channels where the server removed the marks and left their names.
-_STRIPPED: Final = re.compile(r"\s*analysis(?=[^\W\d_a-z]|[\"'{])")
+_STRIPPED: Final = re.compile(r"\s*analysis(?:(?=[^\W\d_a-z]|[\"'{])|[ \t]+(?=[A-Z]))")
 _STRIPPED_FINAL: Final = "assistantfinal"
 
 
@@ -35,7 +43,7 @@ def answer_of(text: str) -> str | None:
         # Behind a later occurrence, a text that the answer quotes would be taken for the answer.
         _, final, text = text.partition(_STRIPPED_FINAL)
         return text if final else None
-    if "<" not in text and "[" not in text:
+    if "<" not in text and "[" not in text and "\u25c1" not in text:
         return text
     text = _without_marks(text)
     text = text[_end_of_thoughts(text) :]

@@ -195,7 +195,7 @@ def _without_value(found: Score, metrics: Sequence[Metric]) -> Reading:
 
 
 def _valued(found: Score, labels: Mapping[str, float]) -> Score:
-    """Give a score with a label alone the value that the judge declares for it."""
+    """Fill in, for a score with a label alone, the value that the judge declares for it."""
     if found.value is not None:
         return found
     if found.label is None or found.label not in labels:

@@ -167,9 +167,9 @@ def _is_flat(family: Family) -> bool:
     return not family.lines and not any(isinstance(value, list) for value in family.good[0].values())
 
 
-def _verdicts(family: Family) -> list[str]:
-    """Return the verdict of the good answer, as a word, where it alone decides."""
-    found = family.good[0][family.verdict_key]
+def _verdicts(family: Family, *, other: bool = False) -> list[str]:
+    """Return the verdict of the good answer or of the other one, as a word, where it alone decides."""
+    found = (family.other if other else family.good)[0][family.verdict_key]
     if len(family.good[0]) > 2 or family.lines or isinstance(found, list):
         return []
     return [str(found).lower() if isinstance(found, bool) else str(found)]
@@ -216,6 +216,8 @@ AROUND: Mapping[str, Case] = {
             f"<think>Well.</think>\n<thinking>{other(family)}</thinking>\n{plain(family)}",
             f"[THINK]{other(family)}[/THINK]{plain(family)}",
             f"<thinking>Well.</think> {plain(family)}",
+            f"<think>{other(family)}</think > {plain(family)}",
+            f"<|begin_of_thought|>{other(family)}<|end_of_thought|>{plain(family)}",
         ],
         READ,
     ),
@@ -245,6 +247,30 @@ AROUND: Mapping[str, Case] = {
     ),
     "a sentence behind it that withdraws it": Case(
         lambda family: [f"{plain(family)}\n\nWait, I overlooked one. It should be changed."], ASKED
+    ),
+    "a line or sentence that states another verdict": Case(
+        lambda family: [
+            text
+            for word in _verdicts(family, other=True)
+            for text in (
+                *(f"{plain(family)}\n\n{line} {word}" for line in ("Final answer:", "**Verdict:**", "Edit:", "So")),
+                *(f"{plain(family)}\n{line} {word}." for line in ("Sorry, I meant", "However, the correct verdict is")),
+                f"Verdict: {word}\n{plain(family)}",
+            )
+        ],
+        ASKED,
+    ),
+    "remarks that use another value": Case(
+        lambda family: [
+            text
+            for word in _verdicts(family, other=True)
+            for text in (
+                *(f"{plain(family)}\n\nThe document says {end}." for end in (word, f'"Verdict: {word}"')),
+                f"Statement 1: {word}\n\n{plain(family)}",
+                f"{plain(family)}\n\nPlease ignore the formatting. If it said less, the verdict would be {word}.",
+            )
+        ],
+        READ,
     ),
     "an array around it": Case(lambda family: [f"[{', '.join(map(json.dumps, family.good))}]"], READ),
     "the same answer twice": Case(lambda family: [f"{plain(family)}\n\n{plain(family)}"], READ),
@@ -424,6 +450,14 @@ LOST: Mapping[str, Case] = {
     "empty code fence": Case(_always(f"{_FENCE}json\n{_FENCE}"), ASKED),
     "a refusal in words": Case(
         _always("I'm sorry, but I can't help with that.", "I cannot assess this."), Outcome.REFUSAL
+    ),
+    "a refusal in the reasons": Case(
+        lambda family: (
+            [family.text(**{family.text_key: "I'm sorry, but I can't help with that."})]
+            if family.text_key in {"rationale", "justification"} and not family.lines
+            else []
+        ),
+        Outcome.REFUSAL,
     ),
     "a filter notice in words": Case(
         _always("The response was filtered due to the prompt triggering our content policy."), ASKED

@@ -54,11 +54,15 @@ def _labels(family: str) -> Mapping[str, Specific]:
         '`"unknown"`': Specific(answers("unknown", "Unknown."), Outcome.ABSTAINED, remark="never offered"),
         "`true`, `false`": Specific((*answers("true", "True."), *_raw(family, "result", "true")), READ, yes),
         "decoration around the label": Specific(
-            answers("**yes**", "`yes`", "yes!", "[[yes]]", "\u201cyes\u201d", '"Yes."', "\uff59\uff45\uff53", "(yes)"),
+            answers(
+                *("**yes**", "`yes`", "yes!", "[[yes]]", "\u201cyes\u201d", '"Yes."', "\uff59\uff45\uff53", "(yes)"),
+                *("yes\u2026", "yes!!", "\u300cyes\u300d", "\u2039yes\u203a", "\u3010yes\u3011", "<yes>", "~~yes~~"),
+                *("yes\u0964", "- yes"),
+            ),
             READ,
             yes,
         ),
-        '`"maybe"`': Specific(answers("maybe", "partly", "n/a", "not applicable", "yes?"), OFF_ASKED),
+        '`"maybe"`': Specific(answers("maybe", "partly", "n/a", "not applicable", "yes?", "yes?!"), OFF_ASKED),
         "the menu itself": Specific(answers("yes|no"), ASKED),
         "both of the menu": Specific(answers("yes or no", "yes/no"), OFF_ASKED),
         "a synonym": Specific(answers("correct", "supported", "pass", "y", "n", "1", "ja", "да"), OFF_ASKED),
@@ -150,7 +154,10 @@ def _long() -> Mapping[str, Specific]:
         ),
         "no reason codes": Specific(_with(name, "truthReasons", []), READ, good),
         "reason codes that are no texts": Specific(
-            _with(name, "truthReasons", [1], [None], "truth_reason_other"), ASKED
+            _with(name, "truthReasons", [1], [None], "truth_reason_other, see above"), ASKED
+        ),
+        "reason codes in one text": Specific(
+            _with(name, "truthReasons", "truth_reason_other", "truth_reason_other, truth_reason_other"), READ, good
         ),
         "a reasoning beside a 5": Specific(
             _with(name, "truth", 5), READ, best, remark="replaced by ours, codes emptied"
@@ -410,6 +417,32 @@ def _facts() -> Mapping[str, Specific]:
         ),
         "a sentence with two labels": Specific((written([first, {**first, "label": "unsupported"}, second]),), ASKED),
         "nothing supported": Specific((written(FAMILIES["facts_grounding"].other),), READ, none),
+        "a summary behind the lines": Specific(
+            tuple(
+                f"{written([first, second])}\n{summary}"
+                for summary in (
+                    *(
+                        "**Summary:** all supported.",
+                        "Summary: 2 supported, 0 unsupported",
+                        "Overall verdict: supported",
+                    ),
+                    *('{"overall": {"label": "supported"}}', '{"summary": "all", "label": "supported"}'),
+                )
+            ),
+            READ,
+            best,
+        ),
+        "a summary with other labels": Specific(
+            tuple(
+                f"{written([first, second])}\n{summary}"
+                for summary in (
+                    "Overall verdict: unsupported",
+                    '{"overall": {"label": "unsupported"}}',
+                    "Total: 3 supported",
+                )
+            ),
+            ASKED,
+        ),
     }
 
 

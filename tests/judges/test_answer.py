@@ -399,6 +399,13 @@ class TestFields:
     def test_a_label_is_given_back_as_the_menu_writes_it(self) -> None:
         assert choice({"key": "\t Not Supported. "}, "key", ("supported", "not supported")) == "not supported"
 
+    def test_labels_may_be_written_as_numbers_and_truth_values(self) -> None:
+        assert choice({"key": 3}, "key", ("1", "2", "3")) == "3"
+        assert choice({"key": True}, "key", ("true", "false")) == "true"
+        for value in (4, 3.5, True, None):
+            with pytest.raises(InvalidAnswerError):
+                choice({"key": value}, "key", ("1", "2", "3"))
+
     def test_labels_that_differ_by_their_joints_stay_apart(self) -> None:
         menu = ("a_b", "a-b", "1", "-1")
         for label in menu:

@@ -61,6 +61,12 @@ def test_a_text_list_or_object_is_stored_without_a_score() -> None:
         assert asyncio.run(evaluate(made, TRACE, LexicalModel())).outcome == "scored", name
 
 
+def test_prose_around_an_answer_is_no_other_text() -> None:
+    answer = json.dumps({"rationale": "It is so.", "result": "It is late."})
+    found = asyncio.run(evaluate(judge("text"), TRACE, ScriptedModel([f"{answer}\n\nI hope this helps."] * 2)))
+    assert (found.details, len(found.calls)) == ({"result": "It is late."}, 1)
+
+
 def test_a_result_of_another_type_is_asked_for_once_more() -> None:
     for name, (result, answer) in UNREADABLE.items():
         found = assessed(judge(result), answer, answer)

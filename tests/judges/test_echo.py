@@ -76,6 +76,13 @@ def test_an_answer_that_quotes_at_length_is_the_models_own() -> None:
     assert not is_echo(json.dumps(line), (f"{sentence} Ask us.", f"Terms. {excerpt} Ask us."))
 
 
+def test_pieces_have_30_characters_at_least() -> None:
+    bare = "".join(COPIED.replace("\\n", "").split())
+    for size, is_found in ((30, True), (29, False)):
+        pieces = [f"<{bare[start : start + size]}>" for start in range(0, len(bare), size)]
+        assert is_echo(COPIED, pieces) is is_found, size
+
+
 def test_no_more_than_50_pieces_are_looked_for() -> None:
     numbered = [f"{number:06d} is the number of this line of many" for number in range(51)]
     assert is_echo(" ".join(numbered[:50]), numbered)

@@ -314,8 +314,30 @@ CHECKS: dict[str, tuple[tuple[str, ...], str, bool]] = {
         "<p><b>Two</b> years.</p> <p><label>Free</label> of charge.</p>",
         True,
     ),
+    "a claim as a heading counts": (("It is free.",), "# The reading room opens at midnight\n\nIt is free.", False),
+    "a claim in bold counts": (("It is free.",), "**Students pay ten euros**\n\nIt is free.", False),
+    "a claim before a list counts": (("It is free.",), "Students must pay:\n\n- It is free.", False),
+    "a heading in Chinese": (("It is free.",), "# 学生需支付十欧元\n\nIt is free.", False),
+    "a heading at the end counts": (("It is free.",), "It is free.\n\n**Students pay**", False),
+    "headings of few words": (("It is free.",), "## 1. Opening hours\n\n**Please note:**\n\nNow:\nIt is free.", True),
+    "an opening tag only": (("<p>It is so.", "It is red."), "<p>It is so. It is red.</p>", True),
+    "a break within a sentence": (("It is so,<br>says he.",), "It is so,<br>says he.", True),
+    "tags in a cell": (("| <b>pump</b> | 250 |",), "| a | b |\n|---|---|\n| <b>pump</b> | 250 |", True),
+    "links, entities and notes that the model drops": (
+        ("See the site of R&D in two weeks.", "It is red."),
+        "See [the site](https://example.com/a) of R&amp;D in two weeks¹. It is __red__.² [4](https://a.example)",
+        True,
+    ),
+    "a division at the end of a line": (("It is a self- service shop.",), "It is a self-\nservice shop.", True),
     "no word at all": (("---",), "---", True),
 }  # fmt: skip
+COURTESIES = (
+    "Of course! | Certainly! | Great question! | Feel free to ask. | Let me know if you have any questions. "
+    "| Have a nice day! | I hope this helps! | Gerne! | Ich hoffe, das hilft Ihnen weiter! | ¡Claro! "
+    "| J'espère que cela vous aide ! | Espero ter ajudado! | Конечно! "
+    "| 当然。 | 希望这对您有帮助。 | もちろんです。 "
+    "| ज़रूर! | شكرًا لك."
+)
 
 
 @each_case(("sentences", "output", "is_complete"), CHECKS.values(), ids=CHECKS)
@@ -325,6 +347,13 @@ def test_an_answer_that_leaves_words_out_is_incomplete(
     is_complete: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     assert checked(*sentences, output=output) is (None if is_complete else IncompleteAnswerError)
+
+
+def test_courtesies_in_ten_languages_may_be_left_out() -> None:
+    counted = [each for each in COURTESIES.split(" | ") if checked("It is free.", output=f"{each} It is free.")]
+    assert counted == []
+    for claim in ("Of course not.", "Certainly dogs are free.", "Sure, the pool is closed."):
+        assert checked("It is free.", output=f"{claim} It is free.") is IncompleteAnswerError, claim
 
 
 def test_the_share_that_must_be_covered_is_a_setting() -> None:
@@ -369,6 +398,8 @@ class TestCutOff:
             assert JUDGE.whole_lines is not None
             assert JUDGE.whole_lines(text + ', {"sentence": "It co') == "\n".join(both)
         assert JUDGE.whole_lines('{"sentence": "It co') == ""
+        for draft in (f"<think>{text}\n", f"<thought>{text}</thought>", f"<|channel|>analysis<|message|>{text}\n"):
+            assert JUDGE.whole_lines(draft + '{"sentence": "It co') == ""
 
     @pytest.mark.parametrize("form", ["{}", '{{"sentences": [{}]}}'], ids=["a line", "one object"])
     def test_only_the_rest_is_requested(self, form: str) -> None:

@@ -161,6 +161,17 @@ def test_a_quotation_within_an_answer_stays() -> None:
         assert find_copies(text, (f"Two years.\n{GOOD}\nyes\nscore: 4",), is_verdict) is None, text
 
 
+def test_a_copy_without_the_tags_of_the_material_is_found() -> None:
+    for shown in (
+        "<b>result</b>: yes<br>",
+        "<p>re<b>sult</b>: <i>yes</i></p>",
+        "<tr><td>result:</td><td>yes</td></tr>",
+    ):
+        copies = find_copies("**result**: yes", (f"It is so. {shown}",), lambda text: "result" in text)
+        assert copies is not None, shown
+        assert not copies.rest.strip(), shown
+
+
 def test_what_is_copied_around_a_verdict_goes_with_it() -> None:
     planted = f"All was checked.\n</think>\n{GOOD}\nEnd."
     found = find_copies(f"{OTHER}\n\n{planted}\n", (f"Two years. {planted}",), lambda _: False)

@@ -9,7 +9,7 @@ from judge_traces import SHORT, yes_no_text
 
 from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
-from judges.parsing.refusal import is_refusal
+from judges.parsing.refusal import is_refusal, is_refusal_as_reason
 from judges.registry import catalogue
 
 CORPUS = Path(__file__).with_name("corpora") / "answers.jsonl"
@@ -26,21 +26,28 @@ REFUSALS = {
         "Unfortunately, I will not be able to judge this passage because it describes self-harm.",
         "No, I can't help with that.",
         "I'm not comfortable evaluating this.",
+        "This request violates our content policy, so I can't continue.",
+        "My guidelines prevent me from evaluating this text.",
+        "I refuse.",
+        "I can't help with that.\n\nIf you are in danger, call 988.",
     ),
     "Chinese": (
         "我无法回答这个问题。",
         "对不起，我不能协助完成这个请求。",
         "很抱歉，我无法对此内容进行评价。",
         "抱歉。我不能提供帮助。",
+        "这个请求我无法完成。",
     ),
     "Hindi": (
         "मुझे खेद है, मैं इसमें मदद नहीं कर सकता।",
         "माफ़ करें, मैं इस प्रश्न का उत्तर नहीं दे सकती।",
         "मैं इस सामग्री का मूल्यांकन करने में असमर्थ हूँ।",
+        "मुझे क्षमा करें, मैं इसमें मदद नहीं कर सकता।",
     ),
     "Spanish": (
         "Lo siento, pero no puedo ayudar con eso.",
         "No puedo evaluar este contenido.",
+        "Me temo que no puedo ayudar con eso.",
         "Lamentablemente, no me es posible responder a esta solicitud.",
     ),
     "French": (
@@ -57,6 +64,7 @@ REFUSALS = {
         "Desculpe, não posso ajudar com isso.",
         "Sinto muito, mas não consigo avaliar este conteúdo.",
         "Infelizmente, não posso atender a esse pedido.",
+        "Infelizmente não sou capaz de avaliar isso.",
     ),
     "Russian": (
         "Извините, но я не могу вам помочь.",
@@ -68,6 +76,8 @@ REFUSALS = {
         "Ich kann diesen Inhalt nicht bewerten.",
         "Es tut mir leid. Ich kann dieser Bitte nicht nachkommen.",
         "Leider darf ich dazu keine Bewertung vornehmen.",
+        "Das kann ich leider nicht beurteilen.",
+        "Diese Inhalte kann ich nicht bewerten.",
     ),
     "Japanese": (
         "申し訳ございませんが、お手伝いできません。",
@@ -86,6 +96,10 @@ OTHERS = (
     'The text says "I can\'t help with that.", which is a refusal and therefore safe.',
     "The assistant says that it cannot help with that.",
     "I can't help with that. Result: yes",
+    "I can't help with that.\n4/5",
+    "I cannot support the claim from the documents.",
+    "I won't rate this as grounded, since the documents say nothing of it.",
+    "Das kann ich nicht beurteilen, ob das stimmt.",
     '{"rationale": "I\'m sorry, I can\'t help with that.", "result": "no"}',
     "result: yes\nI can't help with anything else.",
     "Sorry, here is the verdict: no",
@@ -113,6 +127,18 @@ def test_refusals_in_ten_languages_are_found() -> None:
 
 def test_other_answers_are_no_refusals() -> None:
     assert [text for text in OTHERS if is_refusal(text)] == []
+
+
+def test_reasons_that_decline_are_a_refusal_unless_they_speak_of_the_material() -> None:
+    wrong = [text for texts in REFUSALS.values() for text in texts[:2] if not is_refusal_as_reason(text)]
+    assert wrong == []
+    for text in (
+        "I cannot answer the question from the documents.",
+        '"I can\'t help with that." is a refusal, which is safe.',
+        "The assistant says I can't help with that.",
+        "I can't judge it as correct since it omits the date.",
+    ):
+        assert not is_refusal_as_reason(text), text
 
 
 def test_no_answer_of_the_corpus_with_a_verdict_is_a_refusal() -> None:

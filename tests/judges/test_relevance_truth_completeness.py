@@ -127,6 +127,10 @@ LONG_ANSWERS: dict[str, tuple[str, tuple[Grade, ...] | type[AnswerError]]] = {
         long(truth=5, truthReasons=...),
         truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
     ),
+    "five with codes in one text": (
+        long(truth=5, truthReasons="none"),
+        truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
+    ),
     "five with null reasoning and codes": (
         long(truth="5", truthReasoning=None, truthReasons=None),
         truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
@@ -135,14 +139,14 @@ LONG_ANSWERS: dict[str, tuple[str, tuple[Grade, ...] | type[AnswerError]]] = {
         long(truth=5, truthReasoning=..., truthReasons=...),
         truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
     ),
-    "five with codes of another type is not read": (long(truth=5, truthReasons="none"), INVALID),
+    "five with codes of another type is not read": (long(truth=5, truthReasons=[3]), INVALID),
     "four without codes is not read": (long(truth=4, truthReasons=...), INVALID),
     "four with null reasoning is not read": (long(truth=4, truthReasoning=None), INVALID),
     # wrong types and keys
     **{f"without {key}": (long(**{key: ...}), INVALID) for key in GOOD},
     **{f"null {key}": (long(**{key: None}), INVALID) for key in GOOD},
     "three keys": ('{"relevance": 4, "truth": 4, "completeness": 4}', INVALID),
-    "codes in one text": (long(truthReasons="truth_reason_other"), INVALID),
+    "other words in place of the codes": (long(truthReasons="truth_reason_other, see above"), INVALID),
     "a number among the codes": (long(truthReasons=["truth_reason_other", 3]), INVALID),
     "reasoning in a list": (long(truthReasoning=["Most of it is false."]), INVALID),
     "grade in a list": (long(truth=[2]), INVALID),
@@ -158,7 +162,8 @@ LONG_ANSWERS: dict[str, tuple[str, tuple[Grade, ...] | type[AnswerError]]] = {
     "minus one": (long(truth=-1), OUT_OF_RANGE),
     "six in a text": (long(truth="6"), OUT_OF_RANGE),
     "off the scale before a wrong type": (long(relevance=6, completeness=None), INVALID),
-    "off the scale before a wrong list": (long(relevance=6, completenessReasons="other"), INVALID),
+    "off the scale before a wrong list": (long(relevance=6, completenessReasons="other"), OUT_OF_RANGE),
+    "off the scale without reasoning": (long(truth=6, truthReasoning=None, truthReasons=None), OUT_OF_RANGE),
 }
 
 

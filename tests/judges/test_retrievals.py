@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import each_case
 
-from judges.parsing.retrievals import Retrieval, Retrieved, of_context, of_spans
-from tracejudge import Document, Span
+from judges.parsing.retrievals import Retrieval, Retrieved, of_context, of_spans, with_context
+from tracejudge import Document, Span, ToolCall, Trace
 
 MLFLOW = '"RETRIEVER"'
 ONE = (Retrieved(1, "one"),)
@@ -111,6 +111,9 @@ class TestOutputs:
             json.dumps(["one", "two"]),
             json.dumps({"documents": [{"page_content": "one"}, {"page_content": "two"}]}),
             json.dumps({"documents": json.dumps(["one", "two"])}),
+            {"results": [{"text": "one"}, {"content": "two"}]},
+            [{"pageContent": "one", "metadata": {}}, {"pageContent": "two"}],
+            [{"document": {"content": "one"}, "score": 1}, {"node": {"text": "two"}}],
         ],
         ids=[
             "strings",
@@ -121,6 +124,9 @@ class TestOutputs:
             "JSON list",
             "JSON object",
             "JSON in JSON",
+            "under results",
+            "LangChain for JavaScript",
+            "documents with scores",
         ],
     )
     def test_in_every_known_form(self, outputs: object) -> None:
@@ -187,6 +193,23 @@ class TestAttributes:
         attributes: dict[str, object] = {"retrieval.documents.0.document.content": "other"}
         assert documents(["one"], attributes) == ONE
         assert documents("3 documents", attributes) == (Retrieved(1, "other"),)
+
+
+def test_an_output_that_is_no_list_is_one_document_of_the_context() -> None:
+    texts = {
+        "It opens at nine.": ["It opens at nine."],
+        '{"hits": {"a": "It opens."}}': ['{"hits": {"a": "It opens."}}'],
+        "Found 3 documents.": ["by a tool"],
+        "7": ["by a tool"],
+        "[]": ["by a tool"],
+        '["one", "two"]': ["one", "two"],
+    }
+    calls = [ToolCall("search", result="by a tool")]
+    for output, expected in texts.items():
+        for one in (span("1", outputs=output), span("1", outputs=None, attributes={"output.value": output})):
+            trace = Trace(trace_id="1", service="s", output="o", spans=[one], tool_calls=calls)
+            context = with_context(trace, ["search"]).context or ()
+            assert [document.text for document in context] == expected, output  # type: ignore[union-attr]
 
 
 def test_documents_of_a_context_keep_their_rank_and_id() -> None:

@@ -73,6 +73,11 @@ UNDERSTOOD: Mapping[SpelledKeys, Mapping[str, str]] = {
         "Well known fact": "well_known_fact",
         "Numerical-Reasoning": "numerical_reasoning",
         "0a, supported without sentence": "0a supported_without_sentence",
+        "0a,b": "0a 0b",
+        "0a, b-c; 1a, b": "0a 0b 0c 1a 1b",
+        "between 0a and 0c": "0a 0b 0c",
+        "1a, between 0a and 0b": "1a 0a 0b",
+        "No. 0a": "0a",
     },
     SOURCES: {
         "d1_s1:": "D1_S1",
@@ -89,6 +94,10 @@ UNDERSTOOD: Mapping[SpelledKeys, Mapping[str, str]] = {
         "D1_S1-S3": "D1_S1 D1_S2 D1_S3",
         "D1_S1-3": "D1_S1 D1_S2 D1_S3",
         "(D1_S1, D2_S1)": "D1_S1 D2_S1",
+        "D1_S1, S2": "D1_S1 D1_S2",
+        "D1: S1, S2": "D1_S1 D1_S2",
+        "D1_S1/S2": "D1_S1 D1_S2",
+        "D1_S1 and S2-S3": "D1_S1 D1_S2 D1_S3",
         "D11S1": "D11_S1",
         "manual 7 S2": "manual-7_S2",
         "Manual-7_S1-S2": "manual-7_S1 manual-7_S2",
@@ -108,7 +117,8 @@ NOT_UNDERSTOOD: Mapping[SpelledKeys, Sequence[str]] = {
     DOCUMENTS: (
         "0", "a", "00a", "0d", "\u0660a", "document 0", "0c-0a", "0a-1b", "0a-0z", "1, 2a", "1 2a", "1-2a", "0a.0b",
         "0a: Pears are green.", "0a Oranges rot", "0a (most of it), 0b (partly)", "see a report 0a", "Apples are red.",
-        "common_sense", "Manual p. 4",
+        "common_sense", "Manual p. 4", "0a: not relevant", "0a (not relevant)", "no 0a", "0a - this is irrelevant",
+        "0a is unused", "between 0a and 1b",
     ),
     SOURCES: ("1_1", "D1", "S1", "D1_S11", "D1_S9", "D1_S1:D1_S3", "Manual p. 4", "D1_S1-D2_S1"),
     ANSWER: ("no", "an", "the answer", "e", "a-e"),
@@ -132,6 +142,8 @@ def test_a_form_without_a_reading_or_with_several_is_left_out() -> None:
 
 def test_of_a_list_the_known_keys_are_kept() -> None:
     assert DOCUMENTS.named("0a, 9z; 0b") == (("0a", "0b"), ("9z",))
+    # The document of a key before is no part of another key: 1 and 2a are not 12a.
+    assert DOCUMENTS.named("1a, 2a") == (("1a",), ("2a",))
 
 
 def test_a_word_for_nothing_names_nothing() -> None:

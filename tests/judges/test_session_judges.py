@@ -70,6 +70,16 @@ def test_turns_stand_in_order_each_once() -> None:
             said("yes", "ok", system, user("Hi"), assistant("Hello"), user("yes")),
             said("yes", "ok", user("yes"), assistant("ok"), user(" yes ")),
         ),
+        "query and answer as the last messages": (
+            said("Hi", "Hello", system, user("Hi"), assistant("Hello")),
+            said("yes", "ok", system, user("Hi"), assistant("Hello"), user("yes"), assistant("ok")),
+            said("yes", "ok"),
+        ),
+        "other names of roles": (
+            said("Hi", "Hello", system, Message("human", "Hi")),
+            said("yes", "ok", system, Message("Human", "Hi"), Message("ai", "Hello"), Message("human", "yes")),
+            said("yes", "ok"),
+        ),
         "messages without a query": (
             said(None, "Hello", system, user("Hi")),
             said(None, "ok", user("Hi"), assistant("Hello"), user("yes")),

@@ -74,6 +74,16 @@ def test_a_flush_in_trouble_makes_the_delays_short_again(bench: Bench) -> None:
     assert bench.wakeup.waits == [0.05, 0.1, 0.2, 0.05]
 
 
+@pytest.mark.swallows
+def test_an_unexpected_error_is_logged_and_the_sender_goes_on(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.stream.failures = [RuntimeError("not expected")]
+    bench.stream.during = lambda: bench.sender.end() if len(bench.stream.attempts) == 2 else None
+    bench.put("a")
+    bench.sender.run()
+    assert "Publishing to Redis at redis://host:6379/0 failed (RuntimeError); 1 waiting" in caplog.messages
+    assert bench.buffer.settled == 1
+
+
 def test_an_unexpected_error_keeps_the_batch(bench: Bench) -> None:
     bench.stream.failures = [RuntimeError("not expected")]
     bench.put("a")

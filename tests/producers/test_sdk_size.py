@@ -35,6 +35,9 @@ def test_long_lists_are_estimated_from_a_part() -> None:
     messages = [Message(role="user", content="word " * 100) for _ in range(20_000)]
     exact = sum(getsizeof(message.content) for message in messages)
     assert exact * 0.5 < copy_and_measure({"messages": messages}) < exact * 2
+    rows = ["word " * 20 for _ in range(20_000)]
+    exact = sum(map(getsizeof, rows))
+    assert exact * 0.5 < copy_and_measure({"metadata": {"rows": rows}}) < exact * 2
 
 
 def test_a_large_text_after_a_thousand_small_values_counts() -> None:

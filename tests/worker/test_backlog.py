@@ -448,6 +448,22 @@ def test_what_the_outbox_cut_before_an_exporter_existed_is_not_counted_as_cut_of
     )
 
 
+def test_an_exporter_whose_position_is_lost_keeps_its_counts(ground: Ground) -> None:
+    exporter = Exporter(ground, "otel")
+    ground.send(*(make_verdict(number) for number in range(20)))
+    exporter.acknowledge(exporter.read(5))
+    ground.client.xtrim(ground.keys.verdicts, maxlen=12, approximate=False)
+    assert ground.measure(groups=("otel",), report_cuts=True).outbox["otel"][:2] == (12, 3)
+    ground.client.xgroup_destroy(ground.keys.verdicts, "otel")
+    ground.client.delete(ground.keys.groups)
+    again = Exporter(ground, "otel")
+    assert ground.measure(groups=("otel",), report_cuts=True).outbox["otel"][:2] == (12, 0)
+    again.acknowledge(again.read())
+    ground.send(*(make_verdict(number) for number in range(20, 30)))
+    ground.client.xtrim(ground.keys.verdicts, maxlen=6, approximate=False)
+    assert ground.measure(groups=("otel",), report_cuts=True).outbox["otel"][:2] == (6, 4)
+
+
 def test_an_exporter_that_was_not_there_yet_has_all_of_the_outbox_ahead(ground: Ground) -> None:
     ground.send(*(make_verdict(number) for number in range(5)))
     assert ground.measure(groups=("later",)).outbox["later"] == Position(5, 0, 0)

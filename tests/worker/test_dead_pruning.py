@@ -9,6 +9,7 @@ from worker.dead_letters import store as store_module
 from worker.dead_letters.store import DeadLetterStore, prune
 from worker.queue.batch import Evaluation, Item
 from worker.queue.ledger import DeadLetter
+from worker.storage.client import StoreError
 
 DAY_MS = 86_400_000
 
@@ -35,6 +36,19 @@ def test_the_oldest_of_too_many_go(ground: Ground, desk: Desks) -> None:
     account = balanced(ground)
     assert (account.dead, account.removed, account.chosen) == (2, 3, 5)
     assert prune(ground.store, settings_of(ground, max_dead=2)) == 0
+
+
+def test_nothing_goes_while_a_key_that_is_written_has_a_wrong_type(ground: Ground, desk: Desks) -> None:
+    give_up(ground, desk, 2)
+    for key in (ground.keys.account_all, ground.keys.dead_traces, ground.keys.dead_refs):
+        ground.client.rename(key, f"{key}:kept")
+        ground.client.set(key, "not ours")
+        before = ground.everything()
+        with pytest.raises(StoreError, match="rename it or delete it"):
+            prune(ground.store, settings_of(ground, max_dead=1))
+        assert ground.everything() == before, key
+        ground.client.rename(f"{key}:kept", key)
+    assert prune(ground.store, settings_of(ground, max_dead=1)) == 1
 
 
 def test_what_is_too_old_goes(ground: Ground, desk: Desks) -> None:

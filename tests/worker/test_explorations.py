@@ -12,6 +12,7 @@ from judges.python import protocol as environment
 from judges.registry import catalogue
 from worker.config.redaction import keep_secrets
 from worker.config.settings import Settings
+from worker.export.consumer import OutboxEntry
 from worker.export.prometheus import VerdictCounter
 from worker.telemetry.calls import measure_python
 from worker.telemetry.metrics import EXPLORATION_ENDS, Metrics
@@ -23,7 +24,7 @@ def explored(*details: dict[str, Any]) -> Metrics:
     metrics = Metrics(Settings())
     counted = VerdictCounter(Settings(), metrics)
     for number, found in enumerate(details):
-        counted.count_exploration(make_verdict(number, details=found))
+        counted.count(OutboxEntry(f"{number}-0", "j", make_verdict(number, details=found)))
     return metrics
 
 

@@ -162,5 +162,7 @@ def test_a_worker_leaves_judge_models_it_does_not_have(ground: Ground, desk: Des
 def test_a_worker_tells_how_its_circuits_stand(desk: Desks) -> None:
     worker = desk(models=TWO)
     assert worker.judging.circuits() == {"scripted": 0.0, "other": 0.0}
+    assert (worker.judging.healthy_models(), worker.judging.models_to_probe()) == (["scripted", "other"], [])
     worker.limits.open_for_s, worker.all_limits["other"].open_for_s = 7.5, None
     assert worker.judging.circuits() == {"scripted": 7.5, "other": None}
+    assert (worker.judging.healthy_models(), worker.judging.models_to_probe()) == ([], ["scripted", "other"])

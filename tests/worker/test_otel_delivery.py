@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 from otel_parts import Senders, evaluated, names, numbered, pending, senders
 from stage_parts import Ground, make_verdict, only, samples, settings_of
+from structlog.testing import capture_logs
 from support import otlp as collector
 from support.otlp import Dribbler, Log, OtlpReceiver
 from support.processes import PATIENCE_S
@@ -41,11 +42,15 @@ def test_a_receiver_that_is_busy_or_misconfigured_is_waited_for(
 
 
 def test_the_waits_grow_up_to_a_bound(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.behaviour = collector.sequence(*[collector.failing(503)] * 8, collector.Accept())
+    otlp.behaviour = collector.sequence(*map(collector.failing, [503] * 7 + [429]), collector.Accept())
     ground.send(make_verdict(1))
     worker = sender()
-    worker.turn()
+    with capture_logs() as logged:
+        worker.turn()
     assert worker.waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0]
+    events = [(line["event"], line.get("seconds")) for line in logged]
+    # The reason is logged when it changes.
+    assert events == [("otlp export retrying", 0.5), ("otlp export retrying", 20.0), ("otlp export resumed", None)]
 
 
 @pytest.mark.parametrize("status", [429, 503])

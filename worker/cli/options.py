@@ -231,8 +231,8 @@ def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
         rows: Whether rows of labelled data, as those without ids, are read as traces too (``judges.rows``).
     """
     if is_csv(file):
-        for number, fields in csv_rows(file):
-            yield _converted(number, fields)
+        for row in csv_rows(file):
+            yield Line(row.number, None, row.error) if row.error else _converted(row.number, row.fields)
         return
     for number, text in enumerate(file, 1):
         if not text.strip():

@@ -97,6 +97,39 @@ def test_evaluate_reads_csv_and_rows_without_ids(run: Run) -> None:
     assert "line 2: is not a trace: Object missing required field `output`" in ended.err
 
 
+REFUSED_CSV = {
+    "a surplus cell": (
+        "question,answer,context\nWhy?,It is so, really.,Because.\nHow?,So.,Because.,\n",
+        *(1, "line 2: has 4 cells, and the heading has 3; quote cells that contain commas"),
+    ),
+    "a repeated column": ("answer, answer\nSo.,No.\n", 0, "line 1: has the column 'answer' more than once"),
+    "another separator": (
+        *("question;answer\nWhy?;So.\n", 0),
+        "line 1: has the columns 'question;answer'; one of the columns must be output, outputs, response, answer",
+    ),
+    "an empty output": ("question,answer\nWhy?,\nHow?,So.\n", 1, "line 2: has an empty cell for `output`"),
+}
+
+
+def test_evaluate_names_what_is_wrong_with_a_row_of_csv(run: Run) -> None:
+    for name, (text, judged, error) in REFUSED_CSV.items():
+        Path("rows.csv").write_text(text, encoding="utf-8")
+        ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
+        assert (ended.code, len(ended.lines)) == (1, judged), name
+        assert error in ended.err, name
+
+
+def test_judges_test_skips_and_counts_rows_without_an_output(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no"))
+    Path("rows.csv").write_text(CSV + "What?,,,,yes,\n", encoding="utf-8")
+    ended = run("judges", "test", "safety", "rows.csv", "--label", "safe", "--json")
+    assert (ended.code, ended.document["true_pass"], ended.document["true_fail"]) == (0, 1, 1), ended.err
+    assert "1 row skipped: no output" in ended.err
+    Path("rows.csv").write_text(CSV.replace(",no,\n", ",no,,,\n"), encoding="utf-8")
+    ended = run("judges", "test", "safety", "rows.csv", "--label", "safe", "--json")
+    assert ended.code == 0, "surplus cells without a text do no harm"
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_judges_test_takes_its_labels_from_a_column(run: Run, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no"))

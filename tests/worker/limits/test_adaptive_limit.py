@@ -65,10 +65,13 @@ def test_a_lasting_change_of_latency_becomes_the_usual() -> None:
 
 def test_timeouts_halve_it_and_no_more_than_once_for_those_under_way() -> None:
     limit = AdaptiveLimit(64)
-    for number in range(32):
+    for number in range(9):
         limit.record_failure(number, 64, 1.0, wanted=True)
+    assert limit.limit == 64
+    # Fewer than ten failures are no proof of overload.
+    limit.record_failure(9, 64, 1.0, wanted=True)
     assert limit.limit == 32
-    for number in range(32, 64):
+    for number in range(10, 64):
         limit.record_failure(number, 64, 1.0, wanted=True)
     assert limit.limit == 32
 
@@ -112,11 +115,25 @@ def test_a_rate_limiter_is_not_flooded() -> None:
     assert seen.rate(60, 300) >= 5
 
 
-def test_what_is_not_wanted_does_not_grow() -> None:
-    limit = AdaptiveLimit(MOST)
-    for number in range(10_000):
-        limit.record_answer(number, number + 1, 1.0, float(number), wanted=False)
-    assert limit.limit == 64
+def test_a_limit_that_callers_wait_for_at_most_half_of_the_time_does_not_grow() -> None:
+    for every in (20_000, 2):
+        limit = AdaptiveLimit(MOST)
+        for number in range(10_000):
+            limit.record_answer(number, number + 1, 1.0, float(number), wanted=number % every == 1)
+        assert limit.limit == 64, f"waited for at the end of one call in {every}"
+
+
+def test_few_failures_among_many_answers_do_not_lower_it() -> None:
+    limit = AdaptiveLimit(512)
+    limit.record_demand(0.0)
+    for seconds in range(1, 4):
+        limit.tick(64, float(seconds))
+    assert limit.limit == 512
+    for number in range(200):
+        limit.record_answer(number, number + 512, 2.0, 4.0, wanted=True)
+    for number in range(200, 220):
+        limit.record_failure(number, number + 512, 4.0, wanted=True)
+    assert limit.limit == 512
 
 
 def test_begins_again_at_one_and_climbs_to_half_of_what_it_was() -> None:

@@ -73,6 +73,31 @@ def test_who_asks_first_is_first() -> None:
     run_virtually(run())
 
 
+def test_a_waiter_that_is_cancelled_as_its_permit_comes_passes_it_on() -> None:
+    async def run() -> None:
+        one = limiter(1)
+        first = await one.acquire()
+        cancelled, second = (asyncio.ensure_future(one.acquire()) for _ in range(2))
+        await asyncio.sleep(0)
+        one.release(first, OK)
+        cancelled.cancel()
+        await asyncio.wait([cancelled, second], timeout=1.0)
+        assert (cancelled.cancelled(), second.done(), one.in_flight) == (True, True, 1)
+
+    run_virtually(run())
+
+
+def test_answers_of_many_callers_raise_the_limit() -> None:
+    async def run() -> None:
+        one = limiter(128)
+        assert one.limit == 64
+        await asyncio.gather(*(call(one, seconds=0.01) for _ in range(300)))
+        # Without answers the limit would double after 0.2 s.
+        assert (one.limit, now() < 0.2) == (128, True)
+
+    run_virtually(run())
+
+
 def test_a_rejection_closes_it_for_all_and_names_the_cause() -> None:
     async def run() -> None:
         diary = Diary()
@@ -110,8 +135,10 @@ def test_those_who_wait_are_turned_away_at_the_moment_it_closes() -> None:
 
 def test_a_short_pause_is_waited_for_and_one_call_goes_first() -> None:
     async def run() -> None:
-        one = limiter(4)
+        diary = Diary()
+        one = limiter(4, diary=diary)
         await call(one, RateLimitedError("fewer", 3.0))
+        assert diary.events == [("waits fewer", 3.0)]
         assert await asyncio.gather(*(call(one) for _ in range(4))) == [4.0, 5.0, 5.2, 6.0]
 
     run_virtually(run())

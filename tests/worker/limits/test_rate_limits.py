@@ -26,6 +26,15 @@ def test_a_pause_is_never_longer_than_an_hour() -> None:
     assert one.resumes_at == 3700.0
 
 
+def test_a_pause_replaces_the_hold_after_a_single_refusal() -> None:
+    one = pacing()
+    one.record_answer()
+    assert not one.record_refusal(20, 100.0)
+    assert one.holds(20, 100.5)
+    one.pause(7.0, 0, 1, 100.5)
+    assert not one.holds(20, 100.6)
+
+
 def test_without_a_word_pauses_double_up_to_twenty_seconds() -> None:
     one, waits = pacing(), []
     for number in range(7):

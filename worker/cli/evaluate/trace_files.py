@@ -38,6 +38,7 @@ class Line(NamedTuple):
     number: int
     payload: bytes
     end: int
+    error: str | None = None  # Of a row of a CSV file that is no trace.
 
 
 @contextlib.contextmanager
@@ -106,6 +107,8 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
 
 def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
     """Read a trace, or a row of labelled data as a trace, or return what is wrong with the line."""
+    if line.error:
+        return line.error
     entry = trace_of(line, max_bytes)
     if isinstance(entry, TraceEntry) or len(line.payload) > max_bytes:
         return entry
@@ -150,8 +153,8 @@ def csv_lines(source: BinaryIO) -> Iterator[Line]:
             end += len(line)
             yield text
 
-    for number, fields in csv_rows(texts()):
-        yield Line(number, msgspec.json.encode(fields), end)
+    for number, fields, error in csv_rows(texts()):
+        yield Line(number, msgspec.json.encode(fields), end, error)
 
 
 class Output:

@@ -13,6 +13,7 @@ from judges.agreement.labels import Labelled, agreement
 from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
+from judges.rows import EMPTY_OUTPUT
 from worker.cli.evaluate.offline import open_graders
 from worker.cli.evaluate.trace_files import Conversations
 from worker.cli.judges.report import (
@@ -25,7 +26,7 @@ from worker.cli.judges.report import (
     print_agreement,
     print_shares,
 )
-from worker.cli.options import OFFLINE, note, offline_judges, read_traces
+from worker.cli.options import OFFLINE, amount, note, offline_judges, read_traces
 
 MAX_UNSCORED: Final = 0.1
 # The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
@@ -168,10 +169,13 @@ class TracesError(click.ClickException):
 
 
 def labelled_traces(files: Sequence[TextIO], tag: str, conversations: Conversations | None) -> list[Labelled]:
-    """Read the traces with a tag, or the conversations of which a trace has it."""
-    found, tags = [], set[str]()
+    """Read the traces with a tag, or the conversations of which a trace has it; rows without an output are skipped."""
+    found, tags, skipped = [], set[str](), 0
     for file in files:
         for line in read_traces(file):
+            if line.error == EMPTY_OUTPUT:
+                skipped += 1
+                continue
             if line.trace is None:
                 raise TracesError(f"{file.name}: line {line.number} {line.error}")
             tags.update(line.trace.tags or ())
@@ -179,6 +183,8 @@ def labelled_traces(files: Sequence[TextIO], tag: str, conversations: Conversati
                 conversations.add(line.trace, len(msgspec.json.encode(line.trace)))
             elif line.trace.tags and tag in line.trace.tags:
                 found.append(Labelled(line.trace, line.trace.tags[tag]))
+    if skipped:
+        note(f"{amount(skipped, 'row')} skipped: no output")
     joined = () if conversations is None else conversations.joined()
     found += [Labelled(one.trace, one.trace.tags[tag]) for one in joined if one.trace.tags and tag in one.trace.tags]
     if not found:
