@@ -15,7 +15,7 @@
 After `init` nothing raises into the host and nothing blocks; memory is bounded, and every loss is counted.
 """
 
-from typing import TYPE_CHECKING, Any
+import typing
 
 from tracejudge.api import feedback, flush, init, publish, shutdown
 from tracejudge.log import ConfigurationError
@@ -23,7 +23,7 @@ from tracejudge.model import Document, Feedback, LateFeedback, Message, Producer
 from tracejudge.tracing.block import OpenTrace, current, trace
 from tracejudge.tracing.observe import observe
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from tracejudge.wrap import wrap_anthropic, wrap_openai
 
 __all__ = [
@@ -51,10 +51,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # The readers of these functions are loaded by their first use: the import of the package must stay fast.
     if name in {"wrap_anthropic", "wrap_openai"}:
         from tracejudge import wrap  # noqa: PLC0415
 
-        return getattr(wrap, name)
+        function: object = getattr(wrap, name)
+        return function
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -66,7 +66,9 @@ def _wrap(client: Any, provider: str, function: str) -> None:
         setattr(client, _MARK, True)
     except Exception:  # noqa: BLE001 - a stand-in of a test, for example; the service must start
         logger.warning(
-            "%s: a %s is no client of this library; its calls are not published", function, type(client).__name__
+            "%s: an object of type %s is no client of this library; its calls are not published",
+            function,
+            type(client).__name__,
         )
 
 
@@ -200,8 +202,8 @@ class ResponseBody:
 
     def __init__(self, response: Any, call: ModelCall) -> None:
         kind = response.headers.get("content-type", "")
-        # Within the platform of Amazon, events come in frames of its own.
-        self._decode = _framed_events if "eventstream" in kind else _events if "event-stream" in kind else None
+        # Amazon's platform has frames of its own. Without events the body is one JSON value.
+        self._split = _framed_events if "eventstream" in kind else _sent_events if "event-stream" in kind else None
         self._answer = StreamedAnswer()
         self._bytes = bytearray()
         self._call = call
@@ -231,10 +233,13 @@ class ResponseBody:
 
     def add(self, piece: bytes) -> None:
         """Add bytes that the caller receives."""
-        if len(self._bytes) < _MAX_BYTES:
-            self._bytes += piece
-        if self._decode is not None and len(self._bytes) >= _FOLDED_BYTES:
-            self._fold()
+        try:
+            if len(self._bytes) < _MAX_BYTES:
+                self._bytes += piece
+            if self._split is not None and len(self._bytes) >= _FOLDED_BYTES:
+                self._fold()
+        except BaseException as error:  # noqa: BLE001 - the caller's stream must go on
+            report_or_raise(error)
 
     def end(self, error: BaseException | None = None) -> None:
         """End the call: no more bytes come."""
@@ -242,41 +247,42 @@ class ResponseBody:
 
     def response(self) -> dict[str, Any]:
         """Return the response as far as it arrived."""
-        if self._decode is not None:
+        if self._split is not None:
             self._fold()
             return self._answer.response()
         found = msgspec.json.decode(self._bytes) if self._bytes else None
         return found if isinstance(found, dict) else {}
 
     def _fold(self) -> None:
-        try:
-            for event in self._decode(self._bytes) if self._decode is not None else ():
+        for data in self._split(self._bytes) if self._split is not None else ():
+            try:
+                event = msgspec.json.decode(data)
+                if isinstance(event, dict) and isinstance(event.get("bytes"), str):
+                    event = msgspec.json.decode(a2b_base64(event["bytes"]))  # of Amazon
                 if isinstance(event, dict):
                     self._answer.add(event)
-        except BaseException as error:  # noqa: BLE001 - an event may have any form
-            report_or_raise(error)
+            except BaseException as error:  # noqa: BLE001 - an event may have any form
+                report_or_raise(error)
 
 
-def _events(received: bytearray) -> Iterator[Any]:
-    """Decode the whole lines of server-sent events, and remove them."""
-    lines = received.split(b"\n")
-    received[:] = lines.pop()
+def _sent_events(received: bytearray) -> Iterator[bytes | bytearray]:
+    """Yield the JSON of whole server-sent events, and remove them."""
+    *lines, rest = received.split(b"\n")
+    received[:] = rest
     for line in lines:
         if line.startswith(b"data:") and (data := line[5:].strip()).startswith(b"{"):
-            yield msgspec.json.decode(data)
+            yield data
 
 
-def _framed_events(received: bytearray) -> Iterator[Any]:
-    """Decode the whole frames of an event stream of Amazon, and remove them."""
+def _framed_events(received: bytearray) -> Iterator[bytes]:
+    """Yield the JSON of the whole frames of an event stream of Amazon, and remove them."""
     while len(received) >= _PRELUDE_BYTES:
         length, headers = int.from_bytes(received[:4], "big"), int.from_bytes(received[4:8], "big")
         if not _PRELUDE_BYTES < length <= len(received):
             return
-        frame = received[_PRELUDE_BYTES + headers : length - _CHECKSUM_BYTES]
+        data = bytes(received[_PRELUDE_BYTES + headers : length - _CHECKSUM_BYTES])
         del received[:length]
-        content = msgspec.json.decode(frame)
-        if isinstance(content, dict) and isinstance(content.get("bytes"), str):
-            yield msgspec.json.decode(a2b_base64(content["bytes"]))
+        yield data
 
 
 class _Pieces:

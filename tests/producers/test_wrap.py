@@ -14,10 +14,11 @@ import pytest
 import wrap_calls as calls
 from observe_reading import published, the_trace
 from sdk_started import StartedSdk
-from support.model_api import ANSWER, ModelApi
+from support.model_api import ANSWER, PIECES, ModelApi
 
 import tracejudge
 from tracejudge import wrap
+from tracejudge.dialects.provider_calls import call_fields
 
 CASES = [
     pytest.param(openai.OpenAI, calls.CHAT_CASES, id="chat completions"),
@@ -100,7 +101,11 @@ def test_calls_within_a_block_are_spans_and_fill_its_fields(
         calls.chat_second_turn(openai_client)
     assert the_trace(sdk) == {
         **calls.C,
-        **{"trace_id": "t0", "span_id": "s0", "service": "shop", "name": "answer", "session_id": "s-1"},
+        "trace_id": "t0",
+        "span_id": "s0",
+        "service": "shop",
+        "name": "answer",
+        "session_id": "s-1",
         "context": ["Tea is hot."],
         "tool_calls": [{**calls.CALL, "result": calls.FOUND}],
         "usage": {"input_tokens": 24, "output_tokens": 8},
@@ -169,7 +174,7 @@ def test_a_wrapped_client_keeps_its_type_and_is_wrapped_once(
 def test_another_object_is_returned_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     for stand_in in (object(), Mock(), Mock(spec=openai.OpenAI)):
         assert tracejudge.wrap_openai(stand_in) is stand_in
-    assert "wrap_openai: a object is no client of this library" in caplog.text
+    assert "wrap_openai: an object of type object is no client of this library" in caplog.text
 
 
 def test_before_init_calls_pass(openai_client: openai.OpenAI) -> None:
@@ -222,16 +227,17 @@ def test_calls_in_threads_are_published_each_once(
 
 
 def test_events_are_read_wherever_their_bytes_are_divided() -> None:
-    events = [{"type": "message_start", "message": {"id": "m"}}, {"text": "heiß"}]
+    events = [{"id": "c-1", "choices": [{"index": 0, "delta": {"content": piece}}]} for piece in PIECES]
     lines = b"".join(b"event: x\r\ndata: " + json.dumps(event).encode() + b"\r\n\r\n" for event in events)
     frames = b"".join(aws_frame(event) for event in events)
-    for decode, body in ((wrap._events, lines), (wrap._framed_events, frames)):
+    for kind, body in (("text/event-stream", lines), ("application/vnd.amazon.eventstream", frames)):
         for size in (1, 7, len(body)):
-            received, found = bytearray(), []
+            response = Mock(headers={"content-type": kind})
+            read = wrap.ResponseBody(response, Mock())
             for place in range(0, len(body), size):
-                received += body[place : place + size]
-                found += decode(received)
-            assert found == events, (decode, size)
+                read.add(body[place : place + size])
+                read._fold()
+            assert call_fields({}, read.response())["output"] == ANSWER, (kind, size)
 
 
 def aws_frame(event: dict[str, Any]) -> bytes:
