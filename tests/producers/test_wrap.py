@@ -20,10 +20,13 @@ import tracejudge
 from tracejudge import wrap
 from tracejudge.dialects.provider_calls import call_fields
 
+KEY = "no key"
 CASES = [
     pytest.param(openai.OpenAI, calls.CHAT_CASES, id="chat completions"),
     pytest.param(openai.OpenAI, calls.RESPONSES_CASES, id="responses"),
     pytest.param(anthropic.Anthropic, calls.MESSAGES_CASES, id="messages"),
+    pytest.param(openai.AzureOpenAI, calls.PLATFORM_CASES, id="azure"),
+    pytest.param(anthropic.AnthropicVertex, calls.VERTEX_CASES, id="vertex"),
     pytest.param(openai.AsyncOpenAI, calls.ASYNC_OPENAI_CASES, id="openai with asyncio"),
     pytest.param(anthropic.AsyncAnthropic, calls.ASYNC_ANTHROPIC_CASES, id="anthropic with asyncio"),
 ]
@@ -43,8 +46,12 @@ def openai_client(api: ModelApi) -> Iterator[openai.OpenAI]:
 
 
 def made(kind: Any, api: ModelApi) -> Any:
+    if kind is openai.AzureOpenAI:
+        return kind(azure_endpoint=api.root_url, api_key=KEY, api_version="2026-01-01", max_retries=0)
+    if kind is anthropic.AnthropicVertex:
+        return kind(base_url=api.root_url, access_token=KEY, region="eu", project_id="tea", max_retries=0)
     is_openai = kind.__module__.startswith("openai")
-    return kind(base_url=f"{api.root_url}/v1" if is_openai else api.root_url, api_key="no key", max_retries=0)
+    return kind(base_url=f"{api.root_url}/v1" if is_openai else api.root_url, api_key=KEY, max_retries=0)
 
 
 def wrapped(client: Any) -> Any:

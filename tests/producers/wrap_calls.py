@@ -102,8 +102,8 @@ def chat_raw_stream(client: Any) -> Any:
     return type(raw), seen(list(raw.parse()))
 
 
-def chat_lines(client: Any) -> Any:
-    with client.chat.completions.with_streaming_response.create(model="answers", messages=CHAT) as response:
+def chat_lines(client: Any, model: str = "answers") -> Any:
+    with client.chat.completions.with_streaming_response.create(model=model, messages=CHAT) as response:
         return type(response), list(response.iter_lines())
 
 
@@ -202,6 +202,8 @@ CHAT_CASES = {
         texts(lambda client: list(chat(client, "errs", stream=True))),
         without({**C, **FIRST}, "usage", model="errs-2026", error="overloaded_error: Too many cups"),
     ),
+    "compressed": Case(lambda client: seen(list(chat(client, "zips", stream=True))), {**C, "model": "zips-2026"}),
+    "compressed lines": Case(lambda client: chat_lines(client, "zips"), {**C, "model": "zips-2026"}),
     "other calls": Case(lambda client: seen(client.models.retrieve("tea")), None),
 }
 
@@ -351,6 +353,16 @@ MESSAGES_CASES = {
     ),
     "count": Case(lambda client: seen(client.messages.count_tokens(model="answers", messages=ASKED)), None),
 }
+
+
+PLATFORM_CASES = {
+    "azure": Case(lambda client: seen(chat(client)), {**C, "provider": "azure.ai.openai"}),
+    "azure stream": Case(
+        lambda client: seen(list(chat(client.with_options(timeout=3), stream=True))),
+        {**C, "provider": "azure.ai.openai"},
+    ),
+}
+VERTEX_CASES = {"vertex": Case(lambda client: seen(tell(client)), {**M, "provider": "gcp.vertex_ai"})}
 
 
 # The same with asyncio

@@ -1,7 +1,7 @@
 """A loopback server with the APIs of OpenAI and Anthropic; the model's name says how a call goes.
 
 `answers`, `calls` (a tool), `refuses`, `fails` (400), `busy` (429), `breaks` (off, in a stream), `errs` (by an event of
-the stream), `waits` (after the first piece of a stream, or before the answer).
+the stream), `waits` (after the first piece of a stream, or before the answer), `zips` (compressed).
 """
 
 import asyncio
@@ -39,11 +39,19 @@ class ModelApi(LoopbackServer):
             web.post("/v1/responses", self._handler(response, response_events)),
             web.post("/v1/messages", self._handler(message, message_events)),
             web.post("/v1/messages/count_tokens", self._handler(lambda _: {"input_tokens": 7}, message_events)),
+            # As Azure and Google address them.
+            web.post("/openai/deployments/{name}/chat/completions", self._handler(chat, chat_events, done=True)),
+            web.post("/projects/{project}/locations/{place}/publishers/anthropic/models/{call}", self._vertex),
             web.get("/v1/models/{name}", self._model),
         ]
 
     async def _model(self, request: web.Request) -> web.Response:
         return web.json_response({"id": request.match_info["name"], "object": "model", "created": 1, "owned_by": "us"})
+
+    async def _vertex(self, request: web.Request) -> web.StreamResponse:
+        body = {**await request.json(), "model": request.match_info["call"].partition(":")[0]}
+        self.requests.append(body)
+        return web.json_response(message(body))
 
     def _handler(self, whole: Any, events: Any, *, done: bool = False) -> Any:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -57,13 +65,18 @@ class ModelApi(LoopbackServer):
                 return await _stream(request, model, events(body), done=done)
             if model == "waits":
                 await asyncio.sleep(60)
-            return web.json_response(whole(body))
+            answer = web.json_response(whole(body))
+            if model == "zips":
+                answer.enable_compression(web.ContentCoding.gzip)
+            return answer
 
         return handle
 
 
 async def _stream(request: web.Request, model: str, events: Events, *, done: bool) -> web.StreamResponse:
     answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    if model == "zips":
+        answer.enable_compression(web.ContentCoding.gzip)
     await answer.prepare(request)
     if model in {"waits", "breaks", "errs"}:
         # Up to the first piece of the text.
