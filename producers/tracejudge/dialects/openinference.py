@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tracejudge.dialects import names
+from tracejudge.dialects.documents import documents_of
 from tracejudge.dialects.messages import (
     conversation,
-    documents_of,
     input_from_messages,
     output_from_last_message,
     output_from_messages,

@@ -1,17 +1,16 @@
 """The contents of one span in a form that all dialects share."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct
 
 from tracejudge.dialects import names
 from tracejudge.dialects.values import first_count, first_text, plain, structure_of, text_of
-from tracejudge.model import Document, JSONValue, Message, Usage
+from tracejudge.model import Document, JSONValue, Message, TextEnum, Usage
 
 
-class Role(StrEnum):
+class Role(TextEnum):
     """Role of a span in its trace; the value is the kind of the published span."""
 
     LLM = "llm"
