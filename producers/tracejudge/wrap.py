@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from tracejudge.api import publish
 from tracejudge.dialects.provider_calls import StreamedAnswer, call_fields, is_unfinished, json_data, request_data
 from tracejudge.log import logger, report_or_raise
 from tracejudge.tracing.step import Step, is_no_failure
@@ -148,10 +149,10 @@ class ModelCall:
             if response is None:
                 response = getattr(result, "response", None) if streamed else result
             if not hasattr(response, "iter_bytes"):
-                self._response = json_data(result) or {}
+                self._response = _mapping(json_data(result))
                 self.end()
             elif response.is_closed:
-                self._response = msgspec.json.decode(response.content)
+                self._response = _mapping(msgspec.json.decode(response.content))
                 self.end()
             else:
                 self._body = ResponseBody(response, self)
@@ -170,6 +171,8 @@ class ModelCall:
             self._end(error)
         except BaseException as fault:  # noqa: BLE001 - the response may have any form
             report_or_raise(fault)
+            if self._step.parent is None:
+                publish(trace_id=self._step.trace_id)  # without content it is counted as dropped
 
     def _end(self, error: BaseException | None) -> None:
         step, response = self._step, self._response
@@ -177,7 +180,7 @@ class ModelCall:
             response = self._body.response()
         elif error is not None:
             # `parse` fails after the answer, which its exception holds.
-            response = json_data(getattr(error, "completion", None)) or {}
+            response = _mapping(json_data(getattr(error, "completion", None)))
         is_empty = is_unfinished(response) or not response
         has_failed = error is not None and not is_no_failure(error)
         if is_empty and not has_failed and step.parent is None:
@@ -203,7 +206,8 @@ class ResponseBody:
     def __init__(self, response: Any, call: ModelCall) -> None:
         kind = response.headers.get("content-type", "")
         # Amazon's platform has frames of its own. Without events the body is one JSON value.
-        self._split = _framed_events if "eventstream" in kind else _sent_events if "event-stream" in kind else None
+        self._is_framed = "eventstream" in kind
+        self._split = _framed_events if self._is_framed else _sent_events if "event-stream" in kind else None
         self._answer = StreamedAnswer()
         self._bytes = bytearray()
         self._call = call
@@ -236,7 +240,8 @@ class ResponseBody:
         try:
             if len(self._bytes) < _MAX_BYTES:
                 self._bytes += piece
-            if self._split is not None and len(self._bytes) >= _FOLDED_BYTES:
+            # Without an end of line there is no new event: a long one is not searched again and again.
+            if self._split is not None and len(self._bytes) >= _FOLDED_BYTES and (self._is_framed or b"\n" in piece):
                 self._fold()
         except BaseException as error:  # noqa: BLE001 - the caller's stream must go on
             report_or_raise(error)
@@ -250,8 +255,7 @@ class ResponseBody:
         if self._split is not None:
             self._fold()
             return self._answer.response()
-        found = msgspec.json.decode(self._bytes) if self._bytes else None
-        return found if isinstance(found, dict) else {}
+        return _mapping(msgspec.json.decode(self._bytes) if self._bytes else None)
 
     def _fold(self) -> None:
         for data in self._split(self._bytes) if self._split is not None else ():
@@ -263,6 +267,10 @@ class ResponseBody:
                     self._answer.add(event)
             except BaseException as error:  # noqa: BLE001 - an event may have any form
                 report_or_raise(error)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _sent_events(received: bytearray) -> Iterator[bytes | bytearray]:

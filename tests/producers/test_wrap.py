@@ -193,7 +193,7 @@ def test_before_init_calls_pass(openai_client: openai.OpenAI) -> None:
 def test_a_fault_of_ours_does_not_reach_the_caller(
     name: str, openai_client: openai.OpenAI, start: Callable[..., StartedSdk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start(service="shop")
+    sdk = start(service="shop")
 
     def fail(*_: Any) -> None:
         raise SystemExit("ours")
@@ -201,6 +201,9 @@ def test_a_fault_of_ours_does_not_reach_the_caller(
     monkeypatch.setattr(wrap, name, fail)
     assert calls.chat(openai_client).choices[0].message.content == ANSWER
     assert len(list(calls.chat(openai_client, stream=True))) == 6
+    if name == "call_fields":
+        assert tracejudge.flush(60)
+        assert sum(sdk.client.totals().dropped.values()) == 2
 
 
 @pytest.mark.swallows
