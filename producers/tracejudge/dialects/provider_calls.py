@@ -216,9 +216,11 @@ class StreamedAnswer:
         return {**self._head, "content": [block.part() for block in blocks]}
 
     def _begin(self, event: Mapping[str, Any]) -> None:
-        usage = {name: count for name, count in (mapping_of(event.get("usage")) or {}).items() if count is not None}
-        self._head["usage"] = {**self._head.get("usage", {}), **usage}
-        self._head |= {name: event[name] for name in ("id", "model") if event.get(name)}
+        if (counts := mapping_of(event.get("usage"))) is not None:
+            usage = {name: count for name, count in counts.items() if count is not None}
+            self._head["usage"] = {**self._head.get("usage", {}), **usage}
+        if "id" not in self._head:  # each chunk repeats them
+            self._head |= {name: event[name] for name in ("id", "model") if event.get(name)}
 
     def _write(self, key: object, text: object, head: Mapping[str, Any] | None = None) -> None:
         block = self._blocks.get(key)
