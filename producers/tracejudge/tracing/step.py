@@ -16,7 +16,7 @@ from tracejudge.content.field_names import closest_field, field_of
 from tracejudge.content.truncate import SPANS_CHARACTERS, Budget, truncation_mark
 from tracejudge.ids import SpanIds, current_span, fresh_id, fresh_trace_id
 from tracejudge.log import report_or_raise
-from tracejudge.model import Span
+from tracejudge.model import Span, ToolCall, Usage
 
 MAX_SPANS = 1_000
 """Most spans of one trace; a last span says how many more there were."""
@@ -25,15 +25,51 @@ _CANCELLATIONS = frozenset({"CancelledError", "GeneratorExit"})  # by name: asyn
 # them would mislead.
 _SPAN_ONLY_KINDS = frozenset({"retriever", "tool"})
 _COPIED_FIELDS = ("input", "output")
+_ASKED_FIELDS = frozenset({"input", "messages", "session_id", "user_id"})
+
+
+class ModelCalls:
+    """The calls of wrapped clients within a trace: the first one asks, the last one answers.
+
+    Threads may add calls at the same time, so each change is one step.
+    """
+
+    __slots__ = ("_asked", "_last", "_tools", "_usages")
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
+        self._tools: dict[str, ToolCall] = {}
+        self._usages: list[Usage] = []
+
+    def add(self, fields: dict[str, Any], tools: dict[str, ToolCall]) -> None:
+        """Add the fields of a call, and its calls of tools by their ids: an agent repeats them, then with results."""
+        for name in _ASKED_FIELDS & fields.keys():
+            self._asked.setdefault(name, fields[name])
+        self._last.update({name: value for name, value in fields.items() if name not in _ASKED_FIELDS})
+        self._tools.update(tools)
+        if (usage := fields.get("usage")) is not None:
+            self._usages.append(usage)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the trace that the calls fill."""
+        fields = {**self._last, **self._asked}
+        if self._tools:
+            fields["tool_calls"] = list(self._tools.values())
+        if self._usages:
+            tokens = [(usage.input_tokens, usage.output_tokens) for usage in self._usages]
+            fields["usage"] = Usage(*map(sum, zip(*tokens, strict=True)))
+        return fields
 
 
 class Recording:
     """The state that all steps of one trace share. Threads may add steps at the same time."""
 
-    __slots__ = ("_numbers", "_open", "_pid", "_steps", "budget", "ids")
+    __slots__ = ("_numbers", "_open", "_pid", "_steps", "budget", "ids", "model_calls")
 
     def __init__(self, ids: SpanIds) -> None:
         self.ids = ids
+        self.model_calls = ModelCalls()
         self.budget = Budget(SPANS_CHARACTERS)
         # Counting by an iterator is one step in C: no lock that a fork or a finalizer could find held.
         self._numbers = itertools.count()
@@ -156,7 +192,7 @@ class Step:
         if self.recording is None or self.ended_at is not None:
             return
         self.ended_at = time.time()
-        if error is not None and not _is_no_failure(error):
+        if error is not None and not is_no_failure(error):
             self.failure = error_text(error)
         if self.parent is None and self.recording.is_open_here:
             steps, left_out = self.recording.close()
@@ -230,7 +266,7 @@ def kind_text(kind: object) -> str | None:
     return as_text(kind) or None
 
 
-def _is_no_failure(error: BaseException) -> bool:
+def is_no_failure(error: BaseException) -> bool:
     """Return whether an exception is a cancellation or an exit with success."""
     try:
         kinds = {kind.__name__ for kind in type(error).__mro__}
@@ -248,6 +284,10 @@ _SPAN_FIELDS = frozenset({"name", "input", "output", "error", "started_at", "end
 def trace_fields(outermost: Step, steps: list[Step], left_out: int) -> dict[str, Any]:
     """Return the fields of the trace: those given to the outermost step, then those found."""
     fields = {name: value for name, value in outermost.fields.items() if value is not None}
+    if outermost.recording is not None:
+        given = {field_of(name) for name in fields}
+        found = outermost.recording.model_calls.fields()
+        fields |= {name: value for name, value in found.items() if name not in given}
     # A name that resembles no field is meant as a tag; the converter reports the others.
     others = [name for name in fields if field_of(name) is None and closest_field(name) is None]
     if others:
