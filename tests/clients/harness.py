@@ -60,8 +60,9 @@ def track(number: int) -> str:
 
 
 def request(name: str = "POST /ask") -> AbstractContextManager[trace.Span]:
-    """Open the span of a web request, as the framework around a client does."""
-    return trace.get_tracer("web").start_as_current_span(name)
+    """Open the span of a web request, as a service does around a client; it names the user and the session."""
+    ids = {"session.id": SESSION, "user.id": USER}
+    return trace.get_tracer("web").start_as_current_span(name, attributes=ids)
 
 
 def run(scenarios: Mapping[str, Callable[[], object]], flush: Callable[[], object] = provider.force_flush) -> None:

@@ -41,7 +41,8 @@ def ask(question: object, *before: Any, **options: Any) -> Any:
 
 
 def single() -> None:
-    ask(QUESTION)
+    with request():
+        ask(QUESTION)
 
 
 def stream() -> None:
@@ -71,8 +72,8 @@ def tool() -> None:
         client.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS, user=USER)
 
 
-def retrieval() -> None:
-    """Index one document, search by embedding, answer from the documents in the prompt."""
+def stuffed_prompt() -> None:
+    """Index one document, search by embedding, answer from the documents in the prompt: no span has them alone."""
     with request("index"):
         client.embeddings.create(model=MODEL, input=["Parcels leave on Mondays."])
     with request():
@@ -82,13 +83,13 @@ def retrieval() -> None:
 
 def typed() -> None:
     with request():
-        messages = [BRIEF, {"role": "user", "content": TYPED_QUESTION}]
-        client.chat.completions.parse(model=MODEL, messages=messages, response_format=Stay, user=USER)
+        schema = {"name": "stay", "schema": Stay.model_json_schema()}
+        ask(TYPED_QUESTION, response_format={"type": "json_schema", "json_schema": schema})
 
 
 def image() -> None:
     with request():
-        url = "data:image/png;base64,iVBORw0KGgo="
+        url = "https://shop.example/parcel.png"
         ask([{"type": "text", "text": QUESTION}, {"type": "image_url", "image_url": {"url": url}}])
 
 
@@ -103,5 +104,6 @@ def error() -> None:
 
 
 SCENARIOS: dict[str, Callable[[], None]] = {
-    one.__name__: one for one in (single, stream, two_turns, tool, retrieval, typed, image, responses, error)
+    **{one.__name__: one for one in (single, stream, two_turns, tool, typed, image, responses, error)},
+    "stuffed": stuffed_prompt,
 }

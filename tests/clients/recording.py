@@ -8,6 +8,7 @@ with the packages of `REQUIREMENTS`. A recording is one file for each scenario: 
 
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,13 @@ LONGEST_S: Final = 300
 _EXPORT: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
 REQUIREMENTS: Final = {
     "pydantic_ai": ("pydantic-ai-slim[openai]==2.68.0",),
-    "openai_v2": ("openai==3.54.0", "opentelemetry-instrumentation-openai-v2==2.4b0"),
+    # Without these two the instrumentation does not import.
+    "openai_v2": (
+        "openai==3.54.0",
+        "opentelemetry-instrumentation-openai-v2==2.4b0",
+        "opentelemetry-util-genai==0.4b0",
+        "httpx",
+    ),
     "openllmetry": ("openai==3.54.0", "opentelemetry-instrumentation-openai==0.62.4"),
     "langgraph": (
         "langchain==1.4.7",
@@ -31,7 +38,18 @@ REQUIREMENTS: Final = {
         "langgraph==1.2.22",
         "openinference-instrumentation-langchain==0.1.80",
     ),
-    "litellm": ("litellm==1.106.2",),
+    "openai_agents": ("openai-agents==0.24.0", "openinference-instrumentation-openai-agents==2.6.0"),
+    "logfire": ("logfire[httpx]==5.2.0", "openai==3.54.0"),
+    "anthropic": ("anthropic==2.12.0", "openinference-instrumentation-anthropic==3.1.0"),
+    "anthropic_openllmetry": ("anthropic==2.12.0", "opentelemetry-instrumentation-anthropic==0.62.4"),
+    "google_genai": ("google-genai==2.34.0", "opentelemetry-instrumentation-google-genai==1.3b0"),
+    "google_openinference": ("google-genai==2.34.0", "openinference-instrumentation-google-genai==1.4.14"),
+    "llamaindex": (
+        "llama-index-core==0.14.25",
+        "llama-index-llms-openai==0.8.3",
+        "openinference-instrumentation-llama-index==4.6.1",
+    ),
+    "litellm": ("litellm==1.106.2", "mcp"),
 }
 
 
@@ -50,10 +68,15 @@ def run_client(name: str, server: ModelServer) -> None:
     """Run all scenarios of a client against a server."""
     kept = ("PATH", "HOME", "LANG", "SSL_CERT_FILE")
     environment = {key: value for key, value in os.environ.items() if key in kept}
-    command = [interpreter(name), HERE / f"with_{name}.py", server.root_url]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=HERE
-    )
+    # A copy, so that no stack trace in a recording names a checkout.
+    with tempfile.TemporaryDirectory() as folder:
+        copied = shutil.copytree(
+            HERE, folder, ignore=shutil.ignore_patterns("recorded", "__pycache__"), dirs_exist_ok=True
+        )
+        command = [interpreter(name), f"with_{name}.py", server.root_url]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=copied
+        )
     assert done.returncode == 0, done.stderr
 
 
@@ -67,7 +90,13 @@ def record(name: str) -> None:
         old.unlink()
     for kind, kept in (("traces", server.traces), ("logs", server.logs)):
         for scenario, body in kept.items():
-            (folder / f"{scenario}.{kind}.gz").write_bytes(gzip.compress(body, mtime=0))
+            (folder / f"{scenario}.{kind}.gz").write_bytes(gzip.compress(_without_home(body), mtime=0))
+
+
+def _without_home(body: bytes) -> bytes:
+    """Replace the folder of the interpreter in stack traces by one of the same length."""
+    base = sys.base_prefix.encode()
+    return body.replace(base, b"/usr/local".ljust(len(base), b"/")) if len(base) > len(b"/usr/local") else body
 
 
 if __name__ == "__main__":

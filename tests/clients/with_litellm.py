@@ -1,7 +1,12 @@
 """LiteLLM with its own callback for OpenTelemetry."""
 
 import json
+import os
+import time
 from typing import Any
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no request for the price list
+os.environ["USE_OTEL_LITELLM_REQUEST_SPAN"] = "True"  # a span of its own below the span of a request
 
 import litellm
 from harness import (
@@ -10,7 +15,6 @@ from harness import (
     MODEL,
     QUESTION,
     RETRIEVAL_QUESTION,
-    ROOT_URL,
     SESSION,
     SYSTEM,
     TOOL_QUESTION,
@@ -25,13 +29,11 @@ from harness import (
 from litellm.integrations.opentelemetry import OpenTelemetry, OpenTelemetryConfig
 from pydantic import BaseModel
 
-telemetry = OpenTelemetry(OpenTelemetryConfig(exporter="otlp_http", endpoint=f"{ROOT_URL}/v1/traces"))
-litellm.callbacks = [telemetry]
+litellm.callbacks = [OpenTelemetry(OpenTelemetryConfig(), tracer_provider=provider)]
 litellm.telemetry = False
 BRIEF: dict[str, Any] = {"role": "system", "content": SYSTEM}
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 TOOLS = [{"type": "function", "function": {"name": "track", "parameters": PARAMETERS}}]
-METADATA = {"user_id": USER, "session_id": SESSION}
 
 
 class Stay(BaseModel):
@@ -44,7 +46,9 @@ class Stay(BaseModel):
 def ask(question: str, *before: Any, **options: Any) -> Any:
     """Send a conversation that ends with a question."""
     messages = [BRIEF, *before, {"role": "user", "content": question}]
-    return litellm.completion(f"openai/{MODEL}", messages, metadata=METADATA, user=USER, num_retries=0, **options)
+    # LiteLLM marks the metadata of a call that it has exported: each call needs its own.
+    metadata = {"user_id": USER, "session_id": SESSION}
+    return litellm.completion(f"openai/{MODEL}", messages, metadata=metadata, user=USER, num_retries=0, **options)
 
 
 def stream() -> None:
@@ -68,17 +72,15 @@ def tool() -> None:
             message.model_dump(exclude_none=True),
             {"role": "tool", "tool_call_id": call.id, "content": result},
         ]
-        litellm.completion(f"openai/{MODEL}", messages, metadata=METADATA, tools=TOOLS)
+        litellm.completion(f"openai/{MODEL}", messages, user=USER, tools=TOOLS)
 
 
-def retrieval() -> None:
+def stuffed_prompt() -> None:
     litellm.embedding(f"openai/{MODEL}", [RETRIEVAL_QUESTION])
     ask(stuffed(RETRIEVAL_QUESTION))
 
 
 def settle() -> None:
-    import time
-
     time.sleep(1.5)  # callbacks run on threads of LiteLLM, which offers no wait for them
     provider.force_flush()
 
@@ -89,7 +91,7 @@ run(
         "stream": stream,
         "two_turns": two_turns,
         "tool": tool,
-        "retrieval": retrieval,
+        "stuffed": stuffed_prompt,
         "typed": lambda: ask(TYPED_QUESTION, response_format=Stay),
         "error": lambda: ask(ERROR_QUESTION),
     },

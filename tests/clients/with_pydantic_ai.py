@@ -1,19 +1,20 @@
 """Pydantic AI with its own instrumentation, as it is written by default."""
 
+from typing import Any
+
 from harness import (
     BASE_URL,
     DOCUMENTS,
     ERROR_QUESTION,
     MODEL,
     QUESTION,
-    RETRIEVAL_QUESTION,
     SEARCH_QUESTION,
+    SESSION,
     SYSTEM,
     TOOL_QUESTION,
     TYPED_QUESTION,
-    request,
+    USER,
     run,
-    stuffed,
     track,
 )
 from pydantic import BaseModel
@@ -23,7 +24,6 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 Agent.instrument_all()
 model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=BASE_URL, api_key="none"))
-agent = Agent(model, instructions=SYSTEM, name="support")
 
 
 class Stay(BaseModel):
@@ -33,50 +33,34 @@ class Stay(BaseModel):
     days: int
 
 
+def ask(question: str, messages: Any = None, **options: Any) -> Any:
+    """Run an agent of these options."""
+    agent: Agent[None, Any] = Agent(model, instructions=SYSTEM, name="support", **options)
+    who = {"conversation_id": SESSION, "metadata": {"user_id": USER}}
+    return agent.run_sync(question, message_history=messages, **who)
+
+
 def stream() -> None:
-    with agent.run_stream_sync(QUESTION) as streamed:
-        for _ in streamed.stream_text():
-            pass
-
-
-def two_turns() -> None:
-    first = agent.run_sync(QUESTION)
-    agent.run_sync(QUESTION, message_history=first.all_messages())
-
-
-def tool() -> None:
-    Agent(model, instructions=SYSTEM, name="support", tools=[track]).run_sync(TOOL_QUESTION)
+    agent = Agent(model, instructions=SYSTEM, name="support")
+    streamed = agent.run_stream_sync(QUESTION, conversation_id=SESSION, metadata={"user_id": USER})
+    for _ in streamed.stream_text():
+        pass
 
 
 def kb_search(query: str) -> list[str]:
     """Search the handbook."""
-    assert query == RETRIEVAL_QUESTION
-    return [one["text"] for one in DOCUMENTS]
-
-
-def retrieval() -> None:
-    Agent(model, instructions=SYSTEM, name="support", tools=[kb_search]).run_sync(SEARCH_QUESTION)
-
-
-def typed() -> None:
-    with request():
-        Agent(model, instructions=SYSTEM, name="support", output_type=Stay).run_sync(TYPED_QUESTION)
-
-
-def typed_with_tool() -> None:
-    Agent(model, instructions=SYSTEM, name="support", output_type=Stay, tools=[track]).run_sync(TOOL_QUESTION)
+    return [one["text"] for one in DOCUMENTS if query]
 
 
 run(
     {
-        "single": lambda: agent.run_sync(QUESTION),
+        "single": lambda: ask(QUESTION),
         "stream": stream,
-        "two_turns": two_turns,
-        "tool": tool,
-        "retrieval": retrieval,
-        "stuffed": lambda: agent.run_sync(stuffed(RETRIEVAL_QUESTION)),
-        "typed": typed,
-        "typed_with_tool": typed_with_tool,
-        "error": lambda: agent.run_sync(ERROR_QUESTION),
+        "two_turns": lambda: ask(QUESTION, ask(QUESTION).all_messages()),
+        "tool": lambda: ask(TOOL_QUESTION, tools=[track]),
+        "search": lambda: ask(SEARCH_QUESTION, tools=[kb_search]),
+        "typed": lambda: ask(TYPED_QUESTION, output_type=Stay),
+        "typed_with_tool": lambda: ask(TOOL_QUESTION, output_type=Stay, tools=[track]),
+        "error": lambda: ask(ERROR_QUESTION),
     }
 )

@@ -82,7 +82,7 @@ class ModelServer(LoopbackServer):
             web.post("/v1/chat/completions", self._chat),
             web.post("/v1/responses", self._responses),
             web.post("/v1/messages", self._anthropic),
-            web.post("/v1beta/models/{call}", self._google),
+            web.post("/{version:v1[a-z0-9]*}/models/{call}", self._google),
             web.post("/v1/embeddings", self._embeddings),
             web.post("/v1/traces", self._record),
             web.post("/v1/logs", self._record),
@@ -172,6 +172,7 @@ class ModelServer(LoopbackServer):
             "output": [item],
             "parallel_tool_calls": True,
             "tool_choice": "auto",
+            "instructions": body.get("instructions"),
             "tools": [],
             "usage": {"input_tokens": _INPUT_TOKENS, "output_tokens": _OUTPUT_TOKENS, "total_tokens": 120, **details},
         }

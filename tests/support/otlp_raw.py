@@ -41,6 +41,4 @@ def groups(body: bytes) -> list[SpanGroup]:
     for span in sorted(decode_spans(body), key=lambda span: span.ended_at or 0.0):
         found.setdefault(span.trace_id, []).append(span)
     ordered = sorted(found.values(), key=lambda spans: min(span.started_at or 0.0 for span in spans))
-    return [
-        SpanGroup(next((span for span in spans if span.is_local_root), None), tuple(spans)) for spans in ordered
-    ]
+    return [SpanGroup(next((span for span in spans if span.is_local_root), None), tuple(spans)) for spans in ordered]

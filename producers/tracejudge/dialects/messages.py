@@ -30,8 +30,19 @@ _CALLS: Final = frozenset({"tool_call", "tool_use", "function_call"})
 _RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
 
 
+_MEDIA: Final = {
+    **dict.fromkeys(("image", "image_url", "input_image"), "[image]"),
+    **dict.fromkeys(("audio", "input_audio", "audio_url"), "[audio]"),
+    **dict.fromkeys(("video", "video_url"), "[video]"),
+    **dict.fromkeys(("file", "input_file", "document"), "[file]"),
+}
+
+
 class Parts:
-    """The texts, tool calls and tool results of a message. Images, sounds, files and thoughts are left out."""
+    """The texts, tool calls and tool results of a message.
+
+    An image, a sound or a file leaves a mark in the text, such as `[image]`; thoughts are left out.
+    """
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -59,6 +70,8 @@ class Parts:
             self.results.append(ToolResult(first_text(content, ("id", "tool_use_id", "call_id")), result_of(result)))
         elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
             self.texts.append(text)
+        elif (mark := _MEDIA.get(text_of(content.get("modality")) or kind or "")) is not None:
+            self.texts.append(mark)
 
     def add_call(self, value: object) -> None:
         """Read a tool call of any provider; ignored without a name."""
@@ -197,7 +210,8 @@ def _chat(item: object) -> Chat | None:
     if refusal is not None and not parts.texts:
         parts.texts.append(refusal)
     if role == "tool" and not parts.results:
-        result = ToolResult(text_of(message.get("tool_call_id")), result_of(message.get("content")))
+        content = _first_given(message, ("content", "parts", "contents"))
+        result = ToolResult(text_of(message.get("tool_call_id")), result_of(content))
         return Chat(role, results=(result,))
     text = text_of("\n".join(parts.texts))
     return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results))
@@ -212,6 +226,10 @@ def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
     path = mapping.get("id")
     if kwargs is not None and isinstance(path, list) and path and isinstance(path[-1], str):
         return {"type": path[-1], **kwargs}
+    # LangChain's `messages_to_dict`: the fields beside the kind.
+    data = mapping_of(mapping.get("data"))
+    if data is not None and "content" in data:
+        return {**mapping, **data}
     return mapping
 
 
