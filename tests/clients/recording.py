@@ -49,6 +49,7 @@ REQUIREMENTS: Final = {
         "llama-index-llms-openai==0.8.3",
         "openinference-instrumentation-llama-index==4.6.1",
     ),
+    "haystack": ("haystack-ai==3.4.0", "openinference-instrumentation-haystack==0.1.46"),
     "litellm": ("litellm==1.106.2", "mcp"),
 }
 

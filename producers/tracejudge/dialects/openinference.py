@@ -27,7 +27,7 @@ from tracejudge.model import Document, JSONValue
 
 _QUERY_KEYS: Final = ("query", "question", "input", "user_input", "user_query", "prompt", "message", "text")
 _ANSWER_KEYS: Final = ("output", "answer", "response", "result", "output_text", "completion", "text", "content")
-_INPUT_WRAPPINGS: Final = ("kwargs", "args", "inputs", "input")
+_INPUT_WRAPPINGS: Final = ("kwargs", "args", "inputs", "input", "data")
 _OUTPUT_WRAPPINGS: Final = ("outputs", "output", "return_values", "result", "response")
 _TYPED: Final = "structured_response"
 """Key of the typed result among the values that an agent of LangChain returns."""
@@ -108,7 +108,15 @@ def _find_text(value: object, keys: Iterable[str], wrappings: Iterable[str], dep
         if key in mapping and (found := _find_text(mapping[key], keys, wrappings, depth + 1)) is not None:
             return found
     values = list(mapping.values())
-    return text_of(values[0]) if len(values) == 1 else None
+    alone = text_of(values[0]) if len(values) == 1 else None
+    return alone if alone is not None or wrappings is not _INPUT_WRAPPINGS else _common_query(values)
+
+
+def _common_query(values: Iterable[object]) -> str | None:
+    """Return the query that is the same for all parts of a pipeline that are given one, as in Haystack."""
+    parts = [part for one in values if (part := mapping_of(one)) is not None]
+    queries = {text for part in parts if (text := first_text(part, ("query", "question"))) is not None}
+    return queries.pop() if len(queries) == 1 else None
 
 
 _ROLES: Final = {

@@ -138,6 +138,7 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
     """
     typed = structure_of(output)
     executed: set[str] = set()
+    seen: set[str] = set()  # ids, and names with arguments
     calls: dict[str, Call] = {}
     results: dict[str, ToolResult] = {}
     for step in steps.of_role(Role.LLM, Role.AGENT):
@@ -146,11 +147,13 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
             # Later calls of a model repeat earlier ones, and the answer or its repetition may be without ids.
             key = f"call {call.name} {_json(call.arguments)}"
             if call.id is None:
-                if not any(_is_same(one, call) for one in reading.input.calls if one is not call):
-                    calls.setdefault(key, call)
-            elif all(one.id != call.id for one in calls.values()):
+                if key not in seen:
+                    calls[key] = call
+            elif call.id not in seen:
                 is_answer = key in calls and calls[key].id is None
                 calls[key if is_answer else call.id] = call
+                seen.add(call.id)
+            seen.add(key)
         results.update((result.id, result) for result in reading.input.results if result.id is not None)
     for step in steps.of_role(Role.TOOL):
         done = step.reading.tool
