@@ -18,6 +18,11 @@ WHO: Final = {"session_id": "session-1", "user_id": "user-1"}
 SINGLE: Final = {"input": QUESTION, "output": "It is in Bern.", "messages": [BRIEF], "model": MODEL, **WHO}
 AGAIN: Final = {**SINGLE, "output": "It is still in Bern.", "messages": [BRIEF, *TURNS]}
 TRACKED: Final = {"name": "track", "arguments": {"number": 7}, "result": "Parcel 7 is in Bern."}
+SEARCHED: Final = {
+    "name": "kb_search",
+    "arguments": {"query": "When do parcels leave?"},
+    "result": ["Parcels leave on Mondays.", "A parcel takes two days."],
+}
 DOCUMENTS: Final = [
     {"text": "Parcels leave on Mondays.", "id": "faq-1", "score": 0.9},
     {"text": "A parcel takes two days.", "id": "faq-2", "score": 0.5},
@@ -38,6 +43,7 @@ SENT: Final[dict[str, list[Fields]]] = {
             "input": "Find out when parcels leave.",
             "output": "They leave on Mondays.",
             "context": [{"text": document["text"]} for document in DOCUMENTS],
+            "tool_calls": [SEARCHED],
         }
     ],
     "stuffed": [{**SINGLE, "input": STUFFED, "output": "On Mondays."}],
@@ -76,6 +82,9 @@ def _missing(scenario: str, traces: list[Fields]) -> list[Fields]:
     sent = SENT[scenario]
     if len(traces) != len(sent):
         return [{"traces": len(traces)}]
+    # What was not sent must not be there either.
+    absent = dict.fromkeys(("context", "tool_calls", "error"))
+    sent = [{**absent, **expected} for expected in sent]
     return [
         {key: trace.get(key) for key, value in expected.items() if not _is_same(key, trace.get(key), value)}
         for trace, expected in zip(traces, sent, strict=True)
@@ -83,7 +92,7 @@ def _missing(scenario: str, traces: list[Fields]) -> list[Fields]:
 
 
 def _is_same(key: str, found: object, sent: object) -> bool:
-    if key == "error":
+    if key == "error" and sent is not None:
         return isinstance(found, str) and str(sent) in found
     if key == "output" and isinstance(sent, dict):
         return isinstance(found, str) and found.startswith("{") and json.loads(found) == sent
