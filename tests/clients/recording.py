@@ -31,6 +31,12 @@ REQUIREMENTS: Final = {
         "opentelemetry-util-genai==0.4b0",
         "httpx",
     ),
+    "openai_v2_logs": (
+        "openai==3.54.0",
+        "opentelemetry-instrumentation-openai-v2==2.4b0",
+        "opentelemetry-util-genai==0.4b0",
+        "httpx",
+    ),
     "openllmetry": ("openai==3.54.0", "opentelemetry-instrumentation-openai==0.62.4"),
     "langgraph": (
         "langchain==1.4.7",

@@ -9,6 +9,7 @@ not send although the scenario has them, with the reason.
 import gzip
 import json
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -27,10 +28,10 @@ _OWN_IDS: Final = {"session_id": "session-", "user_id": "user-", "response_id": 
 Traces = list[dict[str, Any]]
 
 
-def arrived(traces: bytes) -> Traces:
-    """Join the traces of exported spans; ids and times are replaced by names."""
+def arrived(traces: bytes, logs: bytes = b"") -> Traces:
+    """Join the traces of exported spans and logs; ids and times are replaced by names."""
     found = []
-    for group in groups(traces):
+    for group in groups(traces, logs):
         fields = join(group)
         if fields is None:
             continue
@@ -48,10 +49,15 @@ def arrived(traces: bytes) -> Traces:
     return found
 
 
-def recorded(name: str) -> dict[str, bytes]:
-    """Return the recorded spans of a client by scenario."""
-    files = sorted((RECORDED / name).glob("*.traces.gz"))
-    return {file.name.partition(".")[0]: gzip.decompress(file.read_bytes()) for file in files}
+def recorded(name: str) -> dict[str, tuple[bytes, bytes]]:
+    """Return the recorded spans and logs of a client by scenario."""
+    folder = RECORDED / name
+    scenarios = sorted(file.name.partition(".")[0] for file in folder.glob("*.traces.gz"))
+    return {one: (_read(folder / f"{one}.traces.gz"), _read(folder / f"{one}.logs.gz")) for one in scenarios}
+
+
+def _read(file: Path) -> bytes:
+    return gzip.decompress(file.read_bytes()) if file.exists() else b""
 
 
 def table(name: str) -> dict[str, Any]:
@@ -63,7 +69,7 @@ def write_table(name: str) -> None:
     """Write the arrived fields of a client; what it does not send stays as it is."""
     file = RECORDED / name / TABLE
     not_sent = table(name)["not_sent"] if file.exists() else {}
-    found = {scenario: arrived(body) for scenario, body in recorded(name).items()}
+    found = {scenario: arrived(*bodies) for scenario, bodies in recorded(name).items()}
     file.write_text(json.dumps({"not_sent": not_sent, "arrived": found}, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
-from support.otlp_read import attributes_of
+from support.otlp_read import attributes_of, read_logs
 from tracejudge.dialects import RawEvent, RawSpan
 from tracejudge.otel.span_buffer import SpanGroup
 
@@ -35,10 +36,21 @@ def decode_spans(body: bytes) -> Iterator[RawSpan]:
                 )
 
 
-def groups(body: bytes) -> list[SpanGroup]:
-    """Group the spans of an export request by trace, in the order the traces began."""
+def _log_events(body: bytes) -> dict[str, tuple[RawEvent, ...]]:
+    """Decode an export request of logs into events by the span that they belong to."""
+    found: dict[str, tuple[RawEvent, ...]] = {}
+    for log in read_logs(body):
+        content = {**log.attributes, **log.body} if isinstance(log.body, dict) else log.attributes
+        found[log.span_id] = (*found.get(log.span_id, ()), RawEvent(log.event_name, content))
+    return found
+
+
+def groups(body: bytes, logs: bytes = b"") -> list[SpanGroup]:
+    """Group the spans of an export request by trace, in the order the traces began, with their log events."""
+    events = _log_events(logs)
     found: dict[str, list[RawSpan]] = {}
     for span in sorted(decode_spans(body), key=lambda span: span.ended_at or 0.0):
-        found.setdefault(span.trace_id, []).append(span)
+        whole = replace(span, events=(*span.events, *events.get(span.span_id, ())))
+        found.setdefault(span.trace_id, []).append(whole)
     ordered = sorted(found.values(), key=lambda spans: min(span.started_at or 0.0 for span in spans))
     return [SpanGroup(next((span for span in spans if span.is_local_root), None), tuple(spans)) for spans in ordered]

@@ -211,7 +211,7 @@ def _chat(item: object) -> Chat | None:
         parts.texts.append(refusal)
     if role == "tool" and not parts.results:
         content = _first_given(message, ("content", "parts", "contents"))
-        result = ToolResult(text_of(message.get("tool_call_id")), result_of(content))
+        result = ToolResult(first_text(message, ("tool_call_id", "id")), result_of(content))
         return Chat(role, results=(result,))
     text = text_of("\n".join(parts.texts))
     return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results))
