@@ -110,7 +110,7 @@ def read(span: RawSpan) -> Reading:
 
 def _input(attributes: Mapping[str, object]) -> SpanInput:
     instructions = attributes.get(names.SYSTEM_INSTRUCTIONS)
-    for key in (names.INPUT_MESSAGES, names.PROMPT):
+    for key in (names.INPUT_MESSAGES, names.PROMPT, *names.PA_MESSAGES):
         given = attributes.get(key)
         chats = conversation(given)
         if chats is not None:
@@ -123,6 +123,9 @@ def _input(attributes: Mapping[str, object]) -> SpanInput:
 
 
 def _output(attributes: Mapping[str, object]) -> SpanOutput:
+    # The result of an agent, as text or as JSON: whole, whatever its fields are called.
+    if (result := text_of(attributes.get(names.PA_RESULT))) is not None:
+        return SpanOutput(text=result)
     for key in (names.OUTPUT_MESSAGES, names.COMPLETION):
         given = attributes.get(key)
         chats = conversation(given)

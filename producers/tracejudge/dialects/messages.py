@@ -69,7 +69,7 @@ class Parts:
             self.results.append(ToolResult(first_text(content, ("id", "tool_use_id", "call_id")), result_of(result)))
         elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
             self.texts.append(text)
-        elif (mark := _MEDIA.get(kind or "")) is not None:
+        elif (mark := _MEDIA.get(text_of(content.get("modality")) or kind or "")) is not None:
             self.texts.append(mark)
 
     def add_call(self, value: object) -> None:
@@ -209,7 +209,8 @@ def _chat(item: object) -> Chat | None:
     if refusal is not None and not parts.texts:
         parts.texts.append(refusal)
     if role == "tool" and not parts.results:
-        result = ToolResult(text_of(message.get("tool_call_id")), result_of(message.get("content")))
+        content = _first_given(message, ("content", "parts", "contents"))
+        result = ToolResult(first_text(message, ("tool_call_id", "id")), result_of(content))
         return Chat(role, results=(result,))
     text = text_of("\n".join(parts.texts))
     return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results))
@@ -224,6 +225,10 @@ def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
     path = mapping.get("id")
     if kwargs is not None and isinstance(path, list) and path and isinstance(path[-1], str):
         return {"type": path[-1], **kwargs}
+    # LangChain's `messages_to_dict`: the fields beside the kind.
+    data = mapping_of(mapping.get("data"))
+    if data is not None and "content" in data:
+        return {**mapping, **data}
     return mapping
 
 
