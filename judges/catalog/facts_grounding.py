@@ -32,6 +32,8 @@ _NUMBERING: Final = re.compile(r"\A\W*\d+[.)]\s+")
 # Marks of sources and notes, which a model seldom copies: `[1]`, `[2, 3]`, `[^4]`, `[5](address)`, a raised number.
 _CITATION: Final = re.compile(r"\s*\[\^?\d{1,3}(?:\s*[,\u2013-]\s*\d{1,3})*\](?:\([^()\s]*\))?")
 _NOTE: Final = re.compile(r"(?:(?<=[^\W\d_]{3})|(?<=[.,;:!?]))[\xb9\xb2\xb3\u2070\u2074-\u2079]+")
+# A fence and its language: on a line of its own in the answer, within a line where the answer is divided.
+_FENCE_SIGN: Final = re.compile(r"(?:`{3,}|~{3,})[\w+#.-]*")
 # What precedes statements on its subject. Longer headings state something themselves.
 _THREE_WORDS: Final = r"(?:[^\W\d_]++[^\w.!?*]*){1,3}"
 _HEADING: Final = re.compile(
@@ -247,6 +249,8 @@ def _plain(text: str) -> str:
         text = _CITATION.sub("", text)
     if "<" in text:
         text = without_tags(text, is_excerpt=True)
+    if "```" in text or "~~~" in text:
+        text = _FENCE_SIGN.sub(" ", text)
     # The sentences of a response are on one line each, in which a hyphen at the end of a line stays.
     text = undecorated(text, line_hyphen="-")
     if text.isascii():  # Twice as fast as the regular expression.

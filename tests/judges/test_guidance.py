@@ -63,7 +63,7 @@ def test_mistakes_are_named() -> None:
         (("based_on", "groundednes"),): "based_on: there is no built-in judge groundednes; did you mean groundedness?",
         (("based_on", "groundedness"), ("guidance", ("",))): "guidance[0]: must be a text of at most 1000 signs",
         (("based_on", "groundedness"), ("guidance", ("a",) * 21)): "guidance: holds 21 rules; give at most 20",
-        (("based_on", "groundedness"), ("instructions", "x")): "based_on: stands beside instructions",
+        (("based_on", "groundedness"), ("instructions", "x")): "based_on: cannot be combined with instructions",
     }.items():
         with pytest.raises(DefinitionError) as error:
             define("own", dict(table))
