@@ -450,7 +450,7 @@ def _rating(judge: Judge, score: Score) -> bool | float | str | None:
     properties: Any = judge.schema.get("properties", {})
     types = [field.get("type") for field in properties.values()]
     if score.label is not None:
-        return score.label == "true" if "boolean" in types else score.label
+        return score.label == "true" if "boolean" in types and score.label in {"true", "false"} else score.label
     if "integer" in types and isinstance(score.raw, float) and score.raw.is_integer():
         return int(score.raw)
     return score.raw

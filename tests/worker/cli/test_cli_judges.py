@@ -88,6 +88,7 @@ def test_show_prints_what_is_sent_for_a_trace(run: Run, name: str) -> None:
         "name": name,
         "version": judge.version,
         "origin": "built-in",
+        "unit": judge.unit,
         "settings": as_json(judge.settings),
         "trace": {"file": "t.jsonl", "line": 2, "trace_id": trace["trace_id"]},
         "requests": requests,

@@ -145,7 +145,7 @@ def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) 
         "name": judge.name,
         "version": judge.version,
         "origin": _origin(judge.name, settings) if given == judge.name else str(judge_files.shown(Path(given))),
-        **({"unit": judge.unit} if judge.unit == "session" else {}),
+        "unit": judge.unit,
         "settings": _settings_of(judge),
         "trace": {"file": sample.file, "line": sample.line, "trace_id": sample.trace.trace_id},
         "requests": [
@@ -219,9 +219,9 @@ def _sections(judge: Judge, document: Mapping[str, Any]) -> Iterator[str]:
         return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
     heading = [f"{judge.name}, version {judge.version}", judge.asks]
-    if "unit" in document:
-        heading.append(f"unit: {document['unit']}")
     heading.append(f"settings: {indented(document['settings']) if document['settings'] else 'none'}")
+    if judge.unit == "session":
+        heading.append("unit: session")
     if document["origin"] != _BUILT_IN:
         heading.append(f"defined in: {document['origin']}")
     if "template" in document:
