@@ -56,7 +56,7 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
 
 def is_known(column: object) -> bool:
     """Return whether a column is a field of a trace or stands for one, and is no tag."""
-    aliases = (alias for names in _ALIASES.values() for alias in names)
+    aliases = {alias for names in _ALIASES.values() for alias in names}
     return column == "expectations" or column in Trace.__struct_fields__ or column in aliases
 
 
