@@ -231,7 +231,11 @@ def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEn
         (lambda: groundedness(outputs=object(), model="lexical"), ValueError, "type object cannot be read"),
         (lambda: call_any("Who?", "Ada.", model="lexical"), TypeError, "groundedness(inputs=…, outputs=…"),
         (lambda: asyncio.run(call_any.aio("Who?")), TypeError, "groundedness(inputs=…, outputs=…"),
-        (lambda: groundedness(**ROW, expectations={"expected_respons": "x"}), TypeError, "did you mean expected_response?"),
+        (
+            lambda: groundedness(**ROW, expectations={"expected_respons": "x"}),
+            TypeError,
+            "did you mean expected_response?",
+        ),
         (lambda: evaluate([ROW, {"context": [3]}], groundedness, "lexical"), ValueError, "row 1: "),
         (lambda: evaluate(odd, groundedness, "lexical"), ValueError, "when: a value of type object cannot be read"),
         (lambda: evaluate(odd[["when"]].astype(str), safety, "lexical"), ValueError, "rename some to inputs, outputs"),
