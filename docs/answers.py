@@ -39,7 +39,7 @@ Every form has one reading; nothing is guessed.
 | --- | --- |
 | thoughts | What stands before the last closing mark (`</think>`, `</thinking>`, `</thought>`, `</reasoning>`, `[/THINK]`) is not read, also where the opening mark is missing; of harmony's channels the final one is read, or a function call in the commentary. A mark quoted in the object of the answer does not count. Thoughts without an end are no answer. |
 | objects | JSON; in a fence, between prose, in a wrapper object, in the call of a tool, or in a JSON string; without the first brace, if the caller wrote it. |
-| other notations | Labelled lines (`Result: yes`), headings, lists, YAML, XML elements, and Markdown tables. `Final` or `Overall` may stand before the label of the verdict. |
+| other notations | Labelled lines (`Result: yes`), headings, lists, YAML, XML elements, and Markdown tables. `Final` or `Overall` may stand before the label of the verdict (`Final Result: no`). |
 | keys | In any case, and in snake, camel or spaced form. |
 | one verdict without keys | The whole text is the value; or the value stands on the first or last line with a blank line beside it; or on a line of its own in `[[ ]]`, bold, a code mark or a box. |
 | decoration of a value | Quotation marks, Markdown, brackets, `\\boxed{}`, a list sign, full-width letters and final signs are removed; a question mark stays. |

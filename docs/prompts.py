@@ -41,7 +41,8 @@ _HEAD: Final = """\
 The whole request of every built-in judge for one sample trace: the system message with instructions and answer form,
 the user message with the material, and the JSON schema that is sent where the endpoint supports one. The words are
 ours, under this project's licence: copy them, and change them in [a judge of your own](../your-own-judge.md).
-`tracejudge judges show NAME --trace FILE` prints the same for a trace of yours.
+`tracejudge judges show NAME --trace FILE` prints the same for a trace of yours, except
+for `pairwise`.
 
 Only the user message changes between traces. A few judges choose between several system messages, by their settings or
 by the kind of reference. So providers that cache a common beginning cache the system message.

@@ -11,10 +11,13 @@ Calls work with and without a running event loop (``judges.background``).
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from datetime import date
 from functools import cache
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, overload
+from os import PathLike
+from typing import Any, Final, Never, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
@@ -31,7 +34,7 @@ from judges.custom.definition import nearest
 from judges.endpoints.client import LimitedModel
 from judges.evaluation import evaluate as evaluate_trace
 from judges.python.protocol import class_name
-from judges.rows import as_trace, cell
+from judges.rows import as_trace, cell, is_known
 from tracejudge import Trace
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
 ]
 # Arguments beside the fields of a trace, as MLflow names them.
 _ARGUMENTS: Final = ("inputs", "outputs", "context", "expectations")
+_EXPECTED: Final = ("expected_response", "expected_facts", "guidelines")
 _SHOWN_AS: Final = {
     "input": "inputs",
     "output": "outputs",
@@ -59,6 +63,7 @@ _CODE_IN_FLIGHT: Final = 64
 
 Row: TypeAlias = Mapping[str, object] | Trace
 """A row to judge: the arguments of a judge, or a row as `tracejudge evaluate` reads it from a file."""
+Judges: TypeAlias = "JudgeFunction | Iterable[JudgeFunction]"
 
 
 class Table(Protocol):
@@ -81,7 +86,7 @@ class JudgeVerdict(Struct, frozen=True, kw_only=True):
         outcome: `scored`, `abstained` or `unscored`.
         value: 0..1, where 1 is good; None without a score and for a judge with several metrics.
         passed: Whether all metrics with a pass rule pass; None where none has one.
-        result: The answer on the judge's own scale: a label, rating, text, list or object.
+        result: The answer on the judge's own scale: a label, number, bool, text, list or object.
         rationale: The judge's reasons.
         reason: Why there is no score, as `missing_input` or `rate_limited`; only where unscored.
         note: The reason in one sentence.
@@ -133,7 +138,7 @@ class JudgeFunction:
 
     def __call__(
         self,
-        *,
+        *positional: Never,
         inputs: object = None,
         outputs: object = None,
         context: object = None,
@@ -154,11 +159,11 @@ class JudgeFunction:
         Raises:
             ValueError: The model or a field cannot be used. A failed request raises nothing: the verdict is `unscored`.
         """
-        return wait(self._judge(self._row(inputs, outputs, context, expectations, fields), model))
+        return wait(self._judge(self._row(positional, (inputs, outputs, context, expectations), fields), model))
 
     async def aio(
         self,
-        *,
+        *positional: Never,
         inputs: object = None,
         outputs: object = None,
         context: object = None,
@@ -167,7 +172,7 @@ class JudgeFunction:
         **fields: object,
     ) -> JudgeVerdict:
         """Judge one answer without blocking the event loop; arguments and errors are those of a call."""
-        return await join(self._judge(self._row(inputs, outputs, context, expectations, fields), model))
+        return await join(self._judge(self._row(positional, (inputs, outputs, context, expectations), fields), model))
 
     def configured(self, *, model: Model | None = None, **settings: object) -> "JudgeFunction":
         """Make the same judge with another default model, or with settings of its `[judges.NAME]`.
@@ -186,14 +191,20 @@ class JudgeFunction:
             raise ValueError(f"{self.name}: {error}; the settings of this judge are: {known}") from None
         return JudgeFunction(definition, self.model if model is None else model)
 
-    def _row(
-        self, inputs: object, outputs: object, context: object, expectations: object, fields: Mapping[str, object]
-    ) -> Row:
+    def _row(self, positional: Sequence[object], given: Sequence[object], fields: Mapping[str, object]) -> Row:
+        if positional:
+            form = f"{self.name}(inputs=…, outputs=…, context=…, expectations=…, model=…)"
+            raise TypeError(f"{self.name}() takes arguments by name only; write {form}")
         known = (*_ARGUMENTS, *Trace.__struct_fields__)
         for name in fields:
             if name not in known:
                 raise TypeError(f"{self.name}() has no argument {name!r}{nearest(name, known)}")
-        named = {"inputs": inputs, "outputs": outputs, "context": context, "expectations": expectations}
+        named = dict(zip(_ARGUMENTS, given, strict=True))
+        # In the rows of a table they may hold labels too.
+        if isinstance(expectations := named["expectations"], Mapping):
+            for name in expectations:
+                if name not in Trace.__struct_fields__:
+                    raise TypeError(f"expectations has no key {name!r}{nearest(str(name), _EXPECTED)}")
         return {**named, **fields}
 
     async def _judge(self, row: Row, model: Model | None) -> JudgeVerdict:
@@ -217,13 +228,15 @@ def make_judge(
     Raises:
         ValueError: The definition cannot be used; the message names the key and how to fix it.
     """
+    if name in catalogue():
+        raise DefinitionError("name", f"{name} is the name of a built-in judge; choose another")
     result = _RESULTS.get(result, result) if isinstance(result, Hashable) else result
+    # `pass` is a keyword of Python.
+    table = {key.removesuffix("_"): value for key, value in keys.items()}
     try:
-        definition = define(name, {"instructions": instructions, "result": result, **keys})
+        definition = define(name, {"instructions": instructions, "result": result, **table})
     except DefinitionError as error:
-        # The form to write is that of a judge file.
-        hint = "; in Python a dict, as {...: ...}, for the table" if "= {" in error.fix else ""
-        raise DefinitionError(error.key, f"{error.fix}{hint}") from None
+        raise DefinitionError(error.key, _in_python(error.fix)) from None
     return JudgeFunction(definition, model)
 
 
@@ -258,26 +271,24 @@ async def evaluate_aio(data: Any, judge: JudgeFunction, model: Model | None = No
 
 
 @overload
-def evaluate_all(
-    data: Iterable[Row], judges: Iterable[JudgeFunction], model: Model | None = None
-) -> list[dict[str, JudgeVerdict]]: ...
+def evaluate_all(data: Iterable[Row], judges: Judges, model: Model | None = None) -> list[dict[str, JudgeVerdict]]: ...
 @overload
-def evaluate_all(data: F, judges: Iterable[JudgeFunction], model: Model | None = None) -> F: ...
-def evaluate_all(data: Any, judges: Iterable[JudgeFunction], model: Model | None = None) -> Any:
+def evaluate_all(data: F, judges: Judges, model: Model | None = None) -> F: ...
+def evaluate_all(data: Any, judges: Judges, model: Model | None = None) -> Any:
     """Judge rows with several judges, as ``evaluate`` does; the verdicts of a row are a dict by the judge's name.
 
-    A judge with a default model uses it unless ``model`` is given.
+    ``judges`` may be a single judge. One with a default model uses it unless ``model`` is given.
     """
     return wait(_several(data, judges, model))
 
 
 @overload
 async def evaluate_all_aio(
-    data: Iterable[Row], judges: Iterable[JudgeFunction], model: Model | None = None
+    data: Iterable[Row], judges: Judges, model: Model | None = None
 ) -> list[dict[str, JudgeVerdict]]: ...
 @overload
-async def evaluate_all_aio(data: F, judges: Iterable[JudgeFunction], model: Model | None = None) -> F: ...
-async def evaluate_all_aio(data: Any, judges: Iterable[JudgeFunction], model: Model | None = None) -> Any:
+async def evaluate_all_aio(data: F, judges: Judges, model: Model | None = None) -> F: ...
+async def evaluate_all_aio(data: Any, judges: Judges, model: Model | None = None) -> Any:
     """Judge rows with several judges without blocking the event loop, as ``evaluate_all`` does."""
     return await join(_several(data, judges, model))
 
@@ -286,6 +297,13 @@ async def evaluate_all_aio(data: Any, judges: Iterable[JudgeFunction], model: Mo
 def built_in(name: str) -> JudgeFunction:
     """Return a built-in judge; each can be imported from ``judges`` by its name."""
     return JudgeFunction(catalogue()[name])
+
+
+def _in_python(fix: str) -> str:
+    """Rewrite the form to write, which is that of a judge file, as an argument."""
+    start, sign, table = fix.partition(" = {")
+    table = re.sub(r"(\w+) = ", r'"\1": ', table).replace("{ ", "{").replace(" }", "}")
+    return f"{start}={{{table.lstrip()}" if sign else fix
 
 
 def _description(judge: Judge) -> str:
@@ -315,7 +333,7 @@ def _trace(row: Row, number: int | None = None) -> Trace:
     if not isinstance(row, Mapping):
         raise TypeError(f"{where}must be a dict with inputs, outputs and others, and is of type {type(row).__name__}")
     try:
-        plain = {str(name): msgspec.to_builtins(value, enc_hook=_plain) for name, value in row.items()}
+        plain = {str(name): _builtin(name, value) for name, value in row.items()}
         fields = as_trace({name: value for name, value in plain.items() if value is not None and value == value})  # noqa: PLR0124 - NaN
         # Tables number their rows, users and sessions.
         texts = {
@@ -326,6 +344,13 @@ def _trace(row: Row, number: int | None = None) -> Trace:
         raise ValueError(f"{where}{error}; change the value, or rename a column that is no field of a trace") from None
 
 
+def _builtin(name: object, value: object) -> object:
+    try:
+        return msgspec.to_builtins(value, enc_hook=_plain)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+
+
 def _plain(value: Any) -> object:
     """Convert a value of NumPy, pandas or pydantic, such as a document of LangChain."""
     for method in ("tolist", "model_dump"):
@@ -333,6 +358,8 @@ def _plain(value: Any) -> object:
             return convert()
     if type(value).__name__ in {"NAType", "NaTType"}:
         return None
+    if isinstance(value, date):
+        return value.isoformat()
     raise TypeError(f"a value of type {type(value).__name__} cannot be read; give a text, number, list or dict")
 
 
@@ -396,13 +423,12 @@ async def _assess(judge: Judge, trace: Trace, model: LimitedModel | None) -> Jud
     spent = Spent().plus(assessment.calls, None if model is None else model.settings.price, assessment.refusals)
     passes = [score.passed for score in assessment.scores if score.passed is not None]
     only = assessment.scores[0] if len(assessment.scores) == len(judge.metrics) == 1 else None
-    rating = None if only is None else (only.raw if only.label is None else only.label)
     return JudgeVerdict(
         judge=judge.name,
         outcome=assessment.outcome,
         value=None if only is None else only.value,
         passed=all(passes) if passes else None,
-        result=assessment.details.get(RESULT, rating),
+        result=assessment.details.get(RESULT, None if only is None else _rating(judge, only)),
         rationale=assessment.rationale,
         reason=assessment.reason,
         note=with_said(assessment.note, assessment.said) if assessment.note else None,
@@ -419,14 +445,29 @@ async def _assess(judge: Judge, trace: Trace, model: LimitedModel | None) -> Jud
     )
 
 
+def _rating(judge: Judge, score: Score) -> bool | float | str | None:
+    """Return the rating of a score, of the type that the model was asked for."""
+    properties: Any = judge.schema.get("properties", {})
+    types = [field.get("type") for field in properties.values()]
+    if score.label is not None:
+        return score.label == "true" if "boolean" in types and score.label in {"true", "false"} else score.label
+    if "integer" in types and isinstance(score.raw, float) and score.raw.is_integer():
+        return int(score.raw)
+    return score.raw
+
+
 async def _one(data: Any, judge: JudgeFunction, model: Model | None) -> Any:
     found = await _several(data, [judge], model)
     return [verdicts[judge.name] for verdicts in found] if isinstance(found, list) else found
 
 
-async def _several(data: Any, given: Iterable[object], model: Model | None) -> Any:
+async def _several(data: Any, given: JudgeFunction | Iterable[object], model: Model | None) -> Any:
+    if isinstance(data, Mapping | Trace):
+        raise TypeError("the data is a single row; give a list of rows, as [row]")
+    if isinstance(data, str | bytes | PathLike):
+        raise TypeError("the data is a text or a path; read the file first, and give a list of its rows")
     judges: list[JudgeFunction] = []
-    for judge in given:
+    for judge in [given] if isinstance(given, JudgeFunction) else given:
         if not isinstance(judge, JudgeFunction):
             fix = "import one from judges, or use make_judge; evaluate takes one judge, evaluate_all several"
             raise TypeError(f"a {type(judge).__name__} is no judge; {fix}")
@@ -440,6 +481,12 @@ async def _several(data: Any, given: Iterable[object], model: Model | None) -> A
     rows = data.to_dict("records") if is_pandas else data.to_dicts()
     # Lists and tables that come from a CSV file are JSON in a cell.
     decoded = [{name: cell(name, one) if isinstance(one, str) else one for name, one in row.items()} for row in rows]
+    if decoded and not any(map(is_known, decoded[0])):
+        # A judge of tags needs no other column.
+        first = _trace(decoded[0], 0)
+        if all(judge.definition.missing(first) is not None for judge in judges):
+            there = ", ".join(map(repr, decoded[0]))
+            raise ValueError(f"no column is a field of a trace; rename some to inputs, outputs, context: {there}")
     found = await _evaluate(decoded, judges, model)
     columns: dict[str, list[object]] = {}
     for judge in judges:

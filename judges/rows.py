@@ -83,6 +83,12 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
         yield Row(reader.line_num, fields, None if "output" in fields else EMPTY_OUTPUT)
 
 
+def is_known(column: object) -> bool:
+    """Return whether a column is a field of a trace or stands for one, and is no tag."""
+    aliases = {alias for names in _ALIASES.values() for alias in names}
+    return column == "expectations" or column in Trace.__struct_fields__ or column in aliases
+
+
 def as_trace(row: Mapping[str, object]) -> dict[str, object]:
     """Return the fields of the trace that a row stands for; a row that is a trace stays as it is.
 

@@ -163,7 +163,7 @@ async def judges_of_a_notebook(frame: "Frame") -> None:
     assert_type(evaluate(rows, tone), list[JudgeVerdict])
     assert_type(evaluate_all(rows, [tone, safety]), list[dict[str, JudgeVerdict]])
     assert_type(await evaluate_aio(frame, tone.configured(model="lexical")), Frame)
-    groundedness("Who?")  # type: ignore[call-arg]
+    groundedness("Who?")  # type: ignore[arg-type]
     evaluate(rows, [tone])  # type: ignore[call-overload]
     verdict.value = 1.0  # type: ignore[misc]
 

@@ -166,7 +166,7 @@ def test_several_judges_have_verdicts_by_name_and_may_have_models_of_their_own(e
     assert [list(verdicts) for verdicts in found] == [["groundedness", "tone", "safety"]] * 2
     assert [one.judge_model for one in found[0].values()] == ["m", "own", "lexical"]
     assert [one.passed for one in found[0].values()] == [False, True, True]
-    (given,) = evaluate_all([ROW], [tone], "lexical")
+    (given,) = evaluate_all([ROW], tone, "lexical")
     assert given["tone"].judge_model == "lexical", "the model of a call wins"
 
 
@@ -182,7 +182,7 @@ def test_a_conversation_is_judged_once_for_all_its_rows(endpoint: ChatEndpoint) 
 def test_results_of_own_judges(endpoint: ChatEndpoint) -> None:
     cases: list[tuple[object, object, tuple[object, object, object]]] = [
         ("yes/no", "no", (0.0, False, "no")),
-        (bool, True, (1.0, True, "true")),
+        (bool, True, (1.0, True, True)),
         ({"integer": [1, 5], "pass_at": 4}, 4, (0.75, True, 4)),
         ({"labels": {"good": 1, "fair": 0.5, "bad": 0}, "pass": ["good"]}, "fair", (0.5, False, "fair")),
         (str, "in three words", (None, None, "in three words")),
@@ -192,6 +192,7 @@ def test_results_of_own_judges(endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = answers_json({"rationale": "So.", "result": answer})
         verdict = make_judge("tone", "Rate {{ outputs }}.", at(endpoint), result=result)(outputs="Well.")
         assert (verdict.value, verdict.passed, verdict.result) == expected, (result, verdict)
+        assert type(verdict.result) is type(expected[2]), result
         assert verdict.outcome == "scored"
 
 
@@ -215,6 +216,9 @@ def test_settings_make_another_version(endpoint: ChatEndpoint) -> None:
 def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEndpoint) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     evaluate_any: Any = evaluate
+    call_any: Any = groundedness
+    pd = pytest.importorskip("pandas")
+    odd = pd.DataFrame({"inputs": ["Who?"], "when": [object()]})
     cases: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: groundedness(**ROW), ValueError, 'give model="openai:/NAME"'),
         (lambda: groundedness(**ROW, model="gpt-4.1"), ModelSettingsError, 'write "openai:/NAME"'),
@@ -225,14 +229,36 @@ def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEn
         (lambda: groundedness(**ROW, ouputs="x", model="lexical"), TypeError, "did you mean outputs?"),
         (lambda: groundedness(outputs="x", context=[3], model="lexical"), ValueError, "context[0]"),
         (lambda: groundedness(outputs=object(), model="lexical"), ValueError, "type object cannot be read"),
+        (lambda: call_any("Who?", "Ada.", model="lexical"), TypeError, "groundedness(inputs=…, outputs=…"),
+        (lambda: asyncio.run(call_any.aio("Who?")), TypeError, "groundedness(inputs=…, outputs=…"),
+        (
+            lambda: groundedness(**ROW, expectations={"expected_respons": "x"}),
+            TypeError,
+            "did you mean expected_response?",
+        ),
         (lambda: evaluate([ROW, {"context": [3]}], groundedness, "lexical"), ValueError, "row 1: "),
+        (lambda: evaluate(odd, groundedness, "lexical"), ValueError, "when: a value of type object cannot be read"),
+        (lambda: evaluate(odd[["when"]].astype(str), safety, "lexical"), ValueError, "rename some to inputs, outputs"),
+        (lambda: evaluate_any(ROW, groundedness, "lexical"), TypeError, "give a list of rows"),
+        (lambda: evaluate_any("traces.jsonl", groundedness, "lexical"), TypeError, "read the file first"),
+        (lambda: evaluate_any(Path("traces.jsonl"), groundedness, "lexical"), TypeError, "read the file first"),
         (lambda: evaluate_any(["text"], groundedness, "lexical"), TypeError, "must be a dict with inputs"),
         (lambda: evaluate_any([ROW], [groundedness], "lexical"), TypeError, "evaluate_all several"),
         (lambda: evaluate_all([ROW], [safety, safety], "lexical"), ValueError, "the same name"),
         (lambda: safety.configured(part=["input"]), ValueError, "settings of this judge are: parts"),
         (lambda: judges.correctness.configured(pass_at=3), ValueError, "has no settings; remove pass_at"),
         (lambda: make_judge("tone", "Is it polite?"), ValueError, "instructions: names no variable"),
-        (lambda: make_judge("tone", "Is {{ outputs }}?", result=int), ValueError, "integer = [1, 5]"),
+        (
+            lambda: make_judge("tone", "Is {{ outputs }}?", result=int),
+            ValueError,
+            'write it as result={"integer": [1, 5], "pass_at": 4}',
+        ),
+        (
+            lambda: make_judge("tone", "Is {{ outputs }}?", pass_=["good"]),
+            ValueError,
+            'as result={"labels": ["good", "poor"], "pass": ["good"]}',
+        ),
+        (lambda: make_judge("safety", "Is {{ outputs }}?"), ValueError, "name of a built-in judge; choose another"),
     ]
     for act, kind, fix in cases:
         with pytest.raises(kind) as caught:
@@ -251,11 +277,14 @@ def test_a_pandas_frame_gains_columns_and_keeps_its_index() -> None:
             "contexts": ['["It was Ada."]', numpy.array(["It was in 1843."]), None],
             "note": [1.0, float("nan"), pd.NA],
             "user_id": [17, 18, 19],
+            "asked": pd.to_datetime(["2026-01-01", None, "2026-01-03"]),
         },
         index=["a", "b", "c"],
     )
     judged = evaluate_all(frame, [groundedness, judges.facts_grounding], "lexical")
-    assert list(frame) == ["question", "response", "contexts", "note", "user_id"], "the given frame is unchanged"
+    assert list(frame) == ["question", "response", "contexts", "note", "user_id", "asked"], (
+        "the given frame is unchanged"
+    )
     assert list(judged.index) == ["a", "b", "c"]
     assert judged["groundedness_passed"].tolist() == [True, False, None]
     assert judged["groundedness_value"].isna().tolist() == [False, False, True]

@@ -32,6 +32,14 @@ _EVALUATIONS: Final = {
     "removed": "forgotten, dropped or aged out",
 }
 _REASONS: Final = {"shed": "evaluations that `tracejudge replay` recovers"}
+_CONVERSATIONS: Final = {
+    "opened": "conversations with a sampled trace",
+    "judged": "for the first time",
+    "updated": "judged again after they grew",
+    "dropped": "before they were judged, for lack of space",
+    "expired": "before they were judged, from Redis",
+    "removed": "forgotten before they were judged",
+}
 _UNREADABLE: Final = "times that a batch was set aside"
 
 
@@ -58,6 +66,12 @@ def account_table(account: Account) -> Table:
     if unreadable := sum(count for reason, count in account.reasons.items() if reason.startswith("unreadable:")):
         table.add_row("[bold]Batches[/bold]", "", "")
         _add_row(table, account, "unreadable", unreadable, _UNREADABLE)
+    if "session:opened" in account.reasons:
+        table.add_row("[bold]Conversations[/bold]", "", "")
+        for name, meaning in _CONVERSATIONS.items():
+            if count := account.reasons.get(f"session:{name}"):
+                table.add_row(name, f"{count:,}", meaning)
+        table.add_row("gathering", f"{account.gathering:,}", "not judged yet")
     style = "bold red" if account.lost else "bold green"
     table.add_row(
         f"[{style}]lost[/{style}]",

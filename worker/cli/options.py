@@ -3,7 +3,7 @@
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO, TypeVar, get_args
 
@@ -24,7 +24,7 @@ from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured
 from judges.rows import as_trace, csv_rows, is_csv
 from worker.config.errors import nearest
-from worker.config.judge_files import checked, read_judge
+from worker.config.judge_files import checked, file_of, read_judge, shown
 from worker.config.loading import config_path, load, place_of, redis_fix
 from worker.config.settings import Settings, SettingsError
 from worker.storage.client import Store, StoreError, address
@@ -177,10 +177,13 @@ def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
-def offline_judges(config: str | None, *given: str) -> tuple[Settings, tuple[Judge, ...]]:
+def offline_judges(
+    config: str | None, *given: str, models: Sequence[str] | None = None
+) -> tuple[Settings, tuple[Judge, ...]]:
     """Load the settings and the given judges, each a name or a file, which may replace a judge of the configuration.
 
-    A file is whatever ends in `.toml`, or is no judge and is a file. No model need be called default.
+    A file is whatever ends in `.toml`, or is no judge and is a file. No model need be called default. ``models`` are
+    those of `--model`; where it is empty, the models that the judges name must exist.
     """
     settings = load(os.environ, config, needs_rules=False)
 
@@ -196,7 +199,14 @@ def offline_judges(config: str | None, *given: str) -> tuple[Settings, tuple[Jud
     if found := sorted(path for path in Path("judges.d").glob("*.toml") if path.stem in absent):
         raise click.UsageError(f"there is no judge {found[0].stem!r}; give its file {found[0]}, or set judges_folder")
     with_files = msgspec.structs.replace(settings, judges={**settings.judges, **checked(files.values())})
-    return with_files, judges_named(with_files, *(files[one].name if one in files else one for one in given))
+    judges = judges_named(with_files, *(files[one].name if one in files else one for one in given))
+    places = {table.name: table.place.at("model") for table in files.values()}
+    for judge in judges if models == () else ():
+        if judge.model is not None and judge.model not in settings.models:
+            file = file_of(Path(settings.judges_folder), judge.name) if settings.judges_folder else None
+            place = places.get(judge.name, f"judges.{judge.name}.model" if file is None else f"{shown(file)}: model")
+            raise SettingsError(f"{place}: there is no [models.{judge.model}]{nearest(judge.model, settings.models)}")
+    return with_files, judges
 
 
 def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[str], LimiterEvents]) -> LimitedModel:

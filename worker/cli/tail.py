@@ -123,4 +123,6 @@ def _line(entry: OutboxEntry) -> str:
     why = plain(verdict.rationale or verdict.note or "")
     when = time.strftime("%H:%M:%S", time.localtime(verdict.started_at + verdict.duration_s))
     trace = f"[dim]{when}[/dim] {plain(verdict.service)} [dim]{plain(verdict.trace_id[:8])}[/dim]"
+    if "session" in verdict.details:
+        trace += f" [dim]session[/dim] {plain(verdict.session_id or '-')} [dim]{verdict.origin}[/dim]"
     return f"{trace} {verdict.judge} [dim]by {plain(verdict.judge_model)}[/dim]: {result} [dim]{why}[/dim]"

@@ -47,6 +47,14 @@ def test_batches_set_aside_have_rows_by_reason(served: Run, redis: Redis, prefix
     assert rows[first + 1 : first + 3] == [["unreadable_tries", "1"], ["wrong_type", "2"]]
 
 
+def test_conversations_have_rows_where_there_are_any(served: Run, redis: Redis, prefix: str) -> None:
+    assert "Conversations" not in served("account").out
+    redis.hset(f"{prefix}:account:all", mapping={"session:gathered": 9, "session:opened": 3, "session:judged": 2})
+    rows = [line.split()[:2] for line in served("account").out.splitlines()]
+    first = rows.index(["Conversations"])
+    assert rows[first + 1 : first + 4] == [["opened", "3"], ["judged", "2"], ["gathering", "1"]]
+
+
 @pytest.mark.parametrize(("scored", "lost"), [(1, 2), (5, -2)], ids=["lost", "counted twice"])
 def test_accounting_that_does_not_balance_is_exit_code_one(
     served: Run, redis: Redis, prefix: str, scored: int, lost: int

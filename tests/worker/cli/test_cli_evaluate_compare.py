@@ -182,8 +182,13 @@ def test_rows_are_joined_by_id_or_else_by_request(run: Run, endpoint: ChatEndpoi
 def test_files_that_do_not_match_are_refused_before_any_request(run: Run, endpoint: ChatEndpoint) -> None:
     a = rows(*[SHORT] * 3, prefix="a")
     b = [labelled(None, trace_id=f"b{number}", input="Something else?", output=LONG) for number in range(2)]
-    ended = run("evaluate", "--compare", *files(a, b))
-    assert ended.code == 1
+    given = ("evaluate", "--compare", *files(a, b), *OUTPUT)
+    ended = run(*given)
+    assert (ended.code, Path("out.jsonl").exists()) == (1, False)
+    Path("out.jsonl").write_text("earlier\n", encoding="utf-8")
+    assert run(*given, "--force").code == 1
+    assert Path("out.jsonl").read_text(encoding="utf-8") == "earlier\n"
+    assert run(*given).code == 2, "nor is a file overwritten without --force"
     assert words(ended.err) == (
         "Error: nothing to compare: 3 rows of A and 2 rows of B have no partner "
         "with the same trace_id or the same input"

@@ -80,6 +80,15 @@ def test_a_model_that_is_named_needs_no_default_beside_it(run: Run, monkeypatch:
     assert run("evaluate", file, "--judge", "safety").complaint == (
         "tracejudge: there is no [models.default]; known are other"
     )
+    own = Path("own.toml")
+    own.write_text('instructions = "Is {{ outputs }} polite?"\nmodel = "othr"\n', encoding="utf-8")
+    assert run("evaluate", file, "--judge", own, "--model", "other").code == 0
+    said = "own.toml: model: there is no [models.othr]; did you mean other?"
+    assert said in run("evaluate", file, "--judge", own).complaint
+    assert said in run("judges", "test", own, file, "--label", "safe").complaint
+    monkeypatch.setenv("TRACEJUDGE_JUDGES_FOLDER", ".")
+    assert said in run("evaluate", file, "--judge", "own").complaint
+    monkeypatch.delenv("TRACEJUDGE_JUDGES_FOLDER")
     assert "models: none is the default" in run("replay", "--since", "1h", "--judge", "safety").complaint
 
 

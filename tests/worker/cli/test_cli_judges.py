@@ -15,8 +15,9 @@ from judges.core.prompt import render
 from judges.registry import catalogue, configured
 from tracejudge import Trace
 from worker.cli.judges import find_sample
+from worker.config.settings import Settings
 
-KEYS = ["name", "metrics", "needs", "scale", "pass", "version", "asks", "settings", "origin"]
+KEYS = ["name", "metrics", "needs", "scale", "pass", "version", "asks", "unit", "settings", "origin"]
 
 SERVED = {
     "input": "Is it?",
@@ -87,6 +88,7 @@ def test_show_prints_what_is_sent_for_a_trace(run: Run, name: str) -> None:
         "name": name,
         "version": judge.version,
         "origin": "built-in",
+        "unit": judge.unit,
         "settings": as_json(judge.settings),
         "trace": {"file": "t.jsonl", "line": 2, "trace_id": trace["trace_id"]},
         "requests": requests,
@@ -147,7 +149,7 @@ def test_a_file_without_a_fitting_trace_says_what_is_missing(run: Run, traces: l
 def test_samples_that_do_not_serve_say_what_to_give() -> None:
     judge = replace(catalogue()["safety"], needs=("response_id",))
     with pytest.raises(click.ClickException) as caught:
-        find_sample(judge, None)
+        find_sample(judge, None, Settings())
     assert caught.value.message == (
         "no trace of the built-in samples serves safety: the trace has no response_id; give a file with one by "
         "--trace FILE"
@@ -160,6 +162,21 @@ def test_rules_of_the_configuration_make_a_sample_serve(run: Run, monkeypatch: p
     assert ended.code == 0
     assert "Answer in rhymes." in ended.out
     assert '"guidelines": [\n    "Answer in rhymes."\n  ]' in ended.out
+
+
+def test_a_judge_of_conversations_is_shown_one(run: Run) -> None:
+    chats = [
+        labelled(None, trace_id=f"{n}", session_id=name, input=f"Question {n}?", output=f"Answer {n}.")
+        for n, name in enumerate(("a", "b", "a"))
+    ]
+    given = ("judges", "show", "conversation_completeness", "--trace", write_lines("t.jsonl", chats))
+    document = run(*given, "--json").document
+    assert document["unit"] == "session"
+    assert (document["trace"]["line"], document["trace"]["trace_id"]) == (3, "2")
+    shown = document["requests"][0][1]["content"]
+    assert ["Answer 0." in shown, "Answer 1." in shown, "Answer 2." in shown] == [True, False, True]
+    assert "unit: session" in run(*given).out
+    assert run("judges").out.count("judges whole conversations") == 3
 
 
 def test_an_unknown_judge_is_told_its_nearest_name(run: Run) -> None:

@@ -155,8 +155,13 @@ def test_the_definition_of_an_own_judge_keeps_its_keys(run: Run, endpoint: ChatE
         "--label",
         "grounded",
     )
-    ended = run(*given)
+    refused = run(*given)
+    assert (refused.code, "was not written by align; give --force" in " ".join(refused.err.split())) == (2, True)
+    assert file.read_text(encoding="utf-8") == definition
+    ended = run(*given, "--force")
     assert ended.code == 0, ended.err
+    assert "can show no improvement" not in ended.out
+    assert "can hardly show" not in ended.out
     assert f"1. {RULE}" in ended.out
     shown = run("judges", "show", str(file), "--json").document
     system = shown["requests"][0][0]["content"]

@@ -179,7 +179,8 @@ def test_tail_for_people_is_a_line_each(served: Run, outbox: Outbox) -> None:
     )
     outbox.add(verdict(**{**UNSCORED, "reason": "timeout", "note": None}), kind="d")
     outbox.add(verdict(**COMBINED))
-    ended = served("tail", "--last", "7", "--count", "7")
+    outbox.add(verdict(session_id="[b]chat", origin="session_update", details={"session": {"generation": 2}}))
+    ended = served("tail", "--last", "8", "--count", "8")
     at = time.strftime("%H:%M:%S", time.localtime(1002))
     assert [line.rstrip() for line in ended.out.splitlines()] == [
         f"{at} shop 4bf92f35 safety by lexical: yes So it is.",
@@ -189,6 +190,7 @@ def test_tail_for_people_is_a_line_each(served: Run, outbox: Outbox) -> None:
         f"{at} shop 4bf92f35 safety by lexical: unscored refusal the model declined to answer",
         f"{at} shop 4bf92f35 safety by lexical: dead timeout",
         f"{at} shop 4bf92f35 safety by majority(a,b): fail disagreement 1.00 1 of 2 models pass",
+        f"{at} shop 4bf92f35 session [b]chat session_update safety by lexical: yes",
     ]
 
 

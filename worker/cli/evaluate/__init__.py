@@ -87,7 +87,7 @@ def command(
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both use standard output; give --output a file")
     _check_comparison(file, given, other, criterion, combine)
-    settings, named = offline_judges(config, *given)
+    settings, named = offline_judges(config, *given, models=model_names)
     judges = named if other is None else comparing(named, criterion)
     delays = DelayNotes(
         OFFLINE_PATIENCE_S, lambda text, s: note(text if s is None else f"{text}; trying again in {s:.0f} s")
@@ -115,11 +115,13 @@ def command(
             progress.update(task, completed=end, total=total, said=amount(count, "verdict"))
 
         offline = (
-            Comparison(settings, judges, graders, *first, on_invalid_line=invalid, advance=advance)
+            Comparison(settings, judges, graders, *first, on_paired=out.open, on_invalid_line=invalid, advance=advance)
             if first
             else Offline(settings, judges, graders, on_invalid_line=invalid, advance=advance)
         )
         interrupted = False
+        if not first:
+            out.open()
         try:
             asyncio.run(offline.run(source, out))
         except KeyboardInterrupt:

@@ -101,12 +101,14 @@ class Comparison(Offline):
         graders: OfflineGraders,
         first: BinaryIO,
         *,
+        on_paired: Callable[[], None],
         on_invalid_line: Callable[[int, str], None],
         advance: Callable[[int, int], None],
     ) -> None:
-        """Prepare a run; ``first`` is the file of A. See ``Offline``."""
+        """Prepare a run; ``first`` is the file of A. ``on_paired`` is called once pairs are found. See ``Offline``."""
         super().__init__(settings, judges, graders, on_invalid_line=on_invalid_line, advance=advance)
         self._first = first
+        self._on_paired = on_paired
         self.preferences = {(one.judge.name, one.judge_model): Preference() for one in self.sums}
         self.alone_a = self.alone_b = 0
         self.total: int | None = None  # Number of pairs, once the files are read.
@@ -120,6 +122,7 @@ class Comparison(Offline):
         if not pairs.joined:
             without = f"{amount(len(first), 'row')} of A and {amount(len(second), 'row')} of B have no partner"
             raise click.ClickException(f"nothing to compare: {without} with the same trace_id or the same input")
+        self._on_paired()
         tools = tuple(tool for rule in self.settings.rules for tool in rule.context_tools)
         for number, (a, b) in enumerate(pairs.joined, 1):
             self.traces += 1

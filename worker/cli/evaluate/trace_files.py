@@ -8,7 +8,7 @@ import stat
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, NamedTuple
 
@@ -160,11 +160,20 @@ def csv_lines(source: BinaryIO) -> Iterator[Line]:
 class Output:
     """A file of lines, or nothing; it holds whole lines only at any time."""
 
-    def __init__(self, file: IO[bytes] | None, name: str) -> None:
-        """Wrap a file that is open for writing at its beginning; None discards all lines."""
+    def __init__(self, file: IO[bytes] | None, name: str, create: Callable[[], IO[bytes]] | None = None) -> None:
+        """Wrap a file that is open for writing at its beginning, or one to ``create``; None discards all lines."""
         self._file = file
         self._name = name
+        self._create = create
         self._written = 0
+
+    def open(self) -> None:
+        """Create the file, unless it is open already; raises UsageError where that fails."""
+        if self._create is not None:
+            try:
+                self._file, self._create = self._create(), None
+            except OSError as error:
+                raise click.UsageError(f"{self._name} cannot be created ({error.strerror})") from error
 
     def write(self, line: bytes) -> None:
         """Write a line at once; when that fails, remove its beginning and raise ClickException."""
@@ -194,7 +203,11 @@ class Output:
 
 
 def open_output(path: str | None, *sources: BinaryIO, force: bool) -> Output:
-    """Open the file for verdicts; `-` is standard output. Raises UsageError where that would overwrite a file."""
+    """Return the file for verdicts, to be opened; `-` is standard output.
+
+    Raises:
+        click.UsageError: It would overwrite a file.
+    """
     if path is None or path == "-":
         return Output(None if path is None else sys.stdout.buffer, "standard output")
     try:
@@ -206,11 +219,7 @@ def open_output(path: str | None, *sources: BinaryIO, force: bool) -> Output:
             raise click.UsageError(f"{path} is the input; give --output another name")
         if stat.S_ISREG(present.st_mode) and not force:
             raise click.UsageError(f"{path} exists; give --output another name, or --force to overwrite it")
-    try:
-        file = Path(path).open("wb" if present else "xb", buffering=0)  # noqa: SIM115 - Output closes it
-    except OSError as error:
-        raise click.UsageError(f"{path} cannot be created ({error.strerror})") from error
-    return Output(file, path)
+    return Output(None, path, lambda: Path(path).open("wb" if present else "xb", buffering=0))
 
 
 class Conversation(NamedTuple):

@@ -2,7 +2,7 @@
 
 import os
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, TextIO, cast
@@ -10,7 +10,7 @@ from typing import IO, Any, Final, NamedTuple, TextIO, cast
 import click
 import msgspec
 
-from judges.core.judge import Judge
+from judges.core.judge import Judge, has_text
 from judges.core.prompt import neutralise, render
 from judges.custom import is_definition
 from judges.custom.installed import distribution_of, installed
@@ -20,6 +20,7 @@ from judges.python import runner
 from judges.registry import catalogue, configured
 from tracejudge import Trace
 from worker.cli import SuggestingGroup
+from worker.cli.evaluate.trace_files import Conversations
 from worker.cli.judges.align import align
 from worker.cli.judges.test import test
 from worker.cli.options import CONFIG, JSON, OUT, offline_judges, print_json, read_traces
@@ -65,6 +66,7 @@ def _row(judge: Judge, settings: Settings) -> dict[str, object]:
         "pass": {metric.name: metric.pass_rule for metric in judge.metrics},
         "version": judge.version,
         "asks": judge.asks,
+        "unit": judge.unit,
         "settings": _settings_of(judge),
         "origin": _origin(judge.name, settings),
         **({} if template is None else {"template": template}),
@@ -79,6 +81,8 @@ def _describe(judge: Judge, settings: Settings) -> None:
         name = "" if metric.name == judge.name else f"{metric.name}: "
         passes = f"{metric.pass_rule} passes" if metric.pass_rule else metric.passes
         lines.append(f"gives {name}{metric.scale}, {passes}")
+    if judge.unit == "session":
+        lines.append('judges whole conversations, by rules with unit = "session"')
     if in_force := _settings_of(judge):
         given = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in in_force.items())
         lines.append(f"settings {', '.join(given)}")
@@ -124,7 +128,7 @@ class Sample(NamedTuple):
     "file",
     type=click.File("r", encoding="utf-8", errors="surrogateescape"),
     metavar="FILE",
-    help="Use the first trace of FILE that the judge can judge; else a built-in sample.",
+    help="Use the first trace or conversation of FILE that the judge can judge; else a built-in sample.",
 )
 @CONFIG
 @JSON
@@ -136,11 +140,12 @@ def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) 
     messages are shown, and the tools.
     """
     settings, (judge,) = offline_judges(config, given)
-    sample = find_sample(judge, file)
+    sample = find_sample(judge, file, settings)
     document: dict[str, Any] = {
         "name": judge.name,
         "version": judge.version,
         "origin": _origin(judge.name, settings) if given == judge.name else str(judge_files.shown(Path(given))),
+        "unit": judge.unit,
         "settings": _settings_of(judge),
         "trace": {"file": sample.file, "line": sample.line, "trace_id": sample.trace.trace_id},
         "requests": [
@@ -159,10 +164,11 @@ def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) 
         print("\n\n".join(_sections(judge, document)))
 
 
-def find_sample(judge: Judge, file: TextIO | None) -> Sample:
-    """Find the first trace that a judge can judge, in a file or in the built-in samples."""
+def find_sample(judge: Judge, file: TextIO | None, settings: Settings) -> Sample:
+    """Find the first trace or conversation that a judge can judge, in a file or in the built-in samples."""
     lacking: dict[str, None] = {}
-    for found in _read_samples(file) if file is not None else _built_in_samples(judge):
+    samples = _built_in_samples(judge) if file is None else _read_samples(file)
+    for found in _joined(samples, settings) if judge.unit == "session" and file is not None else samples:
         # As in an evaluation: what the judge adds or removes decides whether it can judge the trace.
         sample = found._replace(trace=prepared(judge, found.trace))
         missing = judge.missing(sample.trace)
@@ -180,6 +186,20 @@ def _read_samples(file: IO[str]) -> Iterator[Sample]:
         if line.trace is None:
             raise click.ClickException(f"{file.name}: line {line.number} {line.error}")
         yield Sample(line.trace, file.name, line.number)
+
+
+def _joined(samples: Iterable[Sample], settings: Settings) -> Iterator[Sample]:
+    """Join the traces of each conversation, which stands where its last trace does; the others follow."""
+    conversations, places, single = Conversations(settings), dict[str, Sample](), list[Sample]()
+    for sample in samples:
+        if has_text(sample.trace.session_id):
+            conversations.add(sample.trace, len(msgspec.json.encode(sample.trace)))
+            places[sample.trace.trace_id] = sample
+        else:
+            single.append(sample)
+    for one in conversations.joined():
+        yield places[one.trace.trace_id]._replace(trace=one.trace)
+    yield from single
 
 
 def _built_in_samples(judge: Judge) -> Iterator[Sample]:
@@ -200,6 +220,8 @@ def _sections(judge: Judge, document: Mapping[str, Any]) -> Iterator[str]:
 
     heading = [f"{judge.name}, version {judge.version}", judge.asks]
     heading.append(f"settings: {indented(document['settings']) if document['settings'] else 'none'}")
+    if judge.unit == "session":
+        heading.append("unit: session")
     if document["origin"] != _BUILT_IN:
         heading.append(f"defined in: {document['origin']}")
     if "template" in document:

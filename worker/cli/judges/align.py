@@ -51,6 +51,8 @@ Optimizer = Literal["memory", "gepa"]
 _MIN_LABELLED: Final = 20
 # With fewer, only a large improvement can be told from chance.
 _FEW_LABELLED: Final = 100
+# The first line of each file that is written.
+_HEADING: Final = "# Guidance of `tracejudge judges align`: read it before you use it."
 _EXTENDED: Final = ("instructions", "custom_prompt", "based_on")
 
 
@@ -96,8 +98,9 @@ class Aligned(NamedTuple):
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="The judge file to write, as judges.d/NAME.toml; its name is that of the judge.",
+    help="The judge file to write, as judges.d/NAME.toml; one that align wrote is overwritten.",
 )
+@click.option("--force", is_flag=True, help="Overwrite a file of the judge that align did not write.")
 @click.option("--label", metavar="TAG", help="Tag with the right answer; else the only one that can be compared.")
 @click.option("--invert", is_flag=True, help="Yes in the tag means that the trace should fail.")
 @click.option("--metric", metavar="METRIC", help="A metric of the judge; the first with a pass rule unless given.")
@@ -125,6 +128,7 @@ def align(
     *,
     model: str,
     out: Path,
+    force: bool,
     label: str | None,
     invert: bool,
     metric: str | None,
@@ -150,7 +154,7 @@ def align(
     if optimizer == "gepa" and find_spec("gepa") is None:
         raise click.UsageError("--optimizer gepa needs gepa; install it with: pip install 'tracejudge-worker[gepa]'")
     table = _table(judge, settings)
-    _check_out(out, judge.name, given, settings)
+    _check_out(out, judge.name, given, settings, force=force)
     _toml(table)
     tag = label or _only_tag(traces, judge, metric, invert=invert)
     labelled = labelled_traces(traces, tag, Conversations(settings) if judge.unit == "session" else None)
@@ -224,7 +228,7 @@ def _table(judge: Judge, settings: Settings) -> Mapping[str, Any]:
     return table
 
 
-def _check_out(out: Path, name: str, given: str, settings: Settings) -> None:
+def _check_out(out: Path, name: str, given: str, settings: Settings, *, force: bool) -> None:
     """Check the place of the new file before any call is paid for."""
     if out.suffix != ".toml" or not is_name(out.stem):
         raise click.UsageError(f"--out: {out} is no name of a judge file; write it as judges.d/{name}.toml")
@@ -238,6 +242,8 @@ def _check_out(out: Path, name: str, given: str, settings: Settings) -> None:
     own = [path for path in (Path(given), folder) if path is not None and path.exists()]
     if out.exists() and not any(path.samefile(out) for path in own):
         raise click.UsageError(f"--out: {out} is there already, and does not define {name}; name another file")
+    if out.exists() and not force and not out.read_text("utf-8", "replace").startswith(_HEADING):
+        raise click.UsageError(f"--out: {out} was not written by align; give --force to overwrite it")
 
 
 def _only_tag(files: Sequence[TextIO], judge: Judge, metric: str | None, *, invert: bool) -> str:
@@ -324,7 +330,8 @@ class _Report(NamedTuple):
         print_table(OUT, table)
         if gain is not None:
             print_line(OUT, f"improvement on the held-out traces: {gain}")
-        if len(self.divided.train) + len(self.divided.held_out) < _FEW_LABELLED:
+        is_shown = gain is not None and gain.low > 0
+        if not is_shown and len(self.divided.train) + len(self.divided.held_out) < _FEW_LABELLED:
             print_line(OUT, self._few)
         price = cost_in_words(cost, has_price=self.grader.price is not None)
         print_line(OUT, f"calls: {len(self.calls):,}; cost: {price}")
@@ -362,8 +369,7 @@ def _text(table: Mapping[str, Any], aligned: Aligned, grader: OfflineGrader, div
     """Write a definition with a comment on what was measured."""
     measured = f"# with {grader.judge_model} on {amount(len(divided.held_out), 'held-out trace')}"
     figures = f"{balanced(aligned.before)} before, {balanced(aligned.after)} after."
-    heading = "# Guidance of `tracejudge judges align`: read it before you use it."
-    return f"{heading}\n{measured}: agreement {figures}\n{_toml(table)}"
+    return f"{_HEADING}\n{measured}: agreement {figures}\n{_toml(table)}"
 
 
 def _toml(table: Mapping[str, Any]) -> str:

@@ -137,7 +137,7 @@ def test(
         raise click.UsageError(f"{'--invert' if invert else '--min'} needs an agreement: use it with --label")
     if max_unscored is not None and accuracy is None:
         raise click.UsageError("--max-unscored needs --min")
-    settings, (judge,) = offline_judges(config, given)
+    settings, (judge,) = offline_judges(config, given, models=model_names)
     labelled = labelled_traces(traces, tag, Conversations(settings) if judge.unit == "session" else None)
     if label:
         comparison = compared(judge, metric, labelled, tag, invert=invert)
