@@ -85,6 +85,7 @@ def service(server: TunedRedis, tmp_path: Path) -> Iterator[Service]:
         yield service
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_redis_is_flushed_between_batches(service: Service, server: TunedRedis) -> None:
     service.work()
     service.publish()
@@ -107,6 +108,7 @@ def test_redis_is_flushed_while_a_worker_holds_batches(service: Service, server:
     assert service.pipeline.counter("chosen") > PART, "what was under way has ended, and counts"
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_redis_restarts_from_an_older_snapshot(service: Service, server: TunedRedis) -> None:
     service.publish()
     service.work()

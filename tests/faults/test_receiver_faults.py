@@ -171,6 +171,7 @@ def test_spans_wait_for_a_misconfigured_receiver_and_the_log_reports_it_once(exp
     experiment.assert_all_scored()
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_only_events_are_switched_off_if_the_receiver_has_no_path_for_them(experiment: Experiment) -> None:
     experiment.otlp.behaviour = lambda export: (
         collector.failing(HTTPStatus.NOT_FOUND) if export.path == "/v1/logs" else collector.Accept()
@@ -248,6 +249,7 @@ def test_a_request_to_a_very_slow_receiver_ends_at_its_deadline_and_metrics_cont
     experiment.assert_all_scored()
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_spans_beyond_the_cap_of_the_outbox_are_counted_while_the_receiver_is_misconfigured(
     experiment: Experiment,
 ) -> None:

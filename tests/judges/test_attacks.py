@@ -38,8 +38,8 @@ _LABEL = r"(?:[^][()]|\[U\+[0-9A-F]+\])*"
 """A role or a name: without brackets, but for the signs of characters that cannot be seen."""
 
 every_judge = pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
-QUICK = ("groundedness", "faithfulness", "facts_grounding", "ragbench", "tone", "thoroughness")
-"""Judges of which `make test` runs the long tests: one of each form of prompt and answer."""
+QUICK = ("facts_grounding", "tone", "thoroughness")
+"""Judges of which `make test` runs the long tests: a list of lines, an object, and a judge that calls tools."""
 
 
 def with_slow(judges: Mapping[str, Judge]) -> pytest.MarkDecorator:

@@ -128,6 +128,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 @pytest.mark.timeout(120)
 def test_texts_of_one_repeated_form_take_time_in_proportion_to_their_length() -> None:
     slow = {}

@@ -115,6 +115,7 @@ def hanging_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_a_broker_that_hangs_does_not_delay_ingest(pipeline: Pipeline, hanging_port: int) -> None:
     """Regression: ingest sent messages itself, and waited ten seconds for each."""
     pipeline.worker(rules=RULES, broker_url=f"redis://127.0.0.1:{hanging_port}/0", batch_size=2)
@@ -134,6 +135,7 @@ def test_a_worker_uses_tls_and_trusts_only_its_authority(at_redis: AtRedis, tmp_
         stranger.program.wait_for("Cannot connect to rediss://")
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 @pytest.mark.faults
 def test_a_worker_with_sentinels_continues_after_a_failover(at_redis: AtRedis, tmp_path: Path) -> None:
     with watched(tmp_path) as servers:

@@ -120,6 +120,7 @@ def test_dead_letters_score_once_when_a_retry_is_killed(
     assert sorted(judged(pipeline)) == sorted(dead_letters)
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_dead_letters_are_retried_automatically_once_their_cause_is_gone(
     pipeline: Pipeline, endpoint: ChatEndpoint, dead_letters: set[str]
 ) -> None:

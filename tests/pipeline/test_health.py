@@ -50,6 +50,7 @@ def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(pipeline:
     assert is_ready(worker)
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_a_worker_reports_only_its_own_roles(pipeline: Pipeline) -> None:
     worker = pipeline.worker(roles="ingest")
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
@@ -114,6 +115,7 @@ def test_a_receiver_that_is_down_is_reported(pipeline: Pipeline, otlp: OtlpRecei
     wait_until(lambda: is_ready(worker), what="the worker to be ready again")
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_a_worker_with_paused_ingest_is_ready(pipeline: Pipeline) -> None:
     worker = pipeline.worker(roles="ingest", max_waiting_bytes=1)
     pipeline.publish(make_traces(5))

@@ -74,6 +74,7 @@ def test_negative_feedback_leads_to_verdicts_on_its_trace_only(pipeline: Pipelin
     assert len(verdicts(pipeline)) == len(JUDGES)
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_the_log_line_of_a_pass_quotes_no_content(pipeline: Pipeline) -> None:
     (trace,) = make_traces(1)
     pipeline.publish([trace])

@@ -165,6 +165,7 @@ def test_a_worker_for_one_model_serves_no_other(pipeline: Pipeline, endpoint: Ch
     assert dedicated.program.running
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_an_operator_pauses_and_resumes_ingest(pipeline: Pipeline, operator: Operator) -> None:
     workers = [pipeline.worker() for _ in range(2)]
     assert operator.ask("tracejudge_pause", nodes=2, role="ingest").values()
@@ -185,6 +186,7 @@ def test_an_operator_pauses_and_resumes_ingest(pipeline: Pipeline, operator: Ope
     assert all("refused" in said["error"] for said in refused)
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_every_other_command_and_every_other_queue_is_refused(pipeline: Pipeline, operator: Operator) -> None:
     worker: Worker = pipeline.worker(rules=[{"name": "all", "judges": ["safety"]}])
     arguments: dict[str, dict[str, Any]] = {

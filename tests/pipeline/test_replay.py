@@ -84,6 +84,7 @@ def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline:
     assert worker.scrape().total("tracejudge_verdicts_total") <= counted + 1
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_a_higher_rate_judges_only_traces_not_judged_before(
     pipeline: Pipeline, tmp_path: Path, stack: ExitStack
 ) -> None:

@@ -55,6 +55,7 @@ def test_plain_celery_starts_the_same_worker_from_any_folder(pipeline: Pipeline)
     assert warned[0].endswith(': the built-in heuristic judges every trace; set --config or TRACEJUDGE_CONFIG"')
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 @pytest.mark.parametrize("pool", ["solo", "prefork -c 1 -O fair", "processes"])
 def test_celery_with_another_pool_exits_with_one_line(pipeline: Pipeline, pool: str) -> None:
     worker = pipeline.worker(*CELERY, "-P", *pool.split(), wait=False)
@@ -107,6 +108,7 @@ def readers(pipeline: Pipeline) -> list[Any]:
     return pipeline.store.call(lambda client: client.xinfo_consumers(pipeline.keys.traces, INGEST_GROUP))
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 @pytest.mark.parametrize("command", [(), pytest.param(CELERY, marks=SECOND_WAY)], ids=["tracejudge", "celery"])
 def test_roles_can_run_in_processes_of_their_own(pipeline: Pipeline, command: tuple[str, ...]) -> None:
     pipeline.worker(*command, roles="ingest")
@@ -126,6 +128,7 @@ def test_a_failed_start_exits_with_an_error_status(pipeline: Pipeline) -> None:
     assert "tracejudge: metrics_port: 127.0.0.1:" in second.program.stderr
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -230,6 +233,7 @@ def test_a_second_signal_ends_the_grace_period_and_releases_the_work(  # noqa: P
     assert_finished_by_another(pipeline, endpoint)
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 @pytest.mark.parametrize("command", [pytest.param((), marks=SECOND_WAY), CELERY], ids=["tracejudge", "celery"])
 def test_sigquit_releases_the_work_without_a_grace_period(
     pipeline: Pipeline, endpoint: ChatEndpoint, command: tuple[str, ...]
@@ -255,6 +259,7 @@ def test_work_continues_when_redis_is_back(at_redis: AtRedis) -> None:
         assert worker.program.running
 
 
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_a_worker_waits_for_redis_at_the_start(at_redis: AtRedis) -> None:
     server = EmbeddedRedis()
     server.start()
