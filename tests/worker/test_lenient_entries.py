@@ -140,6 +140,7 @@ def test_every_other_name_in_both_spellings_is_read() -> None:
 NO_TRACE: Mapping[str, tuple[object, str, tuple[str, ...]]] = {
     "no trace id": ({"service": "shop", "content": "x"}, "no trace id", ("service", "content")),
     "no service": ({"traceId": "t1", "content": "x"}, "no service", ("traceId", "content")),
+    "an object as service": ({**NEEDED, "service": {"name": "x"}}, "no service", ("trace_id", "service", "output")),
     "no content": ({"traceId": "t1", "service": "shop", "model": "m"}, "no content", ("traceId", "service", "model")),
     "texts as names": ({"Why is it so?": 1, "b" * 50: 2, "ok": 3}, "no trace id", ("(another)", "ok")),
     "a list": ([NEEDED], "no object", ("v", "t")),

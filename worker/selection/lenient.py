@@ -25,7 +25,7 @@ _MAX_SERVICE_CHARS: Final = 200
 _MAX_SHOWN_NAMES: Final = 30
 # A name or an id of another form may be a text of a user.
 _SHOWN_NAME: Final = re.compile(r"[A-Za-z_$@][\w.$@-]{0,39}", re.ASCII)
-_SHOWN_ID: Final = re.compile(rf"[!-~]{{1,{MAX_ID_CHARS}}}")
+_SHOWN_ID: Final = re.compile(rf"(?=\D*\d)[\w.:/-]{{1,{MAX_ID_CHARS}}}", re.ASCII)
 _TIME_WITHOUT_ZONE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d[^Zz+-]*")
 _LOSSES: Final = frozenset({"unreadable", "no_text", "missing"})
 _KINDS: Final = {
@@ -158,6 +158,9 @@ def read_trace(payload: bytes) -> ReadTrace:
             continue
         try:
             value = value_of(raw)
+            if field == "service" and isinstance(value, dict | list):
+                # It becomes a label of metrics and stands in logs, so it is no text of another value.
+                raise NoTraceError("wrong_type")
         except NoTraceError:
             left_out.append(_left_out(field, bytes(raw)[:1].decode("ascii", "replace")))
             continue

@@ -111,13 +111,13 @@ class _AnyObject(msgspec.Struct):
     """Has no fields: the decoder checks the JSON and keeps nothing."""
 
 
-class _KnownTrace(Trace, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+class _KnownTrace(  # noqa: PLW1641 - a trace holds lists, and has no hash
+    Trace, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True
+):
     """A trace without unknown names, which the decoder finds out at no cost."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Trace) and msgspec.structs.astuple(self) == msgspec.structs.astuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class _Named(Struct):
@@ -208,7 +208,8 @@ def _invalid(entry_id: str, fields: Mapping[bytes, bytes], error: _InvalidError)
     # A producer's count of what it sent holds only traces; its other entries count as if without a producer.
     producer = _producer(fields) if b"t" in fields else None
     payload = next((fields[kind] for kind in (b"t", b"f", b"r") if kind in fields), None)
-    names, trace_id = shown_names(name.decode("utf-8", "replace") for name in fields), None
+    names = shown_names(name.decode("utf-8", "replace") for name in fields)
+    trace_id: str | None = None
     if payload is not None and error.reason not in {"too_large", "not_json"}:
         try:
             found = Lenient(payload)
