@@ -154,19 +154,11 @@ def read_trace(payload: bytes) -> ReadTrace:
     left_out: list[LeftOut] = []
     values: dict[str, Any] = {}
     for name, raw in given.raw.items():
-        if (field := meaning(name)) is None:
-            continue
-        try:
-            value = value_of(raw)
-            if field == "service" and isinstance(value, dict | list):
-                # It becomes a label of metrics and stands in logs, so it is no text of another value.
-                raise NoTraceError("wrong_type")
-        except NoTraceError:
-            left_out.append(_left_out(field, bytes(raw)[:1].decode("ascii", "replace")))
-            continue
-        # The time zone of the machine that wrote it is unknown here.
-        is_without_zone = field in TIMES and isinstance(value, str) and _TIME_WITHOUT_ZONE.fullmatch(value.strip())
-        values[name] = f"{value.strip()}Z" if is_without_zone else value
+        if (field := meaning(name)) is not None:
+            try:
+                values[name] = _value(field, raw)
+            except NoTraceError:
+                left_out.append(_left_out(field, bytes(raw)[:1].decode("ascii", "replace")))
     notes = Notes()
     fields = convert_trace(values, notes)
     if not fields.get("service"):
@@ -178,6 +170,18 @@ def read_trace(payload: bytes) -> ReadTrace:
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:
         raise NoTraceError("wrong_type") from error
     return ReadTrace(trace, tuple(dict.fromkeys(left_out)), unknown)
+
+
+def _value(field: str, raw: msgspec.Raw) -> Any:
+    """Decode a value of a trace, or raise NoTraceError if it cannot be used."""
+    value = value_of(raw)
+    if field == "service" and isinstance(value, dict | list):
+        # A service is a label of metrics and stands in logs, where the texts of an object must not be.
+        raise NoTraceError("wrong_type")
+    if field in TIMES and isinstance(value, str) and _TIME_WITHOUT_ZONE.fullmatch(value.strip()):
+        # The time zone of the machine that wrote it is unknown here.
+        return f"{value.strip()}Z"
+    return value
 
 
 def read_feedback(payload: bytes) -> LateFeedback:
