@@ -130,8 +130,9 @@ def test_every_other_name_in_both_spellings_is_read() -> None:
         for name in names:
             first, *others = name.split("_")
             for spelling in (name, first + "".join(map(str.capitalize, others))):
-                value = {"a": 1} if field in {"tags", "usage"} else "1"
-                record = {key: text for key, text in NEEDED.items() if key != field} | {spelling: value}
+                value: object = {"a": 1} if field in {"tags", "usage"} else "1"
+                record: dict[str, object] = {key: text for key, text in NEEDED.items() if key != field}
+                record[spelling] = value
                 entry = read(record)
                 assert isinstance(entry, TraceEntry), f"{spelling}: {entry}"
                 assert entry.unknown == (), spelling
@@ -162,8 +163,14 @@ def test_late_feedback_is_read_in_other_names_and_types() -> None:
         ({"trace_id": "x" * 128, "rating": 0.5}, LateFeedback("x" * 128, 0.5)),
     ):
         assert read(record, b"f") == FeedbackEntry("1700000000000-0", feedback), record
-    for record in ({"traceId": "t1"}, {"score": 1}, {"trace_id": "t1", "score": 5}, {"trace_id": "t1", "score": [1]}):
-        assert read(record, b"f").reason == "wrong_type", record
+    scoreless: tuple[object, ...] = (
+        {"traceId": "t1"},
+        {"score": 1},
+        {"trace_id": "t1", "score": 5},
+        {"traceId": 1, "score": [1]},
+    )
+    for wrong in scoreless:
+        assert read(wrong, b"f").reason == "wrong_type", wrong
 
 
 # --- what is told of them ---

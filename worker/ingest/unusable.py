@@ -88,8 +88,9 @@ class UnusableInput:
 
         def add(pipe: "redis.client.Pipeline") -> None:
             for record in invalid:
-                fields = {"v": 1, "j": msgspec.json.encode(record)}
-                pipe.xadd(keys.invalid, fields, maxlen=MAX_INVALID, approximate=False)
+                pipe.xadd(
+                    keys.invalid, {"v": 1, "j": msgspec.json.encode(record)}, maxlen=MAX_INVALID, approximate=False
+                )
             if left_out:
                 pipe.hset(keys.left_out, mapping={name: msgspec.json.encode(one) for name, one in left_out.items()})
             for name in (keys.invalid, keys.left_out):

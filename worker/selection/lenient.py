@@ -51,11 +51,12 @@ NO_OUTPUT: Final = LeftOut("output", "absent")
 
 
 class ReadTrace(NamedTuple):
-    """A trace, what of it could not be used, and the names that mean no field."""
+    """A trace, what of it could not be used, the names that mean no field, and the JSON that the trace is made of."""
 
     trace: Trace
     left_out: tuple[LeftOut, ...]
     unknown: tuple[str, ...]
+    written: bytes
 
 
 class NoTraceError(Exception):
@@ -140,12 +141,13 @@ def read_trace(payload: bytes) -> ReadTrace:
         NoTraceError: It has no trace id, no service, or no content.
     """
     given = Lenient(payload)
-    unknown = tuple(name for name in given.raw if meaning(name) is None)
-    if unknown and all(name in _FIELDS or meaning(name) is None for name in given.raw):
+    fields_of = {name: name if name in _FIELDS else meaning(name) for name in given.raw}
+    unknown = tuple(name for name, field in fields_of.items() if field is None)
+    if unknown and all(field is None or field == name for name, field in fields_of.items()):
         try:
             trace = _trace_decoder.decode(payload)
             if is_usual(trace):
-                return ReadTrace(trace, (), unknown)
+                return ReadTrace(trace, (), unknown, payload)
         except _UNREADABLE:
             pass
     trace_id = given.trace_id
@@ -153,12 +155,12 @@ def read_trace(payload: bytes) -> ReadTrace:
         raise NoTraceError("wrong_type", "no trace id")
     left_out: list[LeftOut] = []
     values: dict[str, Any] = {}
-    for name, raw in given.raw.items():
-        if (field := meaning(name)) is not None:
+    for name, field in fields_of.items():
+        if field is not None:
             try:
-                values[name] = _value(field, raw)
+                values[name] = _value(field, given.raw[name])
             except NoTraceError:
-                left_out.append(_left_out(field, bytes(raw)[:1].decode("ascii", "replace")))
+                left_out.append(_left_out(field, bytes(given.raw[name])[:1].decode("ascii", "replace")))
     notes = Notes()
     fields = convert_trace(values, notes)
     if not fields.get("service"):
@@ -166,10 +168,11 @@ def read_trace(payload: bytes) -> ReadTrace:
     left_out += (_left_out(note.field, note.kind) for note in notes.found if note.reason in _LOSSES)
     try:
         # Values of the wire's form pass the converter as they are: the decoder makes objects of them, and checks all.
-        trace = _trace_decoder.decode(msgspec.json.encode(Trace(**{**fields, "trace_id": trace_id})))
+        written = msgspec.json.encode(Trace(**{**fields, "trace_id": trace_id}))
+        trace = _trace_decoder.decode(written)
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:
         raise NoTraceError("wrong_type") from error
-    return ReadTrace(trace, tuple(dict.fromkeys(left_out)), unknown)
+    return ReadTrace(trace, tuple(dict.fromkeys(left_out)), unknown, written)
 
 
 def _value(field: str, raw: msgspec.Raw) -> Any:

@@ -182,10 +182,9 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
             raise msgspec.ValidationError
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
-            trace, left_out, unknown = read_trace(payload)
+            trace, left_out, unknown, written = read_trace(payload)
         except NoTraceError as error:
             raise _InvalidError(error.reason, error.detail) from error
-        written = msgspec.json.encode(trace)
     # Counting an absent byte by `replace` is many times faster than by `count`, and most traces nest little.
     opening = 2 * len(written) - len(written.replace(b"[", b"")) - len(written.replace(b"{", b""))
     if opening > _SPARE_LEVELS:
