@@ -141,9 +141,9 @@ def read_trace(payload: bytes) -> ReadTrace:
         NoTraceError: It has no trace id, no service, or no content.
     """
     given = Lenient(payload)
-    fields_of = {name: name if name in _FIELDS else meaning(name) for name in given.raw}
-    unknown = tuple(name for name, field in fields_of.items() if field is None)
-    if unknown and all(field is None or field == name for name, field in fields_of.items()):
+    others = [name for name in given.raw if name not in _FIELDS]
+    unknown = tuple([name for name in others if meaning(name) is None])
+    if others and len(unknown) == len(others):
         try:
             trace = _trace_decoder.decode(payload)
             if is_usual(trace):
@@ -155,12 +155,12 @@ def read_trace(payload: bytes) -> ReadTrace:
         raise NoTraceError("wrong_type", "no trace id")
     left_out: list[LeftOut] = []
     values: dict[str, Any] = {}
-    for name, field in fields_of.items():
-        if field is not None:
+    for name, raw in given.raw.items():
+        if (field := meaning(name)) is not None:
             try:
-                values[name] = _value(field, given.raw[name])
+                values[name] = _value(field, raw)
             except NoTraceError:
-                left_out.append(_left_out(field, bytes(given.raw[name])[:1].decode("ascii", "replace")))
+                left_out.append(_left_out(field, bytes(raw)[:1].decode("ascii", "replace")))
     notes = Notes()
     fields = convert_trace(values, notes)
     if not fields.get("service"):
