@@ -152,7 +152,10 @@ class _Named:
         # After the fields by their own names, which come first whatever the order.
         for name, value in others:
             self._add(name, value)
-        if "context" not in self.fields and (nodes := _source_nodes(self.fields.get("output"))):
+        output = self.fields.get("output")
+        has_attributes = not (output is None or is_a(output, str) or is_a(output, dict))
+        # An answer of LlamaIndex has its sources.
+        if "context" not in self.fields and has_attributes and (nodes := attributes_of(output).get("source_nodes")):
             self.fields["context"] = nodes
 
     def _add(self, name: str, value: Any) -> None:
@@ -498,13 +501,6 @@ def _output(value: Any, notes: Notes) -> str | Chat:
         raise UnreadableError
     answer = answer_in(copied(value))
     return _text(value, notes) if answer is None else answer
-
-
-def _source_nodes(output: Any) -> Any:
-    """Return the sources of an answer of LlamaIndex."""
-    if output is None or is_a(output, str) or is_a(output, dict):
-        return None
-    return attributes_of(output).get("source_nodes")
 
 
 def _messages(value: Any, notes: Notes) -> list[Chat]:

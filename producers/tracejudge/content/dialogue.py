@@ -28,18 +28,16 @@ def answer_in(value: Any) -> str | Chat | None:
         if isinstance(text := value.get("response"), str) and "source_nodes" in value:  # LlamaIndex
             return text
         choices = value.get("choices") or value.get("candidates")
-        if isinstance(choices, list) and (chats := conversation([_choice(choice) for choice in choices])):
-            return chats[0]
+        if isinstance(choices, list):
+            # Google puts the message under `content`.
+            inner = [choice.get("content") if isinstance(choice, dict) else None for choice in choices]
+            found = [one if isinstance(one, dict) else choice for one, choice in zip(inner, choices, strict=True)]
+            if chats := conversation(found):
+                return chats[0]
         if value.get("object") == "response" and (chats := conversation(value.get("output"))):  # OpenAI
             return chats[-1]
     chats = chats_in(value) or []
     return chats[-1] if chats and chats[-1].role == "assistant" else None
-
-
-def _choice(choice: Any) -> Any:
-    # Google puts the message under `content`.
-    inner = choice.get("content") if isinstance(choice, dict) else None
-    return inner if isinstance(inner, dict) else choice
 
 
 def read_chats(value: Any) -> tuple[list[Chat], list[type]]:
