@@ -178,9 +178,12 @@ class Gateway:
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         """Run a function beside the event loop; Redis must not delay other requests."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+            running = asyncio.get_running_loop().run_in_executor(self._executor, function)
+            return await asyncio.wait_for(running, _ANSWER_S)
         except FullError as error:
             raise full(str(error)) from None
+        except TimeoutError:
+            raise _unavailable() from None
         except StoreError as error:
             if "full" in str(error):
                 raise full("Redis is full; send this again later") from None
