@@ -1,1 +1,0 @@
-"""The gateway: OTLP and plain JSON over HTTP, gathered, joined and written into the stream of traces."""
