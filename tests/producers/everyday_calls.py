@@ -87,6 +87,16 @@ call("nothing", None, reports="empty trace")
 call("only None", None, input=None, output=None, reports="empty trace")
 call("only a model", None, model="m", reports="empty trace")
 call("only an error", {"output": "", "error": "Timeout"}, error="Timeout")
+# A failed call has no answer: that of the turn before is history.
+_TURN: Final = [{"role": "user", "content": "q0"}, {"role": "assistant", "content": "a0"}]
+for _given in ({"output": ""}, {"error": "Timeout"}, {"output": "", "error": "Timeout"}):
+    call(
+        f"no answer after a turn: {', '.join(_given)}",
+        {"input": "q", "messages": _TURN, "output": "", **_given},
+        "q",
+        messages=_TURN,
+        **_given,
+    )
 call("only documents", {"output": "", "context": ["d"]}, context=["d"], reports="missing output")
 
 # --- texts -----------------------------------------------------------------------------------------------------------

@@ -88,7 +88,9 @@ def is_wire_message(item: Any) -> bool:
 
 def add_chats(read: dict[str, Any], chats: list[Chat], *, keeps_history: bool) -> None:
     """Divide a conversation into history, query, tool calls and answer, as far as these are not given."""
-    if not read.get("output") and chats[-1].role == "assistant" and chats[-1].text is not None:
+    # A failed call, or one with an empty answer, must not be judged by the answer before it.
+    has_answer = "output" in read or "error" in read
+    if not has_answer and chats[-1].role == "assistant" and chats[-1].text is not None:
         read["output"] = chats[-1].text
         chats = chats[:-1]
     place = next((place for place in range(len(chats) - 1, -1, -1) if chats[place].is_query), None)
