@@ -110,9 +110,10 @@ def test_past_the_bound_complaints_are_counted_and_not_gathered(
     assert ground.pending() == 0
 
 
-def test_feedback_that_names_no_possible_trace_is_invalid(ground: Ground) -> None:
+@pytest.mark.parametrize("trace_id", ["", "x" * 129], ids=["empty", "too long"])
+def test_feedback_that_names_no_possible_trace_is_invalid(ground: Ground, trace_id: str) -> None:
     complain(ground, "x" * 128)
-    complain(ground, "")
+    complain(ground, trace_id)
     take(ground)
     assert list(gathered(ground)) == ["x" * 128]
     account = balanced(ground)

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tracejudge.dialects import names
-from tracejudge.dialects.documents import documents_of
-from tracejudge.dialects.messages import conversation, input_from_messages, output_from_messages
+from tracejudge.dialects.messages import conversation, documents_of, input_from_messages, output_from_messages
 from tracejudge.dialects.openinference import input_from_value, output_from_value
 from tracejudge.dialects.reading import RawEvent, RawSpan, Reading, Role, SpanInput, SpanOutput, executed_call, usage_of
 from tracejudge.dialects.values import decoded, first_text, mapping_of, structure_of, text_of
@@ -110,7 +109,7 @@ def read(span: RawSpan) -> Reading:
 
 def _input(attributes: Mapping[str, object]) -> SpanInput:
     instructions = attributes.get(names.SYSTEM_INSTRUCTIONS)
-    for key in (names.INPUT_MESSAGES, names.PROMPT, *names.PA_MESSAGES):
+    for key in (names.INPUT_MESSAGES, names.PROMPT):
         given = attributes.get(key)
         chats = conversation(given)
         if chats is not None:
@@ -123,9 +122,6 @@ def _input(attributes: Mapping[str, object]) -> SpanInput:
 
 
 def _output(attributes: Mapping[str, object]) -> SpanOutput:
-    # The result of an agent, as text or as JSON: whole, whatever its fields are called.
-    if (result := text_of(attributes.get(names.PA_RESULT))) is not None:
-        return SpanOutput(text=result)
     for key in (names.OUTPUT_MESSAGES, names.COMPLETION):
         given = attributes.get(key)
         chats = conversation(given)
