@@ -221,7 +221,8 @@ def test_a_key_that_is_not_set_is_told_by_its_variable(run: Run, monkeypatch: py
     Path("mine.toml").write_text(f"[models.default]\n{table}\n", encoding="utf-8")
     test = ("judges", "test", "safety", SAMPLES / "support-bot.jsonl", "--label", "safe")
     said = "models.default.api_key_env: the variable ABSENT_KEY is not set; export it, or leave the line out"
-    for command in (test, ("evaluate", SAMPLES / "support-bot.jsonl", "--judge", "safety"), ("worker",)):
+    # Not `worker`, which configures the logging of the whole process.
+    for command in (test, ("evaluate", SAMPLES / "support-bot.jsonl", "--judge", "safety")):
         ended = run(*command, "--config", "mine.toml")
         assert (ended.code, ended.complaint) == (2, f"tracejudge: mine.toml: {said}"), command
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
