@@ -197,7 +197,7 @@ class Alignment:
         return best
 
     async def gepa(self, rounds: int) -> Trial:
-        """Let GEPA choose the guidance to go on with and the traces to derive from; return the best that it found."""
+        """Search with GEPA, which chooses the guidance to develop and the traces to derive from."""
         first = await self.trial(self.kept)
         adapter = _GepaAdapter(self, asyncio.get_running_loop(), len(self._train))
         # The optimizer blocks, so that it runs in a thread and calls back into this loop.

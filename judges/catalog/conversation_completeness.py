@@ -3,8 +3,6 @@
 from typing import Final
 
 from judges import sessions
-from judges.core.judge import AnyOf
-from judges.core.prompt import Block
 from judges.forms import yes_no
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
@@ -45,13 +43,9 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     return True, "The words of every question stand in later answers."
 
 
-JUDGE: Final = yes_no.make(
+JUDGE: Final = yes_no.make_for_conversations(
     name="conversation_completeness",
     asks="Is every request of the user dealt with by the end of the conversation?",
-    needs=(AnyOf(("input", "messages")),),
     fixed=yes_no.fixed_part(ROLE, CRITERION),
-    blocks=lambda trace: (Block("conversation", sessions.transcript(trace)),),
     heuristic=heuristic,
-    cuts=("messages",),
-    unit="session",
 )

@@ -4,8 +4,6 @@ import re
 from typing import Final
 
 from judges import sessions
-from judges.core.judge import AnyOf
-from judges.core.prompt import Block
 from judges.forms import yes_no
 from tracejudge import Trace
 
@@ -48,13 +46,9 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     return True, "The assistant asks for nothing that the user has named before as theirs."
 
 
-JUDGE: Final = yes_no.make(
+JUDGE: Final = yes_no.make_for_conversations(
     name="knowledge_retention",
     asks="Does the assistant keep to what the user has said earlier in the conversation?",
-    needs=(AnyOf(("input", "messages")),),
     fixed=yes_no.fixed_part(ROLE, CRITERION),
-    blocks=lambda trace: (Block("conversation", sessions.transcript(trace)),),
     heuristic=heuristic,
-    cuts=("messages",),
-    unit="session",
 )

@@ -4,8 +4,6 @@ import re
 from typing import Final
 
 from judges import sessions
-from judges.core.judge import AnyOf
-from judges.core.prompt import Block
 from judges.forms import yes_no
 from tracejudge import Trace
 
@@ -55,13 +53,9 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     return True, "No message of the user holds a phrase from a short list of complaints, or thanks follow it."
 
 
-JUDGE: Final = yes_no.make(
+JUDGE: Final = yes_no.make_for_conversations(
     name="user_frustration",
     asks="Does the conversation end without frustration of the user with the assistant? (yes = not frustrated)",
-    needs=(AnyOf(("input", "messages")),),
     fixed=yes_no.fixed_part(ROLE, CRITERION),
-    blocks=lambda trace: (Block("conversation", sessions.transcript(trace)),),
     heuristic=heuristic,
-    cuts=("messages",),
-    unit="session",
 )

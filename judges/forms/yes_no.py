@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading, Unit, has_text
+from judges import sessions
+from judges.core.judge import Answer, Answered, AnyOf, Judge, Metric, Needs, Reading, Unit, has_text
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
 from judges.parsing.answer import choice, object_schema, text_field
@@ -84,6 +85,22 @@ def make(
         prepare=with_earlier_messages if "messages" in cuts else lambda trace: trace,
         cuts=cuts,
         unit=unit,
+    )
+
+
+def make_for_conversations(
+    *, name: str, asks: str, fixed: str, heuristic: Callable[[Trace], tuple[bool, str]]
+) -> Judge:
+    """Build a yes/no judge of whole conversations; its material is the transcript. See ``make`` for the arguments."""
+    return make(
+        name=name,
+        asks=asks,
+        needs=(AnyOf(("input", "messages")),),
+        fixed=fixed,
+        blocks=lambda trace: (Block("conversation", sessions.transcript(trace)),),
+        heuristic=heuristic,
+        cuts=("messages",),
+        unit="session",
     )
 
 

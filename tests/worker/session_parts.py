@@ -54,7 +54,7 @@ class Sessions:
         self.stage.run_once()
 
     def pause(self, *members: str) -> None:
-        """Let the time of all gathered conversations have come, and deal with them."""
+        """Make all gathered conversations due, and run a pass over them."""
         for member in members or self.ground.client.zrange(self.ground.keys.sessions_due, 0, -1):
             self.ground.client.zadd(self.ground.keys.sessions_due, {member: 1}, xx=True)
         self.turn()

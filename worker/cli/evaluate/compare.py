@@ -185,7 +185,7 @@ class Comparison(Offline):
         return table
 
     def lines(self) -> Iterator[str]:
-        """Say which file is preferred, how far the position decided, and what it cost."""
+        """Yield which file is preferred, the influence of the position, and the cost."""
         for one in self.sums:
             preference = self.of(one)
             if (points := preference.points) is not None:
