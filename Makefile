@@ -40,6 +40,7 @@ check: $(READY) ## Lint, format, types, import directions, generated files, docu
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
+	$(BIN)/mypy --python-version 3.10 -p tracejudge
 	$(BIN)/mypy benchmarks docs tests/typed_consumer.py
 	$(BIN)/python -m docs.generate --check
 	$(BIN)/python -m deploy --check

@@ -25,6 +25,7 @@ from judges.custom import template as filling
 from judges.custom.template_answer import AnswerTable
 from judges.registry import catalogue
 from tracejudge import Trace, init
+from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
 from worker.config.settings import Redact, Rule, Settings, Where
 from worker.telemetry.metrics import METRICS
 
@@ -103,6 +104,10 @@ raises them as ever. The alert about missing scores is raised for each, member o
 """
 _SDK: Final = """\
 Arguments of `tracejudge.init`. Some may come from a variable instead, as its description says; the argument wins.
+"""
+_OTHER_NAMES: Final = """\
+Names that `publish` and the other ways to publish read as a field, also in camel case or with dashes.
+Any other name becomes a tag.
 """
 _ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |^\S|\Z)", re.MULTILINE | re.DOTALL)
 _FOLDER: Final = Path(__file__).parent / "reference"
@@ -218,6 +223,16 @@ def _sdk() -> str:
     for name, parameter in inspect.signature(init).parameters.items():
         text = " ".join(described.get(name, "").split())
         lines.append(f"| `{name}` | `{parameter.default!r}` | {text} |")
+    lines += ["", "## Other names of fields\n", _OTHER_NAMES, "| field | other names |", "| --- | --- |"]
+    named = {
+        **OTHER_NAMES,
+        "usage.input_tokens": INPUT_TOKENS[1:],
+        "usage.output_tokens": OUTPUT_TOKENS[1:],
+        "messages, as the first one, of the role `system`": sorted(SYSTEM_PROMPTS),
+    }
+    for field, others in named.items():
+        shown = field if " " in field else f"`{field}`"
+        lines.append(f"| {shown} | {', '.join(f'`{other}`' for other in others)} |")
     return "\n".join(lines) + "\n"
 
 

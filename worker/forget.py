@@ -12,7 +12,8 @@ In the accounting, an evaluation that had not ended counts as ``removed``; one t
 trace counts as ``cut_off``: the stream lost it unread, whoever removed it. Workers do not report it in
 ``cut_off_total`` and ``outbox_cut_off_total``, which count losses.
 
-What cannot be recalled: spans and events that exporters have sent, exemplars in Prometheus, log lines with a trace id.
+What cannot be recalled: spans and events that exporters have sent, exemplars in Prometheus, log lines with a trace id,
+and for a week the trace ids in the lists of invalid entries and of fields left out.
 A worker that is judging the trace may finish its call; the verdict is not written.
 """
 
@@ -25,12 +26,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from tracejudge.content.encode import text_of
+from tracejudge.ids import MAX_ID_CHARS, bounded
 from worker.config.redaction import hashed_user
 from worker.config.settings import Settings
 from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
 from worker.ingest.conversations import StoredSession, decode_session
 from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.queue.ledger import Ledger, evaluation_states, field_of
+from worker.selection.lenient import Lenient, NoTraceError
 from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 from worker.storage.keys import INGEST_GROUP
 
@@ -71,7 +75,7 @@ class ForgetTarget:
         """
         self.is_person = user_id is not None
         self.session_id = session_id
-        self.trace_ids = {trace_id} if trace_id is not None else set[str]()
+        self.trace_ids = set[str]() if trace_id is None else {trace_id, bounded(trace_id, MAX_ID_CHARS)}
         hashed = {hashed_user(user_id, key) for key in user_keys}
         self._user_ids = set[object]() if user_id is None else {user_id, *hashed}
 
@@ -97,7 +101,7 @@ class ForgetTarget:
                 self.trace_ids.add(owner.trace_id)
 
     def _is_user(self, user_id: object) -> bool:
-        # A service in another language may write the id as a number; such an entry is no valid trace, but is theirs.
+        # A service in another language may write the id as a number.
         return user_id in self._user_ids or str(user_id) in self._user_ids
 
 
@@ -379,7 +383,7 @@ class Forgetting:
             for entry_id, fields in entries:
                 kinds = ((kind, fields[kind]) for kind in _PAYLOADS if fields and kind in fields)
                 kind, payload = next(kinds, (b"", b""))
-                scanned.append(_ScannedEntry(entry_id.decode(), kind.decode(), _owner(payload)))
+                scanned.append(_ScannedEntry(entry_id.decode(), kind.decode(), _owner(payload, kind)))
             yield scanned
             seen += len(entries)
             self._progress(place, seen)
@@ -408,10 +412,24 @@ class Forgetting:
         return None
 
 
-def _owner(payload: bytes) -> Owner:
+def _owner(payload: bytes, kind: bytes = b"") -> Owner:
+    if kind in {b"t", b"f"}:
+        return _owner_by_any_name(payload)
     try:
         named = _decode_named(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # A payload that is no JSON names nobody.
         return Owner(None)
     return named.owner
+
+
+def _owner_by_any_name(payload: bytes) -> Owner:
+    """Return the owner in an entry of any language, by the names and types that ingest reads as well."""
+    try:
+        given = Lenient(payload)
+    except NoTraceError:
+        return Owner(None)
+    # As texts, which they are in the trace that ingest has made of the entry.
+    found = (next((one for one in given.values(name) if one is not None), None) for name in ("user_id", "session_id"))
+    user_id, session_id = (None if value is None else text_of(value) for value in found)
+    return Owner(given.trace_id, user_id, session_id)

@@ -15,11 +15,16 @@
 After `init` nothing raises into the host and nothing blocks; memory is bounded, and every loss is counted.
 """
 
+import typing
+
 from tracejudge.api import feedback, flush, init, publish, shutdown
 from tracejudge.log import ConfigurationError
 from tracejudge.model import Document, Feedback, LateFeedback, Message, ProducerReport, Span, ToolCall, Trace, Usage
 from tracejudge.tracing.block import OpenTrace, current, trace
 from tracejudge.tracing.observe import observe
+
+if typing.TYPE_CHECKING:
+    from tracejudge.wrap import wrap_anthropic, wrap_openai
 
 __all__ = [
     "ConfigurationError",
@@ -41,4 +46,16 @@ __all__ = [
     "publish",
     "shutdown",
     "trace",
+    "wrap_anthropic",
+    "wrap_openai",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # The readers of these functions are loaded by their first use: the import of the package must stay fast.
+    if name in {"wrap_anthropic", "wrap_openai"}:
+        from tracejudge import wrap  # noqa: PLC0415
+
+        function: object = getattr(wrap, name)
+        return function
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,16 +10,19 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from tracejudge.content.field_names import field_of
 from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_and_measure
 from tracejudge.delivery.delivery import Delivery
 from tracejudge.delivery.fork import native_lock, reset_in_children
-from tracejudge.ids import OPENTELEMETRY, current_span, draw, fresh_trace_id
+from tracejudge.delivery.reports import call_site
+from tracejudge.ids import MAX_ID_CHARS, OPENTELEMETRY, current_span, draw, fresh_trace_id, trace_id_text
 from tracejudge.log import logger, report_or_raise
 from tracejudge.model import Trace
-from tracejudge.settings import Drop, Redaction, Settings, load_settings
+from tracejudge.settings import Drop, Redaction, Settings, changed_settings, load_settings
 
 _TRACE, _FEEDBACK = Kind.TRACE, Kind.FEEDBACK  # constants: looking up a member costs each `publish` 50 ns
 _modules = sys.modules
+_POSITIONS = ("input", "output", "context")
 
 
 class Client:
@@ -34,22 +37,28 @@ class Client:
         """The id of this client in Redis."""
         return self._delivery.producer
 
-    def publish(self, trace: Trace | None, fields: dict[str, Any]) -> str:
-        """Publish a trace or its fields, which now belong to the client, and return the trace id."""
-        # Written for speed: defaults and the check of the fields are left to the sender thread.
+    def publish(self, fields: dict[str, Any]) -> str:
+        """Publish the fields of a trace, which now belong to the client, and return the trace id."""
+        # Written for speed: defaults and the conversion of the fields are left to the sender thread.
+        site = None
         try:
-            if trace is not None:
-                fields = _fields_of(trace, fields)
+            reports = self._delivery.reports
+            if reports.sites_left > 0:
+                reports.sites_left -= 1
+                site = call_site()
             trace_id, span_id = fields.get("trace_id"), None
+            if trace_id is None:
+                trace_id = fields.get("traceId")
+            if type(trace_id) is not str or len(trace_id) > MAX_ID_CHARS:
+                trace_id = None if trace_id is None else trace_id_text(trace_id)
             if OPENTELEMETRY in _modules:
                 span = current_span()
                 # A caller that names another trace does not mean the current span.
                 if span is not None and (not trace_id or trace_id == span.trace_id):
                     trace_id, span_id = span
-            if type(trace_id) is not str or not trace_id:
-                # The truth of a foreign object is not asked: a lazy one would load, or raise.
-                trace_id = (trace_id is not None and given_trace_id(fields)) or draw(128).to_bytes(16, "big").hex()
-            item = Item(_TRACE, fields, copy_and_measure(fields), now_s(), trace_id, span_id)
+            if not trace_id:
+                trace_id = draw(128).to_bytes(16, "big").hex()
+            item = Item(_TRACE, fields, copy_and_measure(fields), now_s(), trace_id, span_id, site)
         except BaseException as error:  # noqa: BLE001 - fire and forget: the host's call must go on
             report_or_raise(error)
             self._delivery.buffer.refuse(_TRACE, Reason.INVALID)
@@ -83,23 +92,39 @@ class Client:
         except BaseException as error:  # noqa: BLE001 - the same
             report_or_raise(error)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether `shutdown` was called."""
+        return self._delivery.buffer.closed
+
     def totals(self, kind: Kind = Kind.TRACE) -> Totals:
         """Return the counts of a kind of entry."""
         return self._delivery.buffer.totals(kind)
 
 
 def given_trace_id(fields: dict[str, Any]) -> str | None:
-    """Return the caller's trace id, or None if it is no non-empty string."""
-    trace_id = fields.get("trace_id")
-    return (str.__str__(trace_id) or None) if issubclass(type(trace_id), str) else None
+    """Return the caller's trace id as it is sent, or None if there is none that can be."""
+    return trace_id_text(fields.get("trace_id")) or trace_id_text(fields.get("traceId"))
 
 
-def _fields_of(trace: Trace, fields: dict[str, Any]) -> dict[str, Any]:
-    if fields:
-        raise TypeError("publish takes a Trace or fields, not both")
-    if not issubclass(type(trace), Trace):
-        raise TypeError("publish takes a Trace or fields by name")
-    return asdict(trace)
+def _by_position(given: tuple[Any, ...], fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields given by position: a trace, a dict of fields, or input, output and context."""
+    first = given[0]
+    if issubclass(type(first), Trace):
+        by_position, given = asdict(first), given[1:]
+    elif type(first) is dict and _is_record(first, has_output="output" in fields or len(given) > 1):
+        by_position, given = first, given[1:]
+    else:
+        by_position = dict(zip(_POSITIONS, given, strict=False))
+        given = given[len(_POSITIONS) :]
+    unplaced = {f"argument {place}": value for place, value in enumerate(given, len(_POSITIONS) + 1)}
+    return {**by_position, **unplaced, **fields}
+
+
+def _is_record(given: dict[Any, Any], *, has_output: bool) -> bool:
+    """Return whether a dict holds the fields of a trace, not the input of one."""
+    named = {field_of(name) for name in given if type(name) is str} - {None}
+    return "output" in named or (bool(named) and not has_output)
 
 
 class _Current:
@@ -177,34 +202,55 @@ def init(
     with _Current.changing:
         # The new client first: another thread must not publish to a closed one in between.
         former, _Current.client = _Current.client, None if settings.disabled else Client(settings)
+        changed = [] if former is None else changed_settings(former.settings, settings)
         _Current.warned = True
         atexit.unregister(_shutdown_at_exit)
         atexit.register(_shutdown_at_exit)
     if former is not None:
+        if changed and not former.is_over:
+            logger.warning("tracejudge.init was called again with other values of %s", ", ".join(changed))
         former.shutdown(former.settings.exit_timeout_s)
 
 
-def publish(trace: Trace | None = None, /, **fields: Any) -> str:
-    """Publish one trace, given as fields by name or as a Trace. Returns at once and never raises.
+def publish(*given: Any, **fields: Any) -> str:
+    """Publish one trace: `publish(input, output)`, fields by name, or a Trace. Returns at once and never raises.
 
-    `output` is required; `service`, `environment` and `release` come from `init` unless given, the ids from the
-    current OpenTelemetry span or at random. Lists and dicts are copied one level deep: do not change the values in
-    them afterwards. A trace that cannot be delivered is dropped and counted. Exceptions of given objects are
-    suppressed, `SystemExit` included; only Ctrl-C and what a signal handler raises pass.
+    Values may be of any type: they are converted in the background. Other usual names of a field are read as that
+    field, every other name becomes a tag; what cannot be read is left out and reported once in the log.
+
+    `service`, `environment` and `release` come from `init` unless given, the ids from the current OpenTelemetry span
+    or at random. Lists and dicts are copied one level deep: do not change the values in them afterwards. Generators
+    are read at the call, except as input or output. A trace that cannot be delivered, or has no content, is dropped
+    and counted. Exceptions of given objects are suppressed, `SystemExit` included; only Ctrl-C and what a signal
+    handler raises pass.
+
+    Args:
+        given: Input, output and context by position; or one Trace, or one dict of fields.
+        fields: Fields of the trace by name.
 
     Returns:
         The trace id, for `feedback`.
     """
     client = _Current.client
-    if client is None:
+    if given:
         try:
-            if not _Current.warned:
-                _Current.warned = True  # first, as a handler of the log may publish
-                logger.warning("Traces are not published: call tracejudge.init before tracejudge.publish")
-        except BaseException as error:  # noqa: BLE001 - a log filter of the host may raise
+            fields = _by_position(given, fields)
+        except BaseException as error:  # noqa: BLE001 - keys of a given dict may fail in any way
             report_or_raise(error)
+    if client is None:
+        warn_without_init("publish")
         return given_trace_id(fields) or fresh_trace_id()
-    return client.publish(trace, fields)
+    return client.publish(fields)
+
+
+def warn_without_init(function: str) -> None:
+    """Log once that nothing is published before `init`. Never raises."""
+    try:
+        if not _Current.warned:
+            _Current.warned = True  # first, as a handler of the log may publish
+            logger.warning("Traces are not published: call tracejudge.init before tracejudge.%s", function)
+    except BaseException as error:  # noqa: BLE001 - a log filter of the host may raise
+        report_or_raise(error)
 
 
 def feedback(trace_id: str, score: float, comment: str | None = None) -> None:
@@ -212,7 +258,7 @@ def feedback(trace_id: str, score: float, comment: str | None = None) -> None:
 
     Args:
         trace_id: Return value of `publish`.
-        score: From -1 (bad) to 1 (good).
+        score: From -1 (bad) to 1 (good); True is 1 and False is -1.
         comment: The user's words.
     """
     client = _Current.client

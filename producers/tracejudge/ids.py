@@ -2,7 +2,7 @@
 
 import random
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracejudge.log import report_or_raise
 
@@ -53,3 +53,44 @@ def current_span() -> SpanIds | None:
     except BaseException as error:  # noqa: BLE001 - another thread may be in the middle of importing it
         report_or_raise(error)
         return None
+
+
+MAX_ID_CHARS = 128
+_HASH_CHARS = 17
+_W3C_BITS = 64
+
+
+def trace_id_text(given: Any) -> str | None:
+    """Return a caller's trace id as text of bounded length; None if it is no text, number or UUID.
+
+    A number above 64 bits is an id of OpenTelemetry and becomes 32 hex digits.
+    """
+    kind = type(given)
+    try:
+        if issubclass(kind, str):
+            text = str.__str__(given)
+        elif issubclass(kind, int) and kind is not bool:
+            number = int.__int__(given)
+            is_otel = _W3C_BITS < number.bit_length() <= 2 * _W3C_BITS
+            text = f"{number:032x}" if is_otel else str(number)
+        elif kind is bytes:
+            text = given.decode("utf-8", "replace")
+        elif kind.__module__ == "uuid":
+            text = str(given)
+        else:
+            return None
+        return bounded(text, MAX_ID_CHARS) or None
+    except BaseException as error:  # noqa: BLE001 - a metaclass of the host may fail in any way
+        report_or_raise(error)
+        return None
+
+
+def bounded(text: str, max_chars: int) -> str:
+    """Cut an over-long id or name; a hash of the whole at its end keeps different ones apart."""
+    if len(text) <= max_chars:
+        return text
+    # Here, because it takes `import tracejudge` 2 ms and ids are rarely too long.
+    from hashlib import blake2b  # noqa: PLC0415
+
+    digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return f"{text[: max_chars - _HASH_CHARS]}~{digest}"

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Callable
 from types import CodeType
+from typing import Any
 
 logger = logging.getLogger("tracejudge")
 
@@ -45,6 +46,17 @@ def type_name(error: BaseException) -> str:
         report_internal_error(another)
         return "an error"
     return name if type(name) is str else "an error"
+
+
+def attributes_of(value: object) -> dict[str, Any]:
+    """Return the attributes of an object of the host as they are stored, without properties. Never raises."""
+    try:
+        found: object = object.__getattribute__(value, "__dict__")
+    except BaseException as error:  # noqa: BLE001 - `__dict__` may be a property of the host
+        if type(error) is not AttributeError:
+            report_or_raise(error)
+        return {}
+    return found if type(found) is dict else {}
 
 
 def _is_for_host(error: BaseException) -> bool:

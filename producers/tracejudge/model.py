@@ -5,6 +5,7 @@ unknown fields.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -13,6 +14,13 @@ from msgspec.structs import replace
 TIMES = ("started_at", "ended_at")
 _EARLIEST_S, _LATEST_S = 946_684_800.0, 4_102_444_800.0  # the years 2000 and 2100
 FeedbackScore = Annotated[float, Meta(ge=-1, le=1)]
+
+
+class TextEnum(str, Enum):  # noqa: UP042 - for Python 3.10
+    """A closed set of texts; the `StrEnum` that Python 3.10 lacks."""
+
+    __str__ = str.__str__
+
 
 JSONValue = object
 """Any JSON value, stored as given and never interpreted."""
@@ -27,11 +35,12 @@ class Message(Struct, frozen=True, omit_defaults=True):
 
 
 class Document(Struct, frozen=True, omit_defaults=True):
-    """One retrieved document; documents are listed in rank order."""
+    """One retrieved document, with the file or address it comes from; documents are listed in rank order."""
 
     text: str
     id: str | None = None
     score: float | None = None
+    source: str | None = None
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True):

@@ -6,6 +6,7 @@ from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import wait_until
 
 import tracejudge
+from worker.ingest.unusable import read_invalid
 
 SECRET = "planted-secret-4711"  # noqa: S105 - planted to be searched for
 VALID = msgspec.json.encode(make_traces(1)[0])
@@ -13,7 +14,7 @@ VALID = msgspec.json.encode(make_traces(1)[0])
 BAD_ENTRIES = {
     "no_payload": {"v": "1", "x": SECRET},
     "not_json": {"v": "1", "t": f'{{"trace_id": "{SECRET}'},
-    "wrong_type": {"v": "1", "t": f'{{"trace_id": "{SECRET}", "service": 7, "output": ""}}'},
+    "wrong_type": {"v": "1", "t": f'{{"trace_id": "a1", "service": null, "output": "{SECRET}"}}'},
     "unknown_version": {"v": "2", "t": VALID},
     "too_large": {"v": "1", "t": b'{"output": "' + SECRET.encode() + b"x" * 5_000_000 + b'"}'},
 }
@@ -31,6 +32,13 @@ def test_every_invalid_entry_is_counted_by_reason_and_later_entries_are_read(pip
     counted = {reason: page.value("tracejudge_invalid_traces_total", reason=reason) for reason in BAD_ENTRIES}
     assert counted == dict.fromkeys(BAD_ENTRIES, 1)
     assert SECRET not in worker.program.output
+    said = worker.program.output
+    assert "no service" in said
+    assert "a1" in said
+    wait_until(lambda: len(read_invalid(pipeline.store)) == len(BAD_ENTRIES), what="the list of invalid entries")
+    found = read_invalid(pipeline.store)
+    assert {one.reason for one in found} == BAD_ENTRIES.keys()
+    assert SECRET not in repr(found)
 
 
 def test_a_trace_of_a_megabyte_is_judged(pipeline: Pipeline) -> None:

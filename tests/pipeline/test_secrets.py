@@ -108,11 +108,11 @@ def poison(planted: PlantedSecrets) -> list[dict[str, str]]:
     """Make entries that are not traces."""
     return [
         {"v": "1", "t": planted("no JSON")},
-        {"v": "1", "t": json.dumps({"trace_id": "x", "service": 7, "output": planted("wrong type")})},
+        {"v": "1", "t": json.dumps({"trace_id": "x", "service": None, "output": planted("wrong type")})},
         {"v": "1", "t": json.dumps([planted("a list")])},
         {"v": planted("version"), "t": "{}"},
         {"v": "1", planted("kind"): planted("value of an unknown kind")},
-        {"v": "1", "f": json.dumps({"trace_id": planted("trace of feedback"), "score": planted("score")})},
+        {"v": "1", "f": json.dumps({"trace_id": planted("trace of feedback") + " x", "score": planted("score")})},
         {"v": "1", "r": json.dumps({"producer": planted("producer"), "seq": planted("number")})},
         {"v": "1", "t": json.dumps({"trace_id": "y", "service": "bot", "output": "", planted("field"): "unknown"})},
         {"v": "1", "t": '{"trace_id": "z", "output": "' + planted("cut off")},

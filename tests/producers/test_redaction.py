@@ -1,11 +1,14 @@
 """The built-in set: what it must find, what it must leave alone, and that no text makes it slow or deaf."""
 
 import json
+import re
+from typing import Any
 
 import pytest
 from support.cases import each_case
 
-from tracejudge.content.redact import redact_secrets
+from tracejudge.content import redact
+from tracejudge.content.redact import redact_secrets, without_possessive
 
 # Written in two halves so that no scanner of repositories takes these for live secrets.
 DIGITS = "0123456789"
@@ -234,3 +237,19 @@ def test_a_secret_in_json_that_stands_in_a_text_is_found_and_the_json_stays_json
 
 def test_an_address_behind_an_escape_leaves_the_escape() -> None:
     assert json.loads(redact_secrets(r'{"note": "a\nbob@example.com"}')) == {"note": "a\n[redacted e-mail]"}
+
+
+def test_the_patterns_without_possessive_quantifiers_find_the_same() -> None:
+    """Python 3.10 has no possessive quantifiers."""
+    patterns = [form.pattern for form in (*redact._SURROUNDED, *redact._ISSUED)]
+    patterns += [value for value in vars(redact).values() if isinstance(value, re.Pattern)]
+    changed = {pattern: re.compile(without_possessive(pattern.pattern)) for pattern in patterns}
+    assert sum(pattern.pattern != plain.pattern for pattern, plain in changed.items()) > 10
+    given: list[Any] = [*ISSUED.values(), *SURROUNDED.values(), *INNOCENT.values(), *HOSTILE.values()]
+    texts = [text for one in given for text in ((one,) if isinstance(one, str) else one[:1]) if len(text) < 10_000]
+    for text in texts:
+        for pattern, plain in changed.items():
+            if pattern is not redact._POSSESSIVE:
+                found, again = pattern.sub("#", text), plain.sub("#", text)
+                assert found == again, (pattern.pattern, text)
+    assert not any(re.search(r"[*+?}]\+", re.sub(r"\[[^\]]*\]", "", plain.pattern)) for plain in changed.values())

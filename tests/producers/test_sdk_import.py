@@ -13,7 +13,7 @@ from tracejudge import model
 IMPORT = """
 import json, sys
 import tracejudge
-heavy = ("redis", "opentelemetry", "celery", "httpx", "asyncio", "ssl")
+heavy = ("tracejudge.wrap", "redis", "opentelemetry", "celery", "httpx", "asyncio", "ssl")
 print(json.dumps([name for name in heavy if name in sys.modules]))
 """
 
@@ -30,7 +30,7 @@ def test_the_public_names_are_these_and_sorted() -> None:
         for name, value in vars(tracejudge).items()
         if not name.startswith("_") and not isinstance(value, ModuleType)
     }
-    assert tracejudge.__all__ == sorted(public)
+    assert tracejudge.__all__ == sorted(public | {"wrap_anthropic", "wrap_openai"})  # loaded by their first use
 
 
 def test_every_struct_of_the_wire_is_public() -> None:

@@ -51,6 +51,38 @@ def test_before_init_the_first_publication_says_so_once(
     ]
 
 
+def test_before_init_observe_and_trace_say_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for function in ("observe", "trace"):
+        monkeypatch.setattr(api._Current, "warned", False)
+        caplog.clear()
+        for _ in range(2):
+            if function == "observe":
+                tracejudge.observe(len)([])
+            else:
+                with tracejudge.trace(name="n"):
+                    pass
+        said = f"Traces are not published: call tracejudge.init before tracejudge.{function}"
+        assert caplog.messages == [said]
+
+
+def test_init_again_with_other_values_says_which(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    arguments = {"prefix": "same", "exit_timeout_s": 0.5}
+    start(**arguments)
+    start(**arguments)
+    assert caplog.messages == []
+    start(**{**arguments, "environment": "prod", "max_items": 5})
+    assert caplog.messages == ["tracejudge.init was called again with other values of environment, max_items"]
+
+
+def test_a_misspelt_kind_is_an_error_at_the_decoration() -> None:
+    with pytest.raises(ValueError, match='kind "retreiver" is unknown; did you mean "retriever"'):
+        tracejudge.observe(kind="retreiver")
+    for kind in ("retriever", "RETRIEVER", "pipeline", "checkout", None):
+        tracejudge.observe(kind=kind)
+
+
 def test_when_disabled_every_call_is_a_no_op(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("TRACEJUDGE_DISABLED", "1")
     tracejudge.init(service="shop")

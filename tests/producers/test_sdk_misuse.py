@@ -9,15 +9,17 @@ import pytest
 from sdk_started import StartedSdk
 
 import tracejudge
+from tracejudge.content.convert import Note
 from tracejudge.delivery.buffer import Kind, Totals
+from tracejudge.delivery.reports import MAX_WARNINGS, Reports
 
 WRONG_FEEDBACK = {
     "too good": ("1", 1.5),
     "not a number": ("1", float("nan")),
     "words": ("1", "good"),
-    "true": ("1", True),
+    "no score": ("1", None),
     "no trace id": ("", 1),
-    "trace id no string": (7, 1),
+    "trace id no text": ([], 1),
 }
 
 
@@ -30,31 +32,13 @@ def test_wrong_feedback_is_a_counted_drop(sdk: StartedSdk, trace_id: Any, score:
     assert sdk.client.totals(Kind.TRACE) == Totals(0, 0, {})
 
 
-MISUSE: dict[str, tuple[tuple[Any, ...], dict[str, Any], int]] = {
-    "unknown field": ((), {"output": "a", "outptu": "b"}, 1),
-    "no output": ((), {"input": "a"}, 1),
-    "no trace": (("a",), {}, 0),
-    "trace and fields": ((tracejudge.Trace(trace_id="1", service="s", output=""),), {"model": "m"}, 0),
-    "trace id no string": ((), {"output": "a", "trace_id": 7}, 1),
-}
-
-
 @pytest.mark.swallows
-@pytest.mark.parametrize(("positional", "fields", "accepted"), MISUSE.values(), ids=MISUSE.keys())
-def test_misuse_is_a_counted_drop_and_still_returns_an_id(
-    sdk: StartedSdk, positional: tuple[Any, ...], fields: dict[str, Any], accepted: int
-) -> None:
-    """Some at the door, the rest in the background."""
-    assert re.fullmatch("[0-9a-f]{32}", tracejudge.publish(*positional, **fields))
+def test_what_has_no_content_is_a_counted_drop_and_still_returns_an_id(sdk: StartedSdk) -> None:
+    assert re.fullmatch("[0-9a-f]{32}", tracejudge.publish(input=None, model="m"))
+    assert tracejudge.publish(trace_id="mine", user_id=7) == "mine"
     assert tracejudge.flush(60)
-    assert sdk.client.totals() == Totals(published=1, accepted=accepted, dropped={"invalid": 1})
-    assert sdk.reports()[0]["dropped"] == {"invalid": 1}
-
-
-@pytest.mark.swallows
-def test_misuse_returns_the_id_that_was_given(sdk: StartedSdk) -> None:
-    assert tracejudge.publish(trace_id="mine", unknown=1) == "mine"
-    assert tracejudge.flush(60)
+    assert sdk.client.totals() == Totals(published=2, accepted=2, dropped={"invalid": 2})
+    assert sdk.reports()[0]["dropped"] == {"invalid": 2}
     assert sdk.traces() == []
 
 
@@ -63,8 +47,8 @@ def test_the_counts_balance_after_a_flush(sdk: StartedSdk) -> None:
     """What the hash says was sent is what was accepted less what was dropped after."""
     for number in range(20):
         tracejudge.publish(output=str(number))
-        tracejudge.publish(outptu="unknown")
-        tracejudge.publish(output="unencodable", tags={"a": object()})
+        tracejudge.publish(model="without content")
+        tracejudge.publish(output=None, user_id="u")
     tracejudge.feedback("1", 1)
     assert tracejudge.flush(60)
     assert sdk.client.totals() == Totals(published=60, accepted=60, dropped={"invalid": 40})
@@ -97,26 +81,54 @@ def test_feedback_of_any_kind_never_raises_and_says_why_it_is_lost(
     assert "Feedback dropped: invalid (score must be a number from -1 to 1)" in caplog.messages
 
 
-@pytest.mark.swallows
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"input": "a"}, "Missing required argument 'output'"),
-        ({"output": "a", "contxt": "b"}, "Unexpected keyword argument 'contxt'; did you mean context?"),
-        ({"output": "a", "zzz": "b"}, "Unexpected keyword argument 'zzz'"),
-        ({"output": 5}, "output must be a string, not int"),
-        ({"output": "a", "tags": ["SECRET"]}, "tags must be a dict, not list"),
-    ],
-    ids=["missing", "misspelt", "unknown", "type", "container"],
-)
-def test_a_wrong_publication_is_said_in_the_log(
-    sdk: StartedSdk, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], said: str
+def test_each_fault_is_said_once_with_field_type_and_place_and_without_a_text(
+    sdk: StartedSdk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tracejudge.publish(**fields)
-    tracejudge.flush(60)
-    assert f"Trace dropped: invalid ({said})" in caplog.messages
+    for number in range(3):
+        tracejudge.publish(trace_id=f"t{number}", output="SECRET", contxt="SECRET", started_at="SECRET")
+    tracejudge.publish(trace_id="t3", input="SECRET")
+    assert tracejudge.flush(60)
+    place = f"{__file__}:"
+    said = [message.partition(place) for message in caplog.messages]
+    assert [before for before, _, _ in said] == [
+        "Field contxt is no field and is sent as a tag; did you mean context?; trace id t0; published at ",
+        "Field started_at cannot be read from a value of type str and is left out; trace id t0; published at ",
+        "Field output is missing; trace id t3; published at ",
+    ]
+    assert all(line.isdigit() for _, _, line in said)
     assert "SECRET" not in caplog.text
-    assert sdk.traces() == []
+    assert len(sdk.traces()) == 4
+    caplog.clear()
+    tracejudge.shutdown()
+    (summary,) = caplog.messages
+    assert summary.startswith("Faults of published traces since the start, by reason and field: ")
+    assert summary.endswith(": unknown_name contxt 3, unreadable started_at 3, missing output 1")
+
+
+def test_at_most_twenty_warnings_and_the_totals_each_hour(caplog: pytest.LogCaptureFixture) -> None:
+    clock = [0.0]
+    reports = Reports(lambda: clock[0])
+    for number in range(30):
+        reports.add([Note("unknown_name", f"f{number}")] * 2, "t", "bot.py:1")
+    assert len(caplog.messages) == MAX_WARNINGS
+    assert caplog.messages[-1].endswith("further faults are only counted")
+    caplog.clear()
+    for clock[0] in (10.0, 3600.0, 3601.0, 7200.0):
+        reports.summarize()
+    assert len(caplog.messages) == 1, "nothing new after the first hour"
+    assert "unknown_name f29 2" in caplog.messages[0]
+
+
+def test_a_fault_without_its_place_is_said_again_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    reports = Reports(lambda: 0.0)
+    reports.sites_left = 0
+    for site in (None, None, "bot.py:1", "bot.py:2"):
+        reports.add([Note("missing", "output")], "t", site)
+    assert caplog.messages == [
+        "Field output is missing; trace id t",
+        "Field output is missing; trace id t; published at bot.py:1",
+    ]
+    assert reports.sites_left > 0, "the place of the next call is recorded"
 
 
 def test_times_that_cannot_be_times_are_left_out_and_said_once(
@@ -132,8 +144,9 @@ def test_times_that_cannot_be_times_are_left_out_and_said_once(
         assert before_s <= trace["ended_at"] <= time.time()
         assert trace["spans"] == [{"span_id": "1", "name": "a", "ended_at": 1.7e9}, {"span_id": "2", "name": "b"}]
     assert len(sdk.traces()) == 4
-    (said,) = caplog.messages
-    assert said.startswith("Times before 2000 or after 2100 left out, 3 since the start")
+    assert sorted(message.split()[1] for message in caplog.messages) == [
+        *("ended_at", "spans.ended_at", "spans.started_at", "started_at"),
+    ]
 
 
 def test_a_single_text_is_a_list_of_one_and_a_number_is_feedback(sdk: StartedSdk) -> None:

@@ -81,7 +81,7 @@ def read_logs(body: bytes) -> list[Log]:
 
 def _origin(resource: Any, scope: Any) -> Origin:
     return Origin(
-        resource=_attributes(resource.resource.attributes),
+        resource=attributes_of(resource.resource.attributes),
         scope_name=scope.scope.name,
         scope_version=scope.scope.version,
         schema_url=scope.schema_url or resource.schema_url,
@@ -95,7 +95,7 @@ def _span(span: Any, origin: Origin) -> Span:
         parent_span_id=span.parent_span_id.hex(),
         name=span.name,
         kind=SpanMessage.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
-        attributes=_attributes(span.attributes),
+        attributes=attributes_of(span.attributes),
         links=[Link(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
         status=Status(
             StatusMessage.StatusCode.Name(span.status.code).removeprefix("STATUS_CODE_"), span.status.message
@@ -111,7 +111,7 @@ def _log(record: Any, origin: Origin) -> Log:
         event_name=record.event_name,
         trace_id=record.trace_id.hex(),
         span_id=record.span_id.hex(),
-        attributes=_attributes(record.attributes),
+        attributes=attributes_of(record.attributes),
         body=_value(record.body),
         severity=record.severity_text,
         time_ns=record.time_unix_nano,
@@ -119,7 +119,7 @@ def _log(record: Any, origin: Origin) -> Log:
     )
 
 
-def _attributes(pairs: Any) -> dict[str, Any]:
+def attributes_of(pairs: Any) -> dict[str, Any]:
     return {pair.key: _value(pair.value) for pair in pairs}
 
 
@@ -130,5 +130,5 @@ def _value(value: AnyValue) -> Any:
     if kind == "array_value":
         return [_value(item) for item in value.array_value.values]
     if kind == "kvlist_value":
-        return _attributes(value.kvlist_value.values)
+        return attributes_of(value.kvlist_value.values)
     return getattr(value, kind)

@@ -154,7 +154,7 @@ def test_what_a_full_buffer_dropped_is_explained(ground: Ground, start: Start) -
     for _ in range(3):
         publish(50)
         tracejudge.flush(60)
-        tracejudge.publish(unknown=True)
+        tracejudge.publish(user_id="a trace without content")
         tracejudge.flush(60)
         chosen.take(ground.read(3))
         balanced(ground)

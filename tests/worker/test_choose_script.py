@@ -24,7 +24,7 @@ MODELS = {
 FEEDBACK = {"trace_id": "1", "score": -1}
 INVALID: dict[str, dict[str, Any]] = {
     "not_json": {"payload": b"{"},
-    "wrong_type": {"payload": {"trace_id": 1, "service": "shop", "output": ""}},
+    "wrong_type": {"payload": {"trace_id": "1", "service": None, "output": ""}},
     "unknown_version": {"payload": make_trace(900), "version": "2"},
     "no_payload": {"payload": make_trace(901), "kind": "x"},
     "too_large": {"payload": make_trace(902, output="x" * 3000)},

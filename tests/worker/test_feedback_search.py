@@ -8,13 +8,14 @@ HIDDEN = {
     "another order": b'{"output": "", "service": "shop", "trace_id": "wanted"}',
     "escaped": b'{"trace_id": "\\u0077anted", "service": "shop", "output": ""}',
     "blanks": b'{ "service" :"shop",\n "output":"" , "trace_id"\t: "wanted" }',
+    "another name": b'{"traceId": "wanted", "service": "shop", "content": ""}',
     "unknown fields": b'{"new": [{"trace_id": "x"}], "trace_id": "wanted", "service": "shop", "output": ""}',
 }
 OTHERS = {
     "only mentioned": b'{"trace_id": "other", "service": "shop", "output": "\\"trace_id\\":\\"wanted\\" wanted"}',
     "inside": b'{"trace_id": "other", "service": "shop", "output": "", "tags": {"trace_id": "wanted"}}',
     "a beginning": b'{"trace_id": "wanted-not", "service": "shop", "output": ""}',
-    "no trace": b'{"trace_id": "wanted", "service": 1, "output": ""}',
+    "no trace": b'{"trace_id": "wanted", "service": null, "output": ""}',
     "too large": b'{"trace_id": "wanted", "service": "shop", "output": "' + b"x" * 3000 + b'"}',
     "broken": b'{"trace_id": "wanted"',
     "nested too deep": b'{"trace_id": "wanted", "service": "shop", "output": "", "x": ' + b"[" * 2000,

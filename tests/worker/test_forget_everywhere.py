@@ -25,6 +25,7 @@ def forget(
     ground: Ground,
     number: int | None = None,
     *,
+    trace_id: str | None = None,
     user_id: str | None = None,
     session_id: str | None = None,
     settings: Settings | None = None,
@@ -32,7 +33,7 @@ def forget(
 ) -> Forgotten:
     settings = settings or settings_of(ground)
     known = UserKeys(settings, ground.store).all()
-    trace_id = None if number is None else make_trace(number).trace_id
+    trace_id = trace_id if number is None else make_trace(number).trace_id
     subject = ForgetTarget(trace_id=trace_id, user_id=user_id, session_id=session_id, user_keys=known)
     return Forgetting(ground.store, settings, subject, **options).run()
 
@@ -342,12 +343,22 @@ def test_workers_without_a_key_make_one_and_agree_on_it_also_when_redis_has_lost
 
 def test_what_ingest_refused_is_erased_all_the_same(ground: Ground) -> None:
     ground.add({"trace_id": "1", "service": "shop", "output": SECRET, "user_id": 1729})
-    ground.add({"trace_id": "2", "service": 5, "output": SECRET, "user_id": "1729"})
+    ground.add({"trace_id": "2", "service": None, "output": SECRET, "user_id": "1729"})
+    ground.add({"traceId": "3", "content": SECRET, "endUser": "1729"})
     ground.add(b"{", kind="t")
     Chosen(ground).take()
-    assert forget(ground, user_id="1729") == found(traces=2)
+    assert forget(ground, user_id="1729") == found(traces=3, evaluations=1)
     assert_nowhere(ground, SECRET)
     assert balanced(ground).invalid == 3
+
+
+def test_what_was_written_under_other_names_is_erased(ground: Ground) -> None:
+    for number in (1, 2):
+        ground.add({"traceId": number, "serviceName": "shop", "content": SECRET, "userId": 1729 + number})
+    ground.add({"traceId": 1, "value": -1, "comment": SECRET}, kind="f")
+    assert forget(ground, trace_id="1").total == 2
+    assert forget(ground, user_id="1731").total == 1
+    assert_nowhere(ground, SECRET)
 
 
 # --- as a whole ---

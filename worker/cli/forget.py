@@ -22,7 +22,7 @@ _MEANINGS: Final = {
 }
 _KEPT: Final = (
     "Redis keeps the record of ended evaluations until it expires: hashes, no texts and no names",
-    "logs keep trace ids until they are rotated",
+    "logs keep trace ids until they are rotated; the lists of invalid entries and of fields left out, for a week",
     "entries of the stream that are no JSON cannot be attributed; they expire with `retention`",
     "a batch that a worker holds now may still be sent to its judge model; no verdict is written",
     "anything that services publish from now on is new: stop them first, or run this again",

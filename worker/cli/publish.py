@@ -16,7 +16,6 @@ from tracejudge.settings import load_settings
 from worker.cli.evaluate.trace_files import note_unknown_fields, open_source, split_lines, trace_of
 from worker.cli.options import NOTES, REDIS, amount, connect, note, with_retries
 from worker.config.settings import MIB, Settings
-from worker.selection.stream_entry import unknown_fields
 from worker.storage.client import StoreError
 
 _CHUNK: Final = 500
@@ -53,7 +52,7 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
                     if wrong <= _MAX_SHOWN:
                         note(f"line {line.number}: {entry}")
                     continue
-                unknown.update(unknown_fields(entry))
+                unknown.update(entry.unknown)
                 chunk.append(line.payload)
                 size += len(line.payload)
                 if len(chunk) >= _CHUNK or size >= _CHUNK_BYTES:

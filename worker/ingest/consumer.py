@@ -14,8 +14,9 @@ from msgspec import Struct
 from tracejudge.model import TIMES
 from worker.config.settings import Settings
 from worker.ingest.plan import Plan, Planner
+from worker.ingest.unusable import UnusableInput
 from worker.queue.notify import Notifier
-from worker.selection.stream_entry import read_entry, unknown_fields
+from worker.selection.stream_entry import InvalidEntry, TraceEntry, read_entry
 from worker.service import ServiceThread
 from worker.storage.client import Entry, Store, StoreError, leave
 from worker.storage.group_reader import READ_BYTES, READ_COUNT, GroupReader
@@ -66,7 +67,9 @@ class IngestMetrics:
             self._count_traces(_Kind(tally.service, tally.outcome, tally.producer is None), amount)
             if tally.reason is not None and amount:
                 metrics.invalid_traces.labels(tally.reason).inc(amount)
-                log.warning("invalid entries", reason=tally.reason, entries=amount, producer=tally.producer)
+                one = next(one for one in plan.invalid if (one.reason, one.producer) == (tally.reason, tally.producer))
+                example = {"detail": one.detail, "trace_id": one.trace_id}
+                log.warning("invalid entries", reason=tally.reason, entries=amount, producer=tally.producer, **example)
         self._count_chosen(plan, answer)
         for producer, amount in answer.published.items():
             metrics.producer_published.labels(metrics.service(plan.services[int(producer)])).inc(amount)
@@ -95,8 +98,8 @@ class IngestMetrics:
             if outcome:
                 service = entry.trace.service
                 kinds[_Kind(service, outcome, entry.producer is None)] += 1
-                unknown[service] += len(unknown_fields(entry))
-                left_out.update((service, field) for field in entry.left_out)
+                unknown[service] += len(entry.unknown)
+                left_out.update((service, field) for field in {one.field for one in entry.left_out})
         for kind, amount in kinds.items():
             self._count_traces(kind, amount)
         for service, amount in unknown.items():
@@ -118,6 +121,18 @@ class IngestMetrics:
         metrics.traces.labels(label, kind.outcome).inc(amount)
         if kind.bare:
             metrics.producer_published.labels(label).inc(amount)
+
+
+def _unusable(plan: Plan, answer: Answer) -> tuple[list[InvalidEntry], list[TraceEntry]]:
+    """Return the invalid entries, and the traces without some of their fields, that took effect now."""
+    counted = {
+        (tally.reason, tally.producer) for tally, amount in zip(plan.tallies, answer.tallied, strict=True) if amount
+    }
+    traces = zip(plan.traces, answer.outcomes, strict=True)
+    return (
+        [one for one in plan.invalid if (one.reason, one.producer) in counted],
+        [one for one, outcome in traces if outcome and one.left_out],
+    )
 
 
 _BLOCK_MS: Final = 1000
@@ -155,6 +170,7 @@ class IngestConsumer(ServiceThread):
         self._is_pause_logged = False
         self._next_pause_log = 0.0
         self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._unusable = UnusableInput(store)
         self._reader = GroupReader(store, store.keys.traces, INGEST_GROUP, self._consumer)
         self._next_claim = 0.0
 
@@ -164,6 +180,7 @@ class IngestConsumer(ServiceThread):
 
     def run_once(self) -> None:
         """Read once and process all of it."""
+        self._unusable.write()
         bounds = self._pressure.bounds
         self._log_changes(bounds)
         if bounds.paused:
@@ -203,12 +220,14 @@ class IngestConsumer(ServiceThread):
             # At once: until the next measurement, a second's worth of work would be chosen past the bound.
             self._pressure.set_waiting(answer.waiting)
         self._metrics.count(plan, answer)
+        self._unusable.add(*_unusable(plan, answer))
         self._notifier.batches_made(answer.made, notified)
 
     def stop(self, timeout_s: float) -> bool:
         """Stop the thread; once it has ended, remove its name from the group unless entries are pending."""
         ended = super().stop(timeout_s)
         if ended:
+            self._unusable.write(at_end=True)
             self._reader.close()
             leave(self._store, self._store.keys.traces, INGEST_GROUP, self._consumer)
         return ended

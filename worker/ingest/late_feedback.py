@@ -28,7 +28,7 @@ from worker.queue.notify import Notifier
 from worker.queue.pending_feedback import FeedbackMember, PendingFeedback
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Chosen
-from worker.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry
+from worker.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
 from worker.service import ServiceThread
 from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 from worker.telemetry.backlog import Backpressure
@@ -64,15 +64,6 @@ class _EntryId(NamedTuple):
 
 
 _NOTHING: Final = _EntryId(0, 0)
-
-
-class _TraceId(Struct):
-    """The only field of a trace that a search decodes; skipping all others is what makes a pass cheap."""
-
-    trace_id: str
-
-
-_decoder = msgspec.json.Decoder(_TraceId)
 
 
 class TraceIndex:
@@ -148,12 +139,8 @@ class Search:
             if payload is None or fields.get(b"v") != WIRE_VERSION:
                 continue
             size += len(payload)
-            try:
-                trace_id = _decoder.decode(payload).trace_id
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                # No trace: ingest has counted it as invalid.
-                continue
-            if trace_id:
+            # Without one it is no trace: ingest has counted it as invalid.
+            if (trace_id := trace_id_of(payload)) is not None:
                 self._index.add(entry_id, trace_id, len(payload))
         self.read += len(entries)
         if len(entries) == self._count:

@@ -55,6 +55,7 @@ class Plan:
     feedback: dict[str, list[str]] = field(default_factory=dict)
     pending_feedback: list[dict[str, object]] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    invalid: list[InvalidEntry] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
@@ -127,6 +128,7 @@ class Planner:
             elif isinstance(entry, FeedbackEntry):
                 self._feedback(plan, entry)
             elif isinstance(entry, InvalidEntry):
+                plan.invalid.append(entry)
                 plan.tally(entry.entry_id, Tally("invalid", entry.reason, entry.producer, "unknown"))
             else:
                 plan.gone.append(entry.entry_id)

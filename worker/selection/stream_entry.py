@@ -1,4 +1,7 @@
-"""One entry of the stream of traces: a trace, a producer's report, late feedback, or an entry that cannot be used."""
+"""One entry of the stream of traces: a trace, a producer's report, late feedback, or an entry that cannot be used.
+
+An entry that fits the wire format is decoded once. Any other is read by `lenient`, which knows other names and types.
+"""
 
 import hashlib
 import re
@@ -12,16 +15,24 @@ from msgspec import Struct
 
 from tracejudge import LateFeedback, ProducerReport, Trace
 from tracejudge.delivery.buffer import Reason
-from tracejudge.dialects.messages import Parts
+from tracejudge.ids import MAX_ID_CHARS
 from tracejudge.model import TIMES, is_unusable_time, usable_spans
+from worker.selection.lenient import (
+    LeftOut,
+    Lenient,
+    NoTraceError,
+    is_usual,
+    read_feedback,
+    read_trace,
+    shown_id,
+    shown_names,
+)
 from worker.storage.client import Entry
 
 _T = TypeVar("_T")
 InvalidReason = Literal["no_payload", "not_json", "wrong_type", "unknown_version", "too_large"]
 WIRE_VERSION: Final = b"1"
-_MAX_TRACE_ID_CHARS: Final = 128
 _MAX_PRODUCER_ID_BYTES: Final = 64
-_MAX_SERVICE_CHARS: Final = 200
 _SPAN_ID: Final = re.compile(r"[0-9a-f]{16}")
 _DROP_REASONS: Final = frozenset(reason.value for reason in Reason)
 _MAX_TOTAL: Final = 10**12
@@ -31,13 +42,17 @@ _SPARE_LEVELS: Final = 100
 
 
 class TraceEntry(Struct, frozen=True):
-    """A trace with the producer that numbered it, if any; ``left_out`` names fields that could not be used."""
+    """A trace with the producer that numbered it, if any.
+
+    ``left_out`` are the fields that could not be used, ``unknown`` the names that the wire format does not know.
+    """
 
     entry_id: str
     producer: str | None
     trace: Trace
     payload: bytes
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def publication_id(self) -> str:
@@ -60,11 +75,20 @@ class FeedbackEntry(NamedTuple):
 
 
 class InvalidEntry(NamedTuple):
-    """An entry that is no trace; its text is not kept."""
+    """An entry that is no trace; its texts are not kept.
+
+    Attributes:
+        detail: More about the reason, without any text of the entry.
+        keys: Names in the payload, or in the entry where there is no payload that could be read.
+        trace_id: The trace id, if there is one.
+    """
 
     entry_id: str
     producer: str | None
     reason: InvalidReason
+    detail: str = ""
+    keys: tuple[str, ...] = ()
+    trace_id: str | None = None
 
 
 class GoneEntry(NamedTuple):
@@ -77,20 +101,36 @@ Read = TraceEntry | ReportEntry | FeedbackEntry | InvalidEntry | GoneEntry
 
 
 class _InvalidError(Exception):
-    def __init__(self, reason: InvalidReason) -> None:
+    def __init__(self, reason: InvalidReason, detail: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+        self.detail = detail
 
 
 class _AnyObject(msgspec.Struct):
     """Has no fields: the decoder checks the JSON and keeps nothing."""
 
 
-_trace_decoder = msgspec.json.Decoder(Trace)
+class _KnownTrace(  # noqa: PLW1641 - a trace holds lists, and has no hash
+    Trace, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True
+):
+    """A trace without unknown names, which the decoder finds out at no cost."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trace) and msgspec.structs.astuple(self) == msgspec.structs.astuple(other)
+
+
+class _Named(Struct):
+    """The only field that a search for a trace decodes; skipping all others is what makes it cheap."""
+
+    trace_id: Any = None
+
+
+_trace_decoder = msgspec.json.Decoder(_KnownTrace)
 _report_decoder = msgspec.json.Decoder(ProducerReport)
 _feedback_decoder = msgspec.json.Decoder(LateFeedback)
-_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _nesting_decoder = msgspec.json.Decoder(_AnyObject)
+_named_decoder = msgspec.json.Decoder(_Named)
 
 
 def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
@@ -103,34 +143,79 @@ def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
     try:
         if payload is None:
             return _read_other(entry_id, fields, max_trace_bytes)
-        trace = _decode_trace(fields, payload, max_trace_bytes)
-        if not 0 < len(trace.trace_id) <= _MAX_TRACE_ID_CHARS or not 0 < len(trace.service) <= _MAX_SERVICE_CHARS:
-            return InvalidEntry(entry_id, _producer(fields), "wrong_type")
-        # Counting an absent byte by `replace` is many times faster than by `count`, and most traces nest little.
-        opening = 2 * len(payload) - len(payload.replace(b"[", b"")) - len(payload.replace(b"{", b""))
-        if opening > _SPARE_LEVELS:
-            # Barely readable here, it would fail its whole batch: that nests it once more.
-            _nesting_decoder.decode(b'{"":' + b"[" * _SPARE_LEVELS + payload + b"]" * _SPARE_LEVELS + b"}")
-        changed: dict[str, Any] = {}
-        if trace.span_id and _SPAN_ID.fullmatch(trace.span_id) is None:
-            # It would go into logs and onto spans as it stands.
-            trace = msgspec.structs.replace(trace, span_id=None)
-        if trace.spans or trace.started_at is not None or trace.ended_at is not None:
-            changed = {name: None for name in TIMES if is_unusable_time(getattr(trace, name))}
-            if trace.spans and (spans := usable_spans(trace.spans)) is not None:
-                changed["spans"] = spans
-            trace = msgspec.structs.replace(trace, **changed) if changed else trace
-        return TraceEntry(entry_id, _producer(fields), trace, payload, tuple(changed))
-    except (msgspec.DecodeError, RecursionError):
-        return InvalidEntry(entry_id, _producer(fields), "not_json")
+        _check(fields, payload, max_trace_bytes)
+        return _read_trace(entry_id, fields, payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _invalid(entry_id, fields, _InvalidError("not_json"))
     except _InvalidError as error:
-        # A producer's count of what it sent holds only traces; its other entries count as if without a producer.
-        return InvalidEntry(entry_id, None if payload is None else _producer(fields), error.reason)
+        return _invalid(entry_id, fields, error)
 
 
-def unknown_fields(entry: TraceEntry) -> list[str]:
-    """List the fields of a trace that the wire format does not know."""
-    return [name for name in _fields_decoder.decode(entry.payload) if name not in Trace.__struct_fields__]
+def trace_id_of(payload: bytes) -> str | None:
+    """Return the trace id in a payload of a trace, as `read_entry` reads it; None if there is none."""
+    try:
+        found = _named_decoder.decode(payload).trace_id
+        if isinstance(found, str) and 0 < len(found) <= MAX_ID_CHARS:
+            return found
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return Lenient(payload).trace_id
+    except NoTraceError:
+        return None
+
+
+def _check(fields: Mapping[bytes, bytes], payload: bytes, max_bytes: int) -> None:
+    if fields.get(b"v") != WIRE_VERSION:
+        raise _InvalidError("unknown_version")
+    if len(payload) > max_bytes:
+        raise _InvalidError("too_large", f"{len(payload):,} bytes")
+
+
+def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) -> TraceEntry:
+    left_out: tuple[LeftOut, ...] = ()
+    unknown: tuple[str, ...] = ()
+    written = payload
+    try:
+        trace: Trace = _trace_decoder.decode(payload)
+        if not is_usual(trace):
+            raise msgspec.ValidationError
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        try:
+            trace, left_out, unknown, written = read_trace(payload)
+        except NoTraceError as error:
+            raise _InvalidError(error.reason, error.detail) from error
+    # Counting an absent byte by `replace` is many times faster than by `count`, and most traces nest little.
+    opening = 2 * len(written) - len(written.replace(b"[", b"")) - len(written.replace(b"{", b""))
+    if opening > _SPARE_LEVELS:
+        # Barely readable here, it would fail its whole batch: that nests it once more.
+        _nesting_decoder.decode(b'{"":' + b"[" * _SPARE_LEVELS + written + b"]" * _SPARE_LEVELS + b"}")
+    if trace.span_id and _SPAN_ID.fullmatch(trace.span_id) is None:
+        # It would go into logs and onto spans as it stands.
+        trace = msgspec.structs.replace(trace, span_id=None)
+    if trace.spans or trace.started_at is not None or trace.ended_at is not None:
+        changed: dict[str, Any] = {name: None for name in TIMES if is_unusable_time(getattr(trace, name))}
+        if trace.spans and (spans := usable_spans(trace.spans)) is not None:
+            changed["spans"] = spans
+        if changed:
+            trace = msgspec.structs.replace(trace, **changed)
+            left_out += tuple(LeftOut(name, "number") for name in changed)
+    return TraceEntry(entry_id, _producer(fields), trace, payload, left_out, unknown)
+
+
+def _invalid(entry_id: str, fields: Mapping[bytes, bytes], error: _InvalidError) -> InvalidEntry:
+    # A producer's count of what it sent holds only traces; its other entries count as if without a producer.
+    producer = _producer(fields) if b"t" in fields else None
+    payload = next((fields[kind] for kind in (b"t", b"f", b"r") if kind in fields), None)
+    names = shown_names(name.decode("utf-8", "replace") for name in fields)
+    trace_id: str | None = None
+    if payload is not None and error.reason not in {"too_large", "not_json"}:
+        try:
+            found = Lenient(payload)
+            names, trace_id = shown_names(found.raw), shown_id(found.trace_id)
+        except NoTraceError:
+            pass
+    return InvalidEntry(entry_id, producer, error.reason, error.detail, names, trace_id)
 
 
 def _read_other(entry_id: str, fields: Mapping[bytes, bytes], max_bytes: int) -> Read:
@@ -147,37 +232,23 @@ def _read_other(entry_id: str, fields: Mapping[bytes, bytes], max_bytes: int) ->
         return ReportEntry(entry_id, msgspec.structs.replace(report, dropped=dict(dropped)))
     if b"f" not in fields:
         raise _InvalidError("no_payload")
-    feedback = _decode(_feedback_decoder, fields, fields[b"f"], max_bytes)
-    if not 0 < len(feedback.trace_id) <= _MAX_TRACE_ID_CHARS:
-        raise _InvalidError("wrong_type")
-    return FeedbackEntry(entry_id, feedback)
-
-
-def _decode_trace(fields: Mapping[bytes, bytes], payload: bytes, max_bytes: int) -> Trace:
-    """Decode a trace; of messages whose content is a list of parts, only the texts are kept."""
     try:
-        return _decode(_trace_decoder, fields, payload, max_bytes)
+        feedback = _decode(_feedback_decoder, fields, fields[b"f"], max_bytes)
+        is_usual = 0 < len(feedback.trace_id) <= MAX_ID_CHARS
     except _InvalidError as error:
         if error.reason != "wrong_type":
             raise
+        is_usual = False
+    if not is_usual:
         try:
-            whole = msgspec.json.decode(payload)
-            found = whole.get("messages") if isinstance(whole, dict) else None
-            for message in found if isinstance(found, list) else ():
-                if isinstance(message, dict) and isinstance(message.get("content"), list):
-                    parts = Parts()
-                    parts.read(message["content"])
-                    message["content"] = "\n".join(parts.texts) or None
-            return msgspec.convert(whole, Trace)
-        except (msgspec.ValidationError, RecursionError):
-            raise error from None
+            feedback = read_feedback(fields[b"f"])
+        except NoTraceError as error:
+            raise _InvalidError(error.reason, error.detail) from error
+    return FeedbackEntry(entry_id, feedback)
 
 
 def _decode(decoder: "msgspec.json.Decoder[_T]", fields: Mapping[bytes, bytes], payload: bytes, max_bytes: int) -> _T:
-    if fields.get(b"v") != WIRE_VERSION:
-        raise _InvalidError("unknown_version")
-    if len(payload) > max_bytes:
-        raise _InvalidError("too_large")
+    _check(fields, payload, max_bytes)
     try:
         # The decoder skips names and values of unknown fields without checking that they are UTF-8.
         if not payload.isascii():

@@ -35,6 +35,11 @@ class Keys:
     caps = _Key("caps")
     """Hash of caps that the SDK's script obeys: ``max_stream``. No TTL."""
 
+    invalid = _Key("invalid")
+    """Stream of the last 100 entries that were no traces, without their texts; TTL of a week."""
+    left_out = _Key("left_out")
+    """Hash of field and type to the last trace of which that was left out; TTL of a week."""
+
     # --- batches ---
     batches = _Key("batch")
     """Prefix of ``batch:<id>``."""

@@ -1,23 +1,33 @@
 """Copies of host values as plain JSON values, and what of a record may be sent.
 
 Arguments and results may be of any type and may change after the call. So they are copied at once, up to a size, and
-no code of theirs runs except `model_dump` of pydantic-like models: not even `repr`. A value without a JSON form is
-replaced by the name of its type.
+no code of theirs runs except what converts a model or an array (`model_dump`, `dict`, `tolist`) and what a mapping
+yields: not even `repr`. A value without a JSON form is replaced by the name of its type.
 """
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 from msgspec import Raw
 
-from tracejudge.content.truncate import METADATA, Budget, replace_large_structures, truncate_record, truncation_mark
+from tracejudge.content.truncate import (
+    METADATA,
+    TRACE_CHARACTERS,
+    Budget,
+    replace_large_structures,
+    truncate_record,
+    truncation_mark,
+)
 from tracejudge.log import report_or_raise, type_name
 from tracejudge.model import LateFeedback, Trace
 from tracejudge.settings import BUILT_IN, Settings
@@ -26,6 +36,11 @@ _MAX_DEPTH = 16
 _MAX_INT_BITS = 128  # Python refuses to write out integers of thousands of digits
 _VALUE_CHARACTERS = 16  # cost of a value besides its text, so that many tiny values are bounded too
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
+_OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView, deque)
+_BYTES = (bytes, bytearray, memoryview)
+_CONVERSIONS = ("model_dump", "tolist", "item", "dict", "to_dict")
+_MAX_ARRAY_BYTES = 1024 * 1024
+_LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 _STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
 
 
@@ -49,6 +64,11 @@ def plain(value: object, budget: Budget, depth: int = 0) -> object:
         return _type_mark(value)
 
 
+def copied(value: object) -> Any:
+    """Copy a value into plain JSON values, as far as a trace may hold it. Never raises."""
+    return plain(value, Budget(TRACE_CHARACTERS))
+
+
 def text_of(value: object) -> str:
     """Return a plain value as text: a string unchanged, None as empty, anything else as JSON."""
     if value is None:
@@ -59,6 +79,45 @@ def text_of(value: object) -> str:
 def as_text(value: object) -> str:
     """Return any value as text, up to the budget of one value. Never raises."""
     return text_of(plain(value, Budget()))
+
+
+def text_form(value: object) -> str | None:
+    """Return any value as text, with code of its own; None if it has none, as an object without any content.
+
+    Streams and coroutines have no text yet: reading them would take from the host.
+    """
+    kind = type(value)
+    if is_lazy(kind):
+        return None
+    written = copied(value)
+    if issubclass(kind, str) or not is_type_mark(written, value):
+        return text_of(written)
+    if kind.__str__ is not object.__str__ and not issubclass(kind, type):
+        return limit_text(str.__str__(str(value)), Budget(TRACE_CHARACTERS))
+    record = record_of(value)
+    return text_of(record) if record else None
+
+
+def record_of(value: object) -> dict[str, Any] | None:
+    """Return a value with named parts as a plain dict: a mapping, a model, or the attributes of an object."""
+    written = copied(value)
+    if isinstance(written, dict):
+        return written
+    if issubclass(type(value), type) or not is_type_mark(written, value):
+        return None
+    attributes = {name: item for name, item in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+    return {name: copied(item) for name, item in attributes.items()} or None
+
+
+def is_type_mark(written: object, value: object) -> bool:
+    """Return whether a copy is only the name of the value's type."""
+    return type(written) is str and written == _type_mark(value)
+
+
+def is_lazy(kind: type) -> bool:
+    """Return whether values of a type have no content yet: streams, iterators, coroutines."""
+    # By the class: asking a lazy object could load it.
+    return any(not _LAZY_METHODS.isdisjoint(vars(base)) for base in kind.__mro__)
 
 
 def error_text(error: BaseException) -> str:
@@ -103,36 +162,62 @@ def _container(value: Any, budget: Budget, depth: int) -> object:
     for base in _SEQUENCES:
         if issubclass(kind, base):
             return _sequence(base.__iter__(value), base.__len__(value), budget, depth)
-    fields = None
+    if issubclass(kind, _BYTES):
+        # Decoded only as far as it is kept.
+        return limit_text(bytes(value[: budget.left + 1]).decode("utf-8", "replace"), budget)
+    if issubclass(kind, _OTHER_SEQUENCES):
+        return _sequence(value, len(value), budget, depth)
+    fields = _fields_of(value, kind)
+    if type(fields) is dict:
+        return _mapping(fields.items(), len(fields), budget, depth)
+    return _type_mark(value) if fields is None else plain(fields, budget, depth)
+
+
+def _fields_of(value: Any, kind: type[Any]) -> object:
+    """Return the fields of a model, the content of an array, the text of an exception; None for any other value."""
+    fields: object = None
     if issubclass(kind, msgspec.Struct):
         fields = {name: getattr(value, name) for name in kind.__struct_fields__}
     elif dataclasses.is_dataclass(kind):
         # A field that the host keeps out of its own repr is often a secret.
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.repr}
-    elif callable(getattr(kind, "model_dump", None)):
-        fields = value.model_dump()
-    return _mapping(fields.items(), len(fields), budget, depth) if type(fields) is dict else _type_mark(value)
+    elif hasattr(kind, "__attrs_attrs__"):
+        fields = {field.name: getattr(value, field.name) for field in kind.__attrs_attrs__ if field.repr}
+    elif issubclass(kind, Mapping):
+        fields = dict(value.items())
+    elif kind is SimpleNamespace:
+        fields = dict(vars(value))
+    elif issubclass(kind, BaseException):
+        fields = error_text(value)
+    else:
+        method = next((name for name in _CONVERSIONS if callable(getattr(kind, name, None))), None)
+        # `dict` is a method of pydantic 1; arrays, series and tensors become lists, their scalars numbers.
+        if method == "to_dict" and kind.__name__ == "DataFrame":
+            fields = value.to_dict("records")
+        elif method not in {None, "to_dict"} and (method != "dict" or hasattr(kind, "__fields__")):
+            fields = getattr(value, str(method))() if getattr(value, "nbytes", 0) <= _MAX_ARRAY_BYTES else None
+    return fields
 
 
 def _mapping(items: Iterable[tuple[object, object]], count: int, budget: Budget, depth: int) -> dict[str, object]:
-    copied: dict[str, object] = {}
+    mapping: dict[str, object] = {}
     for done, (key, value) in enumerate(items):
         if budget.full:
-            copied["..."] = truncation_mark(count - done, "values")
+            mapping["..."] = truncation_mark(count - done, "values")
             break
         name = plain(key, budget, _MAX_DEPTH)
-        copied[name if isinstance(name, str) else text_of(name) or "null"] = plain(value, budget, depth)
-    return copied
+        mapping[name if isinstance(name, str) else text_of(name) or "null"] = plain(value, budget, depth)
+    return mapping
 
 
 def _sequence(items: Iterable[object], count: int, budget: Budget, depth: int) -> list[object]:
-    copied: list[object] = []
+    sequence: list[object] = []
     for done, value in enumerate(items):
         if budget.full:
-            copied.append(truncation_mark(count - done, "values"))
+            sequence.append(truncation_mark(count - done, "values"))
             break
-        copied.append(plain(value, budget, depth))
-    return copied
+        sequence.append(plain(value, budget, depth))
+    return sequence
 
 
 def _type_mark(value: object) -> str:

@@ -10,11 +10,25 @@ word. A pattern is tried only if the text contains the few characters that all i
 """
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from tracejudge.content.truncate import map_texts
 from tracejudge.log import RedactionError
+
+# Python 3.10 lacks possessive quantifiers. They only save time here: what follows each cannot match what it took.
+_POSSESSIVE: Final = re.compile(r"(?<!\\)([*+?}])\+")
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern if sys.version_info >= (3, 11) else without_possessive(pattern))
+
+
+def without_possessive(pattern: str) -> str:
+    """Return a pattern with greedy quantifiers in place of possessive ones."""
+    return _POSSESSIVE.sub(r"\1", pattern)
+
 
 # The start of a word, or the end of an escape, as in JSON inside a text.
 _START: Final = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrtbf]))"
@@ -36,35 +50,35 @@ class _Form(NamedTuple):
 def _named(trigger: str, name: str, value: str) -> _Form:
     """Make the form of a value known by its name: `name = value`, in code, JSON, YAML or a header."""
     between = r"""[\\"']{0,2}\s{0,3}(?:=>|:=|[:=])\s{0,3}[\\"']{0,2}"""
-    return _Form((trigger,), re.compile(f"(?i)({name}{between}){value}"), rf"\1{_KEY}")
+    return _Form((trigger,), _compiled(f"(?i)({name}{between}){value}"), rf"\1{_KEY}")
 
 
 def _issued(prefixes: str, rest: str, sign: str = _KEY) -> _Form:
     """Make the form of a secret that begins with one of some prefixes, separated by blanks, at the start of a word."""
     triggers = tuple(prefixes.split())
     start = "|".join(map(re.escape, triggers))
-    return _Form(triggers, re.compile(f"{_START}(?:{start}){rest}"), sign)
+    return _Form(triggers, _compiled(f"{_START}(?:{start}){rest}"), sign)
 
 
 # Forms known by their surroundings; private keys first, whose text may contain anything. Triggers in lower case.
 _SURROUNDED: Final = (
     _Form(
         ("-----begin ",),
-        re.compile(
+        _compiled(
             r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----(?=[\s\S]{0,300}?[A-Za-z0-9+/]{24})"
             r"[^-]*+(?:-(?!----END )[^-]*+)*+(?:-----END [A-Z0-9 ]{1,60}-----)?"
         ),
         "[redacted private key]",
     ),
-    _Form(("://",), re.compile(r"""(://[^\s/:@?#"'<>]{0,128}:)[^\s/"'<>,]{1,256}@"""), r"\1[redacted password]@"),
+    _Form(("://",), _compiled(r"""(://[^\s/:@?#"'<>]{0,128}:)[^\s/"'<>,]{1,256}@"""), r"\1[redacted password]@"),
     _Form(
         ("hooks.slack.com/",),
-        re.compile(r"(hooks\.slack\.com/(?:services|workflows)/)[A-Za-z0-9/_-]{20,}+"),
+        _compiled(r"(hooks\.slack\.com/(?:services|workflows)/)[A-Za-z0-9/_-]{20,}+"),
         rf"\1{_TOKEN}",
     ),
     _Form(
         ("authorization",),
-        re.compile(
+        _compiled(
             r"""(?i)(authorization[\\"']{0,2}\s{0,3}[:=]\s{0,3}[\\"']{0,2}(?:bearer|basic|token|bot)\s{1,3})"""
             r"[A-Za-z0-9._~+/=-]{6,}+"
         ),
@@ -72,7 +86,7 @@ _SURROUNDED: Final = (
     ),
     _Form(
         ("bearer",),
-        re.compile(rf"(?i)((?<![a-z0-9])bearer\s{{1,3}}){_DIGIT_SOON}[A-Za-z0-9._~+/=-]{{16,}}+"),
+        _compiled(rf"(?i)((?<![a-z0-9])bearer\s{{1,3}}){_DIGIT_SOON}[A-Za-z0-9._~+/=-]{{16,}}+"),
         rf"\1{_TOKEN}",
     ),
     _named(
@@ -82,7 +96,7 @@ _SURROUNDED: Final = (
     ),
     _Form(
         ('":',),
-        re.compile(
+        _compiled(
             r"""(?i)(\\{0,2}"(?:[\w-]{0,40}[_-])?(?:pass(?:word|wd|phrase)|pwd|(?:client|app)[_-]?secret|secret"""
             r"""|api[_-]?key|(?:access|refresh|auth)[_-]?token)\\{0,2}"\s{0,3}:\s{0,3}\\{0,2}")[^"\\]{1,512}"""
         ),
@@ -115,12 +129,12 @@ _MIN_RUN: Final = 15
 _RUN: Final = b"a" * _MIN_RUN
 _RUN_CHARS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _RUNS: Final = bytes(ord("a") if byte in _RUN_CHARS else ord(" ") for byte in range(256))
-_SECRET_NAME: Final = re.compile(
+_SECRET_NAME: Final = _compiled(
     r"(?i)(?:.{0,40}[_\-. ])?"
     r"(?:pass(?:word|wd|phrase)|pwd|secret|secret[_\- ]?(?:access[_\- ]?)?key|(?:client|app)[_\- ]?secret|api[_\- ]?key"
     r"|(?:access|refresh|auth|bearer|id)[_\- ]?token|authorization|private[_\- ]?key|cvv|cvc)"
 )
-_CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_CAMEL: Final = _compiled(r"(?<=[a-z])(?=[A-Z])")
 _MAX_NAME_CHARS: Final = 64
 
 
@@ -147,12 +161,12 @@ _CARD_SIGN: Final = "[redacted card number]"
 _IBAN_SIGN: Final = "[redacted IBAN]"
 # Not a part of a longer number, a decimal, a word or an id in groups. The lookbehind comes after the first digits,
 # because the search can jump to those.
-_CARD: Final = re.compile(
+_CARD: Final = _compiled(
     r"\d{4}(?:(?<=(?<![\w.+])(?<![\w.][-.])\d{4})|(?<=\\[nrtbf]\d{4}))"
     r"(?:([ -])\d{4}\1\d{4}\1\d{1,4}(?:\1\d{3})?|([ -])\d{6}\2\d{4,5}|\d{9,15})"
     r"(?!\w|[-.]\d)"
 )
-_ISSUERS: Final = re.compile(
+_ISSUERS: Final = _compiled(
     r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
     r"|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}"  # Mastercard
     r"|3[47]\d{13}"  # American Express
@@ -163,7 +177,7 @@ _ISSUERS: Final = re.compile(
     r"|(?:50|5[6-9]|6[0137])\d{14,17}|220[0-5]\d{12,15}"  # Maestro and others, Mir
 )
 _DOUBLED: Final = str.maketrans("0123456789", "0246813579")
-_IBAN_DIGITS: Final = re.compile(r"\d\d(?:(?<=(?<![A-Za-z0-9])[A-Za-z]{2}\d\d)|(?<=\\[nrtbf][A-Za-z]{2}\d\d))")
+_IBAN_DIGITS: Final = _compiled(r"\d\d(?:(?<=(?<![A-Za-z0-9])[A-Za-z]{2}\d\d)|(?<=\\[nrtbf][A-Za-z]{2}\d\d))")
 _IBAN_CHARS: Final = {
     15: "NO",
     16: "BE",
@@ -185,7 +199,7 @@ _IBAN_CHARS: Final = {
     33: "RU",
 }
 _IBAN_FORMS: Final = {
-    country: re.compile(rf"[A-Za-z]{{2}}\d\d(?:[ -]?[A-Za-z0-9]){{{chars - 4}}}(?![A-Za-z0-9])")
+    country: _compiled(rf"[A-Za-z]{{2}}\d\d(?:[ -]?[A-Za-z0-9]){{{chars - 4}}}(?![A-Za-z0-9])")
     for chars, countries in _IBAN_CHARS.items()
     for country in countries.split()
 }
@@ -255,9 +269,9 @@ _EMAIL_SIGN: Final = "[redacted e-mail]"
 _SECRET_SIGN: Final = "[redacted secret]"  # noqa: S105 - a mark, no secret
 _MIN_CHARS: Final = 6  # a@b.io
 _MAX_LOCAL_CHARS: Final = 64
-_LOCAL: Final = re.compile(r"[\w.+%'-]++\Z")
+_LOCAL: Final = _compiled(r"[\w.+%'-]++\Z")
 _LOCAL_EDGE: Final = ".'%-"
-_DOMAIN: Final = re.compile(
+_DOMAIN: Final = _compiled(
     r"(?!\d{1,3}x\.)"  # icon@2x.png
     r"(?:[^\W_][\w-]{0,62}+\.){1,8}(?:xn--[a-z0-9-]{2,59}+|[^\W\d_]{2,63})(?!\w)"
 )

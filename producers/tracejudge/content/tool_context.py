@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from tracejudge.content.encode import text_of
-from tracejudge.dialects.messages import documents_of
+from tracejudge.dialects.documents import documents_of
 from tracejudge.model import Document, Span, ToolCall
 
 _EMPTY: Final = frozenset({"", "null", '""', "[]", "{}"})

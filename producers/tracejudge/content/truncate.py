@@ -230,6 +230,8 @@ VALUE_CHARACTERS = 256 * 1024
 """Most characters kept of one value: an input, an output, all pieces of a stream."""
 SPANS_CHARACTERS = 1024 * 1024
 """Most characters kept of all spans of one trace together."""
+TRACE_CHARACTERS = 8 * 1024 * 1024
+"""Most characters read of one value before its trace is truncated; twice what an entry of the stream may hold."""
 
 
 class Budget:

@@ -5,20 +5,23 @@ First the data that passes through it: an item from caller to sender, an entry o
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from enum import StrEnum
+from itertools import islice
 from sys import getsizeof
+from types import GeneratorType
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
 from tracejudge.delivery.fork import Wakeup, reentrant_lock
+from tracejudge.log import attributes_of, report_or_raise
+from tracejudge.model import TextEnum
 
 _NEVER = -1
 _LARGE_SHARE = 8  # an item of less than an eighth of the buffer is not worth adding up the queue
 
 
-class Kind(StrEnum):
+class Kind(TextEnum):
     """Kinds of entries in the stream; the value is the field that holds the JSON."""
 
     TRACE = "t"
@@ -41,6 +44,8 @@ class Item(Struct, frozen=True, gc=False):
     """The id that `publish` returned."""
     span_id: str | None = None
     """Id of the current OpenTelemetry span, if it belongs to this trace."""
+    site: str | None = None
+    """File and line of the call, if it was recorded."""
 
 
 class Entry(NamedTuple):
@@ -69,7 +74,7 @@ class Batch(Struct, frozen=True):
         return sum(entry.kind is kind for entry in self.entries)
 
 
-class Reason(StrEnum):
+class Reason(TextEnum):
     """Reasons why an entry never reaches the stream. The list is closed: every loss has one of these."""
 
     BUFFER_FULL = "buffer_full"
@@ -384,17 +389,30 @@ _SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffe
 _DICT_BYTES = 250  # a small one
 _SCALAR_BYTES = 32
 _MAX_STEPS = 1_000  # about 0.2 ms; the rest is estimated from what was measured
-_CONTAINERS = (list, dict)
+_EMPTY: dict[str, str] = {}
+_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+_COPIES: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (list, list.copy),
+    (dict, dict.copy),
+    (set, set.copy),
+    (deque, deque.copy),
+    (bytearray, bytes),
+    (_VIEWS, list),
+)
+_ITERATORS = frozenset({GeneratorType, map, filter, zip})
+_TEXTS = frozenset({"output", "answer", "response", "completion", "input"})  # a stream of a model is the host's to read
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
 _SCALARS = frozenset({int, float, bool, type(None)})
 _text_bytes = str.__sizeof__
 
 
 def copy_and_measure(fields: dict[str, Any]) -> int:
-    """Copy the lists and dicts among the values in place, and estimate the bytes of all values.
+    """Copy the lists, dicts and other collections among the values in place, and estimate the bytes of all values.
 
-    Not guaranteed: the sizes of foreign objects, which JSON cannot hold anyway, and of values in containers after the
-    first thousand. A string shared by several publications counts for each.
+    A generator, and what `map`, `filter` and `zip` return, is read here: nobody else could read it later.
+
+    Not guaranteed: the sizes of foreign objects, and of values in containers after the first thousand. A string shared
+    by several publications counts for each.
     """
     total = _SHELL_BYTES
     for name, value in fields.items():
@@ -414,9 +432,11 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
             for inner in own.values():
                 total += _SCALAR_BYTES if type(inner) in _SCALARS else estimate_bytes((inner,))
         elif kind not in _SCALARS:
-            if issubclass(kind, _CONTAINERS):
-                fields[name] = value.copy()
-            total += estimate_bytes((value,))
+            if kind in _ITERATORS and name not in _TEXTS:
+                fields[name] = _read(value)
+            else:
+                fields[name] = _copied(value, kind)
+            total += estimate_bytes((fields[name],))
     return total
 
 
@@ -429,7 +449,7 @@ def estimate_bytes(values: Iterable[object]) -> int:
         if type(value) is str:
             total += _text_bytes(value)
         else:
-            total += getsizeof(value)
+            total += _size(value)
             inside = _inside(value)
             if inside:
                 containers += 1
@@ -439,21 +459,52 @@ def estimate_bytes(values: Iterable[object]) -> int:
             # The containers left are taken for as large as those measured.
             plain = [value for value in stack if not _inside(value)]
             average = total // max(containers, 1)
-            return total + sum(map(getsizeof, plain)) + average * (len(stack) - len(plain))
+            return total + sum(map(_size, plain)) + average * (len(stack) - len(plain))
     return total
+
+
+def _copied(value: Any, kind: type) -> Any:
+    base_copy = next((copy for base, copy in _COPIES if issubclass(kind, base)), None)
+    if base_copy is None:
+        return value
+    try:
+        return value.copy() if hasattr(kind, "copy") and kind is not bytearray else base_copy(value)
+    except BaseException as error:  # noqa: BLE001 - a subclass of the host may copy in its own way
+        report_or_raise(error)
+        return base_copy(value)
+
+
+def _read(iterator: Any) -> Any:
+    try:
+        return list(islice(iterator, _MAX_STEPS))
+    except BaseException as error:  # noqa: BLE001 - the host's code; the converter reports that nothing was read
+        report_or_raise(error)
+        return iterator
+
+
+def _size(value: object) -> int:
+    try:
+        return getsizeof(value)
+    except BaseException as error:  # noqa: BLE001 - a method of the host; its size is a guess then
+        report_or_raise(error)
+        return _SHELL_BYTES
 
 
 def _inside(value: Any) -> Collection[object]:
     # By type alone, and not through methods of the value: these may load something, raise, or never end.
     kind = type(value)
     if kind in _SCALARS:
-        return ()
-    if kind is dict:
-        return value.values()  # type: ignore[no-any-return]
-    if kind is list:
-        return value  # type: ignore[no-any-return]
-    if issubclass(kind, Struct):
-        return astuple(value)
-    if issubclass(kind, dict):
-        return list(dict.values(value))
-    return next((list(base.__iter__(value)) for base in _SEQUENCES if issubclass(kind, base)), ())
+        inside: Collection[object] = ()
+    elif kind is dict:
+        inside = value.values()
+    elif kind is list:
+        inside = value
+    elif issubclass(kind, Struct):
+        inside = astuple(value)
+    elif issubclass(kind, dict):
+        inside = list(dict.values(value))
+    elif base := next((base for base in _SEQUENCES if issubclass(kind, base)), None):
+        inside = list(base.__iter__(value))
+    else:
+        inside = () if issubclass(kind, type) else list(attributes_of(value).values())
+    return inside

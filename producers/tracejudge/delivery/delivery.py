@@ -56,16 +56,18 @@ class Delivery:
         self.buffer = Buffer(
             max_items=settings.max_items, max_bytes=settings.max_bytes, wake=self._wake, drop=settings.drop
         )
+        builder = BatchBuilder(
+            buffer=self.buffer,
+            load_encoder=partial(_load_encoder, settings),
+            sleep=unpatched("time", "sleep"),
+            clock=clock,
+        )
+        self.reports = builder.reports
         self._sender = Sender(
             buffer=self.buffer,
             flushes=self._flushes,
             reporter=self._reporter,
-            builder=BatchBuilder(
-                buffer=self.buffer,
-                load_encoder=partial(_load_encoder, settings),
-                sleep=unpatched("time", "sleep"),
-                clock=clock,
-            ),
+            builder=builder,
             open_stream=partial(_open_stream, settings, self.producer),
             address=str(settings.redis_url),
             clock=clock,
@@ -115,6 +117,7 @@ class Delivery:
         if thread is not None:
             thread.join(max(deadline_s - self._clock(), 0.0))
         # 4. Freeze the counts last: confirmations of the thread count up to here.
+        self.reports.summarize(at_end=True)
         abandoned = self.buffer.abandon_all()
         if abandoned:
             logger.warning("%d entries for Redis at %s abandoned", abandoned, self._settings.redis_url)

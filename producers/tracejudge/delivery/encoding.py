@@ -1,30 +1,23 @@
-"""Encoding of items: defaults, ids and checks, then redaction and truncation, then JSON."""
+"""Encoding of items: conversion, defaults and ids, then redaction and truncation, then JSON."""
 
-import difflib
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.json import Encoder
+from msgspec.structs import asdict
 
-from tracejudge.content.encode import ContentPolicy
+from tracejudge.content.convert import Note, Notes, UnreadableError, convert_feedback, convert_trace
+from tracejudge.content.encode import ContentPolicy, copied
 from tracejudge.content.tool_context import tool_context
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
-from tracejudge.ids import fresh_id
+from tracejudge.ids import MAX_ID_CHARS, fresh_id, trace_id_text
 from tracejudge.log import RedactionError, report_internal_error, type_name
-from tracejudge.model import TIMES, Feedback, LateFeedback, Trace, is_unusable_time, usable_spans
+from tracejudge.model import LateFeedback, Trace
 from tracejudge.settings import Settings
 
 MAX_ENTRY_BYTES = 4 * 1024 * 1024
 """The contract's `max_trace_bytes`: the worker accepts nothing larger."""
 
-_STRING, _LIST = (str, "a string"), (list, "a list")
-_TYPES: dict[str, tuple[type, str]] = {
-    **dict.fromkeys(("service", "output", "environment", "release", "name", "session_id", "user_id"), _STRING),
-    **dict.fromkeys(("response_id", "provider", "model", "input", "expected_response", "error"), _STRING),
-    **dict.fromkeys(("messages", "context", "expected_facts", "guidelines", "tool_calls", "spans"), _LIST),
-    "tags": (dict, "a dict"),
-}
-_TEXT_LISTS = ("context", "expected_facts", "guidelines")  # a single text is accepted as a list of one
-_MAX_CAUSE_CHARS = 200
 _encoder = Encoder()
 
 
@@ -33,93 +26,69 @@ class ItemEncoder:
 
     def __init__(self, settings: Settings) -> None:
         self._content = ContentPolicy(settings)
+        self._sends_content = settings.content
         self._context_tools = settings.context_tools
         self._defaults = {
             "service": settings.service,
             "environment": settings.environment,
             "release": settings.release,
         }
-        self.times_left_out = 0
-        """Fields with times before 2000 or after 2100 since the start; their traces are sent without them."""
-        self.cause = ""
-        """Why the last refused item was refused; without any text of it."""
+        self.notes: Sequence[Note] = ()
+        """What of the last item could not be taken as it was given; without any text of it."""
 
     def encode(self, item: Item) -> Entry | Reason:
         """Encode an item as JSON, or return the reason for its drop. Never raises."""
+        notes = Notes()
+        outcome = self._encode(item, notes)
+        self.notes = notes.found
+        return outcome
+
+    def _encode(self, item: Item, notes: Notes) -> Entry | Reason:
+        subject = "trace" if item.kind is Kind.TRACE else "feedback"
         try:
-            record = self._trace(item) if item.kind is Kind.TRACE else _feedback(item.fields)
-            payload = _encoder.encode(self._content.prepare(record))
+            record = self._trace(item, notes) if item.kind is Kind.TRACE else convert_feedback(item.fields, notes)
+            if record is None:
+                report_internal_error(UnreadableError(notes.found[-1].reason))
+                return Reason.INVALID
+            payload = _encoder.encode(self._prepared(record))
         except RedactionError as error:
             report_internal_error(error)
-            self.cause = f"{type_name(error.__cause__ or error)} in redact"
+            notes.add_cause("redaction", subject, f"{type_name(error.__cause__ or error)} in redact")
             return Reason.REDACTION
         except BaseException as error:  # noqa: BLE001 - values of the host may fail in any way
             report_internal_error(error)
-            # Our messages and msgspec's name fields and types; those of the host may quote anything.
-            is_ours = type(error) in (TypeError, ValueError) and all(type(text) is str for text in error.args)
-            self.cause = str(error)[:_MAX_CAUSE_CHARS] if is_ours else type_name(error)
+            notes.add_cause("invalid", subject, type_name(error))
             return Reason.INVALID
         if len(payload) > MAX_ENTRY_BYTES:
-            self.cause = f"{len(payload):,} bytes"
+            notes.add_cause("too_large", subject, f"{len(payload):,} bytes")
             return Reason.TOO_LARGE
         return Entry(item.kind, payload)
 
-    def _trace(self, item: Item) -> Trace:
-        fields = item.fields
-        trace_id = fields.get("trace_id")
-        if trace_id is not None and not isinstance(trace_id, str):
-            raise TypeError("trace_id must be a string")
+    def _prepared(self, record: Trace | LateFeedback) -> Any:
+        try:
+            return self._content.prepare(record)
+        except (TypeError, ValueError) as error:
+            # Frequent shapes are not searched for what JSON cannot hold, such as half of a surrogate pair.
+            report_internal_error(error)
+            return self._content.prepare(type(record)(**copied(asdict(record))))
+
+    def _trace(self, item: Item, notes: Notes) -> Trace | None:
+        given = item.fields.get("trace_id")
+        if given is not None and given != "":
+            if trace_id_text(given) is None:
+                notes.add("unreadable", "trace_id", type(given))
+            elif issubclass(type(given), str) and len(given) > MAX_ID_CHARS:
+                notes.add("too_long", "trace_id", type(given))
+        fields = convert_trace(item.fields, notes, sends_content=self._sends_content)
+        if not fields:
+            return None
         fields["trace_id"] = item.trace_id
         fields["span_id"] = fields.get("span_id") or item.span_id or fresh_id()
         fields["id"] = fields.get("id") or fresh_id()
         for name, value in self._defaults.items():
             fields[name] = fields.get(name) or value
-        for name in TIMES:
-            if is_unusable_time(fields.get(name)):
-                fields[name] = None
-                self.times_left_out += 1
-        spans = fields.get("spans")
-        if isinstance(spans, list) and (usable := usable_spans(spans)) is not None:
-            fields["spans"] = usable
-            self.times_left_out += 1
         if fields.get("started_at") is None and fields.get("ended_at") is None:
             fields["ended_at"] = item.published_at_s
-        _check_types(fields)
         if self._context_tools and not fields.get("context"):
             fields["context"] = tool_context(fields, self._context_tools) or None
-        try:
-            return Trace(**fields)
-        except TypeError as error:
-            raise TypeError(f"{error}{_nearest_field(fields)}") from error
-
-
-def _nearest_field(fields: dict[str, Any]) -> str:
-    """Suggest the field that the first unknown one resembles."""
-    known = Trace.__struct_fields__
-    unknown = next((name for name in fields if name not in known), "")
-    close = difflib.get_close_matches(unknown[:_MAX_CAUSE_CHARS], known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _check_types(fields: dict[str, Any]) -> None:
-    # Frequent mistakes are found here, where the service's log names them, and not only in the worker.
-    for name in _TEXT_LISTS:
-        if isinstance(fields.get(name), str):
-            fields[name] = [fields[name]]
-    feedback = fields.get("feedback")
-    if isinstance(feedback, int | float):
-        fields["feedback"] = Feedback(feedback)
-    for name, (kind, words) in _TYPES.items():
-        value = fields.get(name)
-        if value is not None and not isinstance(value, kind):
-            raise TypeError(f"{name} must be {words}, not {type(value).__name__}")
-
-
-def _feedback(fields: dict[str, Any]) -> LateFeedback:
-    record = LateFeedback(**fields)
-    if not isinstance(record.trace_id, str) or not record.trace_id:
-        raise TypeError("trace_id must be a non-empty string")
-    is_number = isinstance(record.score, int | float) and not isinstance(record.score, bool)
-    if not is_number or not -1 <= record.score <= 1:
-        raise ValueError("score must be a number from -1 to 1")
-    return record
+        return Trace(**fields)

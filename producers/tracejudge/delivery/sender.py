@@ -13,6 +13,7 @@ from msgspec.json import encode
 
 from tracejudge.delivery.buffer import Batch, Buffer, Entry, Flushes, Item, Kind, Totals
 from tracejudge.delivery.fork import Wakeup
+from tracejudge.delivery.reports import Reports
 from tracejudge.log import DeliveryError, ThrottledLog, report_internal_error, type_name
 from tracejudge.model import ProducerReport
 
@@ -37,12 +38,11 @@ class BatchBuilder:
         sleep: Callable[[float], None],
         clock: Callable[[], float],
     ) -> None:
+        self.reports = Reports(clock)
         self._buffer = buffer
         self._load_encoder = load_encoder
         self._encoder: ItemEncoder | None = None
         self._sleep = sleep
-        self._drop_log = ThrottledLog(clock)
-        self._time_log = ThrottledLog(clock)
         self._seen = 0
         self._clear()
 
@@ -98,16 +98,12 @@ class BatchBuilder:
         encoder = self._encoder
         if encoder is None:
             encoder = self._encoder = self._load_encoder()
-        left_out_before = encoder.times_left_out
         outcome = encoder.encode(item)
-        if encoder.times_left_out > left_out_before:
-            message = "Times before 2000 or after 2100 left out, %d since the start: pass seconds since the epoch"
-            self._time_log.warn(message, encoder.times_left_out)
+        if encoder.notes:
+            self.reports.add(encoder.notes, item.trace_id, item.site)
         if isinstance(outcome, Entry):
             self._entries.append(outcome)
         else:
-            what = "Trace" if item.kind is Kind.TRACE else "Feedback"
-            self._drop_log.warn("%s dropped: %s (%s)", what, outcome.value, encoder.cause)
             self._buffer.drop(item.kind, outcome)
 
 
@@ -270,6 +266,7 @@ class Sender:
         self._builder.fill()
         # Decided for this flush, not for one requested since, whose items may not be here yet.
         completes = flush.ticket > self._flushes.completed and self._buffer.taken >= flush.target
+        self._builder.reports.summarize()
         report = self._reporter.next_report(self._buffer.totals(), self._clock(), at_once=completes)
         if report is not None and report.dropped:
             counts = ", ".join(f"{reason} {count}" for reason, count in report.dropped.items())

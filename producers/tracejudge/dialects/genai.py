@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from tracejudge.dialects import names
-from tracejudge.dialects.messages import conversation, documents_of, input_from_messages, output_from_messages
+from tracejudge.dialects.documents import documents_of
+from tracejudge.dialects.messages import conversation, input_from_messages, output_from_messages
 from tracejudge.dialects.openinference import input_from_value, output_from_value
 from tracejudge.dialects.reading import RawEvent, RawSpan, Reading, Role, SpanInput, SpanOutput, executed_call, usage_of
 from tracejudge.dialects.values import decoded, first_text, mapping_of, structure_of, text_of
@@ -109,7 +110,7 @@ def read(span: RawSpan) -> Reading:
 
 def _input(attributes: Mapping[str, object]) -> SpanInput:
     instructions = attributes.get(names.SYSTEM_INSTRUCTIONS)
-    for key in (names.INPUT_MESSAGES, names.PROMPT):
+    for key in (names.INPUT_MESSAGES, names.PROMPT, *names.PA_MESSAGES):
         given = attributes.get(key)
         chats = conversation(given)
         if chats is not None:
@@ -122,6 +123,9 @@ def _input(attributes: Mapping[str, object]) -> SpanInput:
 
 
 def _output(attributes: Mapping[str, object]) -> SpanOutput:
+    # The result of an agent, as text or as JSON: whole, whatever its fields are called.
+    if (result := text_of(attributes.get(names.PA_RESULT))) is not None:
+        return SpanOutput(text=result)
     for key in (names.OUTPUT_MESSAGES, names.COMPLETION):
         given = attributes.get(key)
         chats = conversation(given)

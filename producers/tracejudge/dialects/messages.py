@@ -1,4 +1,4 @@
-"""Messages of a conversation and lists of documents, in every shape in which they are written.
+"""Messages of a conversation, in every shape in which they are written.
 
 Messages come as parts of the GenAI conventions, as requests of OpenAI and Anthropic, as flattened messages of
 OpenInference and OpenLLMetry after `unflattened`, and from LangChain. The attribute's name proves nothing: a list
@@ -18,20 +18,30 @@ from tracejudge.dialects.values import (
     first_text,
     is_list,
     mapping_of,
-    number_of,
     plain,
     structure_of,
     text_of,
 )
-from tracejudge.model import Document, JSONValue, Message
+from tracejudge.model import JSONValue, Message
 
 _TEXTS: Final = frozenset({"text", "input_text", "output_text", "refusal", None})
 _CALLS: Final = frozenset({"tool_call", "tool_use", "function_call"})
 _RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
 
 
+_MEDIA: Final = {
+    **dict.fromkeys(("image", "image_url", "input_image"), "[image]"),
+    **dict.fromkeys(("audio", "input_audio", "audio_url"), "[audio]"),
+    **dict.fromkeys(("video", "video_url"), "[video]"),
+    **dict.fromkeys(("file", "input_file", "document"), "[file]"),
+}
+
+
 class Parts:
-    """The texts, tool calls and tool results of a message. Images, sounds, files and thoughts are left out."""
+    """The texts, tool calls and tool results of a message.
+
+    An image, a sound or a file leaves a mark in the text, such as `[image]`; thoughts are left out.
+    """
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -59,6 +69,8 @@ class Parts:
             self.results.append(ToolResult(first_text(content, ("id", "tool_use_id", "call_id")), result_of(result)))
         elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
             self.texts.append(text)
+        elif (mark := _MEDIA.get(text_of(content.get("modality")) or kind or "")) is not None:
+            self.texts.append(mark)
 
     def add_call(self, value: object) -> None:
         """Read a tool call of any provider; ignored without a name."""
@@ -197,7 +209,8 @@ def _chat(item: object) -> Chat | None:
     if refusal is not None and not parts.texts:
         parts.texts.append(refusal)
     if role == "tool" and not parts.results:
-        result = ToolResult(text_of(message.get("tool_call_id")), result_of(message.get("content")))
+        content = _first_given(message, ("content", "parts", "contents"))
+        result = ToolResult(first_text(message, ("tool_call_id", "id")), result_of(content))
         return Chat(role, results=(result,))
     text = text_of("\n".join(parts.texts))
     return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results))
@@ -212,6 +225,10 @@ def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
     path = mapping.get("id")
     if kwargs is not None and isinstance(path, list) and path and isinstance(path[-1], str):
         return {"type": path[-1], **kwargs}
+    # LangChain's `messages_to_dict`: the fields beside the kind.
+    data = mapping_of(mapping.get("data"))
+    if data is not None and "content" in data:
+        return {**mapping, **data}
     return mapping
 
 
@@ -222,44 +239,3 @@ def _is_message(mapping: Mapping[str, object]) -> bool:
         return has_content or role.lower() in _KNOWN_ROLES
     kind = mapping.get("type")
     return isinstance(kind, str) and (kind == "message" or kind.lower() in _KNOWN_ROLES) and has_content
-
-
-_LISTS: Final = ("documents", "results", "matches", "source_nodes", "nodes", "hits")
-_DOCUMENTS_TEXTS: Final = ("content", "page_content", "text", "document")
-_SCORES: Final = ("score", "relevance_score", "similarity")
-_MAX_ID_BITS: Final = 256
-
-
-def documents_of(value: object) -> tuple[Document, ...]:
-    """Read a list of documents in its order; items without a text are skipped."""
-    found = decoded(value)
-    if found is None:
-        return ()
-    for _ in range(_MAX_WRAPPINGS):
-        mapping = mapping_of(found)
-        if mapping is not None:
-            found = decoded(next((mapping[key] for key in _LISTS if mapping.get(key)), None))
-    documents: list[Document] = []
-    for item in found if is_list(found) else ():
-        if (text := text_of(item)) is not None:
-            documents.append(Document(text))
-        elif (mapping := mapping_of(item)) is not None and (document := _document(mapping)) is not None:
-            documents.append(document)
-    return tuple(documents)
-
-
-def _document(mapping: Mapping[str, object]) -> Document | None:
-    inner = next((inner for key in ("document", "node") if (inner := mapping_of(mapping.get(key)))), mapping)
-    text = first_text(inner, _DOCUMENTS_TEXTS)
-    if text is None:
-        return None
-    scores = (number_of(holder.get(key)) for holder in (inner, mapping) for key in _SCORES)
-    score = next((score for score in scores if score is not None), None)
-    return Document(text, _id(inner) or _id(mapping), score)
-
-
-def _id(mapping: Mapping[str, object]) -> str | None:
-    given = mapping.get("id")
-    if isinstance(given, int) and not isinstance(given, bool) and given.bit_length() <= _MAX_ID_BITS:
-        return str(given)
-    return clean(given) if isinstance(given, str) and given else None

@@ -38,7 +38,34 @@ EXCEPTION_MESSAGE: Final = "exception.message"
 
 # --- names outside of the dialects ---------------------------------------------------------------------------------
 SESSION_ID: Final = "session.id"
-USER_IDS: Final = ("user.id", "enduser.id")
+SESSION_IDS: Final = (
+    SESSION_ID,
+    "langfuse.session.id",
+    "metadata.session_id",
+    "metadata.conversation_id",
+    "metadata.thread_id",
+    "langsmith.metadata.session_id",
+    "langsmith.metadata.thread_id",
+    "ai.telemetry.metadata.sessionId",
+    "ai.telemetry.metadata.chatId",
+)
+USER_IDS: Final = (
+    "user.id",
+    "enduser.id",
+    "langfuse.user.id",
+    "metadata.user_id",
+    "langsmith.metadata.user_id",
+    "ai.telemetry.metadata.userId",
+    "llm.user",
+    "metadata.user_api_key_end_user_id",
+)
+METADATA: Final = "metadata"
+METADATA_SESSION_IDS: Final = ("session_id", "conversation_id", "thread_id", "sessionId", "threadId", "chat_id")
+METADATA_USER_IDS: Final = ("user_id", "userId", "user")
+
+# --- Pydantic AI ---------------------------------------------------------------------------------------------------
+PA_MESSAGES: Final = ("pydantic_ai.all_messages", "all_messages_events")
+PA_RESULT: Final = "final_result"
 
 # --- OpenInference -----------------------------------------------------------------------------------------------
 OI_KIND: Final = "openinference.span.kind"
@@ -48,6 +75,7 @@ OI_OUTPUT: Final = "output.value"
 OI_OUTPUT_MIME: Final = "output.mime_type"
 OI_INPUT_MESSAGES: Final = "llm.input_messages"
 OI_OUTPUT_MESSAGES: Final = "llm.output_messages"
+OI_OWN_CALLS: Final = "message.tool_calls"
 OI_PROMPTS: Final = "llm.prompts"
 OI_CHOICES: Final = "llm.choices"
 OI_DOCUMENTS: Final = "retrieval.documents"
@@ -113,6 +141,8 @@ CONTENT_PREFIXES: Final = (
     "llm.request.functions",
     TL_ENTITY_INPUT,
     TL_ENTITY_OUTPUT,
+    *PA_MESSAGES,
+    PA_RESULT,
 )
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tracejudge.dialects import names
+from tracejudge.dialects.documents import documents_of
 from tracejudge.dialects.messages import (
     conversation,
-    documents_of,
     input_from_messages,
     output_from_last_message,
     output_from_messages,
@@ -27,11 +27,16 @@ from tracejudge.model import Document, JSONValue
 
 _QUERY_KEYS: Final = ("query", "question", "input", "user_input", "user_query", "prompt", "message", "text")
 _ANSWER_KEYS: Final = ("output", "answer", "response", "result", "output_text", "completion", "text", "content")
-_INPUT_WRAPPINGS: Final = ("kwargs", "args", "inputs", "input")
+_INPUT_WRAPPINGS: Final = ("kwargs", "args", "inputs", "input", "data")
 _OUTPUT_WRAPPINGS: Final = ("outputs", "output", "return_values", "result", "response")
+_TYPED: Final = "structured_response"
+"""Key of the typed result among the values that an agent of LangChain returns."""
 _MAX_DEPTH: Final = 4
 # A text that begins like a JSON object and is none was truncated by an instrumentation: neither query nor answer.
 _TRUNCATED: Final = re.compile(r"\s*(\[\s*\{|\{\s*\")")
+
+# An object that an instrumentation wrote by its representation: neither query nor answer.
+_OBJECT: Final = re.compile(r"<?[A-Z]\w*\(\w+=|<\w[\w.]* object")
 
 
 def input_from_value(value: object) -> SpanInput:
@@ -40,7 +45,7 @@ def input_from_value(value: object) -> SpanInput:
         return SpanInput()
     structure = structure_of(value)
     if isinstance(structure, str):
-        return SpanInput() if _TRUNCATED.match(structure) else SpanInput(query=text_of(structure))
+        return SpanInput(query=_readable(structure))
     chats = conversation(structure)
     if chats is not None:
         return input_from_messages(chats)
@@ -52,12 +57,15 @@ def input_from_value(value: object) -> SpanInput:
 
 def output_from_value(value: object) -> SpanOutput:
     """Read an output: a text as it is, the choice of a response, or the answer among returned values."""
-    if value is None:
-        return SpanOutput()
     structure = structure_of(value)
+    are_objects = is_list(structure) and all(isinstance(item, str) and _OBJECT.match(item) for item in structure)
+    if value is None or are_objects:
+        return SpanOutput()
     if isinstance(structure, str):
-        return SpanOutput() if _TRUNCATED.match(structure) else SpanOutput(text=text_of(structure))
+        return SpanOutput(text=_readable(structure))
     mapping = mapping_of(structure) or {}
+    if (typed := _raw(mapping.get(_TYPED))) is not None:
+        return SpanOutput(text=typed) if isinstance(typed, str) else SpanOutput(raw=typed)
     for key in ("choices", "messages", "output"):
         found = mapping.get(key)
         if is_list(found) and (chats := conversation(found)):
@@ -66,6 +74,10 @@ def output_from_value(value: object) -> SpanOutput:
         return output_from_last_message(chats)
     text = _find_text(structure, _ANSWER_KEYS, _OUTPUT_WRAPPINGS)
     return SpanOutput(text=text) if isinstance(text, str) else SpanOutput(raw=_raw(structure))
+
+
+def _readable(text: str) -> str | None:
+    return None if _TRUNCATED.match(text) or _OBJECT.match(text) else text_of(text)
 
 
 def _raw(structure: object) -> JSONValue:
@@ -96,7 +108,15 @@ def _find_text(value: object, keys: Iterable[str], wrappings: Iterable[str], dep
         if key in mapping and (found := _find_text(mapping[key], keys, wrappings, depth + 1)) is not None:
             return found
     values = list(mapping.values())
-    return text_of(values[0]) if len(values) == 1 else None
+    alone = text_of(values[0]) if len(values) == 1 else None
+    return alone if alone is not None or wrappings is not _INPUT_WRAPPINGS else _common_query(values)
+
+
+def _common_query(values: Iterable[object]) -> str | None:
+    """Return the query that is the same for all parts of a pipeline that are given one, as in Haystack."""
+    parts = [part for one in values if (part := mapping_of(one)) is not None]
+    queries = {text for part in parts if (text := first_text(part, ("query", "question"))) is not None}
+    return queries.pop() if len(queries) == 1 else None
 
 
 _ROLES: Final = {
@@ -121,7 +141,7 @@ def read(span: RawSpan) -> Reading:
     if role is None:
         return Reading()
     # OpenInference keeps the whole response, with its id.
-    response = mapping_of(structure_of(attributes.get(names.OI_OUTPUT))) if role is Role.LLM else None
+    response = _response(attributes.get(names.OI_OUTPUT)) if role is Role.LLM else {}
     return Reading(
         role=role,
         input=_input(attributes),
@@ -130,17 +150,48 @@ def read(span: RawSpan) -> Reading:
         reranked=_listed(attributes, names.OI_RERANKER_INPUT),
         tool=executed_call(
             text_of(attributes.get(names.OI_TOOL_NAME)),
-            first_text(attributes, (names.OI_INPUT, names.OI_TOOL_PARAMETERS)),
+            _tool_arguments(first_text(attributes, (names.OI_INPUT, names.OI_TOOL_PARAMETERS))),
             first_text(attributes, names.OI_TOOL_IDS),
-            _value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME),
+            _tool_result(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)),
         )
         if role is Role.TOOL
         else None,
-        model=first_text(attributes, names.OI_MODELS),
+        model=text_of(response.get("model_name")) or first_text(attributes, names.OI_MODELS),
         provider=first_text(attributes, names.OI_PROVIDERS),
-        response_id=None if response is None else text_of(response.get("id")),
+        response_id=text_of(response.get("id")),
         usage=usage_of(attributes, (names.OI_INPUT_TOKENS,), (names.OI_OUTPUT_TOKENS,)),
     )
+
+
+def _response(value: object) -> Mapping[str, object]:
+    """Return what a provider told about its response: the response itself, or LangChain's copy of it."""
+    response: object = structure_of(value)
+    found = mapping_of(response) or {}
+    if "generations" not in found:
+        return found
+    # Of a streamed call only the generation knows the model.
+    for key in ("generations", 0, 0, "message", "kwargs", "response_metadata"):
+        if isinstance(key, int):
+            response = response[key] if is_list(response) and len(response) > key else None
+        else:
+            response = (mapping_of(response) or {}).get(key)
+    return mapping_of(response) or {}
+
+
+def _tool_arguments(value: object) -> object:
+    # By name, as models call tools: LlamaIndex writes how the function was called.
+    found = mapping_of(structure_of(value))
+    return found["kwargs"] if found is not None and "kwargs" in found and found.keys() <= {"args", "kwargs"} else value
+
+
+def _tool_result(value: object) -> object:
+    # LlamaIndex keeps what the function returned beside what the model is told.
+    found = mapping_of(value)
+    if found is not None and "tool_name" in found and "raw_output" in found:
+        return found["raw_output"]
+    # LangChain writes the message to the model, with the result as its content.
+    chats = (conversation(value) if found is not None else None) or []
+    return chats[0].results[0].result if len(chats) == 1 and chats[0].role == "tool" else value
 
 
 def _input(attributes: Mapping[str, object]) -> SpanInput:
@@ -153,18 +204,25 @@ def _input(attributes: Mapping[str, object]) -> SpanInput:
     if query is not None:
         return SpanInput(query=query)
     value = _value(attributes, names.OI_INPUT, names.OI_INPUT_MIME)
-    return SpanInput(query=text_of(value)) if isinstance(value, str) else input_from_value(value)
+    return SpanInput(query=_without_objects(value)) if isinstance(value, str) else input_from_value(value)
 
 
 def _output(attributes: Mapping[str, object]) -> SpanOutput:
     messages = unflattened(attributes, names.OI_OUTPUT_MESSAGES)
     if messages is not None:
-        return output_from_messages(conversation(messages) or [])
+        output = output_from_messages(conversation(messages) or [])
+        # Google's client calls tools itself; such calls are beside the answer that followed.
+        own = conversation([{"role": "assistant", "tool_calls": unflattened(attributes, names.OI_OWN_CALLS)}]) or []
+        return SpanOutput(output.text, output.raw, (*output.calls, *(call for chat in own for call in chat.calls)))
     text = _first_completion(attributes, names.OI_CHOICES, "completion")
     if text is not None:
         return SpanOutput(text=text)
     value = _value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)
-    return SpanOutput(text=text_of(value)) if isinstance(value, str) else output_from_value(value)
+    return SpanOutput(text=_without_objects(value)) if isinstance(value, str) else output_from_value(value)
+
+
+def _without_objects(text: str) -> str | None:
+    return None if _OBJECT.match(text) else text_of(text)
 
 
 def _value(attributes: Mapping[str, object], key: str, mime_key: str) -> object:
@@ -185,10 +243,28 @@ def _documents(attributes: Mapping[str, object], role: Role) -> tuple[Document, 
     if role is Role.RERANKER:
         return _listed(attributes, names.OI_RERANKER_OUTPUT)
     found = _listed(attributes, names.OI_DOCUMENTS)
-    if not found and role is Role.RETRIEVER:
-        return documents_of(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME))
+    if role is Role.RETRIEVER and not any(document.id for document in found):
+        # LangChain's documents have their ids in the output alone.
+        whole = documents_of(_with_metadata(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)))
+        if not found or [document.text for document in whole] == [document.text for document in found]:
+            return whole
     return found
 
 
 def _listed(attributes: Mapping[str, object], prefix: str) -> tuple[Document, ...]:
-    return documents_of(unflattened(attributes, prefix) or attributes.get(prefix))
+    return documents_of(_with_metadata(unflattened(attributes, prefix) or attributes.get(prefix)))
+
+
+def _with_metadata(value: object) -> object:
+    """Put the metadata of documents, in which LangChain has their score and source, beside their texts."""
+    listed = mapping_of(value)
+    found = value if listed is None else listed.get("documents")
+    if not is_list(found):
+        return value
+    documents: list[object] = []
+    for item in found:
+        holder = mapping_of(item)
+        inner = holder if holder is None else mapping_of(holder.get("document")) or holder
+        metadata = mapping_of(structure_of((inner or {}).get("metadata")))
+        documents.append(item if inner is None or metadata is None else {**metadata, **inner})
+    return documents

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from tracejudge.dialects import names
-from tracejudge.dialects.messages import conversation, documents_of, input_from_messages, output_from_messages
+from tracejudge.dialects.documents import documents_of
+from tracejudge.dialects.messages import conversation, input_from_messages, output_from_messages
 from tracejudge.dialects.openinference import input_from_value, output_from_value
 from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput, SpanOutput
 from tracejudge.dialects.values import (

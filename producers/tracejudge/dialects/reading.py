@@ -1,17 +1,16 @@
 """The contents of one span in a form that all dialects share."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct
 
 from tracejudge.dialects import names
-from tracejudge.dialects.values import first_count, first_text, plain, structure_of, text_of
-from tracejudge.model import Document, JSONValue, Message, Usage
+from tracejudge.dialects.values import first_count, first_text, mapping_of, plain, structure_of, text_of
+from tracejudge.model import Document, JSONValue, Message, TextEnum, Usage
 
 
-class Role(StrEnum):
+class Role(TextEnum):
     """Role of a span in its trace; the value is the kind of the published span."""
 
     LLM = "llm"
@@ -137,9 +136,11 @@ class RawSpan(Struct, frozen=True, kw_only=True):
 
 def common(span: RawSpan) -> Reading:
     """Read the parts that belong to no dialect: session, user and error."""
+    attributes = span.attributes
+    metadata = mapping_of(structure_of(attributes.get(names.METADATA))) or {}
     return Reading(
-        session_id=text_of(span.attributes.get(names.SESSION_ID)),
-        user_id=first_text(span.attributes, names.USER_IDS),
+        session_id=first_text(attributes, names.SESSION_IDS) or first_text(metadata, names.METADATA_SESSION_IDS),
+        user_id=first_text(attributes, names.USER_IDS) or first_text(metadata, names.METADATA_USER_IDS),
         error=_error(span) if span.status == "error" else None,
     )
 

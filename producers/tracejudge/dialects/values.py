@@ -46,12 +46,12 @@ def first_count(attributes: Mapping[str, object], keys: Iterable[str]) -> int | 
 
 
 def number_of(value: object) -> float | None:
-    """Return a finite number, given as number or text."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    """Return a finite number, given as number of any library or as text."""
+    if value is None or isinstance(value, bool) or not (isinstance(value, str) or hasattr(type(value), "__float__")):
         return None
     try:
-        number = float(value)
-    except (ValueError, OverflowError):
+        number = float(value)  # type: ignore[arg-type]
+    except (ValueError, OverflowError, TypeError):
         return None
     return number if math.isfinite(number) else None
 

@@ -1,7 +1,6 @@
 """Joining the spans of one OpenTelemetry trace into the fields of one published trace."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -9,13 +8,15 @@ from msgspec import Struct
 
 from tracejudge.dialects import RawSpan, Reading, names, read
 from tracejudge.dialects.reading import Call, Role, ToolResult
-from tracejudge.dialects.values import clean, plain
-from tracejudge.model import Document, JSONValue, Span, ToolCall, Usage
+from tracejudge.dialects.values import clean, plain, structure_of
+from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
 from tracejudge.otel.span_buffer import SpanGroup
 
 _MAX_HEIGHT: Final = 1_000
 _MAX_ATTRIBUTES: Final = 128
 _COMPOSED: Final = frozenset({Role.AGENT, Role.CHAIN})
+_OWN_ANSWERS: Final = frozenset({Role.AGENT, Role.TOOL, Role.RETRIEVER, Role.RERANKER})
+_INSTRUCTIONS: Final = frozenset({"system", "developer"})
 _SOURCES: Final = (Role.RETRIEVER, Role.RERANKER, Role.TOOL)
 
 
@@ -61,9 +62,34 @@ class TraceSteps:
         """Return whether a step is below one of these spans."""
         return any(one.span.span_id in ids for one in self.above(step))
 
-    def model_call(self) -> Step | None:
-        """Return the last call of a model."""
-        return next(reversed(self.of_role(Role.LLM)), None)
+    def model_calls(self) -> list[Step]:
+        """Return the last call of a model and the calls within which it is, the innermost first.
+
+        A library that calls a model through another one has a span of both.
+        """
+        calls = self.of_role(Role.LLM)
+        if not calls:
+            return []
+        # The outer call ends last; what tools and agents below it call is not its answer.
+        found = [calls[-1]]
+        while inner := [step for step in calls if self._is_same_call(step, found[0])]:
+            found.insert(0, inner[-1])
+        return found
+
+    def _is_part(self, step: Step) -> bool:
+        # Parts of a step that has an input and returns objects alone, as the building of an index does.
+        above = (one.reading for one in self.above(step) if one.is_composed)
+        return any(one.input and not one.output for one in above)
+
+    def _is_same_call(self, step: Step, outer: Step) -> bool:
+        if any(one is step for one in self.above(outer)):  # parents form a circle
+            return False
+        for one in self.above(step):
+            if one is outer:
+                return True
+            if one.reading.role in _OWN_ANSWERS:
+                break
+        return False
 
     def request(self, call: Step | None) -> Step | None:
         """Return the topmost agent or chain around the last call that has an input or output of its own.
@@ -73,7 +99,7 @@ class TraceSteps:
         if call is not None:
             around = [step for step in self.above(call) if step.is_composed]
             return next((step for step in reversed(around) if step.reading.input or step.reading.output), None)
-        found = [step for step in self.steps if step.is_composed and step.reading.output]
+        found = [step for step in self.steps if step.is_composed and step.reading.output and not self._is_part(step)]
         return min(found, key=lambda step: (len(list(self.above(step))), -(step.span.ended_at or 0.0)), default=None)
 
 
@@ -105,26 +131,42 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
     return list(unique.values())
 
 
-def collect_tool_calls(steps: TraceSteps) -> list[ToolCall]:
-    """List the tool calls in order; a call requested by a model and executed by a span is one."""
+def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[ToolCall]:
+    """List the tool calls in order; a call requested by a model and executed by a span is one.
+
+    A call that was not executed and whose arguments are the output is a typed result.
+    """
+    typed = structure_of(output)
+    executed: set[str] = set()
+    seen: set[str] = set()  # ids, and names with arguments
     calls: dict[str, Call] = {}
     results: dict[str, ToolResult] = {}
     for step in steps.of_role(Role.LLM, Role.AGENT):
         reading = step.reading
         for call in (*reading.input.calls, *reading.output.calls):
-            # Later calls of a model repeat earlier ones, some without ids.
-            key = call.id or f"call {call.name} {_json(call.arguments)}"
-            calls.setdefault(key, call)
+            # Later calls of a model repeat earlier ones, and the answer or its repetition may be without ids.
+            key = f"call {call.name} {_json(call.arguments)}"
+            if call.id is None:
+                if key not in seen:
+                    calls[key] = call
+            elif call.id not in seen:
+                is_answer = key in calls and calls[key].id is None
+                calls[key if is_answer else call.id] = call
+                seen.add(call.id)
+            seen.add(key)
         results.update((result.id, result) for result in reading.input.results if result.id is not None)
     for step in steps.of_role(Role.TOOL):
         done = step.reading.tool
         if done is not None:
             key = next((key for key, call in calls.items() if _is_same(call, done)), f"span {step.span.span_id}")
+            executed.add(key)
             requested = calls.get(key, done)
             call_id = requested.id or done.id
             calls[key] = Call(requested.name, requested.arguments, call_id, done.result, step.reading.error)
     published: list[ToolCall] = []
-    for call in calls.values():
+    for key, call in calls.items():
+        if key not in executed and isinstance(typed, dict) and plain(typed) == call.arguments:
+            continue
         told = results.get(call.id or "")
         result = call.result if call.result is not None or told is None else told.result
         published.append(ToolCall(call.name, call.arguments, result, call.error))
@@ -187,18 +229,19 @@ def join(group: SpanGroup) -> dict[str, Any] | None:
     they are what the user saw. `span_id` is the span of the judged output.
     """
     steps = TraceSteps(group)
-    call = steps.model_call()
+    calls = steps.model_calls()
+    call = next(reversed(calls), None)
     request = steps.request(call)
-    sources = [step for step in (request, call) if step is not None]
+    sources = [*((request,) if request is not None else ()), *calls]
     if not sources:
         return None
     output, judged = _output(sources)
     query = _query(sources)
-    history = next((step.reading.input.history for step in sources if step.reading.input.history), ())
+    nearest_first = [*calls, *((request,) if request is not None else ())]
     root = steps.root
     ordered = sorted(steps.steps, key=lambda step: step.span.started_at or 0.0)
     # A field that any span may have: the call first, then the request, then those around them, then all others.
-    nearest = [*reversed(sources), *(one for step in sources for one in steps.above(step)), *steps.steps]
+    nearest = [*nearest_first, *(one for step in sources for one in steps.above(step)), *steps.steps]
     return _given(
         {
             "trace_id": judged.span.trace_id,
@@ -206,32 +249,52 @@ def join(group: SpanGroup) -> dict[str, Any] | None:
             "name": clean((root or judged).span.name) or None,
             "output": output or "",
             "input": query,
-            # The last call of an agent has the query among the messages before.
-            "messages": list(takewhile(lambda one: (one.role, one.content) != ("user", query), history)),
+            "messages": _history(nearest_first, query),
             "context": retrieved_context(steps, judged),
-            "tool_calls": collect_tool_calls(steps),
+            "tool_calls": collect_tool_calls(steps, output),
             "spans": [build_span(step.span, step.reading) for step in ordered],
             "usage": _usage(steps, request, call),
             "started_at": judged.span.started_at,
             "ended_at": judged.span.ended_at,
             "error": judged.reading.error or (None if output or root is None else root.reading.error),
-            "model": _first(reversed(sources), "model"),
-            "provider": _first(reversed(sources), "provider"),
-            "response_id": _first(reversed(sources), "response_id"),
+            "model": _first(nearest_first, "model"),
+            "provider": _first(nearest_first, "provider"),
+            "response_id": _first(nearest_first, "response_id"),
             "session_id": _first(nearest, "session_id"),
             "user_id": _first(nearest, "user_id"),
         }
     )
 
 
+def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
+    """Return the messages before the query: of the judged call, or of a step above it that knows more turns."""
+    found: list[list[Message]] = []
+    for step in nearest_first:
+        messages = [*step.reading.input.history]
+        if step.reading.input.query != query:
+            # A later call of an agent may have the query among the messages before: the last one that is the same.
+            places = [place for place, one in enumerate(messages) if (one.role, one.content) == ("user", query)]
+            messages = messages[: places[-1]] if places else messages
+        found.append(messages)
+    turns = (messages for messages in found if any(one.role not in _INSTRUCTIONS for one in messages))
+    return next(turns, None) or next((messages for messages in found if messages), [])
+
+
 def _output(sources: list[Step]) -> tuple[str | None, Step]:
-    """Return the first text, else the first structure, and its step; the call if there is neither."""
+    """Return the first text, else the first structure, and its step; the call if there is neither.
+
+    A model that calls the tool `final_result` of Pydantic AI gives its typed answer.
+    """
     for step in sources:
         if step.reading.output.text is not None:
             return step.reading.output.text, step
     for step in sources:
         if step.reading.output.raw is not None:
             return _json(step.reading.output.raw), step
+    for step in sources:
+        result = next((call for call in step.reading.output.calls if call.name == names.PA_RESULT), None)
+        if result is not None:
+            return _json(result.arguments), step
     return None, sources[-1]
 
 

@@ -6,7 +6,6 @@ several of them here, as when a request calls its own service; each becomes a tr
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from itertools import islice
 from typing import Final
 
@@ -16,6 +15,7 @@ from opentelemetry.trace import SpanContext, StatusCode
 
 from tracejudge.dialects import RawEvent, RawSpan
 from tracejudge.ids import SpanIds
+from tracejudge.model import TextEnum
 
 _NANOSECONDS: Final = 1e9
 _MAX_EVENTS: Final = 512
@@ -77,7 +77,7 @@ _OVERFLOW: Final = 2
 Key = tuple[str, str]
 
 
-class Loss(StrEnum):
+class Loss(TextEnum):
     """Reasons why a span is in no published trace. The list is closed."""
 
     LATE = "late"

@@ -1,7 +1,7 @@
 """`with tracejudge.trace(...) as t:` and the object `t`."""
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tracejudge.model import Document, Feedback, Message, ToolCall, Usage
 from tracejudge.tracing.step import Step, current_step, kind_text
@@ -70,7 +70,7 @@ class OpenTrace:
         for name, value in fields.items():
             self._step.set(name, value)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "OpenTrace":  # noqa: PYI034 - Python 3.10 has no `Self`
         self._step.begin()
         self._step.enter()
         return self
@@ -82,7 +82,7 @@ class OpenTrace:
         # A generator whose consumer needs no more did not fail.
         self._step.end(None if isinstance(error, GeneratorExit) else error)
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> "OpenTrace":  # noqa: PYI034 - the same
         return self.__enter__()
 
     async def __aexit__(

@@ -5,17 +5,16 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar, overload
 
-from tracejudge.api import _Current
-from tracejudge.content.encode import is_a
+from tracejudge.api import _Current, warn_without_init
+from tracejudge.content.encode import is_a, is_lazy
 from tracejudge.log import report_or_raise
-from tracejudge.tracing.step import Step, kind_text
+from tracejudge.tracing.step import Step, kind_text, meant_kind
 from tracejudge.tracing.stream import UNOBSERVED, Stream, async_wrapper, drive
 
 Choice = str | Callable[..., Any] | None
 """The input of a decorated function: a parameter's name, or a function of the same arguments."""
 _POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})
 _RECEIVERS = frozenset({"self", "cls"})
-_LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 
 
 class Calls:
@@ -61,7 +60,10 @@ class Calls:
 
     def begin_stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stream:
         """Begin the step of a generator."""
-        return UNOBSERVED if _Current.client is None else Stream(self.begin(args, kwargs), self._choose_output)
+        if _Current.client is None:
+            warn_without_init("observe")
+            return UNOBSERVED  # type: ignore[no-any-return]
+        return Stream(self.begin(args, kwargs), self._choose_output)
 
     def _choose_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = dict(zip(self._names, args, strict=False))
@@ -85,12 +87,11 @@ class Calls:
         try:
             if self._output is not None:
                 return self._output(result)
-            # A stream or coroutine has no output yet. By its class: asking a lazy object could load it.
-            is_lazy = any(not _LAZY_METHODS.isdisjoint(vars(kind)) for kind in type(result).__mro__)
+            has_no_output = is_lazy(type(result))
         except BaseException as error:  # noqa: BLE001 - the host's function
             report_or_raise(error)
             return result
-        return None if is_lazy else result
+        return None if has_no_output else result
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -141,6 +142,8 @@ def observe(
     given: object = function
     if given is not None and not callable(given) and not isinstance(given, classmethod | staticmethod):
         raise TypeError('observe takes a function; pass other arguments by name, as observe(name="answer")')
+    if (meant := meant_kind(kind)) is not None:
+        raise ValueError(f'kind "{kind}" is unknown; did you mean "{meant}"?')
     options = {"name": name, "kind": kind, "input": input, "output": output, "fields": fields}
     return functools.partial(_observed, options) if function is None else _observed(options, function)
 
@@ -167,6 +170,7 @@ def _observed(options: dict[str, Any], function: Any) -> Any:
 def _plain_function(function: Callable[..., Any], calls: Calls) -> Callable[..., Any]:
     def observed(*args: Any, **kwargs: Any) -> Any:
         if _Current.client is None:
+            warn_without_init("observe")
             return function(*args, **kwargs)
         step = calls.begin(args, kwargs).enter()
         try:
@@ -184,6 +188,7 @@ def _plain_function(function: Callable[..., Any], calls: Calls) -> Callable[...,
 def _coroutine(function: Callable[..., Any], calls: Calls) -> Callable[..., Any]:
     async def observed(*args: Any, **kwargs: Any) -> Any:
         if _Current.client is None:
+            warn_without_init("observe")
             return await function(*args, **kwargs)
         step = calls.begin(args, kwargs).enter()
         try:
@@ -202,6 +207,7 @@ def _generator(function: Callable[..., Any], calls: Calls) -> Callable[..., Any]
     def observed(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         generator = function(*args, **kwargs)
         if _Current.client is None:
+            warn_without_init("observe")
             return (yield from generator)
         return (yield from drive(generator, calls.begin_stream(args, kwargs)))
 

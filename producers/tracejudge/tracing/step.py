@@ -6,17 +6,17 @@ become its spans. When the first one ends, the whole is published as one trace.
 
 import itertools
 import time
-from collections.abc import Iterator
 from contextvars import ContextVar
 from os import getpid
 from typing import Any
 
-from tracejudge.api import _Current, publish
-from tracejudge.content.encode import as_text, error_text, is_a, plain, text_of
+from tracejudge.api import _Current, publish, warn_without_init
+from tracejudge.content.encode import as_text, error_text, is_a, plain
+from tracejudge.content.field_names import closest_field, field_of
 from tracejudge.content.truncate import SPANS_CHARACTERS, Budget, truncation_mark
 from tracejudge.ids import SpanIds, current_span, fresh_id, fresh_trace_id
 from tracejudge.log import report_or_raise
-from tracejudge.model import Document, Span, Trace
+from tracejudge.model import Span, ToolCall, Usage
 
 MAX_SPANS = 1_000
 """Most spans of one trace; a last span says how many more there were."""
@@ -25,15 +25,51 @@ _CANCELLATIONS = frozenset({"CancelledError", "GeneratorExit"})  # by name: asyn
 # them would mislead.
 _SPAN_ONLY_KINDS = frozenset({"retriever", "tool"})
 _COPIED_FIELDS = ("input", "output")
+_ASKED_FIELDS = frozenset({"input", "messages", "session_id", "user_id"})
+
+
+class ModelCalls:
+    """The calls of wrapped clients within a trace: the first one asks, the last one answers.
+
+    Threads may add calls at the same time, so each change is one step.
+    """
+
+    __slots__ = ("_asked", "_last", "_tools", "_usages")
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
+        self._tools: dict[str, ToolCall] = {}
+        self._usages: list[Usage] = []
+
+    def add(self, fields: dict[str, Any], tools: dict[str, ToolCall]) -> None:
+        """Add the fields of a call, and its calls of tools by their ids: an agent repeats them, then with results."""
+        for name in _ASKED_FIELDS & fields.keys():
+            self._asked.setdefault(name, fields[name])
+        self._last.update({name: value for name, value in fields.items() if name not in _ASKED_FIELDS})
+        self._tools.update(tools)
+        if (usage := fields.get("usage")) is not None:
+            self._usages.append(usage)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the trace that the calls fill."""
+        fields = {**self._last, **self._asked}
+        if self._tools:
+            fields["tool_calls"] = list(self._tools.values())
+        if self._usages:
+            tokens = [(usage.input_tokens, usage.output_tokens) for usage in self._usages]
+            fields["usage"] = Usage(*map(sum, zip(*tokens, strict=True)))
+        return fields
 
 
 class Recording:
     """The state that all steps of one trace share. Threads may add steps at the same time."""
 
-    __slots__ = ("_numbers", "_open", "_pid", "_steps", "budget", "ids")
+    __slots__ = ("_numbers", "_open", "_pid", "_steps", "budget", "ids", "model_calls")
 
     def __init__(self, ids: SpanIds) -> None:
         self.ids = ids
+        self.model_calls = ModelCalls()
         self.budget = Budget(SPANS_CHARACTERS)
         # Counting by an iterator is one step in C: no lock that a fork or a finalizer could find held.
         self._numbers = itertools.count()
@@ -116,7 +152,10 @@ class Step:
 
     def begin(self) -> None:
         """Join the current trace, or open one; only once, and only after `init`."""
-        if self.started_at is not None or _Current.client is None:
+        if _Current.client is None:
+            warn_without_init("trace")
+            return
+        if self.started_at is not None:
             return
         self.started_at = time.time()
         self.parent = current_step()
@@ -153,7 +192,7 @@ class Step:
         if self.recording is None or self.ended_at is not None:
             return
         self.ended_at = time.time()
-        if error is not None and not _is_no_failure(error):
+        if error is not None and not is_no_failure(error):
             self.failure = error_text(error)
         if self.parent is None and self.recording.is_open_here:
             steps, left_out = self.recording.close()
@@ -205,12 +244,29 @@ def current_step() -> Step | None:
     return step if step is not None and step.recording is not None and step.recording.is_open_here else None
 
 
+KINDS = frozenset(
+    {*("llm", "agent", "chain", "retriever", "retrieval", "reranker", "tool", "embedding", "guardrail", "evaluator")}
+    | {"workflow", "task", "parser", "prompt", "generation", "model", "function", "span", "step", "event"}
+)
+"""Usual kinds of steps; any other may be given, unless it looks like one of these misspelt."""
+
+
+def meant_kind(kind: object) -> str | None:
+    """Return the usual kind that a kind seems to misspell, or None."""
+    if type(kind) is not str or kind.casefold() in KINDS:
+        return None
+    # Here, because `import tracejudge` need not pay for it.
+    import difflib  # noqa: PLC0415
+
+    return next(iter(difflib.get_close_matches(kind.casefold(), KINDS, n=1, cutoff=0.8)), None)
+
+
 def kind_text(kind: object) -> str | None:
     """Return the kind of a step as text, whatever the host passed."""
     return as_text(kind) or None
 
 
-def _is_no_failure(error: BaseException) -> bool:
+def is_no_failure(error: BaseException) -> bool:
     """Return whether an exception is a cancellation or an exit with success."""
     try:
         kinds = {kind.__name__ for kind in type(error).__mro__}
@@ -222,24 +278,26 @@ def _is_no_failure(error: BaseException) -> bool:
         return False
 
 
-_TRACE_FIELDS = frozenset(Trace.__struct_fields__)
 _SPAN_FIELDS = frozenset({"name", "input", "output", "error", "started_at", "ended_at"})
 
 
 def trace_fields(outermost: Step, steps: list[Step], left_out: int) -> dict[str, Any]:
     """Return the fields of the trace: those given to the outermost step, then those found."""
     fields = {name: value for name, value in outermost.fields.items() if value is not None}
-    if not fields.keys() <= _TRACE_FIELDS:
-        # A trace is not lost for an unknown name, which becomes a tag. With content=False its value may be content.
-        others = {name: fields.pop(name) for name in list(fields) if name not in _TRACE_FIELDS}
+    if outermost.recording is not None:
+        given = {field_of(name) for name in fields}
+        found = outermost.recording.model_calls.fields()
+        fields |= {name: value for name, value in found.items() if name not in given}
+    # A name that resembles no field is meant as a tag; the converter reports the others.
+    others = [name for name in fields if field_of(name) is None and closest_field(name) is None]
+    if others:
         client = _Current.client
         sends_content = client is None or client.settings.content
-        tags = {name: as_text(value) for name, value in others.items()} if sends_content else {}
+        tags = {name: value for name in others if (value := fields.pop(name)) is not None and sends_content}
         own: Any = fields.get("tags")
-        fields["tags"] = {**tags, **own} if is_a(own, dict) else tags
-    fields["output"] = text_of(fields.get("output"))
-    if "input" in fields:
-        fields["input"] = text_of(fields["input"])
+        fields["tags"] = {**tags, **own} if is_a(own, dict) else tags if own is None else own
+    if not any(field_of(name) == "output" for name in fields):
+        fields["output"] = ""
     if (error := _error_of(outermost)) is not None:
         fields["error"] = error
     if steps:
@@ -247,8 +305,8 @@ def trace_fields(outermost: Step, steps: list[Step], left_out: int) -> dict[str,
         if left_out:
             spans.append(Span(fresh_id(), truncation_mark(left_out, "spans"), parent_id=outermost.ids.span_id))
         fields.setdefault("spans", spans)
-        if documents := retrieved_documents(steps):
-            fields.setdefault("context", documents)
+        if outputs := retrieved_outputs(steps):
+            fields.setdefault("context", outputs)
     fields.setdefault("trace_id", outermost.ids.trace_id)
     fields.setdefault("span_id", outermost.ids.span_id)
     fields.setdefault("started_at", outermost.started_at)
@@ -286,40 +344,20 @@ def _error_of(step: Step) -> str | None:
 
 
 _RETRIEVER_KINDS = frozenset({"retriever", "retrieval"})
-_TEXT_KEYS = ("text", "page_content", "content")
 
 
-def retrieved_documents(steps: list[Step]) -> list[Document | str]:
-    """Return the documents of all retrievers in the order they began; of nested retrievers, those of the outer one."""
-    found: list[Document | str] = []
+def retrieved_outputs(steps: list[Step]) -> list[object]:
+    """Return the outputs of all retrievers in the order they began; of nested retrievers, that of the outer one."""
+    found: list[object] = []
     for step in filter(_retrieves, steps):
         above = step.parent
         # The outermost step is the trace itself and no retriever.
         while above is not None and not (above.parent is not None and _retrieves(above)):
             above = above.parent
         if above is None:
-            found += _documents(step)
-    return found
+            found.append(step.fields.get("output"))
+    return [output for output in found if output is not None]
 
 
 def _retrieves(step: Step) -> bool:
     return step.kind is not None and step.kind.casefold() in _RETRIEVER_KINDS
-
-
-def _documents(step: Step) -> Iterator[Document | str]:
-    """Read the output of a retriever: texts, or records with a text in one of the usual fields."""
-    output = step.fields.get("output")
-    if isinstance(output, dict):
-        output = output.get("documents")
-    for item in output if isinstance(output, list) else ():
-        if isinstance(item, Document | str):
-            yield item
-        elif isinstance(item, dict):
-            text = next((item[key] for key in _TEXT_KEYS if isinstance(item.get(key), str)), None)
-            given_id, score = item.get("id"), item.get("score")
-            if text is not None:
-                yield Document(
-                    text,
-                    id=str(given_id) if isinstance(given_id, str | int) else None,
-                    score=float(score) if isinstance(score, int | float) else None,
-                )

@@ -89,7 +89,7 @@ CASES = [
                 [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "u"}}]
             ),
         },
-        Reading(role=Role.LLM, input=SpanInput("What is this?")),
+        Reading(role=Role.LLM, input=SpanInput("What is this?\n[image]")),
     ),
     case(
         "a_list_that_a_user_wrote",

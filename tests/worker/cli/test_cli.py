@@ -14,7 +14,8 @@ from worker.embedded import EmbeddedRedisError
 from worker.storage.client import StoreError
 
 CONTRACT_VERBS = {
-    *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor")
+    *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
+    "invalid",
 }
 
 
@@ -53,6 +54,8 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
         *("--reason REASON", "--service PATTERN", "--judge NAME", "--older-than TIME", "--newer-than TIME", "--id ID"),
         *("--all", "--yes", "--dry-run", "--json", "--config FILE", "--redis-url URL", "Examples"),
     ),
+    ("invalid",): ("list", "Examples"),
+    ("invalid", "list"): ("--limit N", "--json", "--config FILE", "--redis-url URL", "Examples"),
     ("forget",): (
         "--trace-id ID",
         "--user-id ID",
@@ -127,6 +130,7 @@ def test_wrong_usage_is_exit_code_two(run: Run, arguments: Sequence[object], sai
 REPLAY = {"replay": ["replay", "--since", "1h", "--judge", "relevance_to_query"]}
 DEAD = {
     "dead list": ["dead", "list"],
+    "invalid list": ["invalid", "list"],
     "dead show": ["dead", "show", "1"],
     "dead retry": ["dead", "retry", "--all"],
     "dead drop": ["dead", "drop", "--all", "--yes"],

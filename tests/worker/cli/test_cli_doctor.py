@@ -17,7 +17,16 @@ from worker.embedded import ServerBinary, find_servers
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis persistence", "redis memory"} | {
     *("configuration", "redis permissions", "broker", "broker permissions", "clock", "circuits", "accounting"),
-    *("role ingest", "role judge", "role export", "dead letters", "model default", "metrics page", "judge versions"),
+    *(
+        "role ingest",
+        "role judge",
+        "role export",
+        "dead letters",
+        "input",
+        "model default",
+        "metrics page",
+        "judge versions",
+    ),
 }
 
 

@@ -292,10 +292,10 @@ def test_what_the_configuration_redacts_is_redacted_offline_too(run: Run, monkey
 
 
 def test_fields_that_are_not_ours_are_told_with_what_they_may_mean(run: Run) -> None:
-    line = labelled(None, output="a", input="b", contexts=["c"])
+    line = labelled(None, output="a", input="b", contxt=["c"])
     ended = run("evaluate", write_lines("t.jsonl", [line, line]), "--judge", "safety")
     assert ended.code == 0
-    assert "unknown field 'contexts' in 2 traces; did you mean context?\n" in ended.err
+    assert "unknown field 'contxt' in 2 traces; did you mean context?\n" in ended.err
 
 
 def test_a_file_without_traces_is_exit_code_one(run: Run) -> None:
@@ -310,7 +310,7 @@ def test_bad_lines_are_named_and_the_good_ones_judged(run: Run, monkeypatch: pyt
         labelled(None),
         b"",
         b"{SECRET",
-        labelled(None, output=7),
+        labelled(None, output=None),
         b'{"output": "\xff"}',
         labelled(None, trace_id=""),
         labelled(None, output="SECRET" * 1000),
@@ -321,7 +321,7 @@ def test_bad_lines_are_named_and_the_good_ones_judged(run: Run, monkeypatch: pyt
     assert ended.code == 1
     assert [line.rstrip() for line in ended.err.splitlines() if line.startswith("line ")] == [
         "line 3: is not JSON",
-        "line 4: is not a trace: Expected `str`, got `int` - at `$.output`",
+        "line 4: is not a trace: Object missing required field `output`",
         "line 5: is not UTF-8",
         "line 6: is not a trace: an empty or overlong trace_id or service, or nested too deeply",
         "line 7: is longer than max_trace_bytes: 4,096 bytes",

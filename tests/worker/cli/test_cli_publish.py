@@ -34,10 +34,10 @@ def test_the_traces_of_a_file_are_published(served: Run, redis: Redis, prefix: s
 
 
 def test_unknown_fields_are_published_with_a_warning(served: Run, redis: Redis, prefix: str) -> None:
-    line = labelled(None, output="a", contexts=["c"])
+    line = labelled(None, output="a", contxt=["c"])
     ended = served("publish", write_lines("t.jsonl", [line, line]))
     assert ended.code == 0
-    assert "unknown field 'contexts' in 2 traces; did you mean context?\n" in ended.err
+    assert "unknown field 'contxt' in 2 traces; did you mean context?\n" in ended.err
     assert stored(redis, prefix) == [line, line]
 
 
@@ -49,7 +49,7 @@ def test_bad_lines_are_named_and_the_good_ones_published(
         labelled("yes", output="first"),
         b"",
         b"{SECRET",
-        labelled("yes", output=7),
+        labelled("yes", output=None),
         {"service": "shop", "output": "SECRET"},
         b'{"output": "\xff"}',
         b"   ",
@@ -62,7 +62,7 @@ def test_bad_lines_are_named_and_the_good_ones_published(
     said = [line.rstrip() for line in ended.err.splitlines() if line.startswith("line ")]
     assert [re.sub(r"[\d,]+ bytes$", "N bytes", line) for line in said] == [
         "line 3: is not JSON",
-        "line 4: is not a trace: Expected `str`, got `int` - at `$.output`",
+        "line 4: is not a trace: Expected `str`, got `null` - at `$.output`",
         "line 5: is not a trace: Object missing required field `trace_id`",
         "line 6: is not UTF-8",
         "line 8: is longer than max_trace_bytes: N bytes",

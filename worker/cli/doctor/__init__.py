@@ -30,6 +30,7 @@ from worker.config.loading import config_path, load, unconfigured
 from worker.config.settings import Settings, SettingsError
 from worker.dead_letters.store import DeadLetterStore
 from worker.export.registry import enabled
+from worker.ingest.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.queue.batch import Evaluation
 from worker.storage.client import Store
 from worker.storage.keys import INGEST_GROUP, Keys
@@ -42,6 +43,8 @@ _VERSIONS: Final = "judge versions"
 _NEWEST: Final = 1000
 # Batches and dead letters may be large, and the doctor must not keep Redis busy.
 _READ_S: Final = 2.0
+_DAY_S: Final = 86_400.0
+_MAX_LISTED: Final = 5
 
 
 @click.command("doctor")
@@ -109,6 +112,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         Check("circuits", partial(circuits, store)),
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
+        Check("input", partial(unusable_input, store)),
         Check(_VERSIONS, partial(judge_versions, settings, store)),
     ]
     try:
@@ -133,6 +137,24 @@ def dead_letters(store: Store) -> Sequence[Finding]:
         return [ok("dead letters", "none")]
     fix = "see `tracejudge dead list`, then `dead retry` or `dead drop`"
     return [warning("dead letters", f"{dead:,} evaluations were given up", fix)]
+
+
+def unusable_input(store: Store) -> Sequence[Finding]:
+    """Check whether entries of the last day were no traces, or fields were left out of traces."""
+    since = store.now_ms() / 1000 - _DAY_S
+    findings = []
+    if invalid := [one for one in read_invalid(store) if one.at >= since]:
+        last = invalid[0]
+        count = f"{len(invalid)} or more" if len(invalid) == MAX_INVALID else f"{len(invalid)}"
+        cause = ", ".join(filter(None, (last.reason, last.detail, last.trace_id and f"trace id {last.trace_id}")))
+        what = f"{count} entries of the last day were no traces; the last: {cause}"
+        findings.append(warning("input", what, "see `tracejudge invalid list`"))
+    if left_out := [one for one in read_left_out(store) if one.at >= since]:
+        listed = [f"{one.field} ({one.type}, trace id {one.trace_id or 'not shown'})" for one in left_out[:_MAX_LISTED]]
+        more = f" and {len(left_out) - _MAX_LISTED} more" if len(left_out) > _MAX_LISTED else ""
+        what = f"fields were left out of traces within the last day: {', '.join(listed)}{more}"
+        findings.append(warning("input fields", what, "send them in the types of docs/publishing.md"))
+    return findings or [ok("input", "all entries of the last day were usable")]
 
 
 def circuits(store: Store) -> Sequence[Finding]:

@@ -20,7 +20,7 @@ from worker.cli.evaluate.summary import JudgeSum, judge_line, judge_row
 from worker.cli.evaluate.trace_files import Output, lines, trace_of_row
 from worker.cli.options import amount
 from worker.config.settings import Settings
-from worker.selection.stream_entry import TraceEntry, unknown_fields
+from worker.selection.stream_entry import TraceEntry
 
 _ROWS: Final = (("B better", "win"), ("tie", "tie"), ("A better", "loss"))
 _POSITIONS: Final = ("first", "second")
@@ -140,7 +140,7 @@ class Comparison(Offline):
             if isinstance(entry, str):
                 self.skip(line.number, f"{entry} (in {name})")
                 continue
-            self.unknown.update(unknown_fields(entry))
+            self.unknown.update(entry.unknown)
             found.append(entry.trace)
         return found
 

@@ -29,7 +29,7 @@ from worker.config.redaction import Redaction, configured_user_key
 from worker.config.settings import Settings
 from worker.judging.evaluator import NO_PRICE, make_verdict
 from worker.queue.batch import Evaluation, Item, Session
-from worker.selection.stream_entry import TraceEntry, unknown_fields
+from worker.selection.stream_entry import TraceEntry
 
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -368,7 +368,7 @@ class Offline:
             if of_sessions and has_text(entry.trace.session_id):
                 conversations.add(entry.trace, len(line.payload))
                 judges = of_traces
-            self.unknown.update(unknown_fields(entry))
+            self.unknown.update(entry.unknown)
             # Wait while evaluations of too many bytes of the file are under way.
             while self._begun_to > self._kept_to and line.end - self._kept_to > _WINDOW_BYTES:
                 self._written.clear()

@@ -24,6 +24,7 @@ from worker.config.errors import nearest
 from worker.config.settings import Settings
 from worker.ingest.conversations import session_id_of
 from worker.queue.batch import Session
+from worker.selection.lenient import NO_OUTPUT
 from worker.selection.stream_entry import TraceEntry, read_entry
 
 # Lines read ahead: each may have megabytes.
@@ -95,7 +96,8 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
     """Read a trace as the worker does, or return what is wrong with the line."""
     entry = read_entry((b"-", {b"v": b"1", b"t": line.payload}), max_bytes)
-    if isinstance(entry, TraceEntry):
+    # A service may fail before there is an output; in a file the column has another name.
+    if isinstance(entry, TraceEntry) and NO_OUTPUT not in entry.left_out:
         return entry
     if len(line.payload) > max_bytes:
         return f"is longer than max_trace_bytes: {max_bytes:,} bytes"

@@ -1,0 +1,561 @@
+"""Fields of a trace as services give them, of any type and under usual other names, converted to the wire format.
+
+One converter for `publish`, `observe`, `trace` and `feedback`. Nothing is refused for its type: a value that cannot be
+read is left out, and a note says so with the field and the type, never with a text.
+"""
+
+import difflib  # noqa: F401 - loaded here, while forks wait, for `closest_field` in the sender thread
+import hashlib  # noqa: F401 - the same, for `bounded`
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time
+from typing import Any, Final, NamedTuple
+
+from tracejudge.content.dialogue import add_chats, answer_in, calls_of, chats_in, is_wire_message, read_chats
+from tracejudge.content.encode import copied, error_text, is_a, is_lazy, record_of, text_form, text_of
+from tracejudge.content.field_names import (
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    SYSTEM_PROMPTS,
+    closest_field,
+    field_of,
+    snake_case,
+)
+from tracejudge.dialects.documents import DocumentReader, listed
+from tracejudge.dialects.messages import Chat
+from tracejudge.dialects.values import number_of, structure_of
+from tracejudge.ids import MAX_ID_CHARS, bounded, fresh_id, trace_id_text
+from tracejudge.log import attributes_of, report_or_raise
+from tracejudge.model import (
+    TIMES,
+    Document,
+    Feedback,
+    LateFeedback,
+    Message,
+    Span,
+    ToolCall,
+    Usage,
+    is_unusable_time,
+)
+
+_MAX_NAME_CHARS: Final = 200
+_PAIR: Final = 2
+_EMPTY: Final[tuple[Any, ...]] = ("", b"", [], (), {})
+_COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
+
+
+class Note(NamedTuple):
+    """One thing that could not be taken as it was given."""
+
+    reason: str
+    field: str
+    kind: str = ""
+    """The name of the value's type."""
+    hint: str = ""
+    """The field that an unknown name resembles."""
+
+
+class Notes:
+    """The notes on one entry."""
+
+    def __init__(self) -> None:
+        self.found: list[Note] = []
+
+    def add(self, reason: str, field: str, kind: type | None = None, hint: str | None = None) -> None:
+        """Add a note."""
+        name = "" if kind is None else str(getattr(kind, "__name__", "object"))
+        self.found.append(Note(reason, field, name, hint or ""))
+
+    def add_cause(self, reason: str, field: str, cause: str) -> None:
+        """Add a note on a whole entry that is dropped, with a cause that quotes nothing of it."""
+        self.found.append(Note(reason, field, cause))
+
+
+class UnreadableError(ValueError):
+    """A value has no form that its field can hold."""
+
+
+def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool = True) -> dict[str, Any]:
+    """Return the fields of a trace that can be sent; empty if there is no content at all.
+
+    The trace id is the caller's task, as it must be known before.
+
+    Args:
+        given: Fields by any known name, with values of any type.
+        notes: Receives what could not be taken as given.
+        sends_content: Whether values of unknown names may be sent, as tags.
+    """
+    named = _Named(_without_wrapper(given), notes)
+    messages = named.fields.pop("messages", None)
+    read = _read_fields(named.fields, notes)
+    _add_conversations(read, messages, notes)
+    if text := _guarded(_text, "system", named.system, notes):
+        read["messages"] = [Message("system", text), *read.get("messages", ())]
+    if named.counts and "usage" not in read and (usage := _guarded(_usage, "usage", named.counts, notes)):
+        read["usage"] = usage
+    if sends_content and named.tags:
+        texts = {name: text for name, value in named.tags.items() if (text := _guarded(_text, name, value, notes))}
+        if texts:
+            read["tags"] = {**texts, **read.get("tags", {})}
+    if "output" not in read and not read.keys() & _CONTENT:
+        notes.add("empty", "trace")
+        return {}
+    if "output" not in read:
+        if "error" not in read:
+            notes.add("missing", "output")
+        read["output"] = ""
+    return read
+
+
+def convert_feedback(given: Mapping[str, Any], notes: Notes) -> LateFeedback | None:
+    """Return late feedback; None without a trace id or a score."""
+    trace_id = trace_id_text(given.get("trace_id"))
+    unread = Notes()
+    score = _guarded(_feedback, "score", given.get("score"), unread)
+    if trace_id is None or score is None:
+        what = "trace_id must be a non-empty string" if trace_id is None else "score must be a number from -1 to 1"
+        notes.add_cause("invalid", "feedback", what)
+        return None
+    comment = _guarded(_text, "feedback.comment", given.get("comment"), notes)
+    return LateFeedback(trace_id, score.score, score.comment if comment is None else comment)
+
+
+def _read_fields(fields: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
+    read: dict[str, Any] = {}
+    for name, value in fields.items():
+        # Most values are texts of usual length, which need no reader.
+        if type(value) is str and 0 < len(value) <= _ALWAYS_KEPT_CHARS.get(name, 0):
+            read[name] = value
+        elif (kept := _guarded(_READERS[name], name, value, notes)) is not None:
+            read[name] = kept
+    return read
+
+
+class _Named:
+    """Values sorted by the field that their name means; None is left out."""
+
+    def __init__(self, given: Mapping[str, Any], notes: Notes) -> None:
+        self._notes = notes
+        self.fields: dict[str, Any] = {}
+        self.tags: dict[str, Any] = {}
+        self.counts: dict[str, Any] = {}
+        """Counts of tokens that were given beside the fields."""
+        self.system: Any = None
+        others = []
+        for name, value in given.items():
+            if value is not None:
+                if name in _READERS or name == "messages":
+                    self.fields[name] = value
+                else:
+                    others.append((name, value))
+        # After the fields by their own names, which come first whatever the order.
+        for name, value in others:
+            self._add(name, value)
+        output = self.fields.get("output")
+        has_attributes = not (output is None or is_a(output, str) or is_a(output, dict))
+        # An answer of LlamaIndex has its sources.
+        if "context" not in self.fields and has_attributes and (nodes := attributes_of(output).get("source_nodes")):
+            self.fields["context"] = nodes
+
+    def _add(self, name: str, value: Any) -> None:
+        field, key = field_of(name), snake_case(name)
+        if field == "trace_id":
+            return
+        if key in SYSTEM_PROMPTS:
+            self.system = value
+        elif key in INPUT_TOKENS or key in OUTPUT_TOKENS:
+            self.counts[name] = value
+        elif field is None:
+            self._notes.add("unknown_name", name, type(value), closest_field(name))
+            self.tags[name] = value
+        elif field not in self.fields:
+            self.fields[field] = value
+        elif field == "tags":
+            self.tags |= record_of(value) or {name: value}
+        elif not (is_a(value, str) and is_a(self.fields[field], str) and value == self.fields[field]):
+            self._notes.add("second_name", name, type(value), field)
+            self.tags[name] = value
+
+
+def _without_wrapper(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a trace that came as one record, as a model of the service, in place of the input."""
+    first = given.get("input")
+    if given.get("output") is not None or first is None or is_a(first, str):
+        return given
+    record = record_of(first)
+    if record is None or not {field_of(name) for name in record} >= {"input", "output"}:
+        return given
+    return {**record, **{name: value for name, value in given.items() if name != "input" and value is not None}}
+
+
+def _guarded(read: Callable[[Any, Notes], Any], name: str, value: Any, notes: Notes) -> Any:
+    """Read a value; None, with a note, if it cannot be read or its code fails."""
+    if value is None:
+        return None
+    try:
+        return read(value, notes)
+    except UnreadableError as error:
+        notes.add("too_long" if error.args else "unreadable", name, type(value))
+    except BaseException as error:  # noqa: BLE001 - values of the host may fail in any way
+        report_or_raise(error)
+        notes.add("unreadable", name, type(value))
+    return None
+
+
+# --- texts, names and times ------------------------------------------------------------------------------------------
+
+
+def _text(value: Any, _: Notes) -> str:
+    if type(value) is str:
+        return value
+    text = text_form(value)
+    if text is None:
+        raise UnreadableError
+    return text
+
+
+def _name_reader(name: str, max_chars: int) -> Callable[[Any, Notes], str | None]:
+    def read(value: Any, notes: Notes) -> str | None:
+        text = _text(value, notes)
+        if len(text) > max_chars:
+            notes.add("too_long", name, type(value))
+            text = bounded(text, max_chars)
+        return text or None
+
+    return read
+
+
+def _span_id(value: Any, notes: Notes) -> str | None:
+    # OpenTelemetry has span ids as numbers.
+    is_number = is_a(value, int) and type(value) is not bool
+    return f"{value:016x}" if is_number else _read_id(value, notes)
+
+
+_read_id: Final = _name_reader("span_id", MAX_ID_CHARS)
+
+
+def _error(value: Any, notes: Notes) -> str | None:
+    if is_a(value, BaseException):
+        return error_text(value)
+    if type(value) is bool:
+        return "error" if value else None
+    return _text(value, notes) or None
+
+
+_ISO: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?\s?([Zz]|[+-]\d\d(?::?\d\d)?)?)?"
+)
+
+
+def _time(value: Any, _: Notes) -> float | int | None:
+    if type(value) not in (int, float):
+        if is_a(value, datetime):
+            value = value.timestamp()  # a time without a zone is local
+        elif type(value).__name__ == "datetime64":  # of numpy, in UTC
+            value = _iso_time(f"{value}Z")
+        elif is_a(value, date):
+            value = datetime.combine(value, time()).timestamp()
+        elif not is_a(value, str) or number_of(value) is not None:
+            value = number_of(value)
+        elif not (value := value.strip()):
+            return None
+        else:
+            value = _iso_time(value)
+    if value is None or is_unusable_time(value):
+        raise UnreadableError
+    return value  # type: ignore[no-any-return]
+
+
+def _iso_time(text: str) -> float | None:
+    """Read a time in ISO 8601, in more forms than `fromisoformat` of Python 3.10 knows."""
+    found = _ISO.fullmatch(text)
+    if found is None:
+        return None
+    day, clock, fraction, zone = found.groups()
+    zone = "+00:00" if zone in ("Z", "z") else zone or ""
+    if zone and ":" not in zone:
+        zone = f"{zone[:3]}:{zone[3:] or '00'}"
+    fraction = "" if fraction is None else f".{fraction:0<6.6}"
+    clock = clock or "00:00"
+    seconds = ":00" if clock.count(":") == 1 else ""
+    return datetime.fromisoformat(f"{day}T{clock}{seconds}{fraction}{zone}").timestamp()
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def _usage(value: Any, notes: Notes) -> Usage | None:
+    if type(value) is dict and value.keys() == _COUNTS and all(type(n) is int and n >= 0 for n in value.values()):
+        return Usage(**value)
+    if type(value) is tuple and len(value) == _PAIR:
+        value = dict(zip(("input_tokens", "output_tokens"), value, strict=True))
+    record = record_of(value)
+    if record is None:
+        raise UnreadableError
+    record = {snake_case(name): count for name, count in record.items()}
+    counts: list[int | None] = []
+    unread = []
+    for field, names in (("input_tokens", INPUT_TOKENS), ("output_tokens", OUTPUT_TOKENS)):
+        given = next((record[name] for name in names if record.get(name) is not None), None)
+        number = number_of(given)
+        counts.append(None if number is None or number < 0 else int(number))
+        if given is not None and counts[-1] is None:
+            unread.append((f"usage.{field}", type(given)))
+    if counts == [None, None]:
+        if unread:
+            raise UnreadableError
+        return None
+    for field, kind in unread:
+        notes.add("unreadable", field, kind)
+    return Usage(counts[0] or 0, counts[1] or 0)
+
+
+def _feedback(value: Any, notes: Notes) -> Feedback:
+    comment = None
+    if type(value) is bool:
+        value = 1 if value else -1
+    elif (number_of(value)) is None and (record := record_of(value)) is not None:
+        record = {snake_case(name): item for name, item in record.items()}
+        value = next((record[name] for name in ("score", "value", "rating") if record.get(name) is not None), None)
+        given = next((record[name] for name in ("comment", "text", "reason") if record.get(name) is not None), None)
+        comment = None if given is None else _text(given, notes)
+        if type(value) is bool:
+            value = 1 if value else -1
+    score = number_of(value)
+    if score is None or not -1 <= score <= 1:
+        raise UnreadableError
+    return Feedback(value if type(value) in (int, float) else score, comment)
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+def _context(value: Any, notes: Notes) -> list[Document | str] | None:
+    if type(value) is list and all(type(item) is str and item for item in value):
+        return value  # an empty list tells that nothing was found
+    reader = DocumentReader(reads_rows=True)
+    reader.read(value)
+    for kind in reader.without_text:
+        notes.add("no_text", "context", kind)
+    return reader.found or None
+
+
+def _texts(value: Any, notes: Notes) -> list[str] | None:
+    if type(value) is list and all(type(item) is str for item in value):
+        return value or None
+    items = _items(value)
+    found = []
+    for item in [value] if items is None else items:
+        text = item.get("text") if is_a(item, dict) else None
+        if item is not None and (text := text if is_a(text, str) else text_form(item)) is not None:
+            found.append(text)
+        elif item is not None:
+            notes.add("unreadable", "list", type(item))
+    return found or None
+
+
+def _items(value: Any) -> Iterable[Any] | None:
+    """Return the items of any list; None for anything else."""
+    if callable(getattr(type(value), "tolist", None)):
+        value = value.tolist()
+    return listed(value)
+
+
+def _tool_calls(value: Any, notes: Notes) -> list[ToolCall] | None:
+    items = _items(value)
+    found = [call for item in ([value] if items is None else items) if (call := _tool_call(item, notes)) is not None]
+    if not found and not (items is not None and value in _EMPTY):
+        raise UnreadableError
+    return found or None
+
+
+_CALL_NAMES: Final = ("name", "tool_name", "tool", "function", "function_name", "toolName")
+_ARGUMENTS: Final = (
+    *("arguments", "args", "input", "parameters", "params", "tool_input", "tool_kwargs", "kwargs", "raw_input"),
+)
+_RESULTS: Final = ("result", "output", "response", "observation", "tool_output", "raw_output", "content")
+
+
+def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
+    observed = None
+    if is_a(item, tuple) and len(item) == _PAIR:  # an action of LangChain's agents and what was observed
+        item, observed = item
+    if is_a(item, str):
+        return ToolCall(_text(item, notes))
+    error = item.get("error") if is_a(item, dict) else getattr(item, "error", None)
+    record = record_of(item)
+    if record is None:
+        return None
+    nested = (record.get(key) for key in ("tool_call", "function_call"))
+    outer: dict[str, Any] = next((one for one in nested if isinstance(one, dict)), record)
+    inner: Any = outer.get("function")
+    call: dict[str, Any] = inner if isinstance(inner, dict) else outer
+    name = next((text for key in _CALL_NAMES if isinstance(text := call.get(key), str) and text), None)
+    if name is None:
+        return None
+    arguments = next((call[key] for key in _ARGUMENTS if call.get(key) is not None), None)
+    result = next((record[key] for key in _RESULTS if record.get(key) is not None), None)
+    return ToolCall(
+        name,
+        arguments=structure_of(arguments),
+        result=copied(observed) if result is None else result,
+        error=None if error is None else _error(error, notes),
+    )
+
+
+_SPAN_NAMES: Final = {
+    "id": "span_id",
+    "parent": "parent_id",
+    "parent_span_id": "parent_id",
+    "type": "kind",
+    "span_kind": "kind",
+    "input": "inputs",
+    "output": "outputs",
+    "start_time": "started_at",
+    "end_time": "ended_at",
+    "metadata": "attributes",
+    "status_code": "status",
+}
+_SPAN_TEXTS: Final = ("name", "kind", "status")
+
+
+def _spans(value: Any, notes: Notes) -> list[Span] | None:
+    items = _items(value)
+    found = [span for item in ([value] if items is None else items) if (span := _span(item, notes)) is not None]
+    if not found and not (items is not None and value in _EMPTY):
+        raise UnreadableError
+    return found or None
+
+
+def _span(item: Any, notes: Notes) -> Span | None:
+    given = dict(item) if is_a(item, dict) else None
+    if is_a(item, Span):
+        given = {name: getattr(item, name) for name in Span.__struct_fields__}
+    elif given is None and (given := record_of(item)) is None:
+        notes.add("unreadable", "spans", type(item))
+        return None
+    fields: dict[str, Any] = {}
+    unknown: dict[str, Any] = {}
+    for key, inner in given.items():
+        name = snake_case(key) if is_a(key, str) else str(key)
+        name = _SPAN_NAMES.get(name, name)
+        holder = fields if name in Span.__struct_fields__ and name not in fields else unknown
+        if inner is not None:
+            holder[name] = inner
+    for name in TIMES:
+        fields[name] = _guarded(_time, f"spans.{name}", fields.get(name), notes)
+    for name in _SPAN_TEXTS:
+        fields[name] = _guarded(_text, f"spans.{name}", fields.get(name), notes)
+    for name in ("span_id", "parent_id"):
+        fields[name] = _guarded(_span_id, f"spans.{name}", fields.get(name), notes)
+    for name in ("inputs", "outputs"):
+        fields[name] = copied(fields.get(name))
+    attributes = copied({**unknown, **(record_of(fields.get("attributes")) or {})})
+    fields |= {"attributes": attributes or None, "span_id": fields["span_id"] or fresh_id()}
+    return Span(**{**fields, "name": fields["name"] or "span"})
+
+
+def _tags(value: Any, notes: Notes) -> dict[str, str] | None:
+    record = value if is_a(value, dict) else record_of(value)
+    if record is None:
+        items = [value] if is_a(value, str) else _items(value)
+        if items is None:
+            raise UnreadableError
+        record = dict(_tag(item) for item in items)
+    found = {}
+    for key, item in record.items():
+        name = copied(key)
+        if item is None:
+            continue
+        if (text := text_form(item)) is None:
+            notes.add("unreadable", "tags", type(item))
+        else:
+            found[name if isinstance(name, str) else text_of(name) or "null"] = text
+    return found or None
+
+
+def _tag(item: Any) -> tuple[Any, Any]:
+    """Read an item of a list of tags: a pair, `name:value`, or a name."""
+    if is_a(item, tuple) and len(item) == _PAIR:
+        return item[0], item[1]
+    text = text_form(item) or ""
+    name, colon, value = text.partition(":")
+    return (name, value) if colon and name else (text, "true")
+
+
+# --- conversations ---------------------------------------------------------------------------------------------------
+
+
+def _input(value: Any, notes: Notes) -> str | list[Chat]:
+    if type(value) is str:
+        return value
+    return chats_in(copied(value)) or _text(value, notes)
+
+
+def _output(value: Any, notes: Notes) -> str | Chat:
+    """Read an answer: any value as text, of an answer of a model library the text of the model."""
+    if type(value) is str:
+        return value
+    if is_lazy(type(value)):
+        raise UnreadableError
+    answer = answer_in(copied(value))
+    return _text(value, notes) if answer is None else answer
+
+
+def _messages(value: Any, notes: Notes) -> list[Chat]:
+    found, unread = read_chats(value)
+    for kind in unread:
+        notes.add("unreadable", "messages", kind)
+    return found
+
+
+def _add_conversations(read: dict[str, Any], messages: Any, notes: Notes) -> None:
+    """Add the messages; query and answer come from the end of a conversation where they are not given."""
+    if isinstance(answer := read.get("output"), Chat):
+        read["output"] = answer.text or ""
+        if calls := calls_of([answer]):
+            read.setdefault("tool_calls", calls)
+    if isinstance(chats := read.get("input"), list):
+        del read["input"]
+        add_chats(read, chats, keeps_history=messages is None)
+        # Without a message of a user, all of them are the prompt.
+        read.setdefault("input", "\n".join(chat.text for chat in chats if chat.text))
+    if type(messages) is list and read.get("input") and read.get("output") and all(map(is_wire_message, messages)):
+        if messages:
+            read["messages"] = messages
+    elif messages is not None and (found := _guarded(_messages, "messages", messages, notes)):
+        add_chats(read, found, keeps_history=True)
+
+
+_CONTENT: Final = frozenset(
+    {"input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"}
+    | {"spans", "error", "feedback", "tags"}
+)
+_TEXT_FIELDS: Final = ("input", "output", "expected_response", "error")
+_NAME_FIELDS: Final = (
+    *("service", "environment", "release", "name", "session_id", "user_id", "response_id", "provider", "model"),
+)
+_ALWAYS_KEPT_CHARS: Final = {
+    **dict.fromkeys(_TEXT_FIELDS, sys.maxsize),
+    **dict.fromkeys(_NAME_FIELDS, _MAX_NAME_CHARS),
+    **dict.fromkeys(("id", "span_id"), MAX_ID_CHARS),
+}
+_READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
+    "input": _input,
+    "output": _output,
+    "expected_response": _text,
+    "error": _error,
+    "context": _context,
+    "expected_facts": _texts,
+    "guidelines": _texts,
+    "tool_calls": _tool_calls,
+    "spans": _spans,
+    "usage": _usage,
+    "feedback": _feedback,
+    "tags": _tags,
+    "span_id": _span_id,
+    **dict.fromkeys(TIMES, _time),
+    "id": _name_reader("id", MAX_ID_CHARS),
+    **{name: _name_reader(name, _MAX_NAME_CHARS) for name in _NAME_FIELDS},
+}

@@ -1,0 +1,120 @@
+"""Other names of the fields of a trace, in one table: the SDK, the worker and every other reader share it.
+
+Names are compared in lower case with underscores, so `traceId`, `trace-id` and `TRACE_ID` are `trace_id`.
+"""
+
+import re
+from typing import Final
+
+from tracejudge.model import Trace
+
+OTHER_NAMES: Final = {
+    "trace_id": ("trace",),
+    "service": ("service_name", "app", "application"),
+    "environment": ("env", "deployment_environment"),
+    "release": ("version", "app_version", "service_version"),
+    "name": ("operation", "operation_name"),
+    "session_id": ("session", "conversation_id", "thread_id", "chat_id"),
+    "user_id": ("user", "end_user_id", "end_user", "enduser_id"),
+    "response_id": ("completion_id",),
+    "started_at": ("start", "started", "start_time", "start_timestamp", "start_time_unix"),
+    "ended_at": ("end", "ended", "end_time", "end_timestamp", "finished_at", "completed_at"),
+    "provider": ("provider_name", "vendor", "llm_provider"),
+    "model": ("model_name", "model_id", "response_model", "llm_model"),
+    "input": (
+        "prompt",
+        "question",
+        "query",
+        "inputs",
+        "input_text",
+        "user_input",
+        "user_message",
+        "user_prompt",
+        "user_query",
+    ),
+    "output": (
+        "answer",
+        "response",
+        "completion",
+        "content",
+        "reply",
+        "result",
+        "generation",
+        "generated_text",
+        "outputs",
+        "output_text",
+        "model_output",
+        "actual_output",
+        "response_text",
+        "final_answer",
+    ),
+    "messages": ("history", "chat_history", "conversation", "conversation_history", "message_history"),
+    "context": (
+        "contexts",
+        "document",
+        "documents",
+        "docs",
+        "chunks",
+        "passages",
+        "sources",
+        "source_documents",
+        "source_nodes",
+        "search_results",
+        "retrieval_context",
+        "retrieved_context",
+        "retrieved_contexts",
+        "retrieved_docs",
+        "retrieved_documents",
+    ),
+    "expected_response": (
+        "expected",
+        "expected_answer",
+        "expected_output",
+        "ground_truth",
+        "reference",
+        "reference_answer",
+        "reference_output",
+        "gold_answer",
+    ),
+    "expected_facts": ("facts",),
+    "guidelines": ("guideline",),
+    "tool_calls": ("tool_call", "tools_called", "function_calls", "tool_uses"),
+    "usage": ("token_usage", "usage_metadata"),
+    "error": ("exception", "error_message"),
+    "feedback": ("user_feedback",),
+    "tags": ("tag", "metadata", "labels", "attributes", "extra"),
+}
+"""Other names of each field. `content` is a reply where a whole message was sent as a trace."""
+SYSTEM_PROMPTS: Final = frozenset({"system", "system_prompt", "system_message", "system_instruction"})
+"""Names of a text that becomes the first message, with the role `system`."""
+INPUT_TOKENS: Final = ("input_tokens", "prompt_tokens", "prompt_token_count", "prompt_eval_count", "input_token_count")
+OUTPUT_TOKENS: Final = (
+    *("output_tokens", "completion_tokens", "candidates_token_count", "eval_count", "output_token_count"),
+)
+"""Names of the counts in `usage`; they are read at the top of a trace as well."""
+
+_FIELDS: Final = Trace.__struct_fields__
+_FIELD_OF: Final = {other: field for field, others in OTHER_NAMES.items() for other in others} | {
+    field: field for field in _FIELDS
+}
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_MAX_NAME_CHARS: Final = 64
+
+
+def snake_case(name: str) -> str:
+    """Return a name in lower case with underscores."""
+    return _CAMEL.sub("_", name).replace("-", "_").replace(" ", "_").lower() if len(name) <= _MAX_NAME_CHARS else name
+
+
+def field_of(name: str) -> str | None:
+    """Return the field that a name means, or None."""
+    return _FIELD_OF.get(name) or _FIELD_OF.get(snake_case(name))
+
+
+def closest_field(name: str) -> str | None:
+    """Return the field that an unknown name resembles most, or None."""
+    # Here, because `import tracejudge` need not pay for it: unknown names are rare.
+    import difflib  # noqa: PLC0415
+
+    close = difflib.get_close_matches(snake_case(name)[:_MAX_NAME_CHARS], _FIELD_OF, n=1)
+    return _FIELD_OF[close[0]] if close else None

@@ -1,0 +1,112 @@
+"""What could not be used of the entries: one warning for each reason and field, and the totals.
+
+A warning names the field, the type and where `publish` was called; never a text of a trace.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from tracejudge.log import logger, report_internal_error
+
+if TYPE_CHECKING:
+    from tracejudge.content.convert import Note
+
+MAX_WARNINGS: Final = 20
+SUMMARY_INTERVAL_S: Final = 3600.0
+_SITES: Final = 200
+_MAX_PAIRS: Final = 1_000
+_MAX_SUMMARY: Final = 50
+_MAX_NAME_CHARS: Final = 64
+_PACKAGE: Final = __file__.rpartition("delivery")[0]
+_FAULTS: Final = {
+    "unreadable": "cannot be read from a value of type {kind} and is left out",
+    "no_text": "has an item of type {kind} without a text, which is left out",
+    "unknown_name": "is no field and is sent as a tag",
+    "second_name": "is another name of {hint}, which was given too; it is sent as a tag",
+    "too_long": "is too long and is cut, with a hash at its end",
+    "missing": "is missing",
+}
+_DROPS: Final = frozenset({"empty", "invalid", "too_large", "redaction"})
+
+
+class Reports:
+    """Counts the notes by reason and field, and logs the first of each. Used by the sender thread and at the end."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.sites_left = _SITES
+        """Calls of `publish` whose place is still recorded; recording it for every call would cost too much."""
+        self._clock = clock
+        self._counts: dict[tuple[str, str], int] = {}
+        self._with_site: set[tuple[str, str]] = set()
+        self._warnings = 0
+        self._changed = False
+        self._summary_at_s = clock() + SUMMARY_INTERVAL_S
+
+    def add(self, notes: "Iterable[Note]", trace_id: str, site: str | None) -> None:
+        """Count notes on one entry; warn of each pair once, and once more with the first known place of a call."""
+        for note in notes:
+            pair = (note.reason, _printable(note.field))
+            if pair not in self._counts and len(self._counts) >= _MAX_PAIRS:
+                pair = (note.reason, "others")
+            is_new = pair not in self._counts
+            self._counts[pair] = self._counts.get(pair, 0) + 1
+            self._changed = True
+            if is_new or (site is not None and pair not in self._with_site):
+                self._warn(pair, note, trace_id, site)
+            if site is not None:
+                self._with_site.add(pair)
+            elif is_new:
+                self.sites_left = _SITES  # the next call with the same fault tells where it is
+
+    def summarize(self, *, at_end: bool = False) -> None:
+        """Log the totals, once an hour and at the end, if there are new ones."""
+        now_s = self._clock()
+        if not self._changed or not (at_end or now_s >= self._summary_at_s):
+            return
+        self._changed = False
+        self._summary_at_s = now_s + SUMMARY_INTERVAL_S
+        most = sorted(self._counts.copy().items(), key=lambda item: -item[1])
+        counts = ", ".join(f"{reason} {field} {count}" for (reason, field), count in most[:_MAX_SUMMARY])
+        counts += f" and {len(most) - _MAX_SUMMARY} more" if len(most) > _MAX_SUMMARY else ""
+        _log("Faults of published traces since the start, by reason and field: %s", counts)
+
+    def _warn(self, pair: tuple[str, str], note: "Note", trace_id: str, site: str | None) -> None:
+        self._warnings += 1
+        if self._warnings > MAX_WARNINGS:
+            return
+        kind = _printable(note.kind)
+        if note.reason in _DROPS:
+            reason = "invalid" if note.reason == "empty" else note.reason
+            message = f"{note.field.capitalize()} dropped: {reason} ({kind or 'it has no content'})"
+        else:
+            message = f"Field {pair[1]} {_FAULTS[note.reason].format(kind=kind, hint=note.hint)}"
+            if note.reason == "unknown_name" and note.hint:
+                message += f"; did you mean {note.hint}?"
+            message += f"; trace id {_printable(trace_id)}" if trace_id else ""
+        message += f"; published at {site}" if site else ""
+        message += "; further faults are only counted" if self._warnings == MAX_WARNINGS else ""
+        _log("%s", message)
+
+
+def call_site() -> str | None:
+    """Return file and line of the innermost caller outside of this package; None in a thread of its own."""
+    frame = sys._getframe(1)  # noqa: SLF001 - the documented way without the cost of `inspect`
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_globals.get("__name__", "").startswith("tracejudge.otel"):
+            return None
+        frame = frame.f_back  # type: ignore[assignment]
+    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _printable(text: str) -> str:
+    shown = text if len(text) <= _MAX_NAME_CHARS else f"{text[:_MAX_NAME_CHARS]}..."
+    return shown if shown.isprintable() else ascii(shown)[1:-1]
+
+
+def _log(message: str, *values: object) -> None:
+    try:
+        logger.log(logging.WARNING, message, *values)
+    except BaseException as error:  # noqa: BLE001 - a filter or handler of the host must not stop the delivery
+        report_internal_error(error)

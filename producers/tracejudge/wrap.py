@@ -1,0 +1,354 @@
+"""Clients of OpenAI and Anthropic whose calls are published: `wrap_openai` and `wrap_anthropic`.
+
+All calls of such a client pass through its method `request`, also those of its helpers and of `with_raw_response`. So
+that method is replaced, on the object, and its class stays. A response that is still to be read is observed by its
+bytes, so that it makes no difference in which of the many ways the caller reads it.
+
+Neither library is imported. Nothing raises into the caller; a client that cannot be wrapped is returned as it is.
+"""
+
+import functools
+import inspect
+import weakref
+from binascii import a2b_base64
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from tracejudge.api import publish
+from tracejudge.dialects.provider_calls import StreamedAnswer, call_fields, is_unfinished, json_data, request_data
+from tracejudge.log import logger, report_or_raise
+from tracejudge.tracing.step import Step, is_no_failure
+
+_Client = TypeVar("_Client")
+_NAMES: Final = {"/chat/completions": "chat.completions", "/responses": "responses", "/v1/messages": "messages"}
+_PLATFORMS: Final = {"Azure": "azure.ai.openai", "Bedrock": "aws.bedrock", "Vertex": "gcp.vertex_ai"}
+_MARK: Final = "_tracejudge_wrapped"
+_FOLDED_BYTES: Final = 4 * 1024
+_MAX_BYTES: Final = 8 * 1024 * 1024
+_PRELUDE_BYTES: Final = 12
+_CHECKSUM_BYTES: Final = 4
+# Of a call within a trace; the messages before are in the trace.
+_SPAN_FIELDS: Final = ("input", "output", "model", "usage", "response_id")
+
+
+def wrap_openai(client: _Client) -> _Client:
+    """Publish the calls of a client of OpenAI: chat completions and responses, streamed or not.
+
+    The client itself is changed and returned, `OpenAI`, `AsyncOpenAI`, or those of Azure. It behaves as before, and
+    so do the copies made by `with_options` afterwards, which publish too. Within `tracejudge.trace` and `observe` a
+    call becomes a span, and fills the fields of the trace that are not set; elsewhere it is a trace of its own.
+
+    A stream is published when it ends, is closed, breaks off or is dropped, with the text so far. Batches and
+    WebSocket connections are not published.
+    """
+    _wrap(client, "openai", "wrap_openai")
+    return client
+
+
+def wrap_anthropic(client: _Client) -> _Client:
+    """Publish the calls of a client of Anthropic: messages, streamed or not; the rest is as in `wrap_openai`."""
+    _wrap(client, "anthropic", "wrap_anthropic")
+    return client
+
+
+def _wrap(client: Any, provider: str, function: str) -> None:
+    try:
+        if _MARK in vars(client):
+            return
+        is_async = inspect.iscoroutinefunction(type(client).request)
+        names = "".join(kind.__name__ for kind in type(client).__mro__)
+        provider = next((platform for word, platform in _PLATFORMS.items() if word in names), provider)
+        client.request = _publishing(client.request, provider, is_async=is_async)
+        for name in ("copy", "with_options"):
+            if callable(copy := getattr(client, name, None)):
+                setattr(client, name, _wrapping(copy, provider, function))
+        setattr(client, _MARK, True)
+    except Exception:  # noqa: BLE001 - a stand-in of a test, for example; the service must start
+        logger.warning(
+            "%s: an object of type %s is no client of this library; its calls are not published",
+            function,
+            type(client).__name__,
+        )
+
+
+def _wrapping(copy: Callable[..., Any], provider: str, function: str) -> Callable[..., Any]:
+    @functools.wraps(copy)
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        client = copy(*args, **kwargs)
+        _wrap(client, provider, function)
+        return client
+
+    return copied
+
+
+def _publishing(request: Callable[..., Any], provider: str, *, is_async: bool) -> Callable[..., Any]:
+    """Return a client's method `request` that publishes calls of models."""
+
+    @functools.wraps(request)
+    def publishing(*args: Any, **kwargs: Any) -> Any:
+        call = ModelCall.begin(provider, args, kwargs)
+        if call is None:
+            return request(*args, **kwargs)
+        try:
+            result = request(*args, **kwargs)
+        except BaseException as error:
+            call.end(error)
+            raise
+        return call.observe(result, streamed=bool(kwargs.get("stream")))
+
+    @functools.wraps(request)
+    async def publishing_async(*args: Any, **kwargs: Any) -> Any:
+        call = ModelCall.begin(provider, args, kwargs)
+        if call is None:
+            return await request(*args, **kwargs)
+        try:
+            result = await request(*args, **kwargs)
+        except BaseException as error:
+            call.end(error)
+            raise
+        return call.observe(result, streamed=bool(kwargs.get("stream")))
+
+    return publishing_async if is_async else publishing
+
+
+class ModelCall:
+    """One call of a model: its step, its request, and what arrived of its response. No method raises."""
+
+    def __init__(self, step: Step, request: dict[str, Any]) -> None:
+        self._step = step
+        self._request = request
+        self._response: dict[str, Any] = {}
+        self._body: ResponseBody | None = None
+        self._open = [True]  # emptied by the first end: `pop` is one step, whichever threads end the call
+
+    @classmethod
+    def begin(cls, provider: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "ModelCall | None":
+        """Begin the step of a request; None if it calls no model, or before `init`."""
+        try:
+            options = kwargs["options"] if "options" in kwargs else args[1]
+            path = str(options.url).partition("?")[0].rstrip("/")
+            name = next((name for end, name in _NAMES.items() if path.endswith(end)), None)
+            if name is None or str(options.method).lower() != "post":
+                return None
+            step = Step({"name": name, "provider": provider}, "llm")
+            step.begin()
+            if step.recording is None:
+                return None
+            body, more = options.json_data, getattr(options, "extra_json", None)
+            return cls(step, request_data({**body, **more} if more and isinstance(body, Mapping) else body))
+        except BaseException as error:  # noqa: BLE001 - another version of the library, or values of the host
+            report_or_raise(error)
+            return None
+
+    def observe(self, result: Any, *, streamed: bool) -> Any:
+        """Publish a result, or observe the response that is still to be read; return the result as it is."""
+        try:
+            response: Any = getattr(result, "http_response", None)
+            if response is None:
+                response = getattr(result, "response", None) if streamed else result
+            if not hasattr(response, "iter_bytes"):
+                self._response = _mapping(json_data(result))
+                self.end()
+            elif response.is_closed:
+                self._response = _mapping(msgspec.json.decode(response.content))
+                self.end()
+            else:
+                self._body = ResponseBody(response, self)
+        except BaseException as error:  # noqa: BLE001 - the same
+            report_or_raise(error)
+            self.end()
+        return result
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the step with what arrived; only the first end counts."""
+        try:
+            self._open.pop()
+        except IndexError:
+            return
+        try:
+            self._end(error)
+        except BaseException as fault:  # noqa: BLE001 - the response may have any form
+            report_or_raise(fault)
+            if self._step.parent is None:
+                publish(trace_id=self._step.trace_id)  # without content it is counted as dropped
+
+    def _end(self, error: BaseException | None) -> None:
+        step, response = self._step, self._response
+        if self._body is not None:
+            response = self._body.response()
+        elif error is not None:
+            # `parse` fails after the answer, which its exception holds.
+            response = _mapping(json_data(getattr(error, "completion", None)))
+        is_empty = is_unfinished(response) or not response
+        has_failed = error is not None and not is_no_failure(error)
+        if is_empty and not has_failed and step.parent is None:
+            return  # nothing to judge: a call that was given up, or an answer that comes later
+        fields = call_fields(self._request, response)
+        if has_failed:
+            fields.pop("error", None)  # the exception says it in the words that the caller sees
+        calls = fields.pop("tool_calls", {})
+        if step.parent is None:
+            step.fields.update(fields, tool_calls=list(calls.values()) or None)
+        else:
+            step.fields.update({name: fields[name] for name in _SPAN_FIELDS if name in fields})
+            if "output" not in fields and calls:
+                step.fields["output"] = [{"name": call.name, "arguments": call.arguments} for call in calls.values()]
+            if not has_failed and step.recording is not None:
+                step.recording.model_calls.add({**fields, "provider": step.fields["provider"]}, calls)
+        step.end(error)
+
+
+class ResponseBody:
+    """The body of a response on its way to the caller, decoded in pieces of some size to save memory and time."""
+
+    def __init__(self, response: Any, call: ModelCall) -> None:
+        kind = response.headers.get("content-type", "")
+        # Amazon's platform has frames of its own. Without events the body is one JSON value.
+        self._is_framed = "eventstream" in kind
+        self._split = _framed_events if self._is_framed else _sent_events if "event-stream" in kind else None
+        self._answer = StreamedAnswer()
+        self._bytes = bytearray()
+        self._call = call
+        self.is_reading = False
+        # Bound methods make a cycle with the response. By weak references they would fail when the garbage collector
+        # closes a stream, and streams of OpenAI are in a cycle anyway.
+        read, aread, close, aclose = response.iter_bytes, response.aiter_bytes, response.close, response.aclose
+
+        def closed() -> None:
+            # Reading the last bytes closes the response before they arrive here.
+            if not self.is_reading:
+                call.end()
+
+        def close_and_end() -> None:
+            close()
+            closed()
+
+        async def aclose_and_end() -> None:
+            await aclose()
+            closed()
+
+        response.iter_bytes = lambda *args, **kwargs: _Pieces(read(*args, **kwargs), self)
+        response.aiter_bytes = lambda *args, **kwargs: _AsyncPieces(aread(*args, **kwargs), self)
+        response.close = close_and_end
+        response.aclose = aclose_and_end
+        weakref.finalize(response, call.end)
+
+    def add(self, piece: bytes) -> None:
+        """Add bytes that the caller receives."""
+        try:
+            if len(self._bytes) < _MAX_BYTES:
+                self._bytes += piece
+            # Without an end of line there is no new event: a long one is not searched again and again.
+            if self._split is not None and len(self._bytes) >= _FOLDED_BYTES and (self._is_framed or b"\n" in piece):
+                self._fold()
+        except BaseException as error:  # noqa: BLE001 - the caller's stream must go on
+            report_or_raise(error)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the call: no more bytes come."""
+        self._call.end(error)
+
+    def response(self) -> dict[str, Any]:
+        """Return the response as far as it arrived."""
+        if self._split is not None:
+            self._fold()
+            return self._answer.response()
+        return _mapping(msgspec.json.decode(self._bytes) if self._bytes else None)
+
+    def _fold(self) -> None:
+        for data in self._split(self._bytes) if self._split is not None else ():
+            try:
+                event = msgspec.json.decode(data)
+                if isinstance(event, dict) and isinstance(event.get("bytes"), str):
+                    event = msgspec.json.decode(a2b_base64(event["bytes"]))  # of Amazon
+                if isinstance(event, dict):
+                    self._answer.add(event)
+            except BaseException as error:  # noqa: BLE001 - an event may have any form
+                report_or_raise(error)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _sent_events(received: bytearray) -> Iterator[bytes | bytearray]:
+    """Yield the JSON of whole server-sent events, and remove them."""
+    *lines, rest = received.split(b"\n")
+    received[:] = rest
+    for line in lines:
+        if line.startswith(b"data:") and (data := line[5:].strip()).startswith(b"{"):
+            yield data
+
+
+def _framed_events(received: bytearray) -> Iterator[bytes]:
+    """Yield the JSON of the whole frames of an event stream of Amazon, and remove them."""
+    while len(received) >= _PRELUDE_BYTES:
+        length, headers = int.from_bytes(received[:4], "big"), int.from_bytes(received[4:8], "big")
+        if not _PRELUDE_BYTES < length <= len(received):
+            return
+        data = bytes(received[_PRELUDE_BYTES + headers : length - _CHECKSUM_BYTES])
+        del received[:length]
+        yield data
+
+
+class _Pieces:
+    """An iterator over the bytes of a response."""
+
+    def __init__(self, inner: Any, body: ResponseBody) -> None:
+        self._inner = inner
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        body = self._body
+        body.is_reading = True
+        try:
+            piece: bytes = next(self._inner)
+        except StopIteration:
+            body.end()
+            raise
+        except BaseException as error:
+            body.end(error)
+            raise
+        finally:
+            body.is_reading = False
+        body.add(piece)
+        return piece
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _AsyncPieces:
+    """The same for a client of asyncio. No generator: the event loop closes all generators at its end at once."""
+
+    def __init__(self, inner: Any, body: ResponseBody) -> None:
+        self._inner = inner
+        self._body = body
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        body = self._body
+        body.is_reading = True
+        try:
+            piece: bytes = await anext(self._inner)
+        except StopAsyncIteration:
+            body.end()
+            raise
+        except BaseException as error:
+            body.end(error)
+            raise
+        finally:
+            body.is_reading = False
+        body.add(piece)
+        return piece
+
+    def aclose(self) -> Awaitable[None]:
+        closing: Awaitable[None] = self._inner.aclose()
+        return closing

@@ -1,0 +1,78 @@
+"""Common part of the clients: every scenario under its own name at the recorder, exported as OTLP over HTTP.
+
+    python with_NAME.py ROOT_URL
+
+A client sets up its instrumentation on `provider` and calls `run` with its scenarios.
+"""
+
+import os
+import sys
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+
+ROOT_URL = sys.argv[1].rstrip("/")
+BASE_URL = f"{ROOT_URL}/v1"
+os.environ |= {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": ROOT_URL,
+    "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    "OTEL_SERVICE_NAME": "shop",
+    "OPENAI_BASE_URL": BASE_URL,
+    "OPENAI_API_KEY": "none",
+    "ANTHROPIC_BASE_URL": ROOT_URL,
+    "ANTHROPIC_API_KEY": "none",
+}
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+MODEL = "small"
+SYSTEM = "Be brief."
+QUESTION = "Where is my parcel?"
+ANSWER = "It is in Bern."
+TOOL_QUESTION = "Where is parcel 7?"
+RETRIEVAL_QUESTION = "When do parcels leave?"
+SEARCH_QUESTION = "Find out when parcels leave."
+TYPED_QUESTION = "Which city, and for how many days?"
+ERROR_QUESTION = "Please fail."
+DOCUMENTS = [
+    {"id": "faq-1", "text": "Parcels leave on Mondays.", "score": 0.9, "source": "faq.md"},
+    {"id": "faq-2", "text": "A parcel takes two days.", "score": 0.5, "source": "faq.md"},
+]
+SESSION = "session-1"
+USER = "user-1"
+
+provider = TracerProvider()
+provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+trace.set_tracer_provider(provider)
+
+
+def stuffed(question: str) -> str:
+    """Build the prompt of a question with its documents."""
+    return "Documents:\n" + "\n".join(one["text"] for one in DOCUMENTS) + f"\n\nQuestion: {question}"
+
+
+def track(number: int) -> str:
+    """Find a parcel."""
+    return f"Parcel {number} is in Bern."
+
+
+def request(name: str = "POST /ask") -> AbstractContextManager[trace.Span]:
+    """Open the span of a web request, as a service does around a client; it names the user and the session."""
+    ids = {"session.id": SESSION, "user.id": USER}
+    return trace.get_tracer("web").start_as_current_span(name, attributes=ids)
+
+
+def run(scenarios: Mapping[str, Callable[[], object]], flush: Callable[[], object] = provider.force_flush) -> None:
+    """Run the scenarios in order; `error` is the only one that may raise."""
+    for name, scenario in scenarios.items():
+        urllib.request.urlopen(urllib.request.Request(f"{ROOT_URL}/scenario/{name}", method="POST")).close()
+        try:
+            scenario()
+        except Exception:
+            if name != "error":
+                raise
+        flush()
+    provider.shutdown()

@@ -1,0 +1,111 @@
+"""Run a client in its own environment, and record the OTLP that it sends.
+
+    python -m clients.recording NAME …          # from tests/: record anew
+
+The environment is a virtual environment below the folder that TRACEJUDGE_CLIENT_ENVS names, outside the checkout,
+with the packages of `REQUIREMENTS`. A recording is one file for each scenario: the request bodies as sent, compressed.
+"""
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+from typing import Final
+
+from support.model_server import ModelServer
+
+HERE: Final = Path(__file__).parent
+RECORDED: Final = HERE / "recorded"
+LONGEST_S: Final = 300
+_EXPORT: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
+REQUIREMENTS: Final = {
+    "pydantic_ai": ("pydantic-ai-slim[openai]==2.68.0",),
+    # Without these two the instrumentation does not import.
+    "openai_v2": (
+        "openai==3.54.0",
+        "opentelemetry-instrumentation-openai-v2==2.4b0",
+        "opentelemetry-util-genai==0.4b0",
+        "httpx",
+    ),
+    "openai_v2_logs": (
+        "openai==3.54.0",
+        "opentelemetry-instrumentation-openai-v2==2.4b0",
+        "opentelemetry-util-genai==0.4b0",
+        "httpx",
+    ),
+    "openllmetry": ("openai==3.54.0", "opentelemetry-instrumentation-openai==0.62.4"),
+    "langgraph": (
+        "langchain==1.4.7",
+        "langchain-openai==1.7.3",
+        "langgraph==1.2.22",
+        "openinference-instrumentation-langchain==0.1.80",
+    ),
+    "openai_agents": ("openai-agents==0.24.0", "openinference-instrumentation-openai-agents==2.6.0"),
+    "logfire": ("logfire[httpx]==5.2.0", "openai==3.54.0"),
+    "anthropic": ("anthropic==2.12.0", "openinference-instrumentation-anthropic==3.1.0"),
+    "anthropic_openllmetry": ("anthropic==2.12.0", "opentelemetry-instrumentation-anthropic==0.62.4"),
+    "google_genai": ("google-genai==2.34.0", "opentelemetry-instrumentation-google-genai==1.3b0"),
+    "google_openinference": ("google-genai==2.34.0", "openinference-instrumentation-google-genai==1.4.14"),
+    "llamaindex": (
+        "llama-index-core==0.14.25",
+        "llama-index-llms-openai==0.8.3",
+        "openinference-instrumentation-llama-index==4.6.1",
+    ),
+    "haystack": ("haystack-ai==3.4.0", "openinference-instrumentation-haystack==0.1.46"),
+    "litellm": ("litellm==1.106.2", "mcp"),
+}
+
+
+def interpreter(name: str) -> Path:
+    """Return the interpreter of a client's environment, which is built if it is missing."""
+    folder = Path(os.environ.get("TRACEJUDGE_CLIENT_ENVS") or Path(tempfile.gettempdir()) / "tracejudge-clients") / name
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+        command = [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS[name], *_EXPORT]
+        subprocess.run(command, check=True)
+    return python
+
+
+def run_client(name: str, server: ModelServer) -> None:
+    """Run all scenarios of a client against a server."""
+    kept = ("PATH", "HOME", "LANG", "SSL_CERT_FILE")
+    environment = {key: value for key, value in os.environ.items() if key in kept}
+    # A copy, so that no stack trace in a recording names a checkout.
+    with tempfile.TemporaryDirectory() as folder:
+        copied = shutil.copytree(
+            HERE, folder, ignore=shutil.ignore_patterns("recorded", "__pycache__"), dirs_exist_ok=True
+        )
+        command = [interpreter(name), f"with_{name}.py", server.root_url]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=copied
+        )
+    assert done.returncode == 0, done.stderr
+
+
+def record(name: str) -> None:
+    """Replace the recording of a client."""
+    folder = RECORDED / name
+    with ModelServer(port=8899) as server:
+        run_client(name, server)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.gz"):
+        old.unlink()
+    for kind, kept in (("traces", server.traces), ("logs", server.logs)):
+        for scenario, body in kept.items():
+            (folder / f"{scenario}.{kind}.gz").write_bytes(gzip.compress(_without_home(body), mtime=0))
+
+
+def _without_home(body: bytes) -> bytes:
+    """Replace the folder of the interpreter in stack traces by one of the same length."""
+    base = sys.base_prefix.encode()
+    return body.replace(base, b"/usr/local".ljust(len(base), b"/")) if len(base) > len(b"/usr/local") else body
+
+
+if __name__ == "__main__":
+    for one in sys.argv[1:]:
+        record(one)

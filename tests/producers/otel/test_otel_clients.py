@@ -1,0 +1,116 @@
+"""What clients of language models export, recorded in environments of their own, and the traces it becomes."""
+
+import json
+from typing import Any, Final
+
+import pytest
+from clients.recording import RECORDED, REQUIREMENTS, run_client
+from clients.replay import arrived, recorded, table
+from support.cases import each_case
+from support.model_server import FAILURE, MODEL, TYPED, ModelServer
+
+Fields = dict[str, Any]
+
+BRIEF: Final = {"role": "system", "content": "Be brief."}
+QUESTION: Final = "Where is my parcel?"
+TURNS: Final = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "It is in Bern."}]
+WHO: Final = {"session_id": "session-1", "user_id": "user-1"}
+SINGLE: Final = {"input": QUESTION, "output": "It is in Bern.", "messages": [BRIEF], "model": MODEL, **WHO}
+AGAIN: Final = {**SINGLE, "output": "It is still in Bern.", "messages": [BRIEF, *TURNS]}
+TRACKED: Final = {"name": "track", "arguments": {"number": 7}, "result": "Parcel 7 is in Bern."}
+SEARCHED: Final = {
+    "name": "kb_search",
+    "arguments": {"query": "When do parcels leave?"},
+    "result": ["Parcels leave on Mondays.", "A parcel takes two days."],
+}
+DOCUMENTS: Final = [
+    {"text": "Parcels leave on Mondays.", "id": "faq-1", "score": 0.9, "source": "faq.md"},
+    {"text": "A parcel takes two days.", "id": "faq-2", "score": 0.5, "source": "faq.md"},
+]
+STUFFED: Final = "Documents:\nParcels leave on Mondays.\nA parcel takes two days.\n\nQuestion: When do parcels leave?"
+SENT: Final[dict[str, list[Fields]]] = {
+    "single": [SINGLE],
+    "stream": [SINGLE],
+    "two_turns": [SINGLE, AGAIN],
+    "history": [AGAIN],
+    "tool": [
+        {**SINGLE, "input": "Where is parcel 7?", "output": "Parcel 7 has reached Bern.", "tool_calls": [TRACKED]}
+    ],
+    "retrieval": [{**SINGLE, "input": "When do parcels leave?", "output": "On Mondays.", "context": DOCUMENTS}],
+    "search": [
+        {
+            **SINGLE,
+            "input": "Find out when parcels leave.",
+            "output": "They leave on Mondays.",
+            "context": [{"text": document["text"]} for document in DOCUMENTS],
+            "tool_calls": [SEARCHED],
+        }
+    ],
+    "stuffed": [{**SINGLE, "input": STUFFED, "output": "On Mondays."}],
+    "typed": [{**SINGLE, "input": "Which city, and for how many days?", "output": TYPED, "tool_calls": None}],
+    "typed_with_tool": [{**SINGLE, "input": "Where is parcel 7?", "output": TYPED, "tool_calls": [TRACKED]}],
+    "image": [{**SINGLE, "input": f"{QUESTION}\n[image]"}],
+    "error": [{**SINGLE, "input": "Please fail.", "output": "", "error": FAILURE, "model": "small"}],
+    "responses": [SINGLE],
+}
+"""What a client was given and got, by scenario, one item a trace."""
+CLIENTS: Final = sorted(REQUIREMENTS)
+
+
+@each_case("name", CLIENTS)
+def test_the_recorded_traces_arrive(name: str) -> None:
+    assert {scenario: arrived(*bodies) for scenario, bodies in recorded(name).items()} == table(name)["arrived"]
+
+
+@each_case("name", CLIENTS)
+def test_what_was_sent_has_arrived(name: str) -> None:
+    """Every field of a scenario is in its traces, but for those of `not_sent`; no trace is lost or invented."""
+    found = table(name)
+    assert set(found["arrived"]) >= {"single", "stream", "two_turns", "tool", "typed", "error"}
+    assert {"retrieval", "search", "stuffed"} & set(found["arrived"])
+    missing = {
+        scenario: {number: fields for number, fields in enumerate(_missing(scenario, traces)) if fields}
+        for scenario, traces in found["arrived"].items()
+    }
+    assert {
+        key: sorted({field for one in fields.values() for field in one}) for key, fields in missing.items() if fields
+    } == {key: sorted(fields) for key, fields in found["not_sent"].items()}, missing
+
+
+def _missing(scenario: str, traces: list[Fields]) -> list[Fields]:
+    """Return the fields of each trace that are not as sent, with what arrived."""
+    sent = SENT[scenario]
+    if len(traces) != len(sent):
+        return [{"traces": len(traces)}]
+    # What was not sent must not be there either.
+    absent = dict.fromkeys(("context", "tool_calls", "error"))
+    sent = [{**absent, **expected} for expected in sent]
+    return [
+        {key: trace.get(key) for key, value in expected.items() if not _is_same(key, trace.get(key), value)}
+        for trace, expected in zip(traces, sent, strict=True)
+    ]
+
+
+def _is_same(key: str, found: object, sent: object) -> bool:
+    if key == "error" and sent is not None:
+        return isinstance(found, str) and str(sent) in found
+    if key == "output" and isinstance(sent, dict):
+        return isinstance(found, str) and found.startswith("{") and json.loads(found) == sent
+    if key == "context" and sent is DOCUMENTS:
+        # Haystack's documents have no source.
+        return isinstance(found, list) and [{**one, "source": one.get("source", "faq.md")} for one in found] == sent
+    return found == sent
+
+
+@pytest.mark.endurance("installs every client in an environment of its own")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_client_still_sends_what_was_recorded(name: str) -> None:
+    with ModelServer() as server:
+        run_client(name, server)
+        found = {scenario: arrived(body, server.logs[scenario]) for scenario, body in server.traces.items()}
+    assert found == table(name)["arrived"]
+
+
+def test_recordings_are_small() -> None:
+    assert sum(file.stat().st_size for file in RECORDED.rglob("*.gz")) < 2_000_000

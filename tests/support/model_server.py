@@ -1,0 +1,307 @@
+"""Models that answer by a script, and a recorder of OTLP requests, for clients in environments of their own.
+
+One server speaks OpenAI's chat completions and responses, Anthropic's messages and Google's `generateContent`, whole
+and streamed. What it answers depends on the request alone, so that a recording can be made again.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from aiohttp import web
+
+from support.loopback import LoopbackServer
+
+MODEL: Final = "small-2026-11-01"
+"""The model that answers; clients ask for `small`."""
+TYPED: Final = {"city": "Bern", "days": 2}
+FAILURE: Final = "the prompt is not allowed"
+_INPUT_TOKENS: Final = 100
+_OUTPUT_TOKENS: Final = 20
+_ANSWERS: Final = {
+    "Where is parcel 7?": "Parcel 7 has reached Bern.",
+    "When do parcels leave?": "On Mondays.",
+    "Find out when parcels leave.": "They leave on Mondays.",
+}
+_TOOLS: Final = {"track": {"number": 7}, "kb_search": {"query": "When do parcels leave?"}}
+
+
+class Turn(NamedTuple):
+    """A request to a model, whatever the API."""
+
+    queries: list[str]
+    has_results: bool  # a tool has answered since the last query
+    tools: dict[str, Any]  # parameters by name
+    wants_json: bool
+    instructions: str
+
+
+class Answer(NamedTuple):
+    text: str | None = None
+    tool: str | None = None
+    arguments: Mapping[str, Any] = {}
+
+
+def answer(turn: Turn) -> Answer | None:
+    """Choose the answer of the model; None is an error."""
+    query = turn.queries[-1] if turn.queries else ""
+    if "Please fail." in query:
+        return None
+    if not turn.has_results:
+        for name, arguments in _TOOLS.items():
+            if name in turn.tools:
+                return Answer(tool=name, arguments=arguments)
+    typed = next((name for name in turn.tools if name not in _TOOLS), None)
+    if typed is not None:
+        return Answer(tool=typed, arguments=TYPED)
+    if turn.wants_json:
+        return Answer(json.dumps(TYPED))
+    text = next((text for asked, text in _ANSWERS.items() if asked in query), None)
+    if text is None:
+        times = sum("Where is my parcel?" in one for one in turn.queries)
+        text = "It is still in Bern." if times > 1 else "It is in Bern."
+    if "[[ ## " in turn.instructions:  # DSPy parses the answer by its markers
+        text = f"[[ ## answer ## ]]\n{text}\n\n[[ ## completed ## ]]"
+    return Answer(text)
+
+
+class ModelServer(LoopbackServer):
+    """Serves models below `root_url`, and records what is exported to `/v1/traces` and `/v1/logs`."""
+
+    def __init__(self, *, port: int = 0) -> None:
+        super().__init__(port=port)
+        self.scenario = ""
+        self.traces: dict[str, bytes] = defaultdict(bytes)
+        """OTLP by scenario. Export requests behind one another are one export request."""
+        self.logs: dict[str, bytes] = defaultdict(bytes)
+        self._count = 0
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/chat/completions", self._chat),
+            web.post("/v1/responses", self._responses),
+            web.post("/v1/messages", self._anthropic),
+            web.post("/{version:v1[a-z0-9]*}/models/{call}", self._google),
+            web.post("/v1/embeddings", self._embeddings),
+            web.post("/v1/traces", self._record),
+            web.post("/v1/logs", self._record),
+            web.post("/scenario/{name}", self._begin),
+        ]
+
+    async def _begin(self, request: web.Request) -> web.Response:
+        self.scenario = request.match_info["name"]
+        return web.Response()
+
+    async def _record(self, request: web.Request) -> web.Response:
+        kept = self.traces if request.path.endswith("traces") else self.logs
+        kept[self.scenario] += await request.read()
+        return web.Response(content_type="application/x-protobuf")
+
+    def _id(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        messages = body["messages"]
+        functions = [tool["function"] for tool in body.get("tools") or ()]
+        found = answer(
+            Turn(
+                [_text(one["content"]) for one in messages if one["role"] == "user"],
+                messages[-1]["role"] in {"tool", "function"},
+                {one["name"]: one.get("parameters") for one in functions},
+                (body.get("response_format") or {}).get("type", "text") != "text",
+                " ".join(_text(one["content"]) for one in messages if one["role"] in {"system", "developer"}),
+            )
+        )
+        if found is None:
+            return _failed({"error": {"message": FAILURE, "type": "invalid_request_error", "code": "policy"}})
+        base = {"id": self._id("chatcmpl-"), "created": 1_790_000_000, "model": MODEL}
+        call = None
+        if found.tool is not None:
+            function = {"name": found.tool, "arguments": json.dumps(found.arguments)}
+            call = [{"id": self._id("call_"), "type": "function", "function": function}]
+        message = {"role": "assistant", "content": found.text} | ({"tool_calls": call} if call else {})
+        reason = "tool_calls" if call else "stop"
+        usage = {"prompt_tokens": _INPUT_TOKENS, "completion_tokens": _OUTPUT_TOKENS, "total_tokens": 120}
+        if not body.get("stream"):
+            choice = {"index": 0, "message": message, "finish_reason": reason}
+            return web.json_response({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
+        if call:
+            deltas = [message | {"tool_calls": [{"index": 0, **call[0]}]}]
+        else:
+            deltas = [{"role": "assistant", "content": ""}, *({"content": part} for part in _pieces(found.text))]
+        chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+        if (body.get("stream_options") or {}).get("include_usage"):
+            chunks.append({"choices": [], "usage": usage})
+        lines = [f"data: {json.dumps({**base, 'object': 'chat.completion.chunk', **one})}\n\n" for one in chunks]
+        return await _stream(request, [*lines, "data: [DONE]\n\n"])
+
+    async def _responses(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        given = body["input"]
+        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        found = answer(
+            Turn(
+                [_text(one["content"]) for one in items if one.get("role") == "user"],
+                items[-1].get("type") == "function_call_output",
+                {tool["name"]: tool.get("parameters") for tool in body.get("tools") or () if "name" in tool},
+                (body.get("text") or {}).get("format", {}).get("type", "text") != "text",
+                body.get("instructions") or "",
+            )
+        )
+        if found is None:
+            return _failed({"error": {"message": FAILURE, "type": "invalid_request_error", "code": "policy"}})
+        item: dict[str, Any]
+        if found.tool is not None:
+            call = {"name": found.tool, "arguments": json.dumps(found.arguments), "call_id": self._id("call_")}
+            item = {"type": "function_call", "id": self._id("fc_"), "status": "completed", **call}
+        else:
+            content = [{"type": "output_text", "text": found.text, "annotations": [], "logprobs": []}]
+            item = {"type": "message", "id": self._id("msg_"), "role": "assistant", "status": "completed"}
+            item["content"] = content
+        details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+        response = {
+            "id": self._id("resp_"),
+            "object": "response",
+            "created_at": 1_790_000_000,
+            "status": "completed",
+            "model": MODEL,
+            "output": [item],
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "instructions": body.get("instructions"),
+            "tools": [],
+            "usage": {"input_tokens": _INPUT_TOKENS, "output_tokens": _OUTPUT_TOKENS, "total_tokens": 120, **details},
+        }
+        if not body.get("stream"):
+            return web.json_response(response)
+        place = {"output_index": 0, "item_id": item["id"]}
+        events: list[dict[str, Any]] = [
+            {"type": "response.created", "response": {**response, "output": [], "usage": None}},
+            {"type": "response.output_item.added", **place, "item": {**item, "content": []}},
+        ]
+        if found.text is not None:
+            part = {"type": "output_text", "text": "", "annotations": []}
+            events.append({"type": "response.content_part.added", **place, "content_index": 0, "part": part})
+            events += [
+                {"type": "response.output_text.delta", **place, "content_index": 0, "delta": piece, "logprobs": []}
+                for piece in _pieces(found.text)
+            ]
+        events.append({"type": "response.output_item.done", **place, "item": item})
+        events.append({"type": "response.completed", "response": response})
+        numbered = [{**event, "sequence_number": number} for number, event in enumerate(events)]
+        return await _stream(request, [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in numbered])
+
+    async def _anthropic(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        messages = body["messages"]
+        last = messages[-1]["content"]
+        found = answer(
+            Turn(
+                [_text(one["content"]) for one in messages if one["role"] == "user" and _text(one["content"])],
+                isinstance(last, list) and any(part.get("type") == "tool_result" for part in last),
+                {tool["name"]: tool.get("input_schema") for tool in body.get("tools") or ()},
+                "output_format" in body or "output_config" in body,
+                _text(body.get("system") or ""),
+            )
+        )
+        if found is None:
+            return _failed({"type": "error", "error": {"type": "invalid_request_error", "message": FAILURE}})
+        if found.tool is None:
+            block: dict[str, Any] = {"type": "text", "text": found.text}
+        else:
+            block = {"type": "tool_use", "id": self._id("toolu_"), "name": found.tool, "input": dict(found.arguments)}
+        usage = {"input_tokens": _INPUT_TOKENS, "output_tokens": _OUTPUT_TOKENS}
+        reason = "end_turn" if found.tool is None else "tool_use"
+        message = {"id": self._id("msg_"), "type": "message", "role": "assistant", "model": MODEL, "usage": usage}
+        message |= {"content": [block], "stop_reason": reason, "stop_sequence": None}
+        if not body.get("stream"):
+            return web.json_response(message)
+        if found.tool is None:
+            empty, deltas = {**block, "text": ""}, [{"type": "text_delta", "text": one} for one in _pieces(found.text)]
+        else:
+            written = json.dumps(found.arguments)
+            empty, deltas = {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": written}]
+        begun = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+        events = [
+            {"type": "message_start", "message": begun},
+            {"type": "content_block_start", "index": 0, "content_block": empty},
+            *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+            {"type": "content_block_stop", "index": 0},
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": reason, "stop_sequence": None},
+                "usage": {"output_tokens": _OUTPUT_TOKENS},
+            },
+            {"type": "message_stop"},
+        ]
+        return await _stream(request, [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events])
+
+    async def _google(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        contents = body["contents"]
+        parts = [part for one in contents[-1:] for part in one["parts"]]
+        declared = [one for tool in body.get("tools") or () for one in tool.get("functionDeclarations") or ()]
+        instructions = (body.get("systemInstruction") or {}).get("parts") or ()
+        found = answer(
+            Turn(
+                [_text(one["parts"]) for one in contents if one.get("role") == "user" and _text(one["parts"])],
+                any("functionResponse" in part for part in parts),
+                {one["name"]: one.get("parameters") for one in declared},
+                "responseMimeType" in (body.get("generationConfig") or {}),
+                _text(list(instructions)),
+            )
+        )
+        if found is None:
+            return _failed({"error": {"code": 400, "message": FAILURE, "status": "INVALID_ARGUMENT"}})
+        pieces: list[dict[str, Any]] = [{"text": piece} for piece in _pieces(found.text or "")]
+        if found.tool is not None:
+            pieces = [{"functionCall": {"name": found.tool, "args": dict(found.arguments)}}]
+        usage = {"promptTokenCount": _INPUT_TOKENS, "candidatesTokenCount": _OUTPUT_TOKENS, "totalTokenCount": 120}
+        base = {"modelVersion": MODEL, "responseId": self._id("resp-"), "usageMetadata": usage}
+        if not request.match_info["call"].endswith(":streamGenerateContent"):
+            whole = pieces if found.text is None else [{"text": found.text}]
+            return web.json_response({**base, "candidates": [_candidate(whole, "STOP")]})
+        chunks = [_candidate([piece], None) for piece in pieces[:-1]] + [_candidate(pieces[-1:], "STOP")]
+        lines = [f"data: {json.dumps({**base, 'candidates': [one]})}\r\n\r\n" for one in chunks]
+        return await _stream(request, lines)
+
+    async def _embeddings(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        texts = body["input"] if isinstance(body["input"], list) else [body["input"]]
+        data = [
+            {"object": "embedding", "index": place, "embedding": [1.0, float(len(str(text)))]}
+            for place, text in enumerate(texts)
+        ]
+        usage = {"prompt_tokens": 5, "total_tokens": 5}
+        return web.json_response({"object": "list", "model": "small-embedding", "data": data, "usage": usage})
+
+
+def _candidate(parts: list[dict[str, Any]], reason: str | None) -> dict[str, Any]:
+    return {"index": 0, "content": {"role": "model", "parts": parts}} | ({"finishReason": reason} if reason else {})
+
+
+def _text(content: Any) -> str:
+    parts = content if isinstance(content, list) else [content]
+    return " ".join(str(part.get("text") or "") if isinstance(part, dict) else str(part or "") for part in parts)
+
+
+def _pieces(text: str | None) -> list[str]:
+    words = (text or "").split(" ")
+    return [word + " " for word in words[:-1]] + words[-1:]
+
+
+def _failed(body: dict[str, Any]) -> web.Response:
+    return web.json_response(body, status=400)
+
+
+async def _stream(request: web.Request, lines: list[str]) -> web.StreamResponse:
+    response = web.StreamResponse()
+    response.content_type = "text/event-stream"
+    await response.prepare(request)
+    for line in lines:
+        await response.write(line.encode())
+    return response

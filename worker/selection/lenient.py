@@ -1,0 +1,240 @@
+"""Payloads that do not fit the wire format: other names, other types, and JSON that only some parsers accept.
+
+Any language may write the stream, so names and values are read by the SDK's converter. A field that cannot be used is
+left out. A payload is no trace only without a trace id, a service, or any content.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from tracejudge import LateFeedback, Trace
+from tracejudge.content.convert import Notes, convert_feedback, convert_trace
+from tracejudge.content.field_names import INPUT_TOKENS, OUTPUT_TOKENS, SYSTEM_PROMPTS, field_of, snake_case
+from tracejudge.ids import MAX_ID_CHARS, trace_id_text
+from tracejudge.model import TIMES
+
+_FIELDS: Final = frozenset(Trace.__struct_fields__)
+_BESIDE_FIELDS: Final = frozenset({*SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKENS})
+_MAX_NAME_CHARS: Final = 64
+_MAX_SERVICE_CHARS: Final = 200
+_MAX_SHOWN_NAMES: Final = 30
+# A name or an id of another form may be a text of a user.
+_SHOWN_NAME: Final = re.compile(r"[A-Za-z_$@][\w.$@-]{0,39}", re.ASCII)
+_SHOWN_ID: Final = re.compile(rf"(?=\D*\d)[\w.:/-]{{1,{MAX_ID_CHARS}}}", re.ASCII)
+_TIME_WITHOUT_ZONE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d[^Zz+-]*")
+_LOSSES: Final = frozenset({"unreadable", "no_text", "missing"})
+_KINDS: Final = {
+    **dict.fromkeys(("str", '"'), "string"),
+    **dict.fromkeys(("dict", "{"), "object"),
+    **dict.fromkeys(("list", "["), "array"),
+    "bool": "boolean",
+    "": "absent",
+}
+_trace_decoder = msgspec.json.Decoder(Trace)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class LeftOut(NamedTuple):
+    """A field, or a part of it, that could not be used, and the JSON type of its value."""
+
+    field: str
+    kind: str
+
+
+NO_OUTPUT: Final = LeftOut("output", "absent")
+
+
+class ReadTrace(NamedTuple):
+    """A trace, what of it could not be used, the names that mean no field, and the JSON that the trace is made of."""
+
+    trace: Trace
+    left_out: tuple[LeftOut, ...]
+    unknown: tuple[str, ...]
+    written: bytes
+
+
+class NoTraceError(Exception):
+    """A payload is no trace, and no feedback; ``detail`` quotes nothing of it."""
+
+    def __init__(self, reason: Literal["not_json", "wrong_type"], detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class Lenient:
+    """The names in a payload with their values, which are decoded when they are asked for.
+
+    Raises:
+        NoTraceError: The payload is no JSON object.
+    """
+
+    def __init__(self, payload: bytes) -> None:
+        try:
+            if not payload.isascii():
+                payload.decode()
+            self.raw: Mapping[str, msgspec.Raw] = _fields_decoder.decode(payload)
+        except msgspec.ValidationError as error:
+            raise NoTraceError("wrong_type", "no object") from error
+        except _UNREADABLE:
+            try:
+                self.raw = _fields_decoder.decode(_repaired(payload))
+            except _UNREADABLE as error:
+                raise NoTraceError("not_json") from error
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace id as a text of bounded length, if there is one."""
+        return next((text for value in self.values("trace_id") if (text := trace_id_text(value))), None)
+
+    def values(self, field: str) -> Iterator[Any]:
+        """Yield the values of a field, first that of its own name; those that cannot be decoded are left out."""
+        for name in sorted((name for name in self.raw if meaning(name) == field), key=lambda name: name != field):
+            try:
+                yield value_of(self.raw[name])
+            except NoTraceError:
+                continue
+
+
+def is_usual(trace: Trace) -> bool:
+    """Return whether the trace id and the service have a usual length."""
+    return 0 < len(trace.trace_id) <= MAX_ID_CHARS and 0 < len(trace.service) <= _MAX_SERVICE_CHARS
+
+
+def meaning(name: str) -> str | None:
+    """Return the field that a name means, or the name itself where the converter reads it beside the fields."""
+    # Names are anything that a client writes: the cache must not hold long ones.
+    return _meaning(name) if len(name) <= _MAX_NAME_CHARS else None
+
+
+@lru_cache(maxsize=4096)
+def _meaning(name: str) -> str | None:
+    key = snake_case(name)
+    return field_of(name) or (key if key in _BESIDE_FIELDS else None)
+
+
+def value_of(raw: bytes | msgspec.Raw) -> Any:
+    """Decode a value.
+
+    Raises:
+        NoTraceError: No parser can read it, as a number that is too large.
+    """
+    try:
+        return msgspec.json.decode(raw)
+    except _UNREADABLE:
+        try:
+            return msgspec.json.decode(_repaired(bytes(raw)))
+        except _UNREADABLE as error:
+            raise NoTraceError("not_json") from error
+
+
+def read_trace(payload: bytes) -> ReadTrace:
+    """Read a trace that the typed decoder has refused.
+
+    Raises:
+        NoTraceError: It has no trace id, no service, or no content.
+    """
+    given = Lenient(payload)
+    others = [name for name in given.raw if name not in _FIELDS]
+    unknown = tuple([name for name in others if meaning(name) is None])
+    if others and len(unknown) == len(others):
+        try:
+            trace = _trace_decoder.decode(payload)
+            if is_usual(trace):
+                return ReadTrace(trace, (), unknown, payload)
+        except _UNREADABLE:
+            pass
+    trace_id = given.trace_id
+    if trace_id is None:
+        raise NoTraceError("wrong_type", "no trace id")
+    left_out: list[LeftOut] = []
+    values: dict[str, Any] = {}
+    for name, raw in given.raw.items():
+        if (field := meaning(name)) is not None:
+            try:
+                values[name] = _value(field, raw)
+            except NoTraceError:
+                left_out.append(_left_out(field, bytes(raw)[:1].decode("ascii", "replace")))
+    notes = Notes()
+    fields = convert_trace(values, notes)
+    if not fields.get("service"):
+        raise NoTraceError("wrong_type", "no service" if fields else "no content")
+    left_out += (_left_out(note.field, note.kind) for note in notes.found if note.reason in _LOSSES)
+    try:
+        # Values of the wire's form pass the converter as they are: the decoder makes objects of them, and checks all.
+        written = msgspec.json.encode(Trace(**{**fields, "trace_id": trace_id}))
+        trace = _trace_decoder.decode(written)
+    except (msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:
+        raise NoTraceError("wrong_type") from error
+    return ReadTrace(trace, tuple(dict.fromkeys(left_out)), unknown, written)
+
+
+def _value(field: str, raw: msgspec.Raw) -> Any:
+    """Decode a value of a trace, or raise NoTraceError if it cannot be used."""
+    value = value_of(raw)
+    if field == "service" and isinstance(value, dict | list):
+        # A service is a label of metrics and stands in logs, where the texts of an object must not be.
+        raise NoTraceError("wrong_type")
+    if field in TIMES and isinstance(value, str) and _TIME_WITHOUT_ZONE.fullmatch(value.strip()):
+        # The time zone of the machine that wrote it is unknown here.
+        return f"{value.strip()}Z"
+    return value
+
+
+def read_feedback(payload: bytes) -> LateFeedback:
+    """Read late feedback that the typed decoder has refused.
+
+    Raises:
+        NoTraceError: It has no trace id or no score.
+    """
+    given = Lenient(payload)
+    values = {snake_case(name): raw for name, raw in given.raw.items()}
+    trace_id = given.trace_id
+    if trace_id is None:
+        raise NoTraceError("wrong_type", "no trace id")
+    score, comment = (
+        next((value_of(values[name]) for name in names if name in values), None)
+        for names in (("score", "value", "rating"), ("comment", "text", "reason"))
+    )
+    feedback = convert_feedback({"trace_id": trace_id, "score": score, "comment": comment}, Notes())
+    if feedback is None:
+        raise NoTraceError("wrong_type", "no score from -1 to 1")
+    return feedback
+
+
+def shown_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the first names for a log or a list, without those that could be texts."""
+    found = list(names)
+    shown = [name if _SHOWN_NAME.fullmatch(name) else "(another)" for name in found[:_MAX_SHOWN_NAMES]]
+    return tuple(dict.fromkeys(shown)) + (("...",) if len(found) > _MAX_SHOWN_NAMES else ())
+
+
+def shown_id(trace_id: str | None) -> str | None:
+    """Return a trace id for a log or a list; None where it could be a text."""
+    return trace_id if trace_id is not None and _SHOWN_ID.fullmatch(trace_id) else None
+
+
+def _left_out(field: str, kind: str) -> LeftOut:
+    # They are labels of a metric, so they come from a closed set.
+    first = field.partition(".")[0]
+    known = first if first in _FIELDS else field_of(first)
+    return LeftOut(known or "other", _KINDS.get(kind, "number"))
+
+
+def _repaired(text: bytes) -> bytes:
+    """Write JSON again with NaN as a text, and without halves of surrogate pairs and bytes that are not UTF-8.
+
+    Raises:
+        NoTraceError: It is no JSON by any reading.
+    """
+    try:
+        found = json.loads(text.decode("utf-8", "replace"), parse_constant=str)
+        return json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    except (ValueError, RecursionError) as error:
+        raise NoTraceError("not_json") from error
