@@ -17,6 +17,7 @@ from typing import Final
 
 from benchmarks.against import compare
 from benchmarks.figures import Figure
+from benchmarks.gateway import gateway
 from benchmarks.ingest import ingest
 from benchmarks.judging import judging
 from benchmarks.publishing import publishing
@@ -38,6 +39,7 @@ _SUITES: Final[Mapping[str, Callable[[], Iterator[Figure]]]] = {
     "reading": reading,
     "judging": judging,
     "ingest": ingest,
+    "gateway": gateway,
 }
 _TITLES: Final = {"reading": "Rendering and reading"}
 

@@ -26,8 +26,8 @@ from judges.custom.template_answer import AnswerTable
 from judges.registry import catalogue
 from tracejudge import Trace, init
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
-from worker.config.settings import Redact, Rule, Settings, Where
-from worker.telemetry.metrics import METRICS
+from worker.config.settings import Gateway, Redact, Rule, Settings, Token, Where
+from worker.telemetry.metrics import GATEWAY_METRICS, METRICS
 
 __all__ = ["main"]
 
@@ -110,6 +110,7 @@ Names that `publish` and the other ways to publish read as a field, also in came
 Any other name becomes a tag.
 """
 _ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |^\S|\Z)", re.MULTILINE | re.DOTALL)
+_TABLES: Final = frozenset({"models", "rules", "where", "judges", "redact", "answer", "gateway", "tokens"})
 _FOLDER: Final = Path(__file__).parent / "reference"
 _NOTE: Final = "<!-- Written by `make generate`; change the code, not this page. -->\n"
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", re.MULTILINE | re.DOTALL)
@@ -142,7 +143,7 @@ def _pages() -> dict[str, str]:
 def _metrics() -> str:
     lines = [_NOTE, "# Metrics\n", _OF_METRICS]
     lines += ["| metric | type | unit | labels | stability | what |", "| --- | --- | --- | --- | --- | --- |"]
-    for metric in METRICS.values():
+    for metric in (*METRICS.values(), *GATEWAY_METRICS.values()):
         kind, labels = metric.kind.__name__.lower(), ", ".join(metric.labels) or "-"
         lines.append(f"| `{metric.name}` | {kind} | {metric.unit} | {labels} | {metric.stability} | {metric.help} |")
     return "\n".join([*lines, "", _PANELS])
@@ -156,6 +157,8 @@ def _configuration() -> str:
         ("`[[rules]]`", Rule),
         ("`where` of a rule", Where),
         ("`[redact]`", Redact),
+        ("`[gateway]`", Gateway),
+        ("`[gateway.tokens.NAME]`", Token),
     ):
         parts.append(f"## {title}\n")
         parts += ["| key | default | what |", "| --- | --- | --- |"]
@@ -170,7 +173,7 @@ def _fields(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:
         text = " ".join(described.get(field.name, "").split())
         if field.default is msgspec.UNSET:
             default = "-"
-        elif field.name in {"models", "rules", "where", "judges", "redact", "answer"} and not field.required:
+        elif field.name in _TABLES and not field.required:
             default = "see right"
         elif field.default is not msgspec.NODEFAULT:
             default = f"`{msgspec.json.encode(field.default).decode()}`"

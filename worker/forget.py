@@ -171,7 +171,7 @@ class Forgotten(Struct):
     Attributes:
         traces: Entries of the stream, publications of traces.
         feedback: Late feedback, in the stream or pending.
-        gathered: Traces in conversations that wait to be judged.
+        gathered: Traces in conversations that wait to be judged, or whose spans the gateway gathers.
         evaluations: Evaluations in batches that had not ended.
         dead_letters: Evaluations given up.
         verdicts: Entries of the outbox.
@@ -293,6 +293,13 @@ class Forgetting:
                 names = (keys.session(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
                 flat = [part for one in owned for part in (one.number, one.publication)]
                 self._store.run("forget_session", names, (session, *flat))
+
+        for trace_id in self._target.trace_ids:
+            number, size = self._store.call(methodcaller("hmget", keys.gathered(trace_id), "count", "bytes"))
+            self.found.gathered += number is not None
+            if number is not None and not self._dry_run:
+                # Before the gateway has joined them, spans name no person: only their trace is known.
+                self._store.run("gather_done", (keys.gather, keys.gather_due), (trace_id, number, size))
 
     def _conversations(self) -> Iterator[tuple[str, StoredSession]]:
         members = self._store.call(lambda client: client.zrange(self._keys.sessions_due, 0, -1))

@@ -26,6 +26,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "doctor": "Check every part, and say how to fix each that is broken",
     "evaluate": "Judge the traces of a file offline, without Redis",
     "forget": "Erase a trace or a person",
+    "gateway": "Accept traces over HTTP: OTLP and plain JSON",
     "invalid": "List the last entries that were no traces",
     "judges": "List the judges; show a prompt; measure a judge against labels",
     "publish": "Publish traces from a file",

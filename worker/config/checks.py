@@ -23,7 +23,7 @@ from tracejudge.redis_url import has_misplaced_login, parse_redis_url
 from worker.config.errors import nearest, with_rule_name
 from worker.config.graders import CODE, is_reserved
 from worker.config.redaction import pattern_fault
-from worker.config.settings import MAX_KEY_BYTES, HttpUrl, Rule, Settings, SettingsError
+from worker.config.settings import MAX_KEY_BYTES, Gateway, HttpUrl, Rule, Settings, SettingsError
 from worker.storage.client import each
 
 # A secret pasted in place of the variable's name has other characters, as a rule.
@@ -41,6 +41,7 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
     """Check everything; ``origin`` names the file, variable or argument of each setting."""
     _check_urls(settings, origin)
     _check_secrets(settings, origin)
+    _check_gateway(settings.gateway, f"{origin.get('gateway', 'defaults')}: gateway")
     if not settings.roles:
         raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export")
     if len(set(settings.series_labels)) < len(settings.series_labels):
@@ -139,6 +140,24 @@ def _check_secrets(settings: Settings, origin: Mapping[str, str]) -> None:
     for is_wrong, keys, fix in mistakes:
         if is_wrong:
             raise SettingsError(f"{origin[keys[0]]}: {keys[0]}: {fix}")
+
+
+def _check_gateway(gateway: Gateway, here: str) -> None:
+    for name, token in gateway.tokens.items():
+        if token.token_env is not None and not _VARIABLE_NAME.fullmatch(token.token_env):
+            fix = "give the name of the variable that holds the token, as GATEWAY_TOKEN, never the token"
+            raise SettingsError(f"{here}.tokens.{name}.token_env: {fix}")
+        if (token.token_env is None) == (token.token_file is None):
+            raise SettingsError(f"{here}.tokens.{name}: set token_env or token_file, one of them")
+    if (gateway.tls_cert is None) != (gateway.tls_key is None):
+        raise SettingsError(f"{here}: tls_cert and tls_key go together; set both")
+    if gateway.gather_max_s < gateway.gather_s:
+        raise SettingsError(f"{here}.gather_max_s: must be at least gather_s")
+    for origin in gateway.cors_origins:
+        if re.fullmatch(r"https?://[^/\s*@?#]+", origin) is None:
+            raise SettingsError(
+                f"{here}.cors_origins: each must be an origin without a path, as https://app.example.com"
+            )
 
 
 def check_models(settings: Settings, place: str) -> None:

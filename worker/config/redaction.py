@@ -53,6 +53,11 @@ class Redaction:
         functions += [_replacing(re.compile(pattern), settings.sign) for pattern in settings.patterns]
         return cls(functions) if functions else None
 
+    @property
+    def functions(self) -> tuple[Callable[[str], str], ...]:
+        """The functions, in their order."""
+        return self._functions
+
     def trace(self, trace: Trace) -> Trace:
         """Redact every text of a trace that may be content, as the SDK does."""
         record = msgspec.to_builtins(trace)
@@ -195,4 +200,5 @@ def keep_secrets(settings: Settings) -> None:
     """Withhold the environment variables that hold our keys, tokens and passwords from judges in Python."""
     keys = (model.api_key_env for model in settings.models.values())
     named = (*keys, settings.metrics_token_env, settings.metrics_password_env)
+    named = (*named, *(token.token_env for token in settings.gateway.tokens.values()))
     withhold(*(name for name in named if name is not None))

@@ -94,6 +94,12 @@ class Keys:
     sessions_pass = _Key("sessions:pass")
     """String, the worker that chooses evaluations of conversations; TTL of seconds."""
 
+    # --- gateway ---
+    gather = _Key("gather")
+    """Hash of the bytes of all gathered spans; prefix of ``gather:<trace id>``. No TTL."""
+    gather_due = _Key("gather:due")
+    """Sorted set of traces whose spans are gathered by the time when they are joined, in milliseconds. No TTL."""
+
     # --- workers ---
     circuits = _Key("circuits")
     """Hash of worker process to the state of its circuits, with the time."""
@@ -138,6 +144,10 @@ class Keys:
         Removed letters are taken out when their time comes; the set has a TTL, renewed with each letter.
         """
         return f"{self.prefix}:dead:again:{judge_model}"
+
+    def gathered(self, trace_id: str) -> str:
+        """Hash of the spans that the gateway gathers of one trace, see scripts/gather.lua; TTL of a day."""
+        return f"{self.gather}:{trace_id}"
 
     def session(self, session: str) -> str:
         """Hash of one conversation with its traces, see scripts/sessions.lua; TTL of the ledger."""

@@ -46,14 +46,14 @@ class HttpAuth:
         Raises:
             SettingsError: It is absent, or an HTTP header cannot hold it.
         """
-        token = _secret("metrics_token", settings.metrics_token_env, settings.metrics_token_file, environment)
+        token = read_secret("metrics_token", settings.metrics_token_env, settings.metrics_token_file, environment)
         if token is not None:
             if not token.isascii() or any(sign.isspace() for sign in token):
                 raise SettingsError("metrics_token: holds a blank or a character beyond ASCII; no bearer token may")
             return cls("Bearer", token)
         if settings.metrics_user is None:
             return cls()
-        password = _secret(
+        password = read_secret(
             "metrics_password", settings.metrics_password_env, settings.metrics_password_file, environment
         )
         return cls("Basic", base64.b64encode(f"{settings.metrics_user}:{password}".encode()).decode())
@@ -96,7 +96,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def _secret(key: str, variable: str | None, path: str | None, environment: Mapping[str, str]) -> str | None:
+def read_secret(key: str, variable: str | None, path: str | None, environment: Mapping[str, str]) -> str | None:
     """Read a secret from a variable, or from a file without the line break at its end."""
     if variable is not None:
         secret, where = environment.get(variable, ""), f"{key}_env: the variable {variable}"

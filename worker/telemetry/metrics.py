@@ -241,3 +241,55 @@ METRICS: Final[dict[str, Metric[Any]]] = {
     attribute: metric for attribute, metric in vars(Metrics).items() if isinstance(metric, Metric)
 }
 """The table, by attribute of ``Metrics``."""
+
+
+GATEWAY_REJECTED: Final = (
+    "content_type", "encoding", "malformed", "too_large", "unauthorized", "rate", "full", "unavailable", "slow",
+)  # fmt: skip
+"""Why the gateway refuses a whole request."""
+GATEWAY_DROPPED: Final = (
+    "no_service",
+    "no_ids",
+    "invalid",
+    "trace_too_large",
+    "redaction",
+    "unreadable",
+    "no_model_call",
+)
+"""Why an item of an accepted request reaches no published trace."""
+
+
+class GatewayMetrics:
+    """The metrics of one gateway process, on a page of its own; a row of the table is an attribute."""
+
+    # fmt: off
+    requests = Metric(Counter, "gateway_requests_total", "requests", ("path", "status"),
+        "Requests of the gateway by path and HTTP status; paths that do not exist are `other`")
+    rejected = Metric(Counter, "gateway_rejected_total", "requests", ("reason",),
+        f"Requests refused as a whole, by reason: {', '.join(GATEWAY_REJECTED)}", values=GATEWAY_REJECTED)
+    items = Metric(Counter, "gateway_items_total", "items", ("kind",),
+        "Accepted items by kind: span, log, json", values=("span", "log", "json"))
+    dropped = Metric(Counter, "gateway_dropped_total", "items", ("reason",),
+        f"Items of accepted requests that reach no published trace, by reason: {', '.join(GATEWAY_DROPPED)}",
+        values=GATEWAY_DROPPED)
+    published = Metric(Counter, "gateway_published_total", "entries", (),
+        "Traces and feedback that this process wrote into the stream")
+    gathered_bytes = Metric(Gauge, "gateway_gathered_bytes", "bytes", (),
+        "Bytes of spans in Redis that wait for the rest of their trace")
+    body_bytes = Metric(Gauge, "gateway_body_bytes", "bytes", (),
+        "Bytes of request bodies in memory")
+    connections = Metric(Gauge, "gateway_connections", "connections", (),
+        "Open connections of the intake")
+    # fmt: on
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        for attribute, metric in GATEWAY_METRICS.items():
+            self.__dict__[attribute] = metric.register(self.registry, ())
+
+
+GATEWAY_METRICS: Final[dict[str, Metric[Any]]] = {
+    attribute: metric for attribute, metric in vars(GatewayMetrics).items() if isinstance(metric, Metric)
+}
+"""The gateway's table, by attribute of ``GatewayMetrics``."""

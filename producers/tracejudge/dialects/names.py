@@ -4,6 +4,7 @@ GenAI names are those of semantic-conventions 1.41.1 and of its successor reposi
 OpenInference (`OI_`) is Arize's dialect, OpenLLMetry (`TL_`) is Traceloop's, before and after it adopted GenAI names.
 """
 
+from functools import lru_cache
 from typing import Final
 
 # --- OpenTelemetry GenAI ---------------------------------------------------------------------------------------
@@ -146,6 +147,7 @@ CONTENT_PREFIXES: Final = (
 )
 
 
+@lru_cache(4_096)
 def is_content(key: str) -> bool:
     """Return whether an attribute holds content that is published elsewhere in the trace."""
     return key == PROMPT or key.startswith(CONTENT_PREFIXES)

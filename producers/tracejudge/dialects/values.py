@@ -17,6 +17,8 @@ _MAX_INTEGER: Final = 2**63
 
 def clean(text: str) -> str:
     """Replace lone surrogates, which UTF-8 cannot hold, by question marks."""
+    if type(text) is str and text.isascii():
+        return text  # most values, at a tenth of the cost
     try:
         text.encode()
     except UnicodeEncodeError:

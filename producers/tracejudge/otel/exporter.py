@@ -14,8 +14,8 @@ from opentelemetry.trace import get_tracer_provider
 from tracejudge import api
 from tracejudge.delivery.fork import NativeThread, Wakeup, native_lock, reentrant_lock, reset_in_children
 from tracejudge.log import ThrottledLog, report_internal_error
-from tracejudge.otel.joining import join
-from tracejudge.otel.span_buffer import Limits, Loss, SpanBuffer, SpanGroup, raw_span
+from tracejudge.otel.joining import SpanGroup, join
+from tracejudge.otel.span_buffer import Limits, Loss, SpanBuffer, raw_span
 
 _EXIT_FLUSH_MS: Final = 2_000
 _FLUSH_MS: Final = 30_000

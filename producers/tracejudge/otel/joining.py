@@ -1,4 +1,7 @@
-"""Joining the spans of one OpenTelemetry trace into the fields of one published trace."""
+"""Joining the spans of one OpenTelemetry trace into the fields of one published trace.
+
+Nothing here imports OpenTelemetry: the gateway joins spans that arrive as OTLP.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -10,7 +13,6 @@ from tracejudge.dialects import RawSpan, Reading, names, read
 from tracejudge.dialects.reading import Call, Role, ToolResult
 from tracejudge.dialects.values import clean, plain, structure_of
 from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
-from tracejudge.otel.span_buffer import SpanGroup
 
 _MAX_HEIGHT: Final = 1_000
 _MAX_ATTRIBUTES: Final = 128
@@ -18,6 +20,13 @@ _COMPOSED: Final = frozenset({Role.AGENT, Role.CHAIN})
 _OWN_ANSWERS: Final = frozenset({Role.AGENT, Role.TOOL, Role.RETRIEVER, Role.RERANKER})
 _INSTRUCTIONS: Final = frozenset({"system", "developer"})
 _SOURCES: Final = (Role.RETRIEVER, Role.RERANKER, Role.TOOL)
+
+
+class SpanGroup(Struct, frozen=True):
+    """The spans of one trace in the order they ended, and the local root; None if it did not end."""
+
+    root: RawSpan | None
+    spans: tuple[RawSpan, ...]
 
 
 class Step(Struct, frozen=True):

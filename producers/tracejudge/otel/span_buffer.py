@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanContext, StatusCode
 from tracejudge.dialects import RawEvent, RawSpan
 from tracejudge.ids import SpanIds
 from tracejudge.model import TextEnum
+from tracejudge.otel.joining import SpanGroup
 
 _NANOSECONDS: Final = 1e9
 _MAX_EVENTS: Final = 512
@@ -100,13 +101,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_spans: int
     max_bytes: int
     max_age_s: float
-
-
-class SpanGroup(Struct, frozen=True):
-    """The spans of one trace in the order they ended, and the local root; None if it did not end."""
-
-    root: RawSpan | None
-    spans: tuple[RawSpan, ...]
 
 
 class _Open:

@@ -1,0 +1,61 @@
+"""A real gateway process, and what it wrote."""
+
+import json
+import zlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+from redis import Redis
+from support.processes import Program, wait_until
+from support.scrape import Scrape, scrape
+
+Start = Callable[..., "GatewayProcess"]
+
+
+class GatewayProcess:
+    """One `tracejudge gateway`, and its replies."""
+
+    def __init__(self, program: Program, stack: ExitStack) -> None:
+        self.program = program
+        # The log line is JSON, with keys in any order.
+        text = program.wait_for(r'^\{.*"gateway started".*\}$').group()
+        started = json.loads(text)
+        self.url = started["intake"]
+        self.metrics_port = int(started["metrics"].rsplit(":", 1)[1].split("/")[0])
+        self.http = stack.enter_context(httpx.Client(base_url=self.url, timeout=60))
+        wait_until(lambda: self.page("/readyz").status_code == 200, what="the gateway to be ready")
+
+    def post(self, path: str, content: bytes | str, media: str = "application/json", **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.http.post(path, content=content, headers={"Content-Type": media, **named})
+
+    def publish(self, value: Any, **headers: str) -> httpx.Response:
+        return self.post("/v1/tracejudge", json.dumps(value), **headers)
+
+    def page(self, path: str) -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{self.metrics_port}{path}")
+
+    def scrape(self) -> Scrape:
+        return scrape(self.metrics_port)
+
+
+class Stored:
+    """What is in the stream."""
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        self.redis, self.prefix = redis, prefix
+
+    def entries(self, kind: str = "t") -> list[dict[str, Any]]:
+        found = self.redis.xrange(f"{self.prefix}:traces")
+        return [json.loads(fields[kind.encode()]) for _, fields in found if kind.encode() in fields]
+
+    def wait(self, count: int) -> list[dict[str, Any]]:
+        wait_until(lambda: len(self.entries()) >= count, what=f"{count} traces in the stream")
+        return self.entries()
+
+
+def gzipped(content: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=31)
+    return packer.compress(content) + packer.flush()

@@ -1,0 +1,213 @@
+"""OTLP through a real gateway: by the real encoder of OpenTelemetry and by bytes of our own."""
+
+import base64
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from gateway_parts import GatewayProcess, Start, Stored, gzipped
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import set_span_in_context
+
+PROTOBUF = "application/x-protobuf"
+FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
+RESOURCE = {"service.name": "java-bot", "deployment.environment.name": "prod", "service.version": "1.2"}
+SYSTEM = {"role": "system", "parts": [{"type": "text", "content": "Be brief."}]}
+QUESTION = {"role": "user", "parts": [{"type": "text", "content": "When does it open?"}]}
+ANSWER = {"role": "assistant", "parts": [{"type": "text", "content": "At nine."}]}
+
+
+def agent_spans(resource: dict[str, str] | None = None) -> Sequence[ReadableSpan]:
+    """Record a request with a retrieval and a call of a model, by OpenTelemetry's own SDK."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(resource=Resource(RESOURCE if resource is None else resource))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("test")
+    root = tracer.start_span("POST /chat")
+    within = set_span_in_context(root)
+    search = tracer.start_span("retrieval kb", context=within)
+    search.set_attributes(
+        {
+            "openinference.span.kind": "RETRIEVER",
+            "retrieval.documents.0.document.content": "Open from nine to five.",
+            "retrieval.documents.0.document.id": "hours",
+        }
+    )
+    search.end()
+    call = tracer.start_span("chat gpt", context=within)
+    call.set_attributes(
+        {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "openai",
+            "gen_ai.response.model": "gpt-4.1",
+            "gen_ai.usage.input_tokens": 12,
+            "gen_ai.usage.output_tokens": 3,
+            "gen_ai.conversation.id": "s1",
+            "gen_ai.input.messages": json.dumps([SYSTEM, QUESTION]),
+            "gen_ai.output.messages": json.dumps([ANSWER]),
+        }
+    )
+    call.end()
+    root.end()
+    return exporter.get_finished_spans()
+
+
+def as_json(request: Any) -> bytes:
+    """Write a request in OTLP's JSON: protobuf's, but for ids in hex and kinds as numbers."""
+    document = MessageToDict(request, use_integers_for_enums=True)
+    for resource in document.get("resourceSpans", []):
+        for scope in resource["scopeSpans"]:
+            for span in scope["spans"]:
+                for name in ("traceId", "spanId", "parentSpanId"):
+                    if name in span:
+                        span[name] = base64.b64decode(span[name]).hex().upper()
+    return json.dumps(document).encode()
+
+
+def check_agent(trace: dict[str, Any], spans: Sequence[ReadableSpan]) -> None:
+    call = next(span for span in spans if span.name == "chat gpt")
+    expected = {
+        "trace_id": f"{call.context.trace_id:032x}",
+        "span_id": f"{call.context.span_id:016x}",
+        "service": "java-bot",
+        "environment": "prod",
+        "release": "1.2",
+        "name": "POST /chat",
+        "session_id": "s1",
+        "input": "When does it open?",
+        "output": "At nine.",
+        "model": "gpt-4.1",
+        "provider": "openai",
+        "messages": [{"role": "system", "content": "Be brief."}],
+        "context": [{"text": "Open from nine to five.", "id": "hours"}],
+        "usage": {"input_tokens": 12, "output_tokens": 3},
+    }
+    assert {name: trace.get(name) for name in expected} == expected
+    assert {span["name"] for span in trace["spans"]} == {"POST /chat", "retrieval kb", "chat gpt"}
+
+
+@pytest.mark.parametrize("form", ["protobuf", "json"])
+def test_a_trace_arrives_whole_from_either_encoding(start: Start, stored: Stored, form: str) -> None:
+    gateway = start(**FAST)
+    spans = agent_spans()
+    request = encode_spans(spans)
+    content, media = (
+        (as_json(request), "application/json") if form == "json" else (request.SerializeToString(), PROTOBUF)
+    )
+    reply = gateway.post("/v1/traces", gzipped(content), media, Content_Encoding="gzip")
+    assert (reply.status_code, reply.headers["content-type"]) == (200, media)
+    assert reply.content in (b"", b"{}")
+    (trace,) = stored.wait(1)
+    check_agent(trace, spans)
+
+
+def test_pieces_of_a_trace_to_two_gateways_are_one_trace(start: Start, stored: Stored) -> None:
+    gateways = [start(gather_s=1.0, gather_max_s=20.0) for _ in range(2)]
+    spans = agent_spans()
+    for number, span in enumerate(spans):
+        content = encode_spans([span]).SerializeToString()
+        # The second time as a client that got no reply.
+        for gateway in (gateways[number % 2], gateways[(number + 1) % 2]):
+            assert gateway.post("/v1/traces", content, PROTOBUF).status_code == 200
+    stored.wait(1)
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        assert len(stored.entries()) == 1
+        time.sleep(0.1)
+    check_agent(stored.entries()[0], spans)
+    assert not list(stored.redis.scan_iter(f"{stored.prefix}:gather:*"))
+    assert stored.redis.hget(f"{stored.prefix}:gather", "bytes") == b"0"
+
+
+def test_each_service_of_a_trace_has_its_own_and_a_token_names_it(start: Start, stored: Stored) -> None:
+    secret = "0123456789abcdef"  # noqa: S105 - of this test
+    gateway = start(tokens={"a": {"token_env": "A", "service": "fixed"}}, env={"A": secret}, **FAST)
+    content = encode_spans(agent_spans({})).SerializeToString()
+    assert gateway.post("/v1/traces", content, PROTOBUF).status_code == 401
+    assert gateway.post("/v1/traces", content, PROTOBUF, Authorization=f"Bearer {secret}").status_code == 200
+    assert [trace["service"] for trace in stored.wait(1)] == ["fixed"]
+
+
+def test_events_in_logs_complete_their_span(start: Start, stored: Stored) -> None:
+    gateway = start(**FAST)
+    spans = ExportTraceServiceRequest()
+    resource = spans.resource_spans.add()
+    attribute = resource.resource.attributes.add(key="service.name")
+    attribute.value.string_value = "go-bot"
+    span = resource.scope_spans.add().spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, name="chat")
+    span.attributes.add(key="gen_ai.operation.name").value.string_value = "chat"
+    span.attributes.add(key="gen_ai.response.model").value.string_value = "gpt"
+    logs = ExportLogsServiceRequest()
+    scope = logs.resource_logs.add(resource=resource.resource).scope_logs.add()
+    scope.log_records.add(trace_id=b"t" * 16, span_id=b"s" * 8).body.string_value = "plain line"
+    for name, text in (("gen_ai.user.message", "Where?"), ("gen_ai.choice", "Here.")):
+        record = scope.log_records.add(trace_id=b"t" * 16, span_id=b"s" * 8, event_name=name)
+        body = record.body.kvlist_value
+        if name == "gen_ai.choice":
+            body.values.add(key="index").value.int_value = 0
+            body = body.values.add(key="message").value.kvlist_value
+        body.values.add(key="content").value.string_value = text
+    for path, message in (("/v1/logs", logs), ("/v1/traces", spans)):
+        assert gateway.post(path, message.SerializeToString(), PROTOBUF).status_code == 200
+    (trace,) = stored.wait(1)
+    assert (trace["input"], trace["output"], trace["service"]) == ("Where?", "Here.", "go-bot")
+    assert gateway.scrape().total("tracejudge_gateway_items_total", kind="log") == 2
+
+
+def test_refusals_are_in_the_encoding_of_the_request_and_parts_are_told(start: Start, stored: Stored) -> None:
+    gateway = start(max_body_bytes=300_000, max_trace_bytes=2_000, **FAST)
+    for path, content, media, status in (
+        ("/v1/traces", b"\xff\xff\xff", PROTOBUF, 400),
+        ("/v1/traces", b"{bro", "application/json", 400),
+        ("/v1/traces", b"{}", "text/plain", 415),
+        ("/v1/traces", bytes(300_001), PROTOBUF, 413),
+    ):
+        reply = gateway.post(path, content, media)
+        assert reply.status_code == status, content[:10]
+        is_json = media == "application/json"
+        assert reply.headers["content-type"] == ("application/json" if is_json else PROTOBUF)
+        assert json.loads(reply.content)["code"] == 3 if is_json else reply.content.startswith(b"\x08\x03\x12")
+    nameless = encode_spans(agent_spans({"service.name": ""})).SerializeToString()
+    reply = gateway.post("/v1/traces", nameless, PROTOBUF)
+    partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
+    assert (reply.status_code, partial.rejected_spans, partial.error_message) == (200, 3, "no_service 3")
+    request = encode_spans(agent_spans())
+    request.resource_spans[0].scope_spans[0].spans[0].attributes.add(key="x").value.string_value = "y" * 2_000
+    reply = gateway.post("/v1/traces", as_json(request), "application/json")
+    assert reply.json()["partialSuccess"] == {"rejectedSpans": "3", "errorMessage": "trace_too_large 3"}
+    assert stored.entries() == []
+    _check_metrics(gateway)
+
+
+def _check_metrics(gateway: GatewayProcess) -> None:
+    scrape = gateway.scrape()
+    assert scrape.total("tracejudge_gateway_dropped_total", reason="no_service") == 3
+    assert scrape.total("tracejudge_gateway_dropped_total", reason="trace_too_large") == 3
+    assert scrape.total("tracejudge_gateway_items_total") == 0
+    assert scrape.total("tracejudge_gateway_rejected_total") == 4
+
+
+def test_a_full_gathering_refuses_until_there_is_room(start: Start, stored: Stored) -> None:
+    gateway = start(max_gather_bytes=6_000, **FAST)
+    contents = [encode_spans(agent_spans()).SerializeToString() for _ in range(10)]
+    replies = [gateway.post("/v1/traces", content, PROTOBUF) for content in contents]
+    refused = [reply for reply in replies if reply.status_code == 429]
+    assert refused
+    assert all(int(reply.headers["Retry-After"]) >= 1 for reply in refused)
+    for content, reply in zip(contents, replies, strict=True):
+        while reply.status_code == 429:
+            time.sleep(0.1)
+            reply = gateway.post("/v1/traces", content, PROTOBUF)  # noqa: PLW2901 - until it is accepted
+    assert len({trace["trace_id"] for trace in stored.wait(10)}) == 10

@@ -1,0 +1,226 @@
+"""Plain JSON through a real gateway: what arrives in the stream, what is refused, and in which words."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import time
+
+import httpx
+import pytest
+from gateway_parts import GatewayProcess, Start, Stored, gzipped
+from support.processes import wait_until
+
+from worker.gateway.access import Client
+
+TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "a" * 32}
+TOKEN = "0123456789abcdef-bot"  # noqa: S105 - of this test
+OTHER = "0123456789abcdef-any"
+TOKENS = {
+    "bot": {"token_env": "BOT_TOKEN", "service": "support-bot", "rate": 5},
+    "any": {"token_env": "ANY_TOKEN"},
+}
+ENV = {"BOT_TOKEN": TOKEN, "ANY_TOKEN": OTHER}
+
+
+def test_one_a_list_lines_and_feedback_arrive_before_the_reply(start: Start, stored: Stored) -> None:
+    gateway = start()
+    lines = "\n".join(json.dumps({**TRACE, "output": f"line {number}"}) for number in range(3))
+    replies = [
+        gateway.publish(TRACE),
+        gateway.publish([{**TRACE, "output": "b"}, {**TRACE, "output": "c"}]),
+        gateway.post("/v1/tracejudge", lines, "application/x-ndjson"),
+        gateway.post("/v1/tracejudge", gzipped(json.dumps({**TRACE, "output": "z"}).encode()), Content_Encoding="gzip"),
+        gateway.publish({"trace_id": "a" * 32, "score": -1, "comment": "wrong"}),
+    ]
+    # No waiting: a reply of 200 means that Redis has it.
+    outputs = [entry["output"] for entry in stored.entries()]
+    assert [(reply.status_code, reply.json()["accepted"]) for reply in replies] == [
+        (200, 1), (200, 2), (200, 3), (200, 1), (200, 1),
+    ]  # fmt: skip
+    assert outputs == ["At nine.", "b", "c", "line 0", "line 1", "line 2", "z"]
+    assert stored.entries("f") == [{"trace_id": "a" * 32, "score": -1, "comment": "wrong"}]
+
+
+def test_a_repeat_has_the_same_ids_and_two_equal_answers_without_ids_have_not(start: Start, stored: Stored) -> None:
+    gateway = start()
+    without = {name: value for name, value in TRACE.items() if name != "trace_id"}
+    for value, headers in ((TRACE, {}), (without, {"Idempotency_Key": "k1"}), (without, {})):
+        assert gateway.publish(value, **headers).json()["trace_ids"]
+        gateway.publish(value, **headers)
+    ids = [(entry["trace_id"], entry["span_id"], entry["id"]) for entry in stored.entries()]
+    assert ids[0] == ids[1]
+    assert ids[2] == ids[3]
+    assert len({ids[0], ids[2], ids[4], ids[5]}) == 4
+    assert all(len(one[0]) == 32 and len(one[1]) == len(one[2]) == 16 for one in ids)
+
+
+def test_what_is_no_trace_is_rejected_by_place_and_the_rest_is_kept(start: Start, stored: Stored) -> None:
+    gateway = start()
+    reply = gateway.publish([TRACE, 7, {"output": "no service"}, {"service": "s"}, {**TRACE, "output": "last"}])
+    assert reply.status_code == 200
+    assert reply.json()["accepted"] == 2
+    assert [error["index"] for error in reply.json()["errors"]] == [1, 2, 3]
+    assert gateway.publish([{"service": "s"}]).status_code == 400
+    broken = gateway.post("/v1/tracejudge", '{"a": 1}\n{bro\n' + json.dumps(TRACE), "application/x-ndjson")
+    assert (broken.json()["accepted"], [error["index"] for error in broken.json()["errors"]]) == (1, [0, 1])
+    assert [entry["output"] for entry in stored.entries()] == ["At nine.", "last", "At nine."]
+    assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_service") == 2
+
+
+def test_refusals_tell_status_and_reason(start: Start, stored: Stored) -> None:
+    gateway = start(max_body_bytes=100_000)
+    bomb = gzipped(bytes(30_000_000))
+    refused = {
+        "no JSON": (gateway.post("/v1/tracejudge", "{bro"), 400),
+        "no UTF-8": (gateway.post("/v1/tracejudge", b'{"output": "\xff"}'), 400),
+        "form": (gateway.post("/v1/tracejudge", "a=b", "application/x-www-form-urlencoded"), 415),
+        "brotli": (gateway.post("/v1/tracejudge", "{}", Content_Encoding="br"), 415),
+        "no gzip": (gateway.post("/v1/tracejudge", "{}", Content_Encoding="gzip"), 400),
+        "cut gzip": (gateway.post("/v1/tracejudge", gzipped(b"{}" * 99)[:-4], Content_Encoding="gzip"), 400),
+        "large": (gateway.post("/v1/tracejudge", b" " * 100_001), 413),
+        "chunked": (gateway.http.post("/v1/tracejudge", content=iter([b" " * 60_000] * 3), headers=JSON), 413),
+        "bomb": (gateway.post("/v1/tracejudge", bomb, Content_Encoding="gzip"), 413),
+        "path": (gateway.post("/v1/metrics", "{}"), 404),
+        "method": (gateway.http.get("/v1/tracejudge"), 405),
+    }
+    assert {name: reply.status_code for name, (reply, _) in refused.items()} == {
+        name: status for name, (_, status) in refused.items()
+    }
+    for name, (reply, _) in refused.items():
+        assert set(reply.json()) == {"code", "message"}, name
+    assert gateway.publish(TRACE).status_code == 200
+    assert len(stored.entries()) == 1
+    assert "Traceback" not in gateway.program.output
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+def test_tokens_are_required_and_bind_service_and_rate(start: Start, stored: Stored) -> None:
+    gateway = start(tokens=TOKENS, env=ENV)
+    assert gateway.publish(TRACE).status_code == 401
+    for wrong in ("Bearer wrong", f"Basic {TOKEN}", "Bearer", f"Bearer {TOKEN}x", "Bearer \xfc"):
+        assert gateway.publish(TRACE, Authorization=wrong.encode("latin-1")).status_code == 401, wrong
+    assert stored.entries() == []
+    own = {"Authorization": f"Bearer {TOKEN}"}
+    assert gateway.publish(TRACE, **own).status_code == 200
+    assert gateway.publish([TRACE] * 10, **own).status_code == 200
+    over = gateway.publish(TRACE, **own)
+    assert over.status_code == 429
+    assert int(over.headers["Retry-After"]) >= 1
+    assert gateway.publish(TRACE, Authorization=f"Bearer {OTHER}").status_code == 200
+    assert [entry["service"] for entry in stored.entries()] == ["support-bot"] * 11 + ["bot"]
+    assert TOKEN not in gateway.program.output
+
+
+def test_a_rate_refills_with_time() -> None:
+    now = [0.0]
+    client = Client("a", None, 10.0, lambda: now[0])
+    assert [client.wait_s(30), round(client.wait_s(1), 2)] == [0.0, 2.1]
+    now[0] = 1.9
+    assert client.wait_s(1) > 0
+    now[0] = 2.2
+    assert client.wait_s(1) == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "env", "words"),
+    [
+        ({"host": "0.0.0.0"}, {}, "no token is required"),  # noqa: S104
+        ({"tokens": {"a": {"token_env": "A"}}}, {}, "A is empty"),
+        ({"tokens": {"a": {"token_env": "A"}}}, {"A": "short"}, "at least 16"),
+        ({"tokens": {"a": {"token_env": "not-a-name"}}}, {}, "never the token"),
+        ({"tokens": {"a": {}}}, {}, "set token_env or token_file"),
+        ({"tls_cert": "a.pem"}, {}, "go together"),
+        ({"cors_origins": ["*"]}, {}, "must be an origin"),
+        ({"prot": 1}, {}, "did you mean"),
+    ],
+)
+def test_a_wrong_configuration_stops_the_start(start: Start, table: dict, env: dict, words: str) -> None:
+    with pytest.raises(AssertionError) as raised:
+        start(env=env, **table)
+    assert words in str(raised.value)
+    assert "Traceback" not in str(raised.value)
+
+
+def test_browsers_are_admitted_from_listed_origins_only(start: Start) -> None:
+    def preflight(gateway: GatewayProcess, origin: str) -> str | None:
+        asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        reply = gateway.http.options("/v1/tracejudge", headers=asked)
+        return reply.headers.get("Access-Control-Allow-Origin")
+
+    assert preflight(start(), "https://app.example.com") is None
+    listed = start(cors_origins=["https://app.example.com"])
+    assert preflight(listed, "https://app.example.com") == "https://app.example.com"
+    assert preflight(listed, "https://other.example.com") is None
+
+
+def test_slow_and_many_clients_leave_room_for_others(start: Start) -> None:
+    gateway = start(max_connections=20)
+    port = int(gateway.url.rsplit(":", 1)[1])
+    gateway.http.close()
+    # The reply of a connection over the bound is 503; each of the others stays open.
+    wait_until(lambda: gateway.scrape().total("tracejudge_gateway_connections") == 0, what="the connections to end")
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    wait_until(lambda: gateway.scrape().total("tracejudge_gateway_connections") == 20, what="20 connections")
+    with socket.create_connection(("127.0.0.1", port)) as further:
+        assert b" 503 " in further.recv(1000)
+    began = time.monotonic()
+    for one in idle:
+        one.sendall(b"POST /v1/tracejudge HTTP/1.1\r\nHost: a\r\n")
+    # Half a head: closed after ten seconds.
+    assert idle[0].recv(10) == b""
+    assert 5 < time.monotonic() - began < 60
+    for one in idle:
+        one.close()
+    wait_until(lambda: gateway.scrape().total("tracejudge_gateway_connections") == 0, what="the connections to end")
+    with httpx.Client(base_url=gateway.url) as again:
+        assert again.post("/v1/tracejudge", json=TRACE).status_code == 200
+
+
+def test_a_stop_answers_open_requests_first(start: Start, stored: Stored) -> None:
+    gateway = start()
+    port = int(gateway.url.rsplit(":", 1)[1])
+    body = json.dumps(TRACE).encode()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        head = (
+            f"POST /v1/tracejudge HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
+        client.sendall(head.encode() + b"\r\n\r\n" + body[:10])
+        wait_until(lambda: gateway.scrape().total("tracejudge_gateway_body_bytes") == 10, what="a part of the body")
+        os.kill(gateway.program.pid, signal.SIGTERM)
+        client.sendall(body[10:])
+        assert b" 200 " in client.recv(1000)
+    assert gateway.program.wait() == 0
+    assert len(stored.entries()) == 1
+
+
+@pytest.mark.slow("opens ten thousand connections")
+@pytest.mark.timeout(300)
+def test_ten_thousand_connections_are_bounded_and_the_rest_is_refused(start: Start) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 10_500:
+        pytest.skip("this machine allows fewer open files")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gateway = start(max_connections=4_000)
+    port = int(gateway.url.rsplit(":", 1)[1])
+    gateway.http.close()
+    wait_until(lambda: gateway.scrape().total("tracejudge_gateway_connections") == 0, what="the connections to end")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (10_500, before[1]))
+    clients: list[socket.socket] = []
+    try:
+        for number in range(10_000):
+            # Several addresses of the loopback: each has ports of its own.
+            source = (f"127.0.0.{2 + number // 4_000}", 0)
+            clients.append(socket.create_connection(("127.0.0.1", port), timeout=30, source_address=source))
+        wait_until(lambda: gateway.scrape().total("tracejudge_gateway_connections") == 4_000, what="the bound")
+        assert gateway.scrape().value("process_resident_memory_bytes") < 300 * 2**20
+    finally:
+        for client in clients:
+            client.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    wait_until(lambda: gateway.scrape().total("tracejudge_gateway_connections") == 0, what="the connections to end")
+    with httpx.Client(base_url=gateway.url) as again:
+        assert again.post("/v1/tracejudge", json=TRACE).status_code == 200

@@ -1,0 +1,208 @@
+"""The routes of the gateway, as an ASGI application."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor, Future
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tracejudge.delivery.buffer import Entry
+from worker.gateway.access import Access, Client
+from worker.gateway.bodies import Bodies, Form, RefusedError, form_of, full, refusal, status_reply
+from worker.gateway.intake import read_intake
+from worker.gateway.otlp import Request as OtlpRequest
+from worker.gateway.otlp import read_request, reply_content
+from worker.gateway.publishing import Encoder, FullError
+from worker.storage.client import StoreError
+from worker.telemetry.metrics import GatewayMetrics
+
+log = structlog.get_logger("tracejudge.gateway")
+_ANSWER_S: Final = 10.0
+"""How long a request waits for Redis; then the client sends it again."""
+_MAX_KEY_CHARS: Final = 200
+_OTLP_FORMS: Final = (Form.PROTOBUF, Form.JSON)
+_JSON_FORMS: Final = (Form.JSON, Form.LINES)
+_PATHS: Final = "POST to /v1/traces, /v1/logs or /v1/tracejudge"
+Handler = Callable[[Request, Client, Form], Awaitable[Response]]
+
+
+class Stream(Protocol):
+    """Writes entries into the stream."""
+
+    def submit(self, entries: Sequence[Entry]) -> "Future[None]":
+        """Queue entries; the future ends when Redis has them."""
+        ...
+
+
+class Gathering(Protocol):
+    """Stores spans until their trace is complete."""
+
+    def add(self, request: OtlpRequest) -> None:
+        """Store the spans of a request in Redis."""
+        ...
+
+
+class Gateway:
+    """The handlers of one process and what they share."""
+
+    def __init__(
+        self,
+        *,
+        access: Access,
+        bodies: Bodies,
+        encoder: Callable[[], Encoder],
+        stream: Stream,
+        gatherer: Gathering,
+        full_stream: Callable[[], bool],
+        executor: Executor,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._access = access
+        self._bodies = bodies
+        self._encoder = encoder
+        self._stream = stream
+        self._gatherer = gatherer
+        self._full_stream = full_stream
+        self._executor = executor
+        self._metrics = metrics
+
+    def app(self, cors_origins: Sequence[str]) -> Starlette:
+        """Build the application."""
+        allowed = ["Authorization", "Content-Type", "Content-Encoding", "Idempotency-Key"]
+        cors = Middleware(CORSMiddleware, allow_origins=cors_origins, allow_methods=["POST"], allow_headers=allowed)
+        return Starlette(
+            routes=[
+                self._route("/v1/traces", partial(self._otlp, is_log=False), _OTLP_FORMS),
+                self._route("/v1/logs", partial(self._otlp, is_log=True), _OTLP_FORMS),
+                self._route("/v1/tracejudge", self._plain, _JSON_FORMS),
+            ],
+            middleware=[cors] if cors_origins else [],
+            exception_handlers={404: self._unknown, 405: self._unknown, 500: self._failed},
+        )
+
+    def _route(self, path: str, handler: Handler, accepted: Sequence[Form]) -> Route:
+        """Route a path to a handler, which is called for admitted clients only."""
+
+        async def endpoint(request: Request) -> Response:
+            form = accepted[0]
+            try:
+                reply = await self._admitted(request, handler, accepted)
+            except RefusedError as error:
+                self._metrics.rejected.labels(error.reason).inc()
+                if "json" in request.headers.get("content-type", ""):
+                    form = Form.JSON
+                reply = refusal(error, form)
+                # The rest of the body is not read.
+                if error.status in {HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT}:
+                    reply.headers["Connection"] = "close"
+            self._metrics.requests.labels(path, str(reply.status_code)).inc()
+            return reply
+
+        return Route(path, endpoint, methods=["POST"])
+
+    async def _admitted(self, request: Request, handler: Handler, accepted: Sequence[Form]) -> Response:
+        client = self._access.client(request.headers.get("authorization"))
+        if client is None:
+            message = "send a token of this gateway, as Authorization: Bearer TOKEN"
+            raise RefusedError(HTTPStatus.UNAUTHORIZED, "unauthorized", message)
+        form = form_of(request, accepted)
+        if self._full_stream():
+            raise full("the stream of traces is full; send this again later", 5.0)
+        return await handler(request, client, form)
+
+    async def _otlp(self, request: Request, client: Client, form: Form, *, is_log: bool) -> Response:
+        body = await self._bodies.read(request)
+        try:
+            found = read_request(body.take(), form, is_log=is_log, service=client.service)
+            self._admit_rate(client, found.count + found.ignored)
+            if found.traces:
+                await self._in_thread(partial(self._gatherer.add, found))
+        finally:
+            body.release()
+        self._metrics.items.labels("log" if is_log else "span").inc(
+            found.count - found.dropped.get("trace_too_large", 0)
+        )
+        for reason, count in found.dropped.items():
+            self._metrics.dropped.labels(reason).inc(count)
+        return Response(reply_content(form, found, is_log=is_log), media_type=form.value)
+
+    async def _plain(self, request: Request, client: Client, form: Form) -> Response:
+        key = request.headers.get("idempotency-key")
+        body = await self._bodies.read(request)
+        try:
+            intake = await self._in_thread(
+                lambda: read_intake(
+                    body.take(),
+                    form,
+                    self._encoder(),
+                    service=client.service,
+                    repeat_key=key and key[:_MAX_KEY_CHARS],
+                    now_s=time.time(),
+                )
+            )
+            self._admit_rate(client, len(intake.entries) + len(intake.rejected))
+            await self._written(intake.entries)
+        finally:
+            body.release()
+        self._metrics.items.labels("json").inc(len(intake.entries))
+        for one in intake.rejected:
+            self._metrics.dropped.labels(one.reason.reason).inc()
+        status = HTTPStatus.OK if intake.entries or not intake.rejected else HTTPStatus.BAD_REQUEST
+        return Response(msgspec.json.encode(intake.reply()), status, media_type=Form.JSON.value)
+
+    def _admit_rate(self, client: Client, items: int) -> None:
+        wait_s = client.wait_s(items)
+        if wait_s:
+            message = f"the token {client.name} is over its rate; send this again later"
+            raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, "rate", message, wait_s)
+
+    async def _written(self, entries: Sequence[Entry]) -> None:
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(self._stream.submit(entries)), _ANSWER_S)
+        except FullError as error:
+            raise full(str(error)) from None
+        except TimeoutError:
+            raise _unavailable() from None
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        """Run a function beside the event loop; Redis must not delay other requests."""
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._executor, function)
+            return await asyncio.wait_for(running, _ANSWER_S)
+        except FullError as error:
+            raise full(str(error)) from None
+        except TimeoutError:
+            raise _unavailable() from None
+        except StoreError as error:
+            if "full" in str(error):
+                raise full("Redis is full; send this again later") from None
+            raise _unavailable() from None
+
+    async def _unknown(self, request: Request, error: Exception) -> Response:
+        status = HTTPStatus(getattr(error, "status_code", HTTPStatus.NOT_FOUND))
+        self._metrics.requests.labels("other", str(status.value)).inc()
+        is_protobuf = "protobuf" in request.headers.get("content-type", "")
+        return status_reply(status, _PATHS, Form.PROTOBUF if is_protobuf else Form.JSON)
+
+    async def _failed(self, request: Request, error: Exception) -> Response:  # noqa: ARG002 - starlette's signature
+        # Only the type: the text of an unexpected error may quote a request.
+        log.error("request failed", error=type(error).__name__)
+        self._metrics.requests.labels("other", "500").inc()
+        return status_reply(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", Form.JSON)
+
+
+def _unavailable() -> RefusedError:
+    return RefusedError(
+        HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", "Redis does not answer; send this again later", 1
+    )

@@ -1,0 +1,200 @@
+"""Bodies of requests within bounds, and replies in the encoding of the request.
+
+RefusedError is the only error of a request: its status, a reason for the metrics, and a text for the client that quotes
+nothing of the request.
+"""
+
+import asyncio
+import math
+import zlib
+from collections.abc import AsyncIterator, Sequence
+from enum import Enum
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+_BODY_S: Final = 30.0
+_MAX_HELD_BYTES: Final = 80 * 1024 * 1024
+"""Bodies that one process holds at a time: parsed, they take up to twice as much again."""
+_GZIP: Final = 31  # zlib's window size of gzip
+_RETRY_S: Final = 1.0
+_TOO_MANY: Final = HTTPStatus.TOO_MANY_REQUESTS
+# Codes of google.rpc.Status, in which OTLP reports errors.
+_RPC_CODES: Final = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
+_RPC_INTERNAL: Final = 13
+_VARINT_BASE: Final = 128
+
+
+class RefusedError(Exception):
+    """A request is refused as a whole."""
+
+    def __init__(self, status: HTTPStatus, reason: str, message: str, retry_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry_s = retry_s
+
+
+def full(message: str, retry_s: float = _RETRY_S) -> RefusedError:
+    """Make the error of a request that finds no room; the client sends it again later."""
+    return RefusedError(_TOO_MANY, "full", message, retry_s)
+
+
+class Form(Enum):
+    """The encoding of a request and its reply."""
+
+    PROTOBUF = "application/x-protobuf"
+    JSON = "application/json"
+    LINES = "application/x-ndjson"
+
+
+_FORMS: Final = {form.value: form for form in Form} | {
+    "application/protobuf": Form.PROTOBUF,
+    "application/jsonl": Form.LINES,
+    "application/jsonlines": Form.LINES,
+}
+
+
+def form_of(request: Request, accepted: Sequence[Form]) -> Form:
+    """Return the encoding of a request.
+
+    Raises:
+        RefusedError: It is none of those accepted, or the content is compressed by another method than gzip.
+    """
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    form = _FORMS.get(media)
+    if form not in accepted or form is None:
+        wanted = " or ".join(one.value for one in accepted)
+        raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_type", f"Content-Type must be {wanted}")
+    if request.headers.get("content-encoding", "identity").strip().lower() not in {"identity", "gzip", ""}:
+        raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "encoding", "Content-Encoding must be gzip or identity")
+    return form
+
+
+class Bodies:
+    """Reads bodies, all of one process within a bound."""
+
+    def __init__(self, max_body_bytes: int, *, timeout_s: float = _BODY_S) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._max_held_bytes = max(_MAX_HELD_BYTES, max_body_bytes)
+        self._timeout_s = timeout_s
+        self.held_bytes = 0
+        """Bytes of all bodies that are being read or used."""
+
+    async def read(self, request: Request) -> "Body":
+        """Read and decompress a body; the caller releases it.
+
+        Raises:
+            RefusedError: It is too large, too slow, no gzip, or one body too many.
+        """
+        body = Body(self)
+        try:
+            declared = request.headers.get("content-length", "0")
+            self.check(int(declared) if declared.isdecimal() else 0)
+            async with asyncio.timeout(self._timeout_s):
+                async for part in self._decompressed(request):
+                    self.check(body.size_bytes + len(part))
+                    if self.held_bytes + len(part) > self._max_held_bytes:
+                        raise full("too many requests at once; send this one again")  # noqa: TRY301 - with the others
+                    body.append(part)
+        except TimeoutError:
+            body.release()
+            raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, "slow", "the body did not arrive in time") from None
+        except ClientDisconnect:
+            body.release()
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "slow", "the connection was closed") from None
+        except BaseException:
+            body.release()
+            raise
+        return body
+
+    def check(self, size_bytes: int) -> None:
+        """Check the size of one body.
+
+        Raises:
+            RefusedError: It is too large.
+        """
+        if size_bytes > self._max_body_bytes:
+            message = f"the body is over {self._max_body_bytes:,} bytes, decompressed; send fewer items at once"
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)
+
+    async def _decompressed(self, request: Request) -> AsyncIterator[bytes]:
+        if request.headers.get("content-encoding", "").strip().lower() != "gzip":
+            async for part in request.stream():
+                yield part
+            return
+        # Never more than the bound at a time: a kilobyte may decompress into a megabyte.
+        broken = RefusedError(HTTPStatus.BAD_REQUEST, "malformed", "the body is no valid gzip")
+        one = zlib.decompressobj(_GZIP)
+        is_begun = False
+        async for part in request.stream():
+            rest = part
+            while rest:
+                if one.eof:
+                    # A gzip file may consist of several members.
+                    one, is_begun = zlib.decompressobj(_GZIP), False
+                try:
+                    output = one.decompress(rest, self._max_body_bytes + 1)
+                except zlib.error:
+                    raise broken from None
+                is_begun, rest = True, one.unused_data or one.unconsumed_tail
+                if output:
+                    yield output
+        if is_begun and not one.eof:
+            raise broken
+
+
+class Body:
+    """The content of one request."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._parts: list[bytes] = []
+        self.size_bytes = 0
+
+    def append(self, part: bytes) -> None:
+        """Add a part."""
+        self._parts.append(part)
+        self.size_bytes += len(part)
+        self._bodies.held_bytes += len(part)
+
+    def take(self) -> bytes:
+        """Return the content, and keep no copy of it."""
+        content, self._parts = b"".join(self._parts), []
+        return content
+
+    def release(self) -> None:
+        """Free the room that the content took."""
+        self._bodies.held_bytes -= self.size_bytes
+        self._parts, self.size_bytes = [], 0
+
+
+def refusal(error: RefusedError, form: Form) -> Response:
+    """Build the reply to a refused request."""
+    return status_reply(error.status, str(error), form, error.retry_s)
+
+
+def status_reply(status: HTTPStatus, message: str, form: Form, retry_s: float | None = None) -> Response:
+    """Build an error reply as OTLP wants it: google.rpc.Status in the encoding of the request."""
+    headers = {} if retry_s is None else {"Retry-After": str(max(1, math.ceil(retry_s)))}
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Bearer realm="tracejudge"'
+    code = _RPC_CODES.get(status, _RPC_INTERNAL)
+    if form is Form.PROTOBUF:
+        text = message.encode()
+        content = bytes((8, code, 18)) + _varint(len(text)) + text
+        return Response(content, status, headers, media_type=form.value)
+    content = msgspec.json.encode({"code": code, "message": message})
+    return Response(content, status, headers, media_type=Form.JSON.value)
+
+
+def _varint(number: int) -> bytes:
+    parts = bytearray()
+    while number >= _VARINT_BASE:
+        number, digit = divmod(number, _VARINT_BASE)
+        parts.append(digit + _VARINT_BASE)
+    parts.append(number)
+    return bytes(parts)

@@ -1,0 +1,221 @@
+"""Gathering the spans of a trace in Redis until it is complete, and joining them into published traces.
+
+A request is answered once Redis has its spans. Any gateway process joins a trace that is due, under a lease: after a
+crash another one joins it again, with the same ids, so that it is sampled once.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import structlog
+
+from tracejudge.delivery.buffer import Entry, Kind
+from tracejudge.dialects import RawEvent, RawSpan, names
+from tracejudge.otel.joining import SpanGroup, join
+from worker.config.settings import Gateway
+from worker.gateway.otlp import Decoded, Part, Request, Source, decode_parts
+from worker.gateway.publishing import Encoder, FullError
+from worker.service import ServiceThread
+from worker.storage.client import Store, StoreError
+from worker.telemetry.logs import where
+from worker.telemetry.metrics import GatewayMetrics
+
+log = structlog.get_logger("tracejudge.gateway")
+_LEASE_MS: Final = 30_000
+_TTL_S: Final = 24 * 3600
+_ROOTLESS: Final = 4
+"""Without its root a trace waits longer: services export a root last, and batch exporters every five seconds."""
+_MAX_TRACES: Final = 1_000
+_TAKEN_TRACES: Final = 200
+_TAKEN_BYTES: Final = 4 * 1024 * 1024
+_IDLE_S: Final = 0.25
+_ID_BYTES: Final = 8
+_MAX_HEIGHT: Final = 1_000
+# Traces without any of these have nothing that a dialect reads.
+_PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
+_part_decoder = msgspec.msgpack.Decoder(list[Part])
+_part_encoder = msgspec.msgpack.Encoder()
+
+
+class Taken(NamedTuple):
+    """One leased trace."""
+
+    trace_id: str
+    parts: tuple[bytes, ...]
+    number: int
+    size_bytes: int
+
+
+class Gatherer:
+    """The gathered spans in Redis. Safe to share between threads."""
+
+    def __init__(self, store: Store, settings: Gateway) -> None:
+        self._store = store
+        self._waits_ms = (
+            round(settings.gather_s * 1000),
+            round(min(settings.gather_max_s, _ROOTLESS * settings.gather_s) * 1000),
+            round(settings.gather_max_s * 1000),
+        )
+        self._bounds = settings.max_trace_bytes, settings.max_gather_bytes, _TTL_S
+        self.held_bytes = 0
+        """Bytes of all gathered spans when Redis was last asked."""
+
+    def add(self, request: Request) -> None:
+        """Store the spans of a request; those of traces that are too large are dropped there.
+
+        Raises:
+            FullError: There is no room for all.
+            StoreError: Redis did not answer; what is stored already is stored once, however often it is sent.
+        """
+        keys = self._store.keys
+        groups = list(request.traces.items())
+        for start in range(0, len(groups), _MAX_TRACES):
+            some = groups[start : start + _MAX_TRACES]
+            arguments: list[Any] = [*self._waits_ms, *self._bounds]
+            for trace_id, group in some:
+                arguments += (trace_id, int(group.has_root), _part_encoder.encode(list(group.parts.values())))
+            key_names = (keys.gather, keys.gather_due, *(keys.gathered(trace_id) for trace_id, _ in some))
+            found = self._store.run("gather_add", key_names, arguments)
+            if found is None:
+                raise FullError("too many spans wait for the rest of their traces; send these again later")
+            self.held_bytes, *too_large = found
+            request.drop("trace_too_large", sum(some[place][1].count for place in too_large))
+
+    def take(self) -> list[Taken]:
+        """Lease traces that are due."""
+        keys = self._store.keys
+        found = self._store.run("gather_take", (keys.gather, keys.gather_due), (_LEASE_MS, _TAKEN_TRACES, _TAKEN_BYTES))
+        taken = []
+        for trace_id, flat in found:
+            fields = dict(zip(flat[::2], flat[1::2], strict=True))
+            parts = tuple(value for name, value in fields.items() if name.isdigit())
+            taken.append(Taken(trace_id.decode(), parts, int(fields[b"count"]), sum(map(len, parts))))
+        return taken
+
+    def finish(self, taken: Iterable[Taken]) -> None:
+        """Remove what was published."""
+        keys = self._store.keys
+        arguments = [value for one in taken for value in (one.trace_id, one.number, one.size_bytes)]
+        self.held_bytes = self._store.run("gather_done", (keys.gather, keys.gather_due), arguments)
+
+
+def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
+    """Divide a trace into one group for each local root, as the SDK's exporter does in the process of a service.
+
+    A local root has no parent in its service. A span whose parent never arrived belongs to the only root of its
+    service, if it has one, else to the topmost span that is known above it.
+    """
+    events: dict[str, list[RawEvent]] = {}
+    for span_id, event in decoded.events:
+        events.setdefault(span_id, []).append(event)
+    services: dict[str, dict[str, RawSpan]] = {}
+    sources: dict[str, Source] = {}
+    everywhere = {span.span_id for _, span in decoded.spans}
+    for source, given in decoded.spans:
+        further = events.get(given.span_id)
+        span = msgspec.structs.replace(given, events=(*given.events, *further)) if further else given
+        services.setdefault(source.service, {})[span.span_id] = span
+        sources.setdefault(source.service, source)
+    for service, spans in services.items():
+        groups: dict[str, list[RawSpan]] = {}
+        orphans: dict[str, list[RawSpan]] = {}
+        for span in spans.values():
+            top = _top(span, spans)
+            is_root = top.is_local_root or top.parent_id in everywhere
+            (groups if is_root else orphans).setdefault(top.span_id, []).append(span)
+        if len(groups) == 1:
+            next(iter(groups.values())).extend(span for members in orphans.values() for span in members)
+            orphans = {}
+        for top_id, members in (*groups.items(), *orphans.items()):
+            ordered = tuple(sorted(members, key=lambda span: span.ended_at or 0.0))
+            yield sources[service], SpanGroup(spans[top_id] if top_id in groups else None, ordered)
+
+
+def _top(span: RawSpan, spans: dict[str, RawSpan]) -> RawSpan:
+    for _ in range(_MAX_HEIGHT):  # parents may form a circle
+        parent = None if span.is_local_root else spans.get(span.parent_id or "")
+        if parent is None or parent is span:
+            break
+        span = parent
+    return span
+
+
+def publication_id(trace_id: str, span_id: str) -> str:
+    """Derive the id of a publication: a trace that is joined again after a crash has the same."""
+    return hashlib.blake2b(f"{trace_id}:{span_id}".encode(), digest_size=_ID_BYTES, person=b"gateway").hexdigest()
+
+
+class Stream(Protocol):
+    """Writes entries into the stream."""
+
+    def submit(self, entries: list[Entry]) -> "Future[None]":
+        """Queue entries; the future ends when Redis has them."""
+        ...
+
+
+class Joiner(ServiceThread):
+    """The thread that joins and publishes the traces that are due."""
+
+    role = "gather"
+
+    def __init__(
+        self,
+        gatherer: Gatherer,
+        encoder: Encoder,
+        stream: Stream,
+        metrics: GatewayMetrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__("gateway-joiner")
+        self._gatherer = gatherer
+        self._encoder = encoder
+        self._stream = stream
+        self._metrics = metrics
+        self._clock = clock
+
+    def run_once(self) -> None:
+        """Join and publish some of the traces that are due; wait where there is none."""
+        taken = self._gatherer.take()
+        if not taken:
+            self.stopping.wait(_IDLE_S)
+            return
+        entries = [entry for one in taken for entry in self._joined(one)]
+        try:
+            # What is not written in time is joined again when the lease ends.
+            self._stream.submit(entries).result(timeout=_LEASE_MS / 1000)
+        except (FullError, FutureTimeoutError) as error:
+            raise StoreError(str(error) or "Redis does not answer") from error
+        self._gatherer.finish(taken)
+
+    def _joined(self, taken: Taken) -> Iterator[Entry]:
+        parts = [part for raw in taken.parts for part in _part_decoder.decode(raw)]
+        if not any(prefix in part for part in taken.parts for prefix in _PREFIXES):
+            self._drop("no_model_call", sum(len(part.items) for part in parts))
+            return
+        decoded = decode_parts(taken.trace_id, parts)
+        self._drop("unreadable", decoded.unreadable)
+        for source, group in split_groups(decoded):
+            try:
+                fields = join(group)
+            except Exception as error:  # noqa: BLE001 - one malformed trace must not cost the others
+                log.error("trace not joined", error=type(error).__name__, where=where(error))  # noqa: TRY400
+                self._drop("unreadable", len(group.spans))
+                continue
+            if fields is None:
+                self._drop("no_model_call", len(group.spans))
+                continue
+            fields["id"] = publication_id(taken.trace_id, fields["span_id"])
+            named = {"service": source.service, "environment": source.environment, "release": source.release}
+            outcome = self._encoder.encode(Kind.TRACE, fields | named, self._clock())
+            if isinstance(outcome, Entry):
+                yield outcome
+            else:
+                self._drop(outcome.reason, len(group.spans))
+
+    def _drop(self, reason: str, count: int) -> None:
+        self._metrics.dropped.labels(reason).inc(count)

@@ -1,0 +1,279 @@
+"""Runs the gateway: HTTP server, threads and pages, started and stopped in order."""
+
+import asyncio
+import contextlib
+import gc
+import resource
+import socket
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from worker.config.settings import Settings, SettingsError
+from worker.gateway.access import Access
+from worker.gateway.app import Gateway
+from worker.gateway.bodies import Bodies
+from worker.gateway.gathering import Gatherer, Joiner
+from worker.gateway.publishing import Encoder, Publisher, sdk_settings
+from worker.service import ServiceThread
+from worker.storage.client import Store
+from worker.storage.keys import Keys
+from worker.telemetry.backlog import Caps, measure
+from worker.telemetry.health import Readiness
+from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
+from worker.telemetry.metrics import GatewayMetrics
+
+log = structlog.get_logger("tracejudge.gateway")
+_HEAD_S: Final = 10.0
+_KEEP_ALIVE_S: Final = 75
+_MAX_HEAD_BYTES: Final = 16 * 1024
+_THREADS: Final = 4
+_BACKLOG: Final = 1_024
+_THREAD_STOP_S: Final = 5.0
+_SPARE_FILES: Final = 100
+_CHECK_S: Final = 1.0
+_MEAN_AGE_MS: Final = 10_000
+_FULL_SHARE: Final = 0.95
+_GC_THRESHOLDS: Final = (20_000, 20, 20)
+
+
+class Capacity(ServiceThread):
+    """Measures each second whether the stream has room: its cap would remove traces that nobody has read yet."""
+
+    role = "capacity"
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        super().__init__("gateway-capacity")
+        self._store = store
+        self._caps = Caps("0", settings.max_stream_bytes, settings.max_stream, _MEAN_AGE_MS, settings.max_outbox_bytes)
+        self.is_full = False
+
+    def run_once(self) -> None:
+        """Measure, and wait."""
+        found = measure(self._store, self._caps)
+        is_full = found.traces.lag >= _FULL_SHARE * found.capacity
+        if is_full and not self.is_full:
+            log.warning("intake paused", why="the stream is at its cap and its entries are not read")
+        self.is_full = is_full
+        self.stopping.wait(_CHECK_S)
+
+
+class _Connections:
+    """What the connections of one process share."""
+
+    def __init__(self, most: int, metrics: GatewayMetrics) -> None:
+        self.most = most
+        self.metrics = metrics
+        self.open = 0
+
+
+class BoundedProtocol(H11Protocol):
+    """Bounds what uvicorn leaves open: the number of connections, and the time in which a head must arrive.
+
+    A connection may stay idle for as long as uvicorn's keep-alive; once a request begins, its head has ten seconds.
+    """
+
+    shared: _Connections
+    _timer: asyncio.TimerHandle | None = None
+    _is_counted = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection unless as many are open as may be."""
+        super().connection_made(transport)
+        if self.shared.open >= self.shared.most:
+            transport.write(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\n\r\n")
+            transport.close()
+            return
+        self._is_counted = True
+        self.shared.open += 1
+        self._expect(_KEEP_ALIVE_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Free the place."""
+        self._stop_timer()
+        if self._is_counted:
+            self._is_counted = False
+            self.shared.open -= 1
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Start the time of a head with its first byte, and stop it when the head is complete."""
+        if not self._is_counted:
+            return
+        was_idle = self.cycle is None or self.cycle.response_complete
+        super().data_received(data)
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if not is_idle:
+            self._stop_timer()
+        elif was_idle and (self._timer is None or not self._timer_is_head):
+            self._expect(_HEAD_S, head=True)
+
+    def on_response_complete(self) -> None:
+        """Leave the idle connection to uvicorn's keep-alive."""
+        self._stop_timer()
+        super().on_response_complete()
+
+    _timer_is_head = False
+
+    def _expect(self, seconds: float, *, head: bool = False) -> None:
+        self._stop_timer()
+        self._timer_is_head = head
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class GatewayServer:
+    """One gateway process."""
+
+    def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
+        """Build everything.
+
+        Raises:
+            SettingsError: A token, certificate or address cannot be used.
+        """
+        self._settings = settings
+        self._metrics = GatewayMetrics()
+        access = Access.of(settings, environment)
+        sdk = sdk_settings(settings)
+        self._store = Store(settings.redis_url, Keys(settings.prefix))
+        self._publisher = Publisher(sdk, self._metrics)
+        self._capacity = Capacity(settings, self._store)
+        gatherer = Gatherer(self._store, settings.gateway)
+        joiner = Joiner(gatherer, Encoder(sdk), self._publisher, self._metrics)
+        # Stopped from the last to the first: the joiner needs the publisher.
+        self._threads: list[ServiceThread] = [self._publisher, self._capacity, joiner]
+        self._readiness = Readiness()
+        for thread in self._threads:
+            self._readiness.watch(thread.name, "intake", thread)
+        self._pages = HttpServer(
+            self._metrics.registry, self._readiness, HttpAuth.of(settings, environment), tls_context(settings)
+        )
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="tracejudge-gateway")
+        bodies = Bodies(settings.gateway.max_body_bytes)
+        own = threading.local()
+
+        def encoder() -> Encoder:
+            # An encoder keeps the cause of its last refusal, so each thread has its own.
+            if not hasattr(own, "encoder"):
+                own.encoder = Encoder(sdk)
+            found: Encoder = own.encoder
+            return found
+
+        self._gateway = Gateway(
+            access=access,
+            bodies=bodies,
+            encoder=encoder,
+            stream=self._publisher,
+            gatherer=gatherer,
+            full_stream=lambda: self._capacity.is_full,
+            executor=self._executor,
+            metrics=self._metrics,
+        )
+        self._connections = _Connections(settings.gateway.max_connections, self._metrics)
+        self._metrics.gathered_bytes.set_function(lambda: gatherer.held_bytes)
+        self._metrics.body_bytes.set_function(lambda: bodies.held_bytes)
+        self._metrics.connections.set_function(lambda: self._connections.open)
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT.
+
+        Raises:
+            SettingsError: An address or certificate cannot be used.
+        """
+        gateway = self._settings.gateway
+        _raise_file_limit(gateway.max_connections + _SPARE_FILES)
+        listener = _listen(gateway.host, gateway.port)
+        try:
+            server = self._server()
+        except OSError as error:
+            raise SettingsError(f"gateway.tls_cert: certificate or key cannot be used ({error.strerror})") from None
+        try:
+            page = self._pages.start(self._settings.metrics_host, gateway.metrics_port)
+        except OSError as error:
+            raise SettingsError(f"gateway.metrics_port: cannot be used ({error.strerror})") from None
+        # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        for thread in self._threads:
+            thread.start()
+        scheme = "https" if gateway.tls_cert else "http"
+        log.info("gateway started", intake=f"{scheme}://{gateway.host}:{listener.getsockname()[1]}", metrics=page)
+        try:
+            server.run(sockets=[listener])
+        finally:
+            self._stop()
+
+    def _server(self) -> uvicorn.Server:
+        gateway = self._settings.gateway
+        protocol = type("Protocol", (BoundedProtocol,), {"shared": self._connections})
+        config = uvicorn.Config(
+            self._gateway.app(gateway.cors_origins),
+            http=protocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=int(self._settings.grace_s),
+            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+            ssl_certfile=gateway.tls_cert,
+            ssl_keyfile=gateway.tls_key,
+        )
+        config.load()
+        return _Server(config, self._readiness)
+
+    def _stop(self) -> None:
+        """Stop in the order of the data: uvicorn has answered every request, so nothing new comes to the threads."""
+        self._readiness.begin_stop()
+        for thread in reversed(self._threads):
+            thread.stop(_THREAD_STOP_S)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._pages.stop()
+        self._store.close()
+        log.info("gateway stopped")
+
+
+class _Server(uvicorn.Server):
+    """Reports itself as not ready from the first signal on."""
+
+    def __init__(self, config: uvicorn.Config, readiness: Readiness) -> None:
+        super().__init__(config)
+        self._readiness = readiness
+
+    def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002 - the library's signature
+        """Begin to stop; a second signal ends open requests."""
+        self._readiness.begin_stop()
+        # Not the library's own method: it raises the signal again at the end, and the exit code would be that signal's.
+        self.force_exit, self.should_exit = self.should_exit, True
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise SettingsError(f"gateway.port: {host}:{port} cannot be used ({error.strerror}); set another") from None
+
+
+def _raise_file_limit(wanted: int) -> None:
+    """Raise the soft limit of open files as far as the hard one allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
