@@ -43,7 +43,7 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
     _check_secrets(settings, origin)
     _check_gateway(settings.gateway, f"{origin.get('gateway', 'defaults')}: gateway")
     if not settings.roles:
-        raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export")
+        raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export, monitor")
     if len(set(settings.series_labels)) < len(settings.series_labels):
         raise SettingsError(f"{origin['series_labels']}: series_labels: names a label twice; name each once")
     for number, pattern in enumerate(settings.redact.patterns):

@@ -20,6 +20,7 @@ Has = Literal[
     "input", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans"
 ]
 SeriesLabel = Literal["name", "model", "release"]
+Role = Literal["ingest", "judge", "export", "monitor"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -172,6 +173,20 @@ class Gateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     max_connections: AtLeastOne = 4_000
 
 
+class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The monitor of quality: which series it keeps.
+
+    Attributes:
+        enabled: Whether workers of the role `monitor` keep sums of verdicts.
+        segments: Labels by whose values each series is kept once more, so that a drop can be assigned to one of them.
+        max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
+    """
+
+    enabled: bool = True
+    segments: tuple[SeriesLabel, ...] = ()
+    max_series: AtLeastOne = 5_000
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be configured.
 
@@ -231,6 +246,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         roles: Roles that run in this worker.
         redact: What is redacted in texts before judging, as `[redact]`; nothing unless given.
         gateway: What `tracejudge gateway` accepts, as `[gateway]`.
+        monitor: Which series the monitor keeps, as `[monitor]`.
         models: The models that judge, as `[models.NAME]`; without any the built-in lexical heuristic.
         judges: Settings of judges, as `[judges.NAME]`, and definitions of your own judges.
         judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
@@ -282,9 +298,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     series_labels: tuple[SeriesLabel, ...] = ()
     max_services: AtLeastOne = 200
     log_level: LogLevel = "info"
-    roles: tuple[Literal["ingest", "judge", "export"], ...] = ("ingest", "judge", "export")
+    roles: tuple[Role, ...] = ("ingest", "judge", "export", "monitor")
     redact: Redact = Redact()
     gateway: Gateway = Gateway()
+    monitor: Monitor = Monitor()
     models: Mapping[str, ModelSettings] = msgspec.field(
         default_factory=lambda: {"default": ModelSettings(provider="lexical")}
     )
