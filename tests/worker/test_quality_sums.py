@@ -1,6 +1,5 @@
 """The monitor's sums equal those of the verdicts in the outbox, whatever is delivered twice or in which parts."""
 
-import math
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
 from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.export.quality import QualitySums
+from worker.monitor.intervals import Sums
 from worker.monitor.series import Series, class_of, read_buckets, read_series
 from worker.storage.client import StoreError
 from worker.telemetry.metrics import Metrics
@@ -59,18 +59,13 @@ def sums_of(ground: Ground, **monitor: Any) -> QualitySums:
     return sums
 
 
-def expected(entries: Sequence[OutboxEntry], seconds: int) -> dict[tuple[Any, ...], dict[Any, list[float]]]:
-    """Add up the verdicts the direct way: by labels and bucket, then by class of weight and kind of sum."""
-    found: dict[tuple[Any, ...], dict[Any, list[float]]] = defaultdict(dict)
-    clusters: dict[tuple[Any, ...], tuple[float, float]] = {}
-
-    def add(at: tuple[Any, ...], kind: Any, amounts: Sequence[float]) -> None:
-        before = found[at].get(kind, [0.0] * len(amounts))
-        found[at][kind] = [a + b for a, b in zip(before, amounts, strict=True)]
-
+def expected(entries: Sequence[OutboxEntry], seconds: int) -> dict[tuple[Any, ...], list[Any]]:
+    """Add up the verdicts one by one: by labels and bucket the sums, the abstained and the unscored."""
+    found: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [Sums(), [0, 0.0, 0.0], [0, 0.0, 0.0]])
+    sessions: dict[tuple[Any, ...], tuple[float, float]] = {}
     for entry in entries:
         one, time_s = entry.verdict, int(entry.entry_id.split("-")[0]) // 1000
-        if one.origin != "live" or one.weight <= 0:
+        if one.origin != "live":
             continue
         passed = {score.metric: score.passed for score in one.scores}
         segments = [("", ""), *([("model", one.model)] if one.model else [])]
@@ -79,45 +74,32 @@ def expected(entries: Sequence[OutboxEntry], seconds: int) -> dict[tuple[Any, ..
                 labels = (one.service, one.environment or "", one.judge, "01234567", one.judge_model, metric, *segment)
                 at, w = (labels, time_s // seconds * seconds), one.weight
                 if one.outcome != "scored":
-                    add(at, one.outcome, (1, w, w * w))
-                    continue
-                if passed.get(metric) is None:
-                    continue
-                y = int(bool(passed[metric]))
-                add(at, math.floor(math.log2(w)), (1, w, w * y, w * w, w * w * y))
-                if one.session_id:
-                    cluster = (labels, one.session_id, time_s // 21_600)
-                    total, good = clusters.get(cluster, (0.0, 0.0))
-                    after = (total + w, good + w * y)
-                    more = (
-                        after[0] ** 2 - total**2 - w * w,
-                        after[0] * after[1] - total * good - w * w * y,
-                        after[1] ** 2 - good**2 - w * w * y,
-                    )
-                    clusters[cluster] = after
-                    if total:
-                        add(at, "clusters", more)
+                    kind = 1 if one.outcome == "abstained" else 2
+                    found[at][kind] = [a + b for a, b in zip(found[at][kind], (1, w, w * w), strict=True)]
+                elif passed[metric] is not None:
+                    session = (labels, one.session_id or entry.entry_id, time_s // 21_600)
+                    before = sessions.get(session, (0.0, 0.0))
+                    found[at][0].count(w, passed=passed[metric], before=before)
+                    sessions[session] = (before[0] + w, before[1] + w * passed[metric])
     return found
 
 
-def stored(ground: Ground, *, fine: bool) -> dict[tuple[Any, ...], dict[Any, list[float]]]:
-    found: dict[tuple[Any, ...], dict[Any, list[float]]] = {}
+def stored(ground: Ground, *, fine: bool) -> dict[tuple[Any, ...], list[Any]]:
+    found: dict[tuple[Any, ...], list[Any]] = {}
     for series_id, series in read_series(ground.store).items():
         span = DAY_MS / 1000 - 86_400, DAY_MS / 1000 + 3 * 86_400
         for bucket in read_buckets(ground.store, series_id, *span, fine=fine):
-            kinds: dict[Any, list[float]] = {class_: list(sums) for class_, sums in bucket.classes.items()}
-            others = {"clusters": bucket.clusters, "abstained": bucket.abstained, "unscored": bucket.unscored}
-            kinds |= {name: list(sums) for name, sums in others.items() if any(sums)}
-            found[(*msgspec.structs.astuple(series),), bucket.begins_at] = kinds
+            others = [list(bucket.abstained), list(bucket.unscored)]
+            found[msgspec.structs.astuple(series), int(bucket.begins_at)] = [bucket.sums, *others]
     return found
 
 
-def assert_equal(left: dict[Any, dict[Any, list[float]]], right: dict[Any, dict[Any, list[float]]]) -> None:
-    assert left.keys() == right.keys()
-    for at, kinds in right.items():
-        assert left[at].keys() == kinds.keys(), at
-        for kind, numbers in kinds.items():
-            assert left[at][kind] == pytest.approx(numbers, rel=1e-12), (at, kind)
+def flat(sums: Any) -> list[float]:
+    """List all numbers of what `expected` and `stored` hold of one bucket."""
+    numbers, *others = sums
+    classes = [msgspec.structs.astuple(numbers.classes[key]) for key in sorted(numbers.classes)]
+    over_sessions = msgspec.structs.astuple(numbers.over_sessions)
+    return [*sorted(numbers.classes), *(n for group in (*classes, over_sessions, *others) for n in group)]
 
 
 def random_verdicts(count: int) -> tuple[list[Verdict], list[int]]:
@@ -158,7 +140,10 @@ def test_sums_are_those_of_the_verdicts(ground: Ground) -> None:
         sums.deliver(entries[max(0, at - random_.choice([0, 0, 50])) : at + size])
         at += size
     for fine, seconds in ((True, 300), (False, 3600)):
-        assert_equal(stored(ground, fine=fine), expected(entries, seconds))
+        found, wanted = stored(ground, fine=fine), expected(entries, seconds)
+        assert found.keys() == wanted.keys()
+        for at, sums in wanted.items():
+            assert flat(found[at]) == pytest.approx(flat(sums), rel=1e-12), at
     assert ground.client.xpending(ground.keys.verdicts, "monitor")["pending"] == 0
     assert int(ground.client.hget(ground.keys.account_all, "exported:monitor")) == len(entries)
 
@@ -194,7 +179,7 @@ def test_broken_sums_are_refused_before_anything_is_written(ground: Ground) -> N
     sums.deliver(entries[1:])
     (series_id,) = read_series(ground.store)
     (bucket,) = read_buckets(ground.store, series_id, DAY_MS / 1000 - 3600, DAY_MS / 1000 + 3600, fine=False)
-    assert bucket.classes[0].n == 2
+    assert bucket.sums.total.judgements == 2
 
 
 def test_classes_of_weights() -> None:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from judges.core.verdict import Verdict, joined_parts
+from worker.monitor.intervals import ClassSums, SessionSums, Sums, weight_class
 from worker.storage.client import Store
 from worker.storage.keys import Keys
 
@@ -46,40 +47,21 @@ class Series(Struct, frozen=True, array_like=True):
         return hashlib.blake2b(joined_parts(*msgspec.structs.astuple(self)), digest_size=8).hexdigest()
 
 
-class ClassSums(NamedTuple):
-    """Sums over the judgements of one class of sampling probability: w is the weight, y is 1 for a pass."""
-
-    n: int = 0
-    w: float = 0.0
-    wy: float = 0.0
-    w2: float = 0.0
-    w2y: float = 0.0
-
-
 class Unjudged(NamedTuple):
     """Sums over the verdicts of a bucket without a pass or fail."""
 
-    n: int = 0
-    w: float = 0.0
-    w2: float = 0.0
-
-
-class ClusterExcess(NamedTuple):
-    """Sums over clusters less those over their single judgements: of W², of W·K and of K² with W = Σw and K = Σw·y."""
-
-    w2: float = 0.0
-    wk: float = 0.0
-    k2: float = 0.0
+    verdicts: int = 0
+    weight: float = 0.0
+    squares: float = 0.0
 
 
 class Bucket(NamedTuple):
-    """The sums of one bucket; ``classes`` by floor(log2 w)."""
+    """The sums of one bucket; its time is in seconds since the epoch."""
 
     begins_at: float
-    classes: Mapping[int, ClassSums]
-    clusters: ClusterExcess = ClusterExcess()
-    abstained: Unjudged = Unjudged()
-    unscored: Unjudged = Unjudged()
+    sums: Sums
+    abstained: Unjudged
+    unscored: Unjudged
 
 
 class Place(NamedTuple):
@@ -110,7 +92,7 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
 
 def class_of(weight: float) -> str:
     """Return the class of a weight as a letter, A for weights from 1 to below 2."""
-    return chr(ord("A") + min(_HIGHEST_CLASS, max(0, math.frexp(weight)[1] - 1)))
+    return chr(ord("A") + min(_HIGHEST_CLASS, max(0, weight_class(weight))))
 
 
 def place(keys: Keys, series_id: str, at: float) -> Place:
@@ -140,25 +122,35 @@ def read_buckets(store: Store, series_id: str, since: float, until: float, *, fi
 
 
 def _buckets(begins_at: float, step: int, fields: Mapping[bytes, bytes]) -> list[Bucket]:
-    classes: dict[int, dict[int, ClassSums]] = {}
-    others: dict[str, dict[int, list[float]]] = {"s": {}, "a": {}, "u": {}}
-    for field, value in fields.items():
-        number, kind, numbers = int(field[:2]), field[2:].decode(), msgspec.msgpack.decode(value, type=list[float])
-        classes.setdefault(number, {})
-        if kind in others:
-            others[kind][number] = numbers
-        else:
-            classes[number][ord(kind) - ord("A")] = ClassSums(int(numbers[0]), *numbers[1:])
+    stored: dict[int, dict[str, list[float]]] = {}
+    for field, value in sorted(fields.items()):
+        stored.setdefault(int(field[:2]), {})[field[2:].decode()] = msgspec.msgpack.decode(value, type=list[float])
     return [
-        Bucket(
-            begins_at + number * step,
-            classes[number],
-            ClusterExcess(*others["s"].get(number, ())),
-            Unjudged(*others["a"].get(number, ())),
-            Unjudged(*others["u"].get(number, ())),
-        )
-        for number in sorted(classes)
+        Bucket(begins_at + number * step, _sums(kinds), _unjudged(kinds, "a"), _unjudged(kinds, "u"))
+        for number, kinds in stored.items()
     ]
+
+
+def _sums(kinds: Mapping[str, Sequence[float]]) -> Sums:
+    sums = Sums()
+    for kind, (judgements, *others) in kinds.items():
+        if kind.isupper():
+            sums.classes[ord(kind) - ord("A")] = ClassSums(int(judgements), *others)
+    total = sums.total
+    # Stored is what sessions have beyond judgements that each are a session of their own.
+    later, weights, products, passed = kinds.get("s", (0, 0, 0, 0))
+    sums.over_sessions = SessionSums(
+        total.judgements - int(later),
+        total.squares + weights,
+        total.passed_squares + products,
+        total.passed_squares + passed,
+    )
+    return sums
+
+
+def _unjudged(kinds: Mapping[str, Sequence[float]], kind: str) -> Unjudged:
+    verdicts, weight, squares = kinds.get(kind, (0, 0, 0))
+    return Unjudged(int(verdicts), weight, squares)
 
 
 def read_series(store: Store) -> dict[str, Series]:
