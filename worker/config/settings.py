@@ -15,7 +15,7 @@ from judges.core.judge import Unit
 from judges.core.model import ModelSettings
 from worker.storage.client import address
 
-Always = Literal["error", "negative_feedback"]
+Always = Literal["error", "negative_feedback", "slow"]
 Has = Literal[
     "input", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans"
 ]
@@ -77,7 +77,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
             with the same `session_id`. All judges of the rule judge this unit. A rule for sessions matches only traces
             with a `session_id`, and samples a conversation as a whole or not at all.
         rate: Share of matching traces, or of their sessions, that is judged, 0..1.
-        always: What is judged whatever the rate: `error`, `negative_feedback`.
+        sample_by: What the rate chooses: each `trace` by itself, or all traces with the same `session_id` together; a
+            trace without a session by itself.
+        always: What is judged whatever the rate: `error`, `negative_feedback`, `slow`.
+        slow_s: Seconds from start to end from which a trace is `slow`.
         model: Name of the `[models.NAME]` that judges, or a list of several: each gives its own verdict, and a
             combined one is added.
         combine: How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.
@@ -92,7 +95,9 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     where: Where = Where()
     unit: Unit = "trace"
     rate: Share = 1.0
+    sample_by: Unit = "trace"
     always: tuple[Always, ...] = ()
+    slow_s: Seconds = 10.0
     model: str | tuple[str, ...] = "default"
     combine: Combine | None = None
     egress: tuple[str, ...] | None = None

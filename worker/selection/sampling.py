@@ -7,6 +7,7 @@ models. Judges in code send nothing, so `egress` does not concern them.
 
 import fnmatch
 import hashlib
+import math
 import re
 import time
 from collections import Counter
@@ -72,10 +73,11 @@ class _Matching(NamedTuple):
     Attributes:
         rules: Without evaluations by models that another rule's egress excludes.
         allowed: The names of models that every egress allows; None where any model is allowed.
-        highest_rate: Of all rules for traces.
-        session_rate: The highest rate of all rules for sessions.
+        highest_rate: Of all rules that choose by trace.
+        session_rate: The highest rate of all rules that choose by session.
         errors: Whether a rule always chooses traces with an error.
         feedback: Whether a rule always chooses traces with negative feedback.
+        slow_s: From how many seconds on a rule always chooses a trace.
         not_chosen: The outcome for traces that no rule chooses.
         context_tools: Of all rules.
     """
@@ -86,6 +88,7 @@ class _Matching(NamedTuple):
     session_rate: float
     errors: bool
     feedback: bool
+    slow_s: float
     not_chosen: Sampling
     context_tools: tuple[str, ...]
 
@@ -127,30 +130,47 @@ class Sampler:
     def sample(self, trace: Trace) -> Sampling:
         """Choose evaluations for a trace.
 
-        Rules that want the same judge and model share one evaluation; its probability is the largest of theirs.
+        Rules that want the same judge and model share one evaluation; its probability is the largest of theirs. Rules
+        that choose by trace and by session choose independently of each other, and either one is enough.
         """
         matching = self._matching(trace)
         if not matching.rules:
             return matching.not_chosen
         place = _position(trace.trace_id, self._keyed)
-        # A rule for sessions matches only traces with a session id.
-        of_session = _position(trace.session_id or "", self._keyed) if matching.session_rate else 1.0
-        always = (matching.errors and trace.error) or (matching.feedback and trace.feedback is not None)
+        of_session = 1.0
+        if matching.session_rate:
+            # A trace without a session is one by itself.
+            of_session = _position(trace.session_id, self._keyed) if trace.session_id else place
+        duration_s = _duration_s(trace) if matching.slow_s < math.inf else 0.0
+        always = (
+            (matching.errors and trace.error)
+            or (matching.feedback and trace.feedback is not None)
+            or duration_s >= matching.slow_s
+        )
         if place >= matching.highest_rate and of_session >= matching.session_rate and not always:
             return matching.not_chosen
         is_negative = trace.feedback is not None and trace.feedback.score < 0
         best: dict[tuple[str, str], float] = {}
+        by_session: dict[tuple[str, str], float] = {}
         gathered: dict[tuple[str, str], float] = {}
         tallies = []
         for rule, evaluations in matching.rules:
-            is_always = ("error" in rule.always and trace.error) or ("negative_feedback" in rule.always and is_negative)
+            is_always = rule.always and (
+                ("error" in rule.always and trace.error)
+                or ("negative_feedback" in rule.always and is_negative)
+                or ("slow" in rule.always and duration_s >= rule.slow_s)
+            )
             # Without evaluations that its egress allows, a rule chooses nothing.
             probability = (1.0 if is_always else rule.rate) if evaluations else 0.0
-            found, at = (gathered, of_session) if rule.unit == "session" else (best, place)
+            is_by_session = _is_by_session(rule)
+            at = of_session if is_by_session else place
+            found = gathered if rule.unit == "session" else by_session if is_by_session else best
             tallies.append(RuleTally(rule.name, at < probability))
             for one in evaluations:
                 found[one] = max(found.get(one, 0.0), probability)
-        choices = (Choice(*one, probability) for one, probability in best.items() if place < probability)
+        choices = [Choice(*one, probability) for one, probability in best.items() if place < probability]
+        if by_session:
+            choices = _either(best, by_session, place, of_session)
         of_all = (Choice(*one, probability) for one, probability in gathered.items() if of_session < probability)
         return Sampling(tuple(choices), tuple(tallies), tuple(of_all))
 
@@ -232,10 +252,11 @@ class Sampler:
         return _Matching(
             rules=kept,
             allowed=allowed,
-            highest_rate=max((rule.rate for rule in choosing if rule.unit == "trace"), default=0.0),
-            session_rate=max((rule.rate for rule in choosing if rule.unit == "session"), default=0.0),
+            highest_rate=max((rule.rate for rule in choosing if not _is_by_session(rule)), default=0.0),
+            session_rate=max((rule.rate for rule in choosing if _is_by_session(rule)), default=0.0),
             errors=any("error" in rule.always for rule in choosing),
             feedback=any("negative_feedback" in rule.always for rule in choosing),
+            slow_s=min((rule.slow_s for rule in choosing if "slow" in rule.always), default=math.inf),
             not_chosen=Sampling((), tuple(RuleTally(one.rule.name, chosen=False) for one in rules)),
             context_tools=tuple(dict.fromkeys(tool for one in rules for tool in one.rule.context_tools)),
         )
@@ -247,6 +268,32 @@ def _position(trace_id: str, keyed: "hashlib.blake2b") -> float:
     digest.update(trace_id.encode("utf-8", "surrogatepass"))
     # As many digits as a float holds: rounded, the last positions would become 1, which not even a rate of 1 chooses.
     return (int.from_bytes(digest.digest(), "big") >> (64 - _DIGITS)) / _PLACES
+
+
+def _is_by_session(rule: Rule) -> bool:
+    return "session" in {rule.unit, rule.sample_by}
+
+
+def _duration_s(trace: Trace) -> float:
+    """Return the duration of a trace, 0 where it is unknown."""
+    if trace.started_at is None or trace.ended_at is None:
+        return 0.0
+    return trace.ended_at - trace.started_at
+
+
+def _either(
+    best: Mapping[tuple[str, str], float], by_session: Mapping[tuple[str, str], float], place: float, of_session: float
+) -> list[Choice]:
+    """Return what is chosen by trace or by session, with the probability that either chooses it."""
+    choices = []
+    for one in dict.fromkeys((*best, *by_session)):
+        of_trace, of_whole = best.get(one, 0.0), by_session.get(one, 0.0)
+        if place < of_trace or of_session < of_whole:
+            # Positions of different ids are independent; without a session both are the same.
+            is_alone = place == of_session or not of_trace or not of_whole
+            probability = max(of_trace, of_whole) if is_alone else of_trace + of_whole - of_trace * of_whole
+            choices.append(Choice(*one, probability))
+    return choices
 
 
 def _content(rule: Rule, name: str) -> tuple[str, tuple[str, ...]]:
