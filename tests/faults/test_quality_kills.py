@@ -82,7 +82,7 @@ class Writer:
 def totals(store: Store, *, fine: bool) -> Totals:
     found: Totals = Counter()
     for series_id, series in read_series(store).items():
-        for bucket in read_buckets(store, series_id, time.time() - 86_400, time.time() + 60, fine=fine):
+        for bucket in read_buckets(store, [series_id], time.time() - 86_400, time.time() + 60, fine=fine)[0]:
             for name in ("judgements", "weight", "passed"):
                 found[series.service, name] += int(getattr(bucket.sums.total, name))
     return found

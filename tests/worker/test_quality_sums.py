@@ -88,7 +88,7 @@ def stored(ground: Ground, *, fine: bool) -> dict[tuple[Any, ...], list[Any]]:
     found: dict[tuple[Any, ...], list[Any]] = {}
     for series_id, series in read_series(ground.store).items():
         span = DAY_MS / 1000 - 86_400, DAY_MS / 1000 + 3 * 86_400
-        for bucket in read_buckets(ground.store, series_id, *span, fine=fine):
+        for bucket in read_buckets(ground.store, [series_id], *span, fine=fine)[0]:
             others = [list(bucket.abstained), list(bucket.unscored)]
             found[msgspec.structs.astuple(series), int(bucket.begins_at)] = [bucket.sums, *others]
     return found
@@ -178,7 +178,8 @@ def test_broken_sums_are_refused_before_anything_is_written(ground: Ground) -> N
     ground.client.hset(key, mapping=before)
     sums.deliver(entries[1:])
     (series_id,) = read_series(ground.store)
-    (bucket,) = read_buckets(ground.store, series_id, DAY_MS / 1000 - 3600, DAY_MS / 1000 + 3600, fine=False)
+    span = DAY_MS / 1000 - 3600, DAY_MS / 1000 + 3600
+    ((bucket,),) = read_buckets(ground.store, [series_id], *span, fine=False)
     assert bucket.sums.total.judgements == 2
 
 

@@ -29,6 +29,7 @@ from worker.monitor.series import (
     read_series,
     series_of,
 )
+from worker.monitor.watch import QualityWatch
 from worker.storage.client import Store, StoreError
 from worker.telemetry.metrics import Metrics
 
@@ -120,6 +121,7 @@ class QualitySums(ExportConsumer):
         super().__init__(settings, store, metrics)
         self._segments = settings.monitor.segments
         self._max_series = settings.monitor.max_series
+        self._watch = QualityWatch(store, metrics)
         self._holder = secrets.token_hex(8)
         self._known: dict[Series, str] = {}
 
@@ -134,10 +136,12 @@ class QualitySums(ExportConsumer):
         self._known = {series: series_id for series_id, series in read_series(self._store).items()}
 
     def run_once(self) -> None:
-        """Add what the outbox holds, if this worker is the active monitor; else wait."""
+        """Add what the outbox holds, and compute what is due, if this worker is the active monitor; else wait."""
         if self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS):
             super().run_once()
+            self._watch.run_due()
         else:
+            self._watch.clear()
             self.stopping.wait(_STANDBY_S)
 
     def stop(self, timeout_s: float) -> bool:

@@ -102,23 +102,32 @@ def place(keys: Keys, series_id: str, at: float) -> Place:
     return Place(day, f"{time.hour:02d}", f"{day}:{time.hour:02d}", f"{time.minute // 5:02d}")
 
 
-def read_buckets(store: Store, series_id: str, since: float, until: float, *, fine: bool) -> list[Bucket]:
-    """Read the buckets of a series that begin in a span of time, in order; empty ones are left out.
+def read_buckets(
+    store: Store, series_ids: Sequence[str], since: float, until: float, *, fine: bool
+) -> list[list[Bucket]]:
+    """Read the buckets of series that begin in a span of time, in order; empty ones are left out.
 
     Args:
         store: Redis.
-        series_id: The series.
+        series_ids: The series; all their keys are read at once.
         since: Seconds since the epoch.
         until: The end, which is not included.
         fine: Buckets of five minutes, which are kept for 3 days; else of an hour.
     """
     length, step = (HOUR_S, FIVE_MINUTES_S) if fine else (24 * HOUR_S, HOUR_S)
-    begins = [float(at) for at in range(int(since // length) * length, math.ceil(until), length)]
-    places = [place(store.keys, series_id, at) for at in begins]
+    begins = range(int(since // length) * length, math.ceil(until), length)
+    places = [place(store.keys, series_id, at) for series_id in series_ids for at in begins]
     names = [one.five_key if fine else one.hour_key for one in places]
-    found = store.pipeline(lambda pipe: [pipe.hgetall(name) for name in names])
-    every = [bucket for at, fields in zip(begins, found, strict=True) for bucket in _buckets(at, step, fields)]
-    return [bucket for bucket in every if since <= bucket.begins_at < until]
+    found = iter(store.pipeline(lambda pipe: [pipe.hgetall(name) for name in names]))
+    return [
+        [
+            bucket
+            for at, fields in zip(begins, found, strict=False)
+            for bucket in _buckets(at, step, fields)
+            if since <= bucket.begins_at < until
+        ]
+        for _ in series_ids
+    ]
 
 
 def _buckets(begins_at: float, step: int, fields: Mapping[bytes, bytes]) -> list[Bucket]:
