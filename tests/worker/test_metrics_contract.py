@@ -69,6 +69,10 @@ CONTRACT = {
     "dead_cut_off_total": counter(),
     "effective_sampling_ratio": gauge("rule"),
     "ready": gauge("role"),
+    **{
+        f"quality_{name}": gauge("metric", "segment", *SERIES)
+        for name in ("share", "lower", "upper", "effective_n", "judgements", "abstained_share", "unscored_share")
+    },
 }
 """Section 7 of the contract, row by row."""
 
