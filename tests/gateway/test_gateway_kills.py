@@ -8,30 +8,13 @@ from collections import Counter
 
 import httpx
 import pytest
-from gateway_parts import Start, Stored, gzipped
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from gateway_parts import GZIP_PROTOBUF, Start, Stored, span_request
 from support.pipeline import Pipeline
 from support.processes import free_port, wait_until
 
-PROTOBUF = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
-CALL = {"gen_ai.operation.name": "chat", "gen_ai.completion": "yes", "gen_ai.prompt": "is it?"}
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
 TRACES = 10
 RULES = [{"name": "all", "judges": ["safety"]}]
-
-
-def span_request(spans: list[tuple[bytes, bytes, bytes]]) -> bytes:
-    """Encode spans, given as trace id, span id and parent id; those with a parent are calls of a model."""
-    request = ExportTraceServiceRequest()
-    resource = request.resource_spans.add()
-    resource.resource.attributes.add(key="service.name").value.string_value = "bot"
-    scope = resource.scope_spans.add()
-    for trace_id, span_id, parent_id in spans:
-        span = scope.spans.add(trace_id=trace_id, span_id=span_id, parent_span_id=parent_id, name="step")
-        span.end_time_unix_nano = 1_790_000_000_000_000_000
-        for key, value in CALL.items() if parent_id else ():
-            span.attributes.add(key=key).value.string_value = value
-    return gzipped(request.SerializeToString())
 
 
 def pieces(chance: random.Random) -> tuple[list[str], list[bytes]]:
@@ -59,7 +42,7 @@ class Load:
             while not self._ending.is_set():
                 ids, requests = pieces(self._chance)
                 for content in requests:
-                    self._send(client, "/v1/traces", content, PROTOBUF)
+                    self._send(client, "/v1/traces", content, GZIP_PROTOBUF)
                 self.spans += ids
                 # One with a trace id and one without, which the key identifies.
                 for own in ({"trace_id": f"{self._chance.getrandbits(128):032x}"}, {}):
@@ -165,7 +148,7 @@ def test_a_gateway_killed_around_the_append_publishes_with_the_same_ids(
         dying = start(program=("-c", DIES.format(module=module, name=name, method=method), "gateway"), gather_s=1.0)
         own, requests = pieces(chance)
         for content in requests:
-            dying.http.post("/v1/traces", content=content, headers=PROTOBUF).raise_for_status()
+            dying.http.post("/v1/traces", content=content, headers=GZIP_PROTOBUF).raise_for_status()
         dying.program.wait()
         counts.append(len(stored.entries()) - before)
         ids += own
@@ -186,7 +169,7 @@ def test_pieces_sent_alternately_to_two_gateways_are_one_trace_each(start: Start
         own, requests = pieces(chance)
         ids += own
         for place, content in enumerate(requests, number):
-            gateways[place % 2].http.post("/v1/traces", content=content, headers=PROTOBUF).raise_for_status()
+            gateways[place % 2].http.post("/v1/traces", content=content, headers=GZIP_PROTOBUF).raise_for_status()
     wait_until(lambda: not stored.redis.zcard(f"{stored.prefix}:gather:due"), what="the traces to be published")
     entries = stored.entries()
     assert sorted(trace["trace_id"] for trace in entries) == sorted(ids)
