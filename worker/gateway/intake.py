@@ -9,11 +9,13 @@ import msgspec
 
 from tracejudge.delivery.buffer import Entry, Kind
 from tracejudge.ids import fresh_id, fresh_trace_id
-from worker.gateway.bodies import Form, RefusedError
+from worker.gateway.bodies import Form, RefusedError, check_values, too_many_values
 from worker.gateway.publishing import Encoder, Refused
 
 _TRACE_IDS: Final = ("trace_id", "traceId")
 _CONTENT: Final = frozenset({"output", "input", "messages", "error"})
+_MAX_VALUES: Final = 500_000
+_MAX_OBJECTS: Final = 20_000
 _MAX_SHOWN: Final = 100
 _ID_DIGITS: Final = 16
 
@@ -57,6 +59,7 @@ def read_intake(
     Raises:
         RefusedError: The body is no JSON.
     """
+    check_values(body, _MAX_VALUES)
     intake = Intake([], [], [])
     for index, (raw, value) in enumerate(_objects(body, form)):
         if not isinstance(value, dict):
@@ -83,6 +86,8 @@ def read_intake(
 def _objects(body: bytes, form: Form) -> Iterator[tuple[bytes, Any]]:
     """Yield each value with its text."""
     if form is Form.LINES:
+        if body.count(b"\n") + body.count(b"\r") > _MAX_OBJECTS:
+            raise too_many_values()
         for line in body.splitlines():
             if line.strip():
                 try:
@@ -93,10 +98,12 @@ def _objects(body: bytes, form: Form) -> Iterator[tuple[bytes, Any]]:
     try:
         if body.lstrip()[:1] == b"[":
             # Each element with its own text, from which ids are derived.
-            parts = [bytes(part) for part in msgspec.json.decode(body, type=list[msgspec.Raw])]
+            parts = msgspec.json.decode(body, type=list[msgspec.Raw])
+            if len(parts) > _MAX_OBJECTS:
+                raise too_many_values()
         else:
-            parts = [body]
-        for part in parts:
+            parts = [msgspec.Raw(body)]
+        for part in map(bytes, parts):
             yield part, msgspec.json.decode(part)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", "the body is no valid JSON") from None
