@@ -20,7 +20,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tracejudge.dialects import RawEvent, RawSpan
-from worker.gateway.bodies import Form, RefusedError
+from worker.gateway.admission import Form, RefusedError
 
 _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
