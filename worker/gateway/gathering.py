@@ -37,6 +37,7 @@ _TAKEN_BYTES: Final = 4 * 1024 * 1024
 _IDLE_S: Final = 0.25
 _ID_BYTES: Final = 8
 _MAX_HEIGHT: Final = 1_000
+_REQUESTED: Final = frozenset({"server", "consumer"})
 # Traces without any of these have nothing that a dialect reads.
 _PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
 _part_decoder = msgspec.msgpack.Decoder(list[Part])
@@ -139,9 +140,12 @@ def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
 
 
 def _top(span: RawSpan, spans: dict[str, RawSpan]) -> RawSpan:
+    """Return the local root above a span, else the topmost span of its service that is known."""
     for _ in range(_MAX_HEIGHT):  # parents may form a circle
-        parent = None if span.is_local_root else spans.get(span.parent_id or "")
-        if parent is None or parent is span:
+        parent = spans.get(span.parent_id or "")
+        # A request to its own service is a root; other spans with a remote parent are not, such as those that logfire
+        # writes of a stream, if that parent is in the same service.
+        if parent is None or parent is span or (span.is_local_root and span.kind in _REQUESTED):
             break
         span = parent
     return span
