@@ -12,7 +12,7 @@ import pytest
 from gateway_parts import GatewayProcess, Start, Stored, gzipped
 from support.processes import wait_until
 
-from worker.gateway.access import Client
+from worker.gateway.admission import Client
 
 TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "a" * 32}
 TOKEN = "0123456789abcdef-bot"  # noqa: S105 - of this test

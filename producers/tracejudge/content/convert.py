@@ -98,7 +98,7 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
         texts = {name: text for name, value in named.tags.items() if (text := _guarded(_text, name, value, notes))}
         if texts:
             read["tags"] = {**texts, **read.get("tags", {})}
-    if "output" not in read and not read.keys() & _CONTENT:
+    if "output" not in read and not read.keys() & CONTENT_FIELDS:
         notes.add("empty", "trace")
         return {}
     if "output" not in read:
@@ -528,7 +528,7 @@ def _add_conversations(read: dict[str, Any], messages: Any, notes: Notes) -> Non
         add_chats(read, found, keeps_history=True)
 
 
-_CONTENT: Final = frozenset(
+CONTENT_FIELDS: Final = frozenset(
     {"input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"}
     | {"spans", "error", "feedback", "tags"}
 )
