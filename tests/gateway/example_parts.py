@@ -3,8 +3,8 @@
     python -m gateway.example_parts NAME …        # from tests/: record what an example sends
 
 An example with packages of its own runs in an environment below the folder that TRACEJUDGE_CLIENT_ENVS names. The
-example in Go was recorded with Go 1.19 and version 1.16 of OpenTelemetry's SDK and otlptracehttp; to record it again, `go`
-must be on the PATH.
+example in Go was recorded with Go 1.19 and version 1.16 of OpenTelemetry's SDK and otlptracehttp; recording it again
+takes `go` from the PATH.
 """
 
 import gzip
