@@ -87,6 +87,7 @@ OI_TOOL_NAME: Final = "tool.name"
 OI_TOOL_PARAMETERS: Final = "tool.parameters"
 OI_TOOL_IDS: Final = ("tool.id", "tool_call.id")
 OI_MODELS: Final = ("llm.response.model_name", "llm.model_name", "llm.request.model_name", "embedding.model_name")
+OI_REQUEST: Final = "llm.invocation_parameters"
 OI_PROVIDERS: Final = ("llm.provider", "llm.system")
 OI_INPUT_TOKENS: Final = "llm.token_count.prompt"
 OI_OUTPUT_TOKENS: Final = "llm.token_count.completion"
