@@ -66,10 +66,9 @@ def output_from_value(value: object) -> SpanOutput:
     if isinstance(structure, str):
         return SpanOutput(text=_readable(structure))
     mapping = mapping_of(structure) or {}
-    if (typed := _raw(mapping.get(_TYPED))) is not None:
+    typed = _raw(mapping.get("raw" if _CREW_MARKS & mapping.keys() else _TYPED))
+    if typed is not None:
         return SpanOutput(text=typed) if isinstance(typed, str) else SpanOutput(raw=typed)
-    if _CREW_MARKS & mapping.keys() and (raw := text_of(mapping.get("raw"))) is not None:
-        return SpanOutput(text=raw)
     for key in ("choices", "messages", "output"):
         found = mapping.get(key)
         if is_list(found) and (chats := conversation(found)):

@@ -286,7 +286,7 @@ def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
         messages = [*step.reading.input.history]
         if query is None or query not in (step.reading.input.query or ""):
             # A later call of an agent may have the query among the messages before: the last one that is the same.
-            # If it is part of the call's own query, as in the prompts of CrewAI, the same words before are another turn.
+            # Within the call's own query, as in the prompts of CrewAI, it is asked there, and those before are others.
             places = [place for place, one in enumerate(messages) if (one.role, one.content) == ("user", query)]
             messages = messages[: places[-1]] if places else messages
         found.append(messages)
