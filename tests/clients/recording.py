@@ -57,6 +57,12 @@ REQUIREMENTS: Final = {
         "openinference-instrumentation-llama-index==4.6.1",
     ),
     "haystack": ("haystack-ai==3.4.0", "openinference-instrumentation-haystack==0.1.46"),
+    "dspy": ("dspy==3.4.1", "openinference-instrumentation-dspy==0.1.48"),
+    "crewai": (
+        "crewai==1.15.30",
+        "openinference-instrumentation-crewai==1.1.21",
+        "openinference-instrumentation-openai==0.1.66",
+    ),
     "litellm": ("litellm==1.106.2", "mcp"),
 }
 

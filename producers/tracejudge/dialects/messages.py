@@ -5,9 +5,11 @@ OpenInference and OpenLLMetry after `unflattened`, and from LangChain. The attri
 without anything like a message is no conversation.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
@@ -212,8 +214,26 @@ def _chat(item: object) -> Chat | None:
         content = _first_given(message, ("content", "parts", "contents"))
         result = ToolResult(first_text(message, ("tool_call_id", "id")), result_of(content))
         return Chat(role, results=(result,))
-    text = text_of("\n".join(parts.texts))
+    text = text_of(_without_markers("\n".join(parts.texts)))
     return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results))
+
+
+# DSPy writes the fields of a prompt and of an answer into one text, each behind a marker.
+_MARKER: Final = re.compile(r"^\[\[ ## (\w+) ## \]\]$", re.MULTILINE)
+_FORMAT_REQUEST: Final = "\n\nRespond with the corresponding output fields"
+_NO_CONTENT: Final = frozenset({"completed", "reasoning"})
+
+
+def _without_markers(text: str) -> str:
+    """Return the value of the only field of a text of DSPy, or all of them as JSON; another text as it is."""
+    if not text.startswith("[[ ## "):
+        return text
+    parts = _MARKER.split(text.rpartition(_FORMAT_REQUEST)[0] or text)
+    fields = {name: value.strip() for name, value in zip(parts[1::2], parts[2::2], strict=True)}
+    kept = {name: value for name, value in fields.items() if name not in _NO_CONTENT}
+    if len(kept) == 1:
+        return next(iter(kept.values()))
+    return msgspec.json.encode({name: decoded_or_same(value) for name, value in kept.items()}).decode()
 
 
 def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
