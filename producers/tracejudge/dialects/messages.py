@@ -37,6 +37,7 @@ _MEDIA: Final = {
     **dict.fromkeys(("video", "video_url"), "[video]"),
     **dict.fromkeys(("file", "input_file", "document"), "[file]"),
 }
+PART_TYPES: Final = frozenset({"thinking", "redacted_thinking", "reasoning", *_TEXTS, *_CALLS, *_MEDIA}) - {None}
 
 
 class Parts:
@@ -60,7 +61,7 @@ class Parts:
 
     def _read_part(self, part: Mapping[str, object]) -> None:
         content = mapping_of(part.get("message_content")) or part
-        kind = content.get("type")
+        kind = content.get("type") or content.get("block_type")  # the latter of LlamaIndex
         if not (kind is None or isinstance(kind, str)):
             kind = "unknown"
         if mapping_of(part.get("tool_call")) is not None or kind in _CALLS:
@@ -113,7 +114,7 @@ _ROLES: Final = {
     "function": "tool",
 }
 _KNOWN_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", *_ROLES})
-_CONTENT_KEYS: Final = ("parts", "content", "contents", "tool_calls", "function_call")
+_CONTENT_KEYS: Final = ("parts", "content", "contents", "blocks", "tool_calls", "function_call")
 _MAX_WRAPPINGS: Final = 3
 
 
@@ -201,7 +202,7 @@ def _chat(item: object) -> Chat | None:
     role = clean(role) if isinstance(role, str) else "user"
     role = _ROLES.get(role.lower(), role)
     parts = Parts()
-    for key in ("parts", "content", "contents"):
+    for key in ("parts", "content", "contents", "blocks"):
         if not (parts.texts or parts.calls or parts.results):
             parts.read(message.get(key))
     calls = message.get("tool_calls")
@@ -241,6 +242,8 @@ def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
     inner = mapping_of(mapping.get("message"))
     if inner is not None:
         return inner
+    if "_role" in mapping and "_content" in mapping:  # of Haystack
+        return {"role": mapping["_role"], "content": mapping["_content"]}
     kwargs = mapping_of(mapping.get("kwargs"))
     path = mapping.get("id")
     if kwargs is not None and isinstance(path, list) and path and isinstance(path[-1], str):
