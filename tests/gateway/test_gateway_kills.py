@@ -1,5 +1,6 @@
 """Gateways killed at random moments under load: each acknowledged trace is in the stream, and is sampled once."""
 
+import json
 import os
 import random
 import signal
@@ -11,6 +12,10 @@ import pytest
 from gateway_parts import GZIP_PROTOBUF, Start, Stored, span_request
 from support.pipeline import Pipeline
 from support.processes import free_port, wait_until
+
+from worker.config.settings import Settings
+from worker.gateway.admission import Form
+from worker.gateway.intake import Encoder, read_intake, sdk_settings
 
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
 TRACES = 10
@@ -124,6 +129,17 @@ def test_acknowledged_traces_survive_kills(start: Start, stored: Stored, pipelin
 @pytest.mark.timeout(600)
 def test_acknowledged_traces_survive_twenty_kills(start: Start, stored: Stored, pipeline: Pipeline) -> None:
     kill_and_compare(start, stored, pipeline, 20)
+
+
+def test_a_repeat_in_the_next_hour_is_the_same_entry() -> None:
+    # The ledger finds an evaluation by the hour of its trace, so another time would be sampled again.
+    encoder = Encoder(sdk_settings(Settings()))
+    for trace, key in (({"trace_id": "a" * 32}, None), ({}, "k1")):
+        body = json.dumps({"service": "bot", "output": "yes", **trace}).encode()
+        read = [
+            read_intake(body, Form.JSON, encoder, service=None, repeat_key=key, now_s=hour * 3600.0) for hour in (9, 10)
+        ]
+        assert read[0].entries == read[1].entries, key
 
 
 DIES = """

@@ -155,6 +155,19 @@ def test_wrong_tokens_and_content_types_are_refused_before_the_body(start: Start
     assert TOKEN[:-1] not in gateway.program.output
 
 
+def test_the_same_key_of_two_clients_is_not_the_same_request(start: Start, stored: Stored) -> None:
+    tokens = {"A": "0123456789abcdef-a", "B": "0123456789abcdef-b"}
+    gateway = start(tokens={name: {"token_env": name} for name in tokens}, env=tokens)
+    for token in (*tokens.values(), *tokens.values()):
+        reply = gateway.publish(
+            {"service": "bot", "output": token}, Authorization=f"Bearer {token}", Idempotency_Key="1"
+        )
+        assert reply.status_code == 200
+    ids = [(trace["trace_id"], trace["id"]) for trace in stored.entries()]
+    assert ids[:2] == ids[2:]
+    assert ids[0] != ids[1]
+
+
 def test_a_body_without_end_is_refused_at_the_bound(start: Start) -> None:
     gateway = start(max_body_bytes=1_000_000)
     for path in ("/v1/traces", "/v1/logs", "/v1/tracejudge"):

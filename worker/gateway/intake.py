@@ -127,7 +127,7 @@ def read_intake(
         encoder: The encoder of the calling thread.
         service: The service of every trace; otherwise each names its own.
         repeat_key: The client's key of this request: the same key gives the same ids, so that a repeat counts once.
-        now_s: The time of a trace that has none.
+        now_s: The time of a trace that has none, unless a repeat of it could be recognized.
 
     Raises:
         RefusedError: The body is no JSON.
@@ -146,7 +146,9 @@ def read_intake(
             else:
                 fields, left_out = given.decoded(keeps_unknown=True)
                 trace_id = _complete(fields, given, raw, service, f"{repeat_key}\0{index}" if repeat_key else None)
-                outcome = encoder.encode(Kind.TRACE, fields, now_s)
+                # The ledger goes by the hour of a trace: a repeat in the next hour must not have another time.
+                is_repeatable = given.trace_id is not None or bool(repeat_key)
+                outcome = encoder.encode(Kind.TRACE, fields, 0.0 if is_repeatable else now_s)
                 left_out += losses(encoder.notes)
                 if given.trace_id is None:
                     unused = (value for value in given.values("trace_id") if value is not None and value != "")
