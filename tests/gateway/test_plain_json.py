@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import socket
 import time
@@ -194,32 +193,3 @@ def test_a_stop_answers_open_requests_first(start: Start, stored: Stored) -> Non
         assert b" 200 " in client.recv(1000)
     assert gateway.program.wait() == 0
     assert len(stored.entries()) == 1
-
-
-@pytest.mark.slow("opens ten thousand connections")
-@pytest.mark.timeout(300)
-def test_ten_thousand_connections_are_bounded_and_the_rest_is_refused(start: Start) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 10_500:
-        pytest.skip("this machine allows fewer open files")
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    gateway = start(max_connections=4_000)
-    port = int(gateway.url.rsplit(":", 1)[1])
-    gateway.http.close()
-    wait_until(lambda: gateway.scrape().total("tracejudge_gateway_connections") == 0, what="the connections to end")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (10_500, before[1]))
-    clients: list[socket.socket] = []
-    try:
-        for number in range(10_000):
-            # Several addresses of the loopback: each has ports of its own.
-            source = (f"127.0.0.{2 + number // 4_000}", 0)
-            clients.append(socket.create_connection(("127.0.0.1", port), timeout=30, source_address=source))
-        wait_until(lambda: gateway.scrape().total("tracejudge_gateway_connections") == 4_000, what="the bound")
-        assert gateway.scrape().value("process_resident_memory_bytes") < 300 * 2**20
-    finally:
-        for client in clients:
-            client.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    wait_until(lambda: gateway.scrape().total("tracejudge_gateway_connections") == 0, what="the connections to end")
-    with httpx.Client(base_url=gateway.url) as again:
-        assert again.post("/v1/tracejudge", json=TRACE).status_code == 200

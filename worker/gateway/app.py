@@ -139,7 +139,7 @@ class Gateway:
                     form,
                     self._encoder(),
                     service=client.service,
-                    repeat_key=key and key[:_MAX_KEY_CHARS],
+                    repeat_key=key and f"{client.name}\0{key[:_MAX_KEY_CHARS]}",
                     now_s=time.time(),
                 )
             )

@@ -22,13 +22,15 @@ from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
-from worker.gateway.admission import Form, RefusedError
+from worker.gateway.admission import Form, RefusedError, check_values, too_many_values
 from worker.selection.lenient import LeftOut, Lenient, NoTraceError, losses, meaning, read_feedback, repaired
 
 SERVICE: Final = "tracejudge-gateway"
 """The producer's service in the accounting; each trace has its own."""
 _MAX_FIELD_BYTES: Final = 64 * 1024
 _MAX_TRACE_BYTES: Final = 256 * 1024
+_MAX_VALUES: Final = 500_000
+_MAX_OBJECTS: Final = 20_000
 _MAX_SHOWN: Final = 100
 _ID_DIGITS: Final = 16
 # Feedback may carry both beside its score.
@@ -125,11 +127,12 @@ def read_intake(
         encoder: The encoder of the calling thread.
         service: The service of every trace; otherwise each names its own.
         repeat_key: The client's key of this request: the same key gives the same ids, so that a repeat counts once.
-        now_s: The time of a trace that has none.
+        now_s: The time of a trace that has none, unless a repeat of it could be recognized.
 
     Raises:
         RefusedError: The body is no JSON.
     """
+    check_values(body, _MAX_VALUES)
     intake = Intake()
     for index, raw in enumerate(_objects(body, form)):
         left_out: list[LeftOut] = []
@@ -144,7 +147,9 @@ def read_intake(
             else:
                 fields, left_out = given.decoded(keeps_unknown=True)
                 trace_id = _complete(fields, given, raw, service, f"{repeat_key}\0{index}" if repeat_key else None)
-                outcome = encoder.encode(Kind.TRACE, fields, now_s)
+                # The ledger goes by the hour of a trace: a repeat in the next hour must not have another time.
+                is_repeatable = given.trace_id is not None or bool(repeat_key)
+                outcome = encoder.encode(Kind.TRACE, fields, 0.0 if is_repeatable else now_s)
                 left_out += losses(encoder.notes)
                 if given.trace_id is None:
                     unused = (value for value in given.values("trace_id") if value is not None and value != "")
@@ -164,6 +169,8 @@ def read_intake(
 def _objects(body: bytes, form: Form) -> Iterator[bytes]:
     """Yield the text of each object; ids are derived from it."""
     if form is Form.LINES:
+        if body.count(b"\n") + body.count(b"\r") > _MAX_OBJECTS:
+            raise too_many_values()
         yield from (line for line in body.splitlines() if line.strip())
     elif body.lstrip()[:1] != b"[":
         try:
@@ -180,6 +187,8 @@ def _objects(body: bytes, form: Form) -> Iterator[bytes]:
                 parts = msgspec.json.decode(repaired(body), type=list[msgspec.Raw])
             except (NoTraceError, *_UNREADABLE):
                 raise _malformed() from None
+        if len(parts) > _MAX_OBJECTS:
+            raise too_many_values()
         yield from map(bytes, parts)
 
 
