@@ -37,7 +37,11 @@ def text_of(value: object) -> str | None:
 
 def first_text(attributes: Mapping[str, object], keys: Iterable[str]) -> str | None:
     """Return the first of these attributes that is a text."""
-    return next((text for key in keys if (text := text_of(attributes.get(key))) is not None), None)
+    # Most keys are absent, and most spans are read without any of them: no generator, no call for what is not there.
+    for key in keys:
+        if (value := attributes.get(key)) is not None and (text := text_of(value)) is not None:
+            return text
+    return None
 
 
 def first_count(attributes: Mapping[str, object], keys: Iterable[str]) -> int | None:
@@ -104,6 +108,8 @@ def is_list(value: object) -> TypeGuard[Sequence[object]]:
 
 def plain(value: object, depth: int = 0) -> JSONValue:
     """Copy a value into plain JSON values; other objects become the name of their type."""
+    if type(value) is str and value.isascii():
+        return None if value == names.OI_REDACTED else value  # most values
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
