@@ -69,7 +69,7 @@ class Parts:
         elif kind in _RESULTS:
             # The convention's prose says `result`, its schema `response`; Anthropic says `content`, OpenAI `output`.
             result = _first_given(content, ("response", "result", "content", "output"))
-            self.results.append(ToolResult(first_text(content, ("id", "tool_use_id", "call_id")), result_of(result)))
+            self.results.append(ToolResult(first_text(content, ("call_id", "id", "tool_use_id")), result_of(result)))
         elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
             self.texts.append(text)
         elif (mark := _MEDIA.get(text_of(content.get("modality")) or kind or "")) is not None:
@@ -85,7 +85,8 @@ class Parts:
         name = text_of(function.get("name"))
         if name is not None:
             arguments = plain(structure_of(_first_given(function, ("arguments", "input", "args"))))
-            self.calls.append(Call(name, arguments, first_text(found, ("id", "call_id"))))
+            # Items of OpenAI's responses have an id of their own beside that of the call.
+            self.calls.append(Call(name, arguments, first_text(found, ("call_id", "id"))))
 
 
 def result_of(value: object) -> JSONValue:
@@ -168,6 +169,8 @@ def input_from_messages(chats: list[Chat], instructions: object = None) -> SpanI
     parts = Parts()
     parts.read(decoded_or_same(instructions))
     system = text_of("\n".join(parts.texts))
+    if before and before[0].role == "system" and before[0].text == system:
+        system = None  # some instrumentations write the instructions as an attribute and as a message
     return SpanInput(
         query=None if place is None else chats[place].text,
         history=(
