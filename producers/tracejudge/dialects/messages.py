@@ -30,13 +30,9 @@ _TEXTS: Final = frozenset({"text", "input_text", "output_text", "refusal", None}
 _CALLS: Final = frozenset({"tool_call", "tool_use", "function_call"})
 _RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
 
-
-_MEDIA: Final = {
-    **dict.fromkeys(("image", "image_url", "input_image"), "[image]"),
-    **dict.fromkeys(("audio", "input_audio", "audio_url"), "[audio]"),
-    **dict.fromkeys(("video", "video_url"), "[video]"),
-    **dict.fromkeys(("file", "input_file", "document"), "[file]"),
-}
+_MEDIA: Final = {"image": "[image]", "audio": "[audio]", "video": "[video]", "file": "[file]", "document": "[file]"}
+_MIME_TYPES: Final = ("mime_type", "mimeType", "media_type", "mediaType")
+_MEDIA_HOLDERS: Final = ("inline_data", "inlineData", "file_data", "fileData")
 
 
 class Parts:
@@ -71,7 +67,7 @@ class Parts:
             self.results.append(ToolResult(first_text(content, ("id", "tool_use_id", "call_id")), result_of(result)))
         elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
             self.texts.append(text)
-        elif (mark := _MEDIA.get(text_of(content.get("modality")) or kind or "")) is not None:
+        elif (mark := _media_mark(content, kind or "")) is not None:
             self.texts.append(mark)
 
     def add_call(self, value: object) -> None:
@@ -85,6 +81,15 @@ class Parts:
         if name is not None:
             arguments = plain(structure_of(_first_given(function, ("arguments", "input", "args"))))
             self.calls.append(Call(name, arguments, first_text(found, ("id", "call_id"))))
+
+
+def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
+    """Return the mark of an image, a sound or a file; None for a part that is none of them."""
+    holders = (content, *(mapping_of(content.get(key)) or {} for key in _MEDIA_HOLDERS))
+    mime = next((found for holder in holders if (found := first_text(holder, _MIME_TYPES)) is not None), "")
+    named = kind.replace("-", "_").removeprefix("input_").removesuffix("_url")
+    found = (text_of(content.get("modality")) or "", mime.partition("/")[0], named, "file" if mime else "")
+    return next((_MEDIA[name] for name in found if name in _MEDIA), None)
 
 
 def result_of(value: object) -> JSONValue:
