@@ -44,7 +44,7 @@ from tracejudge.model import (
     snake_case_keys,
 )
 
-_MAX_NAME_CHARS: Final = 200
+MAX_NAME_CHARS: Final = 200
 _PAIR: Final = 2
 _EMPTY: Final[tuple[Any, ...]] = ("", b"", [], (), {})
 _COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
@@ -113,14 +113,19 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
     return read
 
 
+def convert_field(name: str, value: Any) -> Any:
+    """Return the value of one field as `convert_trace` returns it; None if it cannot be read."""
+    return _guarded(_READERS[name], name, value, Notes())
+
+
 def convert_feedback(given: Mapping[str, Any], notes: Notes) -> LateFeedback | None:
     """Return late feedback; None without a trace id or a score."""
     trace_id = trace_id_text(given.get("trace_id"))
     unread = Notes()
     score = _guarded(_feedback, "score", given.get("score"), unread)
     if trace_id is None or score is None:
-        what = "trace_id must be a non-empty string" if trace_id is None else "score must be a number from -1 to 1"
-        notes.add_cause("invalid", "feedback", what)
+        name, rule = ("score", "a number from -1 to 1") if trace_id else ("trace_id", "a non-empty string")
+        notes.add_cause("invalid", f"feedback.{name}", f"{name} must be {rule}, not {type(given.get(name)).__name__}")
         return None
     comment = _guarded(_text, "feedback.comment", given.get("comment"), notes)
     return LateFeedback(trace_id, score.score, score.comment if comment is None else comment)
@@ -619,7 +624,7 @@ _NAME_FIELDS: Final = (
 )
 _ALWAYS_KEPT_CHARS: Final = {
     **dict.fromkeys(_TEXT_FIELDS, sys.maxsize),
-    **dict.fromkeys(_NAME_FIELDS, _MAX_NAME_CHARS),
+    **dict.fromkeys(_NAME_FIELDS, MAX_NAME_CHARS),
     **dict.fromkeys(("id", "span_id"), MAX_ID_CHARS),
 }
 _READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
@@ -638,5 +643,5 @@ _READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
     "span_id": _span_id,
     **dict.fromkeys(TIMES, _time),
     "id": _name_reader("id", MAX_ID_CHARS),
-    **{name: _name_reader(name, _MAX_NAME_CHARS) for name in _NAME_FIELDS},
+    **{name: _name_reader(name, MAX_NAME_CHARS) for name in _NAME_FIELDS},
 }
