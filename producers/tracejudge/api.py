@@ -15,7 +15,7 @@ from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_and_meas
 from tracejudge.delivery.delivery import Delivery
 from tracejudge.delivery.fork import native_lock, reset_in_children
 from tracejudge.delivery.reports import call_site
-from tracejudge.ids import MAX_ID_CHARS, OPENTELEMETRY, current_span, draw, fresh_trace_id, trace_id_text
+from tracejudge.ids import OPENTELEMETRY, current_span, draw, fresh_trace_id, trace_id_text
 from tracejudge.log import logger, report_or_raise
 from tracejudge.model import Trace
 from tracejudge.settings import Drop, Redaction, Settings, changed_settings, load_settings
@@ -48,11 +48,9 @@ class Client:
             if reports.sites_left > 0:
                 reports.sites_left -= 1
                 site = call_site()
-            trace_id, span_id = fields.get("trace_id"), None
-            if trace_id is None:
-                trace_id = fields.get("traceId")
-            if type(trace_id) is not str or len(trace_id) > MAX_ID_CHARS:
-                trace_id = None if trace_id is None else trace_id_text(trace_id)
+            trace_id = span_id = None
+            if "trace_id" in fields or "traceId" in fields:
+                trace_id = given_trace_id(fields)
             if OPENTELEMETRY in _modules:
                 span = current_span()
                 # A caller that names another trace does not mean the current span.
