@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from redis import Redis
 from support.processes import Program, wait_until
-from support.scrape import Scrape, scrape
+from support.scrape import CLIENT, Scrape, scrape
 
 Start = Callable[..., "GatewayProcess"]
 
@@ -35,7 +35,7 @@ class GatewayProcess:
         return self.post("/v1/tracejudge", json.dumps(value), **headers)
 
     def page(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.metrics_port}{path}")
+        return CLIENT.get(f"http://127.0.0.1:{self.metrics_port}{path}")
 
     def scrape(self) -> Scrape:
         return scrape(self.metrics_port)

@@ -98,7 +98,7 @@ def test_an_echo_keeps_the_structure_and_scores_nothing(judge: Judge, trace: Tra
             )
 
 
-@every_judge
+@every_judge_long
 @every_light_attack
 def test_the_data_stays_between_its_marks(judge: Judge, trace: Trace) -> None:
     model = ScriptedModel([user_message], ROOMY)
