@@ -4,9 +4,10 @@ A trace is one JSON object in UTF-8. Only ``trace_id``, ``service`` and ``output
 unknown fields.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -130,6 +131,22 @@ class ProducerReport(Struct, frozen=True):
     published: int
     accepted: int
     dropped: dict[str, int]
+
+
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SEPARATORS: Final = re.compile(r"[-. ]")
+_MAX_NAME_CHARS: Final = 64
+
+
+def snake_case(name: str) -> str:
+    """Return a name in lower case with underscores."""
+    return _SEPARATORS.sub("_", _CAMEL.sub("_", name)).lower() if len(name) <= _MAX_NAME_CHARS else name
+
+
+def snake_case_keys(record: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return a record with its names in lower case with underscores too; those it has in this form come first."""
+    renamed = {short: name for name in record if type(name) is str and (short := snake_case(name)) not in record}
+    return {**record, **{short: record[name] for short, name in renamed.items()}} if renamed else record
 
 
 def is_unusable_time(value: object) -> bool:

@@ -15,7 +15,7 @@ from support.cases import each_case
 from support.processes import wait_until
 
 from worker.cli import main
-from worker.gateway.access import Client
+from worker.gateway.admission import Client
 
 TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "a" * 32}
 TOKEN = "0123456789abcdef-bot"  # noqa: S105 - of this test

@@ -18,12 +18,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tracejudge.delivery.buffer import Entry
-from worker.gateway.access import Access, Client
-from worker.gateway.bodies import Bodies, Form, RefusedError, form_of, full, refusal, status_reply
-from worker.gateway.intake import read_intake
+from worker.gateway.admission import Access, Bodies, Client, Form, RefusedError, form_of, full, refusal, status_reply
+from worker.gateway.intake import Encoder, read_intake
 from worker.gateway.otlp import Request as OtlpRequest
 from worker.gateway.otlp import read_request, reply_content
-from worker.gateway.publishing import Encoder, FullError
+from worker.gateway.publishing import Capacity
 from worker.storage.client import StoreError
 from worker.telemetry.metrics import GatewayMetrics
 
@@ -64,7 +63,7 @@ class Gateway:
         encoder: Callable[[], Encoder],
         stream: Stream,
         gatherer: Gathering,
-        full_stream: Callable[[], bool],
+        capacity: Capacity,
         executor: Executor,
         metrics: GatewayMetrics,
     ) -> None:
@@ -73,7 +72,7 @@ class Gateway:
         self._encoder = encoder
         self._stream = stream
         self._gatherer = gatherer
-        self._full_stream = full_stream
+        self._capacity = capacity
         self._executor = executor
         self._metrics = metrics
 
@@ -117,8 +116,7 @@ class Gateway:
             message = "send a token of this gateway, as Authorization: Bearer TOKEN"
             raise RefusedError(HTTPStatus.UNAUTHORIZED, "unauthorized", message)
         form = form_of(request, accepted)
-        if self._full_stream():
-            raise full("the stream of traces is full; send this again later", 5.0)
+        self._capacity.check()
         return await handler(request, client, form)
 
     async def _otlp(self, request: Request, client: Client, form: Form, *, is_log: bool) -> Response:
@@ -158,6 +156,8 @@ class Gateway:
         self._metrics.items.labels("json").inc(len(intake.entries))
         for one in intake.rejected:
             self._metrics.dropped.labels(one.reason.reason).inc()
+        for left_out, count in intake.left_out.items():
+            self._metrics.left_out.labels(left_out.field).inc(count)
         status = HTTPStatus.OK if intake.entries or not intake.rejected else HTTPStatus.BAD_REQUEST
         return Response(msgspec.json.encode(intake.reply()), status, media_type=Form.JSON.value)
 
@@ -170,8 +170,6 @@ class Gateway:
     async def _written(self, entries: Sequence[Entry]) -> None:
         try:
             await asyncio.wait_for(asyncio.wrap_future(self._stream.submit(entries)), _ANSWER_S)
-        except FullError as error:
-            raise full(str(error)) from None
         except TimeoutError:
             raise _unavailable() from None
 
@@ -180,8 +178,6 @@ class Gateway:
         try:
             running = asyncio.get_running_loop().run_in_executor(self._executor, function)
             return await asyncio.wait_for(running, _ANSWER_S)
-        except FullError as error:
-            raise full(str(error)) from None
         except TimeoutError:
             raise _unavailable() from None
         except StoreError as error:

@@ -10,20 +10,29 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from google.protobuf.message import DecodeError
 from msgspec import Raw, Struct
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tracejudge.dialects import RawEvent, RawSpan
-from worker.gateway.bodies import Form, RefusedError
+from worker.gateway.admission import Form, RefusedError, check_values, too_many_values
 
 _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
+_MAX_ITEMS: Final = 100_000
+"""Resources with their attributes, scopes and items in one request of protobuf."""
+_MAX_VALUES: Final = 1_000_000
+_LARGE_BYTES: Final = 1024 * 1024
+# Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
+_SCOPES: Final = 2
+_ITEMS: Final = 2
+_LENGTH: Final = 2
+_FIXED: Final = {1: 8, 5: 4}
+_CONTINUED: Final = 0x80
+_MAX_SHIFT: Final = 63
 _REMOTE: Final = 0x300  # of a span's flags: it is known that its parent is remote
 _NANOSECONDS: Final = 1e9
 _MAX_EVENTS: Final = 512
@@ -104,6 +113,7 @@ def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) 
     try:
         if form is Form.PROTOBUF:
             return _read_protobuf(body, service, is_log=is_log)
+        check_values(body, _MAX_VALUES)
         return _read_json(body, service, is_log=is_log)
     except (DecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         message = f"the body is no valid OTLP in {form.value}"
@@ -135,27 +145,93 @@ def _source(attributes: Mapping[str, object], service: str | None) -> Source | N
 
 
 def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request:
+    """Read one item after the other: a whole body of empty messages, parsed, takes a hundred times its size."""
     found = Request()
-    # Spans and log records differ by the names of their fields only, which the types cannot express.
-    message: Any = ExportLogsServiceRequest() if is_log else ExportTraceServiceRequest()
-    message.ParseFromString(body)
-    for resource in message.resource_logs if is_log else message.resource_spans:
-        source = _source(_attributes(resource.resource.attributes), service)
-        for scope in resource.scope_logs if is_log else resource.scope_spans:
-            items = scope.log_records if is_log else scope.spans
+    left = _MAX_ITEMS
+
+    def fields(data: memoryview) -> list[tuple[int, memoryview]]:
+        nonlocal left
+        some = _fields(data, left)
+        left -= len(some)
+        return some
+
+    for number, of_resource in fields(memoryview(body)):
+        if number != 1:
+            continue
+        members = fields(of_resource)
+        resource = b"".join(content for number, content in members if number == 1)
+        fields(memoryview(resource))
+        source = _source(_attributes(Resource.FromString(resource).attributes), service)
+        for of_scope in (content for number, content in members if number == _SCOPES):
+            parts = fields(of_scope)
+            items = [content for number, content in parts if number == _ITEMS]
             if source is None:
                 found.drop("no_service", len(items))
                 continue
-            part = ("p", is_log, source, scope.scope.name)
+            scope = InstrumentationScope.FromString(b"".join(content for number, content in parts if number == 1))
+            part = ("p", is_log, source, scope.name)
             for item in items:
-                if is_log and not _is_event(item.event_name, item.attributes):
-                    found.ignored += 1
-                elif len(item.trace_id) != _TRACE_ID_BYTES or len(item.span_id) != _SPAN_ID_BYTES:
-                    found.drop("no_ids")
-                else:
-                    is_root = not is_log and (not item.parent_span_id or item.flags & _REMOTE == _REMOTE)
-                    found.add(item.trace_id.hex(), part, item.SerializeToString(), is_root=is_root)
+                if len(item) > _LARGE_BYTES:
+                    fields(item)
+                _add_item(found, part, bytes(item), is_log=is_log)
     return found
+
+
+def _add_item(found: Request, part: tuple[str, bool, Source, str], item: bytes, *, is_log: bool) -> None:
+    # Spans and log records have the same names of ids, which their types do not express.
+    read: Any = LogRecord.FromString(item) if is_log else Span.FromString(item)
+    if is_log and not _is_event(read.event_name, read.attributes):
+        found.ignored += 1
+    elif len(trace_id := read.trace_id) != _TRACE_ID_BYTES or len(read.span_id) != _SPAN_ID_BYTES:
+        found.drop("no_ids")
+    else:
+        is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
+        found.add(trace_id.hex(), part, item, is_root=is_root)
+
+
+def _fields(data: memoryview, most: int) -> list[tuple[int, memoryview]]:
+    """Split a message into its fields that have a length, by number; the others are skipped.
+
+    Raises:
+        DecodeError: It is no message.
+        RefusedError: It has too many fields.
+    """
+    found: list[tuple[int, memoryview]] = []
+    at, end, skipped = 0, len(data), 0
+    try:
+        while at < end:
+            tag, at = _varint(data, at)
+            kind, number = tag & 7, tag >> 3
+            if kind == _LENGTH and number:
+                size, at = _varint(data, at)
+                found.append((number, data[at : at + size]))
+                at += size
+            elif kind in _FIXED and number:
+                skipped, at = skipped + 1, at + _FIXED[kind]
+            elif kind == 0 and number:
+                skipped, at = skipped + 1, _varint(data, at)[1]
+            else:
+                raise DecodeError("unknown field")
+            if len(found) + skipped > most:
+                raise too_many_values()
+    except IndexError:
+        raise DecodeError("cut off") from None
+    if at != end:
+        raise DecodeError("cut off")
+    return found
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    number = data[at]
+    at += 1
+    if number < _CONTINUED:
+        return number, at
+    number, shift = number - _CONTINUED, 7
+    while (digit := data[at]) >= _CONTINUED:
+        number, shift, at = number | (digit - _CONTINUED) << shift, shift + 7, at + 1
+        if shift > _MAX_SHIFT:
+            raise DecodeError("varint too long")
+    return number | digit << shift, at + 1
 
 
 def _is_event(name: str, attributes: Iterable[KeyValue]) -> bool:

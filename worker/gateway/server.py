@@ -15,15 +15,14 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from worker.config.settings import Settings, SettingsError
-from worker.gateway.access import Access
+from worker.gateway.admission import Access, Bodies
 from worker.gateway.app import Gateway
-from worker.gateway.bodies import Bodies
 from worker.gateway.gathering import Gatherer, Joiner
-from worker.gateway.publishing import Encoder, Publisher, sdk_settings
+from worker.gateway.intake import Encoder, sdk_settings
+from worker.gateway.publishing import Capacity, Publisher
 from worker.service import ServiceThread
 from worker.storage.client import Store
 from worker.storage.keys import Keys
-from worker.telemetry.backlog import Caps, measure
 from worker.telemetry.health import Readiness
 from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
 from worker.telemetry.metrics import GatewayMetrics
@@ -36,31 +35,7 @@ _THREADS: Final = 4
 _BACKLOG: Final = 1_024
 _THREAD_STOP_S: Final = 5.0
 _SPARE_FILES: Final = 100
-_CHECK_S: Final = 1.0
-_MEAN_AGE_MS: Final = 10_000
-_FULL_SHARE: Final = 0.95
 _GC_THRESHOLDS: Final = (20_000, 20, 20)
-
-
-class Capacity(ServiceThread):
-    """Measures each second whether the stream has room: its cap would remove traces that nobody has read yet."""
-
-    role = "capacity"
-
-    def __init__(self, settings: Settings, store: Store) -> None:
-        super().__init__("gateway-capacity")
-        self._store = store
-        self._caps = Caps("0", settings.max_stream_bytes, settings.max_stream, _MEAN_AGE_MS, settings.max_outbox_bytes)
-        self.is_full = False
-
-    def run_once(self) -> None:
-        """Measure, and wait."""
-        found = measure(self._store, self._caps)
-        is_full = found.traces.lag >= _FULL_SHARE * found.capacity
-        if is_full and not self.is_full:
-            log.warning("intake paused", why="the stream is at its cap and its entries are not read")
-        self.is_full = is_full
-        self.stopping.wait(_CHECK_S)
 
 
 class _Connections:
@@ -145,12 +120,12 @@ class GatewayServer:
         access = Access.of(settings, environment)
         sdk = sdk_settings(settings)
         self._store = Store(settings.redis_url, Keys(settings.prefix))
-        self._publisher = Publisher(sdk, self._metrics)
-        self._capacity = Capacity(settings, self._store)
+        capacity = Capacity(settings, self._store)
+        publisher = Publisher(sdk, capacity, self._metrics)
         gatherer = Gatherer(self._store, settings.gateway)
-        joiner = Joiner(gatherer, Encoder(sdk), self._publisher, self._metrics)
+        joiner = Joiner(gatherer, Encoder(sdk), publisher, self._metrics)
         # Stopped from the last to the first: the joiner needs the publisher.
-        self._threads: list[ServiceThread] = [self._publisher, self._capacity, joiner]
+        self._threads: list[ServiceThread] = [publisher, capacity, joiner]
         self._readiness = Readiness()
         for thread in self._threads:
             self._readiness.watch(thread.name, "intake", thread)
@@ -172,9 +147,9 @@ class GatewayServer:
             access=access,
             bodies=bodies,
             encoder=encoder,
-            stream=self._publisher,
+            stream=publisher,
             gatherer=gatherer,
-            full_stream=lambda: self._capacity.is_full,
+            capacity=capacity,
             executor=self._executor,
             metrics=self._metrics,
         )

@@ -1,5 +1,6 @@
 """Attribute values of any origin: decoded if they are JSON, and copied into plain JSON values."""
 
+import ast
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from tracejudge.model import JSONValue
 
 _MAX_DEPTH: Final = 20
 _MAX_INTEGER: Final = 2**63
+_MAX_LITERAL: Final = 10_000
 
 
 def clean(text: str) -> str:
@@ -81,6 +83,16 @@ def decoded_or_same(value: object) -> object:
 def structure_of(value: object) -> object:
     """Decode a JSON text that holds an object or a list; other values stay as they are."""
     return decoded_or_same(value) if isinstance(value, str) and value.lstrip()[:1] in {"{", "["} else value
+
+
+def literal_of(value: object) -> object:
+    """Return the dictionary that Python wrote as text; None for anything else."""
+    if not isinstance(value, str) or not value.startswith("{") or len(value) > _MAX_LITERAL:
+        return None
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
 
 
 def is_list(value: object) -> TypeGuard[Sequence[object]]:
