@@ -12,8 +12,6 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from tracejudge.ids import MAX_ID_CHARS
-
 TIMES = ("started_at", "ended_at")
 _EARLIEST_S, _LATEST_S = 946_684_800.0, 4_102_444_800.0  # the years 2000 and 2100
 FeedbackScore = Annotated[float, Meta(ge=-1, le=1)]
@@ -161,7 +159,7 @@ _SCALARS = frozenset({str, int, float, bool})
 _MAX_INTEGER = 2**63
 
 
-def is_wire_span(span: Span) -> bool:
+def is_wire_span(span: Span, max_id_chars: int) -> bool:
     """Return whether a span can be sent as it is, as those of OpenTelemetry: all values have the types of the wire."""
     ids = span.span_id, span.parent_id
     times = span.started_at, span.ended_at
@@ -171,7 +169,7 @@ def is_wire_span(span: Span) -> bool:
         all(one is None or type(one) is str for one in (*ids, span.name, span.kind, span.status))
         and all(one is None or type(one) is str for one in (span.inputs, span.outputs))
         and bool(span.name and span.span_id)
-        and all(one is None or 0 < len(one) <= MAX_ID_CHARS for one in ids)
+        and all(one is None or 0 < len(one) <= max_id_chars for one in ids)
         and all(one is None or (type(one) is float and not is_unusable_time(one)) for one in times)
         and type(attributes) is dict
         and bool(attributes)

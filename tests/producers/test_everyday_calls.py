@@ -121,8 +121,8 @@ def test_the_gateway_reads_the_same_calls_in_json() -> None:
 
 def test_only_spans_in_the_form_of_the_wire_are_sent_as_they_are() -> None:
     plain = {"text": "a", "count": 1, "share": 0.5, "whether": True}
-    assert is_wire_span(Span("a", "b"))
-    assert is_wire_span(Span("a", "b", "c", "llm", 1.7e9, 1.7e9, "ok", "in", "out", plain))
+    assert is_wire_span(Span("a", "b"), 128)
+    assert is_wire_span(Span("a", "b", "c", "llm", 1.7e9, 1.7e9, "ok", "in", "out", plain), 128)
     others: dict[str, Any] = {
         "span_id": ["", "a" * 129, 7],
         "name": ["", 7],
@@ -134,4 +134,4 @@ def test_only_spans_in_the_form_of_the_wire_are_sent_as_they_are() -> None:
     }
     for field, values in others.items():
         for value in values:
-            assert not is_wire_span(Span(**{"span_id": "a", "name": "b", field: value})), (field, value)
+            assert not is_wire_span(Span(**{"span_id": "a", "name": "b", field: value}), 128), (field, value)

@@ -478,7 +478,7 @@ def _spans(value: Any, notes: Notes) -> list[Span] | None:
 
 
 def _span(item: Any, notes: Notes) -> Span | None:
-    if type(item) is Span and is_wire_span(item):
+    if type(item) is Span and is_wire_span(item, MAX_ID_CHARS):
         return item
     given = dict(item) if is_a(item, dict) else None
     if is_a(item, Span):
