@@ -79,6 +79,7 @@ def test_json_that_only_some_parsers_accept_is_read() -> None:
     for form, body in (
         (Form.JSON, '[{"service": "bot", "output": "a\\ud83d", "usage": NaN}]'),
         (Form.JSON, '{"service": "bot", "output": "a\\ud83d", "usage": NaN}'),
+        (Form.JSON, b'{"service": "bot", "output": "a\xff"}'),
         (Form.LINES, '{"service": "bot", "output": "a\\ud83d", "usage": NaN}\n{bro\n'),
     ):
         found = intake(body, form)

@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import set_span_in_context
+from support.processes import wait_until
 
 PROTOBUF = "application/x-protobuf"
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
@@ -212,6 +213,13 @@ def test_a_full_gathering_refuses_until_there_is_room(start: Start, stored: Stor
             time.sleep(0.1)
             reply = gateway.post("/v1/traces", content, PROTOBUF)  # noqa: PLW2901 - until it is accepted
     assert len({trace["trace_id"] for trace in stored.wait(10)}) == 10
+
+
+def test_a_trace_that_expired_is_counted(start: Start, stored: Stored) -> None:
+    stored.redis.zadd(f"{stored.prefix}:gather:due", {"a" * 32: 1})
+    gateway = start()
+    wait_until(lambda: gateway.scrape().total("tracejudge_gateway_dropped_total", reason="expired") == 1)
+    assert not stored.redis.exists(f"{stored.prefix}:gather:due")
 
 
 @pytest.mark.parametrize("name", ["langgraph", "openai_v2_logs", "pydantic_ai"])

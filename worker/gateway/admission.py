@@ -209,19 +209,12 @@ def status_reply(status: HTTPStatus, message: str, form: Form, retry_s: float | 
     code = _RPC_CODES.get(status, _RPC_INTERNAL)
     if form is Form.PROTOBUF:
         text = message.encode()
-        content = bytes((8, code, 18)) + _varint(len(text)) + text
+        # Field 1 is the code; field 2 the message, after its length in two digits.
+        digits = len(text) % _VARINT_BASE + _VARINT_BASE, len(text) // _VARINT_BASE
+        content = bytes((8, code, 18, *digits)) + text
         return Response(content, status, headers, media_type=form.value)
     content = msgspec.json.encode({"code": code, "message": message})
     return Response(content, status, headers, media_type=Form.JSON.value)
-
-
-def _varint(number: int) -> bytes:
-    parts = bytearray()
-    while number >= _VARINT_BASE:
-        number, digit = divmod(number, _VARINT_BASE)
-        parts.append(digit + _VARINT_BASE)
-    parts.append(number)
-    return bytes(parts)
 
 
 class Client:

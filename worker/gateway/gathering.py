@@ -97,7 +97,7 @@ class Gatherer:
         for trace_id, flat in found:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             parts = tuple(value for name, value in fields.items() if name.isdigit())
-            taken.append(Taken(trace_id.decode(), parts, int(fields[b"count"])))
+            taken.append(Taken(trace_id.decode(), parts, int(fields.get(b"count", 0))))
         return taken
 
     def finish(self, taken: Iterable[Taken]) -> None:
@@ -209,6 +209,10 @@ class Joiner(ServiceThread):
         self._gatherer.finish(taken)
 
     def _joined(self, taken: Taken) -> Iterator[Entry]:
+        if not taken.parts:
+            # Nothing tells how many spans it had.
+            self._drop("expired", 1)
+            return
         parts = [part for raw in taken.parts for part in _part_decoder.decode(raw)]
         if not any(prefix in part for part in taken.parts for prefix in _PREFIXES):
             self._drop("no_model_call", sum(len(part.items) for part in parts))

@@ -135,13 +135,14 @@ def read_intake(
     check_values(body, _MAX_VALUES)
     intake = Intake()
     for index, raw in enumerate(_objects(body, form)):
+        left_out: list[LeftOut] = []
         try:
             given = Lenient(raw)
             names = {meaning(name) for name in given.raw}
             is_feedback = any(snake_case(name) == "score" for name in given.raw) and _CONTENT.isdisjoint(names)
             if is_feedback:
                 feedback = read_feedback(raw)
-                trace_id, left_out = feedback.trace_id, []
+                trace_id = feedback.trace_id
                 outcome = encoder.encode(Kind.FEEDBACK, msgspec.structs.asdict(feedback), now_s)
             else:
                 fields, left_out = given.decoded(keeps_unknown=True)

@@ -147,14 +147,7 @@ def _source(attributes: Mapping[str, object], service: str | None) -> Source | N
 def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request:
     """Read one item after the other: a whole body of empty messages, parsed, takes a hundred times its size."""
     found = Request()
-    left = _MAX_ITEMS
-
-    def fields(data: memoryview) -> list[tuple[int, memoryview]]:
-        nonlocal left
-        some = _fields(data, left)
-        left -= len(some)
-        return some
-
+    fields = _Splitter(_MAX_ITEMS).fields
     for number, of_resource in fields(memoryview(body)):
         if number != 1:
             continue
@@ -173,52 +166,56 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
             for item in items:
                 if len(item) > _LARGE_BYTES:
                     fields(item)
-                _add_item(found, part, bytes(item), is_log=is_log)
+                content = bytes(item)
+                # Spans and log records have the same names of ids, which their types do not express.
+                read: Any = LogRecord.FromString(content) if is_log else Span.FromString(content)
+                if is_log and not (read.event_name or _event_name(read.attributes)).startswith(_EVENT_PREFIX):
+                    found.ignored += 1
+                elif len(trace_id := read.trace_id) != _TRACE_ID_BYTES or len(read.span_id) != _SPAN_ID_BYTES:
+                    found.drop("no_ids")
+                else:
+                    is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
+                    found.add(trace_id.hex(), part, content, is_root=is_root)
     return found
 
 
-def _add_item(found: Request, part: tuple[str, bool, Source, str], item: bytes, *, is_log: bool) -> None:
-    # Spans and log records have the same names of ids, which their types do not express.
-    read: Any = LogRecord.FromString(item) if is_log else Span.FromString(item)
-    if is_log and not _is_event(read.event_name, read.attributes):
-        found.ignored += 1
-    elif len(trace_id := read.trace_id) != _TRACE_ID_BYTES or len(read.span_id) != _SPAN_ID_BYTES:
-        found.drop("no_ids")
-    else:
-        is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
-        found.add(trace_id.hex(), part, item, is_root=is_root)
+class _Splitter:
+    """Splits the messages of one request, as many fields as it may have."""
 
+    def __init__(self, most: int) -> None:
+        self._left = most
 
-def _fields(data: memoryview, most: int) -> list[tuple[int, memoryview]]:
-    """Split a message into its fields that have a length, by number; the others are skipped.
+    def fields(self, data: memoryview) -> list[tuple[int, memoryview]]:
+        """Return the fields that have a length, by number; the others are skipped.
 
-    Raises:
-        DecodeError: It is no message.
-        RefusedError: It has too many fields.
-    """
-    found: list[tuple[int, memoryview]] = []
-    at, end, skipped = 0, len(data), 0
-    try:
-        while at < end:
-            tag, at = _varint(data, at)
-            kind, number = tag & 7, tag >> 3
-            if kind == _LENGTH and number:
-                size, at = _varint(data, at)
-                found.append((number, data[at : at + size]))
-                at += size
-            elif kind in _FIXED and number:
-                skipped, at = skipped + 1, at + _FIXED[kind]
-            elif kind == 0 and number:
-                skipped, at = skipped + 1, _varint(data, at)[1]
-            else:
-                raise DecodeError("unknown field")
-            if len(found) + skipped > most:
-                raise too_many_values()
-    except IndexError:
-        raise DecodeError("cut off") from None
-    if at != end:
-        raise DecodeError("cut off")
-    return found
+        Raises:
+            DecodeError: It is no message.
+            RefusedError: The request has too many fields.
+        """
+        found: list[tuple[int, memoryview]] = []
+        at, end, skipped = 0, len(data), 0
+        try:
+            while at < end:
+                tag, at = _varint(data, at)
+                kind, number = tag & 7, tag >> 3
+                if kind == _LENGTH and number:
+                    size, at = _varint(data, at)
+                    found.append((number, data[at : at + size]))
+                    at += size
+                elif kind in _FIXED and number:
+                    skipped, at = skipped + 1, at + _FIXED[kind]
+                elif kind == 0 and number:
+                    skipped, at = skipped + 1, _varint(data, at)[1]
+                else:
+                    raise DecodeError("unknown field")
+                if len(found) + skipped > self._left:
+                    raise too_many_values()
+        except IndexError:
+            raise DecodeError("cut off") from None
+        if at != end:
+            raise DecodeError("cut off")
+        self._left -= len(found)
+        return found
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -234,10 +231,9 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     return number | digit << shift, at + 1
 
 
-def _is_event(name: str, attributes: Iterable[KeyValue]) -> bool:
-    if name:
-        return name.startswith(_EVENT_PREFIX)
-    return any(one.key == _EVENT_NAME and one.value.string_value.startswith(_EVENT_PREFIX) for one in attributes)
+def _event_name(attributes: "Iterable[KeyValue | _Attribute]") -> str:
+    """Return the name of an event that has it among its attributes, as before OTLP 1.5."""
+    return next((one.value.string_value or "" for one in attributes if one.key == _EVENT_NAME and one.value), "")
 
 
 class _Value(Struct, rename="camel"):
@@ -313,7 +309,7 @@ def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
                 try:
                     ids = _ids_decoder.decode(raw)
                     trace_id, span_id = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
-                    name = ids.event_name or (_event_name(ids.attributes) if is_log else "")
+                    name = ids.event_name or (_event_name(_attributes_decoder.decode(ids.attributes)) if is_log else "")
                 except (msgspec.ValidationError, ValueError):
                     found.drop("no_ids")
                     continue
@@ -325,13 +321,6 @@ def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
                     is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
                     found.add(trace_id.hex(), part, bytes(raw), is_root=is_root)
     return found
-
-
-def _event_name(attributes: Raw) -> str:
-    for one in _attributes_decoder.decode(attributes):
-        if one.key == _EVENT_NAME and one.value is not None:
-            return one.value.string_value or ""
-    return ""
 
 
 # ---- after the request: items as the SDK's types ----
@@ -359,7 +348,7 @@ def decode_parts(trace_id: str, parts: Iterable[Part]) -> Decoded:
             seen.add(item)
             try:
                 if part.is_log:
-                    events.append(_log_event(item) if part.form == "p" else _json_log_event(item))
+                    events.append(_log_event(part.form, item))
                 else:
                     decode = _span if part.form == "p" else _json_span
                     span = decode(trace_id, part.scope, item)
@@ -405,15 +394,19 @@ def _span(trace_id: str, scope: str, item: bytes) -> RawSpan:
     )
 
 
-def _log_event(item: bytes) -> tuple[str, RawEvent]:
-    record = LogRecord.FromString(item)
-    return record.span_id.hex(), _event(record.event_name, _attributes(record.attributes), _value(record.body))
-
-
-def _event(name: str, attributes: dict[str, object], body: object) -> RawEvent:
+def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
+    """Read a log event and the id of its span."""
+    if form == "p":
+        message = LogRecord.FromString(item)
+        span_id, name = message.span_id.hex(), message.event_name
+        attributes, body = _attributes(message.attributes), _value(message.body)
+    else:
+        record = _log_decoder.decode(item)
+        span_id, name = record.span_id.lower(), record.event_name
+        attributes, body = _json_attributes(record.attributes), _json_value(record.body)
     # The conversation is in the body of the events of semantic conventions 1.30, and in the attributes since.
-    merged = {**attributes, **body} if isinstance(body, dict) else attributes
-    return RawEvent(name or str(attributes.get(_EVENT_NAME)), merged)
+    content = {**attributes, **body} if isinstance(body, dict) else attributes
+    return span_id, RawEvent(name or str(attributes.get(_EVENT_NAME)), content)
 
 
 def _kind(number: object) -> str:
@@ -497,9 +490,3 @@ def _json_span(trace_id: str, scope: str, item: bytes) -> RawSpan:
         events=tuple(RawEvent(one.name, _json_attributes(one.attributes)) for one in span.events[:_MAX_EVENTS]),
         scope=scope or None,
     )
-
-
-def _json_log_event(item: bytes) -> tuple[str, RawEvent]:
-    record = _log_decoder.decode(item)
-    event = _event(record.event_name, _json_attributes(record.attributes), _json_value(record.body))
-    return record.span_id.lower(), event

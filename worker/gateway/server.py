@@ -165,8 +165,21 @@ class GatewayServer:
             SettingsError: An address or certificate cannot be used.
         """
         gateway = self._settings.gateway
-        _raise_file_limit(gateway.max_connections + _SPARE_FILES)
-        listener = _listen(gateway.host, gateway.port)
+        # The soft limit of open files, as far as the hard one allows.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = gateway.max_connections + _SPARE_FILES
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        try:
+            family, *_, where = socket.getaddrinfo(
+                gateway.host, gateway.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:
+            fix = f"cannot be used ({error.strerror}); set another"
+            raise SettingsError(f"gateway.port: {gateway.host}:{gateway.port} {fix}") from None
         try:
             server = self._server()
         except OSError as error:
@@ -235,20 +248,3 @@ class _Server(uvicorn.Server):
         self._readiness.begin_stop()
         # Not the library's own method: it raises the signal again at the end, and the exit code would be that signal's.
         self.force_exit, self.should_exit = self.should_exit, True
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(where[:2], family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise SettingsError(f"gateway.port: {host}:{port} cannot be used ({error.strerror}); set another") from None
-
-
-def _raise_file_limit(wanted: int) -> None:
-    """Raise the soft limit of open files as far as the hard one allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -252,6 +252,7 @@ GATEWAY_DROPPED: Final = (
     "no_ids",
     "invalid",
     "trace_too_large",
+    "expired",
     "redaction",
     "unreadable",
     "no_model_call",

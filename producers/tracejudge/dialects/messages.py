@@ -5,9 +5,11 @@ OpenInference and OpenLLMetry after `unflattened`, and from LangChain. The attri
 without anything like a message is no conversation.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
@@ -35,6 +37,7 @@ _MEDIA: Final = {
     **dict.fromkeys(("video", "video_url"), "[video]"),
     **dict.fromkeys(("file", "input_file", "document"), "[file]"),
 }
+PART_TYPES: Final = frozenset({"thinking", "redacted_thinking", "reasoning", *_TEXTS, *_CALLS, *_MEDIA}) - {None}
 
 
 class Parts:
@@ -58,7 +61,7 @@ class Parts:
 
     def _read_part(self, part: Mapping[str, object]) -> None:
         content = mapping_of(part.get("message_content")) or part
-        kind = content.get("type")
+        kind = content.get("type") or content.get("block_type")  # the latter of LlamaIndex
         if not (kind is None or isinstance(kind, str)):
             kind = "unknown"
         if mapping_of(part.get("tool_call")) is not None or kind in _CALLS:
@@ -111,7 +114,7 @@ _ROLES: Final = {
     "function": "tool",
 }
 _KNOWN_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", *_ROLES})
-_CONTENT_KEYS: Final = ("parts", "content", "contents", "tool_calls", "function_call")
+_CONTENT_KEYS: Final = ("parts", "content", "contents", "blocks", "tool_calls", "function_call")
 _MAX_WRAPPINGS: Final = 3
 
 
@@ -199,7 +202,7 @@ def _chat(item: object) -> Chat | None:
     role = clean(role) if isinstance(role, str) else "user"
     role = _ROLES.get(role.lower(), role)
     parts = Parts()
-    for key in ("parts", "content", "contents"):
+    for key in ("parts", "content", "contents", "blocks"):
         if not (parts.texts or parts.calls or parts.results):
             parts.read(message.get(key))
     calls = message.get("tool_calls")
@@ -212,8 +215,26 @@ def _chat(item: object) -> Chat | None:
         content = _first_given(message, ("content", "parts", "contents"))
         result = ToolResult(first_text(message, ("tool_call_id", "id")), result_of(content))
         return Chat(role, results=(result,))
-    text = text_of("\n".join(parts.texts))
+    text = text_of(_without_markers("\n".join(parts.texts)))
     return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results))
+
+
+# DSPy writes the fields of a prompt and of an answer into one text, each behind a marker.
+_MARKER: Final = re.compile(r"^\[\[ ## (\w+) ## \]\]$", re.MULTILINE)
+_FORMAT_REQUEST: Final = "\n\nRespond with the corresponding output fields"
+_NO_CONTENT: Final = frozenset({"completed", "reasoning"})
+
+
+def _without_markers(text: str) -> str:
+    """Return the value of the only field of a text of DSPy, or all of them as JSON; another text as it is."""
+    if not text.startswith("[[ ## "):
+        return text
+    parts = _MARKER.split(text.rpartition(_FORMAT_REQUEST)[0] or text)
+    fields = {name: value.strip() for name, value in zip(parts[1::2], parts[2::2], strict=True)}
+    kept = {name: value for name, value in fields.items() if name not in _NO_CONTENT}
+    if len(kept) == 1:
+        return next(iter(kept.values()))
+    return msgspec.json.encode({name: decoded_or_same(value) for name, value in kept.items()}).decode()
 
 
 def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
@@ -221,6 +242,8 @@ def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
     inner = mapping_of(mapping.get("message"))
     if inner is not None:
         return inner
+    if "_role" in mapping and "_content" in mapping:  # of Haystack
+        return {"role": mapping["_role"], "content": mapping["_content"]}
     kwargs = mapping_of(mapping.get("kwargs"))
     path = mapping.get("id")
     if kwargs is not None and isinstance(path, list) and path and isinstance(path[-1], str):

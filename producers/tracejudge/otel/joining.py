@@ -113,7 +113,10 @@ class TraceSteps:
 
 
 def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
-    """Return the documents retrieved before the judged step ended, anywhere in the trace, each once."""
+    """Return the documents retrieved before the judged step ended, anywhere in the trace, each once.
+
+    Its id, score and source may be those of another retrieval: an outer one may keep the text alone.
+    """
     ended_at = judged.span.ended_at or float("inf")
     began = [
         step
@@ -134,10 +137,11 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
             found = [*reading.documents, *others]
         else:
             found += reading.documents
-    unique: dict[str, Document] = {}
-    for document in found:
-        unique.setdefault(document.text, document)
-    return list(unique.values())
+    known: dict[str, Document] = {}
+    for document in (*found, *(document for step in began for document in step.reading.documents)):
+        if document.text not in known or known[document.text] == Document(document.text):
+            known[document.text] = document
+    return [known[text] for text in dict.fromkeys(document.text for document in found)]
 
 
 def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[ToolCall]:
@@ -280,8 +284,9 @@ def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
     found: list[list[Message]] = []
     for step in nearest_first:
         messages = [*step.reading.input.history]
-        if step.reading.input.query != query:
+        if query is None or query not in (step.reading.input.query or ""):
             # A later call of an agent may have the query among the messages before: the last one that is the same.
+            # Within the call's own query, as in the prompts of CrewAI, it is asked there, and those before are others.
             places = [place for place, one in enumerate(messages) if (one.role, one.content) == ("user", query)]
             messages = messages[: places[-1]] if places else messages
         found.append(messages)

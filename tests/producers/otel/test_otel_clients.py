@@ -97,8 +97,14 @@ def _is_same(key: str, found: object, sent: object) -> bool:
     if key == "output" and isinstance(sent, dict):
         return isinstance(found, str) and found.startswith("{") and json.loads(found) == sent
     if key == "context" and sent is DOCUMENTS:
-        # Haystack's documents have no source.
+        # The documents of Haystack and of ColBERT have no source.
         return isinstance(found, list) and [{**one, "source": one.get("source", "faq.md")} for one in found] == sent
+    if key == "messages" and isinstance(found, list) and isinstance(sent, list):
+        # CrewAI and DSPy write the instructions of the service into prompts of their own.
+        return len(found) == len(sent) and all(
+            one == other or (one["role"] == other["role"] == "system" and other["content"] in one["content"])
+            for one, other in zip(found, sent, strict=True)
+        )
     return found == sent
 
 
