@@ -154,6 +154,31 @@ def is_unusable_time(value: object) -> bool:
     return isinstance(value, int | float) and not _EARLIEST_S <= value < _LATEST_S
 
 
+_TEXT_ONLY = frozenset({str})
+_SCALARS = frozenset({str, int, float, bool})
+_MAX_INTEGER = 2**63
+
+
+def is_wire_span(span: Span, max_id_chars: int) -> bool:
+    """Return whether a span can be sent as it is, as those of OpenTelemetry: all values have the types of the wire."""
+    ids = span.span_id, span.parent_id
+    times = span.started_at, span.ended_at
+    attributes = {"": ""} if span.attributes is None else span.attributes
+    # Types first: values of the host may run code when they are compared.
+    return (
+        all(one is None or type(one) is str for one in (*ids, span.name, span.kind, span.status))
+        and all(one is None or type(one) is str for one in (span.inputs, span.outputs))
+        and bool(span.name and span.span_id)
+        and all(one is None or 0 < len(one) <= max_id_chars for one in ids)
+        and all(one is None or (type(one) is float and not is_unusable_time(one)) for one in times)
+        and type(attributes) is dict
+        and bool(attributes)
+        and _TEXT_ONLY.issuperset(map(type, attributes))
+        and _SCALARS.issuperset(map(type, attributes.values()))
+        and all(-_MAX_INTEGER <= value < _MAX_INTEGER for value in attributes.values() if type(value) is int)
+    )
+
+
 def usable_spans(spans: Sequence[Any]) -> list[Any] | None:
     """Copy spans, given as `Span` or dict, without their unusable times; None if all times are usable."""
     usable = list(spans)

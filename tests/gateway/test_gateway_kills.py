@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import threading
+import zlib
 from collections import Counter
 
 import httpx
@@ -15,7 +16,9 @@ from support.processes import free_port, wait_until
 
 from worker.config.settings import Settings
 from worker.gateway.admission import Form
+from worker.gateway.gathering import Gatherer, Taken
 from worker.gateway.intake import Encoder, read_intake, sdk_settings
+from worker.gateway.otlp import read_request
 
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
 TRACES = 10
@@ -192,3 +195,51 @@ def test_pieces_sent_alternately_to_two_gateways_are_one_trace_each(start: Start
     assert {len(trace["spans"]) for trace in entries} == {3}
     shares = [gateway.scrape().total("tracejudge_gateway_published_total") for gateway in gateways]
     assert sum(shares) == len(ids)
+
+
+def test_two_processes_that_join_the_same_trace_keep_the_bytes_of_the_others(
+    stored: Stored, pipeline: Pipeline
+) -> None:
+    gatherer = Gatherer(pipeline.store, Settings().gateway)
+    chance = random.Random(3)
+    _, requests = pieces(chance)
+    others = pieces(chance)[1][0]
+
+    def add(content: bytes) -> None:
+        gatherer.add(read_request(zlib.decompress(content, 31), Form.PROTOBUF, is_log=False, service=None))
+
+    def take() -> list[Taken]:
+        end_leases(stored)
+        return gatherer.take(100)
+
+    add(requests[0])
+    first = take()
+    add(requests[1])
+    second = take()
+    # A third piece, and traces of which neither process knows.
+    add(requests[2])
+    add(others)
+    gatherer.finish(first)
+    gatherer.finish(second)
+    kept = sum(
+        int(stored.redis.hget(key, "bytes"))
+        for key in stored.redis.scan_iter(f"{stored.prefix}:gather:*")
+        if not key.endswith(b":due")
+    )
+    assert gatherer.held_bytes == int(stored.redis.hget(f"{stored.prefix}:gather", "bytes")) == kept > 0
+    gatherer.finish(take())
+    assert gatherer.held_bytes == 0
+
+
+def test_a_trace_that_cannot_be_read_does_not_hold_up_the_others(start: Start, stored: Stored) -> None:
+    broken = {"a" * 32: b"no msgpack", "b" * 32: b"\x91\x95\xa1p\xc2\x01\xa0\x90"}
+    for trace_id, part in broken.items():
+        stored.redis.hset(f"{stored.prefix}:gather:{trace_id}", mapping={"1": part, "count": 1, "bytes": len(part)})
+        stored.redis.zadd(f"{stored.prefix}:gather:due", {trace_id: 1})
+    gateway = start(**FAST)
+    ids, requests = pieces(random.Random(4))
+    for content in requests:
+        gateway.http.post("/v1/traces", content=content, headers=GZIP_PROTOBUF).raise_for_status()
+    wait_until(lambda: not stored.redis.zcard(f"{stored.prefix}:gather:due"), 20, what="the traces to be published")
+    assert sorted(trace["trace_id"] for trace in stored.entries()) == sorted(ids)
+    assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="unreadable") == 2

@@ -13,6 +13,7 @@ from sdk_started import StartedSdk
 import tracejudge
 from tracejudge.content.convert import Note
 from tracejudge.delivery.buffer import Kind
+from tracejudge.model import Span, is_wire_span
 from worker.config.settings import Settings
 from worker.gateway.admission import Form
 from worker.gateway.intake import Encoder, read_intake, sdk_settings
@@ -116,3 +117,21 @@ def test_the_gateway_reads_the_same_calls_in_json() -> None:
         if trace is not None and told - {"other"} != lost & set(everyday_calls.Trace.__struct_fields__):
             wrong.append(f"{call.name}: {told} left out, not {lost}")
     assert not wrong, "\n".join([f"{len(wrong)} differences of {len(calls)}", *wrong])
+
+
+def test_only_spans_in_the_form_of_the_wire_are_sent_as_they_are() -> None:
+    plain = {"text": "a", "count": 1, "share": 0.5, "whether": True}
+    assert is_wire_span(Span("a", "b"), 128)
+    assert is_wire_span(Span("a", "b", "c", "llm", 1.7e9, 1.7e9, "ok", "in", "out", plain), 128)
+    others: dict[str, Any] = {
+        "span_id": ["", "a" * 129, 7],
+        "name": ["", 7],
+        "parent_id": ["", 7],
+        "status": [7],
+        "inputs": [{"a": 1}],
+        "started_at": [1, 1.7e12, float("nan")],
+        "attributes": [{}, {"a": [1]}, {"a": None}, {7: "a"}, {"a": 2**63}, [("a", 1)]],
+    }
+    for field, values in others.items():
+        for value in values:
+            assert not is_wire_span(Span(**{"span_id": "a", "name": "b", field: value}), 128), (field, value)

@@ -87,7 +87,7 @@ class Gateway:
                 self._route("/v1/tracejudge", self._plain, _JSON_FORMS),
             ],
             middleware=[cors] if cors_origins else [],
-            exception_handlers={404: self._unknown, 405: self._unknown, 500: self._failed},
+            exception_handlers=dict.fromkeys((404, 405, 500), self._failed),
         )
 
     def _route(self, path: str, handler: Handler, accepted: Sequence[Form]) -> Route:
@@ -175,16 +175,16 @@ class Gateway:
             message = "Redis does not answer; send this again later"
             raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", message, 1) from None
 
-    async def _unknown(self, request: Request, error: Exception) -> Response:
-        status = HTTPStatus(getattr(error, "status_code", HTTPStatus.NOT_FOUND))
-        self._metrics.requests.labels("other", str(status.value)).inc()
-        return status_reply(status, _PATHS, _reply_form(request))
-
     async def _failed(self, request: Request, error: Exception) -> Response:
-        # Only the type: the text of an unexpected error may quote a request.
-        log.error("request failed", error=type(error).__name__)
-        self._metrics.requests.labels("other", "500").inc()
-        return status_reply(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", _reply_form(request))
+        """Answer a request that has no route, or whose handler failed."""
+        status = HTTPStatus(getattr(error, "status_code", HTTPStatus.INTERNAL_SERVER_ERROR))
+        message = _PATHS
+        if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+            # Only the type: the text of an unexpected error may quote a request.
+            log.error("request failed", error=type(error).__name__)
+            message = "internal error"
+        self._metrics.requests.labels("other", str(status.value)).inc()
+        return status_reply(status, message, _reply_form(request))
 
 
 def _reply_form(request: Request, usual: Form = Form.JSON) -> Form:

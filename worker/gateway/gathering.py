@@ -4,6 +4,7 @@ A request is answered once Redis has its spans. Any gateway process joins a trac
 crash another one joins it again, with the same ids, so that it is sampled once.
 """
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,7 +51,6 @@ class Taken(NamedTuple):
     trace_id: str
     parts: tuple[bytes, ...]
     number: int
-    size_bytes: int
 
 
 class Gatherer:
@@ -98,13 +98,13 @@ class Gatherer:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             # Redis returns the fields in any order; the events of a conversation are read in that of their arrival.
             parts = tuple(fields[name] for name in sorted(filter(bytes.isdigit, fields), key=int))
-            taken.append(Taken(trace_id.decode(), parts, int(fields.get(b"count", 0)), sum(map(len, parts))))
+            taken.append(Taken(trace_id.decode(), parts, int(fields.get(b"count", 0))))
         return taken
 
     def finish(self, taken: Iterable[Taken]) -> None:
         """Remove what was published."""
         keys = self._store.keys
-        arguments = [value for one in taken for value in (one.trace_id, one.number, one.size_bytes)]
+        arguments = [value for one in taken for value in (one.trace_id, one.number)]
         self.held_bytes = self._store.run("gather_done", (keys.gather, keys.gather_due), arguments)
 
 
@@ -198,7 +198,10 @@ class Joiner(ServiceThread):
         if not taken:
             self.stopping.wait(_IDLE_S)
             return
-        entries = [entry for one in taken for entry in self._joined(one)]
+        entries: list[Entry] = []
+        for one in taken:
+            with self._guarded(len(one.parts)):
+                entries += self._joined(one)
         try:
             # What is not written in time is joined again when the lease ends.
             self._stream.submit(entries).result(timeout=_LEASE_MS / 1000)
@@ -218,22 +221,27 @@ class Joiner(ServiceThread):
         decoded = decode_parts(taken.trace_id, parts)
         self._drop("unreadable", decoded.unreadable)
         for source, group in split_groups(decoded):
-            try:
+            with self._guarded(len(group.spans)):
                 fields = join(group)
-            except Exception as error:  # noqa: BLE001 - one malformed trace must not cost the others
-                log.error("trace not joined", error=type(error).__name__, where=where(error))  # noqa: TRY400
-                self._drop("unreadable", len(group.spans))
-                continue
-            if fields is None:
-                self._drop("no_model_call", len(group.spans))
-                continue
-            fields["id"] = publication_id(taken.trace_id, fields["span_id"])
-            named = {"service": source.service, "environment": source.environment, "release": source.release}
-            outcome = self._encoder.encode(Kind.TRACE, fields | named, self._clock())
-            if isinstance(outcome, Entry):
-                yield outcome
-            else:
-                self._drop(outcome.reason, len(group.spans))
+                if fields is None:
+                    self._drop("no_model_call", len(group.spans))
+                    continue
+                fields["id"] = publication_id(taken.trace_id, fields["span_id"])
+                named = {"service": source.service, "environment": source.environment, "release": source.release}
+                outcome = self._encoder.encode(Kind.TRACE, fields | named, self._clock())
+                if isinstance(outcome, Entry):
+                    yield outcome
+                else:
+                    self._drop(outcome.reason, len(group.spans))
+
+    @contextlib.contextmanager
+    def _guarded(self, count: int) -> Iterator[None]:
+        """Count what fails as unreadable: one malformed trace must not hold up the others for ever."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+            log.error("trace not joined", error=type(error).__name__, where=where(error))  # noqa: TRY400
+            self._drop("unreadable", count)
 
     def _drop(self, reason: str, count: int) -> None:
         self._metrics.dropped.labels(reason).inc(count)

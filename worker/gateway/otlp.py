@@ -148,14 +148,7 @@ def _source(attributes: Mapping[str, object], service: str | None) -> Source | N
 def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request:
     """Read one item after the other: a whole body of empty messages, parsed, takes a hundred times its size."""
     found = Request()
-    left = _MAX_ITEMS
-
-    def fields(data: memoryview) -> list[tuple[int, memoryview]]:
-        nonlocal left
-        some = _fields(data, left)
-        left -= len(some)
-        return some
-
+    fields = _Splitter(_MAX_ITEMS).fields
     for number, of_resource in fields(memoryview(body)):
         if number != 1:
             continue
@@ -174,52 +167,56 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
             for item in items:
                 if len(item) > _LARGE_BYTES:
                     fields(item)
-                _add_item(found, part, bytes(item), is_log=is_log)
+                content = bytes(item)
+                # Spans and log records have the same names of ids, which their types do not express.
+                read: Any = LogRecord.FromString(content) if is_log else Span.FromString(content)
+                if is_log and not (read.event_name or _event_name(read.attributes)).startswith(_EVENT_PREFIX):
+                    found.ignored += 1
+                elif len(trace_id := read.trace_id) != _TRACE_ID_BYTES or len(read.span_id) != _SPAN_ID_BYTES:
+                    found.drop("no_ids")
+                else:
+                    is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
+                    found.add(trace_id.hex(), part, content, is_root=is_root)
     return found
 
 
-def _add_item(found: Request, part: tuple[str, bool, Source, str], item: bytes, *, is_log: bool) -> None:
-    # Spans and log records have the same names of ids, which their types do not express.
-    read: Any = LogRecord.FromString(item) if is_log else Span.FromString(item)
-    if is_log and not (read.event_name or _event_name(read.attributes)).startswith(_EVENT_PREFIX):
-        found.ignored += 1
-    elif len(trace_id := read.trace_id) != _TRACE_ID_BYTES or len(read.span_id) != _SPAN_ID_BYTES:
-        found.drop("no_ids")
-    else:
-        is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
-        found.add(trace_id.hex(), part, item, is_root=is_root)
+class _Splitter:
+    """Splits the messages of one request, as many fields as it may have."""
 
+    def __init__(self, most: int) -> None:
+        self._left = most
 
-def _fields(data: memoryview, most: int) -> list[tuple[int, memoryview]]:
-    """Split a message into its fields that have a length, by number; the others are skipped.
+    def fields(self, data: memoryview) -> list[tuple[int, memoryview]]:
+        """Return the fields that have a length, by number; the others are skipped.
 
-    Raises:
-        DecodeError: It is no message.
-        RefusedError: It has too many fields.
-    """
-    found: list[tuple[int, memoryview]] = []
-    at, end, skipped = 0, len(data), 0
-    try:
-        while at < end:
-            tag, at = _varint(data, at)
-            kind, number = tag & 7, tag >> 3
-            if kind == _LENGTH and number:
-                size, at = _varint(data, at)
-                found.append((number, data[at : at + size]))
-                at += size
-            elif kind in _FIXED and number:
-                skipped, at = skipped + 1, at + _FIXED[kind]
-            elif kind == 0 and number:
-                skipped, at = skipped + 1, _varint(data, at)[1]
-            else:
-                raise DecodeError("unknown field")
-            if len(found) + skipped > most:
-                raise too_many_values()
-    except IndexError:
-        raise DecodeError("cut off") from None
-    if at != end:
-        raise DecodeError("cut off")
-    return found
+        Raises:
+            DecodeError: It is no message.
+            RefusedError: The request has too many fields.
+        """
+        found: list[tuple[int, memoryview]] = []
+        at, end, skipped = 0, len(data), 0
+        try:
+            while at < end:
+                tag, at = _varint(data, at)
+                kind, number = tag & 7, tag >> 3
+                if kind == _LENGTH and number:
+                    size, at = _varint(data, at)
+                    found.append((number, data[at : at + size]))
+                    at += size
+                elif kind in _FIXED and number:
+                    skipped, at = skipped + 1, at + _FIXED[kind]
+                elif kind == 0 and number:
+                    skipped, at = skipped + 1, _varint(data, at)[1]
+                else:
+                    raise DecodeError("unknown field")
+                if len(found) + skipped > self._left:
+                    raise too_many_values()
+        except IndexError:
+            raise DecodeError("cut off") from None
+        if at != end:
+            raise DecodeError("cut off")
+        self._left -= len(found)
+        return found
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
