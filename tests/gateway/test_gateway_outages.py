@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -81,9 +82,18 @@ def test_a_redis_that_is_away_costs_nothing_that_was_acknowledged(
 
 
 def test_a_stream_that_nobody_reads_is_not_cut_off(start: Start, stored: Stored) -> None:
-    gateway = start(env={"TRACEJUDGE_MAX_STREAM": "50"})
-    assert gateway.publish([TRACE] * 60).status_code == 200
+    due = f"{stored.prefix}:gather:due"
+    gateway = start(env={"TRACEJUDGE_MAX_STREAM": "50"}, gather_s=1.0)
+    assert gateway.publish([TRACE] * 60).status_code == 413
+    assert gateway.publish([TRACE] * 40).status_code == 200
+    assert gateway.post("/v1/traces", span_request(), "application/x-protobuf").status_code == 200
+    # A twentieth of the cap stays free.
+    assert gateway.publish([TRACE] * 7).status_code == 200
+    assert gateway.publish(TRACE).status_code == 429
     wait_until(lambda: refused(both(gateway), 429), what="the cap to be noticed")
-    assert len(stored.entries()) >= 60
+    wait_until(lambda: stored.redis.zrange(due, 0, -1, withscores=True)[0][1] < 1000 * time.time() - 1000)
+    # Nothing was cut off, and the gathered trace, which is due, waits in Redis.
+    assert len(stored.entries()) == 47
     stored.redis.delete(f"{stored.prefix}:traces")
     wait_until(lambda: gateway.publish(TRACE).status_code == 200, what="the gateway to accept again")
+    wait_until(lambda: any("spans" in trace for trace in stored.entries()), what="the gathered trace to be joined")

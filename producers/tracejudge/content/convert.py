@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from tracejudge.content.dialogue import add_chats, answer_in, before_query, chats_in, is_wire_message, read_chats
@@ -102,7 +103,7 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
         texts = {name: text for name, value in named.tags.items() if (text := _guarded(_text, name, value, notes))}
         if texts:
             read["tags"] = {**texts, **read.get("tags", {})}
-    if "output" not in read and not read.keys() & _CONTENT:
+    if "output" not in read and not read.keys() & CONTENT_FIELDS:
         notes.add("empty", "trace")
         return {}
     if "output" not in read:
@@ -481,7 +482,32 @@ def _spans(value: Any, notes: Notes) -> list[Span] | None:
     return found or None
 
 
+def _is_wire_span(span: Span) -> bool:
+    """Return whether a span has the form of the wire, as those of OpenTelemetry have: it is then sent as it is."""
+    ids = span.span_id, span.parent_id
+    texts = (*ids, span.name, span.kind, span.status, span.inputs, span.outputs)
+    attributes = {} if span.attributes is None else span.attributes
+    return (
+        all(text is None or type(text) is str for text in texts)
+        and bool(span.name and span.span_id and span.attributes != {})
+        and all(text is None or 0 < len(text) <= MAX_ID_CHARS for text in ids)
+        and all(time is None or (type(time) is float and not is_unusable_time(time)) for time in _times(span))
+        and type(attributes) is dict
+        and _TEXT_ONLY.issuperset(map(type, attributes))
+        and _SCALARS.issuperset(map(type, attributes.values()))
+        and all(-_MAX_INTEGER <= value < _MAX_INTEGER for value in attributes.values() if type(value) is int)
+    )
+
+
+_times: Final = attrgetter(*TIMES)
+_TEXT_ONLY: Final = frozenset({str})
+_SCALARS: Final = frozenset({str, int, float, bool})
+_MAX_INTEGER: Final = 2**63
+
+
 def _span(item: Any, notes: Notes) -> Span | None:
+    if type(item) is Span and _is_wire_span(item):
+        return item
     given = dict(item) if is_a(item, dict) else None
     if is_a(item, Span):
         given = {name: getattr(item, name) for name in Span.__struct_fields__}
@@ -588,7 +614,7 @@ def _add_conversations(read: dict[str, Any], messages: Any, notes: Notes) -> Non
             read["messages"] = history
 
 
-_CONTENT: Final = frozenset(
+CONTENT_FIELDS: Final = frozenset(
     {"input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"}
     | {"spans", "error", "feedback", "tags"}
 )

@@ -39,7 +39,7 @@ class Item(Struct, frozen=True, gc=False):
     """As given, with lists and dicts copied; owned by the sender."""
     size_bytes: int
     published_at_s: float = 0.0
-    """Seconds since the epoch."""
+    """Seconds since the epoch; with 0 a trace without a time gets none."""
     trace_id: str = ""
     """The id that `publish` returned."""
     span_id: str | None = None

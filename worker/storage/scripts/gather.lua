@@ -58,7 +58,7 @@ return {all, unpack(too_large)}
 --
 -- KEYS[1] gather · KEYS[2] gather:due · gather:<trace id>
 -- ARGV[1] length of the lease in ms · ARGV[2] maximum of traces · ARGV[3] bytes after which no further one is taken
--- Returns for each trace its id and the fields and values of its hash.
+-- Returns for each trace its id and the fields and values of its hash; none of a trace that has expired.
 local refused = guard({{KEYS[2], 'zset', 'ZADD', 'ZREM', 'ZRANGEBYSCORE'}, {KEYS[1], 'hash'}})
 if refused then return refused end
 local now, size, taken = now_ms(), 0, {}
@@ -67,7 +67,8 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0
   if size >= tonumber(ARGV[3]) then break end
   local fields = redis.call('HGETALL', key)
   if #fields == 0 then
-    redis.call('ZREM', KEYS[2], id) -- its TTL has ended: no gateway ran for so long
+    redis.call('ZREM', KEYS[2], id) -- its TTL has ended: no gateway joined it for so long
+    taken[#taken + 1] = {id, fields}
   else
     redis.call('ZADD', KEYS[2], now + ARGV[1], id)
     size = size + number_of(key, 'bytes')
