@@ -200,7 +200,7 @@ def _without_result(given: Mapping[str, Any], result: Any) -> Mapping[str, Any]:
     """Return the fields of a trace whose output is the result of a chain: an answer with its documents."""
     record = result if is_a(result, dict) else attributes_of(result)
     names = [name for name in record if type(name) is str]
-    by_field = {field_of(name): name for name in sorted(names, key=rank, reverse=True)}
+    by_field = {field: name for name in sorted(names, key=rank, reverse=True) if (field := field_of(name)) is not None}
     if not {"output", "context"} <= by_field.keys() or not is_a(record[by_field["output"]], str):
         return given
     documents = listed(record[by_field["context"]])
