@@ -10,6 +10,7 @@ from sdk_started import StartedSdk
 
 import tracejudge
 from tracejudge.content.convert import Note
+from tracejudge.content.field_names import closest_field
 from tracejudge.delivery.buffer import Kind, Totals
 from tracejudge.delivery.reports import MAX_WARNINGS, Reports
 
@@ -117,6 +118,13 @@ def test_at_most_twenty_warnings_and_the_totals_each_hour(caplog: pytest.LogCapt
         reports.summarize()
     assert len(caplog.messages) == 1, "nothing new after the first hour"
     assert "unknown_name f29 2" in caplog.messages[0]
+
+
+def test_a_hint_names_a_field_only_for_a_misspelt_name() -> None:
+    for name, field in (("contxt", "context"), ("anwser", "output"), ("sesion_id", "session_id"), ("promt", "input")):
+        assert closest_field(name) == field, name
+    for name in ("tenant", "region", "plan", "product", "customer", "category", "finish_reason", "request_id"):
+        assert closest_field(name) is None, name
 
 
 @pytest.mark.swallows

@@ -183,6 +183,13 @@ def test_a_wrapped_client_keeps_its_type_and_is_wrapped_once(
     the_trace(sdk)
 
 
+def test_the_provider_is_that_of_the_client(api: ModelApi, start: Callable[..., StartedSdk]) -> None:
+    sdk = start(service="shop")
+    with tracejudge.wrap_openai(made(anthropic.Anthropic, api)) as client:
+        client.messages.create(model="answers", max_tokens=9, messages=calls.ASKED)
+    assert the_trace(sdk)["provider"] == "anthropic"
+
+
 def test_another_object_is_returned_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     for stand_in in (object(), Mock(), Mock(spec=openai.OpenAI)):
         assert tracejudge.wrap_openai(stand_in) is stand_in

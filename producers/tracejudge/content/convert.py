@@ -200,7 +200,7 @@ def _without_result(given: Mapping[str, Any], result: Any) -> Mapping[str, Any]:
     """Return the fields of a trace whose output is the result of a chain: an answer with its documents."""
     record = result if is_a(result, dict) else attributes_of(result)
     names = [name for name in record if type(name) is str]
-    by_field = {field_of(name): name for name in sorted(names, key=rank, reverse=True)}
+    by_field = {field: name for name in sorted(names, key=rank, reverse=True) if (field := field_of(name)) is not None}
     if not {"output", "context"} <= by_field.keys() or not is_a(record[by_field["output"]], str):
         return given
     documents = listed(record[by_field["context"]])
@@ -259,7 +259,8 @@ def _identity(value: Any, field: str) -> Any:
     written = copied(value)
     if isinstance(written, list) and not any(isinstance(one, list | dict) for one in written):
         return value
-    has_text = is_type_mark(written, value) and type(value).__str__ is not object.__str__
+    own_text: object = type(value).__str__
+    has_text = is_type_mark(written, value) and own_text is not object.__str__
     if not isinstance(written, list | dict) and (has_text or not is_type_mark(written, value)):
         return value
     record = record_of(value) or {}
@@ -430,8 +431,8 @@ _RESULTS: Final = ("result", "output", "response", "observation", "tool_output",
 def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
     observed = None
     if is_a(item, tuple) and item and is_a(item[0], str):  # name, arguments, result
-        name, arguments, observed, *_ = *item, None, None
-        return ToolCall(_text(name, notes), structure_of(copied(arguments)), copied(observed))
+        arguments, observed = [*item[1:3], None, None][:2]
+        return ToolCall(_text(item[0], notes), structure_of(copied(arguments)), copied(observed))
     if is_a(item, tuple) and len(item) == _PAIR:  # an action of LangChain's agents and what was observed
         item, observed = item
     if is_a(item, str):

@@ -92,7 +92,7 @@ class Parts:
 def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
     """Return the mark of an image, a sound or a file; None for a part that is none of them."""
     holders = (content, *(mapping_of(content.get(key)) or {} for key in _MEDIA_HOLDERS))
-    mime = next((found for holder in holders if (found := first_text(holder, _MIME_TYPES)) is not None), "")
+    mime = next((text for holder in holders if (text := first_text(holder, _MIME_TYPES)) is not None), "")
     named = kind.replace("-", "_").removeprefix("input_").removesuffix("_url")
     kinds = (text_of(content.get("modality")) or "", mime.partition("/")[0], named, "file" if mime else "")
     return next((_MEDIA[name] for name in kinds if name in _MEDIA), None)
