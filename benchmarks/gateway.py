@@ -1,4 +1,4 @@
-"""The gateway: spans per second of one process in gzip requests of 500 spans, beside idle connections."""
+"""The gateway: spans per second of one process in gzip requests of 500 spans, beside idle connections and a worker."""
 
 import gzip
 import random
@@ -32,8 +32,11 @@ _WORDS: Final = ("refund", "order", "opens", "nine", "when", "the", "shop", "cus
 
 
 def gateway() -> Iterator[Figure]:
-    """Measure acknowledged requests, and then until all traces are joined and in the stream."""
-    port, metrics_port = free_port(), free_port()
+    """Measure acknowledged requests, and then until all traces are joined and in the stream.
+
+    A worker judges what arrives with the lexical model, which takes a core as long as there is work.
+    """
+    port, metrics_port, worker_port = free_port(), free_port(), free_port()
     table = {"port": port, "metrics_port": metrics_port, "gather_s": 1.0}
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedRedis())
@@ -45,8 +48,18 @@ def gateway() -> Iterator[Figure]:
                 TRACEJUDGE_GATEWAY=msgspec.json.encode(table).decode(),
             )
         )
+        worker = stack.enter_context(
+            program(
+                "worker",
+                *("-m", "worker.cli", "worker"),
+                TRACEJUDGE_REDIS_URL=server.url,
+                TRACEJUDGE_METRICS_PORT=str(worker_port),
+                TRACEJUDGE_GRACE_S="0.5",  # what is unfinished when the figures stand is of no use
+            )
+        )
         redis = stack.enter_context(Redis.from_url(server.url))
-        until(lambda: _is_ready(metrics_port), running, what="the gateway to start")
+        for one, page in ((running, metrics_port), (worker, worker_port)):
+            until(lambda page=page: _is_ready(page), one, what=f"the {one.name} to start")
         tell(f"{_IDLE:,} idle connections")
         for _ in range(_IDLE):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -65,17 +78,21 @@ def gateway() -> Iterator[Figure]:
             list(pool.map(send, range(_WARM_UP)))
             delays.clear()
             cpu_s, began = running.cpu_s(), time.perf_counter()
+            worker_cpu_s, judged = worker.session_cpu_s(), int(redis.xlen("tracejudge:verdicts"))
             list(pool.map(send, range(_WARM_UP, _WARM_UP + _REQUESTS)))
             accepted_s = time.perf_counter() - began
         traces = (_WARM_UP + _REQUESTS) * _SPANS // _OF_A_TRACE
         until(lambda: int(redis.xlen("tracejudge:traces")) >= traces, running, what="all traces in the stream")
         joined_s = time.perf_counter() - began
         cpu_us = 1e6 * (running.cpu_s() - cpu_s) / (_REQUESTS * _SPANS)
+        worker_share = (worker.session_cpu_s() - worker_cpu_s) / joined_s
+        judged = int(redis.xlen("tracejudge:verdicts")) - judged
         spans = _REQUESTS * _SPANS
         body_kib = statistics.mean(map(len, bodies)) / 1024
         yield Figure(f"spans/s acknowledged, {_SPANS} a request of {body_kib:.0f} KiB", f"{spans / accepted_s:,.0f}/s")
         yield Figure("spans/s joined and in the stream", f"{spans / joined_s:,.0f}/s", bar="≥ 8,000/s")
         yield Figure("CPU a span", f"{cpu_us:.0f} µs")
+        yield Figure("the worker meanwhile", f"{judged / joined_s:,.0f} verdicts/s, {worker_share:.0%} of a core")
         yield Figure("reply, median", f"{1000 * statistics.median(delays):.0f} ms")
         yield Figure(
             f"memory at most, with {_IDLE:,} idle connections", f"{running.peak_mib():.0f} MiB", bar="≤ 300 MiB"

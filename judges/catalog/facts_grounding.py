@@ -260,13 +260,8 @@ def _plain(text: str) -> str:
 
 def _weight(sentences: Sequence[str], last: str) -> int:
     """Return the number of words of some sentences, without courtesies, and headings that others follow."""
-    return sum(
-        len(each.split()) for each in sentences if not is_courtesy(each) and (each == last or not _is_heading(each))
-    )
-
-
-def _is_heading(sentence: str) -> bool:
-    return _HEADING.fullmatch(sentence) is not None and _IDEOGRAPH.search(sentence) is None
+    headings = [each for each in sentences if each != last and _HEADING.fullmatch(each) and not _IDEOGRAPH.search(each)]
+    return sum(len(each.split()) for each in sentences if not is_courtesy(each) and each not in headings)
 
 
 JUDGE: Final = make(Settings())

@@ -4,9 +4,10 @@ A trace is one JSON object in UTF-8. Only ``trace_id``, ``service`` and ``output
 unknown fields.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ _EARLIEST_S, _LATEST_S = 946_684_800.0, 4_102_444_800.0  # the years 2000 and 21
 FeedbackScore = Annotated[float, Meta(ge=-1, le=1)]
 
 
-class TextEnum(str, Enum):  # noqa: UP042 - for Python 3.10
+class TextEnum(str, Enum):
     """A closed set of texts; the `StrEnum` that Python 3.10 lacks."""
 
     __str__ = str.__str__
@@ -132,9 +133,50 @@ class ProducerReport(Struct, frozen=True):
     dropped: dict[str, int]
 
 
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SEPARATORS: Final = re.compile(r"[-. ]")
+_MAX_NAME_CHARS: Final = 64
+
+
+def snake_case(name: str) -> str:
+    """Return a name in lower case with underscores."""
+    return _SEPARATORS.sub("_", _CAMEL.sub("_", name)).lower() if len(name) <= _MAX_NAME_CHARS else name
+
+
+def snake_case_keys(record: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return a record with its names in lower case with underscores too; those it has in this form come first."""
+    renamed = {short: name for name in record if type(name) is str and (short := snake_case(name)) not in record}
+    return {**record, **{short: record[name] for short, name in renamed.items()}} if renamed else record
+
+
 def is_unusable_time(value: object) -> bool:
     """Return whether a number is no plausible time in seconds since the epoch; milliseconds, for example."""
     return isinstance(value, int | float) and not _EARLIEST_S <= value < _LATEST_S
+
+
+_TEXT_ONLY = frozenset({str})
+_SCALARS = frozenset({str, int, float, bool})
+_MAX_INTEGER = 2**63
+
+
+def is_wire_span(span: Span, max_id_chars: int) -> bool:
+    """Return whether a span can be sent as it is, as those of OpenTelemetry: all values have the types of the wire."""
+    ids = span.span_id, span.parent_id
+    times = span.started_at, span.ended_at
+    attributes = {"": ""} if span.attributes is None else span.attributes
+    # Types first: values of the host may run code when they are compared.
+    return (
+        all(one is None or type(one) is str for one in (*ids, span.name, span.kind, span.status))
+        and all(one is None or type(one) is str for one in (span.inputs, span.outputs))
+        and bool(span.name and span.span_id)
+        and all(one is None or 0 < len(one) <= max_id_chars for one in ids)
+        and all(one is None or (type(one) is float and not is_unusable_time(one)) for one in times)
+        and type(attributes) is dict
+        and bool(attributes)
+        and _TEXT_ONLY.issuperset(map(type, attributes))
+        and _SCALARS.issuperset(map(type, attributes.values()))
+        and all(-_MAX_INTEGER <= value < _MAX_INTEGER for value in attributes.values() if type(value) is int)
+    )
 
 
 def usable_spans(spans: Sequence[Any]) -> list[Any] | None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -56,18 +57,24 @@ REQUIREMENTS: Final = {
         "openinference-instrumentation-llama-index==4.6.1",
     ),
     "haystack": ("haystack-ai==3.4.0", "openinference-instrumentation-haystack==0.1.46"),
+    "dspy": ("dspy==3.4.1", "openinference-instrumentation-dspy==0.1.48"),
+    "crewai": (
+        "crewai==1.15.30",
+        "openinference-instrumentation-crewai==1.1.21",
+        "openinference-instrumentation-openai==0.1.66",
+    ),
     "litellm": ("litellm==1.106.2", "mcp"),
 }
 
 
-def interpreter(name: str) -> Path:
-    """Return the interpreter of a client's environment, which is built if it is missing."""
+def environment(name: str, packages: Iterable[str]) -> Path:
+    """Return the interpreter of an environment, which is built with the packages if it is missing."""
     folder = Path(os.environ.get("TRACEJUDGE_CLIENT_ENVS") or Path(tempfile.gettempdir()) / "tracejudge-clients") / name
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-        command = [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS[name], *_EXPORT]
-        subprocess.run(command, check=True)
+        if wanted := list(packages):
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
     return python
 
 
@@ -80,7 +87,7 @@ def run_client(name: str, server: ModelServer) -> None:
         copied = shutil.copytree(
             HERE, folder, ignore=shutil.ignore_patterns("recorded", "__pycache__"), dirs_exist_ok=True
         )
-        command = [interpreter(name), f"with_{name}.py", server.root_url]
+        command = [environment(name, (*REQUIREMENTS[name], *_EXPORT)), f"with_{name}.py", server.root_url]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=copied
         )

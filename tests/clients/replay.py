@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from support.otlp_raw import groups
 
 from clients.recording import RECORDED
 from tracejudge.content.tool_context import tool_context
-from tracejudge.otel.joining import join
+from tracejudge.otel.joining import SpanGroup, join
+from worker.gateway.admission import Form
+from worker.gateway.gathering import split_groups
+from worker.gateway.otlp import Part, decode_parts, read_request
 
 CONTEXT_TOOLS: Final = ("kb_search",)
 TABLE: Final = "arrived.json"
@@ -29,24 +31,38 @@ Traces = list[dict[str, Any]]
 
 
 def arrived(traces: bytes, logs: bytes = b"") -> Traces:
-    """Join the traces of exported spans and logs; ids and times are replaced by names."""
-    found = []
-    for group in groups(traces, logs):
-        fields = join(group)
-        if fields is None:
-            continue
-        if "context" not in fields and (context := tool_context(fields, CONTEXT_TOOLS)):
-            fields["context"] = context
-        spans = {span.span_id: span.name for span in group.spans}
-        fields["span_id"] = spans[fields["span_id"]]
-        fields["spans"] = [f"{span.kind}: {span.name}" for span in fields["spans"]]
-        for key in _TIMES:
-            del fields[key]
-        for key, start in _OWN_IDS.items():
-            if key in fields and not fields[key].startswith(start):
-                fields[key] = "generated"
-        found.append(msgspec.to_builtins(fields))
-    return found
+    """Join the traces of exported spans and logs as the gateway does; ids and times are replaced by names."""
+    return [described(msgspec.to_builtins(fields)) for group in _groups(traces, logs) if (fields := join(group))]
+
+
+def trace_ids(traces: bytes) -> list[str]:
+    """Return the trace ids in an export request of spans."""
+    return list(read_request(traces, Form.PROTOBUF, is_log=False, service="replayed").traces)
+
+
+def _groups(traces: bytes, logs: bytes) -> list[SpanGroup]:
+    parts: dict[str, list[Part]] = {}
+    for body, is_log in ((traces, False), (logs, True)):
+        request = read_request(body, Form.PROTOBUF, is_log=is_log, service="replayed")
+        for trace_id, group in request.traces.items():
+            parts.setdefault(trace_id, []).extend(group.parts.values())
+    groups = [group for trace_id, some in parts.items() for _, group in split_groups(decode_parts(trace_id, some))]
+    return sorted(groups, key=lambda group: min(span.started_at or 0.0 for span in group.spans))
+
+
+def described(fields: dict[str, Any]) -> dict[str, Any]:
+    """Describe a trace in a form that two runs share."""
+    if "context" not in fields and (context := tool_context(fields, CONTEXT_TOOLS)):
+        fields["context"] = msgspec.to_builtins(context)
+    spans = {span["span_id"]: span["name"] for span in fields["spans"]}
+    fields["span_id"] = spans[fields["span_id"]]
+    fields["spans"] = [f"{span.get('kind')}: {span['name']}" for span in fields["spans"]]
+    for key in _TIMES:
+        del fields[key]
+    for key, start in _OWN_IDS.items():
+        if key in fields and not fields[key].startswith(start):
+            fields[key] = "generated"
+    return fields
 
 
 def recorded(name: str) -> dict[str, tuple[bytes, bytes]]:

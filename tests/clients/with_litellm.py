@@ -47,7 +47,8 @@ def ask(question: str, *before: Any, **options: Any) -> Any:
     """Send a conversation that ends with a question."""
     messages = [BRIEF, *before, {"role": "user", "content": question}]
     # LiteLLM marks the metadata of a call that it has exported: each call needs its own.
-    metadata = {"user_id": USER, "session_id": SESSION}
+    # What is exported is what a proxy passes on as the metadata of the request.
+    metadata = {"metadata": {"user_id": USER, "session_id": SESSION}}
     return litellm.completion(f"openai/{MODEL}", messages, metadata=metadata, user=USER, num_retries=0, **options)
 
 

@@ -9,15 +9,21 @@ from typing import Any
 import pytest
 from gateway_parts import GatewayProcess, Start, Stored
 from redis import Redis
+from support.pipeline import Pipeline
 from support.processes import Program
 
 
 @pytest.fixture
 def start(redis_url: str, prefix: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts gateways: keyword arguments are keys of `[gateway]`, `env` further variables."""
+    """Starts gateways: keyword arguments are keys of `[gateway]`, `env` further variables, `program` what runs."""
     with ExitStack() as stack:
 
-        def begin(url: str = redis_url, env: dict[str, str] | None = None, **gateway: Any) -> GatewayProcess:
+        def begin(
+            url: str = redis_url,
+            env: dict[str, str] | None = None,
+            program: tuple[str, ...] = ("-m", "worker.cli", "gateway"),
+            **gateway: Any,
+        ) -> GatewayProcess:
             table = {"port": 0, "metrics_port": 0, **gateway}
             variables = {
                 "TRACEJUDGE_REDIS_URL": url,
@@ -25,8 +31,8 @@ def start(redis_url: str, prefix: str, tmp_path: Path) -> Iterator[Start]:
                 "TRACEJUDGE_GATEWAY": json.dumps(table),
                 **(env or {}),
             }
-            program = stack.enter_context(Program("-m", "worker.cli", "gateway", folder=tmp_path, env=variables))
-            return GatewayProcess(program, stack)
+            process = stack.enter_context(Program(*program, folder=tmp_path, env=variables))
+            return GatewayProcess(process, stack)
 
         yield begin
 
@@ -34,3 +40,10 @@ def start(redis_url: str, prefix: str, tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture
 def stored(redis: Redis, prefix: str) -> Stored:
     return Stored(redis, prefix)
+
+
+@pytest.fixture
+def pipeline(redis_url: str, prefix: str, tmp_path: Path) -> Iterator[Pipeline]:
+    """Workers beside the gateways."""
+    with ExitStack() as stack:
+        yield Pipeline(redis_url, prefix, tmp_path, stack)

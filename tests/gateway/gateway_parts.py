@@ -4,14 +4,18 @@ import json
 import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from redis import Redis
 from support.processes import Program, wait_until
-from support.scrape import Scrape, scrape
+from support.scrape import CLIENT, Scrape, scrape
 
 Start = Callable[..., "GatewayProcess"]
+GZIP_PROTOBUF = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
+CALL = {"gen_ai.operation.name": "chat", "gen_ai.completion": "yes", "gen_ai.prompt": "is it?"}
 
 
 class GatewayProcess:
@@ -35,10 +39,15 @@ class GatewayProcess:
         return self.post("/v1/tracejudge", json.dumps(value), **headers)
 
     def page(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.metrics_port}{path}")
+        return CLIENT.get(f"http://127.0.0.1:{self.metrics_port}{path}")
 
     def scrape(self) -> Scrape:
         return scrape(self.metrics_port)
+
+    def peak_mib(self) -> float:
+        """Return the most memory that the process has held so far."""
+        text = Path(f"/proc/{self.program.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmHWM:")) / 1024
 
 
 class Stored:
@@ -59,3 +68,17 @@ class Stored:
 def gzipped(content: bytes) -> bytes:
     packer = zlib.compressobj(wbits=31)
     return packer.compress(content) + packer.flush()
+
+
+def span_request(spans: list[tuple[bytes, bytes, bytes]]) -> bytes:
+    """Encode spans, given as trace id, span id and parent id; those with a parent are calls of a model."""
+    request = ExportTraceServiceRequest()
+    resource = request.resource_spans.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "bot"
+    scope = resource.scope_spans.add()
+    for trace_id, span_id, parent_id in spans:
+        span = scope.spans.add(trace_id=trace_id, span_id=span_id, parent_span_id=parent_id, name="step")
+        span.end_time_unix_nano = 1_790_000_000_000_000_000
+        for key, value in CALL.items() if parent_id else ():
+            span.attributes.add(key=key).value.string_value = value
+    return gzipped(request.SerializeToString())

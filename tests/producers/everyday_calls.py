@@ -72,6 +72,12 @@ call(
 call("a dict", {"input": "q", "output": "a"}, {"input": "q", "output": "a"})
 call("a dict with other names", {"input": "q", "output": "a"}, {"question": "q", "answer": "a"})
 call("a dict and fields", {"input": "q", "output": "a", "model": "m"}, {"input": "q", "output": "a"}, model="m")
+call(
+    "a dict with keys of other types",
+    {"output": "a", "tags": {"1": "x"}},
+    {"output": "a", 1: "x"},
+    reports="unknown_name 1",
+)
 call("a dict as the input", {"input": '{"city":"Bonn"}', "output": "a"}, {"city": "Bonn"}, "a")
 call("a trace", {"output": "a", "trace_id": "t"}, Trace(trace_id="t", service="s", output="a"))
 call(
@@ -108,6 +114,9 @@ TEXTS: Final[dict[str, tuple[Any, Any]]] = {
     "true": (True, "true"),
     "a decimal": (Decimal("9.90"), "9.90"),
     "a fraction": (Fraction(1, 3), "1/3"),
+    "a complex number": (1 + 2j, "(1+2j)"),
+    "a very large number": (10**50, f"{10**50}"),
+    "infinity": (float("inf"), "inf"),
     "a UUID": (UID, str(UID)),
     "an exception": (ValueError("no tea"), "ValueError: no tea"),
     "a dict": ({"a": 1}, '{"a":1}'),
@@ -154,24 +163,67 @@ each(
         "an empty text": ("", None),
         "a number": (500, "500"),
         "a dict": ({"code": 429}, '{"code":429}'),
+        # A failed call must not look like one with an empty answer.
+        "a class": (TimeoutError, "TimeoutError"),
+        "an object": (object(), "object"),
     },
 )
 
 # --- answers and queries of libraries --------------------------------------------------------------------------------
 
 for _form, _value in {
-    "of OpenAI": like.openai_completion("Hot."),
     "of OpenAI's message": like.openai_message("Hot."),
-    "of OpenAI's responses": like.openai_response("Hot."),
-    "of OpenAI as a dict": like.openai_completion("Hot.").model_dump(),
-    "of Anthropic": like.anthropic_message("Hot."),
+    "of Anthropic's content": like.anthropic_message("Hot.").content,
+    "of OpenAI's output": like.openai_response("Hot.").output,
     "of Google": like.gemini_response("Hot."),
     "of LangChain": like.langchain_message("ai", "Hot.", tool_calls=[]),
     "of LangChain in parts": like.langchain_message("ai", [{"type": "text", "text": "Hot."}], tool_calls=[]),
     "of a message": {"role": "assistant", "content": "Hot."},
     "of LlamaIndex": like.LlamaResponse("Hot."),
+    "of LlamaIndex's chat": like.Model(message=like.llama_message("assistant", "Hot."), raw=None, delta=None),
+    "of LlamaIndex's completion": like.Model(text="Hot.", additional_kwargs={}, raw=None, logprobs=None, delta=None),
+    "of Haystack": like.HaystackMessage("assistant", [like.HaystackText("Hot.")]),
+    "of Ollama": {"model": "l", "response": "Hot.", "done": True},
+    "of Amazon": {
+        "output": {"message": {"role": "assistant", "content": [{"text": "Hot."}]}},
+        "stopReason": "end_turn",
+    },
 }.items():
     call(f"answer {_form}", {"input": "q", "output": "Hot."}, "q", _value)
+_ANSWERED: Final = {"input": "q", "output": "Hot.", "usage": {"input_tokens": 12, "output_tokens": 3}}
+for _form, _value, _wanted in [
+    ("OpenAI", like.openai_completion("Hot."), {"response_id": "chatcmpl-1", "model": "gpt-x"}),
+    ("OpenAI as a dict", like.openai_completion("Hot.").model_dump(), {"response_id": "chatcmpl-1", "model": "gpt-x"}),
+    ("Anthropic", like.anthropic_message("Hot."), {"response_id": "msg_1", "model": "claude-x"}),
+]:
+    call(f"response of {_form}", {**_ANSWERED, **_wanted}, "q", _value)
+    call(f"response of {_form} and a model", {**_ANSWERED, **_wanted, "model": "m"}, "q", _value, model="m")
+call(
+    "response of OpenAI's responses",
+    {"input": "q", "output": "Hot.", "response_id": "resp_1", "model": "gpt-x"},
+    "q",
+    like.openai_response("Hot."),
+)
+# The results of chains: the answer with its documents.
+for _form, _value, _tags in [
+    ("of LangChain", {"input": "q", "context": [like.langchain(TEA)], "answer": "Hot."}, {}),
+    ("of LangChain's older chains", {"query": "q", "result": "Hot.", "source_documents": [like.langchain(TEA)]}, {}),
+    ("of LangGraph", {"question": "q", "documents": [like.langchain(TEA)], "generation": "Hot."}, {}),
+    ("of the service", {"answer": "Hot.", "documents": [{"text": TEA}], "steps": 2}, {"tags": {"steps": "2"}}),
+]:
+    call(
+        f"result {_form}",
+        {"input": "q", "output": "Hot.", "context": [{"text": TEA}], **_tags},
+        "q",
+        _value,
+        reports="unknown_name steps" if _tags else "",
+    )
+call(
+    "a result with names of sources",
+    {"input": "q", "output": '{"answer":"Hot.","sources":["tea.md"]}'},
+    "q",
+    {"answer": "Hot.", "sources": ["tea.md"]},
+)
 call(
     "answer of LlamaIndex with its sources",
     {"input": "q", "output": "Hot.", "context": [{"text": TEA, "id": "n1", "score": 0.5}]},
@@ -181,6 +233,21 @@ call(
 call("a query as messages", {"input": "q", "output": "a", "messages": [SYSTEM]}, [SYSTEM, QUERY], "a")
 call("a query as one message", {"input": "q", "output": "a"}, input=[QUERY], output="a")
 call("a prompt as messages", {"input": "q", "output": "a", "messages": [SYSTEM]}, prompt=[SYSTEM, QUERY], output="a")
+for _form, _value in {
+    "LlamaIndex": [like.llama_message("system", "Be kind."), like.llama_message("user", "q")],
+    "Haystack": [
+        like.HaystackMessage("system", [like.HaystackText("Be kind.")]),
+        like.HaystackMessage("user", [like.HaystackText("q")]),
+    ],
+    "capital letters": [{"Role": "system", "Content": "Be kind."}, {"Role": "user", "Content": "q"}],
+}.items():
+    call(f"a query of {_form}", {"input": "q", "output": "a", "messages": [SYSTEM]}, _value, "a")
+call(
+    "a query as parts",
+    {"input": "Look\n[image]", "output": "a"},
+    [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}],
+    "a",
+)
 call(
     "a query of LangChain",
     {"input": "q", "output": "a", "messages": [SYSTEM]},
@@ -206,10 +273,26 @@ call(
 call("span id: a number", {"output": "a", "span_id": "00000000000000ff"}, output="a", span_id=255)
 call("publication id: a number", {"output": "a", "id": "8"}, output="a", id=8)
 each("user", "user_id", {"a number": (17, "17"), "a UUID": (UID, str(UID)), "empty": ("", None), "None": (None, None)})
-each("session", "session_id", {"a number": (17, "17"), "a UUID": (UID, str(UID))})
+# The other parts of an object may be personal data, and ids are not redacted.
+_PERSON: Final = {"id": 17, "email": "SECRET", "password_hash": "SECRET"}
+each(
+    "user",
+    "user_id",
+    {"a dict": (_PERSON, "17"), "an object": (like.Plain(**_PERSON), "17"), "a model": (like.Model(**_PERSON), "17")},
+)
+each("user", "user_id", {"an object without an id": (like.Plain(email="SECRET"), None)}, reports="unreadable user_id")
+each("session", "session_id", {"a number": (17, "17"), "a UUID": (UID, str(UID)), "a pair": (("a", 1), '["a",1]')})
 each("response", "response_id", {"a number": (17, "17")})
 each("name", "name", {"an enumeration": (like.Colour.RED, "red"), "a number": (1, "1")})
-each("model", "model", {"an enumeration": (like.Colour.RED, "red"), "an object": (like.Named(), "its text")})
+each(
+    "model",
+    "model",
+    {
+        "an enumeration": (like.Colour.RED, "red"),
+        "an object": (like.Named(), "its text"),
+        "a dict": ({"name": "m"}, "m"),
+    },
+)
 each("provider", "provider", {"bytes": (b"openai", "openai")})
 each("release", "release", {"a number": (1.5, "1.5")})
 each("environment", "environment", {"an enumeration": (like.Colour.RED, "red")})
@@ -278,6 +361,11 @@ each(
         "of Google": (like.namespace(prompt_token_count=12, candidates_token_count=3), _USED),
         "of Ollama": ({"prompt_eval_count": 12, "eval_count": 3}, _USED),
         "a pair": ((12, 3), _USED),
+        "a list": ([12, 3], _USED),
+        "of Anthropic with its cache": (
+            {"input_tokens": 2, "cache_read_input_tokens": 9, "cache_creation_input_tokens": 1, "output_tokens": 3},
+            _USED,
+        ),
         "only input": ({"prompt_tokens": 12}, {"input_tokens": 12}),
         "an empty dict": ({}, None),
     },
@@ -347,6 +435,11 @@ each(
         "one dict": ({"text": TEA}, [_TEA]),
         "page_content": ([{"page_content": TEA}], [_TEA]),
         "content": ([{"content": TEA}], [_TEA]),
+        "pageContent of LangChain.js": (
+            [{"pageContent": TEA, "metadata": {"source": "tea.md"}}],
+            [{"text": TEA, "source": "tea.md"}],
+        ),
+        "capital letters": ([{"Text": TEA, "Id": "a", "Score": 0.5, "Source": "tea.md"}], [_WHOLE]),
         "document": ([{"document": TEA}], [_TEA]),
         "body": ([{"body": TEA}], [_TEA]),
         "chunk": ([{"chunk": TEA}], [_TEA]),
@@ -394,6 +487,14 @@ each(
         "of Qdrant's answer": (
             like.Model(points=[like.qdrant(TEA, "a", 0.5)]),
             [{"text": TEA, "id": "a", "score": 0.5}],
+        ),
+        "of Qdrant in groups": (
+            like.Model(groups=[like.Model(id="g", hits=[like.qdrant(TEA, "a", 0.5)])]),
+            [{"text": TEA, "id": "a", "score": 0.5}],
+        ),
+        "of Qdrant with other columns": (
+            [like.Model(id="a", score=0.5, payload={"title": "Tea", "state": "hot"})],
+            [{"text": '{"title":"Tea","state":"hot"}', "id": "a", "score": 0.5}],
         ),
         "of Qdrant through LangChain": (
             [like.Model(id="a", score=0.5, payload={"page_content": TEA, "metadata": {"source": "tea.md"}})],
@@ -467,6 +568,7 @@ each(
         "a namespace": ([like.namespace(page_content=TEA)], [_TEA]),
         "a data frame": (like.DataFrame([{"text": TEA, "score": 0.5}]), [{"text": TEA, "score": 0.5}]),
         "rows without a text": ([{"city": "Bonn", "price": 3}], [{"text": '{"city":"Bonn","price":3}'}]),
+        "rows of a cursor": ([(7, TEA, 0.5)], [{"text": f'[7,"{TEA}",0.5]'}]),
         "a JSON text": ('[{"text": "Tea is hot."}]', ['[{"text": "Tea is hot."}]']),
         "several kinds": ([TEA, {"text": ICE}, (TEA, 1.0)], [TEA, {"text": ICE}, {"text": TEA, "score": 1.0}]),
         "lists of lists": ([[TEA, ICE]], [TEA, ICE]),
@@ -541,6 +643,18 @@ for _form, _value, _wanted in [
     ),
     ("of Anthropic", [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}], _SAID[1:2]),
     ("one key a message", [{"user": "Hello"}, {"assistant": "Hi"}], _SAID[1:]),
+    ("capital letters", [{"Role": "user", "Content": "Hello"}, {"Role": "assistant", "Content": "Hi"}], _SAID[1:]),
+    ("of LlamaIndex", [like.llama_message("user", "Hello"), like.llama_message("assistant", "Hi")], _SAID[1:]),
+    ("a speaker a key", {"user": "Hello", "assistant": "Hi"}, _SAID[1:]),
+    ("as JSON", '[{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]', _SAID[1:]),
+    ("with the query too", [*_SAID, QUERY], _SAID),
+    ("with query and answer too", [*_SAID, QUERY, {"role": "assistant", "content": "a"}], _SAID),
+    ("of LangChain with the query too", [like.langchain_message("human", "q")], None),
+    (
+        "the query said before",
+        [QUERY, {"role": "assistant", "content": "b"}],
+        [QUERY, {"role": "assistant", "content": "b"}],
+    ),
     ("a text", "Hello", [{"role": "user", "content": "Hello"}]),
     ("texts", ["Hello", "Hi"], [{"role": "user", "content": "Hello"}, {"role": "user", "content": "Hi"}]),
     ("sender and text", [{"sender": "user", "text": "Hello"}], _SAID[1:2]),
@@ -568,6 +682,19 @@ call(
     "a",
     messages=[object()],
     reports="unreadable messages",
+)
+call(
+    "messages: other names",
+    {"input": "q", "output": "a"},
+    "q",
+    "a",
+    messages=[{"role": "user", "utterance": "Hello"}],
+    reports="unreadable messages",
+)
+call(
+    "messages: the same turn twice",
+    {"input": "q", "output": "a", "messages": [QUERY, {"role": "assistant", "content": "a"}]},
+    messages=[QUERY, {"role": "assistant", "content": "a"}] * 2,
 )
 call("messages: number", {"input": "q", "output": "a"}, "q", "a", messages=5, reports="unreadable messages")
 call(
@@ -618,6 +745,10 @@ each(
         "of Anthropic": ([{"type": "tool_use", "id": "c", "name": "kb", "input": {"q": "tea"}}], [_CALL]),
         "of LlamaIndex": ([like.Model(tool_id="c", tool_name="kb", tool_kwargs={"q": "tea"})], [_CALL]),
         "of LangChain's agents": ([(like.Model(tool="kb", tool_input={"q": "tea"}, log=""), TEA)], [_DONE]),
+        "capital letters": ([{"Name": "kb", "Arguments": {"q": "tea"}, "Result": TEA}], [_DONE]),
+        "names and arguments": ([("kb", {"q": "tea"})], [_CALL]),
+        "names, arguments and results": ([("kb", {"q": "tea"}, TEA)], [_DONE]),
+        "a JSON text": ('[{"name": "kb", "arguments": {"q": "tea"}}]', [_CALL]),
         "arguments as JSON": ([{"name": "kb", "arguments": '{"q":"tea"}'}], [_CALL]),
         "arguments as text": ([{"name": "kb", "arguments": "tea"}], [{"name": "kb", "arguments": "tea"}]),
         "objects as arguments": (
@@ -750,6 +881,15 @@ call(
     reports="second_name question",
 )
 call("a field and its other name alike", {"input": "q", "output": "a"}, input="q", question="q", output="a")
+call(
+    "names in the order of the alphabet",
+    {"input": "q", "output": "a", "tags": {"prompt": "p"}},
+    answer="a",
+    prompt="p",
+    question="q",
+    reports="second_name prompt",
+)
+call("names with dots", {"output": "a", "user_id": "u"}, output="a", **{"user.id": "u"})
 call("a field of None and its other name", {"input": "q", "output": "a"}, input=None, question="q", output="a")
 call("an unknown name", {"output": "a", "tags": {"shop": "7"}}, output="a", shop=7, reports="unknown_name shop")
 call("a misspelt name", {"output": "a", "tags": {"contxt": "x"}}, output="a", contxt="x", reports="unknown_name contxt")

@@ -264,6 +264,23 @@ def langchain_message(kind: str, text: Any, **more: Any) -> Model:  # langchain_
     return Model(content=text, additional_kwargs={}, response_metadata={}, type=kind, name=None, id=None, **more)
 
 
+def llama_message(role: str, text: str) -> Model:  # llama_index.core.llms.ChatMessage
+    return Model(role=role, additional_kwargs={}, blocks=[Model(block_type="text", text=text)])
+
+
+@dataclasses.dataclass
+class HaystackText:  # haystack.dataclasses.TextContent
+    text: str
+
+
+@dataclasses.dataclass
+class HaystackMessage:  # haystack.dataclasses.ChatMessage
+    _role: str
+    _content: list[Any]
+    _name: str | None = None
+    _meta: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
 def gemini_response(text: str) -> Model:  # google.genai.types.GenerateContentResponse
     content = Model(parts=[Model(text=text)], role="model")
     return Model(candidates=[Model(content=content, finish_reason="STOP")], model_version="g")

@@ -5,6 +5,7 @@ and streamed. What it answers depends on the request alone, so that a recording 
 """
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,10 @@ MODEL: Final = "small-2026-11-01"
 """The model that answers; clients ask for `small`."""
 TYPED: Final = {"city": "Bern", "days": 2}
 FAILURE: Final = "the prompt is not allowed"
+PASSAGES: Final = [
+    {"pid": "faq-1", "text": "Parcels leave on Mondays.", "score": 0.9},
+    {"pid": "faq-2", "text": "A parcel takes two days.", "score": 0.5},
+]
 _INPUT_TOKENS: Final = 100
 _OUTPUT_TOKENS: Final = 20
 _ANSWERS: Final = {
@@ -61,9 +66,22 @@ def answer(turn: Turn) -> Answer | None:
     if text is None:
         times = sum("Where is my parcel?" in one for one in turn.queries)
         text = "It is still in Bern." if times > 1 else "It is in Bern."
-    if "[[ ## " in turn.instructions:  # DSPy parses the answer by its markers
-        text = f"[[ ## answer ## ]]\n{text}\n\n[[ ## completed ## ]]"
-    return Answer(text)
+    return Answer(_marked(turn.instructions, query, text) if "[[ ## " in turn.instructions else text)
+
+
+def _marked(instructions: str, query: str, text: str) -> str:
+    """Write the fields that DSPy asks for at the end of a prompt, each behind its marker."""
+    offered = (name for name in _TOOLS if f") {name}, whose" in instructions)
+    tool = next((name for name in offered if "[[ ## observation_0 ## ]]" not in query), "finish")
+    values = {
+        "answer": text,
+        "next_thought": "A tool finds it.",
+        "next_tool_name": tool,
+        "next_tool_args": json.dumps(_TOOLS.get(tool, {})),
+        **{name: str(value) for name, value in TYPED.items()},
+    }
+    asked = re.findall(r"\[\[ ## (\w+) ## \]\]", query.rpartition("Respond with")[2])
+    return "\n\n".join(f"[[ ## {name} ## ]]\n{values.get(name, '')}" for name in asked)
 
 
 class ModelServer(LoopbackServer):
@@ -84,6 +102,7 @@ class ModelServer(LoopbackServer):
             web.post("/v1/messages", self._anthropic),
             web.post("/{version:v1[a-z0-9]*}/models/{call}", self._google),
             web.post("/v1/embeddings", self._embeddings),
+            web.get("/colbert", self._colbert),
             web.post("/v1/traces", self._record),
             web.post("/v1/logs", self._record),
             web.post("/scenario/{name}", self._begin),
@@ -278,6 +297,10 @@ class ModelServer(LoopbackServer):
         ]
         usage = {"prompt_tokens": 5, "total_tokens": 5}
         return web.json_response({"object": "list", "model": "small-embedding", "data": data, "usage": usage})
+
+    async def _colbert(self, _request: web.Request) -> web.Response:
+        """Answer a search as a server of ColBERT does."""
+        return web.json_response({"topk": PASSAGES})
 
 
 def _candidate(parts: list[dict[str, Any]], reason: str | None) -> dict[str, Any]:

@@ -18,12 +18,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tracejudge.delivery.buffer import Entry
-from worker.gateway.access import Access, Client
-from worker.gateway.bodies import Bodies, Form, RefusedError, form_of, full, refusal, status_reply
-from worker.gateway.intake import read_intake
+from worker.gateway.admission import Access, Bodies, Client, Form, RefusedError, form_of, full, refusal, status_reply
+from worker.gateway.intake import Encoder, read_intake
 from worker.gateway.otlp import Request as OtlpRequest
 from worker.gateway.otlp import read_request, reply_content
-from worker.gateway.publishing import Encoder, FullError
+from worker.gateway.publishing import Capacity
 from worker.storage.client import StoreError
 from worker.telemetry.metrics import GatewayMetrics
 
@@ -64,7 +63,7 @@ class Gateway:
         encoder: Callable[[], Encoder],
         stream: Stream,
         gatherer: Gathering,
-        full_stream: Callable[[], bool],
+        capacity: Capacity,
         executor: Executor,
         metrics: GatewayMetrics,
     ) -> None:
@@ -73,7 +72,7 @@ class Gateway:
         self._encoder = encoder
         self._stream = stream
         self._gatherer = gatherer
-        self._full_stream = full_stream
+        self._capacity = capacity
         self._executor = executor
         self._metrics = metrics
 
@@ -88,21 +87,24 @@ class Gateway:
                 self._route("/v1/tracejudge", self._plain, _JSON_FORMS),
             ],
             middleware=[cors] if cors_origins else [],
-            exception_handlers={404: self._unknown, 405: self._unknown, 500: self._failed},
+            exception_handlers=dict.fromkeys((404, 405, 500), self._failed),
         )
 
     def _route(self, path: str, handler: Handler, accepted: Sequence[Form]) -> Route:
         """Route a path to a handler, which is called for admitted clients only."""
 
         async def endpoint(request: Request) -> Response:
-            form = accepted[0]
             try:
-                reply = await self._admitted(request, handler, accepted)
+                client = self._access.client(request.headers.get("authorization"))
+                if client is None:
+                    message = "send a token of this gateway, as Authorization: Bearer TOKEN"
+                    raise RefusedError(HTTPStatus.UNAUTHORIZED, "unauthorized", message)  # noqa: TRY301
+                given = form_of(request, accepted)
+                self._capacity.check()
+                reply = await handler(request, client, given)
             except RefusedError as error:
                 self._metrics.rejected.labels(error.reason).inc()
-                if "json" in request.headers.get("content-type", ""):
-                    form = Form.JSON
-                reply = refusal(error, form)
+                reply = refusal(error, _reply_form(request, accepted[0]))
                 # The rest of the body is not read.
                 if error.status in {HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT}:
                     reply.headers["Connection"] = "close"
@@ -110,16 +112,6 @@ class Gateway:
             return reply
 
         return Route(path, endpoint, methods=["POST"])
-
-    async def _admitted(self, request: Request, handler: Handler, accepted: Sequence[Form]) -> Response:
-        client = self._access.client(request.headers.get("authorization"))
-        if client is None:
-            message = "send a token of this gateway, as Authorization: Bearer TOKEN"
-            raise RefusedError(HTTPStatus.UNAUTHORIZED, "unauthorized", message)
-        form = form_of(request, accepted)
-        if self._full_stream():
-            raise full("the stream of traces is full; send this again later", 5.0)
-        return await handler(request, client, form)
 
     async def _otlp(self, request: Request, client: Client, form: Form, *, is_log: bool) -> Response:
         body = await self._bodies.read(request)
@@ -147,17 +139,19 @@ class Gateway:
                     form,
                     self._encoder(),
                     service=client.service,
-                    repeat_key=key and key[:_MAX_KEY_CHARS],
+                    repeat_key=key and f"{client.name}\0{key[:_MAX_KEY_CHARS]}",
                     now_s=time.time(),
                 )
             )
             self._admit_rate(client, len(intake.entries) + len(intake.rejected))
-            await self._written(intake.entries)
+            await self._answered(asyncio.wrap_future(self._stream.submit(intake.entries)))
         finally:
             body.release()
         self._metrics.items.labels("json").inc(len(intake.entries))
         for one in intake.rejected:
             self._metrics.dropped.labels(one.reason.reason).inc()
+        for left_out, count in intake.left_out.items():
+            self._metrics.left_out.labels(left_out.field).inc(count)
         status = HTTPStatus.OK if intake.entries or not intake.rejected else HTTPStatus.BAD_REQUEST
         return Response(msgspec.json.encode(intake.reply()), status, media_type=Form.JSON.value)
 
@@ -167,42 +161,33 @@ class Gateway:
             message = f"the token {client.name} is over its rate; send this again later"
             raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, "rate", message, wait_s)
 
-    async def _written(self, entries: Sequence[Entry]) -> None:
-        try:
-            await asyncio.wait_for(asyncio.wrap_future(self._stream.submit(entries)), _ANSWER_S)
-        except FullError as error:
-            raise full(str(error)) from None
-        except TimeoutError:
-            raise _unavailable() from None
-
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         """Run a function beside the event loop; Redis must not delay other requests."""
+        return await self._answered(asyncio.get_running_loop().run_in_executor(self._executor, function))
+
+    async def _answered(self, running: Awaitable[Any]) -> Any:
+        """Wait for what needs Redis, but not for longer than a client waits."""
         try:
-            running = asyncio.get_running_loop().run_in_executor(self._executor, function)
             return await asyncio.wait_for(running, _ANSWER_S)
-        except FullError as error:
-            raise full(str(error)) from None
-        except TimeoutError:
-            raise _unavailable() from None
-        except StoreError as error:
+        except (TimeoutError, StoreError) as error:
             if "full" in str(error):
                 raise full("Redis is full; send this again later") from None
-            raise _unavailable() from None
+            message = "Redis does not answer; send this again later"
+            raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", message, 1) from None
 
-    async def _unknown(self, request: Request, error: Exception) -> Response:
-        status = HTTPStatus(getattr(error, "status_code", HTTPStatus.NOT_FOUND))
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        """Answer a request that has no route, or whose handler failed."""
+        status = HTTPStatus(getattr(error, "status_code", HTTPStatus.INTERNAL_SERVER_ERROR))
+        message = _PATHS
+        if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+            # Only the type: the text of an unexpected error may quote a request.
+            log.error("request failed", error=type(error).__name__)
+            message = "internal error"
         self._metrics.requests.labels("other", str(status.value)).inc()
-        is_protobuf = "protobuf" in request.headers.get("content-type", "")
-        return status_reply(status, _PATHS, Form.PROTOBUF if is_protobuf else Form.JSON)
-
-    async def _failed(self, request: Request, error: Exception) -> Response:  # noqa: ARG002 - starlette's signature
-        # Only the type: the text of an unexpected error may quote a request.
-        log.error("request failed", error=type(error).__name__)
-        self._metrics.requests.labels("other", "500").inc()
-        return status_reply(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", Form.JSON)
+        return status_reply(status, message, _reply_form(request))
 
 
-def _unavailable() -> RefusedError:
-    return RefusedError(
-        HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", "Redis does not answer; send this again later", 1
-    )
+def _reply_form(request: Request, usual: Form = Form.JSON) -> Form:
+    """Return the encoding of an error: that of the request, or that which is usual on its path."""
+    media = request.headers.get("content-type", "")
+    return Form.JSON if "json" in media else Form.PROTOBUF if "protobuf" in media else usual

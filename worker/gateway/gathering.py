@@ -4,9 +4,10 @@ A request is answered once Redis has its spans. Any gateway process joins a trac
 crash another one joins it again, with the same ids, so that it is sampled once.
 """
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NamedTuple, Protocol
@@ -18,8 +19,9 @@ from tracejudge.delivery.buffer import Entry, Kind
 from tracejudge.dialects import RawEvent, RawSpan, names
 from tracejudge.otel.joining import SpanGroup, join
 from worker.config.settings import Gateway
+from worker.gateway.admission import RefusedError, full
+from worker.gateway.intake import Encoder
 from worker.gateway.otlp import Decoded, Part, Request, Source, decode_parts
-from worker.gateway.publishing import Encoder, FullError
 from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError
 from worker.telemetry.logs import where
@@ -36,6 +38,7 @@ _TAKEN_BYTES: Final = 4 * 1024 * 1024
 _IDLE_S: Final = 0.25
 _ID_BYTES: Final = 8
 _MAX_HEIGHT: Final = 1_000
+_REQUESTED: Final = frozenset({"server", "consumer"})
 # Traces without any of these have nothing that a dialect reads.
 _PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
 _part_decoder = msgspec.msgpack.Decoder(list[Part])
@@ -48,7 +51,6 @@ class Taken(NamedTuple):
     trace_id: str
     parts: tuple[bytes, ...]
     number: int
-    size_bytes: int
 
 
 class Gatherer:
@@ -69,7 +71,7 @@ class Gatherer:
         """Store the spans of a request; those of traces that are too large are dropped there.
 
         Raises:
-            FullError: There is no room for all.
+            RefusedError: There is no room for all.
             StoreError: Redis did not answer; what is stored already is stored once, however often it is sent.
         """
         keys = self._store.keys
@@ -82,25 +84,27 @@ class Gatherer:
             key_names = (keys.gather, keys.gather_due, *(keys.gathered(trace_id) for trace_id, _ in some))
             found = self._store.run("gather_add", key_names, arguments)
             if found is None:
-                raise FullError("too many spans wait for the rest of their traces; send these again later")
+                raise full("too many spans wait for the rest of their traces; send these again later")
             self.held_bytes, *too_large = found
             request.drop("trace_too_large", sum(some[place][1].count for place in too_large))
 
-    def take(self) -> list[Taken]:
+    def take(self, most: int) -> list[Taken]:
         """Lease traces that are due."""
         keys = self._store.keys
-        found = self._store.run("gather_take", (keys.gather, keys.gather_due), (_LEASE_MS, _TAKEN_TRACES, _TAKEN_BYTES))
+        bounds = _LEASE_MS, min(most, _TAKEN_TRACES), _TAKEN_BYTES
+        found = self._store.run("gather_take", (keys.gather, keys.gather_due), bounds)
         taken = []
         for trace_id, flat in found:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
-            parts = tuple(value for name, value in fields.items() if name.isdigit())
-            taken.append(Taken(trace_id.decode(), parts, int(fields[b"count"]), sum(map(len, parts))))
+            # Redis returns the fields in any order; the events of a conversation are read in that of their arrival.
+            parts = tuple(fields[name] for name in sorted(filter(bytes.isdigit, fields), key=int))
+            taken.append(Taken(trace_id.decode(), parts, int(fields.get(b"count", 0))))
         return taken
 
     def finish(self, taken: Iterable[Taken]) -> None:
         """Remove what was published."""
         keys = self._store.keys
-        arguments = [value for one in taken for value in (one.trace_id, one.number, one.size_bytes)]
+        arguments = [value for one in taken for value in (one.trace_id, one.number)]
         self.held_bytes = self._store.run("gather_done", (keys.gather, keys.gather_due), arguments)
 
 
@@ -137,9 +141,12 @@ def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
 
 
 def _top(span: RawSpan, spans: dict[str, RawSpan]) -> RawSpan:
+    """Return the local root above a span, else the topmost span of its service that is known."""
     for _ in range(_MAX_HEIGHT):  # parents may form a circle
-        parent = None if span.is_local_root else spans.get(span.parent_id or "")
-        if parent is None or parent is span:
+        parent = spans.get(span.parent_id or "")
+        # A request to its own service is a root; other spans with a remote parent are not, such as those that logfire
+        # writes of a stream, if that parent is in the same service.
+        if parent is None or parent is span or (span.is_local_root and span.kind in _REQUESTED):
             break
         span = parent
     return span
@@ -153,7 +160,12 @@ def publication_id(trace_id: str, span_id: str) -> str:
 class Stream(Protocol):
     """Writes entries into the stream."""
 
-    def submit(self, entries: list[Entry]) -> "Future[None]":
+    @property
+    def room(self) -> int:
+        """How many entries the stream has room for."""
+        ...
+
+    def submit(self, entries: Sequence[Entry]) -> "Future[None]":
         """Queue entries; the future ends when Redis has them."""
         ...
 
@@ -179,20 +191,29 @@ class Joiner(ServiceThread):
         self._clock = clock
 
     def run_once(self) -> None:
-        """Join and publish some of the traces that are due; wait where there is none."""
-        taken = self._gatherer.take()
+        """Join and publish some of the traces that are due; wait where there is none, or no room for them."""
+        room = self._stream.room
+        # In a full stream a joined trace would cost one that nobody has read; here it stays in Redis.
+        taken = self._gatherer.take(room) if room > 0 else []
         if not taken:
             self.stopping.wait(_IDLE_S)
             return
-        entries = [entry for one in taken for entry in self._joined(one)]
+        entries: list[Entry] = []
+        for one in taken:
+            with self._guarded(len(one.parts)):
+                entries += self._joined(one)
         try:
             # What is not written in time is joined again when the lease ends.
             self._stream.submit(entries).result(timeout=_LEASE_MS / 1000)
-        except (FullError, FutureTimeoutError) as error:
+        except (RefusedError, FutureTimeoutError) as error:
             raise StoreError(str(error) or "Redis does not answer") from error
         self._gatherer.finish(taken)
 
     def _joined(self, taken: Taken) -> Iterator[Entry]:
+        if not taken.parts:
+            # Nothing tells how many spans it had.
+            self._drop("expired", 1)
+            return
         parts = [part for raw in taken.parts for part in _part_decoder.decode(raw)]
         if not any(prefix in part for part in taken.parts for prefix in _PREFIXES):
             self._drop("no_model_call", sum(len(part.items) for part in parts))
@@ -200,22 +221,27 @@ class Joiner(ServiceThread):
         decoded = decode_parts(taken.trace_id, parts)
         self._drop("unreadable", decoded.unreadable)
         for source, group in split_groups(decoded):
-            try:
+            with self._guarded(len(group.spans)):
                 fields = join(group)
-            except Exception as error:  # noqa: BLE001 - one malformed trace must not cost the others
-                log.error("trace not joined", error=type(error).__name__, where=where(error))  # noqa: TRY400
-                self._drop("unreadable", len(group.spans))
-                continue
-            if fields is None:
-                self._drop("no_model_call", len(group.spans))
-                continue
-            fields["id"] = publication_id(taken.trace_id, fields["span_id"])
-            named = {"service": source.service, "environment": source.environment, "release": source.release}
-            outcome = self._encoder.encode(Kind.TRACE, fields | named, self._clock())
-            if isinstance(outcome, Entry):
-                yield outcome
-            else:
-                self._drop(outcome.reason, len(group.spans))
+                if fields is None:
+                    self._drop("no_model_call", len(group.spans))
+                    continue
+                fields["id"] = publication_id(taken.trace_id, fields["span_id"])
+                named = {"service": source.service, "environment": source.environment, "release": source.release}
+                outcome = self._encoder.encode(Kind.TRACE, fields | named, self._clock())
+                if isinstance(outcome, Entry):
+                    yield outcome
+                else:
+                    self._drop(outcome.reason, len(group.spans))
+
+    @contextlib.contextmanager
+    def _guarded(self, count: int) -> Iterator[None]:
+        """Count what fails as unreadable: one malformed trace must not hold up the others for ever."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+            log.error("trace not joined", error=type(error).__name__, where=where(error))  # noqa: TRY400
+            self._drop("unreadable", count)
 
     def _drop(self, reason: str, count: int) -> None:
         self._metrics.dropped.labels(reason).inc(count)

@@ -1,21 +1,91 @@
-"""Traces and feedback in plain JSON: one object, a list, or lines."""
+"""Traces and feedback in plain JSON: one object, a list, or lines; and the encoding of entries for the stream.
+
+Names and values are read by the converter that the SDK and the worker use. A field that cannot be used is left out and
+counted in the reply. An object is rejected only without a service, or without any content.
+"""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tracejudge.delivery.buffer import Entry, Kind
-from tracejudge.ids import fresh_id, fresh_trace_id
-from worker.gateway.bodies import Form, RefusedError
-from worker.gateway.publishing import Encoder, Refused
+from tracejudge.content.convert import CONTENT_FIELDS, Note
+from tracejudge.content.encode import text_form
+from tracejudge.content.field_names import snake_case
+from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
+from tracejudge.delivery.encoding import ItemEncoder
+from tracejudge.ids import fresh_trace_id
+from tracejudge.settings import Settings as SdkSettings
+from tracejudge.settings import load_settings
+from worker.config.redaction import Redaction
+from worker.config.settings import Settings
+from worker.gateway.admission import Form, RefusedError, check_values, too_many_values
+from worker.selection.lenient import LeftOut, Lenient, NoTraceError, losses, meaning, read_feedback, repaired
 
-_TRACE_IDS: Final = ("trace_id", "traceId")
-_CONTENT: Final = frozenset({"output", "input", "messages", "error"})
+SERVICE: Final = "tracejudge-gateway"
+"""The producer's service in the accounting; each trace has its own."""
+_MAX_FIELD_BYTES: Final = 64 * 1024
+_MAX_TRACE_BYTES: Final = 256 * 1024
+_MAX_VALUES: Final = 500_000
+_MAX_OBJECTS: Final = 20_000
 _MAX_SHOWN: Final = 100
 _ID_DIGITS: Final = 16
+# Feedback may carry both beside its score.
+_CONTENT: Final = CONTENT_FIELDS - {"feedback", "tags"}
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def sdk_settings(settings: Settings) -> SdkSettings:
+    """Build the SDK's settings from the worker's, without the environment of the SDK."""
+    redaction = Redaction.of(settings.redact)
+    return load_settings(
+        service=SERVICE,
+        redis_url=settings.redis_url,
+        prefix=settings.prefix,
+        environ={},
+        disabled=False,
+        environment=None,
+        release=None,
+        max_items=1,
+        max_bytes=1,
+        max_stream=settings.max_stream,
+        exit_timeout_s=0.0,
+        redact=None if redaction is None else redaction.functions,
+        max_field_bytes=_MAX_FIELD_BYTES,
+        max_trace_bytes=min(_MAX_TRACE_BYTES, settings.max_trace_bytes),
+    )
+
+
+class Refused(NamedTuple):
+    """Why an item cannot be published: in words without any text of it, and as the reason of the metrics."""
+
+    words: str
+    reason: str = "invalid"
+
+
+class Encoder:
+    """Turns fields into entries of the stream. Each thread needs its own."""
+
+    def __init__(self, settings: SdkSettings) -> None:
+        self._items = ItemEncoder(settings)
+
+    @property
+    def notes(self) -> Sequence[Note]:
+        """What of the last item could not be taken as it was given."""
+        return self._items.notes
+
+    def encode(self, kind: Kind, fields: Mapping[str, Any], now_s: float) -> Entry | Refused:
+        """Encode a trace or feedback; redaction and truncation are those of the settings."""
+        trace_id = str(fields.get("trace_id", ""))
+        outcome = self._items.encode(Item(kind, dict(fields), 0, now_s, trace_id, None))
+        if isinstance(outcome, Entry):
+            return outcome
+        reason = "redaction" if outcome is Reason.REDACTION else "invalid"
+        causes = ", ".join(f"{note.field} {note.kind}".strip() for note in self.notes)
+        return Refused(f"{outcome.value}: {causes}" if causes else outcome.value, reason)
 
 
 class Rejected(NamedTuple):
@@ -25,12 +95,14 @@ class Rejected(NamedTuple):
     reason: Refused
 
 
-class Intake(NamedTuple):
-    """The entries of one request, the trace id of each, and what was rejected."""
+class Intake:
+    """The entries of one request, the trace id of each, what was rejected, and the fields that were left out."""
 
-    entries: list[Entry]
-    trace_ids: list[str]
-    rejected: list[Rejected]
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.trace_ids: list[str] = []
+        self.rejected: list[Rejected] = []
+        self.left_out: Counter[LeftOut] = Counter()
 
     def reply(self) -> dict[str, object]:
         """Build the content of the reply."""
@@ -38,6 +110,9 @@ class Intake(NamedTuple):
         if self.rejected:
             shown["rejected"] = len(self.rejected)
             shown["errors"] = [{"index": one.place, "reason": one.reason.words} for one in self.rejected[:_MAX_SHOWN]]
+        if self.left_out:
+            ordered = sorted(self.left_out.items())
+            shown["left_out"] = [{"field": one.field, "type": one.kind, "count": count} for one, count in ordered]
         return shown
 
 
@@ -52,68 +127,100 @@ def read_intake(
         encoder: The encoder of the calling thread.
         service: The service of every trace; otherwise each names its own.
         repeat_key: The client's key of this request: the same key gives the same ids, so that a repeat counts once.
-        now_s: The time of a trace that has none.
+        now_s: The time of a trace that has none, unless a repeat of it could be recognized.
 
     Raises:
         RefusedError: The body is no JSON.
     """
-    intake = Intake([], [], [])
-    for index, (raw, value) in enumerate(_objects(body, form)):
-        if not isinstance(value, dict):
-            intake.rejected.append(Rejected(index, Refused("not a JSON object")))
-            continue
-        kind = Kind.FEEDBACK if "score" in value and _CONTENT.isdisjoint(value) else Kind.TRACE
-        fields = value if kind is Kind.FEEDBACK else _with_ids(value, raw, index, repeat_key)
-        if kind is Kind.TRACE and service is not None:
-            fields["service"] = service
-        if kind is Kind.TRACE and not fields.get("service"):
-            outcome: Entry | Refused = Refused("service is missing", "no_service")
-        elif kind is Kind.TRACE and _CONTENT.isdisjoint(fields):
-            outcome = Refused("has no output, input, messages or error")
-        else:
-            outcome = encoder.encode(kind, fields, now_s)
+    check_values(body, _MAX_VALUES)
+    intake = Intake()
+    for index, raw in enumerate(_objects(body, form)):
+        left_out: list[LeftOut] = []
+        try:
+            given = Lenient(raw)
+            names = {meaning(name) for name in given.raw}
+            is_feedback = any(snake_case(name) == "score" for name in given.raw) and _CONTENT.isdisjoint(names)
+            if is_feedback:
+                feedback = read_feedback(raw)
+                trace_id = feedback.trace_id
+                outcome = encoder.encode(Kind.FEEDBACK, msgspec.structs.asdict(feedback), now_s)
+            else:
+                fields, left_out = given.decoded(keeps_unknown=True)
+                trace_id = _complete(fields, given, raw, service, f"{repeat_key}\0{index}" if repeat_key else None)
+                # The ledger goes by the hour of a trace: a repeat in the next hour must not have another time.
+                is_repeatable = given.trace_id is not None or bool(repeat_key)
+                outcome = encoder.encode(Kind.TRACE, fields, 0.0 if is_repeatable else now_s)
+                left_out += losses(encoder.notes)
+                if given.trace_id is None:
+                    unused = (value for value in given.values("trace_id") if value is not None and value != "")
+                    left_out += losses(Note("unreadable", "trace_id", type(value).__name__) for value in unused)
+        except NoTraceError as error:
+            words = error.detail or "not JSON"
+            outcome = Refused(words, "no_service" if words == "no service" else "invalid")
         if isinstance(outcome, Entry):
             intake.entries.append(outcome)
-            intake.trace_ids.append(str(fields.get("trace_id")))
+            intake.trace_ids.append(trace_id)
+            intake.left_out.update(set(left_out))
         else:
             intake.rejected.append(Rejected(index, outcome))
     return intake
 
 
-def _objects(body: bytes, form: Form) -> Iterator[tuple[bytes, Any]]:
-    """Yield each value with its text."""
+def _objects(body: bytes, form: Form) -> Iterator[bytes]:
+    """Yield the text of each object; ids are derived from it."""
     if form is Form.LINES:
-        for line in body.splitlines():
-            if line.strip():
-                try:
-                    yield line, msgspec.json.decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    yield line, None
-        return
-    try:
-        if body.lstrip()[:1] == b"[":
-            # Each element with its own text, from which ids are derived.
-            parts = [bytes(part) for part in msgspec.json.decode(body, type=list[msgspec.Raw])]
-        else:
-            parts = [body]
-        for part in parts:
-            yield part, msgspec.json.decode(part)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", "the body is no valid JSON") from None
+        if body.count(b"\n") + body.count(b"\r") > _MAX_OBJECTS:
+            raise too_many_values()
+        yield from (line for line in body.splitlines() if line.strip())
+    elif body.lstrip()[:1] != b"[":
+        try:
+            Lenient(body)
+        except NoTraceError as error:
+            if error.reason == "not_json":
+                raise _malformed() from None
+        yield body
+    else:
+        try:
+            parts = msgspec.json.decode(body, type=list[msgspec.Raw])
+        except _UNREADABLE:
+            try:
+                parts = msgspec.json.decode(repaired(body), type=list[msgspec.Raw])
+            except (NoTraceError, *_UNREADABLE):
+                raise _malformed() from None
+        if len(parts) > _MAX_OBJECTS:
+            raise too_many_values()
+        yield from map(bytes, parts)
 
 
-def _with_ids(value: Mapping[str, Any], raw: bytes, index: int, repeat_key: str | None) -> dict[str, Any]:
-    """Complete the ids; those of a trace with a trace id derive from its text, so that a repeat counts once."""
-    fields = dict(value)
-    given = next((one for name in _TRACE_IDS if isinstance(one := fields.pop(name, None), str) and one), None)
-    if given is None and repeat_key is None:
-        # Without any id two equal answers are two traces.
+def _malformed() -> RefusedError:
+    return RefusedError(HTTPStatus.BAD_REQUEST, "malformed", "the body is no valid JSON")
+
+
+def _complete(fields: dict[str, Any], given: Lenient, raw: bytes, service: str | None, repeat_key: str | None) -> str:
+    """Complete the service and the ids; return the trace id.
+
+    The ids of a trace with a trace id derive from its text, so that a repeat counts once. Without any id two equal
+    answers are two traces.
+
+    Raises:
+        NoTraceError: It has no service.
+    """
+    texts = (text_form(value) for value in given.values("service") if not isinstance(value, dict | list | None))
+    fields["service"] = service or next((text for text in texts if text), None)
+    if not fields["service"]:
+        raise NoTraceError("wrong_type", "no service")
+    for name in [name for name in fields if name != "service" and meaning(name) == "service"]:
+        del fields[name]
+    trace_id = given.trace_id
+    if trace_id is None and repeat_key is None:
         fields["trace_id"] = fresh_trace_id()
-        fields.setdefault("id", fresh_id())
-        return fields
-    seed = raw if repeat_key is None else f"{repeat_key}\0{index}".encode()
+        return str(fields["trace_id"])
+    seed = raw if repeat_key is None else repeat_key.encode()
     digest = hashlib.blake2b(seed, digest_size=32, person=b"gateway").hexdigest()
-    fields["trace_id"] = given or digest[-2 * _ID_DIGITS :]
-    fields.setdefault("id", digest[:_ID_DIGITS])
-    fields.setdefault("span_id", digest[_ID_DIGITS : 2 * _ID_DIGITS])
-    return fields
+    fields["trace_id"] = trace_id = trace_id or digest[-2 * _ID_DIGITS :]
+    present = {meaning(name) for name, value in fields.items() if value is not None and value != ""}
+    fields |= {name: digest[start : start + _ID_DIGITS] for name, start in _DERIVED.items() if name not in present}
+    return trace_id
+
+
+_DERIVED: Final = {"id": 0, "span_id": _ID_DIGITS}

@@ -3,6 +3,7 @@
 On the path of a request nothing is built for an attribute: spans are grouped by trace id and kept as they came.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -10,20 +11,29 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from google.protobuf.message import DecodeError
 from msgspec import Raw, Struct
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tracejudge.dialects import RawEvent, RawSpan
-from worker.gateway.bodies import Form, RefusedError
+from worker.gateway.admission import Form, RefusedError, check_values, too_many_values
 
 _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
+_MAX_ITEMS: Final = 100_000
+"""Resources with their attributes, scopes and items in one request of protobuf."""
+_MAX_VALUES: Final = 1_000_000
+_LARGE_BYTES: Final = 1024 * 1024
+# Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
+_SCOPES: Final = 2
+_ITEMS: Final = 2
+_LENGTH: Final = 2
+_FIXED: Final = {1: 8, 5: 4}
+_CONTINUED: Final = 0x80
+_MAX_SHIFT: Final = 63
 _REMOTE: Final = 0x300  # of a span's flags: it is known that its parent is remote
 _NANOSECONDS: Final = 1e9
 _MAX_EVENTS: Final = 512
@@ -104,6 +114,7 @@ def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) 
     try:
         if form is Form.PROTOBUF:
             return _read_protobuf(body, service, is_log=is_log)
+        check_values(body, _MAX_VALUES)
         return _read_json(body, service, is_log=is_log)
     except (DecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         message = f"the body is no valid OTLP in {form.value}"
@@ -135,33 +146,95 @@ def _source(attributes: Mapping[str, object], service: str | None) -> Source | N
 
 
 def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request:
+    """Read one item after the other: a whole body of empty messages, parsed, takes a hundred times its size."""
     found = Request()
-    # Spans and log records differ by the names of their fields only, which the types cannot express.
-    message: Any = ExportLogsServiceRequest() if is_log else ExportTraceServiceRequest()
-    message.ParseFromString(body)
-    for resource in message.resource_logs if is_log else message.resource_spans:
-        source = _source(_attributes(resource.resource.attributes), service)
-        for scope in resource.scope_logs if is_log else resource.scope_spans:
-            items = scope.log_records if is_log else scope.spans
+    fields = _Splitter(_MAX_ITEMS).fields
+    for number, of_resource in fields(memoryview(body)):
+        if number != 1:
+            continue
+        members = fields(of_resource)
+        resource = b"".join(content for number, content in members if number == 1)
+        fields(memoryview(resource))
+        source = _source(_attributes(Resource.FromString(resource).attributes), service)
+        for of_scope in (content for number, content in members if number == _SCOPES):
+            parts = fields(of_scope)
+            items = [content for number, content in parts if number == _ITEMS]
             if source is None:
                 found.drop("no_service", len(items))
                 continue
-            part = ("p", is_log, source, scope.scope.name)
+            scope = InstrumentationScope.FromString(b"".join(content for number, content in parts if number == 1))
+            part = ("p", is_log, source, scope.name)
             for item in items:
-                if is_log and not _is_event(item.event_name, item.attributes):
+                if len(item) > _LARGE_BYTES:
+                    fields(item)
+                content = bytes(item)
+                # Spans and log records have the same names of ids, which their types do not express.
+                read: Any = LogRecord.FromString(content) if is_log else Span.FromString(content)
+                if is_log and not (read.event_name or _event_name(read.attributes)).startswith(_EVENT_PREFIX):
                     found.ignored += 1
-                elif len(item.trace_id) != _TRACE_ID_BYTES or len(item.span_id) != _SPAN_ID_BYTES:
+                elif len(trace_id := read.trace_id) != _TRACE_ID_BYTES or len(read.span_id) != _SPAN_ID_BYTES:
                     found.drop("no_ids")
                 else:
-                    is_root = not is_log and (not item.parent_span_id or item.flags & _REMOTE == _REMOTE)
-                    found.add(item.trace_id.hex(), part, item.SerializeToString(), is_root=is_root)
+                    is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
+                    found.add(trace_id.hex(), part, content, is_root=is_root)
     return found
 
 
-def _is_event(name: str, attributes: Iterable[KeyValue]) -> bool:
-    if name:
-        return name.startswith(_EVENT_PREFIX)
-    return any(one.key == _EVENT_NAME and one.value.string_value.startswith(_EVENT_PREFIX) for one in attributes)
+class _Splitter:
+    """Splits the messages of one request, as many fields as it may have."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def fields(self, data: memoryview) -> list[tuple[int, memoryview]]:
+        """Return the fields that have a length, by number; the others are skipped.
+
+        Raises:
+            DecodeError: It is no message.
+            RefusedError: The request has too many fields.
+        """
+        found: list[tuple[int, memoryview]] = []
+        at, end, skipped = 0, len(data), 0
+        try:
+            while at < end:
+                tag, at = _varint(data, at)
+                kind, number = tag & 7, tag >> 3
+                if kind == _LENGTH and number:
+                    size, at = _varint(data, at)
+                    found.append((number, data[at : at + size]))
+                    at += size
+                elif kind in _FIXED and number:
+                    skipped, at = skipped + 1, at + _FIXED[kind]
+                elif kind == 0 and number:
+                    skipped, at = skipped + 1, _varint(data, at)[1]
+                else:
+                    raise DecodeError("unknown field")
+                if len(found) + skipped > self._left:
+                    raise too_many_values()
+        except IndexError:
+            raise DecodeError("cut off") from None
+        if at != end:
+            raise DecodeError("cut off")
+        self._left -= len(found)
+        return found
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    number = data[at]
+    at += 1
+    if number < _CONTINUED:
+        return number, at
+    number, shift = number - _CONTINUED, 7
+    while (digit := data[at]) >= _CONTINUED:
+        number, shift, at = number | (digit - _CONTINUED) << shift, shift + 7, at + 1
+        if shift > _MAX_SHIFT:
+            raise DecodeError("varint too long")
+    return number | digit << shift, at + 1
+
+
+def _event_name(attributes: "Iterable[KeyValue | _Attribute]") -> str:
+    """Return the name of an event that has it among its attributes, as before OTLP 1.5."""
+    return next((one.value.string_value or "" for one in attributes if one.key == _EVENT_NAME and one.value), "")
 
 
 class _Value(Struct, rename="camel"):
@@ -237,7 +310,7 @@ def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
                 try:
                     ids = _ids_decoder.decode(raw)
                     trace_id, span_id = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
-                    name = ids.event_name or (_event_name(ids.attributes) if is_log else "")
+                    name = ids.event_name or (_event_name(_attributes_decoder.decode(ids.attributes)) if is_log else "")
                 except (msgspec.ValidationError, ValueError):
                     found.drop("no_ids")
                     continue
@@ -249,13 +322,6 @@ def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
                     is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
                     found.add(trace_id.hex(), part, bytes(raw), is_root=is_root)
     return found
-
-
-def _event_name(attributes: Raw) -> str:
-    for one in _attributes_decoder.decode(attributes):
-        if one.key == _EVENT_NAME and one.value is not None:
-            return one.value.string_value or ""
-    return ""
 
 
 # ---- after the request: items as the SDK's types ----
@@ -273,17 +339,21 @@ def decode_parts(trace_id: str, parts: Iterable[Part]) -> Decoded:
     """Read all items of one trace; a span that arrived twice is one."""
     spans: dict[str, tuple[Source, RawSpan]] = {}
     events: list[tuple[str, RawEvent]] = []
-    seen: set[bytes] = set()
+    seen: Counter[bytes] = Counter()
     unreadable = 0
     for part in parts:
         source = Source(*part.source)
+        own: Counter[bytes] = Counter()
         for item in part.items:
-            if item in seen:
-                continue  # a client that got no reply sends a request again
-            seen.add(item)
+            own[item] += 1
+            # A client that got no reply sends a request again. Within one request, equal log records are a text that
+            # was said twice in the same millisecond.
+            if own[item] <= seen[item]:
+                continue
+            seen[item] = own[item]
             try:
                 if part.is_log:
-                    events.append(_log_event(item) if part.form == "p" else _json_log_event(item))
+                    events.append(_log_event(part.form, item))
                 else:
                     decode = _span if part.form == "p" else _json_span
                     span = decode(trace_id, part.scope, item)
@@ -329,15 +399,19 @@ def _span(trace_id: str, scope: str, item: bytes) -> RawSpan:
     )
 
 
-def _log_event(item: bytes) -> tuple[str, RawEvent]:
-    record = LogRecord.FromString(item)
-    return record.span_id.hex(), _event(record.event_name, _attributes(record.attributes), _value(record.body))
-
-
-def _event(name: str, attributes: dict[str, object], body: object) -> RawEvent:
+def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
+    """Read a log event and the id of its span."""
+    if form == "p":
+        message = LogRecord.FromString(item)
+        span_id, name = message.span_id.hex(), message.event_name
+        attributes, body = _attributes(message.attributes), _value(message.body)
+    else:
+        record = _log_decoder.decode(item)
+        span_id, name = record.span_id.lower(), record.event_name
+        attributes, body = _json_attributes(record.attributes), _json_value(record.body)
     # The conversation is in the body of the events of semantic conventions 1.30, and in the attributes since.
-    merged = {**attributes, **body} if isinstance(body, dict) else attributes
-    return RawEvent(name or str(attributes.get(_EVENT_NAME)), merged)
+    content = {**attributes, **body} if isinstance(body, dict) else attributes
+    return span_id, RawEvent(name or str(attributes.get(_EVENT_NAME)), content)
 
 
 def _kind(number: object) -> str:
@@ -421,9 +495,3 @@ def _json_span(trace_id: str, scope: str, item: bytes) -> RawSpan:
         events=tuple(RawEvent(one.name, _json_attributes(one.attributes)) for one in span.events[:_MAX_EVENTS]),
         scope=scope or None,
     )
-
-
-def _json_log_event(item: bytes) -> tuple[str, RawEvent]:
-    record = _log_decoder.decode(item)
-    event = _event(record.event_name, _json_attributes(record.attributes), _json_value(record.body))
-    return record.span_id.lower(), event

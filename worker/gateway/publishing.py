@@ -6,80 +6,78 @@ sent twice is stored once.
 
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple
+from http import HTTPStatus
+from typing import Final
 
-from tracejudge.delivery.buffer import Batch, Entry, Item, Kind, Reason
-from tracejudge.delivery.encoding import ItemEncoder
+import structlog
+
+from tracejudge.delivery.buffer import Batch, Entry
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError
 from tracejudge.settings import Settings as SdkSettings
-from tracejudge.settings import load_settings
-from worker.config.redaction import Redaction
 from worker.config.settings import MIB, Settings
+from worker.gateway.admission import RefusedError, full
 from worker.service import ServiceThread
-from worker.storage.client import StoreError
+from worker.storage.client import Store, StoreError
+from worker.telemetry.backlog import Caps, measure
 from worker.telemetry.metrics import GatewayMetrics
 
-SERVICE: Final = "tracejudge-gateway"
-"""The producer's service in the accounting; each trace has its own."""
+log = structlog.get_logger("tracejudge.gateway")
+
 _MAX_ENTRIES: Final = 500
 _MAX_BYTES: Final = 4 * MIB
 _MAX_WAITING_BYTES: Final = 64 * MIB
 _WAIT_S: Final = 0.5
-_MAX_FIELD_BYTES: Final = 64 * 1024
-_MAX_TRACE_BYTES: Final = 256 * 1024
+_CHECK_S: Final = 1.0
+_MEAN_AGE_MS: Final = 10_000
+_FULL_SHARE: Final = 0.95
+_FULL_WAIT_S: Final = 5.0
 
 
-class FullError(Exception):
-    """There is no room: Redis is full, or too much waits for it."""
+class Capacity(ServiceThread):
+    """Measures each second how much the stream has room for: its cap removes traces, those that nobody has read too.
 
+    Between two measurements the process counts what it writes itself. The share of the cap that is kept free is for
+    what others write meanwhile.
+    """
 
-def sdk_settings(settings: Settings) -> SdkSettings:
-    """Build the SDK's settings from the worker's, without the environment of the SDK."""
-    redaction = Redaction.of(settings.redact)
-    return load_settings(
-        service=SERVICE,
-        redis_url=settings.redis_url,
-        prefix=settings.prefix,
-        environ={},
-        disabled=False,
-        environment=None,
-        release=None,
-        max_items=1,
-        max_bytes=1,
-        max_stream=settings.max_stream,
-        exit_timeout_s=0.0,
-        redact=None if redaction is None else redaction.functions,
-        max_field_bytes=_MAX_FIELD_BYTES,
-        max_trace_bytes=min(_MAX_TRACE_BYTES, settings.max_trace_bytes),
-    )
+    role = "capacity"
 
+    def __init__(self, settings: Settings, store: Store) -> None:
+        super().__init__("gateway-capacity")
+        self._store = store
+        self._caps = Caps("0", settings.max_stream_bytes, settings.max_stream, _MEAN_AGE_MS, settings.max_outbox_bytes)
+        # Before the first measurement the requests wait for Redis in any case.
+        self._most = self.room = settings.max_stream
+        """How many entries may be written until the next measurement."""
 
-class Refused(NamedTuple):
-    """Why an item cannot be published: in words without any text of it, and as the reason of the metrics."""
+    def run_once(self) -> None:
+        """Measure, and wait."""
+        # The cap that a worker has set applies to all who write.
+        cap = self._store.call(lambda client: client.hget(self._store.keys.caps, "max_stream"))
+        entries = int(cap) if cap and cap.isdigit() else self._caps.max_entries
+        found = measure(self._store, self._caps._replace(max_entries=min(entries, self._caps.max_entries)))
+        self._most = int(_FULL_SHARE * found.capacity)
+        room = self._most - found.traces.lag
+        if room <= 0 < self.room:
+            log.warning("intake paused", why="the stream is at its cap and its entries are not read")
+        self.room = room
+        self.stopping.wait(_CHECK_S)
 
-    words: str
-    reason: str = "invalid"
+    def check(self, entries: int = 0) -> None:
+        """Check that there is room for entries.
 
-
-class Encoder:
-    """Turns fields into entries of the stream. Each thread needs its own."""
-
-    def __init__(self, settings: SdkSettings) -> None:
-        self._items = ItemEncoder(settings)
-
-    def encode(self, kind: Kind, fields: Mapping[str, Any], now_s: float) -> Entry | Refused:
-        """Encode a trace or feedback; redaction and truncation are those of the settings."""
-        trace_id = str(fields.get("trace_id", ""))
-        outcome = self._items.encode(Item(kind, dict(fields), 0, now_s, trace_id, None))
-        if isinstance(outcome, Entry):
-            return outcome
-        reason = "redaction" if outcome is Reason.REDACTION else "invalid"
-        causes = ", ".join(f"{note.field} {note.kind}".strip() for note in self._items.notes)
-        return Refused(f"{outcome.value}: {causes}" if causes else outcome.value, reason)
+        Raises:
+            RefusedError: There is none now, or there never can be.
+        """
+        if entries > self._most:
+            message = f"the stream of traces holds {self._most:,} at most; send fewer items at once"
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)
+        if entries > self.room or self.room <= 0:
+            raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
 
 
 class _Waiting:
@@ -98,8 +96,9 @@ class Publisher(ServiceThread):
 
     role = "publish"
 
-    def __init__(self, settings: SdkSettings, metrics: GatewayMetrics) -> None:
+    def __init__(self, settings: SdkSettings, capacity: Capacity, metrics: GatewayMetrics) -> None:
         super().__init__("gateway-publisher")
+        self._capacity = capacity
         self._stream = RedisStream(settings, fresh_id())
         self._metrics = metrics
         self._queue: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
@@ -110,20 +109,27 @@ class Publisher(ServiceThread):
         self._lock = threading.Lock()
         self._waiting_bytes = 0
 
+    @property
+    def room(self) -> int:
+        """How many entries the stream has room for."""
+        return self._capacity.room
+
     def submit(self, entries: Sequence[Entry]) -> "Future[None]":
         """Queue entries; the future ends when Redis has all of them.
 
         Raises:
-            FullError: Too much waits for Redis.
+            RefusedError: Too much waits for Redis, or the stream has no room.
         """
         waiting = _Waiting(entries)
         if not entries:
             waiting.future.set_result(None)
             return waiting.future
         with self._lock:
+            self._capacity.check(len(entries))
             if self._waiting_bytes > _MAX_WAITING_BYTES:
-                raise FullError("Redis does not keep up; send this again later")
+                raise full("Redis does not keep up; send this again later")
             self._waiting_bytes += waiting.size_bytes
+            self._capacity.room -= len(entries)
         self._queue.put(waiting)
         return waiting.future
 
@@ -138,7 +144,7 @@ class Publisher(ServiceThread):
             # A script that Redis refuses for lack of memory has changed nothing, so the batch may be given up.
             if "OutOfMemory" not in str(error) and "OOM" not in str(error):
                 raise StoreError(str(error)) from error
-            self._end(FullError("Redis is full; send this again later"))
+            self._end(full("Redis is full; send this again later"))
             raise StoreError("Redis is full: raise its maxmemory, or lower our caps") from error
         self._metrics.published.inc(len(self._batch.entries))
         self._end(None)
@@ -170,7 +176,7 @@ class Publisher(ServiceThread):
         self._batch = Batch(self._number, entries, items=count, size_bytes=size, settles_through=0, flush_ticket=0)
         return True
 
-    def _end(self, error: FullError | None) -> None:
+    def _end(self, error: RefusedError | None) -> None:
         taken, self._taken, self._batch = self._taken, [], None
         for waiting in taken:
             self._release(waiting)

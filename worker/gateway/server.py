@@ -15,15 +15,14 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from worker.config.settings import Settings, SettingsError
-from worker.gateway.access import Access
+from worker.gateway.admission import Access, Bodies
 from worker.gateway.app import Gateway
-from worker.gateway.bodies import Bodies
 from worker.gateway.gathering import Gatherer, Joiner
-from worker.gateway.publishing import Encoder, Publisher, sdk_settings
+from worker.gateway.intake import Encoder, sdk_settings
+from worker.gateway.publishing import Capacity, Publisher
 from worker.service import ServiceThread
 from worker.storage.client import Store
 from worker.storage.keys import Keys
-from worker.telemetry.backlog import Caps, measure
 from worker.telemetry.health import Readiness
 from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
 from worker.telemetry.metrics import GatewayMetrics
@@ -36,31 +35,7 @@ _THREADS: Final = 4
 _BACKLOG: Final = 1_024
 _THREAD_STOP_S: Final = 5.0
 _SPARE_FILES: Final = 100
-_CHECK_S: Final = 1.0
-_MEAN_AGE_MS: Final = 10_000
-_FULL_SHARE: Final = 0.95
 _GC_THRESHOLDS: Final = (20_000, 20, 20)
-
-
-class Capacity(ServiceThread):
-    """Measures each second whether the stream has room: its cap would remove traces that nobody has read yet."""
-
-    role = "capacity"
-
-    def __init__(self, settings: Settings, store: Store) -> None:
-        super().__init__("gateway-capacity")
-        self._store = store
-        self._caps = Caps("0", settings.max_stream_bytes, settings.max_stream, _MEAN_AGE_MS, settings.max_outbox_bytes)
-        self.is_full = False
-
-    def run_once(self) -> None:
-        """Measure, and wait."""
-        found = measure(self._store, self._caps)
-        is_full = found.traces.lag >= _FULL_SHARE * found.capacity
-        if is_full and not self.is_full:
-            log.warning("intake paused", why="the stream is at its cap and its entries are not read")
-        self.is_full = is_full
-        self.stopping.wait(_CHECK_S)
 
 
 class _Connections:
@@ -145,12 +120,12 @@ class GatewayServer:
         access = Access.of(settings, environment)
         sdk = sdk_settings(settings)
         self._store = Store(settings.redis_url, Keys(settings.prefix))
-        self._publisher = Publisher(sdk, self._metrics)
-        self._capacity = Capacity(settings, self._store)
+        capacity = Capacity(settings, self._store)
+        publisher = Publisher(sdk, capacity, self._metrics)
         gatherer = Gatherer(self._store, settings.gateway)
-        joiner = Joiner(gatherer, Encoder(sdk), self._publisher, self._metrics)
+        joiner = Joiner(gatherer, Encoder(sdk), publisher, self._metrics)
         # Stopped from the last to the first: the joiner needs the publisher.
-        self._threads: list[ServiceThread] = [self._publisher, self._capacity, joiner]
+        self._threads: list[ServiceThread] = [publisher, capacity, joiner]
         self._readiness = Readiness()
         for thread in self._threads:
             self._readiness.watch(thread.name, "intake", thread)
@@ -172,9 +147,9 @@ class GatewayServer:
             access=access,
             bodies=bodies,
             encoder=encoder,
-            stream=self._publisher,
+            stream=publisher,
             gatherer=gatherer,
-            full_stream=lambda: self._capacity.is_full,
+            capacity=capacity,
             executor=self._executor,
             metrics=self._metrics,
         )
@@ -190,8 +165,21 @@ class GatewayServer:
             SettingsError: An address or certificate cannot be used.
         """
         gateway = self._settings.gateway
-        _raise_file_limit(gateway.max_connections + _SPARE_FILES)
-        listener = _listen(gateway.host, gateway.port)
+        # The soft limit of open files, as far as the hard one allows.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = gateway.max_connections + _SPARE_FILES
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        try:
+            family, *_, where = socket.getaddrinfo(
+                gateway.host, gateway.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:
+            fix = f"cannot be used ({error.strerror}); set another"
+            raise SettingsError(f"gateway.port: {gateway.host}:{gateway.port} {fix}") from None
         try:
             server = self._server()
         except OSError as error:
@@ -260,20 +248,3 @@ class _Server(uvicorn.Server):
         self._readiness.begin_stop()
         # Not the library's own method: it raises the signal again at the end, and the exit code would be that signal's.
         self.force_exit, self.should_exit = self.should_exit, True
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(where[:2], family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise SettingsError(f"gateway.port: {host}:{port} cannot be used ({error.strerror}); set another") from None
-
-
-def _raise_file_limit(wanted: int) -> None:
-    """Raise the soft limit of open files as far as the hard one allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

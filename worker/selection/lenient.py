@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from tracejudge import LateFeedback, Trace
-from tracejudge.content.convert import Notes, convert_feedback, convert_trace
-from tracejudge.content.field_names import INPUT_TOKENS, OUTPUT_TOKENS, SYSTEM_PROMPTS, field_of, snake_case
+from tracejudge.content.convert import Note, Notes, convert_feedback, convert_trace
+from tracejudge.content.field_names import INPUT_TOKENS, OUTPUT_TOKENS, SYSTEM_PROMPTS, field_of, rank, snake_case
 from tracejudge.ids import MAX_ID_CHARS, trace_id_text
 from tracejudge.model import TIMES
 
@@ -33,6 +33,7 @@ _KINDS: Final = {
     **dict.fromkeys(("dict", "{"), "object"),
     **dict.fromkeys(("list", "["), "array"),
     "bool": "boolean",
+    "NoneType": "null",
     "": "absent",
 }
 _trace_decoder = msgspec.json.Decoder(Trace)
@@ -84,7 +85,7 @@ class Lenient:
             raise NoTraceError("wrong_type", "no object") from error
         except _UNREADABLE:
             try:
-                self.raw = _fields_decoder.decode(_repaired(payload))
+                self.raw = _fields_decoder.decode(repaired(payload))
             except _UNREADABLE as error:
                 raise NoTraceError("not_json") from error
 
@@ -95,11 +96,23 @@ class Lenient:
 
     def values(self, field: str) -> Iterator[Any]:
         """Yield the values of a field, first that of its own name; those that cannot be decoded are left out."""
-        for name in sorted((name for name in self.raw if meaning(name) == field), key=lambda name: name != field):
+        for name in sorted((name for name in self.raw if meaning(name) == field), key=rank):
             try:
                 yield value_of(self.raw[name])
             except NoTraceError:
                 continue
+
+    def decoded(self, *, keeps_unknown: bool = False) -> tuple[dict[str, Any], list[LeftOut]]:
+        """Return all values for the converter, and what cannot be decoded; unknown names only if they are kept."""
+        values: dict[str, Any] = {}
+        left_out: list[LeftOut] = []
+        for name, raw in self.raw.items():
+            if (field := meaning(name)) is not None or keeps_unknown:
+                try:
+                    values[name] = _value(field, raw)
+                except NoTraceError:
+                    left_out.append(_left_out(field or name, bytes(raw)[:1].decode("ascii", "replace")))
+        return values, left_out
 
 
 def is_usual(trace: Trace) -> bool:
@@ -129,7 +142,7 @@ def value_of(raw: bytes | msgspec.Raw) -> Any:
         return msgspec.json.decode(raw)
     except _UNREADABLE:
         try:
-            return msgspec.json.decode(_repaired(bytes(raw)))
+            return msgspec.json.decode(repaired(bytes(raw)))
         except _UNREADABLE as error:
             raise NoTraceError("not_json") from error
 
@@ -153,19 +166,12 @@ def read_trace(payload: bytes) -> ReadTrace:
     trace_id = given.trace_id
     if trace_id is None:
         raise NoTraceError("wrong_type", "no trace id")
-    left_out: list[LeftOut] = []
-    values: dict[str, Any] = {}
-    for name, raw in given.raw.items():
-        if (field := meaning(name)) is not None:
-            try:
-                values[name] = _value(field, raw)
-            except NoTraceError:
-                left_out.append(_left_out(field, bytes(raw)[:1].decode("ascii", "replace")))
+    values, left_out = given.decoded()
     notes = Notes()
     fields = convert_trace(values, notes)
     if not fields.get("service"):
         raise NoTraceError("wrong_type", "no service" if fields else "no content")
-    left_out += (_left_out(note.field, note.kind) for note in notes.found if note.reason in _LOSSES)
+    left_out += losses(notes.found)
     try:
         # Values of the wire's form pass the converter as they are: the decoder makes objects of them, and checks all.
         written = msgspec.json.encode(Trace(**{**fields, "trace_id": trace_id}))
@@ -175,7 +181,12 @@ def read_trace(payload: bytes) -> ReadTrace:
     return ReadTrace(trace, tuple(dict.fromkeys(left_out)), unknown, written)
 
 
-def _value(field: str, raw: msgspec.Raw) -> Any:
+def losses(notes: Iterable[Note]) -> Iterator[LeftOut]:
+    """Yield the fields that the converter could not use."""
+    return (_left_out(note.field, note.kind) for note in notes if note.reason in _LOSSES)
+
+
+def _value(field: str | None, raw: msgspec.Raw) -> Any:
     """Decode a value of a trace, or raise NoTraceError if it cannot be used."""
     value = value_of(raw)
     if field == "service" and isinstance(value, dict | list):
@@ -227,14 +238,14 @@ def _left_out(field: str, kind: str) -> LeftOut:
     return LeftOut(known or "other", _KINDS.get(kind, "number"))
 
 
-def _repaired(text: bytes) -> bytes:
-    """Write JSON again with NaN as a text, and without halves of surrogate pairs and bytes that are not UTF-8.
+def repaired(text: bytes) -> bytes:
+    """Write JSON again with NaN as a text, without a byte order mark, halves of surrogate pairs and bytes of no UTF-8.
 
     Raises:
         NoTraceError: It is no JSON by any reading.
     """
     try:
-        found = json.loads(text.decode("utf-8", "replace"), parse_constant=str)
+        found = json.loads(text.decode("utf-8-sig", "replace"), parse_constant=str)
         return json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except (ValueError, RecursionError) as error:
         raise NoTraceError("not_json") from error

@@ -6,24 +6,27 @@ read is left out, and a note says so with the field and the type, never with a t
 
 import difflib  # noqa: F401 - loaded here, while forks wait, for `closest_field` in the sender thread
 import hashlib  # noqa: F401 - the same, for `bounded`
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from typing import Any, Final, NamedTuple
 
-from tracejudge.content.dialogue import add_chats, answer_in, calls_of, chats_in, is_wire_message, read_chats
-from tracejudge.content.encode import copied, error_text, is_a, is_lazy, record_of, text_form, text_of
+from tracejudge.content.dialogue import add_chats, answer_in, before_query, chats_in, is_wire_message, read_chats
+from tracejudge.content.encode import copied, error_text, is_a, is_lazy, is_type_mark, record_of, text_form, text_of
 from tracejudge.content.field_names import (
     INPUT_TOKENS,
     OUTPUT_TOKENS,
     SYSTEM_PROMPTS,
     closest_field,
     field_of,
+    rank,
     snake_case,
 )
 from tracejudge.dialects.documents import DocumentReader, listed
 from tracejudge.dialects.messages import Chat
+from tracejudge.dialects.provider_calls import CACHED_TOKENS
 from tracejudge.dialects.values import number_of, structure_of
 from tracejudge.ids import MAX_ID_CHARS, bounded, fresh_id, trace_id_text
 from tracejudge.log import attributes_of, report_or_raise
@@ -37,9 +40,11 @@ from tracejudge.model import (
     ToolCall,
     Usage,
     is_unusable_time,
+    is_wire_span,
+    snake_case_keys,
 )
 
-_MAX_NAME_CHARS: Final = 200
+MAX_NAME_CHARS: Final = 200
 _PAIR: Final = 2
 _EMPTY: Final[tuple[Any, ...]] = ("", b"", [], (), {})
 _COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
@@ -89,16 +94,16 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
     named = _Named(_without_wrapper(given), notes)
     messages = named.fields.pop("messages", None)
     read = _read_fields(named.fields, notes)
+    if named.counts and "usage" not in read and (usage := _guarded(_usage, "usage", named.counts, notes)):
+        read["usage"] = usage
     _add_conversations(read, messages, notes)
     if text := _guarded(_text, "system", named.system, notes):
         read["messages"] = [Message("system", text), *read.get("messages", ())]
-    if named.counts and "usage" not in read and (usage := _guarded(_usage, "usage", named.counts, notes)):
-        read["usage"] = usage
     if sends_content and named.tags:
         texts = {name: text for name, value in named.tags.items() if (text := _guarded(_text, name, value, notes))}
         if texts:
             read["tags"] = {**texts, **read.get("tags", {})}
-    if "output" not in read and not read.keys() & _CONTENT:
+    if "output" not in read and not read.keys() & CONTENT_FIELDS:
         notes.add("empty", "trace")
         return {}
     if "output" not in read:
@@ -108,14 +113,19 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
     return read
 
 
+def convert_field(name: str, value: Any) -> Any:
+    """Return the value of one field as `convert_trace` returns it; None if it cannot be read."""
+    return _guarded(_READERS[name], name, value, Notes())
+
+
 def convert_feedback(given: Mapping[str, Any], notes: Notes) -> LateFeedback | None:
     """Return late feedback; None without a trace id or a score."""
     trace_id = trace_id_text(given.get("trace_id"))
     unread = Notes()
     score = _guarded(_feedback, "score", given.get("score"), unread)
     if trace_id is None or score is None:
-        what = "trace_id must be a non-empty string" if trace_id is None else "score must be a number from -1 to 1"
-        notes.add_cause("invalid", "feedback", what)
+        name, rule = ("score", "a number from -1 to 1") if trace_id else ("trace_id", "a non-empty string")
+        notes.add_cause("invalid", f"feedback.{name}", f"{name} must be {rule}, not {type(given.get(name)).__name__}")
         return None
     comment = _guarded(_text, "feedback.comment", given.get("comment"), notes)
     return LateFeedback(trace_id, score.score, score.comment if comment is None else comment)
@@ -148,15 +158,10 @@ class _Named:
                 if name in _READERS or name == "messages":
                     self.fields[name] = value
                 else:
-                    others.append((name, value))
-        # After the fields by their own names, which come first whatever the order.
-        for name, value in others:
+                    others.append((name if type(name) is str else text_of(copied(name)), value))
+        # After the fields by their own names, then in the order of the table: some languages sort the names they write.
+        for name, value in sorted(others, key=lambda item: rank(item[0])) if len(others) > 1 else others:
             self._add(name, value)
-        output = self.fields.get("output")
-        has_attributes = not (output is None or is_a(output, str) or is_a(output, dict))
-        # An answer of LlamaIndex has its sources.
-        if "context" not in self.fields and has_attributes and (nodes := attributes_of(output).get("source_nodes")):
-            self.fields["context"] = nodes
 
     def _add(self, name: str, value: Any) -> None:
         field, key = field_of(name), snake_case(name)
@@ -180,13 +185,35 @@ class _Named:
 
 def _without_wrapper(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of a trace that came as one record, as a model of the service, in place of the input."""
-    first = given.get("input")
-    if given.get("output") is not None or first is None or is_a(first, str):
+    first, answer = given.get("input"), given.get("output")
+    if answer is not None and not is_a(answer, str):
+        return _without_result(given, answer)
+    if answer is not None or first is None or is_a(first, str):
         return given
     record = record_of(first)
     if record is None or not {field_of(name) for name in record} >= {"input", "output"}:
         return given
     return {**record, **{name: value for name, value in given.items() if name != "input" and value is not None}}
+
+
+def _without_result(given: Mapping[str, Any], result: Any) -> Mapping[str, Any]:
+    """Return the fields of a trace whose output is the result of a chain: an answer with its documents."""
+    record = result if is_a(result, dict) else attributes_of(result)
+    names = [name for name in record if type(name) is str]
+    by_field = {field: name for name in sorted(names, key=rank, reverse=True) if (field := field_of(name)) is not None}
+    if not {"output", "context"} <= by_field.keys() or not is_a(record[by_field["output"]], str):
+        return given
+    documents = listed(record[by_field["context"]])
+    # Texts alone may be the names of sources.
+    if documents is None or all(is_a(document, str) for document in documents):
+        return given
+    taken = {field: record[name] for field, name in by_field.items() if field in _OF_RESULTS}
+    tags = {name: record[name] for name in names if field_of(name) is None}
+    rest = {name: value for name, value in given.items() if name != "output" and value is not None}
+    return {**(tags if is_a(result, dict) else {}), **taken, **rest}
+
+
+_OF_RESULTS: Final = frozenset({"output", "context", "messages"})
 
 
 def _guarded(read: Callable[[Any, Notes], Any], name: str, value: Any, notes: Notes) -> Any:
@@ -209,7 +236,8 @@ def _guarded(read: Callable[[Any, Notes], Any], name: str, value: Any, notes: No
 def _text(value: Any, _: Notes) -> str:
     if type(value) is str:
         return value
-    text = text_form(value)
+    is_no_json = is_a(value, complex) or (is_a(value, float) and not math.isfinite(value))
+    text = str(value) if is_no_json else text_form(value)
     if text is None:
         raise UnreadableError
     return text
@@ -217,13 +245,32 @@ def _text(value: Any, _: Notes) -> str:
 
 def _name_reader(name: str, max_chars: int) -> Callable[[Any, Notes], str | None]:
     def read(value: Any, notes: Notes) -> str | None:
-        text = _text(value, notes)
+        text = _text(value if type(value) is str else _identity(value, name), notes)
         if len(text) > max_chars:
             notes.add("too_long", name, type(value))
             text = bounded(text, max_chars)
         return text or None
 
     return read
+
+
+def _identity(value: Any, field: str) -> Any:
+    """Return the id or name of an object: its other parts may be texts, and ids are neither redacted nor left out."""
+    written = copied(value)
+    if isinstance(written, list) and not any(isinstance(one, list | dict) for one in written):
+        return value
+    own_text: object = type(value).__str__
+    has_text = is_type_mark(written, value) and own_text is not object.__str__
+    if not isinstance(written, list | dict) and (has_text or not is_type_mark(written, value)):
+        return value
+    record = record_of(value) or {}
+    found = next((record[key] for key in (field, *_IDENTITIES) if type(record.get(key)) in (str, int)), None)
+    if found is None:
+        raise UnreadableError
+    return found
+
+
+_IDENTITIES: Final = ("id", "_id", "uuid", "name")
 
 
 def _span_id(value: Any, notes: Notes) -> str | None:
@@ -235,12 +282,15 @@ def _span_id(value: Any, notes: Notes) -> str | None:
 _read_id: Final = _name_reader("span_id", MAX_ID_CHARS)
 
 
-def _error(value: Any, notes: Notes) -> str | None:
+def _error(value: Any, _: Notes) -> str | None:
     if is_a(value, BaseException):
         return error_text(value)
     if type(value) is bool:
         return "error" if value else None
-    return _text(value, notes) or None
+    # A call that failed is not judged by its empty answer, whatever the error is.
+    if (text := text_form(value)) is not None:
+        return text or None
+    return str(getattr(value if is_a(value, type) else type(value), "__name__", "error"))
 
 
 _ISO: Final = re.compile(
@@ -288,7 +338,7 @@ def _iso_time(text: str) -> float | None:
 def _usage(value: Any, notes: Notes) -> Usage | None:
     if type(value) is dict and value.keys() == _COUNTS and all(type(n) is int and n >= 0 for n in value.values()):
         return Usage(**value)
-    if type(value) is tuple and len(value) == _PAIR:
+    if type(value) in (tuple, list) and len(value) == _PAIR:
         value = dict(zip(("input_tokens", "output_tokens"), value, strict=True))
     record = record_of(value)
     if record is None:
@@ -308,7 +358,8 @@ def _usage(value: Any, notes: Notes) -> Usage | None:
         return None
     for field, kind in unread:
         notes.add("unreadable", field, kind)
-    return Usage(counts[0] or 0, counts[1] or 0)
+    cached = sum(int(number) for key in CACHED_TOKENS if (number := number_of(record.get(key)) or 0) > 0)
+    return Usage((counts[0] or 0) + cached, counts[1] or 0)
 
 
 def _feedback(value: Any, notes: Notes) -> Feedback:
@@ -363,14 +414,14 @@ def _items(value: Any) -> Iterable[Any] | None:
 
 
 def _tool_calls(value: Any, notes: Notes) -> list[ToolCall] | None:
-    items = _items(value)
+    items = _items(structure_of(value))
     found = [call for item in ([value] if items is None else items) if (call := _tool_call(item, notes)) is not None]
     if not found and not (items is not None and value in _EMPTY):
         raise UnreadableError
     return found or None
 
 
-_CALL_NAMES: Final = ("name", "tool_name", "tool", "function", "function_name", "toolName")
+_CALL_NAMES: Final = ("name", "tool_name", "tool", "function", "function_name")
 _ARGUMENTS: Final = (
     *("arguments", "args", "input", "parameters", "params", "tool_input", "tool_kwargs", "kwargs", "raw_input"),
 )
@@ -379,6 +430,9 @@ _RESULTS: Final = ("result", "output", "response", "observation", "tool_output",
 
 def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
     observed = None
+    if is_a(item, tuple) and item and is_a(item[0], str):  # name, arguments, result
+        arguments, observed = [*item[1:3], None, None][:2]
+        return ToolCall(_text(item[0], notes), structure_of(copied(arguments)), copied(observed))
     if is_a(item, tuple) and len(item) == _PAIR:  # an action of LangChain's agents and what was observed
         item, observed = item
     if is_a(item, str):
@@ -387,6 +441,7 @@ def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
     record = record_of(item)
     if record is None:
         return None
+    record = {**snake_case_keys(record)}
     nested = (record.get(key) for key in ("tool_call", "function_call"))
     outer: dict[str, Any] = next((one for one in nested if isinstance(one, dict)), record)
     inner: Any = outer.get("function")
@@ -429,6 +484,8 @@ def _spans(value: Any, notes: Notes) -> list[Span] | None:
 
 
 def _span(item: Any, notes: Notes) -> Span | None:
+    if type(item) is Span and is_wire_span(item, MAX_ID_CHARS):
+        return item
     given = dict(item) if is_a(item, dict) else None
     if is_a(item, Span):
         given = {name: getattr(item, name) for name in Span.__struct_fields__}
@@ -493,8 +550,8 @@ def _input(value: Any, notes: Notes) -> str | list[Chat]:
     return chats_in(copied(value)) or _text(value, notes)
 
 
-def _output(value: Any, notes: Notes) -> str | Chat:
-    """Read an answer: any value as text, of an answer of a model library the text of the model."""
+def _output(value: Any, notes: Notes) -> str | dict[str, Any]:
+    """Read an answer: any value as text; of what a model library returned the fields that it fills."""
     if type(value) is str:
         return value
     if is_lazy(type(value)):
@@ -512,23 +569,30 @@ def _messages(value: Any, notes: Notes) -> list[Chat]:
 
 def _add_conversations(read: dict[str, Any], messages: Any, notes: Notes) -> None:
     """Add the messages; query and answer come from the end of a conversation where they are not given."""
-    if isinstance(answer := read.get("output"), Chat):
-        read["output"] = answer.text or ""
-        if calls := calls_of([answer]):
-            read.setdefault("tool_calls", calls)
+    if isinstance(answer := read.get("output"), dict):
+        del read["output"]
+        for name, value in {"output": "", **answer}.items():
+            if value is not None:
+                read.setdefault(name, value)
     if isinstance(chats := read.get("input"), list):
         del read["input"]
         add_chats(read, chats, keeps_history=messages is None)
         # Without a message of a user, all of them are the prompt.
         read.setdefault("input", "\n".join(chat.text for chat in chats if chat.text))
     if type(messages) is list and read.get("input") and read.get("output") and all(map(is_wire_message, messages)):
-        if messages:
+        if messages := before_query(messages, read["input"], read["output"]):
             read["messages"] = messages
     elif messages is not None and (found := _guarded(_messages, "messages", messages, notes)):
+        query = read.get("input")
         add_chats(read, found, keeps_history=True)
+        history = read.pop("messages", [])
+        if query is not None:
+            history = before_query(history, query, read.get("output", ""))
+        if history:
+            read["messages"] = history
 
 
-_CONTENT: Final = frozenset(
+CONTENT_FIELDS: Final = frozenset(
     {"input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"}
     | {"spans", "error", "feedback", "tags"}
 )
@@ -538,7 +602,7 @@ _NAME_FIELDS: Final = (
 )
 _ALWAYS_KEPT_CHARS: Final = {
     **dict.fromkeys(_TEXT_FIELDS, sys.maxsize),
-    **dict.fromkeys(_NAME_FIELDS, _MAX_NAME_CHARS),
+    **dict.fromkeys(_NAME_FIELDS, MAX_NAME_CHARS),
     **dict.fromkeys(("id", "span_id"), MAX_ID_CHARS),
 }
 _READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
@@ -557,5 +621,5 @@ _READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
     "span_id": _span_id,
     **dict.fromkeys(TIMES, _time),
     "id": _name_reader("id", MAX_ID_CHARS),
-    **{name: _name_reader(name, _MAX_NAME_CHARS) for name in _NAME_FIELDS},
+    **{name: _name_reader(name, MAX_NAME_CHARS) for name in _NAME_FIELDS},
 }

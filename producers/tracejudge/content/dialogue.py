@@ -5,12 +5,15 @@ from typing import Any, Final
 
 from tracejudge.content.encode import copied, is_a, is_type_mark, record_of, text_of
 from tracejudge.dialects.documents import listed
-from tracejudge.dialects.messages import Chat, Parts, conversation
-from tracejudge.model import Message, ToolCall
+from tracejudge.dialects.messages import PART_TYPES, Chat, Parts, conversation
+from tracejudge.dialects.provider_calls import is_response, response_fields
+from tracejudge.model import Message, ToolCall, snake_case_keys
 
 _PAIR: Final = 2
 _AUTHORS: Final = ("role", "sender", "author", "speaker", "from", "type")
 _WORDS: Final = ("content", "text", "message", "value", "body", "parts", "blocks")
+_ABOUT: Final = frozenset({*_AUTHORS, "name"})
+_TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text", "tool_use", "function_call", "message"})
 _SPEAKERS: Final = frozenset({"user", "human", "assistant", "ai", "bot", "system", "developer", "tool", "model"})
 
 
@@ -18,34 +21,55 @@ def chats_in(value: Any) -> list[Chat] | None:
     """Read a plain value that is a message, or a list or object that holds nothing but messages; else None."""
     if not isinstance(value, dict | list):
         return None
-    chats = conversation(value)
+    if _are_parts(value):
+        return conversation({"role": "user", "content": value})
+    chats = conversation([_with_usual_keys(one) for one in value] if isinstance(value, list) else value)
     return None if isinstance(value, list) and chats is not None and len(chats) != len(value) else chats
 
 
-def answer_in(value: Any) -> str | Chat | None:
-    """Read the answer in the plain form of what a model library returned; None if it is nothing of the kind."""
+def answer_in(value: Any) -> dict[str, Any] | None:
+    """Read the plain form of what a model library returned: the fields that it fills; None if it is none of these."""
     if isinstance(value, dict):
-        if isinstance(text := value.get("response"), str) and "source_nodes" in value:  # LlamaIndex
-            return text
-        choices = value.get("choices") or value.get("candidates")
-        if isinstance(choices, list):
-            # Google puts the message under `content`.
-            inner = [choice.get("content") if isinstance(choice, dict) else None for choice in choices]
-            found = [one if isinstance(one, dict) else choice for one, choice in zip(inner, choices, strict=True)]
-            if chats := conversation(found):
-                return chats[0]
-        if value.get("object") == "response" and (chats := conversation(value.get("output"))):  # OpenAI
-            return chats[-1]
-    chats = chats_in(value) or []
-    return chats[-1] if chats and chats[-1].role == "assistant" else None
+        if is_response(value):
+            return response_fields(value)
+        # Completions without messages, by a name beside the text.
+        for name, other in (("response", "done"), ("response", "source_nodes"), ("text", "raw")):
+            if isinstance(text := value.get(name), str) and other in value:
+                return {"output": text}
+        # Google puts the message under `content`, Amazon under `output`.
+        candidates, output = value.get("candidates"), value.get("output")
+        first = candidates[0] if isinstance(candidates, list) and candidates else {"content": output}
+        inner = first.get("content") if isinstance(first, dict) else None
+        chats = conversation(inner) if isinstance(inner, dict) else chats_in(value)
+    elif _are_parts(value):
+        # The content of a message of Anthropic, the output of a response of OpenAI.
+        return response_fields({"output": value})
+    else:
+        chats = chats_in(value)
+    if not chats or chats[-1].role != "assistant":
+        return None
+    calls = calls_of(chats[-1:])
+    return {"output": chats[-1].text} | ({"tool_calls": calls} if calls else {})
+
+
+def _are_parts(value: Any) -> bool:
+    """Return whether a value is the content of one message: a list of texts, images, calls."""
+    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
+        return False
+    kinds = [part.get("type") for part in value]
+    return not _TEXT_PARTS.isdisjoint(kinds) and PART_TYPES.issuperset(set(kinds) - {"message"})
 
 
 def read_chats(value: Any) -> tuple[list[Chat], list[type]]:
     """Read the messages of a conversation, in every form of an item; return also the types of what is none."""
+    if is_a(value, str) and (chats := conversation(value)):
+        return chats, []
     items = listed(value)
     if items is None:
-        inner = None if is_a(value, str) else (record_of(value) or {}).get("messages")
-        items = inner if isinstance(inner, list) else [value]
+        record = {} if is_a(value, str) else record_of(value) or {}
+        inner = record.get("messages")
+        by_speaker = [{role: text} for role, text in record.items() if role.lower() in _SPEAKERS]
+        items = inner if isinstance(inner, list) else by_speaker if len(by_speaker) == len(record) > 0 else [value]
     found: list[Chat] = []
     unread = []
     for item in items:
@@ -65,6 +89,7 @@ def _chat(item: Any) -> Chat | None:
         return Chat("user", item)
     if not isinstance(item, dict):
         return None
+    item = _with_usual_keys(item)
     if len(item) == 1 and (role := next(iter(item))).lower() in _SPEAKERS:
         item = {"role": role, "content": item[role]}
     role = next((item[key] for key in _AUTHORS if isinstance(item.get(key), str)), "user")
@@ -75,8 +100,25 @@ def _chat(item: Any) -> Chat | None:
         content = content if parts.texts or parts.calls or parts.results else text_of(content)
     elif content is not None and not isinstance(content, str | list):
         content = text_of(content)
-    chats = conversation([{**item, "role": role, "content": content, "parts": None}])
-    return chats[0] if chats else None
+    chats = conversation([{**item, "role": role, "content": content, "parts": None, "blocks": None}])
+    if not chats:
+        return None
+    is_empty = chats[0].text is None and not (chats[0].calls or chats[0].results)
+    is_none = is_empty and item.keys().isdisjoint(_WORDS) and any(item[name] for name in item.keys() - _ABOUT)
+    return None if is_none else chats[0]
+
+
+def _with_usual_keys(item: Any) -> Any:
+    return snake_case_keys(item) if isinstance(item, dict) else item
+
+
+def before_query(messages: list[Any], query: str, answer: str) -> list[Any]:
+    """Leave out the query, or query and answer, at the end of a conversation that was given with both."""
+    found = [one if isinstance(one, dict) else {"role": one.role, "content": one.content} for one in messages[-2:]]
+    last = [(one.get("role"), one.get("content")) for one in found]
+    if last[-1:] == [("user", query)]:
+        return messages[:-1]
+    return messages[:-2] if answer and last == [("user", query), ("assistant", answer)] else messages
 
 
 def is_wire_message(item: Any) -> bool:

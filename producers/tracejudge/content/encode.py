@@ -33,7 +33,8 @@ from tracejudge.model import LateFeedback, Trace
 from tracejudge.settings import BUILT_IN, Settings
 
 _MAX_DEPTH = 16
-_MAX_INT_BITS = 128  # Python refuses to write out integers of thousands of digits
+_MAX_INT_BITS = 128  # longer ones become texts, which every language can read
+_MAX_INT_TEXT_BITS = 4_096
 _VALUE_CHARACTERS = 16  # cost of a value besides its text, so that many tiny values are bounded too
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
 _OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView, deque)
@@ -144,10 +145,14 @@ def _converted(value: Any, budget: Budget, depth: int) -> object:
     kind = type(value)
     if issubclass(kind, Enum):
         return plain(value._value_, budget, depth + 1) if depth < _MAX_DEPTH else _type_mark(value)
+    if issubclass(kind, int):
+        if int.bit_length(value) <= _MAX_INT_BITS:
+            return int.__int__(value)
+        # Python refuses to write out integers of thousands of digits.
+        value = str(int.__int__(value)) if int.bit_length(value) <= _MAX_INT_TEXT_BITS else _type_mark(value)
+        kind = str
     if issubclass(kind, str):
         return limit_text(str.__str__(value), budget)
-    if issubclass(kind, int):
-        return int.__int__(value) if int.bit_length(value) <= _MAX_INT_BITS else _type_mark(value)
     if issubclass(kind, float):
         return float.__float__(value)
     if kind in _STANDARD_TYPES:

@@ -1,12 +1,22 @@
 """Other names of the fields of a trace, in one table: the SDK, the worker and every other reader share it.
 
-Names are compared in lower case with underscores, so `traceId`, `trace-id` and `TRACE_ID` are `trace_id`.
+Names are compared in lower case with underscores, so `traceId`, `trace-id`, `trace.id` and `TRACE_ID` are `trace_id`.
 """
 
-import re
 from typing import Final
 
-from tracejudge.model import Trace
+from tracejudge.model import Trace, snake_case
+
+__all__ = [
+    "INPUT_TOKENS",
+    "OTHER_NAMES",
+    "OUTPUT_TOKENS",
+    "SYSTEM_PROMPTS",
+    "closest_field",
+    "field_of",
+    "rank",
+    "snake_case",
+]
 
 OTHER_NAMES: Final = {
     "trace_id": ("trace",),
@@ -22,15 +32,15 @@ OTHER_NAMES: Final = {
     "provider": ("provider_name", "vendor", "llm_provider"),
     "model": ("model_name", "model_id", "response_model", "llm_model"),
     "input": (
-        "prompt",
         "question",
         "query",
-        "inputs",
-        "input_text",
-        "user_input",
-        "user_message",
-        "user_prompt",
         "user_query",
+        "user_message",
+        "user_input",
+        "user_prompt",
+        "input_text",
+        "prompt",
+        "inputs",
     ),
     "output": (
         "answer",
@@ -56,7 +66,6 @@ OTHER_NAMES: Final = {
         "docs",
         "chunks",
         "passages",
-        "sources",
         "source_documents",
         "source_nodes",
         "search_results",
@@ -65,6 +74,7 @@ OTHER_NAMES: Final = {
         "retrieved_contexts",
         "retrieved_docs",
         "retrieved_documents",
+        "sources",
     ),
     "expected_response": (
         "expected",
@@ -97,13 +107,10 @@ _FIELDS: Final = Trace.__struct_fields__
 _FIELD_OF: Final = {other: field for field, others in OTHER_NAMES.items() for other in others} | {
     field: field for field in _FIELDS
 }
-_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_RANK: Final = {other: place for others in OTHER_NAMES.values() for place, other in enumerate(others, 1)}
 _MAX_NAME_CHARS: Final = 64
-
-
-def snake_case(name: str) -> str:
-    """Return a name in lower case with underscores."""
-    return _CAMEL.sub("_", name).replace("-", "_").replace(" ", "_").lower() if len(name) <= _MAX_NAME_CHARS else name
+_CLOSE: Final = 0.8
+"""Below it, names that were meant as tags resemble fields: `tenant` resembles `content`."""
 
 
 def field_of(name: str) -> str | None:
@@ -111,10 +118,15 @@ def field_of(name: str) -> str | None:
     return _FIELD_OF.get(name) or _FIELD_OF.get(snake_case(name))
 
 
+def rank(name: str) -> int:
+    """Return the place of a name among those of its field; of several that are given the first one counts."""
+    return _RANK.get(name) or _RANK.get(snake_case(name), 0)
+
+
 def closest_field(name: str) -> str | None:
     """Return the field that an unknown name resembles most, or None."""
     # Here, because `import tracejudge` need not pay for it: unknown names are rare.
     import difflib  # noqa: PLC0415
 
-    close = difflib.get_close_matches(snake_case(name)[:_MAX_NAME_CHARS], _FIELD_OF, n=1)
+    close = difflib.get_close_matches(snake_case(name)[:_MAX_NAME_CHARS], _FIELD_OF, n=1, cutoff=_CLOSE)
     return _FIELD_OF[close[0]] if close else None

@@ -88,7 +88,7 @@ class ItemEncoder:
         for name, value in self._defaults.items():
             fields[name] = fields.get(name) or value
         if fields.get("started_at") is None and fields.get("ended_at") is None:
-            fields["ended_at"] = item.published_at_s
+            fields["ended_at"] = item.published_at_s or None
         if self._context_tools and not fields.get("context"):
             fields["context"] = tool_context(fields, self._context_tools) or None
         return Trace(**fields)

@@ -13,7 +13,7 @@ from msgspec.json import encode
 
 from tracejudge.dialects.values import clean, decoded, is_list, mapping_of, number_of, plain, text_of
 from tracejudge.log import report_or_raise
-from tracejudge.model import Document
+from tracejudge.model import Document, snake_case_keys
 
 TEXTS: Final = ("text", "page_content", "content", "document", "body", "chunk", "chunk_text", "passage", "snippet")
 IDS: Final = ("id", "_id", "id_", "doc_id", "document_id", "node_id", "chunk_id", "file_id", "uuid")
@@ -23,12 +23,14 @@ DISTANCES: Final = ("distance", "_distance")
 SOURCES: Final = ("source", "url", "uri", "link", "file_path", "file_name", "filename", "path")
 LISTS: Final = (
     *("documents", "results", "matches", "source_nodes", "source_documents", "nodes", "hits", "points", "objects"),
-    *("retrievalResults", "chunks", "passages", "result", "data"),
+    *("groups", "retrieval_results", "chunks", "passages", "result", "data"),
 )
 """Names of the list in the result of a search."""
 _HOLDERS: Final = (
     *("node", "document", "payload", "entity", "_source", "fields", "properties", "_additional", "metadata", "meta"),
 )
+_PAYLOADS: Final = ("payload", "properties", "fields", "_source", "entity")
+"""Of the holders those with the columns of the service's own data."""
 _FREE_OF_CONTENT: Final = frozenset({*IDS, *SCORES, *DISTANCES, *SOURCES, *_HOLDERS, "vector", "values", "embedding"})
 _MAX_DEPTH: Final = 4
 _MAX_VIEWS: Final = 24
@@ -59,7 +61,12 @@ class DocumentReader:
             value = _without_array(value)
             if isinstance(value, dict) and self._read_columns(value):
                 return
-            items = None if _is_pair(value, strict=depth == 0) or hasattr(type(value), "_fields") else listed(value)
+            # A named tuple, or a tuple with columns of different types, is a row of a table.
+            columns = value if depth > 0 and isinstance(value, tuple) and len(value) > _PAIR else ()
+            is_row = hasattr(type(value), "_fields") or any(
+                not isinstance(one, str) and number_of(one) is not None for one in columns
+            )
+            items = None if is_row or _is_pair(value, strict=depth == 0) else listed(value)
             if items is not None:
                 for item in items:
                     self.read(item, depth + 1)
@@ -69,7 +76,7 @@ class DocumentReader:
             self.read(inner, depth)
         elif document is not None:
             self.found.append(document)
-        elif self._reads_rows and isinstance(value, Mapping) and (row := _row(value)) is not None:
+        elif self._reads_rows and (row := _row(value)) is not None:
             self.found.append(row)
         else:
             self.without_text.append(type(value))
@@ -154,14 +161,18 @@ def _get(view: Any, key: str) -> Any:
     return None if callable(found) else found
 
 
+def _named(value: Any) -> Any:
+    return snake_case_keys(value) if isinstance(value, Mapping) else value
+
+
 def _views(value: Any) -> list[Any]:
     """Return a record and the records within it that hold its text or what describes it, the outer ones first."""
-    views = [value]
+    views = [_named(value)]
     for view in views:
         for key in _HOLDERS:
             inner = _get(view, key)
             if inner is not None and not isinstance(inner, str | bytes | int | float) and not is_list(inner):
-                views.append(inner)
+                views.append(_named(inner))
         if len(views) >= _MAX_VIEWS:  # objects may lead to themselves
             break
     return views
@@ -213,6 +224,7 @@ def _is_pair(value: Any, *, strict: bool = False) -> bool:
 
 def _results_in(value: Any) -> Any:
     """Return the list in the result of a search; None if there is none."""
+    value = _named(value)
     for key in LISTS:
         inner = _without_array(_get(value, key))
         if inner is not None and (listed(inner) is not None or isinstance(inner, Mapping)):
@@ -220,8 +232,14 @@ def _results_in(value: Any) -> Any:
     return None
 
 
-def _row(record: Mapping[Any, Any]) -> Document | None:
-    """Make a document of a record with texts under other names, such as a row of a table."""
+def _row(value: Any) -> Document | None:
+    """Make a document of a record with texts under other names, such as a row of a table or the payload of a hit."""
+    if isinstance(value, tuple):
+        return Document(encode(plain(value)).decode()) if any(isinstance(item, str) for item in value) else None
+    payload = next((inner for key in _PAYLOADS if isinstance(inner := _get(value, key), Mapping)), None)
+    record = value if payload is None else {**{key: _get(value, key) for key in (*IDS, *SCORES)}, **payload}
+    if not isinstance(record, Mapping):
+        return None
     kept = {str(key): item for key, item in record.items() if str(key) not in _FREE_OF_CONTENT and item is not None}
     if not any(isinstance(item, str) and item for item in kept.values()):
         return None

@@ -5,9 +5,11 @@ OpenInference and OpenLLMetry after `unflattened`, and from LangChain. The attri
 without anything like a message is no conversation.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
@@ -28,13 +30,14 @@ _TEXTS: Final = frozenset({"text", "input_text", "output_text", "refusal", None}
 _CALLS: Final = frozenset({"tool_call", "tool_use", "function_call"})
 _RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
 
-
-_MEDIA: Final = {
-    **dict.fromkeys(("image", "image_url", "input_image"), "[image]"),
-    **dict.fromkeys(("audio", "input_audio", "audio_url"), "[audio]"),
-    **dict.fromkeys(("video", "video_url"), "[video]"),
-    **dict.fromkeys(("file", "input_file", "document"), "[file]"),
+_MEDIA: Final = {"image": "[image]", "audio": "[audio]", "video": "[video]", "file": "[file]", "document": "[file]"}
+_MIME_TYPES: Final = ("mime_type", "mimeType", "media_type", "mediaType")
+_MEDIA_HOLDERS: Final = ("inline_data", "inlineData", "file_data", "fileData")
+_MEDIA_TYPES: Final = {
+    f"{before}{name}{after}" for name in _MEDIA for before in ("", "input_") for after in ("", "_url")
 }
+_THOUGHTS: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
+PART_TYPES: Final = frozenset({*_THOUGHTS, *_TEXTS, *_CALLS, *_MEDIA_TYPES}) - {None}
 
 
 class Parts:
@@ -58,7 +61,7 @@ class Parts:
 
     def _read_part(self, part: Mapping[str, object]) -> None:
         content = mapping_of(part.get("message_content")) or part
-        kind = content.get("type")
+        kind = content.get("type") or content.get("block_type")  # the latter of LlamaIndex
         if not (kind is None or isinstance(kind, str)):
             kind = "unknown"
         if mapping_of(part.get("tool_call")) is not None or kind in _CALLS:
@@ -66,10 +69,10 @@ class Parts:
         elif kind in _RESULTS:
             # The convention's prose says `result`, its schema `response`; Anthropic says `content`, OpenAI `output`.
             result = _first_given(content, ("response", "result", "content", "output"))
-            self.results.append(ToolResult(first_text(content, ("id", "tool_use_id", "call_id")), result_of(result)))
+            self.results.append(ToolResult(first_text(content, ("call_id", "id", "tool_use_id")), result_of(result)))
         elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
             self.texts.append(text)
-        elif (mark := _MEDIA.get(text_of(content.get("modality")) or kind or "")) is not None:
+        elif (mark := _media_mark(content, kind or "")) is not None:
             self.texts.append(mark)
 
     def add_call(self, value: object) -> None:
@@ -82,7 +85,17 @@ class Parts:
         name = text_of(function.get("name"))
         if name is not None:
             arguments = plain(structure_of(_first_given(function, ("arguments", "input", "args"))))
-            self.calls.append(Call(name, arguments, first_text(found, ("id", "call_id"))))
+            # Items of OpenAI's responses have an id of their own beside that of the call.
+            self.calls.append(Call(name, arguments, first_text(found, ("call_id", "id"))))
+
+
+def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
+    """Return the mark of an image, a sound or a file; None for a part that is none of them."""
+    holders = (content, *(mapping_of(content.get(key)) or {} for key in _MEDIA_HOLDERS))
+    mime = next((text for holder in holders if (text := first_text(holder, _MIME_TYPES)) is not None), "")
+    named = kind.replace("-", "_").removeprefix("input_").removesuffix("_url")
+    kinds = (text_of(content.get("modality")) or "", mime.partition("/")[0], named, "file" if mime else "")
+    return next((_MEDIA[name] for name in kinds if name in _MEDIA), None)
 
 
 def result_of(value: object) -> JSONValue:
@@ -111,7 +124,7 @@ _ROLES: Final = {
     "function": "tool",
 }
 _KNOWN_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", *_ROLES})
-_CONTENT_KEYS: Final = ("parts", "content", "contents", "tool_calls", "function_call")
+_CONTENT_KEYS: Final = ("parts", "content", "contents", "blocks", "tool_calls", "function_call")
 _MAX_WRAPPINGS: Final = 3
 
 
@@ -165,6 +178,8 @@ def input_from_messages(chats: list[Chat], instructions: object = None) -> SpanI
     parts = Parts()
     parts.read(decoded_or_same(instructions))
     system = text_of("\n".join(parts.texts))
+    if before and before[0].role == "system" and before[0].text == system:
+        system = None  # some instrumentations write the instructions as an attribute and as a message
     return SpanInput(
         query=None if place is None else chats[place].text,
         history=(
@@ -199,7 +214,7 @@ def _chat(item: object) -> Chat | None:
     role = clean(role) if isinstance(role, str) else "user"
     role = _ROLES.get(role.lower(), role)
     parts = Parts()
-    for key in ("parts", "content", "contents"):
+    for key in ("parts", "content", "contents", "blocks"):
         if not (parts.texts or parts.calls or parts.results):
             parts.read(message.get(key))
     calls = message.get("tool_calls")
@@ -212,8 +227,26 @@ def _chat(item: object) -> Chat | None:
         content = _first_given(message, ("content", "parts", "contents"))
         result = ToolResult(first_text(message, ("tool_call_id", "id")), result_of(content))
         return Chat(role, results=(result,))
-    text = text_of("\n".join(parts.texts))
+    text = text_of(_without_markers("\n".join(parts.texts)))
     return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results))
+
+
+# DSPy writes the fields of a prompt and of an answer into one text, each behind a marker.
+_MARKER: Final = re.compile(r"^\[\[ ## (\w+) ## \]\]$", re.MULTILINE)
+_FORMAT_REQUEST: Final = "\n\nRespond with the corresponding output fields"
+_NO_CONTENT: Final = frozenset({"completed", "reasoning"})
+
+
+def _without_markers(text: str) -> str:
+    """Return the value of the only field of a text of DSPy, or all of them as JSON; another text as it is."""
+    if not text.startswith("[[ ## "):
+        return text
+    parts = _MARKER.split(text.rpartition(_FORMAT_REQUEST)[0] or text)
+    fields = {name: value.strip() for name, value in zip(parts[1::2], parts[2::2], strict=True)}
+    kept = {name: value for name, value in fields.items() if name not in _NO_CONTENT}
+    if len(kept) == 1:
+        return next(iter(kept.values()))
+    return msgspec.json.encode({name: decoded_or_same(value) for name, value in kept.items()}).decode()
 
 
 def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
@@ -221,6 +254,8 @@ def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
     inner = mapping_of(mapping.get("message"))
     if inner is not None:
         return inner
+    if "_role" in mapping and "_content" in mapping:  # of Haystack
+        return {"role": mapping["_role"], "content": mapping["_content"]}
     kwargs = mapping_of(mapping.get("kwargs"))
     path = mapping.get("id")
     if kwargs is not None and isinstance(path, list) and path and isinstance(path[-1], str):

@@ -61,8 +61,10 @@ USER_IDS: Final = (
     "metadata.user_api_key_end_user_id",
 )
 METADATA: Final = "metadata"
+LITELLM_METADATA: Final = "metadata.requester_metadata"
+"""What the caller of LiteLLM gave, as Python writes a dictionary."""
 METADATA_SESSION_IDS: Final = ("session_id", "conversation_id", "thread_id", "sessionId", "threadId", "chat_id")
-METADATA_USER_IDS: Final = ("user_id", "userId", "user")
+METADATA_USER_IDS: Final = ("user_id", "userId", "user", "trace_user_id")
 
 # --- Pydantic AI ---------------------------------------------------------------------------------------------------
 PA_MESSAGES: Final = ("pydantic_ai.all_messages", "all_messages_events")
@@ -87,6 +89,7 @@ OI_TOOL_NAME: Final = "tool.name"
 OI_TOOL_PARAMETERS: Final = "tool.parameters"
 OI_TOOL_IDS: Final = ("tool.id", "tool_call.id")
 OI_MODELS: Final = ("llm.response.model_name", "llm.model_name", "llm.request.model_name", "embedding.model_name")
+OI_REQUEST: Final = "llm.invocation_parameters"
 OI_PROVIDERS: Final = ("llm.provider", "llm.system")
 OI_INPUT_TOKENS: Final = "llm.token_count.prompt"
 OI_OUTPUT_TOKENS: Final = "llm.token_count.completion"

@@ -31,6 +31,8 @@ _INPUT_WRAPPINGS: Final = ("kwargs", "args", "inputs", "input", "data")
 _OUTPUT_WRAPPINGS: Final = ("outputs", "output", "return_values", "result", "response")
 _TYPED: Final = "structured_response"
 """Key of the typed result among the values that an agent of LangChain returns."""
+_CREW_MARKS: Final = frozenset({"tasks_output", "agent_role", "expected_output"})
+"""Keys of the outputs of CrewAI, whose messages end before the answer."""
 _MAX_DEPTH: Final = 4
 # A text that begins like a JSON object and is none was truncated by an instrumentation: neither query nor answer.
 _TRUNCATED: Final = re.compile(r"\s*(\[\s*\{|\{\s*\")")
@@ -64,7 +66,8 @@ def output_from_value(value: object) -> SpanOutput:
     if isinstance(structure, str):
         return SpanOutput(text=_readable(structure))
     mapping = mapping_of(structure) or {}
-    if (typed := _raw(mapping.get(_TYPED))) is not None:
+    typed = _raw(mapping.get("raw" if _CREW_MARKS & mapping.keys() else _TYPED))
+    if typed is not None:
         return SpanOutput(text=typed) if isinstance(typed, str) else SpanOutput(raw=typed)
     for key in ("choices", "messages", "output"):
         found = mapping.get(key)
@@ -149,14 +152,16 @@ def read(span: RawSpan) -> Reading:
         documents=_documents(attributes, role),
         reranked=_listed(attributes, names.OI_RERANKER_INPUT),
         tool=executed_call(
-            text_of(attributes.get(names.OI_TOOL_NAME)),
+            text_of(attributes.get(names.OI_TOOL_NAME)) or _function_name(span),
             _tool_arguments(first_text(attributes, (names.OI_INPUT, names.OI_TOOL_PARAMETERS))),
             first_text(attributes, names.OI_TOOL_IDS),
             _tool_result(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)),
         )
         if role is Role.TOOL
         else None,
-        model=text_of(response.get("model_name")) or first_text(attributes, names.OI_MODELS),
+        model=text_of(response.get("model_name"))
+        or first_text(attributes, names.OI_MODELS)
+        or first_text(mapping_of(structure_of(attributes.get(names.OI_REQUEST))) or {}, ("model",)),
         provider=first_text(attributes, names.OI_PROVIDERS),
         response_id=text_of(response.get("id")),
         usage=usage_of(attributes, (names.OI_INPUT_TOKENS,), (names.OI_OUTPUT_TOKENS,)),
@@ -176,6 +181,12 @@ def _response(value: object) -> Mapping[str, object]:
         else:
             response = (mapping_of(response) or {}).get(key)
     return mapping_of(response) or {}
+
+
+def _function_name(span: RawSpan) -> str | None:
+    # The spans of DSPy's tools have no attribute for the name. `finish` is no tool: it ends its agent.
+    name, _, method = span.name.rpartition(".")
+    return name if method in {"__call__", "acall"} and name != "finish" else None
 
 
 def _tool_arguments(value: object) -> object:

@@ -27,6 +27,8 @@ _SAME_PARTS: Final = {
     "custom_tool_call": "function_call",
     "custom_tool_call_output": "function_call_output",
 }
+CACHED_TOKENS: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
+"""Counts of Anthropic that are no part of its `input_tokens`."""
 _UNFINISHED: Final = frozenset({"queued", "in_progress"})
 
 
@@ -55,6 +57,22 @@ def request_data(body: object) -> dict[str, Any]:
 def is_unfinished(response: Mapping[str, Any]) -> bool:
     """Return whether a response of the background mode has no answer yet."""
     return response.get("status") in _UNFINISHED
+
+
+def is_response(value: Mapping[str, Any]) -> bool:
+    """Return whether a record is a response of these APIs."""
+    choices = value.get("choices")
+    if is_list(choices):
+        return bool(choices) and "message" in (mapping_of(choices[0]) or {})
+    of_messages = value.get("type") == "message" and is_list(value.get("content"))
+    return of_messages or (value.get("object") == "response" and is_list(value.get("output")))
+
+
+def response_fields(response: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a trace that a response fills."""
+    fields = call_fields({}, response)
+    calls = fields.pop("tool_calls", None)
+    return {**fields, "tool_calls": list(calls.values())} if calls else fields
 
 
 def call_fields(request: Mapping[str, Any], response: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,8 +173,7 @@ def _usage(counts: Mapping[str, Any]) -> Usage | None:
     written = first_count(counts, ("output_tokens", "completion_tokens"))
     if given is None and written is None:
         return None
-    # Anthropic counts the tokens of its cache apart.
-    cached = [first_count(counts, (key,)) or 0 for key in ("cache_read_input_tokens", "cache_creation_input_tokens")]
+    cached = [first_count(counts, (key,)) or 0 for key in CACHED_TOKENS]
     return Usage((given or 0) + sum(cached), written or 0)
 
 

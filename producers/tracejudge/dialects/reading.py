@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from tracejudge.dialects import names
-from tracejudge.dialects.values import first_count, first_text, mapping_of, plain, structure_of, text_of
+from tracejudge.dialects.values import first_count, first_text, literal_of, mapping_of, plain, structure_of, text_of
 from tracejudge.model import Document, JSONValue, Message, TextEnum, Usage
 
 
@@ -137,7 +137,8 @@ class RawSpan(Struct, frozen=True, kw_only=True):
 def common(span: RawSpan) -> Reading:
     """Read the parts that belong to no dialect: session, user and error."""
     attributes = span.attributes
-    metadata = mapping_of(structure_of(attributes.get(names.METADATA))) or {}
+    given = attributes.get(names.METADATA) or literal_of(attributes.get(names.LITELLM_METADATA))
+    metadata = mapping_of(structure_of(given)) or {}
     return Reading(
         session_id=first_text(attributes, names.SESSION_IDS) or first_text(metadata, names.METADATA_SESSION_IDS),
         user_id=first_text(attributes, names.USER_IDS) or first_text(metadata, names.METADATA_USER_IDS),

@@ -1,5 +1,6 @@
 """Attribute values of any origin: decoded if they are JSON, and copied into plain JSON values."""
 
+import ast
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from tracejudge.model import JSONValue
 
 _MAX_DEPTH: Final = 20
 _MAX_INTEGER: Final = 2**63
+_MAX_LITERAL: Final = 10_000
 
 
 def clean(text: str) -> str:
@@ -35,7 +37,11 @@ def text_of(value: object) -> str | None:
 
 def first_text(attributes: Mapping[str, object], keys: Iterable[str]) -> str | None:
     """Return the first of these attributes that is a text."""
-    return next((text for key in keys if (text := text_of(attributes.get(key))) is not None), None)
+    # Most keys are absent, and most spans are read without any of them: no generator, no call for what is not there.
+    for key in keys:
+        if (value := attributes.get(key)) is not None and (text := text_of(value)) is not None:
+            return text
+    return None
 
 
 def first_count(attributes: Mapping[str, object], keys: Iterable[str]) -> int | None:
@@ -83,6 +89,16 @@ def structure_of(value: object) -> object:
     return decoded_or_same(value) if isinstance(value, str) and value.lstrip()[:1] in {"{", "["} else value
 
 
+def literal_of(value: object) -> object:
+    """Return the dictionary that Python wrote as text; None for anything else."""
+    if not isinstance(value, str) or not value.startswith("{") or len(value) > _MAX_LITERAL:
+        return None
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+
+
 def is_list(value: object) -> TypeGuard[Sequence[object]]:
     """Return whether a value is a list in the sense of JSON."""
     if isinstance(value, list | tuple):
@@ -92,6 +108,8 @@ def is_list(value: object) -> TypeGuard[Sequence[object]]:
 
 def plain(value: object, depth: int = 0) -> JSONValue:
     """Copy a value into plain JSON values; other objects become the name of their type."""
+    if type(value) is str and value.isascii():
+        return None if value == names.OI_REDACTED else value  # most values
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

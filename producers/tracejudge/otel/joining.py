@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from tracejudge.dialects import RawSpan, Reading, names, read
 from tracejudge.dialects.reading import Call, Role, ToolResult
@@ -113,7 +114,10 @@ class TraceSteps:
 
 
 def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
-    """Return the documents retrieved before the judged step ended, anywhere in the trace, each once."""
+    """Return the documents retrieved before the judged step ended, anywhere in the trace, each once.
+
+    Its id, score and source may be those of another retrieval: an outer one may keep the text alone.
+    """
     ended_at = judged.span.ended_at or float("inf")
     began = [
         step
@@ -134,10 +138,11 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
             found = [*reading.documents, *others]
         else:
             found += reading.documents
-    unique: dict[str, Document] = {}
-    for document in found:
-        unique.setdefault(document.text, document)
-    return list(unique.values())
+    known: dict[str, Document] = {}
+    for document in (*found, *(document for step in began for document in step.reading.documents)):
+        if document.text not in known or known[document.text] == Document(document.text):
+            known[document.text] = document
+    return [known[text] for text in dict.fromkeys(document.text for document in found)]
 
 
 def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[ToolCall]:
@@ -218,8 +223,7 @@ def _outputs(reading: Reading) -> JSONValue:
     if reading.tool is not None:
         return reading.error if reading.tool.result is None else reading.tool.result
     if reading.role in {Role.RETRIEVER, Role.RERANKER}:
-        documents = [{"text": one.text, "id": one.id, "score": one.score} for one in reading.documents]
-        return [_given(document) for document in documents] or reading.error
+        return [_given(asdict(document)) for document in reading.documents] or reading.error
     if reading.output.text is not None:
         return reading.output.text
     if reading.output.calls:
@@ -234,19 +238,21 @@ def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
 def join(group: SpanGroup) -> dict[str, Any] | None:
     """Return the fields of a trace; None if no model was called and nothing has an output.
 
-    The last call of a model is judged. The input and output of an agent or chain around it replace the call's, because
-    they are what the user saw. `span_id` is the span of the judged output.
+    The last call of a model is judged; of nested ones the innermost answers and the outermost asks. The input and
+    output of an agent or chain around it replace the call's, because they are what the user saw. `span_id` is the span
+    of the judged output.
     """
     steps = TraceSteps(group)
     calls = steps.model_calls()
     call = next(reversed(calls), None)
     request = steps.request(call)
-    sources = [*((request,) if request is not None else ()), *calls]
+    requests = [] if request is None else [request]
+    sources = [*requests, *calls]
     if not sources:
         return None
     output, judged = _output(sources)
-    query = _query(sources)
-    nearest_first = [*calls, *((request,) if request is not None else ())]
+    query = _query([*requests, *reversed(calls)])
+    nearest_first = [*calls, *requests]
     root = steps.root
     ordered = sorted(steps.steps, key=lambda step: step.span.started_at or 0.0)
     # A field that any span may have: the call first, then the request, then those around them, then all others.
@@ -280,8 +286,9 @@ def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
     found: list[list[Message]] = []
     for step in nearest_first:
         messages = [*step.reading.input.history]
-        if step.reading.input.query != query:
+        if query is None or query not in (step.reading.input.query or ""):
             # A later call of an agent may have the query among the messages before: the last one that is the same.
+            # Within the call's own query, as in the prompts of CrewAI, it is asked there, and those before are others.
             places = [place for place, one in enumerate(messages) if (one.role, one.content) == ("user", query)]
             messages = messages[: places[-1]] if places else messages
         found.append(messages)

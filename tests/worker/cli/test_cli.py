@@ -15,12 +15,13 @@ from worker.storage.client import StoreError
 
 CONTRACT_VERBS = {
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
-    "invalid",
+    *("invalid", "gateway"),
 }
 
 
 HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("demo",): ("--seconds N", "--json"),
+    ("gateway",): ("--host", "--port", "/v1/traces", "--config FILE", "--redis-url URL"),
     ("doctor",): ("--ask", "--json", "Exit code 1", "--config FILE", "--redis-url URL"),
     ("replay",): (
         *("--since TIME", "--until TIME", "--judge NAME", "--service PATTERN", "--model NAME", "--rate SHARE"),

@@ -48,7 +48,16 @@ def join(first: Sequence[Trace], second: Sequence[Trace]) -> Pairs:
     used: set[int] = set()
     for number, trace in enumerate(second):
         same_id = by_id.get(trace.trace_id, ())
-        found = next((place for place in same_id if place not in used and _may_pair(first[place], trace)), None)
+        asked = _folded(trace.input) if has_text(trace.input) else None
+        found = next(
+            (
+                place
+                for place in same_id
+                if place not in used
+                and (asked is None or not has_text(first[place].input) or _folded(first[place].input) == asked)
+            ),
+            None,
+        )
         if found is not None:
             used.add(found)
             partners[number] = first[found]
@@ -61,10 +70,6 @@ def join(first: Sequence[Trace], second: Sequence[Trace]) -> Pairs:
             partners[number] = first[places.popleft()]
     joined = [(partners[number], trace) for number, trace in enumerate(second) if number in partners]
     return Pairs(joined, len(first) - len(joined), len(second) - len(joined))
-
-
-def _may_pair(one: Trace, other: Trace) -> bool:
-    return not (has_text(one.input) and has_text(other.input)) or _folded(one.input) == _folded(other.input)
 
 
 def _request(trace: Trace) -> tuple[str, str]:

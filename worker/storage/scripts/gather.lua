@@ -58,7 +58,7 @@ return {all, unpack(too_large)}
 --
 -- KEYS[1] gather · KEYS[2] gather:due · gather:<trace id>
 -- ARGV[1] length of the lease in ms · ARGV[2] maximum of traces · ARGV[3] bytes after which no further one is taken
--- Returns for each trace its id and the fields and values of its hash.
+-- Returns for each trace its id and the fields and values of its hash; none of a trace that has expired.
 local refused = guard({{KEYS[2], 'zset', 'ZADD', 'ZREM', 'ZRANGEBYSCORE'}, {KEYS[1], 'hash'}})
 if refused then return refused end
 local now, size, taken = now_ms(), 0, {}
@@ -67,7 +67,8 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0
   if size >= tonumber(ARGV[3]) then break end
   local fields = redis.call('HGETALL', key)
   if #fields == 0 then
-    redis.call('ZREM', KEYS[2], id) -- its TTL has ended: no gateway ran for so long
+    redis.call('ZREM', KEYS[2], id) -- its TTL has ended: no gateway joined it for so long
+    taken[#taken + 1] = {id, fields}
   else
     redis.call('ZADD', KEYS[2], now + ARGV[1], id)
     size = size + number_of(key, 'bytes')
@@ -80,22 +81,27 @@ return taken
 -- Removes published parts. Parts that arrived meanwhile stay and are joined later.
 --
 -- KEYS[1] gather · KEYS[2] gather:due · gather:<trace id>
--- ARGV[1..] for each trace: its id, the number of its published parts, their bytes
+-- ARGV[1..] for each trace: its id, the number of its published parts
 -- Returns the bytes of all that are left.
 -- The first command needs no memory, so the script also runs on a full Redis.
 local refused = guard({{KEYS[2], 'zset', 'ZREM', 'ZCARD'}, {KEYS[1], 'hash', 'HDEL', 'HSET', 'HGET'}})
 if refused then return refused end
 local now, all = now_ms(), number_of(KEYS[1], 'bytes')
-for place = 1, #ARGV, 3 do
-  local id, count, size = ARGV[place], tonumber(ARGV[place + 1]), tonumber(ARGV[place + 2])
+for place = 1, #ARGV, 2 do
+  local id, count = ARGV[place], tonumber(ARGV[place + 1])
   local key = KEYS[1] .. ':' .. id
   local held = number_of(key, 'count')
   if held == count then
+    -- Its own bytes, for another process may have removed some of the parts.
+    all = all - number_of(key, 'bytes')
     redis.call('ZREM', KEYS[2], id)
     redis.call('DEL', key)
-    all = all - size
   elseif redis.call('HEXISTS', key, count) == 1 then
-    for part = 1, count do redis.call('HDEL', key, part) end
+    local size = 0
+    for part = 1, count do
+      size = size + redis.call('HSTRLEN', key, part)
+      redis.call('HDEL', key, part)
+    end
     redis.call('HSET', key, 'first', now)
     redis.call('HINCRBY', key, 'bytes', -size)
     all = all - size

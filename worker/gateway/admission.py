@@ -1,13 +1,15 @@
-"""Bodies of requests within bounds, and replies in the encoding of the request.
+"""What a request must have: a token, a known encoding, and a body within bounds; and replies to those that have not.
 
 RefusedError is the only error of a request: its status, a reason for the metrics, and a text for the client that quotes
 nothing of the request.
 """
 
 import asyncio
+import hmac
 import math
+import time
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import Enum
 from http import HTTPStatus
 from typing import Final
@@ -16,6 +18,10 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from worker.config.settings import Settings, SettingsError
+from worker.telemetry.http_server import LOOPBACK, read_secret
+
+_MIN_TOKEN_CHARS: Final = 16
 _BODY_S: Final = 30.0
 _MAX_HELD_BYTES: Final = 80 * 1024 * 1024
 """Bodies that one process holds at a time: parsed, they take up to twice as much again."""
@@ -41,6 +47,24 @@ class RefusedError(Exception):
 def full(message: str, retry_s: float = _RETRY_S) -> RefusedError:
     """Make the error of a request that finds no room; the client sends it again later."""
     return RefusedError(_TOO_MANY, "full", message, retry_s)
+
+
+def too_many_values() -> RefusedError:
+    """Make the error of a body whose values, decoded, would take many times its size."""
+    return RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", "too many values; send fewer items at once")
+
+
+def check_values(body: bytes, most: int) -> None:
+    """Check the number of values of a JSON body before it is decoded: a megabyte of `{}` becomes fifty.
+
+    Each value but the first follows a comma or a bracket. Those within texts count too, which costs less than to
+    tell them apart.
+
+    Raises:
+        RefusedError: There are more.
+    """
+    if sum(map(body.count, (b",", b"{", b"["))) > most:
+        raise too_many_values()
 
 
 class Form(Enum):
@@ -185,16 +209,83 @@ def status_reply(status: HTTPStatus, message: str, form: Form, retry_s: float | 
     code = _RPC_CODES.get(status, _RPC_INTERNAL)
     if form is Form.PROTOBUF:
         text = message.encode()
-        content = bytes((8, code, 18)) + _varint(len(text)) + text
+        # Field 1 is the code; field 2 the message, after its length in two digits.
+        digits = len(text) % _VARINT_BASE + _VARINT_BASE, len(text) // _VARINT_BASE
+        content = bytes((8, code, 18, *digits)) + text
         return Response(content, status, headers, media_type=form.value)
     content = msgspec.json.encode({"code": code, "message": message})
     return Response(content, status, headers, media_type=Form.JSON.value)
 
 
-def _varint(number: int) -> bytes:
-    parts = bytearray()
-    while number >= _VARINT_BASE:
-        number, digit = divmod(number, _VARINT_BASE)
-        parts.append(digit + _VARINT_BASE)
-    parts.append(number)
-    return bytes(parts)
+class Client:
+    """The holder of one token; without tokens everybody on this machine."""
+
+    def __init__(
+        self, name: str, service: str | None, rate: float | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name = name
+        self.service = service
+        self._rate = rate
+        self._clock = clock
+        self._level = rate or 0.0
+        self._at_s = clock()
+
+    def wait_s(self, items: int) -> float:
+        """Count items against the rate; return 0, or after how many seconds they would be admitted.
+
+        A request is admitted as a whole as long as the allowance is above zero, and a larger one than the rate leaves
+        a debt. Otherwise it could never be sent.
+        """
+        if self._rate is None:
+            return 0.0
+        now = self._clock()
+        self._level = min(self._rate, self._level + (now - self._at_s) * self._rate)
+        self._at_s = now
+        if self._level <= 0:
+            return (1 - self._level) / self._rate
+        self._level -= items
+        return 0.0
+
+
+class Access:
+    """The tokens of one configuration. Its repr shows none."""
+
+    def __init__(self, clients: Mapping[bytes, Client]) -> None:
+        """Set the clients by token; an empty mapping admits everybody."""
+        self._clients = tuple(clients.items())
+        self._anonymous = None if clients else Client("anonymous", None, None)
+
+    @classmethod
+    def of(cls, settings: Settings, environment: Mapping[str, str]) -> "Access":
+        """Read all tokens.
+
+        Raises:
+            SettingsError: A token is absent or unusable, or there is none and other machines may connect.
+        """
+        clients: dict[bytes, Client] = {}
+        for name, token in settings.gateway.tokens.items():
+            here = f"gateway.tokens.{name}.token"
+            secret = read_secret(here, token.token_env, token.token_file, environment) or ""
+            if not secret.isascii() or any(sign.isspace() for sign in secret) or len(secret) < _MIN_TOKEN_CHARS:
+                fix = f"must be at least {_MIN_TOKEN_CHARS} ASCII characters without blanks; make one at random"
+                raise SettingsError(f"{here}: {fix}")
+            if secret.encode() in clients:
+                raise SettingsError(f"{here}: another token has the same value; make each at random")
+            clients[secret.encode()] = Client(name, token.service, token.rate)
+        if not clients and settings.gateway.host not in LOOPBACK:
+            fix = 'set [gateway.tokens.NAME] with token_env, or host = "127.0.0.1"'
+            raise SettingsError(f"gateway.host: other machines may connect and no token is required; {fix}")
+        return cls(clients)
+
+    def client(self, authorization: str | None) -> Client | None:
+        """Return the client of a header, None without a valid token; the time does not depend on the comparison."""
+        if self._anonymous is not None:
+            return self._anonymous
+        scheme, _, credential = (authorization or "").strip().partition(" ")
+        shown = credential.strip().encode("utf-8", "replace")
+        found = None
+        for token, client in self._clients:
+            # No early end: the time must not tell which token is similar.
+            if hmac.compare_digest(shown, token):
+                found = client
+        return found if scheme.lower() == "bearer" else None

@@ -1,0 +1,252 @@
+"""The examples of docs/examples, run as their README says, and the traces that arrive, field by field."""
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+from example_parts import (
+    EXAMPLES,
+    PINS,
+    RECORDED,
+    SOURCES,
+    blocks,
+    copied,
+    install_sdk,
+    model_variables,
+    normalised,
+    programs,
+    recorded,
+    recorded_digests,
+    redirected,
+    run_block,
+    source_digest,
+    start_block,
+)
+from gateway_parts import Start, Stored
+from support.model_server import MODEL, ModelServer
+from support.pipeline import Pipeline
+from support.ports import free_port
+from support.processes import wait_until
+
+Fields = dict[str, Any]
+
+FAST: Final = {"gather_s": 0.3}
+TOKEN: Final = "0123456789abcdef-shop"  # noqa: S105 - of this test
+QUESTION: Final = "When do parcels leave?"
+DOCUMENTS: Final = [
+    {"id": "faq-1", "text": "Parcels leave on Mondays.", "score": 0.9},
+    {"id": "faq-2", "text": "A parcel takes two days.", "score": 0.5},
+]
+HANDBOOK: Final = {
+    "role": "system",
+    "content": "Answer from the handbook:\nParcels leave on Mondays.\nA parcel takes two days.",
+}
+COMMON: Final = {
+    "service": "support-bot",
+    "session_id": "session-1",
+    "user_id": "user-1",
+    "input": QUESTION,
+    "output": "On Mondays.",
+    "usage": {"input_tokens": 100, "output_tokens": 20},
+}
+ANSWERED: Final = {
+    **COMMON,
+    "name": "ask",
+    "provider": "openai",
+    "model": MODEL,
+    "response_id": "chatcmpl-1",
+    "messages": [HANDBOOK],
+    "context": DOCUMENTS,
+}
+CALL: Final = {
+    **ANSWERED,
+    "span_id": "chat gpt-4.1-mini",
+    "spans": ["internal: ask", "retriever: retrieval handbook", "llm: chat gpt-4.1-mini"],
+}
+EXPECTED: Final[dict[str, Fields]] = {
+    "FastAPI": {
+        **ANSWERED,
+        "environment": "prod",
+        "span_id": "span",
+        "spans": ["retriever: search", "llm: chat.completions"],
+    },
+    "LangGraph": {
+        **ANSWERED,
+        "name": "support",
+        "span_id": "support",
+        "context": [
+            {"id": "faq-1", "text": "Parcels leave on Mondays.", "source": "faq.md"},
+            {"id": "faq-2", "text": "A parcel takes two days.", "source": "faq.md"},
+        ],
+        "spans": ["chain: support", "chain: retrieve", "retriever: Handbook", "chain: answer", "llm: ChatOpenAI"],
+    },
+    "Pydantic AI": {
+        **COMMON,
+        "name": "invoke_agent support",
+        "provider": "openai",
+        "model": MODEL,
+        "response_id": "chatcmpl-3",
+        "input": "Where is parcel 7?",
+        "output": '{"city":"Bern","days":2}',
+        "messages": [{"role": "system", "content": "Be brief."}],
+        "tool_calls": [{"name": "track", "arguments": {"number": 7}, "result": "Parcel 7 is in Bern."}],
+        "usage": {"input_tokens": 200, "output_tokens": 40},
+        "span_id": "invoke_agent support",
+        "spans": [
+            "agent: invoke_agent support",
+            "llm: chat gpt-4.1-mini",
+            "tool: execute_tool track",
+            "llm: chat gpt-4.1-mini",
+        ],
+    },
+    "Node.js": CALL,
+    "Go": CALL,
+    "curl": {
+        **COMMON,
+        "name": "ask",
+        "environment": "prod",
+        "model": "gpt-4.1-mini",
+        "context": DOCUMENTS,
+        "span_id": "span",
+        "tags": {"plan": "gold"},
+    },
+}
+"""The trace of each example, as `normalised` returns it."""
+PRINTED: Final = {
+    "LangGraph": "On Mondays.",
+    "Pydantic AI": "city='Bern' days=2",
+    "Node.js": "On Mondays.",
+}
+
+
+@pytest.fixture
+def variables(redis_url: str, prefix: str) -> Iterator[dict[str, str]]:
+    """The variables that lead an example to the Redis and to a model of the tests."""
+    with ModelServer() as model:
+        yield {**model_variables(model), "TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix}
+
+
+@pytest.fixture
+def ends() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_the_readme_shows_every_example_and_the_packages_that_are_tested() -> None:
+    assert blocks().keys() == SOURCES.keys() == EXPECTED.keys()
+    found = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*") if path.is_file()}
+    assert found == set(SOURCES.values())
+    for name, pins in PINS.items():
+        line = next(line for line in blocks()[name][-1].splitlines() if re.match(r"(pip|npm) install ", line))
+        assert set(shlex.split(line)[2:]) == {re.sub(r"(==|(?<!^)@).*", "", pin) for pin in pins}, name
+
+
+def test_recordings_are_of_the_examples_as_they_are() -> None:
+    """After a change of an example its recording is made anew, see example_parts."""
+    assert recorded_digests() == {name: source_digest(name) for name in ("LangGraph", "Pydantic AI", "Node.js", "Go")}
+    assert sum(file.stat().st_size for file in RECORDED.iterdir()) < 20_000
+
+
+def test_what_the_examples_sent_becomes_their_traces(start: Start, stored: Stored) -> None:
+    gateway = start(**FAST)
+    arrived = {}
+    for number, name in enumerate(recorded_digests()):
+        for path, body in recorded(name).items():
+            reply = gateway.post(path, body, "application/x-protobuf")
+            assert (reply.status_code, reply.content) == (200, b""), name
+        arrived[name] = normalised(stored.wait(number + 1)[number])
+    assert arrived == {name: EXPECTED[name] for name in arrived}
+
+
+def test_curl(start: Start, stored: Stored, tmp_path: Path) -> None:
+    tokens = {"shop": {"token_env": "SHOP_TOKEN", "service": "support-bot"}}
+    gateway = start(tokens=tokens, env={"SHOP_TOKEN": TOKEN})
+    (text,) = blocks()["curl"]
+    variables = {"GATEWAY": gateway.url, "TOKEN": TOKEN}
+    printed = run_block(text, copied("curl", tmp_path), variables)
+    (trace,), (rating,) = stored.entries(), stored.entries("f")
+    assert printed.count('"accepted":1') == 2
+    assert rating == {"trace_id": trace["trace_id"], "score": -1, "comment": "Mine left on Tuesday."}
+    assert normalised(trace) == EXPECTED["curl"]
+    with pytest.raises(AssertionError, match="401"):
+        run_block(text, tmp_path / "example", variables | {"TOKEN": "wrong"})
+
+
+def test_fastapi_and_a_worker(stored: Stored, variables: dict[str, str], tmp_path: Path, ends: ExitStack) -> None:
+    serve, ask = blocks()["FastAPI"]
+    port = free_port()
+    server = start_block(serve, copied("FastAPI", tmp_path), variables | {"UVICORN_PORT": str(port)})
+    ends.callback(_end, server)
+    wait_until(lambda: _serves(port), what="the example to serve")
+    run_block(ask.replace("8000", str(port)), tmp_path / "example", variables)
+    answer = json.loads((tmp_path / "example" / "answer.json").read_text())
+    (trace,) = stored.wait(1)
+    (rating,) = wait_until(lambda: stored.entries("f"), what="the rating")
+    assert answer == {"answer": "On Mondays.", "trace_id": trace["trace_id"]}
+    assert rating == {"trace_id": trace["trace_id"], "score": -1}
+    assert normalised(dict(trace)) == EXPECTED["FastAPI"]
+    pipeline = Pipeline(variables["TRACEJUDGE_REDIS_URL"], stored.prefix, tmp_path, ends)
+    pipeline.worker()
+    pipeline.settled(1)
+    verdicts = {entry.verdict.judge: entry.verdict.trace_id for entry in pipeline.outbox()}
+    assert verdicts == dict.fromkeys(("groundedness", "relevance_to_query", "safety"), trace["trace_id"])
+
+
+@pytest.mark.endurance("installs an example's packages in an environment of its own")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", list(PINS))
+def test_an_example_in_its_environment(
+    name: str, start: Start, stored: Stored, variables: dict[str, str], tmp_path: Path
+) -> None:
+    folder = copied(name, tmp_path)
+    path = programs(name, folder)
+    assert path is not None
+    variables["OTEL_EXPORTER_OTLP_ENDPOINT"] = start(**FAST).url
+    for number, text in enumerate(blocks()[name]):
+        if "producers" in text:
+            install_sdk(path)
+        assert run_block(redirected(text, variables), folder, variables, path).splitlines()[-1] == PRINTED[name]
+        trace = normalised(stored.wait(number + 1)[number])
+        # The server counts the calls of all blocks.
+        assert trace == EXPECTED[name] | {"response_id": trace["response_id"]}
+
+
+@pytest.mark.endurance("installs an example's packages in an environment of its own")
+@pytest.mark.timeout(1800)
+def test_pydantic_ai_without_a_gateway(stored: Stored, variables: dict[str, str], tmp_path: Path) -> None:
+    """The two expressions that its comment names take the place of the other exporter."""
+    name = "Pydantic AI"
+    folder = copied(name, tmp_path)
+    path = programs(name, folder)
+    assert path is not None
+    install_sdk(path)
+    source = (folder / "app.py").read_text()
+    init, exporter = re.findall(r"`(tracejudge\..+?)`", source)
+    begun = f"import tracejudge.otel\n\n{init}\nprovider = TracerProvider()"
+    changed = source.replace("OTLPSpanExporter())", f"{exporter})").replace("provider = TracerProvider()", begun)
+    (folder / "app.py").write_text(changed)
+    run_block(blocks()[name][-1], folder, variables, path)
+    assert normalised(stored.wait(1)[0]) == EXPECTED[name]
+
+
+def _serves(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/openapi.json").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _end(server: "subprocess.Popen[str]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.communicate()

@@ -1,0 +1,295 @@
+"""Hostile and many clients: what is refused, how much memory it takes, and that others are served meanwhile."""
+
+import contextlib
+import random
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self
+
+import httpx
+import pytest
+from gateway_parts import GZIP_PROTOBUF, GatewayProcess, Start, Stored, gzipped, span_request
+from support.processes import wait_until
+
+TOKEN = "0123456789abcdef-own"  # noqa: S105 - of this test
+JSON = {"Content-Type": "application/json"}
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+LINES = {"Content-Type": "application/x-ndjson"}
+GZIP = {"Content-Encoding": "gzip"}
+MIB = 2**20
+SPANS, OF_A_TRACE = 500, 5
+
+
+def request_of_500(chance: random.Random) -> bytes:
+    spans = []
+    for _ in range(SPANS // OF_A_TRACE):
+        trace_id, root = chance.randbytes(16), chance.randbytes(8)
+        spans += [(trace_id, root, b""), *((trace_id, chance.randbytes(8), root) for _ in range(OF_A_TRACE - 1))]
+    return span_request(spans)
+
+
+def field(number: int, content: bytes) -> bytes:
+    """Encode one field of protobuf that has a length."""
+    head, size = bytearray([number << 3 | 2]), len(content)
+    while size >= 128:
+        size, digit = divmod(size, 128)
+        head.append(digit + 128)
+    return bytes(head) + bytes([size]) + content
+
+
+def port_of(gateway: GatewayProcess) -> int:
+    return int(gateway.url.rsplit(":", 1)[1])
+
+
+def rejected(gateway: GatewayProcess, reason: str) -> float:
+    return gateway.scrape().total("tracejudge_gateway_rejected_total", reason=reason)
+
+
+def connections(gateway: GatewayProcess) -> float:
+    return gateway.scrape().total("tracejudge_gateway_connections")
+
+
+@contextlib.contextmanager
+def many(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Open connections, from several addresses of the loopback: each address has ports of its own."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] != resource.RLIM_INFINITY and before[1] < count + 500:
+        pytest.skip("this machine allows fewer open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], count + 500), before[1]))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        made = []
+        for number in range(count):
+            source = (f"127.0.0.{2 + number // 4_000}", 0)
+            made.append(socket.create_connection(("127.0.0.1", port), timeout=30, source_address=source))
+            stack.callback(made[-1].close)
+        yield made
+
+
+def send_all(gateway: GatewayProcess, path: str, content: bytes, headers: dict[str, str], times: int) -> list[int]:
+    """Send the same request several times at once, and return the statuses."""
+    with ThreadPoolExecutor(times) as pool, httpx.Client(base_url=gateway.url, timeout=60) as client:
+        posts = [pool.submit(client.post, path, content=content, headers=headers) for _ in range(times)]
+        return [post.result().status_code for post in posts]
+
+
+def test_bodies_that_decompress_into_a_gigabyte_are_refused_in_bounded_memory(start: Start, stored: Stored) -> None:
+    gateway = start()
+    # A gzip file of several members; a single one takes four seconds to make.
+    bomb = gzipped(bytes(64 * MIB)) * 16
+    for path, headers in (("/v1/tracejudge", JSON), ("/v1/traces", PROTOBUF), ("/v1/logs", JSON)):
+        assert send_all(gateway, path, bomb, headers | GZIP, 8) == [413] * 8, path
+    # Just within the bound: only some at once, and no content that can be read.
+    allowed = send_all(gateway, "/v1/traces", gzipped(bytes(20 * MIB)), PROTOBUF | GZIP, 8)
+    assert set(allowed) <= {400, 429}
+    assert rejected(gateway, "too_large") == 24
+    assert gateway.peak_mib() < 300
+    assert gateway.publish({"service": "bot", "output": "yes"}).status_code == 200
+    assert len(stored.entries()) == 1
+
+
+def test_bodies_of_a_million_empty_items_are_refused_in_bounded_memory(start: Start, stored: Stored) -> None:
+    gateway = start()
+    service = field(1, field(1, field(1, b"service.name") + field(2, field(1, b"bot"))))
+    source = b'{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"a"}}]},'
+    empty = b",".join([b"{}"] * 2_000_000)
+    bodies = {
+        "spans": ("/v1/traces", PROTOBUF, field(1, field(2, b"\x12\x00" * 3_000_000))),
+        "scopes": ("/v1/traces", PROTOBUF, field(1, b"\x12\x00" * 3_000_000)),
+        "resources": ("/v1/logs", PROTOBUF, b"\x0a\x00" * 3_000_000),
+        "attributes": ("/v1/traces", PROTOBUF, field(1, field(1, b"\x0a\x00" * 3_000_000))),
+        "span attributes": ("/v1/traces", PROTOBUF, field(1, service + field(2, field(2, b"\x4a\x00" * 3_000_000)))),
+        "JSON spans": (
+            "/v1/traces", JSON, b'{"resourceSpans":[' + source + b'"scopeSpans":[{"spans":[' + empty + b"]}]}]}"
+        ),
+        "JSON attributes": ("/v1/logs", JSON, b'{"resourceLogs":[{"resource":{"attributes":[' + empty + b"]}}]}"),
+        "list": ("/v1/tracejudge", JSON, b"[" + empty + b"]"),
+        "lines": ("/v1/tracejudge", LINES, b"0\n" * 3_000_000),
+        "value": ("/v1/tracejudge", JSON, b'{"service":"a","output":"b","x":[' + empty + b"]}"),
+    }  # fmt: skip
+    for name, (path, headers, content) in bodies.items():
+        began = time.monotonic()
+        assert send_all(gateway, path, gzipped(content), headers | GZIP, 2) == [413] * 2, name
+        assert time.monotonic() - began < 15, name
+    assert gateway.peak_mib() < 300
+    assert gateway.publish({"service": "bot", "output": "yes"}).status_code == 200
+    assert len(stored.entries()) == 1
+
+
+def test_wrong_tokens_and_content_types_are_refused_before_the_body(start: Start, stored: Stored) -> None:
+    gateway = start(tokens={"own": {"token_env": "OWN"}}, env={"OWN": TOKEN})
+    own = f"Authorization: Bearer {TOKEN}\r\n"
+    wrong = {
+        "no token": ("Content-Type: application/json\r\n", 401),
+        "another": ("Content-Type: application/json\r\nAuthorization: Bearer 0123456789abcdef-owm\r\n", 401),
+        "a part": (f"Content-Type: application/json\r\nAuthorization: Bearer {TOKEN[:-1]}\r\n", 401),
+        "twice": (f"Content-Type: application/json\r\nAuthorization: Bearer {TOKEN}{TOKEN}\r\n", 401),
+        "basic": (f"Content-Type: application/json\r\nAuthorization: Basic {TOKEN}\r\n", 401),
+        "long": (f"Content-Type: application/json\r\nAuthorization: Bearer {'x' * 8_000}\r\n", 401),
+        "no type": (own, 415),
+        "form": (own + "Content-Type: multipart/form-data; boundary=b\r\n", 415),
+        "text": (own + "Content-Type: text/plain\r\n", 415),
+        "compressed": (own + "Content-Type: application/json\r\nContent-Encoding: zstd\r\n", 415),
+        "twice compressed": (own + "Content-Type: application/json\r\nContent-Encoding: gzip, gzip\r\n", 415),
+        "declared": (own + "Content-Type: application/json\r\nContent-Length: 999999999999\r\n", 413),
+    }
+    for path in ("/v1/traces", "/v1/logs", "/v1/tracejudge"):
+        for name, (headers, status) in wrong.items():
+            length = "" if "Content-Length" in headers else "Content-Length: 10000000\r\n"
+            with socket.create_connection(("127.0.0.1", port_of(gateway)), timeout=30) as client:
+                # No byte of the body is sent.
+                client.sendall(f"POST {path} HTTP/1.1\r\nHost: a\r\n{headers}{length}\r\n".encode())
+                reply = client.recv(4_000)
+            assert reply.startswith(f"HTTP/1.1 {status} ".encode()), (path, name, reply)
+            assert (b"www-authenticate: Bearer" in reply) == (status == 401), (path, name)
+    assert rejected(gateway, "unauthorized") == 18
+    assert rejected(gateway, "content_type") == 9
+    assert rejected(gateway, "encoding") == 6
+    assert rejected(gateway, "too_large") == 3
+    assert gateway.publish({"service": "bot", "output": "yes"}, Authorization=f"Bearer {TOKEN}").status_code == 200
+    assert len(stored.entries()) == 1
+    assert TOKEN[:-1] not in gateway.program.output
+
+
+def test_the_same_key_of_two_clients_is_not_the_same_request(start: Start, stored: Stored) -> None:
+    tokens = {"A": "0123456789abcdef-a", "B": "0123456789abcdef-b"}
+    gateway = start(tokens={name: {"token_env": name} for name in tokens}, env=tokens)
+    for token in (*tokens.values(), *tokens.values()):
+        reply = gateway.publish(
+            {"service": "bot", "output": token}, Authorization=f"Bearer {token}", Idempotency_Key="1"
+        )
+        assert reply.status_code == 200
+    ids = [(trace["trace_id"], trace["id"]) for trace in stored.entries()]
+    assert ids[:2] == ids[2:]
+    assert ids[0] != ids[1]
+
+
+def test_a_body_without_end_is_refused_at_the_bound(start: Start) -> None:
+    gateway = start(max_body_bytes=1_000_000)
+    for path in ("/v1/traces", "/v1/logs", "/v1/tracejudge"):
+        with socket.create_connection(("127.0.0.1", port_of(gateway)), timeout=30) as client:
+            client.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                "Transfer-Encoding: chunked\r\n\r\n".encode()
+            )
+            sent = 0
+            # The gateway closes the connection: the rest is not read.
+            with contextlib.suppress(ConnectionError):
+                while sent < 100_000_000:
+                    client.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+                    sent += 0x10000
+            assert sent < 50_000_000, path
+    wait_until(lambda: rejected(gateway, "too_large") == 3, what="three refusals")
+    wait_until(lambda: connections(gateway) <= 1, what="the connections to end")
+
+
+class Drips:
+    """Sends one byte a second on each connection until it is ended."""
+
+    def __init__(self, clients: Sequence[socket.socket], heads: Sequence[bytes]) -> None:
+        self._ending = threading.Event()
+        self._open = dict(zip(clients, heads, strict=True))
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ending.wait(1.0):
+            for client, content in list(self._open.items()):
+                try:
+                    client.sendall(content)
+                except OSError:
+                    del self._open[client]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+
+HEADS = (
+    b"POST /v1/tracejudge HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n",
+    b"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"POST /v1/logs HTTP/1.1\r\nHost: ",
+    b"",
+)
+DRIPS = (b" ", b"1\r\n \r\n", b"a", b"P")
+
+
+def serve_beside_slow_clients(gateway: GatewayProcess, clients: list[socket.socket], *, until_they_end: bool) -> None:
+    for number, client in enumerate(clients):
+        client.sendall(HEADS[number % 4])
+    chance = random.Random(3)
+    with Drips(clients, [DRIPS[number % 4] for number in range(len(clients))]):
+        began, delays = time.monotonic(), []
+        while len(delays) < 5 or (until_they_end and connections(gateway) > 1 and time.monotonic() - began < 60):
+            sent = time.monotonic()
+            gateway.http.post("/v1/traces", content=request_of_500(chance), headers=GZIP_PROTOBUF).raise_for_status()
+            delays.append(time.monotonic() - sent)
+            threading.Event().wait(0.2)
+    assert max(delays) < 5, delays
+    assert gateway.peak_mib() < 300
+    if until_they_end:
+        # Heads have ten seconds and bodies thirty.
+        assert connections(gateway) <= 1
+        assert rejected(gateway, "slow") == len(clients) / 2
+
+
+def test_slow_clients_do_not_delay_others(start: Start) -> None:
+    gateway = start()
+    with many(port_of(gateway), 100) as clients:
+        serve_beside_slow_clients(gateway, clients, until_they_end=False)
+
+
+@pytest.mark.slow("slow bodies are read for thirty seconds")
+def test_a_thousand_slow_clients_are_ended(start: Start) -> None:
+    gateway = start()
+    with many(port_of(gateway), 1_000) as clients:
+        serve_beside_slow_clients(gateway, clients, until_they_end=True)
+
+
+def send_beside_idle_connections(start: Start, stored: Stored, idle: int, requests: int) -> None:
+    gateway = start(gather_s=0.3)
+    chance = random.Random(4)
+    with many(port_of(gateway), idle):
+        wait_until(lambda: connections(gateway) >= idle, what="the connections")
+        for _ in range(requests):
+            gateway.http.post("/v1/traces", content=request_of_500(chance), headers=GZIP_PROTOBUF).raise_for_status()
+        count = requests * SPANS // OF_A_TRACE
+        wait_until(lambda: stored.redis.xlen(f"{stored.prefix}:traces") == count, what=f"{count} traces")
+        assert connections(gateway) >= idle
+    assert gateway.peak_mib() < 300
+
+
+def test_requests_are_served_beside_idle_connections(start: Start, stored: Stored) -> None:
+    send_beside_idle_connections(start, stored, 500, 5)
+
+
+@pytest.mark.slow("opens two thousand connections")
+def test_requests_are_served_beside_two_thousand_idle_connections(start: Start, stored: Stored) -> None:
+    send_beside_idle_connections(start, stored, 2_000, 100)
+
+
+@pytest.mark.slow("opens ten thousand connections")
+@pytest.mark.timeout(300)
+def test_ten_thousand_connections_are_bounded_and_an_open_one_is_served(start: Start) -> None:
+    gateway = start()
+    chance = random.Random(5)
+    # Opened first, so that it is within the bound of 4,000.
+    gateway.publish({"service": "bot", "output": "yes"}).raise_for_status()
+    with many(port_of(gateway), 10_000):
+        wait_until(lambda: connections(gateway) == 4_000, what="the bound")
+        for _ in range(5):
+            gateway.http.post("/v1/traces", content=request_of_500(chance), headers=GZIP_PROTOBUF).raise_for_status()
+        with httpx.Client(base_url=gateway.url) as further:
+            reply = further.post("/v1/tracejudge", json={"service": "bot", "output": "yes"})
+            assert (reply.status_code, reply.headers["Retry-After"]) == (503, "5")
+    wait_until(lambda: connections(gateway) <= 1, what="the connections to end")
+    assert gateway.peak_mib() < 300
+    with httpx.Client(base_url=gateway.url) as further:
+        assert further.post("/v1/tracejudge", json={"service": "bot", "output": "yes"}).status_code == 200

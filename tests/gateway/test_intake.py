@@ -1,0 +1,107 @@
+"""Plain JSON is read by the converter that the SDK and the worker share."""
+
+import json
+from typing import Any
+
+import pytest
+from support.cases import each_case
+
+from worker.config.settings import Settings
+from worker.gateway.admission import Form, RefusedError
+from worker.gateway.intake import Encoder, Intake, read_intake, sdk_settings
+
+IDS = ("trace_id", "span_id", "id", "service")
+
+
+def intake(body: str | bytes, form: Form = Form.JSON, *, service: str | None = None, key: str | None = None) -> Intake:
+    content = body if isinstance(body, bytes) else body.encode()
+    encoder = Encoder(sdk_settings(Settings()))
+    return read_intake(content, form, encoder, service=service, repeat_key=key, now_s=1.0)
+
+
+def arrived(found: Intake) -> list[dict[str, Any]]:
+    return [json.loads(entry.payload) for entry in found.entries]
+
+
+def test_other_names_and_a_wrong_field_are_no_reason_to_reject() -> None:
+    secret = "the user's own text"  # noqa: S105 - a text
+    found = intake(
+        json.dumps(
+            [
+                {"serviceName": "bot", "traceId": "A" * 32, "prompt": "q", "answer": "a", "sessionId": None},
+                {"app": "bot", "output": "b", "startTime": "2023-11-14T22:13:20", "documents": [{"text": "d"}, 7.5]},
+                {"service": "bot", "output": "c", "usage": secret, "feedback": secret, "trace_id": {"a": secret}},
+                {"service": "bot", "output": "d", "usage": [secret]},
+            ]
+        )
+    )
+    traces = arrived(found)
+    assert [trace["service"] for trace in traces] == ["bot"] * 4
+    assert (traces[0]["input"], traces[0]["output"], traces[0]["trace_id"]) == ("q", "a", "A" * 32)
+    assert traces[1]["started_at"] == 1_700_000_000
+    assert found.reply()["accepted"] == 4
+    assert found.reply()["left_out"] == [
+        {"field": "feedback", "type": "string", "count": 1},
+        {"field": "trace_id", "type": "object", "count": 1},
+        {"field": "usage", "type": "array", "count": 1},
+        {"field": "usage", "type": "string", "count": 1},
+    ]
+    assert secret not in json.dumps(found.reply())
+
+
+@each_case(
+    ("body", "reason"),
+    [
+        ('{"output": "a"}', "no service"),
+        ('{"service": {"a": 1}, "output": "a"}', "no service"),
+        ('{"service": "", "output": "a"}', "no service"),
+        ('{"service": "bot", "model": "m"}', "invalid: trace"),
+        ("[7]", "no object"),
+        ('{"trace_id": "a", "score": "good"}', "no score from -1 to 1"),
+        ('{"score": 1}', "no trace id"),
+    ],
+)
+def test_what_is_rejected(body: str, reason: str) -> None:
+    found = intake(body)
+    assert (found.entries, [one.reason.words for one in found.rejected]) == ([], [reason])
+
+
+def test_feedback_is_read_under_other_names() -> None:
+    found = intake('[{"traceId": "t1", "Score": "0.5", "reason": "ok"}, {"trace_id": "t2", "score": true, "tags": {}}]')
+    assert arrived(found) == [
+        {"trace_id": "t1", "score": 0.5, "comment": "ok"},
+        {"trace_id": "t2", "score": 1.0},
+    ]
+
+
+def test_json_that_only_some_parsers_accept_is_read() -> None:
+    """A producer in Python writes NaN, and one in JavaScript halves of surrogate pairs."""
+    for form, body in (
+        (Form.JSON, '[{"service": "bot", "output": "a\\ud83d", "usage": NaN}]'),
+        (Form.JSON, '{"service": "bot", "output": "a\\ud83d", "usage": NaN}'),
+        (Form.JSON, b'{"service": "bot", "output": "a\xff"}'),
+        (Form.LINES, '{"service": "bot", "output": "a\\ud83d", "usage": NaN}\n{bro\n'),
+    ):
+        found = intake(body, form)
+        assert [trace["output"][0] for trace in arrived(found)] == ["a"], form
+        assert len(found.rejected) == (form is Form.LINES)
+    for body in ("{bro", "[{]", "", b"\xff"):
+        with pytest.raises(RefusedError):
+            intake(body)
+
+
+def test_the_token_s_service_replaces_every_name_of_it() -> None:
+    found = intake('[{"output": "a"}, {"app": "x", "output": "a"}, {"service": 7, "output": "a"}]', service="bot")
+    assert [(trace["service"], trace.get("tags")) for trace in arrived(found)] == [("bot", None)] * 3
+
+
+def test_ids_derive_from_the_text_or_the_key() -> None:
+    text = '{"service": "bot", "traceId": "t", "output": "a"}'
+    first, second = (arrived(intake(text))[0] for _ in range(2))
+    assert {name: first[name] for name in IDS} == {name: second[name] for name in IDS}
+    own = arrived(intake('{"service": "bot", "id": "0123456789abcdef", "trace_id": "t", "output": "a"}'))[0]
+    assert own["id"] == "0123456789abcdef"
+    without = '{"service": "bot", "output": "a"}'
+    keyed = [arrived(intake(without, key="k"))[0]["id"] for _ in range(2)]
+    assert keyed[0] == keyed[1]
+    assert arrived(intake(without))[0]["id"] != arrived(intake(without))[0]["id"]
