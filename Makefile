@@ -40,7 +40,7 @@ check: $(READY) ## Lint, format, types, import directions, generated files, docu
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
-	$(BIN)/mypy --python-version 3.10 -p tracejudge
+	for version in 3.10 3.12 3.13 3.14; do $(BIN)/mypy --python-version $$version -p tracejudge || exit 1; done
 	$(BIN)/mypy benchmarks docs tests/typed_consumer.py
 	$(BIN)/python -m docs.generate --check
 	$(BIN)/python -m deploy --check

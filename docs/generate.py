@@ -106,8 +106,8 @@ _SDK: Final = """\
 Arguments of `tracejudge.init`. Some may come from a variable instead, as its description says; the argument wins.
 """
 _OTHER_NAMES: Final = """\
-Names that `publish` and the other ways to publish read as a field, also in camel case or with dashes.
-Any other name becomes a tag.
+Names that `publish` and the other ways to publish read as a field, also in camel case, with dashes or
+with dots. Of several for one field the first in this list counts. Any other name becomes a tag.
 """
 _ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |^\S|\Z)", re.MULTILINE | re.DOTALL)
 _TABLES: Final = frozenset({"models", "rules", "where", "judges", "redact", "answer", "gateway", "tokens"})

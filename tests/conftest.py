@@ -4,6 +4,7 @@ All tests share the server of `redis` and `redis_url`, so a test's keys begin wi
 A test that kills, fills or configures a server starts an `EmbeddedRedis` of its own.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -11,12 +12,14 @@ import uuid
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from redis import Redis
 from support.collection import ByModuleFixture, check, lasts
 from support.endpoint import ChatEndpoint
+from support.logging_state import logging_restored
 from support.otlp import OtlpReceiver
 from support.ports import own_part
 from xdist.remote import Producer
@@ -34,6 +37,10 @@ for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "T
 # Without bytecode files each worker that a test starts would compile the product, which takes half a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# One certificate, that of no server: each client and each program that a test starts would load 150, 50 ms of CPU.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "no_authority.pem")
+# Without this, collections of garbage are a tenth of the CPU of a run: thousands of tests are objects that stay.
+gc.set_threshold(50_000, 20, 20)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A script that starts the suite with `&` ignores SIGINT; programs that a test interrupts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,6 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     check(items)
     yield
     items.sort(key=lasts)  # after pytest-randomly
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -57,6 +68,13 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+@pytest.fixture(autouse=True)
+def logging_of_the_test() -> Iterator[None]:
+    """Whatever a test configures, the next one finds logging as it was, in any order."""
+    with logging_restored():
+        yield
 
 
 @dataclass

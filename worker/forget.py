@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from tracejudge.content.encode import text_of
+from tracejudge.content.convert import MAX_NAME_CHARS, convert_field
 from tracejudge.ids import MAX_ID_CHARS, bounded
 from worker.config.redaction import hashed_user
 from worker.config.settings import Settings
@@ -75,9 +75,12 @@ class ForgetTarget:
         """
         self.is_person = user_id is not None
         self.session_id = session_id
+        self._session_ids = () if session_id is None else (session_id, bounded(session_id, MAX_NAME_CHARS))
         self.trace_ids = set[str]() if trace_id is None else {trace_id, bounded(trace_id, MAX_ID_CHARS)}
-        hashed = {hashed_user(user_id, key) for key in user_keys}
-        self._user_ids = set[object]() if user_id is None else {user_id, *hashed}
+        # The SDK cuts long ids.
+        names = set[str]() if user_id is None else {user_id, bounded(user_id, MAX_NAME_CHARS)}
+        hashed = {hashed_user(name, key) for name in names for key in user_keys}
+        self._user_ids: set[object] = {*names, *hashed}
 
     def owns(self, owner: Owner) -> bool:
         """Return whether something belongs to the target.
@@ -89,13 +92,13 @@ class ForgetTarget:
         if self.is_person and owner.user_id is not None:
             return self._is_user(owner.user_id)
         if self.session_id is not None and owner.session_id is not None:
-            return owner.session_id == self.session_id
+            return owner.session_id in self._session_ids
         return isinstance(owner.trace_id, str) and owner.trace_id in self.trace_ids
 
     def learn(self, owners: Iterable[Owner]) -> None:
         """Add the traces of the person or session among these."""
         for owner in owners:
-            is_of_session = self.session_id is not None and owner.session_id == self.session_id
+            is_of_session = owner.session_id in self._session_ids
             is_of_person = owner.user_id is not None and self._is_user(owner.user_id)
             if isinstance(owner.trace_id, str) and (is_of_session or is_of_person):
                 self.trace_ids.add(owner.trace_id)
@@ -436,7 +439,11 @@ def _owner_by_any_name(payload: bytes) -> Owner:
         given = Lenient(payload)
     except NoTraceError:
         return Owner(None)
-    # As texts, which they are in the trace that ingest has made of the entry.
-    found = (next((one for one in given.values(name) if one is not None), None) for name in ("user_id", "session_id"))
-    user_id, session_id = (None if value is None else text_of(value) for value in found)
-    return Owner(given.trace_id, user_id, session_id)
+    return Owner(given.trace_id, _text_in(given, "user_id"), _text_in(given, "session_id"))
+
+
+def _text_in(given: Lenient, name: str) -> str | None:
+    """Return an id as the text that it is in the trace that ingest has made of the entry."""
+    value = next((one for one in given.values(name) if one is not None), None)
+    found: str | None = value if isinstance(value, str) else convert_field(name, value)
+    return found

@@ -46,7 +46,10 @@ class Keyed:
         found: dict[str, None] = {}
         unknown: set[str] = set()
         for item in given:
-            # Most answers repeat the keys as shown, but for case and a sign behind them.
+            # Most answers repeat the keys as shown, others but for case and a sign behind them.
+            if item in self.sentences:
+                found[item] = None
+                continue
             plain = item.strip().rstrip(".:").lower()
             known = plain if plain in besides else self._lower.get(plain)
             if known is not None:

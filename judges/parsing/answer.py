@@ -189,9 +189,9 @@ def truth(answer: Mapping[str, object], key: str) -> bool:
 def text_list(answer: Mapping[str, object], key: str) -> tuple[str, ...]:
     """Return a list of texts of an answer; raises ``InvalidAnswerError`` for another type."""
     value = answer[key]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+    if not isinstance(value, list) or {*map(type, value)} - {str}:
         raise InvalidAnswerError(f"`{key}` is not a list of texts")
-    return tuple(encodable(item) for item in value)
+    return tuple(map(encodable, value))
 
 
 def encodable(text: str) -> str:

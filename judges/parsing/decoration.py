@@ -32,7 +32,7 @@ _RATED: Final = re.compile(
 
 def bare(text: str) -> str:
     """Remove what decorates a value: full-width letters, quotation marks, Markdown, brackets, list and final signs."""
-    if len(text) > _MAX_CHARS:
+    if len(text) > _MAX_CHARS or (text.isascii() and text.isalnum()):
         return text
     text = INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).strip(_MARKS)
     text = _LIST_SIGN.sub("", text.rstrip(_FINAL_SIGNS + _MARKS), count=1).strip(_MARKS)

@@ -117,8 +117,10 @@ def _refuse_other_labels(
     summary: str, objects: Sequence[Mapping[str, object]], label_key: str, labels: Sequence[str]
 ) -> None:
     """Refuse a summary with a label that no object has, or more often than objects have it."""
+    if not summary or not labels:
+        return
     counts = Counter(loose(str(each.get(label_key))) for each in objects)
-    for mention in _mentioned(tuple(labels)).finditer(summary) if labels else ():
+    for mention in _mentioned(tuple(labels)).finditer(summary):
         number = mention[1] or mention[3]
         if (1 if number is None else int(number)) > counts[loose(mention[2])]:
             raise InvalidAnswerError("the summary of the answer has other labels than its objects")

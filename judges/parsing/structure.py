@@ -51,6 +51,8 @@ _PAIR: Final = re.compile(
 )
 _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
 _THAI_END: Final = re.compile(r"[\u0e01-\u0e5b][.\s]*\Z")
+# Lines that no other pattern matches: words, of which the first is no level of a log, and signs within prose.
+_PLAIN: Final = re.compile(r"(?![A-Z]{4})[^\W\d_][\w .!?']*|\d+")
 _COLONS: Final = (":", "\uff1a")
 _STOPS: Final = (".", "!", "?", ";", "\u3002", "\uff01", "\uff1f", *_COLONS)
 _BAR: Final = re.compile(r"(?<!\\)\|")
@@ -212,7 +214,8 @@ def _lines(text: str) -> Iterator[Part]:
         if len(paragraph) == 1 and _UNDERLINE.fullmatch(line) and not paragraph[0].endswith(_STOPS):
             found = [Part(" ".join(paragraph.pop().split()))]
         elif line and (line[0].isalnum() or not _EMPTY.fullmatch(line)):
-            found, after = _block(lines, position, after_text=paragraph[-1] if paragraph else "")
+            if _PLAIN.fullmatch(line) is None:
+                found, after = _block(lines, position, after_text=paragraph[-1] if paragraph else "")
             if not found:
                 paragraph.append(line)
                 position = after
@@ -354,7 +357,7 @@ def _prose(lines: Sequence[str], width: int) -> Iterator[Part]:
         fits = len(line) <= _MAX_HARD and len(line) + 1 + len(following.split(maxsplit=1)[0]) <= width
         is_greeting = line.endswith(",") and line is lines[0] and line.count(" ") <= _MAX_BLANKS
         is_end = (is_greeting or line.endswith(_COLONS)) and not following[0].islower()
-        if is_end or (fits and not is_wrapped) or _THAI_END.search(line):
+        if is_end or (fits and not is_wrapped) or (not line.isascii() and _THAI_END.search(line)):
             yield Part(" ".join(group), is_prose=True)
             group = []
         group.append(following)

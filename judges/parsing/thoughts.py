@@ -13,6 +13,7 @@ _OPENING: Final = re.compile(
 _CLOSING: Final = re.compile(
     rf"<\s*/\s*(?:{_NAMES})\s*>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>|<\|end_thinking\|>", re.IGNORECASE
 )
+_BRACKETED: Final = re.compile(r"\[/?THINK\]", re.IGNORECASE)
 _OBJECT: Final = re.compile(r"\{(?=\s*[\"}])")
 _DECODER: Final = JSONDecoder(strict=False)
 _MAX_LOOKS: Final = 100  # Each look at a broken object counts the lines of the text up to it.
@@ -43,7 +44,7 @@ def answer_of(text: str) -> str | None:
         # Behind a later occurrence, a text that the answer quotes would be taken for the answer.
         _, final, text = text.partition(_STRIPPED_FINAL)
         return text if final else None
-    if "<" not in text and "[" not in text and "\u25c1" not in text:
+    if "<" not in text and "\u25c1" not in text and ("[" not in text or _BRACKETED.search(text) is None):
         return text
     text = _without_marks(text)
     text = text[_end_of_thoughts(text) :]

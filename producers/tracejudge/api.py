@@ -15,7 +15,7 @@ from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_and_meas
 from tracejudge.delivery.delivery import Delivery
 from tracejudge.delivery.fork import native_lock, reset_in_children
 from tracejudge.delivery.reports import call_site
-from tracejudge.ids import MAX_ID_CHARS, OPENTELEMETRY, current_span, draw, fresh_trace_id, trace_id_text
+from tracejudge.ids import OPENTELEMETRY, current_span, draw, fresh_trace_id, trace_id_text
 from tracejudge.log import logger, report_or_raise
 from tracejudge.model import Trace
 from tracejudge.settings import Drop, Redaction, Settings, changed_settings, load_settings
@@ -28,9 +28,11 @@ _POSITIONS = ("input", "output", "context")
 class Client:
     """Publishes for one service. No method raises, whatever it is given."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, former: "Client | None" = None) -> None:
         self.settings = settings
         self._delivery = Delivery(settings)
+        if former is not None:
+            self._delivery.continue_reports(former._delivery)  # noqa: SLF001 - of another object of this class
 
     @property
     def producer(self) -> str:
@@ -46,11 +48,9 @@ class Client:
             if reports.sites_left > 0:
                 reports.sites_left -= 1
                 site = call_site()
-            trace_id, span_id = fields.get("trace_id"), None
-            if trace_id is None:
-                trace_id = fields.get("traceId")
-            if type(trace_id) is not str or len(trace_id) > MAX_ID_CHARS:
-                trace_id = None if trace_id is None else trace_id_text(trace_id)
+            trace_id = span_id = None
+            if "trace_id" in fields or "traceId" in fields:
+                trace_id = given_trace_id(fields)
             if OPENTELEMETRY in _modules:
                 span = current_span()
                 # A caller that names another trace does not mean the current span.
@@ -70,7 +70,7 @@ class Client:
         """Publish feedback for a trace that was published before."""
         fields: dict[str, Any] = {"trace_id": trace_id, "score": score, "comment": comment}
         try:
-            item = Item(_FEEDBACK, fields, copy_and_measure(fields))
+            item = Item(_FEEDBACK, fields, copy_and_measure(fields), site=call_site())
         except BaseException as error:  # noqa: BLE001 - as in `publish`
             report_or_raise(error)
             self._delivery.buffer.refuse(_FEEDBACK, Reason.INVALID)
@@ -201,7 +201,7 @@ def init(
     settings = load_settings(**given, environ=os.environ)
     with _Current.changing:
         # The new client first: another thread must not publish to a closed one in between.
-        former, _Current.client = _Current.client, None if settings.disabled else Client(settings)
+        former, _Current.client = _Current.client, None if settings.disabled else Client(settings, _Current.client)
         changed = [] if former is None else changed_settings(former.settings, settings)
         _Current.warned = True
         atexit.unregister(_shutdown_at_exit)
@@ -262,7 +262,9 @@ def feedback(trace_id: str, score: float, comment: str | None = None) -> None:
         comment: The user's words.
     """
     client = _Current.client
-    if client is not None:
+    if client is None:
+        warn_without_init("feedback")
+    else:
         client.feedback(trace_id, score, comment)
 
 

@@ -17,7 +17,7 @@ _EARLIEST_S, _LATEST_S = 946_684_800.0, 4_102_444_800.0  # the years 2000 and 21
 FeedbackScore = Annotated[float, Meta(ge=-1, le=1)]
 
 
-class TextEnum(str, Enum):  # noqa: UP042 - for Python 3.10
+class TextEnum(str, Enum):
     """A closed set of texts; the `StrEnum` that Python 3.10 lacks."""
 
     __str__ = str.__str__

@@ -23,7 +23,12 @@ from tracejudge.tracing.step import Step, is_no_failure
 
 _Client = TypeVar("_Client")
 _NAMES: Final = {"/chat/completions": "chat.completions", "/responses": "responses", "/v1/messages": "messages"}
-_PLATFORMS: Final = {"Azure": "azure.ai.openai", "Bedrock": "aws.bedrock", "Vertex": "gcp.vertex_ai"}
+_PLATFORMS: Final = {
+    "Azure": "azure.ai.openai",
+    "Bedrock": "aws.bedrock",
+    "Vertex": "gcp.vertex_ai",
+    "Anthropic": "anthropic",  # after the platforms, whose clients have it in their names
+}
 _MARK: Final = "_tracejudge_wrapped"
 _FOLDED_BYTES: Final = 4 * 1024
 _MAX_BYTES: Final = 8 * 1024 * 1024

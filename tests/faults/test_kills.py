@@ -6,7 +6,7 @@ import time
 import pytest
 from experiment import Experiment, number, seconds
 
-TRACES = number(5_000, least=1_000)
+TRACES = number(5_000, least=500)
 KILLS = number(20, least=5)
 PAUSE_S = seconds(5, least=1)
 

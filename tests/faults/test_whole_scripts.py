@@ -6,7 +6,7 @@ grow. With the cause removed each trace is judged once.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -81,18 +81,30 @@ class Scene:
         self.verdicts: list[str] = []
 
     def snapshot(self) -> dict[bytes, bytes]:
-        return {key: self.admin.dump(key) for key in sorted(self.admin.scan_iter("whole:*"))}
+        keys = sorted(self.admin.scan_iter("whole:*", count=10_000))
+        return dict(zip(keys, self._each("DUMP", keys), strict=True))
 
     def content(self) -> dict[bytes, Any]:
         """The values of all keys. A dump of a hash depends on the order of its fields, which reading may change."""
         values = self.snapshot()
-        return {key: self.admin.hgetall(key) if self.admin.type(key) == b"hash" else values[key] for key in values}
+        kinds = zip(values, self._each("TYPE", values), strict=True)
+        hashes = [key for key, kind in kinds if kind == b"hash"]
+        return {**values, **dict(zip(hashes, self._each("HGETALL", hashes), strict=True))}
+
+    def _each(self, command: str, keys: Iterable[bytes]) -> list[Any]:
+        """Run a command on each key, in one request: a thousand comparisons read every key."""
+        pipeline = self.admin.pipeline(transaction=False)
+        for key in keys:
+            pipeline.execute_command(command, key)
+        return pipeline.execute()
 
     def restore(self, snapshot: dict[bytes, bytes]) -> None:
-        if extra := [key for key in self.admin.scan_iter("whole:*") if key not in snapshot]:
-            self.admin.delete(*extra)
+        pipeline = self.admin.pipeline(transaction=False)
+        if extra := [key for key in self.admin.scan_iter("whole:*", count=10_000) if key not in snapshot]:
+            pipeline.delete(*extra)
         for key, value in snapshot.items():
-            self.admin.restore(key, 0, value, replace=True)
+            pipeline.restore(key, 0, value, replace=True)
+        pipeline.execute()
 
     def counted(self) -> tuple[dict[bytes, bytes], set[bytes]]:
         """The accounting and the ledger."""

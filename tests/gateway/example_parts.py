@@ -1,6 +1,6 @@
 """The examples of docs/examples: their commands, run as the README says, and what they sent as OTLP.
 
-    python -m gateway.example_parts NAME …        # from tests/: record what an example sends
+    PYTHONPATH=. python gateway/example_parts.py NAME …        # from tests/: record what an example sends
 
 An example with packages of its own runs in an environment below the folder that TRACEJUDGE_CLIENT_ENVS names. The
 example in Go was recorded with Go 1.19 and version 1.16 of OpenTelemetry's SDK and otlptracehttp; recording it again

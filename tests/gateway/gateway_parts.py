@@ -11,7 +11,7 @@ import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from redis import Redis
 from support.processes import Program, wait_until
-from support.scrape import Scrape, scrape
+from support.scrape import CLIENT, Scrape, scrape
 
 Start = Callable[..., "GatewayProcess"]
 GZIP_PROTOBUF = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
@@ -39,7 +39,7 @@ class GatewayProcess:
         return self.post("/v1/tracejudge", json.dumps(value), **headers)
 
     def page(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.metrics_port}{path}")
+        return CLIENT.get(f"http://127.0.0.1:{self.metrics_port}{path}")
 
     def scrape(self) -> Scrape:
         return scrape(self.metrics_port)

@@ -124,7 +124,7 @@ def kill_and_compare(start: Start, stored: Stored, pipeline: Pipeline, kills: in
 
 @pytest.mark.faults
 def test_acknowledged_traces_survive_kills(start: Start, stored: Stored, pipeline: Pipeline) -> None:
-    kill_and_compare(start, stored, pipeline, 3)
+    kill_and_compare(start, stored, pipeline, 2)
 
 
 @pytest.mark.slow("twenty kills take a minute")
@@ -172,9 +172,11 @@ def test_a_gateway_killed_around_the_append_publishes_with_the_same_ids(
         counts.append(len(stored.entries()) - before)
         ids += own
         end_leases(stored)
-        start(**FAST)
+        next_one = start(**FAST)
         wait_until(lambda: not stored.redis.zcard(f"{stored.prefix}:gather:due"), what="the traces to be published")
         counts.append(len(stored.entries()) - before)
+        # It would take the traces of the second round before their own process does.
+        next_one.program.terminate()
     # Before the append nothing was written; after it everything, which the next process wrote again.
     assert counts == [0, TRACES, TRACES, 2 * TRACES]
     pipeline.worker(rules=RULES)

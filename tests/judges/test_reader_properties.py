@@ -95,7 +95,7 @@ def checked(judge: Judge, assessment: Assessment) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_text_is_read_and_scored_on_the_scale_or_refused(family: Family, data: st.DataObject) -> None:
     text = data.draw(texts(family))
     (prompt,) = family.judge.prompts(TRACE)

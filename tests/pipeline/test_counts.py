@@ -16,7 +16,7 @@ def evaluation_ids(pipeline: Pipeline) -> Counter[str]:
     return Counter(entry.verdict.evaluation_id for entry in pipeline.outbox())
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(TRACES, marks=pytest.mark.slow("ten thousand traces"))])
+@pytest.mark.parametrize("count", [1_000, pytest.param(TRACES, marks=pytest.mark.slow("ten thousand traces"))])
 def test_traces_with_two_judges_give_two_verdicts_once_each(pipeline: Pipeline, count: int) -> None:
     worker = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
     pipeline.publish(make_traces(count))

@@ -1,5 +1,7 @@
 import threading
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,6 +126,35 @@ def test_a_publication_inside_another_of_the_same_thread_does_not_hang() -> None
     with buffer._lock:
         buffer.put(item())
     assert buffer.totals().accepted == 1
+
+
+class InterruptedLock:
+    """A lock during whose `acquire` a signal handler raises, before or after the lock is held."""
+
+    def __init__(self, lock: Any, *, after: bool) -> None:
+        self._lock = lock
+        self._after = after
+        self.release = lock.release
+        self._is_owned = lock._is_owned
+
+    def acquire(self) -> None:
+        if self._after:
+            self._lock.acquire()
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_around_the_lock_leaves_it_free() -> None:
+    for after in (False, True):
+        buffer = make_buffer()
+        lock = buffer._lock
+        buffer._lock = InterruptedLock(lock, after=after)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.put(item())
+        buffer._lock = lock
+        thread = threading.Thread(target=buffer.put, args=(item(),), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert buffer.accepted == 1, f"after={after}"
 
 
 def test_the_oldest_make_room_for_the_newest() -> None:

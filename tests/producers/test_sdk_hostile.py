@@ -118,12 +118,14 @@ CALLS: dict[str, tuple[Callable[[str, Any], None], tuple[str, ...]]] = {
 def test_no_object_makes_a_call_raise_and_each_is_delivered_or_counted(
     start: Callable[..., StartedSdk], caplog: pytest.LogCaptureFixture, call: str, errors: Sequence[BaseException]
 ) -> None:
+    """In `make test` half of the fields get the first error, and half the second."""
+    step = 1 if errors is ERRORS else 2
     make, fields = CALLS[call]
     raised = []
     sdk = start(max_items=100_000, max_bytes=1 << 30)
-    for error in errors:
+    for number, error in enumerate(errors):
         for value in hostile(error):
-            for field in fields:
+            for field in fields[number % step :: step] or fields:
                 try:
                     make(field, value)
                 except BaseException as escaped:  # noqa: BLE001 - the point

@@ -10,6 +10,7 @@ from sdk_started import StartedSdk
 
 import tracejudge
 from tracejudge.content.convert import Note
+from tracejudge.content.field_names import closest_field
 from tracejudge.delivery.buffer import Kind, Totals
 from tracejudge.delivery.reports import MAX_WARNINGS, Reports
 
@@ -78,7 +79,7 @@ def test_feedback_of_any_kind_never_raises_and_says_why_it_is_lost(
     tracejudge.feedback("abc", "bad")  # type: ignore[arg-type]
     assert tracejudge.flush(60)
     assert [entry for entry in sdk.entries() if entry.kind == "f"] == []
-    assert "Feedback dropped: invalid (score must be a number from -1 to 1)" in caplog.messages
+    assert "Feedback dropped: invalid (score must be a number from -1 to 1, not" in caplog.text
 
 
 def test_each_fault_is_said_once_with_field_type_and_place_and_without_a_text(
@@ -117,6 +118,41 @@ def test_at_most_twenty_warnings_and_the_totals_each_hour(caplog: pytest.LogCapt
         reports.summarize()
     assert len(caplog.messages) == 1, "nothing new after the first hour"
     assert "unknown_name f29 2" in caplog.messages[0]
+
+
+def test_a_hint_names_a_field_only_for_a_misspelt_name() -> None:
+    for name, field in (("contxt", "context"), ("anwser", "output"), ("sesion_id", "session_id"), ("promt", "input")):
+        assert closest_field(name) == field, name
+    for name in ("tenant", "region", "plan", "product", "customer", "category", "finish_reason", "request_id"):
+        assert closest_field(name) is None, name
+
+
+@pytest.mark.swallows
+def test_feedback_without_effect_is_reported_with_its_cause_and_place(
+    sdk: StartedSdk, caplog: pytest.LogCaptureFixture
+) -> None:
+    for trace_id, score in (("t", "SECRET"), (None, 1), ("t", [5]), (object(), 1)):
+        tracejudge.feedback(trace_id, score)  # type: ignore[arg-type]
+    assert tracejudge.flush(60)
+    assert [message.partition("; published at ")[0] for message in caplog.messages] == [
+        "Feedback dropped: invalid (score must be a number from -1 to 1, not str)",
+        "Feedback dropped: invalid (trace_id must be a non-empty string, not NoneType)",
+    ]
+    assert all(f"published at {__file__}:" in message for message in caplog.messages)
+    assert sdk.client.totals(Kind.FEEDBACK).dropped == {"invalid": 4}
+
+
+def test_a_second_init_repeats_no_warning(start: Callable[..., StartedSdk], caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        start()
+        for number in range(15):
+            tracejudge.publish(output="a", started_at="soon", **{f"key{number}": 1})
+        tracejudge.publish({"output": "a", "my words are SECRET": 1})
+        assert tracejudge.flush(60)
+    said = [message for message in caplog.messages if message.startswith("Field ")]
+    assert len(said) == 17
+    assert "Field (another) is no field" in said[-1]
+    assert "SECRET" not in caplog.text
 
 
 def test_a_fault_without_its_place_is_said_again_with_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,7 @@
 """Wrapped clients: the caller sees what it sees from a bare client, and each call is published."""
 
+from __future__ import annotations
+
 import base64
 import gc
 import json
@@ -8,27 +10,28 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import Mock
 
-import anthropic
-import openai
 import pytest
 import wrap_calls as calls
 from observe_reading import published, the_trace
 from sdk_started import StartedSdk
+from support.lazy import Lazy
 from support.model_api import ANSWER, PIECES, ModelApi
 
 import tracejudge
 from tracejudge import wrap
 from tracejudge.dialects.provider_calls import call_fields
 
+# The two take 3 s of CPU to import, in each process that collects this file.
+anthropic, openai = Lazy("anthropic"), Lazy("openai")
 KEY = "no key"
 CASES = [
-    pytest.param(openai.OpenAI, calls.CHAT_CASES, id="chat completions"),
-    pytest.param(openai.OpenAI, calls.RESPONSES_CASES, id="responses"),
-    pytest.param(anthropic.Anthropic, calls.MESSAGES_CASES, id="messages"),
-    pytest.param(openai.AzureOpenAI, calls.PLATFORM_CASES, id="azure"),
-    pytest.param(anthropic.AnthropicVertex, calls.VERTEX_CASES, id="vertex"),
-    pytest.param(openai.AsyncOpenAI, calls.ASYNC_OPENAI_CASES, id="openai with asyncio"),
-    pytest.param(anthropic.AsyncAnthropic, calls.ASYNC_ANTHROPIC_CASES, id="anthropic with asyncio"),
+    pytest.param("openai.OpenAI", calls.CHAT_CASES, id="chat completions"),
+    pytest.param("openai.OpenAI", calls.RESPONSES_CASES, id="responses"),
+    pytest.param("anthropic.Anthropic", calls.MESSAGES_CASES, id="messages"),
+    pytest.param("openai.AzureOpenAI", calls.PLATFORM_CASES, id="azure"),
+    pytest.param("anthropic.AnthropicVertex", calls.VERTEX_CASES, id="vertex"),
+    pytest.param("openai.AsyncOpenAI", calls.ASYNC_OPENAI_CASES, id="openai with asyncio"),
+    pytest.param("anthropic.AsyncAnthropic", calls.ASYNC_ANTHROPIC_CASES, id="anthropic with asyncio"),
 ]
 
 
@@ -40,17 +43,19 @@ def api() -> Iterator[ModelApi]:
 
 @pytest.fixture
 def openai_client(api: ModelApi) -> Iterator[openai.OpenAI]:
-    with made(openai.OpenAI, api) as client:
+    with made("openai.OpenAI", api) as client:
         assert tracejudge.wrap_openai(client) is client
         yield client
 
 
-def made(kind: Any, api: ModelApi) -> Any:
+def made(name: str, api: ModelApi) -> Any:
+    module, _, kind_name = name.partition(".")
+    kind = getattr({"anthropic": anthropic, "openai": openai}[module], kind_name)
     if kind is openai.AzureOpenAI:
         return kind(azure_endpoint=api.root_url, api_key=KEY, api_version="2026-01-01", max_retries=0)
     if kind is anthropic.AnthropicVertex:
         return kind(base_url=api.root_url, access_token=KEY, region="eu", project_id="tea", max_retries=0)
-    is_openai = kind.__module__.startswith("openai")
+    is_openai = module == "openai"
     return kind(base_url=f"{api.root_url}/v1" if is_openai else api.root_url, api_key=KEY, max_retries=0)
 
 
@@ -69,12 +74,12 @@ def comparable(trace: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("kind", "cases"), CASES)
 def test_a_call_gives_what_the_bare_client_gives_and_is_published(
-    kind: Any, cases: dict[str, calls.Case], api: ModelApi, start: Callable[..., StartedSdk]
+    kind: str, cases: dict[str, calls.Case], api: ModelApi, start: Callable[..., StartedSdk]
 ) -> None:
     sdk = start(service="shop")
     before = 0
     for name, case in cases.items():
-        call = calls.arun(case.call) if kind.__name__.startswith("Async") else case.call
+        call = calls.arun(case.call) if ".Async" in kind else case.call
         results = []
         for client in (made(kind, api), wrapped(made(kind, api))):
             api.requests.clear()
@@ -176,6 +181,13 @@ def test_a_wrapped_client_keeps_its_type_and_is_wrapped_once(
     assert type(again.with_options(timeout=3)) is openai.OpenAI
     calls.chat(again)
     the_trace(sdk)
+
+
+def test_the_provider_is_that_of_the_client(api: ModelApi, start: Callable[..., StartedSdk]) -> None:
+    sdk = start(service="shop")
+    with tracejudge.wrap_openai(made(anthropic.Anthropic, api)) as client:
+        client.messages.create(model="answers", max_tokens=9, messages=calls.ASKED)
+    assert the_trace(sdk)["provider"] == "anthropic"
 
 
 def test_another_object_is_returned_as_it_is(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,7 @@ __all__ = ["FULL_LENGTH", "TIERS", "ByModuleFixture", "check", "check_tier", "la
 TIERS: Final = ("slow", "endurance")
 FULL_LENGTH: Final = ("faults", "scenarios")
 """Markers of tests whose length an environment variable scales."""
-_WAITING: Final = ("faults", "pipeline", "end_to_end")
+_WAITING: Final = ("faults", "pipeline", "end_to_end", "gateway")
 
 
 def check(items: list[pytest.Item]) -> None:

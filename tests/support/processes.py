@@ -35,12 +35,15 @@ def wait_until(predicate: Callable[[], T], timeout_s: float = PATIENCE_S, what: 
 
     It is evaluated once more at the timeout: a process that was suspended meanwhile has evaluated it only once.
     """
-    deadline, is_over = time.monotonic() + timeout_s, False
+    began = time.monotonic()
+    deadline, is_over = began + timeout_s, False
     while not (answer := predicate()):
         if is_over:
             raise AssertionError(f"waited {timeout_s:g} s in vain for {what}; last answer: {answer!r}")
-        time.sleep(0.01)
-        is_over = time.monotonic() > deadline
+        # A question that costs something, like a scrape, takes a third of the time at most: the answer costs more.
+        time.sleep(min(0.1, max(0.01, 2 * (time.monotonic() - began))))
+        began = time.monotonic()
+        is_over = began > deadline
     return answer
 
 

@@ -10,6 +10,8 @@ from session_parts import Sessions
 from session_parts import evaluations as session_evaluations
 from stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, settings_of
 
+from tracejudge.content.convert import MAX_NAME_CHARS
+from tracejudge.ids import bounded
 from worker import forget as places
 from worker.config import redaction
 from worker.config.redaction import UserKeys, hashed_user
@@ -48,6 +50,26 @@ def assert_nowhere(ground: Ground, *texts: str) -> None:
 
 
 # --- the stream ---
+
+
+def test_ids_as_services_of_any_language_write_them_and_as_the_sdk_cuts_them(ground: Ground) -> None:
+    Chosen(ground)
+    long = "x" * 300
+    for number, ids in enumerate(
+        (
+            {"userId": {"id": PERSON, "name": SECRET}},
+            {"user": PERSON, "endUserId": "another"},
+            {"user_id": long},
+            {"user_id": bounded(long, MAX_NAME_CHARS)},
+            {"session_id": bounded(long, MAX_NAME_CHARS)},
+        )
+    ):
+        ground.add({"traceId": f"t{number}", "service": "shop", "output": SECRET, **ids})
+    assert forget(ground, user_id="another") == found()
+    assert forget(ground, user_id=PERSON) == found(traces=2)
+    assert forget(ground, user_id=long) == found(traces=2)
+    assert forget(ground, session_id=long) == found(traces=1)
+    assert_nowhere(ground, SECRET)
 
 
 @pytest.mark.parametrize("state", ["unread", "read", "dealt with"])

@@ -41,6 +41,38 @@ READ: dict[str, tuple[object, dict[str, Any], tuple[tuple[str, str], ...]]] = {
         {"output": "So.", "context": ["a", Document("b", source="x")]},
         (),
     ),
+    "names with dots and capital letters": (
+        {"Trace.Id": "t1", "service.name": "shop", "Output": "So.", "user.id": {"id": 5, "email": "x"}},
+        {"trace_id": "t1", "service": "shop", "output": "So.", "user_id": "5"},
+        (),
+    ),
+    "capital letters within": (
+        {
+            **NEEDED,
+            "input": "Why?",
+            "Messages": [{"Role": "user", "Content": "Hi"}],
+            "Context": [{"pageContent": "b", "Metadata": {"Source": "x"}}],
+            "ToolCalls": [{"Name": "f", "Arguments": {"a": 1}}],
+        },
+        {
+            "messages": [Message("user", "Hi")],
+            "context": [Document("b", source="x")],
+            "tool_calls": [ToolCall("f", {"a": 1})],
+        },
+        (),
+    ),
+    "names in the order of the alphabet": (
+        {**BARE, "answer": "So.", "prompt": "Be. Why?", "question": "Why?"},
+        {"input": "Why?", "tags": {"prompt": "Be. Why?"}},
+        (),
+    ),
+    "a message of other names": (
+        {**NEEDED, "messages": [{"content": "Hi.", "role": "system"}, {"utterance": "x"}]},
+        {"messages": [Message("system", "Hi.")]},
+        (("messages", "object"),),
+    ),
+    "null as a document": ({**NEEDED, "context": ["a", None]}, {"context": [Document("a")]}, (("context", "null"),)),
+    "a byte order mark": (b"\xef\xbb\xbf" + encoded(NEEDED), {"output": "It is."}, ()),
     "question and answer": ({**BARE, "question": "Why?", "answer": "So."}, {"input": "Why?", "output": "So."}, ()),
     "the own name first": ({**NEEDED, "answer": "No."}, {"output": "It is.", "tags": {"answer": "No."}}, ()),
     "null": (

@@ -9,8 +9,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,23 +19,6 @@ from celery.worker.consumer import consumer as celery_consumer
 from worker.telemetry import logs
 
 BODY = "BODY-OF-A-MESSAGE"
-
-
-@contextmanager
-def logging_of_its_own() -> Iterator[None]:
-    """Give the logging of the process back as it was."""
-    loggers = [logging.getLogger(name) for name in ("", *logs._CHATTY)]
-    levels = [logger.level for logger in loggers]
-    handlers = list(loggers[0].handlers)
-    hooks = threading.excepthook, sys.unraisablehook
-    try:
-        yield
-    finally:
-        threading.excepthook, sys.unraisablehook = hooks
-        loggers[0].handlers[:] = handlers
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        structlog.reset_defaults()
 
 
 def failing(text: str) -> None:
@@ -66,12 +47,11 @@ class Written:
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
+def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     stream = io.StringIO()
-    with logging_of_its_own():
-        monkeypatch.setattr(sys, "stderr", stream)
-        logs.configure("info")
-        yield Written(stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    logs.configure("info")
+    return Written(stream)
 
 
 def test_our_lines_are_json_with_their_fields(written: Written) -> None:

@@ -1,6 +1,7 @@
 """The command line `tracejudge`: one file or package a command, imported when the command is called."""
 
 import difflib
+import gc
 import importlib
 import io
 import os
@@ -10,10 +11,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import click
-
-from worker.config.settings import SettingsError
-from worker.embedded import EmbeddedRedisError
-from worker.storage.client import StoreError
 
 _FIRST_PROCESS: Final = 1
 _INTERRUPTED: Final = 130
@@ -83,6 +80,12 @@ def verbs() -> tuple[str, ...]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; wrong usage or configuration ends in one line and exit code 2, a failure in exit code 1."""
+    # Imports make objects that stay; at the default of 700 looking for garbage among them is a tenth of a start.
+    gc.set_threshold(50_000, 20, 20)
+    from worker.config.settings import SettingsError  # noqa: PLC0415 - after the line above
+    from worker.embedded import EmbeddedRedisError  # noqa: PLC0415
+    from worker.storage.client import StoreError  # noqa: PLC0415
+
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal or the locale cannot show must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -96,7 +96,8 @@ class Gatherer:
         taken = []
         for trace_id, flat in found:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
-            parts = tuple(value for name, value in fields.items() if name.isdigit())
+            # Redis returns the fields in any order; the events of a conversation are read in that of their arrival.
+            parts = tuple(fields[name] for name in sorted(filter(bytes.isdigit, fields), key=int))
             taken.append(Taken(trace_id.decode(), parts, int(fields.get(b"count", 0))))
         return taken
 

@@ -3,6 +3,7 @@
 On the path of a request nothing is built for an attribute: spans are grouped by trace id and kept as they came.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -338,14 +339,18 @@ def decode_parts(trace_id: str, parts: Iterable[Part]) -> Decoded:
     """Read all items of one trace; a span that arrived twice is one."""
     spans: dict[str, tuple[Source, RawSpan]] = {}
     events: list[tuple[str, RawEvent]] = []
-    seen: set[bytes] = set()
+    seen: Counter[bytes] = Counter()
     unreadable = 0
     for part in parts:
         source = Source(*part.source)
+        own: Counter[bytes] = Counter()
         for item in part.items:
-            if item in seen:
-                continue  # a client that got no reply sends a request again
-            seen.add(item)
+            own[item] += 1
+            # A client that got no reply sends a request again. Within one request, equal log records are a text that
+            # was said twice in the same millisecond.
+            if own[item] <= seen[item]:
+                continue
+            seen[item] = own[item]
             try:
                 if part.is_log:
                     events.append(_log_event(part.form, item))

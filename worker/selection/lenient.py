@@ -14,7 +14,7 @@ import msgspec
 
 from tracejudge import LateFeedback, Trace
 from tracejudge.content.convert import Note, Notes, convert_feedback, convert_trace
-from tracejudge.content.field_names import INPUT_TOKENS, OUTPUT_TOKENS, SYSTEM_PROMPTS, field_of, snake_case
+from tracejudge.content.field_names import INPUT_TOKENS, OUTPUT_TOKENS, SYSTEM_PROMPTS, field_of, rank, snake_case
 from tracejudge.ids import MAX_ID_CHARS, trace_id_text
 from tracejudge.model import TIMES
 
@@ -33,6 +33,7 @@ _KINDS: Final = {
     **dict.fromkeys(("dict", "{"), "object"),
     **dict.fromkeys(("list", "["), "array"),
     "bool": "boolean",
+    "NoneType": "null",
     "": "absent",
 }
 _trace_decoder = msgspec.json.Decoder(Trace)
@@ -95,7 +96,7 @@ class Lenient:
 
     def values(self, field: str) -> Iterator[Any]:
         """Yield the values of a field, first that of its own name; those that cannot be decoded are left out."""
-        for name in sorted((name for name in self.raw if meaning(name) == field), key=lambda name: name != field):
+        for name in sorted((name for name in self.raw if meaning(name) == field), key=rank):
             try:
                 yield value_of(self.raw[name])
             except NoTraceError:
@@ -238,13 +239,13 @@ def _left_out(field: str, kind: str) -> LeftOut:
 
 
 def repaired(text: bytes) -> bytes:
-    """Write JSON again with NaN as a text, and without halves of surrogate pairs and bytes that are not UTF-8.
+    """Write JSON again with NaN as a text, without a byte order mark, halves of surrogate pairs and bytes of no UTF-8.
 
     Raises:
         NoTraceError: It is no JSON by any reading.
     """
     try:
-        found = json.loads(text.decode("utf-8", "replace"), parse_constant=str)
+        found = json.loads(text.decode("utf-8-sig", "replace"), parse_constant=str)
         return json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except (ValueError, RecursionError) as error:
         raise NoTraceError("not_json") from error

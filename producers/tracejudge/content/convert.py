@@ -44,7 +44,7 @@ from tracejudge.model import (
     snake_case_keys,
 )
 
-_MAX_NAME_CHARS: Final = 200
+MAX_NAME_CHARS: Final = 200
 _PAIR: Final = 2
 _EMPTY: Final[tuple[Any, ...]] = ("", b"", [], (), {})
 _COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
@@ -113,14 +113,19 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
     return read
 
 
+def convert_field(name: str, value: Any) -> Any:
+    """Return the value of one field as `convert_trace` returns it; None if it cannot be read."""
+    return _guarded(_READERS[name], name, value, Notes())
+
+
 def convert_feedback(given: Mapping[str, Any], notes: Notes) -> LateFeedback | None:
     """Return late feedback; None without a trace id or a score."""
     trace_id = trace_id_text(given.get("trace_id"))
     unread = Notes()
     score = _guarded(_feedback, "score", given.get("score"), unread)
     if trace_id is None or score is None:
-        what = "trace_id must be a non-empty string" if trace_id is None else "score must be a number from -1 to 1"
-        notes.add_cause("invalid", "feedback", what)
+        name, rule = ("score", "a number from -1 to 1") if trace_id else ("trace_id", "a non-empty string")
+        notes.add_cause("invalid", f"feedback.{name}", f"{name} must be {rule}, not {type(given.get(name)).__name__}")
         return None
     comment = _guarded(_text, "feedback.comment", given.get("comment"), notes)
     return LateFeedback(trace_id, score.score, score.comment if comment is None else comment)
@@ -195,7 +200,7 @@ def _without_result(given: Mapping[str, Any], result: Any) -> Mapping[str, Any]:
     """Return the fields of a trace whose output is the result of a chain: an answer with its documents."""
     record = result if is_a(result, dict) else attributes_of(result)
     names = [name for name in record if type(name) is str]
-    by_field = {field_of(name): name for name in sorted(names, key=rank, reverse=True)}
+    by_field = {field: name for name in sorted(names, key=rank, reverse=True) if (field := field_of(name)) is not None}
     if not {"output", "context"} <= by_field.keys() or not is_a(record[by_field["output"]], str):
         return given
     documents = listed(record[by_field["context"]])
@@ -254,7 +259,8 @@ def _identity(value: Any, field: str) -> Any:
     written = copied(value)
     if isinstance(written, list) and not any(isinstance(one, list | dict) for one in written):
         return value
-    has_text = is_type_mark(written, value) and type(value).__str__ is not object.__str__
+    own_text: object = type(value).__str__
+    has_text = is_type_mark(written, value) and own_text is not object.__str__
     if not isinstance(written, list | dict) and (has_text or not is_type_mark(written, value)):
         return value
     record = record_of(value) or {}
@@ -425,8 +431,8 @@ _RESULTS: Final = ("result", "output", "response", "observation", "tool_output",
 def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
     observed = None
     if is_a(item, tuple) and item and is_a(item[0], str):  # name, arguments, result
-        name, arguments, observed, *_ = *item, None, None
-        return ToolCall(_text(name, notes), structure_of(copied(arguments)), copied(observed))
+        arguments, observed = [*item[1:3], None, None][:2]
+        return ToolCall(_text(item[0], notes), structure_of(copied(arguments)), copied(observed))
     if is_a(item, tuple) and len(item) == _PAIR:  # an action of LangChain's agents and what was observed
         item, observed = item
     if is_a(item, str):
@@ -596,7 +602,7 @@ _NAME_FIELDS: Final = (
 )
 _ALWAYS_KEPT_CHARS: Final = {
     **dict.fromkeys(_TEXT_FIELDS, sys.maxsize),
-    **dict.fromkeys(_NAME_FIELDS, _MAX_NAME_CHARS),
+    **dict.fromkeys(_NAME_FIELDS, MAX_NAME_CHARS),
     **dict.fromkeys(("id", "span_id"), MAX_ID_CHARS),
 }
 _READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
@@ -615,5 +621,5 @@ _READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
     "span_id": _span_id,
     **dict.fromkeys(TIMES, _time),
     "id": _name_reader("id", MAX_ID_CHARS),
-    **{name: _name_reader(name, _MAX_NAME_CHARS) for name in _NAME_FIELDS},
+    **{name: _name_reader(name, MAX_NAME_CHARS) for name in _NAME_FIELDS},
 }

@@ -32,8 +32,10 @@ def answer_in(value: Any) -> dict[str, Any] | None:
     if isinstance(value, dict):
         if is_response(value):
             return response_fields(value)
-        if (text := _text_beside(value)) is not None:
-            return {"output": text}
+        # Completions without messages, by a name beside the text.
+        for name, other in (("response", "done"), ("response", "source_nodes"), ("text", "raw")):
+            if isinstance(text := value.get(name), str) and other in value:
+                return {"output": text}
         # Google puts the message under `content`, Amazon under `output`.
         candidates, output = value.get("candidates"), value.get("output")
         first = candidates[0] if isinstance(candidates, list) and candidates else {"content": output}
@@ -56,14 +58,6 @@ def _are_parts(value: Any) -> bool:
         return False
     kinds = [part.get("type") for part in value]
     return not _TEXT_PARTS.isdisjoint(kinds) and PART_TYPES.issuperset(set(kinds) - {"message"})
-
-
-def _text_beside(value: dict[str, Any]) -> str | None:
-    """Return the text of a completion without messages, of Ollama and LlamaIndex."""
-    for text, other in (("response", "done"), ("response", "source_nodes"), ("text", "raw")):
-        if isinstance(value.get(text), str) and other in value:
-            return str(value[text])
-    return None
 
 
 def read_chats(value: Any) -> tuple[list[Chat], list[type]]:
@@ -120,15 +114,11 @@ def _with_usual_keys(item: Any) -> Any:
 
 def before_query(messages: list[Any], query: str, answer: str) -> list[Any]:
     """Leave out the query, or query and answer, at the end of a conversation that was given with both."""
-    last = [_said(message) for message in messages[-2:]]
+    found = [one if isinstance(one, dict) else {"role": one.role, "content": one.content} for one in messages[-2:]]
+    last = [(one.get("role"), one.get("content")) for one in found]
     if last[-1:] == [("user", query)]:
         return messages[:-1]
     return messages[:-2] if answer and last == [("user", query), ("assistant", answer)] else messages
-
-
-def _said(message: Any) -> tuple[Any, Any]:
-    found = message if isinstance(message, dict) else {"role": message.role, "content": message.content}
-    return found.get("role"), found.get("content")
 
 
 def is_wire_message(item: Any) -> bool:

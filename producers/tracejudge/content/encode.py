@@ -34,7 +34,7 @@ from tracejudge.settings import BUILT_IN, Settings
 
 _MAX_DEPTH = 16
 _MAX_INT_BITS = 128  # longer ones become texts, which every language can read
-_MAX_INT_TEXT_BITS = 4_096  # Python refuses to write out integers of thousands of digits
+_MAX_INT_TEXT_BITS = 4_096
 _VALUE_CHARACTERS = 16  # cost of a value besides its text, so that many tiny values are bounded too
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
 _OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView, deque)
@@ -145,22 +145,19 @@ def _converted(value: Any, budget: Budget, depth: int) -> object:
     kind = type(value)
     if issubclass(kind, Enum):
         return plain(value._value_, budget, depth + 1) if depth < _MAX_DEPTH else _type_mark(value)
+    if issubclass(kind, int):
+        if int.bit_length(value) <= _MAX_INT_BITS:
+            return int.__int__(value)
+        # Python refuses to write out integers of thousands of digits.
+        value = str(int.__int__(value)) if int.bit_length(value) <= _MAX_INT_TEXT_BITS else _type_mark(value)
+        kind = str
     if issubclass(kind, str):
         return limit_text(str.__str__(value), budget)
-    if issubclass(kind, int):
-        return _integer(value)
     if issubclass(kind, float):
         return float.__float__(value)
     if kind in _STANDARD_TYPES:
         return msgspec.to_builtins(value)
     return _container(value, budget, depth + 1) if depth < _MAX_DEPTH else _type_mark(value)
-
-
-def _integer(value: int) -> int | str:
-    bits = int.bit_length(value)
-    if bits <= _MAX_INT_BITS:
-        return int.__int__(value)
-    return str(int.__int__(value)) if bits <= _MAX_INT_TEXT_BITS else _type_mark(value)
 
 
 def _container(value: Any, budget: Budget, depth: int) -> object:

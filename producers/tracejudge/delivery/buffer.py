@@ -169,17 +169,26 @@ class Buffer:
 
     def put(self, item: Item) -> None:
         """Accept an item, or count why not; wakes the sender only if it waits for this item."""
-        # Written for speed: every publication passes here.
-        with self._lock:
+        # Written for speed: every publication passes here. A `with` statement takes twice as long as the two calls.
+        lock = self._lock
+        try:
+            lock.acquire()
             held_bytes = self._held_bytes + item.size_bytes
             if self._held_items >= self._admitted_items or held_bytes > self._max_bytes:
                 if not self._make_room(item):
+                    lock.release()
                     return
                 held_bytes = self._held_bytes + item.size_bytes
             self._held_bytes = held_bytes
             self._held_items += 1
             accepted = self.accepted = self.accepted + 1
             self._items.append(item)
+            lock.release()
+        except BaseException:
+            # A signal handler raised: in `acquire`, before the lock was held, or later.
+            if lock._is_owned():  # noqa: SLF001 - as `threading.Condition` asks it
+                lock.release()
+            raise
         if accepted == self._wake_at:
             self._wake()
 
@@ -386,8 +395,6 @@ class Flushes:
 
 
 _SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffer
-_DICT_BYTES = 250  # a small one
-_SCALAR_BYTES = 32
 _MAX_STEPS = 1_000  # about 0.2 ms; the rest is estimated from what was measured
 _EMPTY: dict[str, str] = {}
 _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
@@ -414,6 +421,7 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
     Not guaranteed: the sizes of foreign objects, and of values in containers after the first thousand. A string shared
     by several publications counts for each.
     """
+    # Written for speed: every publication passes here.
     total = _SHELL_BYTES
     for name, value in fields.items():
         kind = type(value)
@@ -421,22 +429,23 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
             total += value.__sizeof__()
         elif kind is list:
             fields[name] = own = value.copy()
-            try:
-                total += sum(map(_text_bytes, own))
-            except TypeError:  # not only texts
-                total += estimate_bytes(own)
-            total += 8 * len(own)
+            size = own.__sizeof__()
+            for inner in own:
+                if type(inner) is not str:
+                    size = own.__sizeof__() + estimate_bytes(own)
+                    break
+                size += inner.__sizeof__()
+            total += size
         elif kind is dict:
             fields[name] = own = value.copy()
-            total += _DICT_BYTES
+            total += own.__sizeof__()
             for inner in own.values():
-                total += _SCALAR_BYTES if type(inner) in _SCALARS else estimate_bytes((inner,))
+                if type(inner) not in _SCALARS:
+                    total += estimate_bytes(own.values())
+                    break
         elif kind not in _SCALARS:
-            if kind in _ITERATORS and name not in _TEXTS:
-                fields[name] = _read(value)
-            else:
-                fields[name] = _copied(value, kind)
-            total += estimate_bytes((fields[name],))
+            fields[name] = other = _read(value) if kind in _ITERATORS and name not in _TEXTS else _copied(value, kind)
+            total += estimate_bytes((other,))
     return total
 
 

@@ -62,6 +62,7 @@ class Delivery:
             sleep=unpatched("time", "sleep"),
             clock=clock,
         )
+        self._builder = builder
         self.reports = builder.reports
         self._sender = Sender(
             buffer=self.buffer,
@@ -82,6 +83,10 @@ class Delivery:
         self._set_up()
         if closed:
             self.buffer.close()
+
+    def continue_reports(self, former: "Delivery") -> None:
+        """Go on with the reports of another delivery of this process: a warning is logged once, whoever delivers."""
+        self.reports = self._builder.reports = former.reports
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything accepted so far is confirmed and the totals are reported.

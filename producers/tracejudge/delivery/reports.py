@@ -4,6 +4,7 @@ A warning names the field, the type and where `publish` was called; never a text
 """
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,8 @@ _SITES: Final = 200
 _MAX_PAIRS: Final = 1_000
 _MAX_SUMMARY: Final = 50
 _MAX_NAME_CHARS: Final = 64
+# A name of another form may be a text: a service may pass a dict of its own.
+_NAME: Final = re.compile(rf"argument \d+|[^\W\d][\w.$@-]{{0,{_MAX_NAME_CHARS}}}")
 _PACKAGE: Final = __file__.rpartition("delivery")[0]
 _FAULTS: Final = {
     "unreadable": "cannot be read from a value of type {kind} and is left out",
@@ -47,7 +50,7 @@ class Reports:
     def add(self, notes: "Iterable[Note]", trace_id: str, site: str | None) -> None:
         """Count notes on one entry; warn of each pair once, and once more with the first known place of a call."""
         for note in notes:
-            pair = (note.reason, _printable(note.field))
+            pair = (note.reason, note.field if _NAME.fullmatch(note.field) else "(another)")
             if pair not in self._counts and len(self._counts) >= _MAX_PAIRS:
                 pair = (note.reason, "others")
             is_new = pair not in self._counts
@@ -79,7 +82,7 @@ class Reports:
         kind = _printable(note.kind)
         if note.reason in _DROPS:
             reason = "invalid" if note.reason == "empty" else note.reason
-            message = f"{note.field.capitalize()} dropped: {reason} ({kind or 'it has no content'})"
+            message = f"{note.field.partition('.')[0].capitalize()} dropped: {reason} ({kind or 'it has no content'})"
         else:
             message = f"Field {pair[1]} {_FAULTS[note.reason].format(kind=kind, hint=note.hint)}"
             if note.reason == "unknown_name" and note.hint:

@@ -186,7 +186,8 @@ def _describe(error: Exception) -> str:
     # Error texts are not quoted: Redis repeats arguments in some, and the driver addresses.
     name = type(error).__name__
     if isinstance(error, ResponseError):
-        code = str(error).partition(" ")[0]
+        # Redis 6.2 puts the code of an error within a script into the middle of a sentence.
+        code = "OOM" if "-OOM " in str(error) else str(error).partition(" ")[0]
         return f"{name} {code}" if code.isalpha() and code.isupper() else name
     reason = error.__cause__ or error.__context__
     return f"{name}: {reason.strerror}" if isinstance(reason, OSError) and reason.strerror else name

@@ -61,7 +61,12 @@ class DocumentReader:
             value = _without_array(value)
             if isinstance(value, dict) and self._read_columns(value):
                 return
-            items = None if _is_pair(value, strict=depth == 0) or _is_row(value, depth) else listed(value)
+            # A named tuple, or a tuple with columns of different types, is a row of a table.
+            columns = value if depth > 0 and isinstance(value, tuple) and len(value) > _PAIR else ()
+            is_row = hasattr(type(value), "_fields") or any(
+                not isinstance(one, str) and number_of(one) is not None for one in columns
+            )
+            items = None if is_row or _is_pair(value, strict=depth == 0) else listed(value)
             if items is not None:
                 for item in items:
                     self.read(item, depth + 1)
@@ -225,13 +230,6 @@ def _results_in(value: Any) -> Any:
         if inner is not None and (listed(inner) is not None or isinstance(inner, Mapping)):
             return inner
     return None
-
-
-def _is_row(value: Any, depth: int) -> bool:
-    """Return whether a tuple is a row of a table, with columns of different types."""
-    if not isinstance(value, tuple) or hasattr(value, "_fields"):
-        return hasattr(type(value), "_fields")
-    return depth > 0 and len(value) > _PAIR and any(number_of(one) is not None for one in value)
 
 
 def _row(value: Any) -> Document | None:

@@ -30,14 +30,14 @@ _TEXTS: Final = frozenset({"text", "input_text", "output_text", "refusal", None}
 _CALLS: Final = frozenset({"tool_call", "tool_use", "function_call"})
 _RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
 
-
-_MEDIA: Final = {
-    **dict.fromkeys(("image", "image_url", "input_image"), "[image]"),
-    **dict.fromkeys(("audio", "input_audio", "audio_url"), "[audio]"),
-    **dict.fromkeys(("video", "video_url"), "[video]"),
-    **dict.fromkeys(("file", "input_file", "document"), "[file]"),
+_MEDIA: Final = {"image": "[image]", "audio": "[audio]", "video": "[video]", "file": "[file]", "document": "[file]"}
+_MIME_TYPES: Final = ("mime_type", "mimeType", "media_type", "mediaType")
+_MEDIA_HOLDERS: Final = ("inline_data", "inlineData", "file_data", "fileData")
+_MEDIA_TYPES: Final = {
+    f"{before}{name}{after}" for name in _MEDIA for before in ("", "input_") for after in ("", "_url")
 }
-PART_TYPES: Final = frozenset({"thinking", "redacted_thinking", "reasoning", *_TEXTS, *_CALLS, *_MEDIA}) - {None}
+_THOUGHTS: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
+PART_TYPES: Final = frozenset({*_THOUGHTS, *_TEXTS, *_CALLS, *_MEDIA_TYPES}) - {None}
 
 
 class Parts:
@@ -69,10 +69,10 @@ class Parts:
         elif kind in _RESULTS:
             # The convention's prose says `result`, its schema `response`; Anthropic says `content`, OpenAI `output`.
             result = _first_given(content, ("response", "result", "content", "output"))
-            self.results.append(ToolResult(first_text(content, ("id", "tool_use_id", "call_id")), result_of(result)))
+            self.results.append(ToolResult(first_text(content, ("call_id", "id", "tool_use_id")), result_of(result)))
         elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
             self.texts.append(text)
-        elif (mark := _MEDIA.get(text_of(content.get("modality")) or kind or "")) is not None:
+        elif (mark := _media_mark(content, kind or "")) is not None:
             self.texts.append(mark)
 
     def add_call(self, value: object) -> None:
@@ -85,7 +85,17 @@ class Parts:
         name = text_of(function.get("name"))
         if name is not None:
             arguments = plain(structure_of(_first_given(function, ("arguments", "input", "args"))))
-            self.calls.append(Call(name, arguments, first_text(found, ("id", "call_id"))))
+            # Items of OpenAI's responses have an id of their own beside that of the call.
+            self.calls.append(Call(name, arguments, first_text(found, ("call_id", "id"))))
+
+
+def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
+    """Return the mark of an image, a sound or a file; None for a part that is none of them."""
+    holders = (content, *(mapping_of(content.get(key)) or {} for key in _MEDIA_HOLDERS))
+    mime = next((text for holder in holders if (text := first_text(holder, _MIME_TYPES)) is not None), "")
+    named = kind.replace("-", "_").removeprefix("input_").removesuffix("_url")
+    kinds = (text_of(content.get("modality")) or "", mime.partition("/")[0], named, "file" if mime else "")
+    return next((_MEDIA[name] for name in kinds if name in _MEDIA), None)
 
 
 def result_of(value: object) -> JSONValue:
@@ -168,6 +178,8 @@ def input_from_messages(chats: list[Chat], instructions: object = None) -> SpanI
     parts = Parts()
     parts.read(decoded_or_same(instructions))
     system = text_of("\n".join(parts.texts))
+    if before and before[0].role == "system" and before[0].text == system:
+        system = None  # some instrumentations write the instructions as an attribute and as a message
     return SpanInput(
         query=None if place is None else chats[place].text,
         history=(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from tracejudge.dialects import RawSpan, Reading, names, read
 from tracejudge.dialects.reading import Call, Role, ToolResult
@@ -222,8 +223,7 @@ def _outputs(reading: Reading) -> JSONValue:
     if reading.tool is not None:
         return reading.error if reading.tool.result is None else reading.tool.result
     if reading.role in {Role.RETRIEVER, Role.RERANKER}:
-        documents = [{"text": one.text, "id": one.id, "score": one.score} for one in reading.documents]
-        return [_given(document) for document in documents] or reading.error
+        return [_given(asdict(document)) for document in reading.documents] or reading.error
     if reading.output.text is not None:
         return reading.output.text
     if reading.output.calls:
@@ -238,19 +238,21 @@ def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
 def join(group: SpanGroup) -> dict[str, Any] | None:
     """Return the fields of a trace; None if no model was called and nothing has an output.
 
-    The last call of a model is judged. The input and output of an agent or chain around it replace the call's, because
-    they are what the user saw. `span_id` is the span of the judged output.
+    The last call of a model is judged; of nested ones the innermost answers and the outermost asks. The input and
+    output of an agent or chain around it replace the call's, because they are what the user saw. `span_id` is the span
+    of the judged output.
     """
     steps = TraceSteps(group)
     calls = steps.model_calls()
     call = next(reversed(calls), None)
     request = steps.request(call)
-    sources = [*((request,) if request is not None else ()), *calls]
+    requests = [] if request is None else [request]
+    sources = [*requests, *calls]
     if not sources:
         return None
     output, judged = _output(sources)
-    query = _query(sources)
-    nearest_first = [*calls, *((request,) if request is not None else ())]
+    query = _query([*requests, *reversed(calls)])
+    nearest_first = [*calls, *requests]
     root = steps.root
     ordered = sorted(steps.steps, key=lambda step: step.span.started_at or 0.0)
     # A field that any span may have: the call first, then the request, then those around them, then all others.

@@ -8,6 +8,12 @@ from clients.recording import RECORDED, REQUIREMENTS, run_client
 from clients.replay import arrived, recorded, table
 from support.cases import each_case
 from support.model_server import FAILURE, MODEL, TYPED, ModelServer
+from support.otlp_raw import groups
+
+from judges.parsing.retrievals import with_context
+from tracejudge import Trace
+from tracejudge.content.tool_context import tool_context
+from tracejudge.otel.joining import join
 
 Fields = dict[str, Any]
 
@@ -106,6 +112,22 @@ def _is_same(key: str, found: object, sent: object) -> bool:
             for one, other in zip(found, sent, strict=True)
         )
     return found == sent
+
+
+@each_case("name", CLIENTS)
+def test_results_of_named_tools_are_context_by_init_and_by_the_rule(name: str) -> None:
+    found: list[str] = []
+    for group in groups(*recorded(name)["tool"]):
+        fields = join(group)
+        assert fields is not None
+        trace = with_context(Trace(service="shop", **fields), ("track",))
+        assert [document.text for document in trace.context or ()] == [
+            document.text for document in tool_context(fields, ("track",))
+        ]
+        assert with_context(Trace(service="shop", **fields), ("mail",)).context is None
+        found += [document.text for document in tool_context(fields, ("track",))]
+    has_result = "tool_calls" not in table(name)["not_sent"].get("tool", {})
+    assert (found == [str(TRACKED["result"])]) == has_result, found
 
 
 @pytest.mark.endurance("installs every client in an environment of its own")

@@ -209,6 +209,49 @@ def test_a_call_of_a_model(span: Make, attributes: dict[str, Any], expected: Rea
     assert read(span(attributes)) == expected
 
 
+MEDIA = {
+    "[image]": [
+        {"type": "blob", "modality": "image", "mime_type": "image/png", "content": "aGk="},
+        {"type": "uri", "modality": "image", "uri": "https://example.org/a.png"},
+        {"type": "file", "modality": "image", "file_id": "f1"},
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+        {"type": "input_image", "image_url": "data:image/png;base64,aGk="},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
+        {"type": "image-url", "url": "https://example.org/a.png"},
+        {"type": "binary", "media_type": "image/png"},
+        {"type": "file", "mediaType": "image/png", "data": "aGk="},
+        {"inline_data": {"mime_type": "image/png", "data": "aGk="}},
+        {"fileData": {"mimeType": "image/png", "fileUri": "gs://a"}},
+    ],
+    "[audio]": [
+        {"type": "blob", "modality": "audio", "mime_type": "audio/wav", "content": "aGk="},
+        {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}},
+        {"type": "audio", "source_type": "base64", "mime_type": "audio/wav", "data": "aGk="},
+        {"type": "audio-url", "url": "https://example.org/a.wav"},
+        {"type": "blob", "mime_type": "audio/wav", "content": "aGk="},
+        {"inlineData": {"mimeType": "audio/wav", "data": "aGk="}},
+    ],
+    "[video]": [{"type": "video-url", "url": "https://example.org/a.mp4"}, {"type": "uri", "modality": "video"}],
+    "[file]": [
+        {"type": "file", "file": {"file_id": "f1"}},
+        {"type": "input_file", "file_id": "f1"},
+        {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}},
+        {"type": "document-url", "url": "https://example.org/a.pdf"},
+        {"file_data": {"mime_type": "application/pdf", "file_uri": "gs://a"}},
+    ],
+}
+
+
+def test_media_leave_marks_in_every_notation(span: Make) -> None:
+    for mark, parts in MEDIA.items():
+        for part in parts:
+            for key in ("parts", "content"):
+                text = {"type": "text", "text" if key == "content" else "content": "Look:"}
+                messages = json.dumps([{"role": "user", key: [text, part]}])
+                reading = read(span({"gen_ai.operation.name": "chat", "gen_ai.input.messages": messages}))
+                assert reading.input == SpanInput(f"Look:\n{mark}"), (key, part)
+
+
 def operation(name: str, attributes: dict[str, Any], expected: Reading) -> Any:
     return pytest.param({"gen_ai.operation.name": name} | attributes, expected, id=name)
 

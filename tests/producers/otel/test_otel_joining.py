@@ -1,11 +1,12 @@
 """How the spans of one trace become one trace to judge. Spans are told by their names: ids and names are one."""
 
+import json
 from typing import Any
 
 import pytest
 
 from tracejudge import Document, Message, ToolCall, Usage
-from tracejudge.dialects import RawSpan
+from tracejudge.dialects import RawSpan, names
 from tracejudge.otel.joining import join
 from tracejudge.otel.span_buffer import SpanGroup
 
@@ -78,6 +79,9 @@ def texts(fields: dict[str, Any]) -> list[str]:
     return [document.text for document in fields.get("context", [])]
 
 
+CHAIN = {"openinference.span.kind": "CHAIN", "output.mime_type": "application/json"}
+
+
 @pytest.mark.parametrize(
     "spans",
     [
@@ -85,6 +89,15 @@ def texts(fields: dict[str, Any]) -> list[str]:
         pytest.param((root(), retrieval("search", "root", 1, "a")), id="only_a_search"),
         pytest.param((), id="nothing"),
         pytest.param((agent("agent", None, 5, "x", ""),), id="an_agent_that_said_nothing"),
+        pytest.param((step("a", attributes={"gen_ai.operation.name": "embeddings"}),), id="embeddings"),
+        pytest.param(
+            (
+                step("index", attributes={**CHAIN, "input.value": "a.md", "output.value": "[\"Node(id='1')\"]"}),
+                step("split", "index", attributes={**CHAIN, "output.value": '{"a": "A page.", "b": "More."}'}),
+                step("embed", "index", attributes={"openinference.span.kind": "EMBEDDING"}),
+            ),
+            id="building_an_index",
+        ),
     ],
 )
 def test_without_an_answer_of_a_model_there_is_no_trace(spans: tuple[RawSpan, ...]) -> None:
@@ -139,6 +152,18 @@ def test_what_the_agent_does_not_say_comes_from_the_call() -> None:
     assert part(fields, "span_id", "input", "output") == {"span_id": "call", "input": "Is it open?", "output": "Yes."}
 
 
+def test_of_calls_within_calls_the_innermost_answers_and_the_outermost_asks() -> None:
+    outer = call("outer", "root", 5, "Is it open?", "Yes.\n\n(3 documents)", **{"gen_ai.response.model": "routed"})
+    inner = call("inner", "outer", 4, "Hours: 9-18. Is it open?", "Yes.", **{"gen_ai.response.model": "small-1"})
+    fields = joined(root(), inner, outer)
+    assert part(fields, "span_id", "input", "output", "model") == {
+        "span_id": "inner",
+        "input": "Is it open?",
+        "output": "Yes.",
+        "model": "small-1",
+    }
+
+
 def test_a_structured_answer_serves_when_nobody_said_a_text() -> None:
     found = {
         "openinference.span.kind": "CHAIN",
@@ -158,6 +183,15 @@ def test_history_ends_where_the_query_began() -> None:
     talk = messages(("system", "Be kind."), ("user", "Is it open?"), ("assistant", "Let me see."), ("user", "Go on."))
     fields = joined(agent("agent", None, 9, "Is it open?", "Yes."), call("call", "agent", 4, talk, "Yes."))
     assert fields["messages"] == [Message("system", "Be kind.")]
+
+
+def test_words_that_the_user_repeats_are_history_too() -> None:
+    turns = [("system", "Be kind."), ("user", "Open?"), ("assistant", "Yes.")]
+    said = [Message(*turn) for turn in turns]
+    for again in ("Open?", "Current task: Open?"):
+        asked = call("call", "agent", 4, messages(*turns, ("user", again)), "Still.")
+        fields = joined(agent("agent", None, 9, "Open?", "Still.", is_local_root=True), asked)
+        assert part(fields, "input", "messages") == {"input": "Open?", "messages": said}, again
 
 
 class TestContext:
@@ -197,6 +231,13 @@ class TestContext:
         documents = {"gen_ai.retrieval.documents": [{"id": "d1", "score": 0.5, "content": "a"}]}
         found = step("search", "root", 2, attributes={"gen_ai.operation.name": "retrieval"} | documents)
         assert joined(root(), found, call("call", "root", 4))["context"] == [Document("a", "d1", 0.5)]
+
+    def test_ids_scores_and_sources_that_the_outer_search_lacks_come_from_the_inner_one(self) -> None:
+        whole = {"id": "d1", "score": 0.5, "content": "a", "source": "a.md"}
+        attributes = {"gen_ai.operation.name": "retrieval", "gen_ai.retrieval.documents": [whole]}
+        found = (step("inner", "outer", 1, attributes=attributes), retrieval("outer", "root", 2, "b", "a"))
+        documents = [Document("b"), Document("a", "d1", 0.5, "a.md")]
+        assert joined(root(), *found, call("call", "root", 4))["context"] == documents
 
 
 ASKED = [{"role": "assistant", "tool_calls": [{"id": "c1", "name": "hours", "arguments": '{"day": 1}'}]}]
@@ -304,6 +345,33 @@ def test_a_call_inside_a_call_counts_its_tokens_once() -> None:
 def test_session_and_user_may_stand_on_any_span() -> None:
     fields = joined(root(**{"session.id": "visit", "user.id": "u1"}), call("call", "root", 4, "Open?", "Yes."))
     assert part(fields, "session_id", "user_id") == {"session_id": "visit", "user_id": "u1"}
+
+
+def test_session_and_user_of_every_convention() -> None:
+    ids = {
+        "session_id": [
+            *({key: "visit"} for key in (*names.SESSION_IDS, names.CONVERSATION_ID)),
+            *({"metadata": json.dumps({key: "visit"})} for key in names.METADATA_SESSION_IDS),
+            {"traceloop.association.properties.session_id": "visit"},
+            {"metadata.requester_metadata": "{'session_id': 'visit', 'tags': None}"},
+        ],
+        "user_id": [
+            *({key: "visit"} for key in names.USER_IDS),
+            *({"metadata": json.dumps({key: "visit"})} for key in names.METADATA_USER_IDS),
+            {"traceloop.association.properties.user_id": "visit"},
+            {"metadata.requester_metadata": "{'user_id': 'visit'}"},
+        ],
+    }
+    for field, conventions in ids.items():
+        for attributes in conventions:
+            fields = joined(root(), call("call", "root", 4, "Open?", "Yes.", **attributes))
+            assert part(fields, "session_id", "user_id") == {field: "visit"}, attributes
+
+
+def test_metadata_that_is_no_dictionary_is_ignored() -> None:
+    for written in ("{'user_id': open('x')}", "{" * 9_000, "{'user_id': ", "{}", "{1, 2}", "{[]: 1}", 7):
+        fields = joined(root(), call("call", "root", 4, "Open?", "Yes.", **{"metadata.requester_metadata": written}))
+        assert part(fields, "session_id", "user_id") == {}, written
 
 
 def test_a_circle_of_parents_ends() -> None:

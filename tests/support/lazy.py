@@ -1,0 +1,16 @@
+"""Modules that a test imports when it runs, because each process of the suite collects all tests."""
+
+import importlib
+from typing import Any
+
+__all__ = ["Lazy"]
+
+
+class Lazy:
+    """A module, imported at the first use of one of its names."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
