@@ -58,8 +58,7 @@ def gateway() -> Iterator[Figure]:
             )
         )
         redis = stack.enter_context(Redis.from_url(server.url))
-        for one, page in ((running, metrics_port), (worker, worker_port)):
-            until(lambda page=page: _is_ready(page), one, what=f"the {one.name} to start")
+        until(lambda: _is_ready(metrics_port) and _is_ready(worker_port), running, worker, what="both to start")
         tell(f"{_IDLE:,} idle connections")
         for _ in range(_IDLE):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))

@@ -32,7 +32,7 @@ Traces = list[dict[str, Any]]
 
 def arrived(traces: bytes, logs: bytes = b"") -> Traces:
     """Join the traces of exported spans and logs as the gateway does; ids and times are replaced by names."""
-    return [described(msgspec.to_builtins(fields)) for group in _groups(traces, logs) if (fields := join(group))]
+    return [described(msgspec.to_builtins(fields)) for group in groups(traces, logs) if (fields := join(group))]
 
 
 def trace_ids(traces: bytes) -> list[str]:
@@ -40,7 +40,7 @@ def trace_ids(traces: bytes) -> list[str]:
     return list(read_request(traces, Form.PROTOBUF, is_log=False, service="replayed").traces)
 
 
-def _groups(traces: bytes, logs: bytes) -> list[SpanGroup]:
+def groups(traces: bytes, logs: bytes) -> list[SpanGroup]:
     parts: dict[str, list[Part]] = {}
     for body, is_log in ((traces, False), (logs, True)):
         request = read_request(body, Form.PROTOBUF, is_log=is_log, service="replayed")

@@ -5,10 +5,9 @@ from typing import Any, Final
 
 import pytest
 from clients.recording import RECORDED, REQUIREMENTS, run_client
-from clients.replay import arrived, recorded, table
+from clients.replay import arrived, groups, recorded, table
 from support.cases import each_case
 from support.model_server import FAILURE, MODEL, TYPED, ModelServer
-from support.otlp_raw import groups
 
 from judges.parsing.retrievals import with_context
 from tracejudge import Trace
