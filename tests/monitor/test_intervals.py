@@ -94,4 +94,4 @@ def test_intervals_cover() -> None:
         assert low <= found <= high, (key, found)
     for key, found in coverage.session_table(2000).items():
         # A window alone with few failures underestimates how sessions agree: see docs/statistics.md.
-        assert (0.94 if key[3] else 0.915) <= found <= 0.97, (key, found)
+        assert (0.94 if key[3] else 0.91) <= found <= 0.97, (key, found)
