@@ -38,7 +38,6 @@ _TAKEN_BYTES: Final = 4 * 1024 * 1024
 _IDLE_S: Final = 0.25
 _ID_BYTES: Final = 8
 _MAX_HEIGHT: Final = 1_000
-_REQUESTED: Final = frozenset({"server", "consumer"})
 # Traces without any of these have nothing that a dialect reads.
 _PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
 _part_decoder = msgspec.msgpack.Decoder(list[Part])
@@ -146,7 +145,7 @@ def _top(span: RawSpan, spans: dict[str, RawSpan]) -> RawSpan:
         parent = spans.get(span.parent_id or "")
         # A request to its own service is a root; other spans with a remote parent are not, such as those that logfire
         # writes of a stream, if that parent is in the same service.
-        if parent is None or parent is span or (span.is_local_root and span.kind in _REQUESTED):
+        if parent is None or parent is span or (span.is_local_root and span.is_request):
             break
         span = parent
     return span

@@ -129,6 +129,11 @@ class RawSpan(Struct, frozen=True, kw_only=True):
     scope: str | None = None
     """Name of the instrumentation."""
 
+    @property
+    def is_request(self) -> bool:
+        """Whether it answers a request, so that it is a root also where its service calls itself."""
+        return self.kind in {"server", "consumer"}
+
     def events_named(self, name: str) -> Iterator[Mapping[str, object]]:
         """Yield the attributes of the events of a name, in order."""
         return (event.attributes for event in self.events if event.name == name)

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, StatusCode
 
@@ -168,6 +169,9 @@ class SpanBuffer:
         trace = self._open.get(span.trace_id)
         if trace is None:
             trace = self._open[span.trace_id] = _Open(now_s)
+        if span.is_local_root and span.parent_id in trace.links and not span.is_request:
+            # logfire writes the answer of a stream with a remote parent, which is a span of this process.
+            span = replace(span, is_local_root=False)
         if self._make_room(trace, span):
             trace.links[span.span_id] = None if span.is_local_root else span.parent_id
             trace.spans[span.span_id] = span

@@ -13,8 +13,17 @@ def limits(**changed: float) -> Limits:
     return Limits(**given | changed)  # type: ignore[arg-type]
 
 
-def span(name: str, above: str | None = None, *, trace: str = "trace", remote: bool = False, text: str = "") -> RawSpan:
+def span(
+    name: str,
+    above: str | None = None,
+    *,
+    trace: str = "trace",
+    remote: bool = False,
+    text: str = "",
+    kind: str = "internal",
+) -> RawSpan:
     return RawSpan(
+        kind=kind,
         trace_id=trace,
         span_id=name,
         parent_id=above,
@@ -91,6 +100,15 @@ def test_each_request_in_one_opentelemetry_trace_is_a_trace_of_its_own() -> None
     buffer.add(span("second", "elsewhere", remote=True), 5.0)
     assert taken_at(buffer, 7.0) == [("second", ["call-2", "second"])]
     assert buffer.open_traces == 0
+
+
+def test_a_remote_parent_of_this_process_is_a_parent_unless_the_span_is_a_request() -> None:
+    buffer = filled(span("root"), span("answer", "root", remote=True), span("own", "root", remote=True, kind="server"))
+    assert taken_at(buffer, 2.0) == [("root", ["root", "answer"]), ("own", ["own"])]
+    # The parent was taken before: the span is a trace of its own, and nothing is lost.
+    buffer.add(span("later", "root", remote=True), 3.0)
+    assert taken_at(buffer, 5.0) == [("later", ["later"])]
+    assert lost(buffer) == {}
 
 
 def test_spans_whose_root_never_ends_are_taken_for_their_age() -> None:
