@@ -71,7 +71,18 @@ CONTRACT = {
     "ready": gauge("role"),
     **{
         f"quality_{name}": gauge("metric", "segment", *SERIES)
-        for name in ("share", "lower", "upper", "effective_n", "judgements", "abstained_share", "unscored_share")
+        for name in (
+            "share",
+            "lower",
+            "upper",
+            "effective_n",
+            "judgements",
+            "abstained_share",
+            "unscored_share",
+            "baseline",
+            "drop",
+            "drop_since_seconds",
+        )
     },
 }
 """Section 7 of the contract, row by row."""

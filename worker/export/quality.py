@@ -121,7 +121,7 @@ class QualitySums(ExportConsumer):
         super().__init__(settings, store, metrics)
         self._segments = settings.monitor.segments
         self._max_series = settings.monitor.max_series
-        self._watch = QualityWatch(store, metrics)
+        self._watch = QualityWatch(store, settings.monitor, metrics)
         self._holder = secrets.token_hex(8)
         self._known: dict[Series, str] = {}
 

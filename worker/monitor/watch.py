@@ -1,14 +1,16 @@
-"""What the active monitor computes from its sums: pass shares with their intervals, as gauges."""
+"""What the active monitor computes from its sums: pass shares with their intervals, and drops, as gauges."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
 from prometheus_client import Gauge
 
+from worker.config.settings import Monitor
+from worker.monitor.detection import Detection, Detector
 from worker.monitor.intervals import PassShare, Sums, merged, pass_share
-from worker.monitor.series import HOUR_S, Bucket, Series, Unjudged, read_buckets, read_series
+from worker.monitor.series import FIVE_MINUTES_S, HOUR_S, Bucket, Series, Unjudged, read_buckets, read_series
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
@@ -46,8 +48,11 @@ class Window(NamedTuple):
 class QualityWatch:
     """Computes the gauges of all series, once a minute."""
 
-    def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: Store, settings: Monitor, metrics: Metrics, clock: Callable[[], float] = time.time
+    ) -> None:
         self._store = store
+        self._detection = Detection(store, settings, clock)
         self._clock = clock
         self._next_look = 0.0
         self._metrics = metrics
@@ -63,11 +68,13 @@ class QualityWatch:
         now = self._clock()
         if now >= self._next_look:
             self._next_look = now + _EVERY_S
-            self._show(self.windows(now))
+            windows = self.windows(now)
+            self._show(windows, self._detection.step({one.id: one for one in windows}), now)
 
     def clear(self) -> None:
         """Remove all gauges: another worker is the active monitor."""
-        self._show({})
+        self._detection.clear()
+        self._show({}, {}, 0.0)
 
     def windows(self, now: float) -> dict[Series, Window]:
         """Read the windows of all series that have verdicts in the last day."""
@@ -84,7 +91,7 @@ class QualityWatch:
                     found[series[series_id]] = window
         return found
 
-    def _show(self, windows: dict[Series, Window]) -> None:
+    def _show(self, windows: Mapping[Series, Window], detectors: Mapping[str, Detector], now: float) -> None:
         """Set the gauges of these series, and remove those of all others."""
         shown: set[tuple[str, ...]] = set()
         for series, window in windows.items():
@@ -92,7 +99,7 @@ class QualityWatch:
             of_series = (series.service, series.environment, series.judge, series.version, series.judge_model)
             labels: tuple[str, ...] = (series.metric, segment, *of_series)
             shown.add(labels)
-            values = _values(window, pass_share(window.sums))
+            values = (*_values(window, pass_share(window.sums)), *_drop_values(detectors[series.id], now))
             for gauge, value in zip(self._gauges, values, strict=True):
                 if value is None:
                     gauge.remove(*labels)
@@ -105,7 +112,7 @@ class QualityWatch:
 
 
 def _gauges(metrics: Metrics) -> tuple[Gauge, ...]:
-    """List the gauges in the order of ``_values``."""
+    """List the gauges in the order of ``_values`` and ``_drop_values``."""
     return (
         metrics.quality_share,
         metrics.quality_lower,
@@ -115,6 +122,9 @@ def _gauges(metrics: Metrics) -> tuple[Gauge, ...]:
         metrics.quality_window,
         metrics.quality_abstained_share,
         metrics.quality_unscored_share,
+        metrics.quality_baseline,
+        metrics.quality_drop,
+        metrics.quality_drop_since,
     )
 
 
@@ -129,6 +139,15 @@ def _values(window: Window, share: PassShare | None) -> tuple[float | None, ...]
     if share is None:
         return (None, None, None, None, *others)
     return (*share.interval, share.effective, *others)
+
+
+def _drop_values(detector: Detector, now: float) -> tuple[float | None, ...]:
+    """Compute the baseline of this hour, whether a drop is open, and when it began."""
+    if detector.norm is None:
+        return (None, None, None)
+    expected = detector.norm.cells[int(now // HOUR_S) % len(detector.norm.cells)]
+    since = detector.state.since
+    return (expected, float(since is not None), None if since is None else since * float(FIVE_MINUTES_S))
 
 
 def _added(every: Sequence[Unjudged]) -> Unjudged:

@@ -163,6 +163,10 @@ class Keys:
         """Hash of the sums of one series, by day (TTL of 90 days), or by day and hour (TTL of 3 days)."""
         return f"{self.prefix}:quality:{series}:{bucket}"
 
+    def quality_detector(self, series: str) -> str:
+        """String, the detector of drops of one series; TTL of 90 days."""
+        return f"{self.prefix}:quality:{series}:detector"
+
     def quality_clusters(self, series: str, period: int, part: int) -> str:
         """Hash of the sums of the sessions of one series; TTL of two periods."""
         return f"{self.prefix}:quality:{series}:c{period}:{part}"

@@ -222,6 +222,12 @@ class Metrics:
         "Weighted share of verdicts of that window that abstained", stability=_STABLE)
     quality_unscored_share = Metric(Gauge, "quality_unscored_share", "ratio", _QUALITY,
         "Weighted share of verdicts of that window without a score", stability=_STABLE)
+    quality_baseline = Metric(Gauge, "quality_baseline", "ratio", _QUALITY,
+        "Usual share of this hour of the week, from the last 28 days without incidents", stability=_STABLE)
+    quality_drop = Metric(Gauge, "quality_drop", "boolean", _QUALITY,
+        "1 from the detection of a drop below the usual share until its recovery", stability=_STABLE)
+    quality_drop_since = Metric(Gauge, "quality_drop_since_seconds", "seconds", _QUALITY,
+        "When the open drop began, in seconds since the epoch", stability=_STABLE)
     stored_bytes = Metric(Gauge, "stored_bytes", "bytes", ("what",),
         "Bytes in Redis of traces, outbox, batches, dead_letters, sessions")
     stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),
