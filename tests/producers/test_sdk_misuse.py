@@ -15,6 +15,10 @@ from tracejudge.delivery.buffer import Kind, Totals
 from tracejudge.delivery.reports import MAX_WARNINGS, Reports
 
 _MISSING = "Field output is missing: pass the answer as output, or the failure of the call as error"
+_NO_TIME = (
+    "Field started_at cannot be read from a value of type str and is left out; "
+    "it is read from a number of seconds, a datetime or a text in ISO 8601"
+)
 WRONG_FEEDBACK = {
     "too good": ("1", 1.5),
     "not a number": ("1", float("nan")),
@@ -94,8 +98,7 @@ def test_each_fault_is_said_once_with_field_type_and_place_and_without_a_text(
     said = [message.partition(place) for message in caplog.messages]
     assert [before for before, _, _ in said] == [
         "Field contxt is no field and is sent as a tag; did you mean context?; trace id t0; published at ",
-        "Field started_at cannot be read from a value of type str and is left out; it is read from a number of seconds, "
-        "a datetime or a text in ISO 8601; trace id t0; published at ",
+        f"{_NO_TIME}; trace id t0; published at ",
         f"{_MISSING}; trace id t3; published at ",
     ]
     assert all(line.isdigit() for _, _, line in said)
