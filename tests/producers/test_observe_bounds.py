@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import logging
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -86,6 +88,13 @@ def test_values_are_written_without_their_own_code(value: object, written: objec
     assert plain(value, Budget()) == written
 
 
+class SimpleClient:
+    """As clients of libraries are: some settings, and parts that are no data."""
+
+    def __init__(self) -> None:
+        self.address, self.lock, self.log = "https://user:password@host", threading.Lock(), logging.getLogger("tests")
+
+
 def test_an_object_is_written_by_its_public_attributes() -> None:
     class Account:
         def __init__(self) -> None:
@@ -96,7 +105,8 @@ def test_an_object_is_written_by_its_public_attributes() -> None:
     assert written.count("owner") < 5
     assert "SECRET" not in written
     assert "<" not in written
-    for value in (Lazy(), 10**5000, object(), [object()]):
+    client = SimpleClient()
+    for value in (Lazy(), 10**5000, object(), [object()], client, [client], logging.getLogger("tests")):
         assert type(plain(value, Budget())) is TypeMark
 
 

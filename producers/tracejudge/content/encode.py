@@ -192,7 +192,13 @@ def _object(value: Any, kind: type[Any], budget: Budget, depth: int) -> object:
     if has_text and depth == 1:
         return limit_text(str.__str__(str(value)), budget)
     if attributes := _public_attributes(value, kind):
-        return _mapping(attributes.items(), len(attributes), budget, depth - 1 + _OBJECT_LEVELS)
+        below = depth - 1 + _OBJECT_LEVELS
+        written = _mapping(attributes.items(), len(attributes), budget, below)
+        # A client, a logger or a session has parts without content: its names and addresses are no data of a call.
+        is_cut = budget.full or below >= _MAX_DEPTH
+        is_data = type(written) is dict and (is_cut or len(written) == len(attributes))
+        if is_data or not attributes.keys().isdisjoint(_TEXT_PROPERTIES):
+            return written
     return limit_text(str.__str__(str(value)), budget) if has_text else _type_mark(value)
 
 
