@@ -59,6 +59,8 @@ def test_other_names_and_a_wrong_field_are_no_reason_to_reject() -> None:
         ("[7]", "no object"),
         ('{"trace_id": "a", "score": "good"}', "no score from -1 to 1"),
         ('{"score": 1}', "no trace id"),
+        ('{"resourceSpans": []}', "OTLP: send it to /v1/traces"),
+        ('{"resourceLogs": []}', "OTLP: send it to /v1/logs"),
     ],
 )
 def test_what_is_rejected(body: str, reason: str) -> None:

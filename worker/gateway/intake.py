@@ -33,6 +33,7 @@ _MAX_VALUES: Final = 500_000
 _MAX_OBJECTS: Final = 20_000
 _MAX_SHOWN: Final = 100
 _ID_DIGITS: Final = 16
+_OTLP_PATHS: Final = {"resourceSpans": "/v1/traces", "resourceLogs": "/v1/logs"}
 # Feedback may carry both beside its score.
 _CONTENT: Final = CONTENT_FIELDS - {"feedback", "tags"}
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -136,6 +137,7 @@ def read_intake(
     intake = Intake()
     for index, raw in enumerate(_objects(body, form)):
         left_out: list[LeftOut] = []
+        given: Lenient | None = None
         try:
             given = Lenient(raw)
             names = {meaning(name) for name in given.raw}
@@ -162,6 +164,9 @@ def read_intake(
             intake.trace_ids.append(trace_id)
             intake.left_out.update(set(left_out))
         else:
+            path = next((path for name, path in _OTLP_PATHS.items() if given is not None and name in given.raw), None)
+            if path is not None:
+                outcome = Refused(f"OTLP: send it to {path}")
             intake.rejected.append(Rejected(index, outcome))
     return intake
 

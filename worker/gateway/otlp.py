@@ -4,13 +4,13 @@ On the path of a request nothing is built for an attribute: spans are grouped by
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from google.protobuf.message import DecodeError
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
@@ -118,6 +118,8 @@ def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) 
         return _read_json(body, service, is_log=is_log)
     except (DecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         message = f"the body is no valid OTLP in {form.value}"
+        if form is Form.JSON:
+            message += "; send plain JSON to /v1/tracejudge"
         raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", message) from None
 
 
@@ -275,8 +277,8 @@ class _ResourceItems(Struct, rename="camel"):
 
 
 class _Items(Struct, rename="camel"):
-    resource_spans: list[_ResourceItems] = []
-    resource_logs: list[_ResourceItems] = []
+    resource_spans: list[_ResourceItems] | UnsetType = UNSET
+    resource_logs: list[_ResourceItems] | UnsetType = UNSET
 
 
 class _Ids(Struct, rename="camel"):
@@ -295,10 +297,29 @@ _ids_decoder = msgspec.json.Decoder(_Ids)
 _attributes_decoder = msgspec.json.Decoder(list[_Attribute])
 
 
+def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
+    """Return the resources of a request in JSON.
+
+    Raises:
+        RefusedError: It is meant for another path. Read as OTLP it would have no item, and be lost with a reply of 200.
+    """
+    items = _items_decoder.decode(body)
+    resources, others = items.resource_spans, items.resource_logs
+    if is_log:
+        resources, others = others, resources
+    if resources is not UNSET:
+        return resources
+    if others is UNSET and not msgspec.json.decode(body):
+        return ()
+    path = "/v1/tracejudge" if others is UNSET else "/v1/traces" if is_log else "/v1/logs"
+    kind = "plain JSON" if others is UNSET else "spans" if is_log else "log records"
+    name = "resourceLogs" if is_log else "resourceSpans"
+    raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", f"the body has no {name}; send {kind} to {path}")
+
+
 def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
     found = Request()
-    items = _items_decoder.decode(body)
-    for resource in items.resource_logs if is_log else items.resource_spans:
+    for resource in _resources(body, is_log=is_log):
         source = _source(_json_attributes(resource.resource.attributes if resource.resource else ()), service)
         for scope in resource.scope_logs if is_log else resource.scope_spans:
             raws = scope.log_records if is_log else scope.spans
