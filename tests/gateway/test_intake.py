@@ -55,7 +55,7 @@ def test_other_names_and_a_wrong_field_are_no_reason_to_reject() -> None:
         ('{"output": "a"}', "no service"),
         ('{"service": {"a": 1}, "output": "a"}', "no service"),
         ('{"service": "", "output": "a"}', "no service"),
-        ('{"service": "bot", "model": "m"}', "invalid: trace"),
+        ('{"service": "bot", "model": "m"}', "no content: give output, input, messages or error"),
         ("[7]", "no object"),
         ('{"trace_id": "a", "score": "good"}', "no score from -1 to 1"),
         ('{"score": 1}', "no trace id"),

@@ -24,6 +24,7 @@ from opentelemetry.trace import set_span_in_context
 from support.processes import wait_until
 
 PROTOBUF = "application/x-protobuf"
+TOO_LARGE = "trace_too_large 3: the trace is over max_trace_bytes"
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
 RESOURCE = {"service.name": "java-bot", "deployment.environment.name": "prod", "service.version": "1.2"}
 SYSTEM = {"role": "system", "parts": [{"type": "text", "content": "Be brief."}]}
@@ -193,12 +194,20 @@ def test_refusals_are_in_the_encoding_of_the_request_and_parts_are_told(start: S
     nameless = encode_spans(agent_spans({"service.name": ""})).SerializeToString()
     reply = gateway.post("/v1/traces", nameless, PROTOBUF)
     partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
-    assert (reply.status_code, partial.rejected_spans, partial.error_message) == (200, 3, "no_service 3")
+    assert (reply.status_code, partial.rejected_spans, partial.error_message) == (
+        200, 3, "no_service 3: the resource has no service.name",
+    )  # fmt: skip
     request = encode_spans(agent_spans())
     request.resource_spans[0].scope_spans[0].spans[0].attributes.add(key="x").value.string_value = "y" * 2_000
     reply = gateway.post("/v1/traces", as_json(request), "application/json")
-    assert reply.json()["partialSuccess"] == {"rejectedSpans": "3", "errorMessage": "trace_too_large 3"}
+    assert reply.json()["partialSuccess"] == {"rejectedSpans": "3", "errorMessage": TOO_LARGE}
     assert stored.entries() == []
+    listed = [(one.reason, one.detail) for one in stored.invalid(2)]
+    assert listed == [
+        ("no_service", "the resource has no service.name (3 items)"),
+        ("trace_too_large", "the trace is over max_trace_bytes (3 items)"),
+    ]
+    assert "service.name" in stored.invalid(2)[0].keys
     _check_metrics(gateway)
 
 

@@ -21,11 +21,11 @@ from tracejudge.otel.joining import SpanGroup, join
 from worker.config.settings import Gateway
 from worker.gateway.admission import RefusedError, full
 from worker.gateway.intake import Encoder
+from worker.gateway.losses import Loss, Losses
 from worker.gateway.otlp import Decoded, Part, Request, Source, decode_parts
 from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError
 from worker.telemetry.logs import where
-from worker.telemetry.metrics import GatewayMetrics
 
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000
@@ -85,7 +85,7 @@ class Gatherer:
             if found is None:
                 raise full("too many spans wait for the rest of their traces; send these again later")
             self.held_bytes, *too_large = found
-            request.drop("trace_too_large", sum(some[place][1].count for place in too_large))
+            request.drop("trace_too_large", count=sum(some[place][1].count for place in too_large))
 
     def take(self, most: int) -> list[Taken]:
         """Lease traces that are due."""
@@ -179,18 +179,19 @@ class Joiner(ServiceThread):
         gatherer: Gatherer,
         encoder: Encoder,
         stream: Stream,
-        metrics: GatewayMetrics,
+        losses: Losses,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__("gateway-joiner")
         self._gatherer = gatherer
         self._encoder = encoder
         self._stream = stream
-        self._metrics = metrics
+        self._losses = losses
         self._clock = clock
 
     def run_once(self) -> None:
         """Join and publish some of the traces that are due; wait where there is none, or no room for them."""
+        self._losses.write()
         room = self._stream.room
         # In a full stream a joined trace would cost one that nobody has read; here it stays in Redis.
         taken = self._gatherer.take(room) if room > 0 else []
@@ -199,7 +200,7 @@ class Joiner(ServiceThread):
             return
         entries: list[Entry] = []
         for one in taken:
-            with self._guarded(len(one.parts)):
+            with self._guarded(one.trace_id, len(one.parts)):
                 entries += self._joined(one)
         try:
             # What is not written in time is joined again when the lease ends.
@@ -211,19 +212,20 @@ class Joiner(ServiceThread):
     def _joined(self, taken: Taken) -> Iterator[Entry]:
         if not taken.parts:
             # Nothing tells how many spans it had.
-            self._drop("expired", 1)
+            self._drop(taken.trace_id, "expired", 1)
             return
         parts = [part for raw in taken.parts for part in _part_decoder.decode(raw)]
         if not any(prefix in part for part in taken.parts for prefix in _PREFIXES):
-            self._drop("no_model_call", sum(len(part.items) for part in parts))
+            self._drop(taken.trace_id, "no_model_call", sum(len(part.items) for part in parts))
             return
         decoded = decode_parts(taken.trace_id, parts)
-        self._drop("unreadable", decoded.unreadable)
+        self._drop(taken.trace_id, "unreadable", decoded.unreadable)
         for source, group in split_groups(decoded):
-            with self._guarded(len(group.spans)):
+            with self._guarded(taken.trace_id, len(group.spans)):
                 fields = join(group)
                 if fields is None:
-                    self._drop("no_model_call", len(group.spans))
+                    names = dict.fromkeys(name for span in group.spans for name in span.attributes)
+                    self._drop(taken.trace_id, "no_model_call", len(group.spans), names=tuple(names))
                     continue
                 fields["id"] = publication_id(taken.trace_id, fields["span_id"])
                 named = {"service": source.service, "environment": source.environment, "release": source.release}
@@ -231,16 +233,16 @@ class Joiner(ServiceThread):
                 if isinstance(outcome, Entry):
                     yield outcome
                 else:
-                    self._drop(outcome.reason, len(group.spans))
+                    self._drop(taken.trace_id, outcome.reason, len(group.spans), detail=outcome.words)
 
     @contextlib.contextmanager
-    def _guarded(self, count: int) -> Iterator[None]:
+    def _guarded(self, trace_id: str, count: int) -> Iterator[None]:
         """Count what fails as unreadable: one malformed trace must not hold up the others for ever."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
             log.error("trace not joined", error=type(error).__name__, where=where(error))  # noqa: TRY400
-            self._drop("unreadable", count)
+            self._drop(trace_id, "unreadable", count)
 
-    def _drop(self, reason: str, count: int) -> None:
-        self._metrics.dropped.labels(reason).inc(count)
+    def _drop(self, trace_id: str, reason: str, count: int, *, detail: str = "", names: tuple[str, ...] = ()) -> None:
+        self._losses.drop([Loss(reason, count, detail, names, trace_id)])

@@ -23,6 +23,7 @@ from tracejudge.settings import load_settings
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
 from worker.gateway.admission import Form, RefusedError, check_values, too_many_values
+from worker.gateway.losses import Loss
 from worker.selection.lenient import LeftOut, Lenient, NoTraceError, losses, meaning, read_feedback, repaired
 
 SERVICE: Final = "tracejudge-gateway"
@@ -85,6 +86,8 @@ class Encoder:
         if isinstance(outcome, Entry):
             return outcome
         reason = "redaction" if outcome is Reason.REDACTION else "invalid"
+        if any(note.reason == "empty" for note in self.notes):
+            return Refused("no content: give output, input, messages or error")
         causes = ", ".join(f"{note.field} {note.kind}".strip() for note in self.notes)
         return Refused(f"{outcome.value}: {causes}" if causes else outcome.value, reason)
 
@@ -94,6 +97,13 @@ class Rejected(NamedTuple):
 
     place: int
     reason: Refused
+    names: tuple[str, ...] = ()
+    trace_id: str | None = None
+
+    @property
+    def loss(self) -> Loss:
+        """The object as a loss of the gateway."""
+        return Loss(self.reason.reason, 1, self.reason.words, self.names, self.trace_id)
 
 
 class Intake:
@@ -167,7 +177,8 @@ def read_intake(
             path = next((path for name, path in _OTLP_PATHS.items() if given is not None and name in given.raw), None)
             if path is not None:
                 outcome = Refused(f"OTLP: send it to {path}")
-            intake.rejected.append(Rejected(index, outcome))
+            named = ((), None) if given is None else (tuple(given.raw), given.trace_id)
+            intake.rejected.append(Rejected(index, outcome, *named))
     return intake
 
 
