@@ -68,6 +68,27 @@ def test_what_is_rejected(body: str, reason: str) -> None:
     assert (found.entries, [one.reason.words for one in found.rejected]) == ([], [reason])
 
 
+def test_unknown_names_come_with_the_closest_field() -> None:
+    secret = "a text of the user"  # noqa: S105 - a text
+    found = intake(
+        json.dumps(
+            [
+                {"service": "bot", "outptu": "a"},
+                {"service": {"name": "bot", "version": "1"}, "output": "a", "tenant": "t", secret: "b"},
+                {"service": "bot", "output": "a", **{f"own_{number}": 1 for number in range(200)}},
+            ]
+        )
+    )
+    reply = found.reply()
+    assert reply["accepted"] == 3
+    unknown = reply["unknown"]
+    assert isinstance(unknown, list)
+    assert unknown[:2] == [{"name": "outptu", "did_you_mean": "output"}, {"name": "tenant"}]
+    assert len(unknown) == 100
+    assert secret not in json.dumps(reply)
+    assert [trace["service"] for trace in arrived(found)] == ["bot"] * 3, "a service may be an object with a name"
+
+
 def test_feedback_is_read_under_other_names() -> None:
     found = intake('[{"traceId": "t1", "Score": "0.5", "reason": "ok"}, {"trace_id": "t2", "score": true, "tags": {}}]')
     assert arrived(found) == [

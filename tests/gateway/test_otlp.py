@@ -168,6 +168,33 @@ def test_events_in_logs_complete_their_span(start: Start, stored: Stored) -> Non
     assert gateway.scrape().total("tracejudge_gateway_items_total", kind="log") == 2
 
 
+def test_messages_without_model_are_a_call_and_cut_ones_are_counted(start: Start, stored: Stored) -> None:
+    gateway = start(**FAST)
+    request = ExportTraceServiceRequest()
+    resource = request.resource_spans.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "go-bot"
+    scope = resource.scope_spans.add()
+    whole, cut = json.dumps([QUESTION]), json.dumps([QUESTION])[:-20]
+    for number, (name, text) in enumerate(
+        (
+            ("gen_ai.input.messages", whole),
+            ("gen_ai.input.messages", cut),
+            ("gen_ai.prompt", "When does it open?"),
+        ),
+        1,
+    ):
+        span = scope.spans.add(trace_id=bytes([number]) * 16, span_id=b"s" * 8, name="call")
+        span.attributes.add(key=name).value.string_value = text
+        answer = "gen_ai.completion" if name == "gen_ai.prompt" else "gen_ai.output.messages"
+        content = "At nine." if name == "gen_ai.prompt" else json.dumps([ANSWER])
+        span.attributes.add(key=answer).value.string_value = content
+    assert gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF).status_code == 200
+    traces = {trace["trace_id"][:2]: (trace.get("input"), trace["output"]) for trace in stored.wait(3)}
+    question, output = "When does it open?", "At nine."
+    assert traces == {"01": (question, output), "02": (None, output), "03": (question, output)}
+    assert gateway.scrape().total("tracejudge_gateway_fields_left_out_total", field="input") == 1
+
+
 def test_refusals_are_in_the_encoding_of_the_request_and_parts_are_told(start: Start, stored: Stored) -> None:
     gateway = start(max_body_bytes=300_000, max_trace_bytes=2_000, **FAST)
     for path, content, media, status in (

@@ -7,7 +7,7 @@ crash another one joins it again, with the same ids, so that it is sampled once.
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NamedTuple, Protocol
@@ -17,6 +17,7 @@ import structlog
 
 from tracejudge.delivery.buffer import Entry, Kind
 from tracejudge.dialects import RawEvent, RawSpan, names
+from tracejudge.dialects.values import decoded
 from tracejudge.otel.joining import SpanGroup, join
 from worker.config.settings import Gateway
 from worker.gateway.admission import RefusedError, full
@@ -40,6 +41,13 @@ _ID_BYTES: Final = 8
 _MAX_HEIGHT: Final = 1_000
 # Traces without any of these have nothing that a dialect reads.
 _PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
+_MESSAGES: Final = {
+    names.INPUT_MESSAGES: "input",
+    names.PROMPT: "input",
+    names.OUTPUT_MESSAGES: "output",
+    names.COMPLETION: "output",
+}
+_CLOSING: Final = {"[": "]", "{": "}"}
 _part_decoder = msgspec.msgpack.Decoder(list[Part])
 _part_encoder = msgspec.msgpack.Encoder()
 
@@ -151,6 +159,20 @@ def _top(span: RawSpan, spans: dict[str, RawSpan]) -> RawSpan:
     return span
 
 
+def _broken(spans: Iterable[RawSpan], fields: Mapping[str, Any]) -> set[str]:
+    """Return the fields whose messages no JSON parser reads, as instrumentations cut long attributes."""
+    found = set()
+    for span in spans:
+        for name, field in _MESSAGES.items():
+            text = span.attributes.get(name)
+            if isinstance(text, str) and (closing := _CLOSING.get(text[:1])):
+                # Decoding all messages again would cost more than it finds: most texts that were cut lack the end.
+                is_suspect = not text.endswith(closing) or not fields.get(field)
+                if is_suspect and decoded(text) is None:
+                    found.add(field)
+    return found
+
+
 def publication_id(trace_id: str, span_id: str) -> str:
     """Derive the id of a publication: a trace that is joined again after a crash has the same."""
     return hashlib.blake2b(f"{trace_id}:{span_id}".encode(), digest_size=_ID_BYTES, person=b"gateway").hexdigest()
@@ -231,6 +253,8 @@ class Joiner(ServiceThread):
                 named = {"service": source.service, "environment": source.environment, "release": source.release}
                 outcome = self._encoder.encode(Kind.TRACE, fields | named, self._clock())
                 if isinstance(outcome, Entry):
+                    for field in _broken(group.spans, fields):
+                        self._losses.leave_out(field, source.service, taken.trace_id)
                     yield outcome
                 else:
                     self._drop(taken.trace_id, outcome.reason, len(group.spans), detail=outcome.words)

@@ -24,7 +24,17 @@ from worker.config.redaction import Redaction
 from worker.config.settings import Settings
 from worker.gateway.admission import Form, RefusedError, check_values, too_many_values
 from worker.gateway.losses import Loss
-from worker.selection.lenient import LeftOut, Lenient, NoTraceError, losses, meaning, read_feedback, repaired
+from worker.selection.lenient import (
+    LeftOut,
+    Lenient,
+    NoTraceError,
+    losses,
+    meaning,
+    read_feedback,
+    repaired,
+    service_name,
+    shown_names,
+)
 
 SERVICE: Final = "tracejudge-gateway"
 """The producer's service in the accounting; each trace has its own."""
@@ -114,6 +124,16 @@ class Intake:
         self.trace_ids: list[str] = []
         self.rejected: list[Rejected] = []
         self.left_out: Counter[LeftOut] = Counter()
+        self.unknown: dict[str, str] = {}
+        """Names that mean no field, each with the field that it resembles; empty where it resembles none."""
+
+    def add_unknown(self, notes: Sequence[Note]) -> None:
+        """Collect unknown names, without those that could be texts."""
+        for note in notes:
+            if note.reason == "unknown_name" and len(self.unknown) < _MAX_SHOWN:
+                (name,) = shown_names([note.field])
+                if name == note.field:
+                    self.unknown[name] = note.hint
 
     def reply(self) -> dict[str, object]:
         """Build the content of the reply."""
@@ -124,6 +144,11 @@ class Intake:
         if self.left_out:
             ordered = sorted(self.left_out.items())
             shown["left_out"] = [{"field": one.field, "type": one.kind, "count": count} for one, count in ordered]
+        if self.unknown:
+            shown["unknown"] = [
+                {"name": name, "did_you_mean": field} if field else {"name": name}
+                for name, field in self.unknown.items()
+            ]
         return shown
 
 
@@ -162,6 +187,7 @@ def read_intake(
                 # The ledger goes by the hour of a trace: a repeat in the next hour must not have another time.
                 is_repeatable = given.trace_id is not None or bool(repeat_key)
                 outcome = encoder.encode(Kind.TRACE, fields, 0.0 if is_repeatable else now_s)
+                intake.add_unknown(encoder.notes)
                 left_out += losses(encoder.notes)
                 if given.trace_id is None:
                     unused = (value for value in given.values("trace_id") if value is not None and value != "")
@@ -221,7 +247,8 @@ def _complete(fields: dict[str, Any], given: Lenient, raw: bytes, service: str |
     Raises:
         NoTraceError: It has no service.
     """
-    texts = (text_form(value) for value in given.values("service") if not isinstance(value, dict | list | None))
+    named = map(service_name, given.values("service"))
+    texts = (text_form(value) for value in named if not isinstance(value, dict | list | None))
     fields["service"] = service or next((text for text in texts if text), None)
     if not fields["service"]:
         raise NoTraceError("wrong_type", "no service")

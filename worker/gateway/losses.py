@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from worker.gateway.admission import RefusedError
 from worker.selection.lenient import shown_id, shown_names
-from worker.selection.unusable import InvalidRecord, UnusableInput
+from worker.selection.unusable import InvalidRecord, LeftOutRecord, UnusableInput
 from worker.telemetry.metrics import GatewayMetrics
 
 log = structlog.get_logger("tracejudge.gateway")
@@ -76,6 +76,11 @@ class Losses:
                 told = (one.reason, f"{detail} ({one.count:,} items)" if one.count > 1 else detail)
                 names, trace_id = shown_names(one.names), shown_id(one.trace_id)
                 self._unusable.add_record(InvalidRecord("", time.time(), *told, trace_id, names, client))
+
+    def leave_out(self, field: str, service: str, trace_id: str) -> None:
+        """Record a text that was left out of a trace."""
+        self._metrics.left_out.labels(field).inc()
+        self._unusable.add_left_out(LeftOutRecord(field, "string", service, shown_id(trace_id), time.time()))
 
     def write(self, *, at_end: bool = False) -> None:
         """Write the list, and log the counts of minutes that have ended."""

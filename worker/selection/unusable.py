@@ -77,10 +77,14 @@ class UnusableInput:
             self.add_record(InvalidRecord(entry.entry_id, at, *told))
         for one in traces:
             for field, kind in one.left_out:
-                service, trace_id = one.trace.service, shown_id(one.trace.trace_id)
-                record = LeftOutRecord(field, kind, service, trace_id, _written_at(one.entry_id))
-                self._left_out[f"{field} {kind}"] = record
-                self._log(service, field, kind, trace_id)
+                trace_id = shown_id(one.trace.trace_id)
+                self.add_left_out(LeftOutRecord(field, kind, one.trace.service, trace_id, _written_at(one.entry_id)))
+
+    def add_left_out(self, record: LeftOutRecord) -> None:
+        """Collect a field that was left out of a trace, and log it once an hour."""
+        with self._lock:
+            self._left_out[f"{record.field} {record.type}"] = record
+        self._log(record.service, record.field, record.type, record.trace_id)
 
     def add_record(self, record: InvalidRecord) -> None:
         """Collect a record; any thread may call this."""
@@ -93,11 +97,11 @@ class UnusableInput:
         if not (self._invalid or self._left_out) or (now < self._next_write_s and not at_end):
             return
         self._next_write_s = now + _WRITE_EVERY_S
-        keys, left_out = self._store.keys, dict(self._left_out)
+        keys = self._store.keys
         with self._lock:
-            invalid = list(self._invalid)
+            invalid, left_out = list(self._invalid), dict(self._left_out)
             self._invalid.clear()
-        self._left_out.clear()
+            self._left_out.clear()
 
         def add(pipe: "redis.client.Pipeline") -> None:
             for record in invalid:
