@@ -5,8 +5,7 @@ from http import HTTPStatus
 import pytest
 from structlog.testing import capture_logs
 
-from worker.gateway.admission import RefusedError
-from worker.gateway.losses import Loss, Losses
+from worker.gateway.admission import Loss, Losses, RefusedError
 from worker.selection.unusable import UnusableInput, read_invalid
 from worker.storage.client import Store
 from worker.storage.keys import Keys

@@ -18,9 +18,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tracejudge.delivery.buffer import Entry
-from worker.gateway.admission import Access, Bodies, Client, Form, RefusedError, form_of, full, refusal, status_reply
+from worker.gateway.admission import (
+    Access,
+    Bodies,
+    Client,
+    Form,
+    Losses,
+    RefusedError,
+    form_of,
+    full,
+    refusal,
+    status_reply,
+)
 from worker.gateway.intake import Encoder, read_intake
-from worker.gateway.losses import Losses
 from worker.gateway.otlp import Request as OtlpRequest
 from worker.gateway.otlp import read_request, reply_content
 from worker.gateway.publishing import Capacity

@@ -20,9 +20,8 @@ from tracejudge.dialects import RawEvent, RawSpan, names
 from tracejudge.dialects.values import decoded
 from tracejudge.otel.joining import SpanGroup, join
 from worker.config.settings import Gateway
-from worker.gateway.admission import RefusedError, full
+from worker.gateway.admission import Loss, Losses, RefusedError, full
 from worker.gateway.intake import Encoder
-from worker.gateway.losses import Loss, Losses
 from worker.gateway.otlp import Decoded, Part, Request, Source, decode_parts
 from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError

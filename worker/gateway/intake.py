@@ -22,8 +22,7 @@ from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
-from worker.gateway.admission import Form, RefusedError, check_values, too_many_values
-from worker.gateway.losses import Loss
+from worker.gateway.admission import Form, Loss, RefusedError, check_values, too_many_values
 from worker.selection.lenient import (
     LeftOut,
     Lenient,

@@ -15,11 +15,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from worker.config.settings import Settings, SettingsError
-from worker.gateway.admission import Access, Bodies
+from worker.gateway.admission import Access, Bodies, Losses
 from worker.gateway.app import Gateway
 from worker.gateway.gathering import Gatherer, Joiner
 from worker.gateway.intake import Encoder, sdk_settings
-from worker.gateway.losses import Losses
 from worker.gateway.publishing import Capacity, Publisher
 from worker.selection.unusable import UnusableInput
 from worker.service import ServiceThread
