@@ -7,6 +7,7 @@ attributes. What yields nothing is left out of its container; alone it becomes a
 """
 
 import dataclasses
+import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence
@@ -203,7 +204,7 @@ def _object(value: Any, kind: type[Any], budget: Budget, depth: int) -> object:
 
 
 def _public_attributes(value: Any, kind: type[Any]) -> dict[str, Any]:
-    if issubclass(kind, type | ModuleType) or is_lazy(kind):
+    if issubclass(kind, type | ModuleType | logging.Filterer) or is_lazy(kind):
         return {}
     found = dict(attributes_of(value))
     for base in kind.__mro__:
