@@ -70,7 +70,8 @@ class Client:
         """Publish feedback for a trace that was published before."""
         fields: dict[str, Any] = {"trace_id": trace_id, "score": score, "comment": comment}
         try:
-            item = Item(_FEEDBACK, fields, copy_and_measure(fields), site=call_site())
+            known_id = trace_id_text(trace_id) or ""
+            item = Item(_FEEDBACK, fields, copy_and_measure(fields), trace_id=known_id, site=call_site())
         except BaseException as error:  # noqa: BLE001 - as in `publish`
             report_or_raise(error)
             self._delivery.buffer.refuse(_FEEDBACK, Reason.INVALID)
@@ -208,7 +209,8 @@ def init(
         atexit.register(_shutdown_at_exit)
     if former is not None:
         if changed and not former.is_over:
-            logger.warning("tracejudge.init was called again with other values of %s", ", ".join(changed))
+            names = ", ".join(changed)
+            logger.warning("tracejudge.init was called again with other values of %s; the new values hold", names)
         former.shutdown(former.settings.exit_timeout_s)
 
 

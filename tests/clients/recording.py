@@ -81,7 +81,7 @@ def environment(name: str, packages: Iterable[str]) -> Path:
 def run_client(name: str, server: ModelServer) -> None:
     """Run all scenarios of a client against a server."""
     kept = ("PATH", "HOME", "LANG", "SSL_CERT_FILE")
-    environment = {key: value for key, value in os.environ.items() if key in kept}
+    variables = {key: value for key, value in os.environ.items() if key in kept}
     # A copy, so that no stack trace in a recording names a checkout.
     with tempfile.TemporaryDirectory() as folder:
         copied = shutil.copytree(
@@ -89,7 +89,7 @@ def run_client(name: str, server: ModelServer) -> None:
         )
         command = [environment(name, (*REQUIREMENTS[name], *_EXPORT)), f"with_{name}.py", server.root_url]
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=copied
+            command, env=variables, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=copied
         )
     assert done.returncode == 0, done.stderr
 

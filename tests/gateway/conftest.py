@@ -38,8 +38,8 @@ def start(redis_url: str, prefix: str, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def stored(redis: Redis, prefix: str) -> Stored:
-    return Stored(redis, prefix)
+def stored(redis: Redis, prefix: str, redis_url: str) -> Stored:
+    return Stored(redis, prefix, redis_url)
 
 
 @pytest.fixture

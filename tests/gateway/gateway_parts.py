@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from redis import Redis
 from support.processes import Program, wait_until
 from support.scrape import CLIENT, Scrape, scrape
+
+from worker.selection.unusable import InvalidRecord, read_invalid
+from worker.storage.client import Store
+from worker.storage.keys import Keys
 
 Start = Callable[..., "GatewayProcess"]
 GZIP_PROTOBUF = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
@@ -53,12 +57,18 @@ class GatewayProcess:
 class Stored:
     """What is in the stream."""
 
-    def __init__(self, redis: Redis, prefix: str) -> None:
-        self.redis, self.prefix = redis, prefix
+    def __init__(self, redis: Redis, prefix: str, redis_url: str) -> None:
+        self.redis, self.prefix, self.redis_url = redis, prefix, redis_url
 
     def entries(self, kind: str = "t") -> list[dict[str, Any]]:
         found = self.redis.xrange(f"{self.prefix}:traces")
         return [json.loads(fields[kind.encode()]) for _, fields in found if kind.encode() in fields]
+
+    def invalid(self, count: int) -> list[InvalidRecord]:
+        """Wait for records of `tracejudge invalid list`, and return them, the oldest first."""
+        with closing(Store(self.redis_url, Keys(self.prefix))) as store:
+            wait_until(lambda: len(read_invalid(store)) >= count, what=f"{count} invalid records")
+            return read_invalid(store)[::-1]
 
     def wait(self, count: int) -> list[dict[str, Any]]:
         wait_until(lambda: len(self.entries()) >= count, what=f"{count} traces in the stream")

@@ -55,15 +55,38 @@ def test_other_names_and_a_wrong_field_are_no_reason_to_reject() -> None:
         ('{"output": "a"}', "no service"),
         ('{"service": {"a": 1}, "output": "a"}', "no service"),
         ('{"service": "", "output": "a"}', "no service"),
-        ('{"service": "bot", "model": "m"}', "invalid: trace"),
+        ('{"service": "bot", "model": "m"}', "no content: give output, input, messages or error"),
         ("[7]", "no object"),
         ('{"trace_id": "a", "score": "good"}', "no score from -1 to 1"),
         ('{"score": 1}', "no trace id"),
+        ('{"resourceSpans": []}', "OTLP: send it to /v1/traces"),
+        ('{"resourceLogs": []}', "OTLP: send it to /v1/logs"),
     ],
 )
 def test_what_is_rejected(body: str, reason: str) -> None:
     found = intake(body)
     assert (found.entries, [one.reason.words for one in found.rejected]) == ([], [reason])
+
+
+def test_unknown_names_come_with_the_closest_field() -> None:
+    secret = "a text of the user"  # noqa: S105 - a text
+    found = intake(
+        json.dumps(
+            [
+                {"service": "bot", "outptu": "a"},
+                {"service": {"name": "bot", "version": "1"}, "output": "a", "tenant": "t", secret: "b"},
+                {"service": "bot", "output": "a", **{f"own_{number}": 1 for number in range(200)}},
+            ]
+        )
+    )
+    reply = found.reply()
+    assert reply["accepted"] == 3
+    unknown = reply["unknown"]
+    assert isinstance(unknown, list)
+    assert unknown[:2] == [{"name": "outptu", "did_you_mean": "output"}, {"name": "tenant"}]
+    assert len(unknown) == 100
+    assert secret not in json.dumps(reply)
+    assert [trace["service"] for trace in arrived(found)] == ["bot"] * 3, "a service may be an object with a name"
 
 
 def test_feedback_is_read_under_other_names() -> None:

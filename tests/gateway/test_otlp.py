@@ -24,6 +24,7 @@ from opentelemetry.trace import set_span_in_context
 from support.processes import wait_until
 
 PROTOBUF = "application/x-protobuf"
+TOO_LARGE = "trace_too_large 3: the trace is over max_trace_bytes"
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
 RESOURCE = {"service.name": "java-bot", "deployment.environment.name": "prod", "service.version": "1.2"}
 SYSTEM = {"role": "system", "parts": [{"type": "text", "content": "Be brief."}]}
@@ -167,6 +168,33 @@ def test_events_in_logs_complete_their_span(start: Start, stored: Stored) -> Non
     assert gateway.scrape().total("tracejudge_gateway_items_total", kind="log") == 2
 
 
+def test_messages_without_model_are_a_call_and_cut_ones_are_counted(start: Start, stored: Stored) -> None:
+    gateway = start(**FAST)
+    request = ExportTraceServiceRequest()
+    resource = request.resource_spans.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "go-bot"
+    scope = resource.scope_spans.add()
+    whole, cut = json.dumps([QUESTION]), json.dumps([QUESTION])[:-20]
+    for number, (name, text) in enumerate(
+        (
+            ("gen_ai.input.messages", whole),
+            ("gen_ai.input.messages", cut),
+            ("gen_ai.prompt", "When does it open?"),
+        ),
+        1,
+    ):
+        span = scope.spans.add(trace_id=bytes([number]) * 16, span_id=b"s" * 8, name="call")
+        span.attributes.add(key=name).value.string_value = text
+        answer = "gen_ai.completion" if name == "gen_ai.prompt" else "gen_ai.output.messages"
+        content = "At nine." if name == "gen_ai.prompt" else json.dumps([ANSWER])
+        span.attributes.add(key=answer).value.string_value = content
+    assert gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF).status_code == 200
+    traces = {trace["trace_id"][:2]: (trace.get("input"), trace["output"]) for trace in stored.wait(3)}
+    question, output = "When does it open?", "At nine."
+    assert traces == {"01": (question, output), "02": (None, output), "03": (question, output)}
+    assert gateway.scrape().total("tracejudge_gateway_fields_left_out_total", field="input") == 1
+
+
 def test_refusals_are_in_the_encoding_of_the_request_and_parts_are_told(start: Start, stored: Stored) -> None:
     gateway = start(max_body_bytes=300_000, max_trace_bytes=2_000, **FAST)
     for path, content, media, status in (
@@ -180,15 +208,33 @@ def test_refusals_are_in_the_encoding_of_the_request_and_parts_are_told(start: S
         is_json = media == "application/json"
         assert reply.headers["content-type"] == ("application/json" if is_json else PROTOBUF)
         assert json.loads(reply.content)["code"] == 3 if is_json else reply.content.startswith(b"\x08\x03\x12")
+    for path, content, words in (
+        ("/v1/traces", '{"service": "bot", "output": "a"}', "no resourceSpans; send plain JSON to /v1/tracejudge"),
+        ("/v1/logs", '{"service": "bot", "output": "a"}', "no resourceLogs; send plain JSON to /v1/tracejudge"),
+        ("/v1/traces", '[{"service": "bot", "output": "a"}]', "send plain JSON to /v1/tracejudge"),
+        ("/v1/traces", '{"resourceLogs": []}', "no resourceSpans; send log records to /v1/logs"),
+        ("/v1/logs", '{"resourceSpans": []}', "no resourceLogs; send spans to /v1/traces"),
+    ):
+        reply = gateway.post(path, content)
+        assert (reply.status_code, words in reply.json()["message"]) == (400, True), content
+    assert gateway.post("/v1/traces", "{}").status_code == 200
     nameless = encode_spans(agent_spans({"service.name": ""})).SerializeToString()
     reply = gateway.post("/v1/traces", nameless, PROTOBUF)
     partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
-    assert (reply.status_code, partial.rejected_spans, partial.error_message) == (200, 3, "no_service 3")
+    assert (reply.status_code, partial.rejected_spans, partial.error_message) == (
+        200, 3, "no_service 3: the resource has no service.name",
+    )  # fmt: skip
     request = encode_spans(agent_spans())
     request.resource_spans[0].scope_spans[0].spans[0].attributes.add(key="x").value.string_value = "y" * 2_000
     reply = gateway.post("/v1/traces", as_json(request), "application/json")
-    assert reply.json()["partialSuccess"] == {"rejectedSpans": "3", "errorMessage": "trace_too_large 3"}
+    assert reply.json()["partialSuccess"] == {"rejectedSpans": "3", "errorMessage": TOO_LARGE}
     assert stored.entries() == []
+    listed = [(one.reason, one.detail) for one in stored.invalid(2)]
+    assert listed == [
+        ("no_service", "the resource has no service.name (3 items)"),
+        ("trace_too_large", "the trace is over max_trace_bytes (3 items)"),
+    ]
+    assert "service.name" in stored.invalid(2)[0].keys
     _check_metrics(gateway)
 
 
@@ -197,7 +243,7 @@ def _check_metrics(gateway: GatewayProcess) -> None:
     assert scrape.total("tracejudge_gateway_dropped_total", reason="no_service") == 3
     assert scrape.total("tracejudge_gateway_dropped_total", reason="trace_too_large") == 3
     assert scrape.total("tracejudge_gateway_items_total") == 0
-    assert scrape.total("tracejudge_gateway_rejected_total") == 4
+    assert scrape.total("tracejudge_gateway_rejected_total") == 9
 
 
 def test_a_full_gathering_refuses_until_there_is_room(start: Start, stored: Stored) -> None:

@@ -58,6 +58,14 @@ def test_a_repeat_has_the_same_ids_and_two_equal_answers_without_ids_have_not(st
     assert all(len(one[0]) == 32 and len(one[1]) == len(one[2]) == 16 for one in ids)
 
 
+NO_CONTENT = "no content: give output, input, messages or error"
+
+
+def logged(gateway: GatewayProcess, event: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in gateway.program.output.splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == event]
+
+
 def test_what_is_no_trace_is_rejected_by_place_and_the_rest_is_kept(start: Start, stored: Stored) -> None:
     gateway = start()
     reply = gateway.publish([TRACE, 7, {"output": "no service"}, {"service": "s"}, {**TRACE, "output": "last"}])
@@ -69,6 +77,17 @@ def test_what_is_no_trace_is_rejected_by_place_and_the_rest_is_kept(start: Start
     assert (broken.json()["accepted"], [error["index"] for error in broken.json()["errors"]]) == (1, [0, 1])
     assert [entry["output"] for entry in stored.entries()] == ["At nine.", "last", "At nine."]
     assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_service") == 2
+    listed = [(one.reason, one.detail, one.keys, one.producer) for one in stored.invalid(6)]
+    assert listed == [
+        ("invalid", "no object", (), "anonymous"),
+        ("no_service", "no service", ("output",), "anonymous"),
+        *2 * [("invalid", NO_CONTENT, ("service",), "anonymous")],
+        ("no_service", "no service", ("a",), "anonymous"),
+        ("invalid", "not JSON", (), "anonymous"),
+    ]
+    dropped = [line for line in logged(gateway, "items dropped") if line["count"] == 1]
+    assert {line["reason"] for line in dropped} == {"invalid", "no_service"}, "each reason once within a minute"
+    assert len(dropped) == 2
 
 
 def test_refusals_tell_status_and_reason(start: Start, stored: Stored) -> None:
@@ -93,6 +112,10 @@ def test_refusals_tell_status_and_reason(start: Start, stored: Stored) -> None:
         assert set(reply.json()) == {"code", "message"}, name
     assert gateway.publish(TRACE).status_code == 200
     assert len(stored.entries()) == 1
+    reasons = [(line["reason"], line["path"], line["count"]) for line in logged(gateway, "requests refused")]
+    assert reasons == [
+        (reason, "/v1/tracejudge", 1) for reason in ("malformed", "content_type", "encoding", "too_large")
+    ], "each reason is logged once within a minute"
     assert "Traceback" not in gateway.program.output
 
 

@@ -26,7 +26,7 @@ from judges.core.model import ModelSettings
 from judges.models.registry import ModelSettingsError
 from judges.models.scripted import ScriptedModel
 from tracejudge import Trace
-from worker.cli.evaluate import command
+from worker.cli import cli
 
 ROW: Mapping[str, Any] = {"inputs": "Who?", "outputs": "Ada.", "context": ["It was Ada."]}
 PRICE = {"input": 1000.0, "output": 10000.0}
@@ -67,8 +67,8 @@ def test_a_call_sends_and_finds_what_the_command_does(
     settings = {"default": at(endpoint, price=PRICE)}
     Path("rows.jsonl").write_text(json.dumps(ROW), encoding="utf-8")
     ran = CliRunner().invoke(
-        command,
-        ["rows.jsonl", "--judge", "groundedness", "--output", "out.jsonl"],
+        cli,
+        ["evaluate", "rows.jsonl", "--judge", "groundedness", "--output", "out.jsonl"],
         env={"TRACEJUDGE_MODELS": json.dumps(settings)},
     )
     assert ran.exit_code == 0, ran.output

@@ -105,6 +105,33 @@ for _given in ({"output": ""}, {"error": "Timeout"}, {"output": "", "error": "Ti
     )
 call("only documents", {"output": "", "context": ["d"]}, context=["d"], reports="missing output")
 
+call("a list as the input", {"input": "q", "output": "a"}, ("q",), ["a"])
+call("texts as the output", {"input": "q", "output": "a\nb"}, "q", ["a", "b"])
+call(
+    "an answer with objects",
+    {"output": '{"text":"a","hits":[{"text":"d"}]}'},
+    output=like.Plain(text="a", hits=[like.Plain(text="d"), object()]),
+)
+call(
+    "a call of a tool with objects",
+    {"output": "a", "tool_calls": [{"name": "search", "arguments": "x", "result": [{"text": "d"}]}]},
+    output="a",
+    tool_calls=[("search", "x", [like.Plain(text="d")])],
+)
+call(
+    "a call of a tool without a result that can be read",
+    {"output": "a", "tool_calls": [{"name": "search"}]},
+    output="a",
+    tool_calls=[("search", None, object())],
+    reports="unreadable tool_calls.result",
+)
+call(
+    "named pairs as documents",
+    {"output": "a", "context": [{"text": "d", "score": 0.5}]},
+    output="a",
+    context=[like.Ranked(like.Plain(text="d"), 0.5)],
+)
+
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 TEXTS: Final[dict[str, tuple[Any, Any]]] = {

@@ -79,6 +79,11 @@ class Hit(NamedTuple):
     score: float
 
 
+class Ranked(NamedTuple):
+    hit: Any
+    weight: float
+
+
 class Slotted:
     """An object with slots in place of a `__dict__`."""
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import lookalikes as like
 import pytest
 from observe_reading import published, the_trace
 from opentelemetry import trace as opentelemetry
@@ -44,7 +45,7 @@ def test_an_async_block_becomes_a_trace(sdk: StartedSdk) -> None:
             t.output = ["Here."]
 
     asyncio.run(main())
-    assert the_trace(sdk) == {**BASE, "name": "answer", "input": '{"q":"Where?"}', "output": '["Here."]'}
+    assert the_trace(sdk) == {**BASE, "name": "answer", "input": '{"q":"Where?"}', "output": "Here."}
 
 
 def test_what_a_trace_has_no_field_for_becomes_a_tag(sdk: StartedSdk) -> None:
@@ -104,6 +105,12 @@ DOCUMENTS = ["first", tracejudge.Document("second", id="d2", score=0.5), Model()
 CONTEXT = ["first", {"text": "second", "id": "d2", "score": 0.5}, {"text": "third"}, {"text": "fourth", "id": "4"}, "5"]
 
 
+class Computed:
+    @property
+    def page_content(self) -> str:
+        return "a"
+
+
 @tracejudge.observe(name="search", kind="retriever")
 def search(found: Any) -> Any:
     return found
@@ -116,12 +123,32 @@ def search(found: Any) -> Any:
         pytest.param({"documents": ["a"]}, ["a"], id="wrapped"),
         pytest.param([], None, id="nothing found"),
         pytest.param("one text", ["one text"], id="one text"),
+        pytest.param([like.Plain(text="a", score=0.5)], [{"text": "a", "score": 0.5}], id="objects"),
+        pytest.param([like.Slotted("a", "7"), object()], [{"text": "a", "id": "7"}], id="objects with slots"),
+        pytest.param([Computed()], [{"text": "a"}], id="objects with a property"),
+        pytest.param([like.Ranked(like.Plain(text="a"), 0.5)], [{"text": "a", "score": 0.5}], id="named pairs"),
+        pytest.param([object()], None, id="no text"),
     ],
 )
 def test_what_a_retriever_returns_is_the_context(sdk: StartedSdk, found: Any, context: Any) -> None:
     with tracejudge.trace(name="answer"):
         search(found)
     assert the_trace(sdk).get("context") == context
+
+
+def test_values_under_other_names_arrive_as_in_publish(sdk: StartedSdk, caplog: pytest.LogCaptureFixture) -> None:
+    with tracejudge.trace(name="answer", documents=[like.Plain(text="given")]) as t:
+        search(["found"])
+        t.set(output="a", tags=["x"], colour="red")
+    with tracejudge.trace(name="answer") as t:
+        t.set(colour="red", tags=["x"], output={"answer": "a", "documents": [like.Plain(text="d")]})
+    first, second = published(sdk)
+    assert (first["context"], second["context"]) == ([{"text": "given"}], [{"text": "d"}])
+    for trace in (first, second):
+        assert (trace["output"], trace["tags"]) == ("a", {"x": "true", "colour": "red"})
+    assert [message.partition(";")[0] for message in caplog.messages] == [
+        "Field colour is no field and is sent as a tag"
+    ]
 
 
 def test_all_retrievers_fill_the_context_and_nested_ones_do_so_once(sdk: StartedSdk) -> None:
@@ -252,7 +279,9 @@ def test_a_span_takes_whatever_it_is_given(sdk: StartedSdk, field: str) -> None:
     with tracejudge.trace(name="answer"), tracejudge.trace(**{field: Raising()}) as step:
         step.set(**{field: Raising()})
     (span,) = the_trace(sdk)["spans"]
-    assert "<Raising>" in [*span.values(), *span.get("attributes", {}).values()]
+    # What has no content is left out; a name, a kind and an error are needed.
+    written = "<Raising>" in [*span.values(), *span.get("attributes", {}).values()]
+    assert written is (field in {"name", "error", "kind"})
 
 
 def test_a_trace_that_is_given_an_id_takes_none_of_another_span(sdk: StartedSdk) -> None:

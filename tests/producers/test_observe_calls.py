@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import lookalikes as like
 import pytest
 from observe_reading import published, the_trace
 from sdk_started import StartedSdk
@@ -115,7 +116,9 @@ def test_choices_that_fail_count_as_none(sdk: StartedSdk) -> None:
         pytest.param(None, "", id="nothing"),
         pytest.param(True, "true", id="a truth"),
         pytest.param({"a": [1, 2.5]}, '{"a":[1,2.5]}', id="a structure"),
-        pytest.param(object(), "<object>", id="anything"),
+        pytest.param(["It", "is."], "It\nis.", id="parts"),
+        pytest.param(like.Plain(text="It is.", _b=1), '{"text":"It is."}', id="an object"),
+        pytest.param(like.Named(), "its text", id="an object with a text"),
     ],
 )
 def test_the_output_is_the_result(sdk: StartedSdk, result: object, written: str) -> None:

@@ -73,7 +73,8 @@ def test_init_again_with_other_values_says_which(start: Start, caplog: pytest.Lo
     start(**arguments)
     assert caplog.messages == []
     start(**{**arguments, "environment": "prod", "max_items": 5})
-    assert caplog.messages == ["tracejudge.init was called again with other values of environment, max_items"]
+    names = "environment, max_items"
+    assert caplog.messages == [f"tracejudge.init was called again with other values of {names}; the new values hold"]
 
 
 def test_a_misspelt_kind_is_an_error_at_the_decoration() -> None:

@@ -14,6 +14,11 @@ from tracejudge.content.field_names import closest_field
 from tracejudge.delivery.buffer import Kind, Totals
 from tracejudge.delivery.reports import MAX_WARNINGS, Reports
 
+_MISSING = "Field output is missing: pass the answer as output, or the failure of the call as error"
+_NO_TIME = (
+    "Field started_at cannot be read from a value of type str and is left out; "
+    "it is read from a number of seconds, a datetime or a text in ISO 8601"
+)
 WRONG_FEEDBACK = {
     "too good": ("1", 1.5),
     "not a number": ("1", float("nan")),
@@ -93,8 +98,8 @@ def test_each_fault_is_said_once_with_field_type_and_place_and_without_a_text(
     said = [message.partition(place) for message in caplog.messages]
     assert [before for before, _, _ in said] == [
         "Field contxt is no field and is sent as a tag; did you mean context?; trace id t0; published at ",
-        "Field started_at cannot be read from a value of type str and is left out; trace id t0; published at ",
-        "Field output is missing; trace id t3; published at ",
+        f"{_NO_TIME}; trace id t0; published at ",
+        f"{_MISSING}; trace id t3; published at ",
     ]
     assert all(line.isdigit() for _, _, line in said)
     assert "SECRET" not in caplog.text
@@ -135,7 +140,7 @@ def test_feedback_without_effect_is_reported_with_its_cause_and_place(
         tracejudge.feedback(trace_id, score)  # type: ignore[arg-type]
     assert tracejudge.flush(60)
     assert [message.partition("; published at ")[0] for message in caplog.messages] == [
-        "Feedback dropped: invalid (score must be a number from -1 to 1, not str)",
+        "Feedback dropped: invalid (score must be a number from -1 to 1, not str); trace id t",
         "Feedback dropped: invalid (trace_id must be a non-empty string, not NoneType)",
     ]
     assert all(f"published at {__file__}:" in message for message in caplog.messages)
@@ -161,8 +166,8 @@ def test_a_fault_without_its_place_is_said_again_with_it(caplog: pytest.LogCaptu
     for site in (None, None, "bot.py:1", "bot.py:2"):
         reports.add([Note("missing", "output")], "t", site)
     assert caplog.messages == [
-        "Field output is missing; trace id t",
-        "Field output is missing; trace id t; published at bot.py:1",
+        f"{_MISSING}; trace id t",
+        f"{_MISSING}; trace id t; published at bot.py:1",
     ]
     assert reports.sites_left > 0, "the place of the next call is recorded"
 

@@ -127,6 +127,6 @@ def test_drops_are_logged_with_their_reasons(bench: Bench, caplog: pytest.LogCap
     bench.flushes.request(1)
     bench.steps(1)
     assert caplog.record_tuples == [
-        ("tracejudge", logging.WARNING, "Trace dropped: too_large (4,194,417 bytes)"),
+        ("tracejudge", logging.WARNING, "Trace dropped: too_large (4,194,402 bytes); trace id 1"),
         ("tracejudge", logging.WARNING, "Traces dropped since the start, by reason: invalid 1, too_large 1"),
     ]

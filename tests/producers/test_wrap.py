@@ -185,7 +185,7 @@ def test_a_wrapped_client_keeps_its_type_and_is_wrapped_once(
 
 def test_the_provider_is_that_of_the_client(api: ModelApi, start: Callable[..., StartedSdk]) -> None:
     sdk = start(service="shop")
-    with tracejudge.wrap_openai(made(anthropic.Anthropic, api)) as client:
+    with tracejudge.wrap_openai(made("anthropic.Anthropic", api)) as client:
         client.messages.create(model="answers", max_tokens=9, messages=calls.ASKED)
     assert the_trace(sdk)["provider"] == "anthropic"
 

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from tracejudge import Document, Feedback, LateFeedback, Message, ToolCall, Usage
 from tracejudge.content.field_names import OTHER_NAMES
 from worker.config.settings import Rule
-from worker.ingest.unusable import MAX_INVALID, UnusableInput, read_invalid, read_left_out
 from worker.selection.stream_entry import FeedbackEntry, InvalidEntry, TraceEntry, read_entry, trace_id_of
+from worker.selection.unusable import MAX_INVALID, UnusableInput, read_invalid, read_left_out
 
 NEEDED = {"trace_id": "t1", "service": "shop", "output": "It is."}
 BARE = {"trace_id": "t1", "service": "shop"}
@@ -108,6 +108,7 @@ READ: dict[str, tuple[object, dict[str, Any], tuple[tuple[str, str], ...]]] = {
     "feedback as a number": ({**NEEDED, "feedback": 1}, {"feedback": Feedback(1)}, ()),
     "tags as a list": ({**NEEDED, "labels": ["a", "b:c"]}, {"tags": {"a": "true", "b": "c"}}, ()),
     "metadata beside tags": ({**NEEDED, "metadata": {"a": 1}, "tags": {"b": "c"}}, {"tags": {"a": "1", "b": "c"}}, ()),
+    "a service with a name": ({**NEEDED, "service": {"name": "shop", "note": "x"}}, {"service": "shop"}, ()),
     "an over-long service": ({**NEEDED, "service": "s" * 300}, {"output": "It is."}, ()),
     "no output": ({**BARE, "input": "Why?"}, {"output": "", "input": "Why?"}, (("output", "absent"),)),
     "no output of a failed call": ({**BARE, "input": "Why?", "error": "late"}, {"output": "", "error": "late"}, ()),
@@ -173,7 +174,7 @@ def test_every_other_name_in_both_spellings_is_read() -> None:
 NO_TRACE: Mapping[str, tuple[object, str, tuple[str, ...]]] = {
     "no trace id": ({"service": "shop", "content": "x"}, "no trace id", ("service", "content")),
     "no service": ({"traceId": "t1", "content": "x"}, "no service", ("traceId", "content")),
-    "an object as service": ({**NEEDED, "service": {"name": "x"}}, "no service", ("trace_id", "service", "output")),
+    "an object as service": ({**NEEDED, "service": {"title": "x"}}, "no service", ("trace_id", "service", "output")),
     "no content": ({"traceId": "t1", "service": "shop", "model": "m"}, "no content", ("traceId", "service", "model")),
     "texts as names": ({"Why is it so?": 1, "b" * 50: 2, "ok": 3}, "no trace id", ("(another)", "ok")),
     "a list": ([NEEDED], "no object", ("v", "t")),

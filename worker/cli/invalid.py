@@ -8,7 +8,7 @@ from rich.table import Table
 
 from worker.cli import SuggestingGroup
 from worker.cli.options import JSON, NOTES, OUT, REDIS, amount, connect, plain, print_json, print_table
-from worker.ingest.unusable import MAX_INVALID, read_invalid
+from worker.selection.unusable import MAX_INVALID, read_invalid
 
 _TITLES: Final = ("time", "reason", "detail", "trace id", "names")
 

@@ -18,7 +18,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tracejudge.delivery.buffer import Entry
-from worker.gateway.admission import Access, Bodies, Client, Form, RefusedError, form_of, full, refusal, status_reply
+from worker.gateway.admission import (
+    Access,
+    Bodies,
+    Client,
+    Form,
+    Losses,
+    RefusedError,
+    form_of,
+    full,
+    refusal,
+    status_reply,
+)
 from worker.gateway.intake import Encoder, read_intake
 from worker.gateway.otlp import Request as OtlpRequest
 from worker.gateway.otlp import read_request, reply_content
@@ -66,6 +77,7 @@ class Gateway:
         capacity: Capacity,
         executor: Executor,
         metrics: GatewayMetrics,
+        losses: Losses,
     ) -> None:
         self._access = access
         self._bodies = bodies
@@ -75,6 +87,7 @@ class Gateway:
         self._capacity = capacity
         self._executor = executor
         self._metrics = metrics
+        self._losses = losses
 
     def app(self, cors_origins: Sequence[str]) -> Starlette:
         """Build the application."""
@@ -103,7 +116,7 @@ class Gateway:
                 self._capacity.check()
                 reply = await handler(request, client, given)
             except RefusedError as error:
-                self._metrics.rejected.labels(error.reason).inc()
+                self._losses.refuse(error, path)
                 reply = refusal(error, _reply_form(request, accepted[0]))
                 # The rest of the body is not read.
                 if error.status in {HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT}:
@@ -122,11 +135,9 @@ class Gateway:
                 await self._in_thread(partial(self._gatherer.add, found))
         finally:
             body.release()
-        self._metrics.items.labels("log" if is_log else "span").inc(
-            found.count - found.dropped.get("trace_too_large", 0)
-        )
-        for reason, count in found.dropped.items():
-            self._metrics.dropped.labels(reason).inc(count)
+        too_large = found.dropped.get("trace_too_large")
+        self._metrics.items.labels("log" if is_log else "span").inc(found.count - (too_large.count if too_large else 0))
+        self._losses.drop(found.dropped.values(), client.name)
         return Response(reply_content(form, found, is_log=is_log), media_type=form.value)
 
     async def _plain(self, request: Request, client: Client, form: Form) -> Response:
@@ -148,8 +159,7 @@ class Gateway:
         finally:
             body.release()
         self._metrics.items.labels("json").inc(len(intake.entries))
-        for one in intake.rejected:
-            self._metrics.dropped.labels(one.reason.reason).inc()
+        self._losses.drop((one.loss for one in intake.rejected), client.name)
         for left_out, count in intake.left_out.items():
             self._metrics.left_out.labels(left_out.field).inc(count)
         status = HTTPStatus.OK if intake.entries or not intake.rejected else HTTPStatus.BAD_REQUEST

@@ -7,7 +7,7 @@ crash another one joins it again, with the same ids, so that it is sampled once.
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NamedTuple, Protocol
@@ -17,15 +17,15 @@ import structlog
 
 from tracejudge.delivery.buffer import Entry, Kind
 from tracejudge.dialects import RawEvent, RawSpan, names
+from tracejudge.dialects.values import decoded
 from tracejudge.otel.joining import SpanGroup, join
 from worker.config.settings import Gateway
-from worker.gateway.admission import RefusedError, full
+from worker.gateway.admission import Loss, Losses, RefusedError, full
 from worker.gateway.intake import Encoder
 from worker.gateway.otlp import Decoded, Part, Request, Source, decode_parts
 from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError
 from worker.telemetry.logs import where
-from worker.telemetry.metrics import GatewayMetrics
 
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000
@@ -40,6 +40,13 @@ _ID_BYTES: Final = 8
 _MAX_HEIGHT: Final = 1_000
 # Traces without any of these have nothing that a dialect reads.
 _PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
+_MESSAGES: Final = {
+    names.INPUT_MESSAGES: "input",
+    names.PROMPT: "input",
+    names.OUTPUT_MESSAGES: "output",
+    names.COMPLETION: "output",
+}
+_CLOSING: Final = {"[": "]", "{": "}"}
 _part_decoder = msgspec.msgpack.Decoder(list[Part])
 _part_encoder = msgspec.msgpack.Encoder()
 
@@ -85,7 +92,7 @@ class Gatherer:
             if found is None:
                 raise full("too many spans wait for the rest of their traces; send these again later")
             self.held_bytes, *too_large = found
-            request.drop("trace_too_large", sum(some[place][1].count for place in too_large))
+            request.drop("trace_too_large", count=sum(some[place][1].count for place in too_large))
 
     def take(self, most: int) -> list[Taken]:
         """Lease traces that are due."""
@@ -151,6 +158,20 @@ def _top(span: RawSpan, spans: dict[str, RawSpan]) -> RawSpan:
     return span
 
 
+def _broken(spans: Iterable[RawSpan], fields: Mapping[str, Any]) -> set[str]:
+    """Return the fields whose messages no JSON parser reads, as instrumentations cut long attributes."""
+    found = set()
+    for span in spans:
+        for name, field in _MESSAGES.items():
+            text = span.attributes.get(name)
+            if isinstance(text, str) and (closing := _CLOSING.get(text[:1])):
+                # Decoding all messages again would cost more than it finds: most texts that were cut lack the end.
+                is_suspect = not text.endswith(closing) or not fields.get(field)
+                if is_suspect and decoded(text) is None:
+                    found.add(field)
+    return found
+
+
 def publication_id(trace_id: str, span_id: str) -> str:
     """Derive the id of a publication: a trace that is joined again after a crash has the same."""
     return hashlib.blake2b(f"{trace_id}:{span_id}".encode(), digest_size=_ID_BYTES, person=b"gateway").hexdigest()
@@ -179,18 +200,19 @@ class Joiner(ServiceThread):
         gatherer: Gatherer,
         encoder: Encoder,
         stream: Stream,
-        metrics: GatewayMetrics,
+        losses: Losses,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__("gateway-joiner")
         self._gatherer = gatherer
         self._encoder = encoder
         self._stream = stream
-        self._metrics = metrics
+        self._losses = losses
         self._clock = clock
 
     def run_once(self) -> None:
         """Join and publish some of the traces that are due; wait where there is none, or no room for them."""
+        self._losses.write()
         room = self._stream.room
         # In a full stream a joined trace would cost one that nobody has read; here it stays in Redis.
         taken = self._gatherer.take(room) if room > 0 else []
@@ -199,7 +221,7 @@ class Joiner(ServiceThread):
             return
         entries: list[Entry] = []
         for one in taken:
-            with self._guarded(len(one.parts)):
+            with self._guarded(one.trace_id, len(one.parts)):
                 entries += self._joined(one)
         try:
             # What is not written in time is joined again when the lease ends.
@@ -211,36 +233,39 @@ class Joiner(ServiceThread):
     def _joined(self, taken: Taken) -> Iterator[Entry]:
         if not taken.parts:
             # Nothing tells how many spans it had.
-            self._drop("expired", 1)
+            self._drop(taken.trace_id, "expired", 1)
             return
         parts = [part for raw in taken.parts for part in _part_decoder.decode(raw)]
         if not any(prefix in part for part in taken.parts for prefix in _PREFIXES):
-            self._drop("no_model_call", sum(len(part.items) for part in parts))
+            self._drop(taken.trace_id, "no_model_call", sum(len(part.items) for part in parts))
             return
         decoded = decode_parts(taken.trace_id, parts)
-        self._drop("unreadable", decoded.unreadable)
+        self._drop(taken.trace_id, "unreadable", decoded.unreadable)
         for source, group in split_groups(decoded):
-            with self._guarded(len(group.spans)):
+            with self._guarded(taken.trace_id, len(group.spans)):
                 fields = join(group)
                 if fields is None:
-                    self._drop("no_model_call", len(group.spans))
+                    names = dict.fromkeys(name for span in group.spans for name in span.attributes)
+                    self._drop(taken.trace_id, "no_model_call", len(group.spans), names=tuple(names))
                     continue
                 fields["id"] = publication_id(taken.trace_id, fields["span_id"])
                 named = {"service": source.service, "environment": source.environment, "release": source.release}
                 outcome = self._encoder.encode(Kind.TRACE, fields | named, self._clock())
                 if isinstance(outcome, Entry):
+                    for field in _broken(group.spans, fields):
+                        self._losses.leave_out(field, source.service, taken.trace_id)
                     yield outcome
                 else:
-                    self._drop(outcome.reason, len(group.spans))
+                    self._drop(taken.trace_id, outcome.reason, len(group.spans), detail=outcome.words)
 
     @contextlib.contextmanager
-    def _guarded(self, count: int) -> Iterator[None]:
+    def _guarded(self, trace_id: str, count: int) -> Iterator[None]:
         """Count what fails as unreadable: one malformed trace must not hold up the others for ever."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
             log.error("trace not joined", error=type(error).__name__, where=where(error))  # noqa: TRY400
-            self._drop("unreadable", count)
+            self._drop(trace_id, "unreadable", count)
 
-    def _drop(self, reason: str, count: int) -> None:
-        self._metrics.dropped.labels(reason).inc(count)
+    def _drop(self, trace_id: str, reason: str, count: int, *, detail: str = "", names: tuple[str, ...] = ()) -> None:
+        self._losses.drop([Loss(reason, count, detail, names, trace_id)])

@@ -22,8 +22,18 @@ from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
-from worker.gateway.admission import Form, RefusedError, check_values, too_many_values
-from worker.selection.lenient import LeftOut, Lenient, NoTraceError, losses, meaning, read_feedback, repaired
+from worker.gateway.admission import Form, Loss, RefusedError, check_values, too_many_values
+from worker.selection.lenient import (
+    LeftOut,
+    Lenient,
+    NoTraceError,
+    losses,
+    meaning,
+    read_feedback,
+    repaired,
+    service_name,
+    shown_names,
+)
 
 SERVICE: Final = "tracejudge-gateway"
 """The producer's service in the accounting; each trace has its own."""
@@ -33,6 +43,7 @@ _MAX_VALUES: Final = 500_000
 _MAX_OBJECTS: Final = 20_000
 _MAX_SHOWN: Final = 100
 _ID_DIGITS: Final = 16
+_OTLP_PATHS: Final = {"resourceSpans": "/v1/traces", "resourceLogs": "/v1/logs"}
 # Feedback may carry both beside its score.
 _CONTENT: Final = CONTENT_FIELDS - {"feedback", "tags"}
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -84,6 +95,8 @@ class Encoder:
         if isinstance(outcome, Entry):
             return outcome
         reason = "redaction" if outcome is Reason.REDACTION else "invalid"
+        if any(note.reason == "empty" for note in self.notes):
+            return Refused("no content: give output, input, messages or error")
         causes = ", ".join(f"{note.field} {note.kind}".strip() for note in self.notes)
         return Refused(f"{outcome.value}: {causes}" if causes else outcome.value, reason)
 
@@ -93,6 +106,13 @@ class Rejected(NamedTuple):
 
     place: int
     reason: Refused
+    names: tuple[str, ...] = ()
+    trace_id: str | None = None
+
+    @property
+    def loss(self) -> Loss:
+        """The object as a loss of the gateway."""
+        return Loss(self.reason.reason, 1, self.reason.words, self.names, self.trace_id)
 
 
 class Intake:
@@ -103,6 +123,16 @@ class Intake:
         self.trace_ids: list[str] = []
         self.rejected: list[Rejected] = []
         self.left_out: Counter[LeftOut] = Counter()
+        self.unknown: dict[str, str] = {}
+        """Names that mean no field, each with the field that it resembles; empty where it resembles none."""
+
+    def add_unknown(self, notes: Sequence[Note]) -> None:
+        """Collect unknown names, without those that could be texts."""
+        for note in notes:
+            if note.reason == "unknown_name" and len(self.unknown) < _MAX_SHOWN:
+                (name,) = shown_names([note.field])
+                if name == note.field:
+                    self.unknown[name] = note.hint
 
     def reply(self) -> dict[str, object]:
         """Build the content of the reply."""
@@ -113,6 +143,11 @@ class Intake:
         if self.left_out:
             ordered = sorted(self.left_out.items())
             shown["left_out"] = [{"field": one.field, "type": one.kind, "count": count} for one, count in ordered]
+        if self.unknown:
+            shown["unknown"] = [
+                {"name": name, "did_you_mean": field} if field else {"name": name}
+                for name, field in self.unknown.items()
+            ]
         return shown
 
 
@@ -136,6 +171,7 @@ def read_intake(
     intake = Intake()
     for index, raw in enumerate(_objects(body, form)):
         left_out: list[LeftOut] = []
+        given: Lenient | None = None
         try:
             given = Lenient(raw)
             names = {meaning(name) for name in given.raw}
@@ -150,6 +186,7 @@ def read_intake(
                 # The ledger goes by the hour of a trace: a repeat in the next hour must not have another time.
                 is_repeatable = given.trace_id is not None or bool(repeat_key)
                 outcome = encoder.encode(Kind.TRACE, fields, 0.0 if is_repeatable else now_s)
+                intake.add_unknown(encoder.notes)
                 left_out += losses(encoder.notes)
                 if given.trace_id is None:
                     unused = (value for value in given.values("trace_id") if value is not None and value != "")
@@ -162,7 +199,11 @@ def read_intake(
             intake.trace_ids.append(trace_id)
             intake.left_out.update(set(left_out))
         else:
-            intake.rejected.append(Rejected(index, outcome))
+            path = next((path for name, path in _OTLP_PATHS.items() if given is not None and name in given.raw), None)
+            if path is not None:
+                outcome = Refused(f"OTLP: send it to {path}")
+            named = ((), None) if given is None else (tuple(given.raw), given.trace_id)
+            intake.rejected.append(Rejected(index, outcome, *named))
     return intake
 
 
@@ -205,7 +246,8 @@ def _complete(fields: dict[str, Any], given: Lenient, raw: bytes, service: str |
     Raises:
         NoTraceError: It has no service.
     """
-    texts = (text_form(value) for value in given.values("service") if not isinstance(value, dict | list | None))
+    named = map(service_name, given.values("service"))
+    texts = (text_form(value) for value in named if not isinstance(value, dict | list | None))
     fields["service"] = service or next((text for text in texts if text), None)
     if not fields["service"]:
         raise NoTraceError("wrong_type", "no service")

@@ -4,13 +4,13 @@ On the path of a request nothing is built for an attribute: spans are grouped by
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from google.protobuf.message import DecodeError
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
@@ -19,7 +19,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tracejudge.dialects import RawEvent, RawSpan
-from worker.gateway.admission import Form, RefusedError, check_values, too_many_values
+from worker.gateway.admission import EXPLAINED, Form, Loss, RefusedError, check_values, too_many_values
 
 _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
@@ -83,12 +83,13 @@ class Request:
         self.count = 0
         self.ignored = 0
         """Log records that are no part of a conversation with a model; they are accepted and not kept."""
-        self.dropped: dict[str, int] = {}
+        self.dropped: dict[str, Loss] = {}
 
-    def drop(self, reason: str, count: int = 1) -> None:
-        """Count items that cannot be used."""
+    def drop(self, reason: str, names: Iterable[str] = (), count: int = 1) -> None:
+        """Count items that cannot be used; ``names`` are those of attributes of the first one."""
         if count:
-            self.dropped[reason] = self.dropped.get(reason, 0) + count
+            known = self.dropped.get(reason)
+            self.dropped[reason] = Loss(reason, count, names=tuple(names)) if known is None else known.with_more(count)
 
     def add(self, trace_id: str, part: tuple[str, bool, Source, str], item: bytes, *, is_root: bool) -> None:
         """Add an item to its trace."""
@@ -118,13 +119,15 @@ def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) 
         return _read_json(body, service, is_log=is_log)
     except (DecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         message = f"the body is no valid OTLP in {form.value}"
+        if form is Form.JSON:
+            message += "; send plain JSON to /v1/tracejudge"
         raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", message) from None
 
 
 def reply_content(form: Form, request: Request, *, is_log: bool) -> bytes:
     """Build the content of a reply, with the rejected items where there are any."""
-    rejected = sum(request.dropped.values())
-    words = ", ".join(f"{reason} {count}" for reason, count in sorted(request.dropped.items()))
+    rejected = sum(loss.count for loss in request.dropped.values())
+    words = "; ".join(f"{reason} {loss.count}: {EXPLAINED[reason]}" for reason, loss in sorted(request.dropped.items()))
     name = "rejected_log_records" if is_log else "rejected_spans"
     if form is Form.PROTOBUF:
         reply = ExportLogsServiceResponse() if is_log else ExportTraceServiceResponse()
@@ -155,12 +158,13 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
         members = fields(of_resource)
         resource = b"".join(content for number, content in members if number == 1)
         fields(memoryview(resource))
-        source = _source(_attributes(Resource.FromString(resource).attributes), service)
+        attributes = _attributes(Resource.FromString(resource).attributes)
+        source = _source(attributes, service)
         for of_scope in (content for number, content in members if number == _SCOPES):
             parts = fields(of_scope)
             items = [content for number, content in parts if number == _ITEMS]
             if source is None:
-                found.drop("no_service", len(items))
+                found.drop("no_service", attributes, len(items))
                 continue
             scope = InstrumentationScope.FromString(b"".join(content for number, content in parts if number == 1))
             part = ("p", is_log, source, scope.name)
@@ -173,7 +177,7 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
                 if is_log and not (read.event_name or _event_name(read.attributes)).startswith(_EVENT_PREFIX):
                     found.ignored += 1
                 elif len(trace_id := read.trace_id) != _TRACE_ID_BYTES or len(read.span_id) != _SPAN_ID_BYTES:
-                    found.drop("no_ids")
+                    found.drop("no_ids", (one.key for one in read.attributes))
                 else:
                     is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
                     found.add(trace_id.hex(), part, content, is_root=is_root)
@@ -275,8 +279,8 @@ class _ResourceItems(Struct, rename="camel"):
 
 
 class _Items(Struct, rename="camel"):
-    resource_spans: list[_ResourceItems] = []
-    resource_logs: list[_ResourceItems] = []
+    resource_spans: list[_ResourceItems] | UnsetType = UNSET
+    resource_logs: list[_ResourceItems] | UnsetType = UNSET
 
 
 class _Ids(Struct, rename="camel"):
@@ -295,15 +299,35 @@ _ids_decoder = msgspec.json.Decoder(_Ids)
 _attributes_decoder = msgspec.json.Decoder(list[_Attribute])
 
 
+def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
+    """Return the resources of a request in JSON.
+
+    Raises:
+        RefusedError: It is meant for another path. Read as OTLP it would have no item, and be lost with a reply of 200.
+    """
+    items = _items_decoder.decode(body)
+    resources, others = items.resource_spans, items.resource_logs
+    if is_log:
+        resources, others = others, resources
+    if resources is not UNSET:
+        return resources
+    if others is UNSET and not msgspec.json.decode(body):
+        return ()
+    path = "/v1/tracejudge" if others is UNSET else "/v1/traces" if is_log else "/v1/logs"
+    kind = "plain JSON" if others is UNSET else "spans" if is_log else "log records"
+    name = "resourceLogs" if is_log else "resourceSpans"
+    raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", f"the body has no {name}; send {kind} to {path}")
+
+
 def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
     found = Request()
-    items = _items_decoder.decode(body)
-    for resource in items.resource_logs if is_log else items.resource_spans:
-        source = _source(_json_attributes(resource.resource.attributes if resource.resource else ()), service)
+    for resource in _resources(body, is_log=is_log):
+        attributes = _json_attributes(resource.resource.attributes if resource.resource else ())
+        source = _source(attributes, service)
         for scope in resource.scope_logs if is_log else resource.scope_spans:
             raws = scope.log_records if is_log else scope.spans
             if source is None:
-                found.drop("no_service", len(raws))
+                found.drop("no_service", attributes, len(raws))
                 continue
             part = ("j", is_log, source, scope.scope.name if scope.scope else "")
             for raw in raws:

@@ -15,11 +15,12 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from worker.config.settings import Settings, SettingsError
-from worker.gateway.admission import Access, Bodies
+from worker.gateway.admission import Access, Bodies, Losses
 from worker.gateway.app import Gateway
 from worker.gateway.gathering import Gatherer, Joiner
 from worker.gateway.intake import Encoder, sdk_settings
 from worker.gateway.publishing import Capacity, Publisher
+from worker.selection.unusable import UnusableInput
 from worker.service import ServiceThread
 from worker.storage.client import Store
 from worker.storage.keys import Keys
@@ -123,7 +124,8 @@ class GatewayServer:
         capacity = Capacity(settings, self._store)
         publisher = Publisher(sdk, capacity, self._metrics)
         gatherer = Gatherer(self._store, settings.gateway)
-        joiner = Joiner(gatherer, Encoder(sdk), publisher, self._metrics)
+        self._losses = Losses(UnusableInput(self._store), self._metrics)
+        joiner = Joiner(gatherer, Encoder(sdk), publisher, self._losses)
         # Stopped from the last to the first: the joiner needs the publisher.
         self._threads: list[ServiceThread] = [publisher, capacity, joiner]
         self._readiness = Readiness()
@@ -152,6 +154,7 @@ class GatewayServer:
             capacity=capacity,
             executor=self._executor,
             metrics=self._metrics,
+            losses=self._losses,
         )
         self._connections = _Connections(settings.gateway.max_connections, self._metrics)
         self._metrics.gathered_bytes.set_function(lambda: gatherer.held_bytes)
@@ -231,6 +234,7 @@ class GatewayServer:
         for thread in reversed(self._threads):
             thread.stop(_THREAD_STOP_S)
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self._losses.write(at_end=True)
         self._pages.stop()
         self._store.close()
         log.info("gateway stopped")

@@ -14,9 +14,9 @@ from msgspec import Struct
 from tracejudge.model import TIMES
 from worker.config.settings import Settings
 from worker.ingest.plan import Plan, Planner
-from worker.ingest.unusable import UnusableInput
 from worker.queue.notify import Notifier
 from worker.selection.stream_entry import InvalidEntry, TraceEntry, read_entry
+from worker.selection.unusable import UnusableInput
 from worker.service import ServiceThread
 from worker.storage.client import Entry, Store, StoreError, leave
 from worker.storage.group_reader import READ_BYTES, READ_COUNT, GroupReader

@@ -189,6 +189,8 @@ def losses(notes: Iterable[Note]) -> Iterator[LeftOut]:
 def _value(field: str | None, raw: msgspec.Raw) -> Any:
     """Decode a value of a trace, or raise NoTraceError if it cannot be used."""
     value = value_of(raw)
+    if field == "service":
+        value = service_name(value)
     if field == "service" and isinstance(value, dict | list):
         # A service is a label of metrics and stands in logs, where the texts of an object must not be.
         raise NoTraceError("wrong_type")
@@ -196,6 +198,12 @@ def _value(field: str | None, raw: msgspec.Raw) -> Any:
         # The time zone of the machine that wrote it is unknown here.
         return f"{value.strip()}Z"
     return value
+
+
+def service_name(value: Any) -> Any:
+    """Return the name of a service that was given as an object; other values stay as they are."""
+    name = value.get("name") if isinstance(value, dict) else None
+    return name if isinstance(name, str) else value
 
 
 def read_feedback(payload: bytes) -> LateFeedback:

@@ -298,7 +298,7 @@ class GatewayMetrics:
         f"Items of accepted requests that reach no published trace, by reason: {', '.join(GATEWAY_DROPPED)}",
         values=GATEWAY_DROPPED)
     left_out = Metric(Counter, "gateway_fields_left_out_total", "fields", ("field",),
-        "Fields of traces in plain JSON that could not be used and were left out")
+        "Fields of traces that could not be used and were left out")
     published = Metric(Counter, "gateway_published_total", "entries", (),
         "Traces and feedback that this process wrote into the stream")
     gathered_bytes = Metric(Gauge, "gateway_gathered_bytes", "bytes", (),

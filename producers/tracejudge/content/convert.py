@@ -14,7 +14,7 @@ from datetime import date, datetime, time
 from typing import Any, Final, NamedTuple
 
 from tracejudge.content.dialogue import add_chats, answer_in, before_query, chats_in, is_wire_message, read_chats
-from tracejudge.content.encode import copied, error_text, is_a, is_lazy, is_type_mark, record_of, text_form, text_of
+from tracejudge.content.encode import TypeMark, copied, error_text, is_a, is_lazy, record_of, text_form, text_of
 from tracejudge.content.field_names import (
     INPUT_TOKENS,
     OUTPUT_TOKENS,
@@ -230,6 +230,15 @@ def _guarded(read: Callable[[Any, Notes], Any], name: str, value: Any, notes: No
     return None
 
 
+def _copy(value: Any, name: str, notes: Notes) -> Any:
+    """Copy a value as JSON values; None, with a note, if it has no content."""
+    written = copied(value)
+    if type(written) is not TypeMark:
+        return written
+    notes.add("unreadable", name, type(value))
+    return None
+
+
 # --- texts, names and times ------------------------------------------------------------------------------------------
 
 
@@ -259,9 +268,7 @@ def _identity(value: Any, field: str) -> Any:
     written = copied(value)
     if isinstance(written, list) and not any(isinstance(one, list | dict) for one in written):
         return value
-    own_text: object = type(value).__str__
-    has_text = is_type_mark(written, value) and own_text is not object.__str__
-    if not isinstance(written, list | dict) and (has_text or not is_type_mark(written, value)):
+    if not isinstance(written, list | dict) and type(written) is not TypeMark:
         return value
     record = record_of(value) or {}
     found = next((record[key] for key in (field, *_IDENTITIES) if type(record.get(key)) in (str, int)), None)
@@ -432,7 +439,8 @@ def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
     observed = None
     if is_a(item, tuple) and item and is_a(item[0], str):  # name, arguments, result
         arguments, observed = [*item[1:3], None, None][:2]
-        return ToolCall(_text(item[0], notes), structure_of(copied(arguments)), copied(observed))
+        arguments = structure_of(_copy(arguments, "tool_calls.arguments", notes))
+        return ToolCall(_text(item[0], notes), arguments, _copy(observed, "tool_calls.result", notes))
     if is_a(item, tuple) and len(item) == _PAIR:  # an action of LangChain's agents and what was observed
         item, observed = item
     if is_a(item, str):
@@ -454,7 +462,7 @@ def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
     return ToolCall(
         name,
         arguments=structure_of(arguments),
-        result=copied(observed) if result is None else result,
+        result=_copy(observed, "tool_calls.result", notes) if result is None else result,
         error=None if error is None else _error(error, notes),
     )
 
@@ -507,8 +515,8 @@ def _span(item: Any, notes: Notes) -> Span | None:
     for name in ("span_id", "parent_id"):
         fields[name] = _guarded(_span_id, f"spans.{name}", fields.get(name), notes)
     for name in ("inputs", "outputs"):
-        fields[name] = copied(fields.get(name))
-    attributes = copied({**unknown, **(record_of(fields.get("attributes")) or {})})
+        fields[name] = _copy(fields.get(name), f"spans.{name}", notes)
+    attributes = _copy({**unknown, **(record_of(fields.get("attributes")) or {})}, "spans.attributes", notes)
     fields |= {"attributes": attributes or None, "span_id": fields["span_id"] or fresh_id()}
     return Span(**{**fields, "name": fields["name"] or "span"})
 
@@ -547,7 +555,7 @@ def _tag(item: Any) -> tuple[Any, Any]:
 def _input(value: Any, notes: Notes) -> str | list[Chat]:
     if type(value) is str:
         return value
-    return chats_in(copied(value)) or _text(value, notes)
+    return chats_in(copied(value)) or _parts_text(value) or _text(value, notes)
 
 
 def _output(value: Any, notes: Notes) -> str | dict[str, Any]:
@@ -557,7 +565,13 @@ def _output(value: Any, notes: Notes) -> str | dict[str, Any]:
     if is_lazy(type(value)):
         raise UnreadableError
     answer = answer_in(copied(value))
-    return _text(value, notes) if answer is None else answer
+    return _parts_text(value) or _text(value, notes) if answer is None else answer
+
+
+def _parts_text(value: Any) -> str | None:
+    """Return the text of a list that holds nothing but texts; None for anything else."""
+    is_parts = (is_a(value, list) or is_a(value, tuple)) and all(is_a(part, str) for part in value)
+    return "\n".join(copied(value)) if is_parts and value else None
 
 
 def _messages(value: Any, notes: Notes) -> list[Chat]:

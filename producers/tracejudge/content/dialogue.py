@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from tracejudge.content.encode import copied, is_a, is_type_mark, record_of, text_of
+from tracejudge.content.encode import TypeMark, copied_parts, is_a, record_of, text_of
 from tracejudge.dialects.documents import listed
 from tracejudge.dialects.messages import PART_TYPES, Chat, Parts, conversation
 from tracejudge.dialects.provider_calls import is_response, response_fields
@@ -73,8 +73,8 @@ def read_chats(value: Any) -> tuple[list[Chat], list[type]]:
     found: list[Chat] = []
     unread = []
     for item in items:
-        plain_item = copied(item)
-        chat = None if is_type_mark(plain_item, item) and not is_a(item, str) else _chat(plain_item)
+        plain_item = copied_parts(item)
+        chat = None if type(plain_item) is TypeMark else _chat(plain_item)
         if chat is None:
             unread.append(type(item))
         else:

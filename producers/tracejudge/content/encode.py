@@ -1,11 +1,13 @@
 """Copies of host values as plain JSON values, and what of a record may be sent.
 
 Arguments and results may be of any type and may change after the call. So they are copied at once, up to a size, and
-no code of theirs runs except what converts a model or an array (`model_dump`, `dict`, `tolist`) and what a mapping
-yields: not even `repr`. A value without a JSON form is replaced by the name of its type.
+no code of theirs runs except what converts a model or an array (`model_dump`, `dict`, `tolist`), what a mapping
+yields, a property with a text, and `__str__` of a class without public attributes. Any other object becomes its public
+attributes. What yields nothing is left out of its container; alone it becomes a `TypeMark`.
 """
 
 import dataclasses
+import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence
@@ -13,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from types import SimpleNamespace
+from types import MemberDescriptorType, ModuleType, SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,7 +30,7 @@ from tracejudge.content.truncate import (
     truncate_record,
     truncation_mark,
 )
-from tracejudge.log import report_or_raise, type_name
+from tracejudge.log import attributes_of, report_or_raise, type_name
 from tracejudge.model import LateFeedback, Trace
 from tracejudge.settings import BUILT_IN, Settings
 
@@ -43,6 +45,23 @@ _CONVERSIONS = ("model_dump", "tolist", "item", "dict", "to_dict")
 _MAX_ARRAY_BYTES = 1024 * 1024
 _LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 _STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
+_OBJECT_LEVELS = 4
+"""An object without a JSON form counts as so many levels: its attributes may lead to a whole program."""
+_TEXT_PROPERTIES = ("text", "page_content", "content")
+_SECRET_ATTRIBUTES: Final = re.compile(
+    r"api_?key|passw|secret|credential|authorization|cookie|private_?key|^headers$|^environ$|token$", re.IGNORECASE
+)
+"""Attributes of objects that are never copied: clients and requests are passed as arguments."""
+
+
+class TypeMark(str):
+    """The name of the type of a value that has no content; it is never sent as content."""
+
+    __slots__ = ()
+
+
+_NO_CONTENT: Final = TypeMark("<values without content>")
+_PAIR: Final = 2
 
 
 def is_a(value: object, kind: type) -> bool:
@@ -70,6 +89,11 @@ def copied(value: object) -> Any:
     return plain(value, Budget(TRACE_CHARACTERS))
 
 
+def copied_parts(value: object) -> Any:
+    """Copy a value as `copied`, but an object as its attributes even if its class defines a text."""
+    return plain(value, Budget(TRACE_CHARACTERS), 1)
+
+
 def text_of(value: object) -> str:
     """Return a plain value as text: a string unchanged, None as empty, anything else as JSON."""
     if value is None:
@@ -79,7 +103,7 @@ def text_of(value: object) -> str:
 
 def as_text(value: object) -> str:
     """Return any value as text, up to the budget of one value. Never raises."""
-    return text_of(plain(value, Budget()))
+    return str.__str__(text_of(plain(value, Budget())))
 
 
 def text_form(value: object) -> str | None:
@@ -87,32 +111,16 @@ def text_form(value: object) -> str | None:
 
     Streams and coroutines have no text yet: reading them would take from the host.
     """
-    kind = type(value)
-    if is_lazy(kind):
+    if is_lazy(type(value)):
         return None
     written = copied(value)
-    if issubclass(kind, str) or not is_type_mark(written, value):
-        return text_of(written)
-    if kind.__str__ is not object.__str__ and not issubclass(kind, type):
-        return limit_text(str.__str__(str(value)), Budget(TRACE_CHARACTERS))
-    record = record_of(value)
-    return text_of(record) if record else None
+    return None if type(written) is TypeMark else text_of(written)
 
 
 def record_of(value: object) -> dict[str, Any] | None:
     """Return a value with named parts as a plain dict: a mapping, a model, or the attributes of an object."""
-    written = copied(value)
-    if isinstance(written, dict):
-        return written
-    if issubclass(type(value), type) or not is_type_mark(written, value):
-        return None
-    attributes = {name: item for name, item in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
-    return {name: copied(item) for name, item in attributes.items()} or None
-
-
-def is_type_mark(written: object, value: object) -> bool:
-    """Return whether a copy is only the name of the value's type."""
-    return type(written) is str and written == _type_mark(value)
+    written = copied_parts(value)
+    return written if isinstance(written, dict) else None
 
 
 def is_lazy(kind: type) -> bool:
@@ -146,22 +154,22 @@ def _converted(value: Any, budget: Budget, depth: int) -> object:
     if issubclass(kind, Enum):
         return plain(value._value_, budget, depth + 1) if depth < _MAX_DEPTH else _type_mark(value)
     if issubclass(kind, int):
-        if int.bit_length(value) <= _MAX_INT_BITS:
-            return int.__int__(value)
-        # Python refuses to write out integers of thousands of digits.
-        value = str(int.__int__(value)) if int.bit_length(value) <= _MAX_INT_TEXT_BITS else _type_mark(value)
-        kind = str
+        return _whole_number(value)
     if issubclass(kind, str):
         return limit_text(str.__str__(value), budget)
     if issubclass(kind, float):
         return float.__float__(value)
     if kind in _STANDARD_TYPES:
         return msgspec.to_builtins(value)
-    return _container(value, budget, depth + 1) if depth < _MAX_DEPTH else _type_mark(value)
+    return _container(value, budget, depth + 1) if depth < _MAX_DEPTH else _too_deep(value, kind)
 
 
 def _container(value: Any, budget: Budget, depth: int) -> object:
     kind = type(value)
+    # Of a named tuple with two parts the first may be a document and the second its score.
+    if issubclass(kind, tuple) and hasattr(kind, "_fields") and tuple.__len__(value) > _PAIR:
+        value = dict(zip(kind._fields, tuple.__iter__(value), strict=False))
+        kind = dict
     if issubclass(kind, dict):
         return _mapping(dict.items(value), dict.__len__(value), budget, depth)
     for base in _SEQUENCES:
@@ -175,7 +183,43 @@ def _container(value: Any, budget: Budget, depth: int) -> object:
     fields = _fields_of(value, kind)
     if type(fields) is dict:
         return _mapping(fields.items(), len(fields), budget, depth)
-    return _type_mark(value) if fields is None else plain(fields, budget, depth)
+    return _object(value, kind, budget, depth) if fields is None else plain(fields, budget, depth)
+
+
+def _object(value: Any, kind: type[Any], budget: Budget, depth: int) -> object:
+    """Copy an object without a JSON form: alone as the text that its class defines, as a part by its attributes."""
+    own_text: object = kind.__str__
+    has_text = own_text is not object.__str__ and not issubclass(kind, type) and not is_lazy(kind)
+    if has_text and depth == 1:
+        return limit_text(str.__str__(str(value)), budget)
+    if attributes := _public_attributes(value, kind):
+        below = depth - 1 + _OBJECT_LEVELS
+        written = _mapping(attributes.items(), len(attributes), budget, below)
+        # A client, a logger or a session has parts without content: its names and addresses are no data of a call.
+        is_cut = budget.full or below >= _MAX_DEPTH
+        is_data = type(written) is dict and (is_cut or len(written) == len(attributes))
+        if is_data or not attributes.keys().isdisjoint(_TEXT_PROPERTIES):
+            return written
+    return limit_text(str.__str__(str(value)), budget) if has_text else _type_mark(value)
+
+
+def _public_attributes(value: Any, kind: type[Any]) -> dict[str, Any]:
+    if issubclass(kind, type | ModuleType | logging.Filterer) or is_lazy(kind):
+        return {}
+    found = dict(attributes_of(value))
+    for base in kind.__mro__:
+        for name, member in vars(base).items():
+            is_text = name in _TEXT_PROPERTIES and isinstance(member, property)
+            if name not in found and (is_text or type(member) is MemberDescriptorType):
+                try:
+                    found[name] = member.__get__(value, kind)
+                except AttributeError:  # a slot without a value
+                    continue
+    return {
+        name: item
+        for name, item in found.items()
+        if type(name) is str and not name.startswith("_") and not _SECRET_ATTRIBUTES.search(name)
+    }
 
 
 def _fields_of(value: Any, kind: type[Any]) -> object:
@@ -204,33 +248,48 @@ def _fields_of(value: Any, kind: type[Any]) -> object:
     return fields
 
 
-def _mapping(items: Iterable[tuple[object, object]], count: int, budget: Budget, depth: int) -> dict[str, object]:
+def _mapping(items: Iterable[tuple[object, object]], count: int, budget: Budget, depth: int) -> object:
     mapping: dict[str, object] = {}
     for done, (key, value) in enumerate(items):
         if budget.full:
             mapping["..."] = truncation_mark(count - done, "values")
             break
         name = plain(key, budget, _MAX_DEPTH)
-        mapping[name if isinstance(name, str) else text_of(name) or "null"] = plain(value, budget, depth)
-    return mapping
+        if type(written := plain(value, budget, depth)) is not TypeMark:
+            mapping[str.__str__(name) if isinstance(name, str) else text_of(name) or "null"] = written
+    return mapping if mapping or not count else _NO_CONTENT
 
 
-def _sequence(items: Iterable[object], count: int, budget: Budget, depth: int) -> list[object]:
+def _sequence(items: Iterable[object], count: int, budget: Budget, depth: int) -> object:
     sequence: list[object] = []
     for done, value in enumerate(items):
         if budget.full:
             sequence.append(truncation_mark(count - done, "values"))
             break
-        sequence.append(plain(value, budget, depth))
-    return sequence
+        if type(written := plain(value, budget, depth)) is not TypeMark:
+            sequence.append(written)
+    # An empty list would say that nothing was found.
+    return sequence if sequence or not count else _NO_CONTENT
 
 
-def _type_mark(value: object) -> str:
+def _whole_number(value: int) -> int | str:
+    bits = int.bit_length(value)
+    # Python refuses to write out integers of thousands of digits.
+    number = int.__int__(value) if bits <= _MAX_INT_TEXT_BITS else _type_mark(value)
+    return str(number) if _MAX_INT_BITS < bits <= _MAX_INT_TEXT_BITS else number
+
+
+def _too_deep(value: object, kind: type) -> str:
+    # The mark of a list or dict stands for content that was there.
+    return str.__str__(_type_mark(value)) if issubclass(kind, (dict, *_SEQUENCES)) else _type_mark(value)
+
+
+def _type_mark(value: object) -> TypeMark:
     try:
-        return str.__str__(f"<{type(value).__name__}>")
+        return TypeMark(f"<{type(value).__name__}>")
     except BaseException as error:  # noqa: BLE001 - a metaclass may define `__name__` in its own way
         report_or_raise(error)
-        return "<object>"
+        return TypeMark("<object>")
 
 
 _Redact = Callable[[dict[str, Any], Sequence[Callable[[str], str]]], None]

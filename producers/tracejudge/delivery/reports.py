@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from tracejudge.dialects.documents import TEXTS
 from tracejudge.log import logger, report_internal_error
 
 if TYPE_CHECKING:
@@ -24,13 +25,29 @@ _MAX_NAME_CHARS: Final = 64
 _NAME: Final = re.compile(rf"argument \d+|[^\W\d][\w.$@-]{{0,{_MAX_NAME_CHARS}}}")
 _PACKAGE: Final = __file__.rpartition("delivery")[0]
 _FAULTS: Final = {
-    "unreadable": "cannot be read from a value of type {kind} and is left out",
-    "no_text": "has an item of type {kind} without a text, which is left out",
+    "unreadable": "cannot be read from a value of type {kind} and is left out{expected}",
+    "no_text": "has an item of type {kind} without a text, which is left out; a text is read from {texts}",
     "unknown_name": "is no field and is sent as a tag",
     "second_name": "is another name of {hint}, which was given too; it is sent as a tag",
     "too_long": "is too long and is cut, with a hash at its end",
-    "missing": "is missing",
+    "missing": "is missing: pass the answer as output, or the failure of the call as error",
 }
+_TIME: Final = "a number of seconds, a datetime or a text in ISO 8601"
+_EXPECTED: Final = {
+    "started_at": _TIME,
+    "ended_at": _TIME,
+    "input_tokens": "a number, 0 or more",
+    "output_tokens": "a number, 0 or more",
+    "usage": "input_tokens and output_tokens, both numbers",
+    "feedback": "a number from -1 to 1",
+    "tool_calls": "a list of calls, each with a name",
+    "spans": "a list of spans, each with a name",
+    "messages": "a list of messages, each with a role and a content",
+    "tags": "a dict of texts",
+    "trace_id": "a non-empty string",
+}
+"""What a field is read from, for the warning that it could not be read; of other fields a text."""
+_OF_TEXT: Final = "a text, a dict, a list, a model, or an object with public attributes"
 _DROPS: Final = frozenset({"empty", "invalid", "too_large", "redaction"})
 
 
@@ -84,10 +101,12 @@ class Reports:
             reason = "invalid" if note.reason == "empty" else note.reason
             message = f"{note.field.partition('.')[0].capitalize()} dropped: {reason} ({kind or 'it has no content'})"
         else:
-            message = f"Field {pair[1]} {_FAULTS[note.reason].format(kind=kind, hint=note.hint)}"
+            expected = f"; it is read from {_EXPECTED.get(note.field.rpartition('.')[2], _OF_TEXT)}"
+            values = {"kind": kind, "hint": note.hint, "expected": expected, "texts": ", ".join(TEXTS)}
+            message = f"Field {pair[1]} {_FAULTS[note.reason].format(**values)}"
             if note.reason == "unknown_name" and note.hint:
                 message += f"; did you mean {note.hint}?"
-            message += f"; trace id {_printable(trace_id)}" if trace_id else ""
+        message += f"; trace id {_printable(trace_id)}" if trace_id else ""
         message += f"; published at {site}" if site else ""
         message += "; further faults are only counted" if self._warnings == MAX_WARNINGS else ""
         _log("%s", message)

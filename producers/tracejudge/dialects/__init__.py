@@ -24,4 +24,5 @@ def read(span: RawSpan) -> Reading:
     # The kind and the tool call of OpenInference come first: its converters to GenAI lose distinctions between kinds,
     # and write the description of a tool's parameters as its arguments.
     first = Reading(role=inference.role, tool=inference.tool)
-    return merged((first, genai.read(span), inference, openllmetry.read(span), common(span)))
+    last = Reading(role=genai.fallback_role(span))
+    return merged((first, genai.read(span), inference, openllmetry.read(span), common(span), last))

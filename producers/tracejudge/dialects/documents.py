@@ -216,10 +216,10 @@ def _id(value: Any) -> str | None:
 
 def _is_pair(value: Any, *, strict: bool = False) -> bool:
     """Return whether a value is a document with its score; at the top, where lists are lists, only a tuple is one."""
-    if not isinstance(value, tuple if strict else tuple | list) or len(value) != _PAIR or hasattr(value, "_fields"):
+    if not isinstance(value, tuple if strict else tuple | list) or len(value) != _PAIR:
         return False
     scores = [not isinstance(item, str) and number_of(item) is not None for item in value]
-    return scores.count(True) == 1
+    return scores == [False, True] if hasattr(value, "_fields") else scores.count(True) == 1
 
 
 def _results_in(value: Any) -> Any:

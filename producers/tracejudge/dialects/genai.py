@@ -108,6 +108,14 @@ def read(span: RawSpan) -> Reading:
     )
 
 
+def fallback_role(span: RawSpan) -> Role | None:
+    """Return the role of a span whose role no dialect names: with messages of a model it is a call of one."""
+    return None if names.OPERATION in span.attributes or _CONVERSATIONS.isdisjoint(span.attributes) else Role.LLM
+
+
+_CONVERSATIONS: Final = frozenset({names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.PROMPT, names.COMPLETION})
+
+
 def _input(attributes: Mapping[str, object]) -> SpanInput:
     instructions = attributes.get(names.SYSTEM_INSTRUCTIONS)
     for key in (names.INPUT_MESSAGES, names.PROMPT, *names.PA_MESSAGES):

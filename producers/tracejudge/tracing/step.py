@@ -11,8 +11,8 @@ from os import getpid
 from typing import Any
 
 from tracejudge.api import _Current, publish, warn_without_init
-from tracejudge.content.encode import as_text, error_text, is_a, plain
-from tracejudge.content.field_names import closest_field, field_of
+from tracejudge.content.encode import TypeMark, as_text, error_text, is_a, plain
+from tracejudge.content.field_names import field_of
 from tracejudge.content.truncate import SPANS_CHARACTERS, Budget, truncation_mark
 from tracejudge.ids import SpanIds, current_span, fresh_id, fresh_trace_id
 from tracejudge.log import report_or_raise
@@ -176,8 +176,11 @@ class Step:
             self._ids = SpanIds(value, self.ids.span_id)
             if self.recording is not None:
                 self.recording.ids = self._ids
-        copied = self.recording is not None and name in _COPIED_FIELDS
-        self.fields[name] = plain(value, self.budget()) if copied else value
+        if self.recording is not None and name in _COPIED_FIELDS:
+            copied = plain(value, self.budget())
+            # The converter reports the type of a value without content.
+            value = value if type(copied) is TypeMark else copied
+        self.fields[name] = value
 
     def needs(self, name: str) -> bool:
         """Return whether a value found for a field would be kept."""
@@ -288,14 +291,6 @@ def trace_fields(outermost: Step, steps: list[Step], left_out: int) -> dict[str,
         given = {field_of(name) for name in fields}
         found = outermost.recording.model_calls.fields()
         fields |= {name: value for name, value in found.items() if name not in given}
-    # A name that resembles no field is meant as a tag; the converter reports the others.
-    others = [name for name in fields if field_of(name) is None and closest_field(name) is None]
-    if others:
-        client = _Current.client
-        sends_content = client is None or client.settings.content
-        tags = {name: value for name in others if (value := fields.pop(name)) is not None and sends_content}
-        own: Any = fields.get("tags")
-        fields["tags"] = {**tags, **own} if is_a(own, dict) else tags if own is None else own
     if not any(field_of(name) == "output" for name in fields):
         fields["output"] = ""
     if (error := _error_of(outermost)) is not None:
@@ -305,8 +300,8 @@ def trace_fields(outermost: Step, steps: list[Step], left_out: int) -> dict[str,
         if left_out:
             spans.append(Span(fresh_id(), truncation_mark(left_out, "spans"), parent_id=outermost.ids.span_id))
         fields.setdefault("spans", spans)
-        if outputs := retrieved_outputs(steps):
-            fields.setdefault("context", outputs)
+        if (outputs := retrieved_outputs(steps)) and not any(field_of(name) == "context" for name in fields):
+            fields["context"] = outputs
     fields.setdefault("trace_id", outermost.ids.trace_id)
     fields.setdefault("span_id", outermost.ids.span_id)
     fields.setdefault("started_at", outermost.started_at)
@@ -317,7 +312,11 @@ def trace_fields(outermost: Step, steps: list[Step], left_out: int) -> dict[str,
 def _span(step: Step) -> Span:
     fields = step.fields
     error = _error_of(step)
-    attributes = {name: plain(value, step.budget()) for name, value in fields.items() if name not in _SPAN_FIELDS}
+    attributes = {
+        name: copied
+        for name, value in fields.items()
+        if name not in _SPAN_FIELDS and type(copied := plain(value, step.budget())) is not TypeMark
+    }
     status = "error" if error else "ok"
     if error:
         attributes["error"] = error

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from io import StringIO
 from typing import Any
 
-from tracejudge.content.encode import limit_text, plain
+from tracejudge.content.encode import TypeMark, limit_text, plain
 from tracejudge.content.truncate import Budget, truncation_mark
 from tracejudge.tracing.step import Step
 
@@ -36,7 +36,8 @@ class StreamPieces:
             self._values_cut += 1
         else:
             self._end_text()
-            self._done.append(plain(piece, self._budget))
+            if type(copied := plain(piece, self._budget)) is not TypeMark:
+                self._done.append(copied)
 
     def value(self) -> object:
         """Return all texts joined if there was nothing else, else the list of pieces."""

@@ -30,8 +30,8 @@ from worker.config.loading import config_path, load, unconfigured
 from worker.config.settings import Settings, SettingsError
 from worker.dead_letters.store import DeadLetterStore
 from worker.export.registry import enabled
-from worker.ingest.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.queue.batch import Evaluation
+from worker.selection.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.storage.client import Store
 from worker.storage.keys import INGEST_GROUP, Keys
 from worker.telemetry.backlog import measure

@@ -1,10 +1,11 @@
 """Input that could not be used: the last invalid entries, and the fields that were left out of traces.
 
-Ingest writes both to Redis, where `tracejudge invalid list` and the doctor read them. They hold names, types and trace
-ids, never a text of a trace. They are a help, not an account: what Redis does not take is dropped, and nothing waits
-for it.
+Ingest and the gateway write them to Redis, where `tracejudge invalid list` and the doctor read them. They hold names,
+types and trace ids, never a text of a trace. They are a help, not an account: what Redis does not take is dropped, and
+nothing waits for it.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -31,7 +32,11 @@ _MAX_LOGGED: Final = 1000
 
 
 class InvalidRecord(Struct, frozen=True):
-    """An invalid entry. ``keys`` are the names in its payload, or in the entry where no payload could be read."""
+    """An invalid entry of the stream, or items that the gateway dropped, which have no entry id.
+
+    ``keys`` are the names in its payload, or in the entry where no payload could be read. ``producer`` is the one that
+    numbered the entry, or the name of the gateway's token.
+    """
 
     entry_id: str
     at: float
@@ -58,6 +63,7 @@ class UnusableInput:
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
+        self._lock = threading.Lock()
         self._invalid: deque[InvalidRecord] = deque(maxlen=MAX_INVALID)
         self._left_out: dict[str, LeftOutRecord] = {}
         self._logged: dict[tuple[str, str, str], float] = {}
@@ -68,13 +74,22 @@ class UnusableInput:
         for entry in invalid:
             at = _written_at(entry.entry_id)
             told = (entry.reason, entry.detail, entry.trace_id, entry.keys, entry.producer)
-            self._invalid.append(InvalidRecord(entry.entry_id, at, *told))
+            self.add_record(InvalidRecord(entry.entry_id, at, *told))
         for one in traces:
             for field, kind in one.left_out:
-                service, trace_id = one.trace.service, shown_id(one.trace.trace_id)
-                record = LeftOutRecord(field, kind, service, trace_id, _written_at(one.entry_id))
-                self._left_out[f"{field} {kind}"] = record
-                self._log(service, field, kind, trace_id)
+                trace_id = shown_id(one.trace.trace_id)
+                self.add_left_out(LeftOutRecord(field, kind, one.trace.service, trace_id, _written_at(one.entry_id)))
+
+    def add_left_out(self, record: LeftOutRecord) -> None:
+        """Collect a field that was left out of a trace, and log it once an hour."""
+        with self._lock:
+            self._left_out[f"{record.field} {record.type}"] = record
+        self._log(record.service, record.field, record.type, record.trace_id)
+
+    def add_record(self, record: InvalidRecord) -> None:
+        """Collect a record; any thread may call this."""
+        with self._lock:
+            self._invalid.append(record)
 
     def write(self, *, at_end: bool = False) -> None:
         """Write what was collected, if a second has passed since the last time."""
@@ -82,9 +97,11 @@ class UnusableInput:
         if not (self._invalid or self._left_out) or (now < self._next_write_s and not at_end):
             return
         self._next_write_s = now + _WRITE_EVERY_S
-        keys, invalid, left_out = self._store.keys, list(self._invalid), dict(self._left_out)
-        self._invalid.clear()
-        self._left_out.clear()
+        keys = self._store.keys
+        with self._lock:
+            invalid, left_out = list(self._invalid), dict(self._left_out)
+            self._invalid.clear()
+            self._left_out.clear()
 
         def add(pipe: "redis.client.Pipeline") -> None:
             for record in invalid:
