@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 import structlog
+from msgspec import structs
 
 from judges.core.judge import has_text
 from judges.core.verdict import Origin, joined_parts, session_parts
@@ -116,7 +117,9 @@ class Sampler:
             _CompiledRule(rule, tuple((judge, name) for judge in rule.judges for name in self.graders.of(rule, judge)))
             for rule in settings.rules
         ]
-        self._rules = tuple((one, _matcher(one.rule)) for one in compiled)
+        # The rates of the settings, whatever factors reduce them.
+        self._full = tuple((one, _matcher(one.rule)) for one in compiled)
+        self._rules = self._full
         wheres = [rule.where for rule in settings.rules]
         patterned = [name for name in _PATTERNED if any(getattr(where, name) is not None for where in wheres)]
         # The getter needs one field at least.
@@ -174,6 +177,27 @@ class Sampler:
         of_all = (Choice(*one, probability) for one, probability in gathered.items() if of_session < probability)
         return Sampling(tuple(choices), tuple(tallies), tuple(of_all))
 
+    def reduce(self, factors: Mapping[str, float]) -> None:
+        """Multiply the rates of rules by factors, by the rules' names; all others have their full rates."""
+        self._rules = tuple(
+            (
+                one._replace(rule=structs.replace(one.rule, rate=one.rule.rate * factors.get(one.rule.name, 1.0))),
+                matches,
+            )
+            for one, matches in self._full
+        )
+        # Replaced, not cleared: a thread that combines former rules must not add them to the new ones.
+        self._cache = {}
+
+    def asking(self, trace: Trace, judge: str, judge_model: str) -> list[Rule]:
+        """Return the rules, with their full rates, that match a trace and ask for an evaluation."""
+        found = []
+        for (rule, evaluations), matches in self._full:
+            of_judge = (self.graders.named(name).judge_model for one, name in evaluations if one == judge)
+            if judge_model in of_judge and matches(trace):
+                found.append(rule)
+        return found
+
     def allows(self, trace: Trace, judge_model: str) -> bool:
         """Return whether the rules allow a trace to be sent to a judge model.
 
@@ -207,17 +231,18 @@ class Sampler:
         """Find the matching rules; they are the same for all traces with the same names and kinds of content."""
         names = self._names(trace)
         key = (names, *[_has(trace, *content) for content in self._contents]) if self._contents else names
-        cached = self._cache.get(key)
+        cache = self._cache
+        cached = cache.get(key)
         if cached is not None:
             return cached
         rules = [compiled for compiled, matches in self._rules if matches(trace)]
         matching = self._combine(rules)
         self._report_egress(rules)
         if sum(len(getattr(trace, name) or "") for name in _PATTERNED) <= _MAX_CACHED_CHARS:
-            if len(self._cache) >= _MAX_CACHED:
+            if len(cache) >= _MAX_CACHED:
                 # Names without end; those that occur often are cached again at once.
-                self._cache.clear()
-            self._cache[key] = matching
+                cache.clear()
+            cache[key] = matching
         return matching
 
     def _report_egress(self, rules: Sequence[_CompiledRule]) -> None:

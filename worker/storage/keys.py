@@ -106,6 +106,10 @@ class Keys:
     quality_series = _Key("quality:series")
     """Hash of the monitor's series: id to labels as JSON. No TTL."""
 
+    # --- budgets ---
+    rates = _Key("rates")
+    """String, JSON of the factors by which rules' rates are multiplied; TTL of an hour."""
+
     # --- workers ---
     circuits = _Key("circuits")
     """Hash of worker process to the state of its circuits, with the time."""
@@ -166,6 +170,15 @@ class Keys:
     def quality_clusters(self, series: str, period: int, part: int) -> str:
         """Hash of the sums of the sessions of one series; TTL of two periods."""
         return f"{self.prefix}:quality:{series}:c{period}:{part}"
+
+    def budget(self, name: str) -> tuple[str, str, str]:
+        """Hash of one budget, sorted set of its reservations, prefix of its demand by day; see scripts/budget.lua."""
+        key = f"{self.prefix}:budget:{name}"
+        return key, f"{key}:open", f"{key}:demand"
+
+    def budget_forecast(self, name: str) -> str:
+        """String, the expected cost of one budget by time of day, as MessagePack; TTL of a week."""
+        return f"{self.prefix}:budget:{name}:forecast"
 
     def replay(self, name: str) -> str:
         """Hash of one replay: question, position, counts; TTL of the ledger since its last step."""

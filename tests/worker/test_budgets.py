@@ -1,0 +1,242 @@
+"""Budgets in Redis and in the worker: reservations, refused calls, and rates that ingest reduces."""
+
+import json
+from typing import Any
+
+import pytest
+from judging_parts import MODEL, YES, Desks, assert_settled, choose
+from stage_parts import Ground, make_trace, make_traces, sampler_of, settings_of
+
+from judges.core.model import ModelSettings
+from judges.endpoints.client import LimitedModel
+from worker.accounting import read_account
+from worker.config.loading import load
+from worker.config.settings import NANO, Budget, Rule, SettingsError
+from worker.judging.budgets import Budgets
+from worker.monitor.budgets import MIN_FACTOR, BudgetController
+from worker.selection.rates import RateFactors
+from worker.telemetry.metrics import Metrics
+
+HOUR_MS = 3_600_000
+# Two texts of the script's answers; a request and its answer cost the same number of tokens.
+TOKENS = 2 * len(YES)
+
+
+class Purse:
+    """One budget in Redis, used as its scripts are."""
+
+    def __init__(self, ground: Ground, *limits: int, name: str = "all") -> None:
+        self._ground, self._name = ground, name
+        self._limits = [*limits, *[-1] * (4 - len(limits))]
+        self.keys = list(ground.keys.budget(name))
+
+    def reserve(self, number: int, usd: int, tokens: int = 0, *, weight: str = "1", lifetime_ms: int = HOUR_MS) -> bool:
+        reservation = f"{number} {usd} {tokens} {weight} 5"
+        return not self._ground.store.run("budget_reserve", self.keys, (reservation, lifetime_ms, *self._limits))
+
+    def settle(self, number: int, usd: int, true_usd: int, *, weight: str = "1") -> int:
+        return self._ground.store.run("budget_settle", self.keys, (f"{number} {usd} 0 {weight} 5", true_usd, 7))
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        """USD of the day and of the hour, reserved USD, refused calls."""
+        found, _ = self._ground.store.run("budget_state", self.keys, ())
+        return tuple(int(found[place] or 0) for place in (0, 1, 4, 6))
+
+    @property
+    def demand(self) -> dict[str, int]:
+        """The cost at full rates by unit."""
+        found: dict[str, int] = {}
+        for key in self._ground.client.scan_iter(f"{self.keys[2]}:*"):
+            for field, amount in self._ground.client.hgetall(key).items():
+                unit = field.decode().split(":")[0]
+                found[unit] = found.get(unit, 0) + int(amount)
+        return found
+
+
+def test_a_reservation_is_replaced_by_the_true_cost_once(ground: Ground) -> None:
+    purse = Purse(ground, 100)
+    assert purse.reserve(1, 60)
+    assert purse.state == (0, 0, 60, 0)
+    assert not purse.reserve(2, 50), "beyond the limit with what is reserved"
+    assert purse.settle(1, 60, 20, weight="1") == 1
+    assert purse.state == (20, 20, 0, 1)
+    assert purse.settle(1, 60, 20) == 0, "settled twice"
+    assert purse.reserve(3, 80, weight="4")
+    assert purse.settle(3, 80, 30, weight="4") == 1
+    assert purse.state == (50, 50, 0, 1)
+    assert purse.demand == {"usd": 20 + 4 * 30, "tokens": 7 + 4 * 7}
+    assert all(ground.client.ttl(key) > 0 for key in ground.client.scan_iter(f"{purse.keys[0]}*"))
+
+
+def test_an_expired_reservation_counts_as_it_was_reserved(ground: Ground) -> None:
+    purse = Purse(ground, 100)
+    assert purse.reserve(1, 60, lifetime_ms=0)
+    assert purse.state == (60, 60, 0, 0)
+    assert purse.settle(1, 60, 20) == 0
+    assert purse.state == (60, 60, 0, 0)
+
+
+def test_a_call_reserves_in_all_its_budgets_or_in_none(ground: Ground) -> None:
+    wide, narrow = Purse(ground, 100, name="wide"), Purse(ground, 10, name="narrow")
+    limits = (100, -1, -1, -1, 10, -1, -1, -1)
+    answers = [
+        ground.store.run("budget_reserve", wide.keys + narrow.keys, (f"{number} {usd} 0 1 5", HOUR_MS, *limits))
+        for number, usd in enumerate((8, 8, 2))
+    ]
+    assert answers == [0, 2, 0]
+    assert (wide.state, narrow.state) == ((0, 0, 10, 0), (0, 0, 10, 1))
+
+
+def test_every_limit_refuses_what_is_beyond_it(ground: Ground) -> None:
+    for number in range(4):
+        limits = [-1] * 4
+        limits[number] = 10
+        purse = Purse(ground, *limits, name=f"limit{number}")
+        unit = ("usd", "tokens")[number // 2]
+        assert purse.reserve(1, **{"usd": 0, "tokens": 0, unit: 10}), unit
+        assert not purse.reserve(2, **{"usd": 0, "tokens": 0, unit: 1}), unit
+
+
+def test_fifty_workers_overshoot_by_no_more_than_their_calls_in_flight(ground: Ground) -> None:
+    # Each call costs four times what it reserves, the worst that an estimate may be wrong.
+    purse, limit, dearest = Purse(ground, 1_000), 1_000, 8
+    number, flights = 0, 50
+    while True:
+        begun = [number + one for one in range(flights) if purse.reserve(number + one, 2)]
+        if not begun:
+            break
+        for one in begun:
+            assert purse.settle(one, 2, dearest) == 1
+        number += flights
+    spent = purse.state[0]
+    assert limit < spent <= limit + flights * dearest
+
+
+def budgets_of(**fields: Any) -> dict[str, Budget]:
+    return {"all": Budget(**fields)}
+
+
+def test_calls_beyond_the_budget_are_unscored_and_the_rest_is_charged(ground: Ground, desk: Desks) -> None:
+    cost = MODEL.price.cost_usd(len(YES), len(YES)) if MODEL.price else 0.0
+    # A reservation is a little more than one call costs.
+    budgets = budgets_of(usd_per_day=0.02)
+    worker = desk(limited=LimitedModel, budgets=budgets)
+    asked = 0
+    for first in range(0, 40, 4):
+        (batch_id,) = choose(ground, 4, first=first, budgets=budgets)
+        worker.run(batch_id)
+        asked = len(worker.asked)
+        if asked < first + 4:
+            break
+    account = read_account(ground.store)
+    refused = account.reasons["unscored:over_budget"]
+    assert asked > 0
+    assert refused > 0
+    worker.judging.stop(0.1)
+    state = Purse(ground, 0).state
+    assert state[0] == round(asked * cost * NANO)
+    assert state[0] <= 0.02 * NANO
+    assert state[2:] == (0, refused)
+
+
+def test_an_exempt_judge_is_charged_but_never_refused(ground: Ground, desk: Desks) -> None:
+    budgets = budgets_of(tokens_per_hour=1, exempt=("safety",))
+    (batch_id,) = choose(ground, 2, budgets=budgets)
+    worker = desk(limited=LimitedModel, budgets=budgets)
+    worker.run(batch_id)
+    assert_settled(ground, scored=2)
+    worker.judging.stop(0.1)
+    found, _ = ground.store.run("budget_state", ground.keys.budget("all"), ())
+    assert int(found[2]) == 2 * TOKENS
+
+
+def test_budgets_pay_for_their_rules_judges_and_models(ground: Ground) -> None:
+    rules = (Rule("a", ("safety",), budget="own"), Rule("b", ("groundedness", "safety"), priority=7, rate=0.5))
+    names = {
+        "all": Budget(tokens_per_day=1),
+        "own": Budget(tokens_per_day=1),
+        "judge": Budget(tokens_per_day=1, judges=("groundedness",)),
+        "rule": Budget(tokens_per_day=1, rules=("b",)),
+        "model": Budget(tokens_per_day=1, models=("other",)),
+    }
+    models = {"default": MODEL, "other": ModelSettings(provider="lexical")}
+    settings = settings_of(ground, rules=rules, budgets=names, models=models)
+    budgets = Budgets(settings, ground.store, sampler_of(settings))
+
+    def paying(judge: str, model: str = "scripted") -> set[str]:
+        asking = budgets._sampler.asking(make_trace(1, context=["x"]), judge, model)
+        return {name for name, one in names.items() if budgets._pays(name, one, asking, judge, model)}
+
+    assert paying("safety") == {"all", "own", "rule"}
+    assert paying("groundedness") == {"all", "judge", "rule"}
+    assert paying("relevance_to_query") == {"all"}, "no rule asks for it, as in a replay"
+    assert paying("relevance_to_query", "lexical") == {"all", "model"}
+
+
+def test_without_redis_no_call_is_made_and_the_evaluation_waits(ground: Ground, desk: Desks) -> None:
+    budgets = budgets_of(tokens_per_hour=10**9)
+    (batch_id,) = choose(ground, 1, budgets=budgets)
+    worker = desk(limited=LimitedModel, budgets=budgets)
+    ground.client.set(ground.keys.budget("all")[0], "not a hash")
+    worker.run(batch_id)
+    assert worker.asked == []
+    assert ground.client.hget(ground.keys.holders, batch_id) == b"parked"
+    ground.client.delete(ground.keys.budget("all")[0])
+
+
+def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground) -> None:
+    rules = (
+        Rule("cut", ("safety",), rate=0.8, always=("error",), priority=1),
+        Rule("kept", ("relevance_to_query",), rate=0.8, priority=9),
+    )
+    settings = settings_of(ground, rules=rules, budgets=budgets_of(usd_per_day=1e-6, exempt=("relevance_to_query",)))
+    purse = Purse(ground)
+    for number in range(3):
+        assert purse.reserve(number, 1000)
+        assert purse.settle(number, 1000, 1000) == 1
+    metrics = Metrics(settings)
+    assert BudgetController(settings, ground.store, metrics).run() == {"cut": MIN_FACTOR}
+    rates = json.loads(ground.client.get(ground.keys.rates))
+    assert set(rates) == {"cut"}
+    assert 0 < ground.client.ttl(ground.keys.rates) <= 3600
+    sampler = sampler_of(settings)
+    ground.client.set(ground.keys.rates, json.dumps({"cut": 0.25}))
+    moments = iter((0.0, 1.0, 10.0))
+    factors = RateFactors(ground.store, sampler, clock=lambda: 100 + next(moments))
+    trace, failed = make_traces([1])[0], make_trace(1, error=True)
+    factors.refresh_due()
+    probabilities = {
+        choice.judge: choice.probability for one in range(200) for choice in sampler.sample(make_trace(one)).choices
+    }
+    assert probabilities == {"safety": 0.2, "relevance_to_query": 0.8}
+    assert {choice.judge: choice.probability for choice in sampler.sample(failed).choices}["safety"] == 1.0
+    assert [rule.rate for rule in sampler.asking(trace, "safety", "lexical")] == [0.8]
+
+
+def test_settings_of_budgets_are_checked() -> None:
+    def error_of(budget: dict[str, Any], **rule: Any) -> str:
+        tables = {
+            "BUDGETS": {"all": budget},
+            "RULES": [{"name": "one", "judges": ["safety"], **rule}],
+            "MODELS": {"default": {"provider": "lexical"}},
+        }
+        with pytest.raises(SettingsError) as caught:
+            load({f"TRACEJUDGE_{name}": json.dumps(table) for name, table in tables.items()})
+        return str(caught.value)
+
+    limit = {"tokens_per_day": 5}
+    cases = (
+        (error_of({}), "budgets.all: has no limit"),
+        (error_of({"usd_per_day": 0}), "usd_per_day"),
+        (error_of({"usd_per_dya": 1}), "usd_per_dya"),
+        (error_of({**limit, "rules": ["two"]}), "budgets.all.rules: there is no rule 'two'"),
+        (error_of({**limit, "judges": ["safty"]}), "budgets.all.judges: there is no judge of a rule 'safty'"),
+        (error_of({**limit, "exempt": ["groundedness"]}), "budgets.all.exempt: there is no judge of a rule"),
+        (error_of({**limit, "models": ["large"]}), "budgets.all.models: there is no model 'large'"),
+        (error_of({"usd_per_day": 5, "models": ["default"]}), "no price to keep USD by"),
+        (error_of(limit, budget="al"), "rules[0].budget: there is no [budgets.al]"),
+        (error_of(limit, priority=10), "priority"),
+    )
+    for text, wanted in cases:
+        assert wanted in text, text
