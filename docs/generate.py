@@ -26,7 +26,7 @@ from judges.custom.template_answer import AnswerTable
 from judges.registry import catalogue
 from tracejudge import Trace, init
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
-from worker.config.settings import Gateway, Redact, Rule, Settings, Token, Where
+from worker.config.settings import Budget, Gateway, Redact, Rule, Settings, Token, Where
 from worker.telemetry.metrics import GATEWAY_METRICS, METRICS
 
 __all__ = ["main"]
@@ -156,6 +156,7 @@ def _configuration() -> str:
         ("`[models.NAME]`", ModelSettings),
         ("`[[rules]]`", Rule),
         ("`where` of a rule", Where),
+        ("`[budgets.NAME]`", Budget),
         ("`[redact]`", Redact),
         ("`[gateway]`", Gateway),
         ("`[gateway.tokens.NAME]`", Token),

@@ -12,7 +12,7 @@ from judges.endpoints.client import LimitedModel
 from worker.accounting import read_account
 from worker.config.loading import load
 from worker.config.settings import NANO, Budget, Rule, SettingsError
-from worker.judging.budgets import Budgets
+from worker.judging.reservations import Budgets
 from worker.monitor.budgets import MIN_FACTOR, BudgetController
 from worker.selection.rates import RateFactors
 from worker.telemetry.metrics import Metrics
@@ -162,11 +162,12 @@ def test_budgets_pay_for_their_rules_judges_and_models(ground: Ground) -> None:
     }
     models = {"default": MODEL, "other": ModelSettings(provider="lexical")}
     settings = settings_of(ground, rules=rules, budgets=names, models=models)
-    budgets = Budgets(settings, ground.store, sampler_of(settings))
+    sampler = sampler_of(settings)
+    budgets = Budgets(settings, ground.store, sampler)
 
     def paying(judge: str, model: str = "scripted") -> set[str]:
-        asking = budgets._sampler.asking(make_trace(1, context=["x"]), judge, model)
-        return {name for name, one in names.items() if budgets._pays(name, one, asking, judge, model)}
+        asking = sampler.asking(make_trace(1, context=["x"]), judge, model)
+        return {name for name, one in names.items() if budgets.pays(name, one, asking, judge, model)}
 
     assert paying("safety") == {"all", "own", "rule"}
     assert paying("groundedness") == {"all", "judge", "rule"}

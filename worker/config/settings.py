@@ -377,10 +377,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return {
             name: budget
             for name, budget in self.budgets.items()
-            if rule.budget == name or rule.name in budget.rules or not (budget.rules or self._is_named(name))
+            if rule.budget == name or rule.name in budget.rules or not (budget.rules or self.is_own_budget(name))
         }
 
-    def _is_named(self, budget: str) -> bool:
+    def is_own_budget(self, budget: str) -> bool:
         """Return whether a rule names a budget as its own."""
         return any(rule.budget == budget for rule in self.rules)
 

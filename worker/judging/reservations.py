@@ -6,6 +6,7 @@ workers together exceed a limit by no more than what calls in flight cost beyond
 """
 
 import asyncio
+import contextlib
 import math
 import secrets
 from collections.abc import Callable, Sequence
@@ -80,11 +81,12 @@ class Budgets:
         concerned = tuple(
             _Concern(name, budget, evaluation.judge in budget.exempt)
             for name, budget in self._settings.budgets.items()
-            if self._pays(name, budget, rules, evaluation.judge, judge_model)
+            if self.pays(name, budget, rules, evaluation.judge, judge_model)
         )
         return _PaidModel(model, self, concerned, evaluation, rules) if concerned else model
 
-    def _pays(self, name: str, budget: Budget, rules: Sequence[Rule], judge: str, judge_model: str) -> bool:
+    def pays(self, name: str, budget: Budget, rules: Sequence[Rule], judge: str, judge_model: str) -> bool:
+        """Return whether a budget pays for the calls of a judge to a judge model, for these rules."""
         if budget.judges and judge not in budget.judges:
             return False
         models = self._settings.models
@@ -92,7 +94,7 @@ class Budgets:
             return False
         # Without a rule, as in a replay by judge, only budgets for all rules pay.
         return any(name in self._settings.budgets_of(rule) for rule in rules) or not (
-            rules or budget.rules or any(rule.budget == name for rule in self._settings.rules)
+            rules or budget.rules or self._settings.is_own_budget(name)
         )
 
     async def reserve(self, concerned: Sequence[_Concern], reservation: str, lifetime_s: float) -> None:
@@ -105,7 +107,8 @@ class Budgets:
         limits = [limit for one in concerned for limit in one.limits]
         arguments = (reservation, int(lifetime_s * 1000), *limits)
         try:
-            refusing = int(await self._run("budget_reserve", concerned, arguments))
+            run = self._store.run, "budget_reserve", self._keys(concerned), arguments
+            refusing = int(await asyncio.get_running_loop().run_in_executor(self._threads, *run))
         except StoreError as error:
             unavailable = ModelUnavailableError(f"the budget is unknown: {error}")
             unavailable.was_asked = False
@@ -124,15 +127,13 @@ class Budgets:
             except StoreError as error:
                 log.warning("cost not settled, the reservation will expire", error=str(error))
 
-        self._threads.submit(run)
+        # After the end of the threads, as a call ends later than its worker, the reservation expires.
+        with contextlib.suppress(RuntimeError):
+            self._threads.submit(run)
 
     async def aclose(self) -> None:
         """Write the costs that are not settled yet, and end the threads."""
         await asyncio.to_thread(self._threads.shutdown)
-
-    async def _run(self, script: str, concerned: Sequence[_Concern], arguments: Sequence[str | int]) -> object:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._store.run, script, self._keys(concerned), arguments)
 
     def _keys(self, concerned: Sequence[_Concern]) -> list[str]:
         return [key for one in concerned for key in self._store.keys.budget(one.name)]
@@ -154,7 +155,7 @@ class _PaidModel:
         self._budgets = budgets
         self._concerned = concerned
         self._terms = (
-            f"{_weight(evaluation, rules):.6g} {max((one.priority for one in rules), default=_DEFAULT_PRIORITY)}"
+            f"{demand_weight(evaluation, rules):.6g} {max((one.priority for one in rules), default=_DEFAULT_PRIORITY)}"
         )
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
@@ -192,7 +193,7 @@ def _cost(settings: ModelSettings, input_tokens: int, output_tokens: int) -> tup
     return round(usd * NANO), input_tokens + output_tokens
 
 
-def _weight(evaluation: Evaluation, rules: Sequence[Rule]) -> float:
+def demand_weight(evaluation: Evaluation, rules: Sequence[Rule]) -> float:
     """Return how many evaluations at full rates this one stands for, which is more than 1 where rates are reduced."""
     if evaluation.origin != "live" or evaluation.session is not None or not rules:
         return 1.0
