@@ -26,7 +26,7 @@ class Purse:
     """One budget in Redis, used as its scripts are."""
 
     def __init__(self, ground: Ground, *limits: int, name: str = "all") -> None:
-        self._ground, self._name = ground, name
+        self._ground = ground
         self._limits = [*limits, *[-1] * (4 - len(limits))]
         self.keys = list(ground.keys.budget(name))
 
@@ -120,7 +120,7 @@ def budgets_of(**fields: Any) -> dict[str, Budget]:
 def test_calls_beyond_the_budget_are_unscored_and_the_rest_is_charged(ground: Ground, desk: Desks) -> None:
     cost = MODEL.price.cost_usd(len(YES), len(YES)) if MODEL.price else 0.0
     # A reservation is a little more than one call costs.
-    budgets = budgets_of(usd_per_day=0.02)
+    budgets = budgets_of(usd_per_day=0.005)
     worker = desk(limited=LimitedModel, budgets=budgets)
     asked = 0
     for first in range(0, 40, 4):
@@ -136,7 +136,7 @@ def test_calls_beyond_the_budget_are_unscored_and_the_rest_is_charged(ground: Gr
     worker.judging.stop(0.1)
     state = Purse(ground, 0).state
     assert state[0] == round(asked * cost * NANO)
-    assert state[0] <= 0.02 * NANO
+    assert state[0] <= 0.005 * NANO
     assert state[2:] == (0, refused)
 
 
@@ -191,6 +191,7 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
         Rule("cut", ("safety",), rate=0.8, always=("error",), priority=1),
         Rule("kept", ("relevance_to_query",), rate=0.8, priority=9),
     )
+    # The costs are of priority 5; a lower one is reduced no less.
     settings = settings_of(ground, rules=rules, budgets=budgets_of(usd_per_day=1e-6, exempt=("relevance_to_query",)))
     purse = Purse(ground)
     for number in range(3):
@@ -198,6 +199,11 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
         assert purse.settle(number, 1000, 1000) == 1
     metrics = Metrics(settings)
     assert BudgetController(settings, ground.store, metrics).run() == {"cut": MIN_FACTOR}
+    gauges = {
+        gauge.describe()[0].name.removeprefix("tracejudge_"): gauge.labels("all")._value.get()
+        for gauge in (metrics.budget_spent, metrics.budget_limit, metrics.budget_factor)
+    }
+    assert gauges == {"budget_spent_usd": 3e-6, "budget_limit_usd": 1e-6, "budget_rate_factor": MIN_FACTOR}
     rates = json.loads(ground.client.get(ground.keys.rates))
     assert set(rates) == {"cut"}
     assert 0 < ground.client.ttl(ground.keys.rates) <= 3600
@@ -216,9 +222,9 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
 
 
 def test_settings_of_budgets_are_checked() -> None:
-    def error_of(budget: dict[str, Any], **rule: Any) -> str:
+    def error_of(table: dict[str, Any], **rule: Any) -> str:
         tables = {
-            "BUDGETS": {"all": budget},
+            "BUDGETS": {"all": table},
             "RULES": [{"name": "one", "judges": ["safety"], **rule}],
             "MODELS": {"default": {"provider": "lexical"}},
         }
@@ -229,7 +235,7 @@ def test_settings_of_budgets_are_checked() -> None:
     limit = {"tokens_per_day": 5}
     cases = (
         (error_of({}), "budgets.all: has no limit"),
-        (error_of({"usd_per_day": 0}), "usd_per_day"),
+        (error_of({"usd_per_day": 0}), "budgets.all.usd_per_day"),
         (error_of({"usd_per_dya": 1}), "usd_per_dya"),
         (error_of({**limit, "rules": ["two"]}), "budgets.all.rules: there is no rule 'two'"),
         (error_of({**limit, "judges": ["safty"]}), "budgets.all.judges: there is no judge of a rule 'safty'"),

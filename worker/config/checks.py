@@ -29,6 +29,8 @@ from worker.storage.client import each
 # A secret pasted in place of the variable's name has other characters, as a rule.
 _VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
 _MAX_MODELS: Final = 9
+# Keys in Redis hold the name.
+_BUDGET_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HINTS: Final = get_type_hints(Settings, include_extras=True)
 _HTTP_URLS: Final = tuple(key for key, kind in _HINTS.items() if HttpUrl in get_args(kind))
 _WAYS: Final = ", ".join(get_args(Combine))
@@ -272,7 +274,9 @@ def _check_budgets(settings: Settings, origin: Mapping[str, str]) -> None:
     judges = sorted({judge for rule in settings.rules for judge in rule.judges})
     for name, budget in settings.budgets.items():
         here = f"{origin.get('budgets', 'defaults')}: budgets.{name}"
-        if not budget.in_usd and budget.tokens_per_day is None and budget.tokens_per_hour is None:
+        if _BUDGET_NAME.fullmatch(name) is None:
+            raise SettingsError(f"{here}: the name may hold letters, digits, _ and -, at most 64; rename the table")
+        if not any(budget.limits):
             limits = "usd_per_day, usd_per_hour, tokens_per_day, tokens_per_hour"
             raise SettingsError(f"{here}: has no limit; set at least one of {limits}")
         named = {"rules": rules, "judges": judges, "models": list(settings.models), "exempt": judges}

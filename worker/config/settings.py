@@ -360,9 +360,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     )
     judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
     judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
-    budgets: Mapping[Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")], Budget] = msgspec.field(
-        default_factory=dict
-    )
+    budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
     rules: tuple[Rule, ...] = (
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),

@@ -222,7 +222,9 @@ class BudgetController:
                 for one in models_of_judge(self._settings, rule, judge)
             }
             if paid & asked:
-                found.append(of_budget[name].get(rule.priority, 1.0))
+                # A priority without costs of its own shares its evaluations with higher ones.
+                at_least = (factor for one, factor in sorted(of_budget[name].items()) if one >= rule.priority)
+                found.append(next(at_least, 1.0))
         return min(found)
 
     def _demand(self, name: str, day: int) -> dict[str, dict[int, list[float]]]:
