@@ -13,8 +13,8 @@ from worker.accounting import read_account
 from worker.config.loading import load
 from worker.config.settings import NANO, Budget, Rule, SettingsError
 from worker.judging.reservations import Budgets
-from worker.monitor.budgets import MIN_FACTOR, BudgetController
-from worker.selection.rates import RateFactors
+from worker.monitor.budgets import MIN_FACTOR, BudgetController, segment_factors
+from worker.selection.rates import RateFactors, Rates, read_segments
 from worker.telemetry.metrics import Metrics
 
 HOUR_MS = 3_600_000
@@ -198,21 +198,21 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
         assert purse.reserve(number, 1000)
         assert purse.settle(number, 1000, 1000) == 1
     metrics = Metrics(settings)
-    assert BudgetController(settings, ground.store, metrics).run() == {"cut": MIN_FACTOR}
+    assert BudgetController(settings, ground.store, metrics).run().factors == {"cut": MIN_FACTOR}
     gauges = {
         gauge.describe()[0].name.removeprefix("tracejudge_"): gauge.labels("all")._value.get()
         for gauge in (metrics.budget_spent, metrics.budget_limit, metrics.budget_factor)
     }
     assert gauges == {"budget_spent_usd": 3e-6, "budget_limit_usd": 1e-6, "budget_rate_factor": MIN_FACTOR}
     rates = json.loads(ground.client.get(ground.keys.rates))
-    assert set(rates) == {"cut"}
+    assert rates == {"factors": {"cut": MIN_FACTOR}}
     assert 0 < ground.client.ttl(ground.keys.rates) <= 3600
     sampler = sampler_of(settings)
-    ground.client.set(ground.keys.rates, json.dumps({"cut": 0.25}))
+    ground.client.set(ground.keys.rates, json.dumps({"factors": {"cut": 0.25}}))
     moments = iter((0.0, 1.0, 10.0))
     factors = RateFactors(ground.store, sampler, clock=lambda: 100 + next(moments))
     trace, failed = make_traces([1])[0], make_trace(1, error=True)
-    factors.refresh_due()
+    factors.exchange_due()
     probabilities = {
         choice.judge: choice.probability for one in range(200) for choice in sampler.sample(make_trace(one)).choices
     }
@@ -247,3 +247,34 @@ def test_settings_of_budgets_are_checked() -> None:
     )
     for text, wanted in cases:
         assert wanted in text, text
+
+
+def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_rate(ground: Ground) -> None:
+    traffic = {"large": 900, "small": 90, "tiny": 10}
+    settings = settings_of(ground, rules=(Rule("one", ("safety",), rate=0.1, stratify=("model",)),))
+    sampler, moments = sampler_of(settings), iter((100.0, 106.0, 112.0, 118.0))
+    factors = RateFactors(ground.store, sampler, clock=lambda: next(moments))
+    traces = [make_trace(number, model=model) for model, many in traffic.items() for number in range(many)]
+
+    def probabilities() -> dict[str | None, set[float]]:
+        found: dict[str | None, set[float]] = {}
+        for trace in traces:
+            for choice in sampler.sample(trace).choices:
+                found.setdefault(trace.model, set()).add(choice.probability)
+        return found
+
+    factors.exchange_due()
+    assert probabilities()["large"] == {0.1}, "before anything is known"
+    factors.exchange_due()
+    counts = read_segments(ground.store, 112.0, 1)
+    assert counts == {"one": traffic}
+    Rates(segments={"one": segment_factors(0.1, counts["one"])}).write(ground.store)
+    factors.exchange_due()
+    rates = {model: found.pop() for model, found in probabilities().items()}
+    assert rates["tiny"] == 1.0
+    # 100 verdicts: 10 of the tiny one, and 45 of each of the others.
+    assert rates == pytest.approx({"large": 0.05, "small": 0.5, "tiny": 1.0}, rel=0.03)
+    assert sum(rates[model] * many for model, many in traffic.items()) == pytest.approx(100, rel=0.03)
+    assert ground.client.ttl(ground.keys.segments(0)) > 0
+    assert segment_factors(1.0, traffic) == {}, "every trace is judged anyway"
+    assert segment_factors(0.5, {"only": 7}) == {"only": 1.0}

@@ -92,6 +92,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
             them or not; where several rules restrict it, those that all allow. Any unless given.
         context_tools: Names of tools whose results are the context of matching traces that have no context and no
             retrieval spans, as `["kb_search"]`.
+        stratify: Labels by whose values a `rate` below 1 is divided, so that rare values get as many verdicts as
+            frequent ones, as `["model"]`; the mean rate remains.
         budget: Name of the `[budgets.NAME]` that pays for this rule, besides those that name no rules or this one.
         priority: From 0 to 9. Where a budget does not suffice for all rules, the rates of rules with a lower priority
             are reduced first.
@@ -109,6 +111,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     combine: Combine | None = None
     egress: tuple[str, ...] | None = None
     context_tools: tuple[str, ...] = ()
+    stratify: tuple[SeriesLabel, ...] = ()
     budget: str | None = None
     priority: Annotated[int, Meta(ge=0, le=9)] = 5
 
@@ -377,6 +380,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             for name, budget in self.budgets.items()
             if rule.budget == name or rule.name in budget.rules or not (budget.rules or self.is_own_budget(name))
         }
+
+    @property
+    def changes_rates(self) -> bool:
+        """Whether the monitor changes rates: for a budget, or by segments of traffic."""
+        return bool(self.budgets) or any(rule.stratify for rule in self.rules)
 
     def is_own_budget(self, budget: str) -> bool:
         """Return whether a rule names a budget as its own."""

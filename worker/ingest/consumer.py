@@ -183,8 +183,8 @@ class IngestConsumer(ServiceThread):
     def run_once(self) -> None:
         """Read once and process all of it."""
         self._unusable.write()
-        if self._settings.budgets:
-            self._rates.refresh_due()
+        if self._settings.changes_rates:
+            self._rates.exchange_due()
         bounds = self._pressure.bounds
         self._log_changes(bounds)
         if bounds.paused:

@@ -195,6 +195,6 @@ def _cost(settings: ModelSettings, input_tokens: int, output_tokens: int) -> tup
 
 def demand_weight(evaluation: Evaluation, rules: Sequence[Rule]) -> float:
     """Return how many evaluations at full rates this one stands for, which is more than 1 where rates are reduced."""
-    if evaluation.origin != "live" or evaluation.session is not None or not rules:
+    if evaluation.origin != "live" or evaluation.session is not None or not rules or evaluation.probability >= 1:
         return 1.0
-    return max(1.0, max(rule.rate for rule in rules) / evaluation.probability)
+    return max(rule.rate for rule in rules) / evaluation.probability

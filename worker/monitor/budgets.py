@@ -16,6 +16,7 @@ import structlog
 
 from worker.config.checks import models_of_judge
 from worker.config.settings import NANO, Budget, Rule, Settings
+from worker.selection.rates import Rates, read_segments
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
@@ -28,7 +29,6 @@ MIN_FACTOR: Final = 2.0**-12
 _HOUR_S: Final = 3600
 _DAY_S: Final = 86_400
 _EVERY_S: Final = 60.0
-_RATES_TTL_S: Final = 3600
 _FORECAST_TTL_S: Final = 7 * _DAY_S
 # The rest is kept for calls in flight whose cost is above their reservation.
 _USABLE: Final = 0.99
@@ -38,6 +38,9 @@ _LEAST_RATIO: Final = 0.2
 _MOST_RATIO: Final = 5.0
 # A shorter history says too little about a rate.
 _LEAST_HISTORY_S: Final = BIN_S
+_SEGMENT_HOURS: Final = 3
+_MOST_REDUCED: Final = 8.0
+_HALVINGS: Final = 40
 _UNTIL: Final = (_DAY_S, _HOUR_S)
 
 Demand = Mapping[int, Sequence[float]]
@@ -167,8 +170,33 @@ def _sum(bins: Sequence[float], begin: float, end: float) -> float:
     return total
 
 
+def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:
+    """Divide a rate over segments so that each has the same number of verdicts, as far as the bounds allow.
+
+    The mean rate remains. No segment has more than all its traces, or less than an eighth of the mean rate.
+
+    Args:
+        rate: The mean rate.
+        traces: How many traces each segment had.
+    """
+    if not 0 < rate < 1:
+        return {}
+    lowest, highest = rate / _MOST_REDUCED, 1.0
+    least, most = 0.0, float(sum(traces.values()))
+    # Half the interval each time: the mean rate rises with the verdicts of each segment.
+    for _ in range(_HALVINGS):
+        verdicts = (least + most) / 2
+        rates = {one: min(highest, max(lowest, verdicts / count)) for one, count in traces.items()}
+        if sum(rates[one] * count for one, count in traces.items()) > rate * sum(traces.values()):
+            most = verdicts
+        else:
+            least = verdicts
+    # Rounded, so that a rate does not change each minute.
+    return {one: float(f"{of_segment / rate:.2g}") for one, of_segment in rates.items()}
+
+
 class BudgetController:
-    """Writes the factors of all rules to Redis, once a minute; ingest reads them there."""
+    """Writes the factors of all rates to Redis, once a minute; ingest reads them there."""
 
     def __init__(
         self, settings: Settings, store: Store, metrics: Metrics, clock: Callable[[], float] = time.monotonic
@@ -185,14 +213,14 @@ class BudgetController:
         Raises:
             StoreError: Redis did not answer; the factors stay as they are for an hour.
         """
-        if self._settings.budgets and self._clock() >= self._next:
+        if self._settings.changes_rates and self._clock() >= self._next:
             self._next = self._clock() + _EVERY_S
             self.run()
 
-    def run(self) -> dict[str, float]:
-        """Compute and write the factors of rules that are below 1."""
-        keys, names = self._store.keys, list(self._settings.budgets)
-        triples = [key for name in names for key in keys.budget(name)]
+    def run(self) -> Rates:
+        """Compute and write the factors of rules that are below 1, and those of segments."""
+        names = list(self._settings.budgets)
+        triples = [key for name in names for key in self._store.keys.budget(name)]
         *states, stamp = self._store.run("budget_state", triples, ())
         now_s = int(stamp) / 1000
         of_budget = {}
@@ -203,12 +231,15 @@ class BudgetController:
             found = budget_factors(budget, state, demand, self._forecasts(name, day, demand, state), now_s)
             of_budget[name] = found
             self._show(name, budget, state, found)
-        rates = {}
-        for rule in self._settings.rules:
-            if (factor := self._factor(rule, of_budget)) < 1:
-                rates[rule.name] = factor
-        self._store.call(lambda client: client.set(keys.rates, msgspec.json.encode(rates), ex=_RATES_TTL_S))
+        factors = {rule.name: factor for rule in self._settings.rules if (factor := self._factor(rule, of_budget)) < 1}
+        rates = Rates(factors, self._segments(now_s))
+        rates.write(self._store)
         return rates
+
+    def _segments(self, now_s: float) -> dict[str, dict[str, float]]:
+        dividing = [rule for rule in self._settings.rules if rule.stratify]
+        counts = read_segments(self._store, now_s, _SEGMENT_HOURS) if dividing else {}
+        return {rule.name: segment_factors(rule.rate, counts[rule.name]) for rule in dividing if rule.name in counts}
 
     def _factor(self, rule: Rule, of_budget: Mapping[str, Mapping[int, float]]) -> float:
         models = self._settings.models

@@ -33,6 +33,7 @@ _PLACES: Final = 2.0**_DIGITS
 _PATTERNED: Final = ("service", "environment", "name", "release", "model")
 _MAX_CACHED: Final = 4_096
 _MAX_CACHED_CHARS: Final = 1_000
+_MAX_SEGMENT_CHARS: Final = 100
 
 
 class Choice(NamedTuple):
@@ -81,6 +82,7 @@ class _Matching(NamedTuple):
         slow_s: From how many seconds on a rule always chooses a trace.
         not_chosen: The outcome for traces that no rule chooses.
         context_tools: Of all rules.
+        segments: The rules that divide their rate, with the segment that these traces belong to.
     """
 
     rules: tuple[_CompiledRule, ...]
@@ -92,6 +94,7 @@ class _Matching(NamedTuple):
     slow_s: float
     not_chosen: Sampling
     context_tools: tuple[str, ...]
+    segments: tuple[tuple[str, str], ...] = ()
 
 
 def position(trace_id: str, sampling_key: str) -> float:
@@ -120,8 +123,13 @@ class Sampler:
         # The rates of the settings, whatever factors reduce them.
         self._full = tuple((one, _matcher(one.rule)) for one in compiled)
         self._rules = self._full
+        self._of_segments: Mapping[str, Mapping[str, float]] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
         wheres = [rule.where for rule in settings.rules]
-        patterned = [name for name in _PATTERNED if any(getattr(where, name) is not None for where in wheres)]
+        dividing = {label for rule in settings.rules for label in rule.stratify}
+        patterned = [
+            name for name in _PATTERNED if name in dividing or any(getattr(where, name) is not None for where in wheres)
+        ]
         # The getter needs one field at least.
         self._names = attrgetter(*(patterned or ["service"]))
         # Whether a field has text decides about matching, its text does not, so that few keys are cached.
@@ -139,6 +147,8 @@ class Sampler:
         matching = self._matching(trace)
         if not matching.rules:
             return matching.not_chosen
+        for segment in matching.segments:
+            self._counts[segment] += 1
         place = _position(trace.trace_id, self._keyed)
         of_session = 1.0
         if matching.session_rate:
@@ -177,17 +187,24 @@ class Sampler:
         of_all = (Choice(*one, probability) for one, probability in gathered.items() if of_session < probability)
         return Sampling(tuple(choices), tuple(tallies), tuple(of_all))
 
-    def reduce(self, factors: Mapping[str, float]) -> None:
-        """Multiply the rates of rules by factors, by the rules' names; all others have their full rates."""
-        self._rules = tuple(
-            (
-                one._replace(rule=structs.replace(one.rule, rate=one.rule.rate * factors.get(one.rule.name, 1.0))),
-                matches,
-            )
-            for one, matches in self._full
-        )
+    def set_factors(self, factors: Mapping[str, float], of_segments: Mapping[str, Mapping[str, float]]) -> None:
+        """Multiply the rates of rules by factors, by the rules' names and segments; all others have their full rates.
+
+        A trace has the rate of the factors that were set before it was read.
+        """
+
+        def reduced(rule: Rule) -> Rule:
+            return structs.replace(rule, rate=rule.rate * factors.get(rule.name, 1.0))
+
+        self._rules = tuple((one._replace(rule=reduced(one.rule)), matches) for one, matches in self._full)
+        self._of_segments = of_segments
         # Replaced, not cleared: a thread that combines former rules must not add them to the new ones.
         self._cache = {}
+
+    def take_counts(self) -> Counter[tuple[str, str]]:
+        """Return how many traces were sampled by rule and segment since the last call; for the thread that samples."""
+        counts, self._counts = self._counts, Counter()
+        return counts
 
     def asking(self, trace: Trace, judge: str, judge_model: str) -> list[Rule]:
         """Return the rules, with their full rates, that match a trace and ask for an evaluation."""
@@ -236,7 +253,10 @@ class Sampler:
         if cached is not None:
             return cached
         rules = [compiled for compiled, matches in self._rules if matches(trace)]
-        matching = self._combine(rules)
+        segments = {one.rule.name: _segment(one.rule, trace) for one in rules if one.rule.stratify}
+        if segments:
+            rules = [self._divided(one, segments.get(one.rule.name)) for one in rules]
+        matching = self._combine(rules)._replace(segments=tuple(segments.items()))
         self._report_egress(rules)
         if sum(len(getattr(trace, name) or "") for name in _PATTERNED) <= _MAX_CACHED_CHARS:
             if len(cache) >= _MAX_CACHED:
@@ -244,6 +264,13 @@ class Sampler:
                 cache.clear()
             cache[key] = matching
         return matching
+
+    def _divided(self, compiled: _CompiledRule, segment: str | None) -> _CompiledRule:
+        """Return a rule with its rate for a segment; a segment that is not known yet has the mean rate."""
+        if segment is None:
+            return compiled
+        factor = self._of_segments.get(compiled.rule.name, {}).get(segment, 1.0)
+        return compiled._replace(rule=structs.replace(compiled.rule, rate=min(1.0, compiled.rule.rate * factor)))
 
     def _report_egress(self, rules: Sequence[_CompiledRule]) -> None:
         """Log once for each pair of rules that the egress of one excludes the other's model."""
@@ -334,6 +361,13 @@ def _has(trace: Trace, name: str, tools: tuple[str, ...]) -> bool:
 def _needed(rule: Rule) -> tuple[str, ...]:
     """Name the fields without which a trace does not match a rule."""
     return (*rule.where.has, "session_id") if rule.unit == "session" else rule.where.has
+
+
+def _segment(rule: Rule, trace: Trace) -> str:
+    """Return the segment of a trace: its values of the rule's labels, which may be long, in one text."""
+    text = "\n".join((getattr(trace, label) or "")[:_MAX_SEGMENT_CHARS] for label in rule.stratify)
+    # Redis and JSON take no lone surrogates.
+    return text.encode("utf-8", "replace").decode()
 
 
 def _matcher(rule: Rule) -> Callable[[Trace], bool]:

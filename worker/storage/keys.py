@@ -108,7 +108,7 @@ class Keys:
 
     # --- budgets ---
     rates = _Key("rates")
-    """String, JSON of the factors by which rules' rates are multiplied; TTL of an hour."""
+    """String, JSON of the factors by which rates are multiplied, by rule and segment; TTL of an hour."""
 
     # --- workers ---
     circuits = _Key("circuits")
@@ -175,6 +175,10 @@ class Keys:
         """Hash of one budget, sorted set of its reservations, prefix of its demand by day; see scripts/budget.lua."""
         key = f"{self.prefix}:budget:{name}"
         return key, f"{key}:open", f"{key}:demand"
+
+    def segments(self, hour: int) -> str:
+        """Hash of rule and segment to the matching traces of an hour since 1970; TTL of four hours."""
+        return f"{self.prefix}:segments:{hour}"
 
     def budget_forecast(self, name: str) -> str:
         """String, the expected cost of one budget by time of day, as MessagePack; TTL of a week."""
