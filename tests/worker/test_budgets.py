@@ -278,3 +278,43 @@ def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_ra
     assert ground.client.ttl(ground.keys.segments(0)) > 0
     assert segment_factors(1.0, traffic) == {}, "every trace is judged anyway"
     assert segment_factors(0.5, {"only": 7}) == {"only": 1.0}
+
+
+def test_the_first_traces_an_hour_of_a_new_release_are_chosen_by_all_workers_together(ground: Ground) -> None:
+    settings = settings_of(ground, rules=(Rule("one", ("safety",), rate=0.0, first_per_hour=3),))
+    now = [1_000_000.0]
+    workers = [sampler_of(settings) for _ in range(2)]
+    exchanges = [RateFactors(ground.store, sampler, clock=lambda: now[0]) for sampler in workers]
+
+    def exchange(seconds: float) -> None:
+        now[0] += seconds
+        for each in exchanges:
+            each.exchange_due()
+
+    def chosen(worker: int, release: str, many: int) -> int:
+        traces = [make_trace(number, release=release, model="m") for number in range(many)]
+        found = [choice for trace in traces for choice in workers[worker].sample(trace).choices]
+        assert {choice.probability for choice in found} <= {1.0}
+        return len(found)
+
+    exchange(0)
+    assert chosen(0, "v1", 2) == 2
+    exchange(6)
+    assert chosen(1, "v1", 0) == 0
+    assert chosen(0, "v1", 10) == 1
+    exchange(6)
+    exchange(3600)
+    assert chosen(0, "v1", 10) == 3, "in the next hour"
+    exchange(6)
+    exchange(24 * 3600)
+    assert chosen(0, "v1", 1) == 1, "until the next exchange"
+    exchange(6)
+    exchange(3600)
+    assert chosen(0, "v1", 10) == 0, "known for a day"
+    assert chosen(0, "v2", 10) == 3, "a new release"
+    late = sampler_of(settings)
+    RateFactors(ground.store, late, clock=lambda: now[0]).exchange_due()
+    assert not late.sample(make_trace(1, release="v1", model="m")).choices, "a worker that starts later"
+    rule = {"name": "s", "judges": ["user_frustration"], "unit": "session", "first_per_hour": 3}
+    with pytest.raises(SettingsError, match=r"first_per_hour: counts traces"):
+        load({"TRACEJUDGE_RULES": json.dumps([rule])})

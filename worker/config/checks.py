@@ -228,6 +228,9 @@ def _check_unit(judges: Mapping[str, Judge], rule: Rule, here: str) -> None:
     if rule.unit == "session" and rule.always:
         # What came before in the conversation may not have been gathered.
         raise SettingsError(f"{here}.always: is for single traces, and the rule judges sessions; take always out")
+    if rule.unit == "session" and rule.first_per_hour:
+        fix = "take first_per_hour out"
+        raise SettingsError(f"{here}.first_per_hour: counts traces, and the rule judges sessions; {fix}")
 
 
 def _check_model_exists(settings: Settings, name: str, here: str) -> None:

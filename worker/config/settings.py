@@ -94,6 +94,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
             retrieval spans, as `["kb_search"]`.
         stratify: Labels by whose values a `rate` below 1 is divided, so that rare values get as many verdicts as
             frequent ones, as `["model"]`; the mean rate remains.
+        first_per_hour: How many traces an hour of a new service, model or release are judged whatever the rate; each is
+            new for its first day. About as many, where several workers read traces.
         budget: Name of the `[budgets.NAME]` that pays for this rule, besides those that name no rules or this one.
         priority: From 0 to 9. Where a budget does not suffice for all rules, the rates of rules with a lower priority
             are reduced first.
@@ -112,6 +114,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     egress: tuple[str, ...] | None = None
     context_tools: tuple[str, ...] = ()
     stratify: tuple[SeriesLabel, ...] = ()
+    first_per_hour: Annotated[int, Meta(ge=0, le=10_000)] = 0
     budget: str | None = None
     priority: Annotated[int, Meta(ge=0, le=9)] = 5
 
@@ -383,8 +386,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def changes_rates(self) -> bool:
-        """Whether the monitor changes rates: for a budget, or by segments of traffic."""
-        return bool(self.budgets) or any(rule.stratify for rule in self.rules)
+        """Whether rates change: for a budget, by segments of traffic, or for new values."""
+        return bool(self.budgets) or any(rule.stratify or rule.first_per_hour for rule in self.rules)
 
     def is_own_budget(self, budget: str) -> bool:
         """Return whether a rule names a budget as its own."""

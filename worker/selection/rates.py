@@ -18,6 +18,8 @@ from worker.storage.client import Store
 log = structlog.get_logger("tracejudge.sampling")
 HOUR_S: Final = 3600
 _EVERY_S: Final = 5.0
+_NEW_HOURS: Final = 24
+_MAX_SEEN: Final = 10_000
 _SEGMENTS_TTL_S: Final = 4 * HOUR_S
 _RATES_TTL_S: Final = HOUR_S
 # A label whose values have no end, such as a random name, must not fill Redis.
@@ -44,6 +46,7 @@ class RateFactors:
         self._clock = clock
         self._next = 0.0
         self._rates = Rates()
+        self._first = _FirstTraces(store, sampler)
 
     def exchange_due(self) -> None:
         """Exchange factors and counts if some seconds have passed; without factors in Redis, rates are whole.
@@ -57,6 +60,7 @@ class RateFactors:
         self._next = now + _EVERY_S
         if counts := self._sampler.take_counts():
             self._write(counts, int(now // HOUR_S))
+        self._first.exchange(int(now // HOUR_S))
         stored = self._store.call(lambda client: client.get(self._store.keys.rates))
         try:
             rates = msgspec.json.decode(stored or b"{}", type=Rates)
@@ -84,6 +88,46 @@ class RateFactors:
 def segment_field(rule: str, segment: str) -> bytes:
     """Encode a rule and a segment as one field."""
     return msgspec.msgpack.encode((rule, segment))
+
+
+class _FirstTraces:
+    """Exchanges how many traces new values had in the current hour, and learns which values are not new any more."""
+
+    def __init__(self, store: Store, sampler: Sampler) -> None:
+        self._store = store
+        self._sampler = sampler
+        self._known: frozenset[str] | None = None
+        self._hour = 0
+        self._of_hour: Counter[tuple[str, str]] = Counter()
+        self._is_full = False
+
+    def exchange(self, hour: int) -> None:
+        """Add our counts to those of all workers."""
+        seen, key = self._store.keys.seen, self._store.keys.first(hour)
+        if self._known is None:
+            # A worker that starts must not take every value for a new one.
+            stored = self._store.call(lambda client: client.hgetall(seen))
+            self._known = frozenset(name.decode() for name, first in stored.items() if hour - int(first) >= _NEW_HOURS)
+        if hour != self._hour:
+            self._hour, self._of_hour = hour, Counter()
+        if counts := self._sampler.take_first():
+            values = sorted({value for _, value in counts})
+            written = [] if self._is_full else values
+            replies = self._store.pipeline(
+                lambda pipe: [
+                    *(pipe.hincrby(key, msgspec.msgpack.encode(name), amount) for name, amount in counts.items()),
+                    *(pipe.hsetnx(seen, value, hour) for value in written),
+                    pipe.expire(key, 2 * HOUR_S),
+                    pipe.hmget(seen, values),
+                    pipe.hlen(seen),
+                ]
+            )
+            self._of_hour |= Counter(dict(zip(counts, replies, strict=False)))
+            first = zip(values, replies[-2], strict=True)
+            # Beyond the bound no value is new.
+            self._known |= {value for value, since in first if since is None or hour - int(since) >= _NEW_HOURS}
+            self._is_full = replies[-1] >= _MAX_SEEN
+        self._sampler.set_first(Counter(self._of_hour), self._known)
 
 
 def read_segments(store: Store, now_s: float, hours: int) -> dict[str, Counter[str]]:

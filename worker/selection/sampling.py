@@ -34,6 +34,9 @@ _PATTERNED: Final = ("service", "environment", "name", "release", "model")
 _MAX_CACHED: Final = 4_096
 _MAX_CACHED_CHARS: Final = 1_000
 _MAX_SEGMENT_CHARS: Final = 100
+_NEW_LABELS: Final = ("service", "model", "release")
+# Further new values of an hour choose no trace by themselves: names without end must not fill the memory.
+_MAX_NEW: Final = 1_000
 
 
 class Choice(NamedTuple):
@@ -83,6 +86,7 @@ class _Matching(NamedTuple):
         not_chosen: The outcome for traces that no rule chooses.
         context_tools: Of all rules.
         segments: The rules that divide their rate, with the segment that these traces belong to.
+        new: The rules that choose the first traces of a new value, with the value and how many an hour.
     """
 
     rules: tuple[_CompiledRule, ...]
@@ -95,6 +99,7 @@ class _Matching(NamedTuple):
     not_chosen: Sampling
     context_tools: tuple[str, ...]
     segments: tuple[tuple[str, str], ...] = ()
+    new: tuple[tuple[tuple[str, str], int], ...] = ()
 
 
 def position(trace_id: str, sampling_key: str) -> float:
@@ -125,8 +130,14 @@ class Sampler:
         self._rules = self._full
         self._of_segments: Mapping[str, Mapping[str, float]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._known: frozenset[str] = frozenset()
+        # Of this hour: all workers' traces until the last exchange and our own, and our own since then.
+        self._of_hour: Counter[tuple[str, str]] = Counter()
+        self._not_exchanged: Counter[tuple[str, str]] = Counter()
         wheres = [rule.where for rule in settings.rules]
         dividing = {label for rule in settings.rules for label in rule.stratify}
+        if any(rule.first_per_hour for rule in settings.rules):
+            dividing.update(_NEW_LABELS)
         patterned = [
             name for name in _PATTERNED if name in dividing or any(getattr(where, name) is not None for where in wheres)
         ]
@@ -154,11 +165,13 @@ class Sampler:
         if matching.session_rate:
             # A trace without a session is one by itself.
             of_session = _position(trace.session_id, self._keyed) if trace.session_id else place
+        first = self._first(matching.new) if matching.new else ()
         duration_s = _duration_s(trace) if matching.slow_s < math.inf else 0.0
         always = (
             (matching.errors and trace.error)
             or (matching.feedback and trace.feedback is not None)
             or duration_s >= matching.slow_s
+            or first
         )
         if place >= matching.highest_rate and of_session >= matching.session_rate and not always:
             return matching.not_chosen
@@ -168,10 +181,13 @@ class Sampler:
         gathered: dict[tuple[str, str], float] = {}
         tallies = []
         for rule, evaluations in matching.rules:
-            is_always = rule.always and (
-                ("error" in rule.always and trace.error)
-                or ("negative_feedback" in rule.always and is_negative)
-                or ("slow" in rule.always and duration_s >= rule.slow_s)
+            is_always = rule.name in first or (
+                rule.always
+                and (
+                    ("error" in rule.always and trace.error)
+                    or ("negative_feedback" in rule.always and is_negative)
+                    or ("slow" in rule.always and duration_s >= rule.slow_s)
+                )
             )
             # Without evaluations that its egress allows, a rule chooses nothing.
             probability = (1.0 if is_always else rule.rate) if evaluations else 0.0
@@ -200,6 +216,18 @@ class Sampler:
         self._of_segments = of_segments
         # Replaced, not cleared: a thread that combines former rules must not add them to the new ones.
         self._cache = {}
+
+    def take_first(self) -> Counter[tuple[str, str]]:
+        """Return the traces of new values since the last call, by rule and value; for the thread that samples."""
+        counts, self._not_exchanged = self._not_exchanged, Counter()
+        return counts
+
+    def set_first(self, of_hour: Counter[tuple[str, str]], known: frozenset[str]) -> None:
+        """Set how many traces new values had in this hour, and which values are not new."""
+        self._of_hour = of_hour
+        if known != self._known:
+            self._known = known
+            self._cache = {}
 
     def take_counts(self) -> Counter[tuple[str, str]]:
         """Return how many traces were sampled by rule and segment since the last call; for the thread that samples."""
@@ -256,7 +284,14 @@ class Sampler:
         segments = {one.rule.name: _segment(one.rule, trace) for one in rules if one.rule.stratify}
         if segments:
             rules = [self._divided(one, segments.get(one.rule.name)) for one in rules]
-        matching = self._combine(rules)._replace(segments=tuple(segments.items()))
+        new = tuple(
+            ((one.rule.name, value), one.rule.first_per_hour)
+            for one in rules
+            if one.rule.first_per_hour
+            for value in _values(trace)
+            if value not in self._known
+        )
+        matching = self._combine(rules)._replace(segments=tuple(segments.items()), new=new)
         self._report_egress(rules)
         if sum(len(getattr(trace, name) or "") for name in _PATTERNED) <= _MAX_CACHED_CHARS:
             if len(cache) >= _MAX_CACHED:
@@ -264,6 +299,17 @@ class Sampler:
                 cache.clear()
             cache[key] = matching
         return matching
+
+    def _first(self, new: Sequence[tuple[tuple[str, str], int]]) -> set[str]:
+        """Count a trace for its new values; return the rules that choose it as one of the first."""
+        found = set()
+        for value, most in new:
+            if value in self._of_hour or len(self._of_hour) < _MAX_NEW:
+                if self._of_hour[value] < most:
+                    found.add(value[0])
+                self._of_hour[value] += 1
+                self._not_exchanged[value] += 1
+        return found
 
     def _divided(self, compiled: _CompiledRule, segment: str | None) -> _CompiledRule:
         """Return a rule with its rate for a segment; a segment that is not known yet has the mean rate."""
@@ -361,6 +407,12 @@ def _has(trace: Trace, name: str, tools: tuple[str, ...]) -> bool:
 def _needed(rule: Rule) -> tuple[str, ...]:
     """Name the fields without which a trace does not match a rule."""
     return (*rule.where.has, "session_id") if rule.unit == "session" else rule.where.has
+
+
+def _values(trace: Trace) -> list[str]:
+    """Return the values of a trace that may be new: its service, and the model and release within it."""
+    names = (trace.service, *(f"{trace.service}\n{label}={getattr(trace, label)}" for label in ("model", "release")))
+    return [name[:_MAX_SEGMENT_CHARS].encode("utf-8", "replace").decode() for name in names]
 
 
 def _segment(rule: Rule, trace: Trace) -> str:

@@ -110,6 +110,9 @@ class Keys:
     rates = _Key("rates")
     """String, JSON of the factors by which rates are multiplied, by rule and segment; TTL of an hour."""
 
+    seen = _Key("seen")
+    """Hash of service, model or release to the hour since 1970 in which it was first seen; at most 10,000. No TTL."""
+
     # --- workers ---
     circuits = _Key("circuits")
     """Hash of worker process to the state of its circuits, with the time."""
@@ -175,6 +178,10 @@ class Keys:
         """Hash of one budget, sorted set of its reservations, prefix of its demand by day; see scripts/budget.lua."""
         key = f"{self.prefix}:budget:{name}"
         return key, f"{key}:open", f"{key}:demand"
+
+    def first(self, hour: int) -> str:
+        """Hash of rule and new value to its traces in an hour since 1970; TTL of two hours."""
+        return f"{self.prefix}:first:{hour}"
 
     def segments(self, hour: int) -> str:
         """Hash of rule and segment to the matching traces of an hour since 1970; TTL of four hours."""
