@@ -145,6 +145,7 @@ class QualitySums(ExportConsumer):
             self._budgets.run_due()
         else:
             self._watch.clear()
+            self._budgets.clear()
             self.stopping.wait(_STANDBY_S)
 
     def stop(self, timeout_s: float) -> bool:

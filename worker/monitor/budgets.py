@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-import structlog
 
 from worker.config.checks import models_of_judge
 from worker.config.settings import NANO, Budget, Rule, Settings
@@ -20,7 +19,6 @@ from worker.selection.rates import Rates, read_segments
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
-log = structlog.get_logger("tracejudge.budgets")
 BIN_S: Final = 300
 BINS: Final = 288
 UNITS: Final = ("usd", "tokens")
@@ -146,12 +144,12 @@ def budget_factors(
         end = (now // length + 1) * length
         wanted = expected(total, forecast, now, end, now_s - state.since / 1000) if total else 0.0
         left = _USABLE * limit - spent - reserved
-        for priority, factor in factors(left, _shares(of_unit, now, wanted)).items():
+        for priority, factor in factors(left, by_priority(of_unit, now, wanted)).items():
             found[priority] = min(factor, found.get(priority, 1.0))
     return found
 
 
-def _shares(demand: Demand, now: float, wanted: float) -> dict[int, float]:
+def by_priority(demand: Demand, now: float, wanted: float) -> dict[int, float]:
     """Divide an expected demand among priorities as the last hour was, or the last day where that had none."""
     for length in (_HOUR_S, _DAY_S):
         recent = {priority: _sum(bins, _DAY_S + now - length, _DAY_S + now) for priority, bins in demand.items()}
@@ -195,6 +193,18 @@ def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:
     return {one: float(f"{of_segment / rate:.2g}") for one, of_segment in rates.items()}
 
 
+def read_demand(store: Store, name: str, day: int) -> dict[str, dict[int, list[float]]]:
+    """Read the demand that a budget had the day before and has had this day, by unit and priority."""
+    prefix = store.keys.budget(name)[2]
+    stored = store.pipeline(lambda pipe: [pipe.hgetall(f"{prefix}:{one}") for one in (day - 1, day)])
+    found: dict[str, dict[int, list[float]]] = {unit: defaultdict(lambda: [0.0] * (2 * BINS)) for unit in UNITS}
+    for number, fields in enumerate(stored):
+        for field, amount in fields.items():
+            unit, place, priority = field.decode().split(":")
+            found[unit][int(priority)][number * BINS + int(place)] += float(amount)
+    return found
+
+
 class BudgetController:
     """Writes the factors of all rates to Redis, once a minute; ingest reads them there."""
 
@@ -203,7 +213,7 @@ class BudgetController:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._metrics = metrics
+        self._gauges = metrics.budget_spent, metrics.budget_limit, metrics.budget_factor
         self._clock = clock
         self._next = 0.0
 
@@ -227,19 +237,27 @@ class BudgetController:
         for name, raw in zip(names, states, strict=True):
             state, budget = BudgetState(*(int(value or 0) for value in raw)), self._settings.budgets[name]
             day = int(now_s // _DAY_S)
-            demand = self._demand(name, day)
+            demand = read_demand(self._store, name, day)
             found = budget_factors(budget, state, demand, self._forecasts(name, day, demand, state), now_s)
             of_budget[name] = found
-            self._show(name, budget, state, found)
+            usd_day, usd_hour, *_ = budget.limits
+            spent, limit = (state.usd_hour, usd_hour) if usd_day is None and usd_hour else (state.usd_day, usd_day)
+            values = spent / NANO, limit / NANO if limit else math.inf, min(found.values(), default=1.0)
+            for gauge, value in zip(self._gauges, values, strict=True):
+                gauge.labels(name).set(value)
         factors = {rule.name: factor for rule in self._settings.rules if (factor := self._factor(rule, of_budget)) < 1}
-        rates = Rates(factors, self._segments(now_s))
+        dividing = [rule for rule in self._settings.rules if rule.stratify]
+        counts = read_segments(self._store, now_s, _SEGMENT_HOURS) if dividing else {}
+        segments = {rule.name: segment_factors(rule.rate, counts.get(rule.name, {})) for rule in dividing}
+        rates = Rates(factors, segments)
         rates.write(self._store)
         return rates
 
-    def _segments(self, now_s: float) -> dict[str, dict[str, float]]:
-        dividing = [rule for rule in self._settings.rules if rule.stratify]
-        counts = read_segments(self._store, now_s, _SEGMENT_HOURS) if dividing else {}
-        return {rule.name: segment_factors(rule.rate, counts[rule.name]) for rule in dividing if rule.name in counts}
+    def clear(self) -> None:
+        """Remove the gauges: another worker is the active monitor."""
+        for name in self._settings.budgets:
+            for gauge in self._gauges:
+                gauge.remove(name)
 
     def _factor(self, rule: Rule, of_budget: Mapping[str, Mapping[int, float]]) -> float:
         models = self._settings.models
@@ -258,17 +276,6 @@ class BudgetController:
                 found.append(next(at_least, 1.0))
         return min(found)
 
-    def _demand(self, name: str, day: int) -> dict[str, dict[int, list[float]]]:
-        """Read the demand of yesterday and today."""
-        prefix = self._store.keys.budget(name)[2]
-        stored = self._store.pipeline(lambda pipe: [pipe.hgetall(f"{prefix}:{one}") for one in (day - 1, day)])
-        found: dict[str, dict[int, list[float]]] = {unit: defaultdict(lambda: [0.0] * (2 * BINS)) for unit in UNITS}
-        for number, fields in enumerate(stored):
-            for field, amount in fields.items():
-                unit, place, priority = field.decode().split(":")
-                found[unit][int(priority)][number * BINS + int(place)] += float(amount)
-        return found
-
     def _forecasts(self, name: str, day: int, demand: Mapping[str, Demand], state: BudgetState) -> Forecasts:
         """Read the forecasts, and add yesterday to them once."""
         key = self._store.keys.budget_forecast(name)
@@ -285,12 +292,3 @@ class BudgetController:
         made = Forecasts(day, usd, tokens)
         self._store.call(lambda client: client.set(key, msgspec.msgpack.encode(made), ex=_FORECAST_TTL_S))
         return made
-
-    def _show(self, name: str, budget: Budget, state: BudgetState, found: Mapping[int, float]) -> None:
-        day, hour, *_ = budget.limits
-        if (limit := day or hour) is not None:
-            self._metrics.budget_limit.labels(name).set(limit / NANO)
-        self._metrics.budget_spent.labels(name).set((state.usd_hour if day is None and hour else state.usd_day) / NANO)
-        factor = min(found.values(), default=1.0)
-        self._metrics.budget_factor.labels(name).set(factor)
-        log.debug("budget", budget=name, factor=factor, refused=state.refused)
