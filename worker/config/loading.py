@@ -116,7 +116,7 @@ def _from_variable(key: str, variable: str, text: str) -> object:
     if key == "redact" and text.strip().lower() in _SWITCHES:
         # The SDK reads the same variable as a switch for the built-in set; both may run in one environment.
         return {"builtin": _SWITCHES[text.strip().lower()]}
-    if key in _TABLES or key in {"redact", "gateway"}:
+    if key in _TABLES or key in {"redact", "gateway", "monitor"}:
         try:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
