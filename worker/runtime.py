@@ -101,7 +101,12 @@ class Runtime:
         self.judging = JudgingConsumer(
             settings,
             self.store,
-            BatchEvaluator(settings, self._judges, models, ledger, graders=self._graders, sampler=sampler),
+            BatchEvaluator(
+                *(settings, self._judges, models, ledger),
+                graders=self._graders,
+                sampler=sampler,
+                refused=lambda budget: self.metrics.budget_refused.labels(budget).inc(),
+            ),
             ledger,
             limits=limits,
             notifier=self._notifier,

@@ -16,6 +16,7 @@ import structlog
 from judges.core.verdict import Verdict
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
+from worker.monitor.budgets import BudgetController
 from worker.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
@@ -122,6 +123,7 @@ class QualitySums(ExportConsumer):
         self._segments = settings.monitor.segments
         self._max_series = settings.monitor.max_series
         self._watch = QualityWatch(store, settings.monitor, metrics)
+        self._budgets = BudgetController(settings, store, metrics)
         self._holder = secrets.token_hex(8)
         self._known: dict[Series, str] = {}
 
@@ -140,8 +142,10 @@ class QualitySums(ExportConsumer):
         if self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS):
             super().run_once()
             self._watch.run_due()
+            self._budgets.run_due()
         else:
             self._watch.clear()
+            self._budgets.clear()
             self.stopping.wait(_STANDBY_S)
 
     def stop(self, timeout_s: float) -> bool:

@@ -228,6 +228,14 @@ class Metrics:
         "1 from the detection of a drop below the usual share until its recovery", stability=_STABLE)
     quality_drop_since = Metric(Gauge, "quality_drop_since_seconds", "seconds", _QUALITY,
         "When the open drop began, in seconds since the epoch", stability=_STABLE)
+    budget_spent = Metric(Gauge, "budget_spent_usd", "USD", ("budget",),
+        "Cost of judge calls in the current day, or hour for a budget by the hour alone", stability=_STABLE)
+    budget_limit = Metric(Gauge, "budget_limit_usd", "USD", ("budget",),
+        "Limit of that day or hour", stability=_STABLE)
+    budget_factor = Metric(Gauge, "budget_rate_factor", "ratio", ("budget",),
+        "Factor by which the budget reduces the rates of rules, the smallest of all priorities", stability=_STABLE)
+    budget_refused = Metric(Counter, "budget_refused_total", "calls", ("budget",),
+        "Judge calls that an exhausted budget refused")
     stored_bytes = Metric(Gauge, "stored_bytes", "bytes", ("what",),
         "Bytes in Redis of traces, outbox, batches, dead_letters, sessions")
     stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),
