@@ -7,9 +7,8 @@ from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer
 from worker.export.otel import OtelExporter
 from worker.export.prometheus import PrometheusExporter
-from worker.export.quality import QualitySums
 
-_ROWS: Final[tuple[type[ExportConsumer], ...]] = (PrometheusExporter, OtelExporter, QualitySums)
+_ROWS: Final[tuple[type[ExportConsumer], ...]] = (PrometheusExporter, OtelExporter)
 EXPORTERS: Final[Mapping[str, type[ExportConsumer]]] = {each.exporter: each for each in _ROWS}
 
 
