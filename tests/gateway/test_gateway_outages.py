@@ -58,7 +58,7 @@ def test_a_full_redis_is_told_and_all_is_well_afterwards(start: Start, prefix: s
         assert refused(both(gateway), 429)
         client.config_set("maxmemory", 0)
         wait_until(lambda: refused(both(gateway), 200), what="the gateway to accept again")
-        stored = Stored(client, prefix)
+        stored = Stored(client, prefix, server.url)
         wait_until(lambda: any(trace["service"] == "bot" and "spans" in trace for trace in stored.entries()))
     assert gateway.scrape().total("tracejudge_gateway_rejected_total", reason="full") >= 2
 
@@ -78,7 +78,7 @@ def test_a_redis_that_is_away_costs_nothing_that_was_acknowledged(
     server.restart()
     wait_until(lambda: refused(both(gateway), 200), what="the gateway to accept again")
     with Redis.from_url(server.url) as client:
-        stored = Stored(client, prefix)
+        stored = Stored(client, prefix, server.url)
         wait_until(lambda: not client.exists(f"{prefix}:gather:due"), what="all spans to be joined")
         ids = {(trace["trace_id"], trace["span_id"], trace["id"]) for trace in stored.entries()}
     # Sent again and again, each of the two has the same ids.

@@ -112,10 +112,11 @@ def test_refusals_tell_status_and_reason(start: Start, stored: Stored) -> None:
         assert set(reply.json()) == {"code", "message"}, name
     assert gateway.publish(TRACE).status_code == 200
     assert len(stored.entries()) == 1
+    expected = [(reason, "/v1/tracejudge", 1) for reason in ("malformed", "content_type", "encoding", "too_large")]
+    # The log is written by a thread of its own.
+    wait_until(lambda: len(logged(gateway, "requests refused")) >= len(expected), what="the lines of the log")
     reasons = [(line["reason"], line["path"], line["count"]) for line in logged(gateway, "requests refused")]
-    assert reasons == [
-        (reason, "/v1/tracejudge", 1) for reason in ("malformed", "content_type", "encoding", "too_large")
-    ], "each reason is logged once within a minute"
+    assert reasons == expected, "each reason is logged once within a minute"
     assert "Traceback" not in gateway.program.output
 
 
