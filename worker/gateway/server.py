@@ -33,6 +33,9 @@ _HEAD_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 75
 _MAX_HEAD_BYTES: Final = 16 * 1024
 _THREADS: Final = 4
+_TOO_MANY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+)
 _BACKLOG: Final = 1_024
 _THREAD_STOP_S: Final = 5.0
 _SPARE_FILES: Final = 100
@@ -56,13 +59,15 @@ class BoundedProtocol(H11Protocol):
 
     shared: _Connections
     _timer: asyncio.TimerHandle | None = None
+    _timer_is_head = False
     _is_counted = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection unless as many are open as may be."""
         super().connection_made(transport)
         if self.shared.open >= self.shared.most:
-            transport.write(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\n\r\n")
+            # With its length the answer is whole before the reset that follows a request nobody reads.
+            transport.write(_TOO_MANY)
             transport.close()
             return
         self._is_counted = True
@@ -93,8 +98,6 @@ class BoundedProtocol(H11Protocol):
         """Leave the idle connection to uvicorn's keep-alive."""
         self._stop_timer()
         super().on_response_complete()
-
-    _timer_is_head = False
 
     def _expect(self, seconds: float, *, head: bool = False) -> None:
         self._stop_timer()
