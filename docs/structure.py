@@ -161,13 +161,13 @@ def figures(folders: Sequence[str] = PRODUCT) -> list[Figure]:
     python = sorted(length for path, length in lengths.items() if path.suffix == ".py" and path.name != "__init__.py")
     stems = Counter(module.path.stem for module in found if not module.path.stem.startswith("__"))
     return [
-        Figure("product files", len(lengths), most=296),
+        Figure("product files", len(lengths), most=303),
         Figure(
             "worker .py files",
             sum(path.suffix == ".py" and "worker" in path.relative_to(ROOT).parts[:1] for path in lengths),
-            most=98,
+            most=105,
         ),
-        Figure("lines of the product", sum(lengths.values()), most=55_000),
+        Figure("lines of the product", sum(lengths.values()), most=56_000),
         Figure("file length, median", statistics.median(python), least=150, most=250),
         Figure(
             "files under 40 lines",
@@ -176,7 +176,7 @@ def figures(folders: Sequence[str] = PRODUCT) -> list[Figure]:
         ),
         Figure("private functions referenced once, %", round(used_once(found), 1), most=50),
         Figure("pairs of packages that import each other", len(mutual_packages(found)), most=0),
-        Figure("module names used more than once", sum(count > 1 for count in stems.values()), most=8),
+        Figure("module names used more than once", sum(count > 1 for count in stems.values()), most=10),
         Figure("comments per 100 lines of code", round(comment_share(found), 1), least=3.5, most=8),
         Figure("docstrings in the old manner, %", round(odd_docstrings(found), 1), most=3),
     ]

@@ -101,7 +101,12 @@ class Runtime:
         self.judging = JudgingConsumer(
             settings,
             self.store,
-            BatchEvaluator(settings, self._judges, models, ledger, graders=self._graders, sampler=sampler),
+            BatchEvaluator(
+                *(settings, self._judges, models, ledger),
+                graders=self._graders,
+                sampler=sampler,
+                refused=lambda budget: self.metrics.budget_refused.labels(budget).inc(),
+            ),
             ledger,
             limits=limits,
             notifier=self._notifier,
@@ -144,9 +149,9 @@ class Runtime:
                 sampler=sampler,
             )
             self._sweepers = [Sweeper(settings, self.store, self.judging, self._notifier, heartbeat), auto_retry]
-        made = exporters.values() if self._has("export") else ()
+        made = [exporter for exporter in exporters.values() if self._has(exporter.role)]
         self._exporters = [exporter(settings, self.store, self.metrics) for exporter in made]
-        self._watch_threads(groups, list(limits))
+        self._watch_threads({name: exporter.role for name, exporter in exporters.items()}, list(limits))
 
     def start(self) -> None:
         """Serve metrics and start all threads.
@@ -229,7 +234,7 @@ class Runtime:
     def _has(self, role: str) -> bool:
         return role in self.settings.roles
 
-    def _watch_threads(self, groups: Sequence[str], judge_models: Sequence[str]) -> None:
+    def _watch_threads(self, groups: Mapping[str, str], judge_models: Sequence[str]) -> None:
         """Register the threads and flows that readiness reports on."""
         readiness = self._readiness
         for thread in (*self._ingest, *self._sweepers, *self._exporters):

@@ -23,9 +23,9 @@ class Interval(NamedTuple):
         return f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%})"
 
 
-def wilson(share: float, total: float) -> Interval:
+def wilson(share: float, total: float, z: float = Z) -> Interval:
     """Return the interval of a share of `total` observations (Wilson, J. Am. Stat. Assoc. 22, 1927)."""
-    z2 = Z * Z / total
+    z2 = z * z / total
     middle = (share + z2 / 2) / (1 + z2)
-    half = Z * math.sqrt(share * (1 - share) / total + z2 / total / 4) / (1 + z2)
+    half = z * math.sqrt(share * (1 - share) / total + z2 / total / 4) / (1 + z2)
     return Interval(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)))

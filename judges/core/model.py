@@ -7,11 +7,12 @@ ModelError                       root; ``reason`` is the verdict's reason
 ├── ModelRejectedError           401, 402, 403, 404, quota or credit exhausted: the operator must act
 ├── BadModelRequestError         another 4xx: this request will never be accepted
 │   └── ToolsRefusedError        the endpoint does not support tools
+├── OverBudgetError              a budget refuses the request
 ├── InputTooLongError            the endpoint says that the context is full
 └── ContentFilteredError         the endpoint's filter refuses the request
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Raw, Struct, field
@@ -164,6 +165,9 @@ class ChatRequest(Struct, frozen=True):
     max_output_tokens: int | None = None
     output_factor: int = 1  # Multiplies this bound and the allowance for thinking, after an answer that was cut off.
     temperature: float = 0.0
+    # Called before each attempt by a model behind an endpoint's limiter. It may raise ``OverBudgetError``; what it
+    # returns is called with the tokens of the attempt once they are known.
+    admit: "Callable[[ChatRequest], Awaitable[Callable[[int, int], object]]] | None" = None
 
     @property
     def offers_tools(self) -> bool:
@@ -271,3 +275,10 @@ class ContentFilteredError(ModelError):
     """The endpoint's content filter refuses the request."""
 
     reason = "content_filter"
+
+
+class OverBudgetError(ModelError):
+    """A budget refuses the request, which was not sent."""
+
+    reason = "over_budget"
+    was_asked = False

@@ -194,6 +194,14 @@ class LimitedModel:
 
     async def _attempt(self, request: ChatRequest) -> ChatResponse:
         permit = await self.limiter.acquire(request.evaluation)
+        settle = None
+        if request.admit is not None:
+            # After the permit: a request that still waits for one reserves no money.
+            try:
+                settle = await request.admit(request)
+            except BaseException:
+                self.limiter.release(permit, None)
+                raise
         start = time.perf_counter()
         result: ChatResponse | ModelError | None = None
         status = "internal_error"
@@ -214,6 +222,8 @@ class LimitedModel:
             self._observer.ended(status, took_s)
             if result is not None:
                 self._record_result(request, result, took_s)
+                if settle is not None and not isinstance(result, ModelTimeoutError):
+                    settle(result.input_tokens, result.output_tokens)
             self.limiter.release(permit, result)
         return structs.replace(response, took_s=took_s)
 

@@ -15,7 +15,7 @@ from judges.core.model import ModelSettings, Price
 from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from worker.config.loading import load
-from worker.config.settings import Gateway, Redact, Rule, Settings, SettingsError, Where
+from worker.config.settings import Budget, Gateway, Monitor, Redact, Rule, Settings, SettingsError, Where
 
 FILE = "tracejudge.toml"
 KEYS = Settings.__struct_fields__
@@ -253,12 +253,14 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "roles": ("ingest,export", ("ingest", "export")),
     "redact": ('{"builtin": true, "patterns": ["a1"]}', Redact(builtin=True, patterns=("a1",))),
     "gateway": ('{"port": 4319, "gather_s": 2}', Gateway(port=4319, gather_s=2.0)),
+    "monitor": ('{"max_series": 7}', Monitor(max_series=7)),
     "models": (
         '{"default": {"base_url": "http://host/v1", "model": "m", "price": {"input": 1, "output": 2}}}',
         {"default": ModelSettings(base_url="http://host/v1", model="m", price=Price(1.0, 2.0))},
     ),
     "judges": ('{"safety": {}}', {"safety": {}}),
     "judges_folder": (".", "."),
+    "budgets": ('{"all": {"usd_per_day": 2.5}}', {"all": Budget(usd_per_day=2.5)}),
     "rules": (
         '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
         (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),

@@ -36,7 +36,7 @@ def test_a_consumer_that_is_connected_and_reads_nothing_turns_unready_within_six
     seconds = iter(range(1000))
     now = [0.0]
     readiness = Readiness(clock=lambda: now[0])
-    for flow in flows(("ingest",), ("metrics",), ()):
+    for flow in flows(("ingest",), {"metrics": "export"}, ()):
         readiness.add_flow(flow)
 
     def ready_after(passed_s: int) -> bool:
@@ -78,13 +78,13 @@ def test_a_ready_batch_waits_only_where_there_is_room(ground: Ground) -> None:
 
 
 def test_only_the_flows_of_a_worker_s_own_roles_are_expected() -> None:
-    own = flows(("ingest", "export"), ("metrics", "otel"), ("m",))
+    own = flows(("ingest", "export"), {"metrics": "export", "otel": "export"}, ("m",))
     assert [(name, role) for name, role, _ in own] == [
         ("ingest", "ingest"),
         ("export:metrics", "export"),
         ("export:otel", "export"),
     ]
-    assert [name for name, *_ in flows(("judge",), ("metrics",), ("a", "b"))] == ["judge:a", "judge:b"]
+    assert [name for name, *_ in flows(("judge",), {"metrics": "export"}, ("a", "b"))] == ["judge:a", "judge:b"]
 
 
 def test_workers_that_said_so_lately_are_there(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

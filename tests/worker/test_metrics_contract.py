@@ -69,6 +69,22 @@ CONTRACT = {
     "dead_cut_off_total": counter(),
     "effective_sampling_ratio": gauge("rule"),
     "ready": gauge("role"),
+    **{f"budget_{name}": gauge("budget") for name in ("spent_usd", "limit_usd", "rate_factor")},
+    **{
+        f"quality_{name}": gauge("metric", "segment", *SERIES)
+        for name in (
+            "share",
+            "lower",
+            "upper",
+            "effective_n",
+            "judgements",
+            "abstained_share",
+            "unscored_share",
+            "baseline",
+            "drop",
+            "drop_since_seconds",
+        )
+    },
 }
 """Section 7 of the contract, row by row."""
 

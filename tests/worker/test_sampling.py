@@ -206,6 +206,10 @@ ALWAYS = {
     "error where only feedback counts": (("negative_feedback",), {"error": "timeout"}, False),
     "feedback where only errors count": (("error",), {"feedback": Feedback(-1)}, False),
     "one of both": (("error", "negative_feedback"), {"feedback": Feedback(-1)}, True),
+    "slow": (("slow",), {"started_at": 1e9, "ended_at": 1e9 + 10}, True),
+    "quick": (("slow",), {"started_at": 1e9, "ended_at": 1e9 + 9.9}, False),
+    "of unknown duration": (("slow",), {"ended_at": 1e9}, False),
+    "slow where only errors count": (("error",), {"started_at": 1e9, "ended_at": 1e9 + 99}, False),
     "nothing asked": ((), {"error": "timeout", "feedback": Feedback(-1)}, False),
 }
 
@@ -237,6 +241,38 @@ def test_rules_that_want_the_same_share_one_evaluation_with_the_largest_probabil
 def test_always_in_one_rule_makes_the_shared_evaluation_certain() -> None:
     got = sampler(rule(0.0, "a", always=("error",)), rule(0.9, "b")).sample(trace(error="timeout"))
     assert got.choices == (Choice("safety", "default", 1.0),)
+
+
+def test_sessions_are_chosen_as_a_whole() -> None:
+    under_test = sampler(rule(0.3, sample_by="session"))
+    chosen: dict[str, set[tuple[Choice, ...]]] = {}
+    for number, trace_id in enumerate(random_ids(6000, seed=18)):
+        session_id = f"session {number // 6}"
+        chosen.setdefault(session_id, set()).add(under_test.sample(trace(trace_id, session_id=session_id)).choices)
+    assert {len(choices) for choices in chosen.values()} == {1}, "a session is divided"
+    share = sum(choices != {()} for choices in chosen.values()) / len(chosen)
+    assert abs(share - 0.3) < 0.05
+    without = [under_test.sample(trace(trace_id)).choices for trace_id in random_ids(3000, seed=19)]
+    assert abs(sum(map(bool, without)) / len(without) - 0.3) < 0.03, "traces without a session"
+
+
+def test_an_evaluation_chosen_by_trace_and_by_session_has_the_probability_of_either() -> None:
+    under_test = sampler(rule(0.3, "a"), rule(0.5, "b", sample_by="session"), rule(0.2, "c", judges=("groundedness",)))
+    found = [
+        under_test.sample(trace(trace_id, session_id=session_id)).choices
+        for trace_id, session_id in zip(random_ids(20_000, seed=1), random_ids(20_000, seed=2), strict=True)
+    ]
+    assert {choice for choices in found for choice in choices} == {
+        Choice("safety", "default", 0.65),
+        Choice("groundedness", "default", 0.2),
+    }
+    share = sum(any(choice.judge == "safety" for choice in choices) for choices in found) / len(found)
+    assert abs(share - 0.65) < 0.02
+    # Without a session both rules choose by the trace.
+    alone = [under_test.sample(trace(trace_id)).choices for trace_id in random_ids(20_000, seed=3)]
+    share = sum(any(choice.judge == "safety" for choice in choices) for choices in alone) / len(alone)
+    assert abs(share - 0.5) < 0.02
+    assert {choice.probability for choices in alone for choice in choices if choice.judge == "safety"} == {0.5}
 
 
 def test_other_models_and_judges_are_other_evaluations() -> None:

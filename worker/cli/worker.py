@@ -14,7 +14,9 @@ from worker.telemetry import logs
 @click.command("worker")
 @REDIS
 @click.option(
-    "--roles", metavar="LIST", help="Roles to run: ingest, judge, export, separated by commas; all unless given."
+    "--roles",
+    metavar="LIST",
+    help="Roles to run: ingest, judge, export, monitor, separated by commas; all unless given.",
 )
 @click.option("--metrics-port", type=int, help="Port of the metrics page; 0 chooses a free one.")
 def command(config: str | None, redis_url: str | None, roles: str | None, metrics_port: int | None) -> None:

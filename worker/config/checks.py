@@ -29,6 +29,8 @@ from worker.storage.client import each
 # A secret pasted in place of the variable's name has other characters, as a rule.
 _VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
 _MAX_MODELS: Final = 9
+# Keys in Redis hold the name.
+_BUDGET_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HINTS: Final = get_type_hints(Settings, include_extras=True)
 _HTTP_URLS: Final = tuple(key for key, kind in _HINTS.items() if HttpUrl in get_args(kind))
 _WAYS: Final = ", ".join(get_args(Combine))
@@ -43,7 +45,7 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
     _check_secrets(settings, origin)
     _check_gateway(settings.gateway, f"{origin.get('gateway', 'defaults')}: gateway")
     if not settings.roles:
-        raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export")
+        raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export, monitor")
     if len(set(settings.series_labels)) < len(settings.series_labels):
         raise SettingsError(f"{origin['series_labels']}: series_labels: names a label twice; name each once")
     for number, pattern in enumerate(settings.redact.patterns):
@@ -59,6 +61,7 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
         raise SettingsError(f"{here}: must be less than retention and 24h together, or a verdict could count twice")
     if has_rules:
         check_rules(settings, origin.get("rules", "defaults"))
+        _check_budgets(settings, origin)
 
 
 def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
@@ -211,7 +214,7 @@ def _check_rule(settings: Settings, rule: Rule, here: str, judges: Mapping[str, 
     if rule.egress is not None:
         for name in rule.egress:
             _check_model_exists(settings, name, f"{here}.egress")
-        asked = [model for judge in rule.judges for model in _models_of_judge(settings, rule, judge)]
+        asked = [model for judge in rule.judges for model in models_of_judge(settings, rule, judge)]
         if own := [name for name in asked if name not in rule.egress]:
             fix = "add it, or take egress out"
             raise SettingsError(f"{here}.egress: keeps the rule's own model {own[0]!r} out; {fix}")
@@ -225,6 +228,9 @@ def _check_unit(judges: Mapping[str, Judge], rule: Rule, here: str) -> None:
     if rule.unit == "session" and rule.always:
         # What came before in the conversation may not have been gathered.
         raise SettingsError(f"{here}.always: is for single traces, and the rule judges sessions; take always out")
+    if rule.unit == "session" and rule.first_per_hour:
+        fix = "take first_per_hour out"
+        raise SettingsError(f"{here}.first_per_hour: counts traces, and the rule judges sessions; {fix}")
 
 
 def _check_model_exists(settings: Settings, name: str, here: str) -> None:
@@ -237,7 +243,7 @@ def _check_model_exists(settings: Settings, name: str, here: str) -> None:
         raise SettingsError(f"{here}: there is no [models.{name}]{nearest(name, settings.models)}")
 
 
-def _models_of_judge(settings: Settings, rule: Rule, judge: str) -> tuple[str, ...]:
+def models_of_judge(settings: Settings, rule: Rule, judge: str) -> tuple[str, ...]:
     """Name the models that a rule asks for one judge: the judge's own, or those of the rule."""
     own = settings.judges.get(judge, {}).get("model")
     return (own,) if isinstance(own, str) else rule.models
@@ -250,7 +256,7 @@ def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
     for name in rule.models:
         _check_model_exists(settings, name, f"{here}.model")
     for judge in rule.judges:
-        for name in _models_of_judge(settings, rule, judge):
+        for name in models_of_judge(settings, rule, judge):
             _check_model_exists(settings, name, f"{here}.judges: the model of {judge!r}")
             if "max_usd" in settings.judges.get(judge, {}) and settings.models[name].price is None:
                 fix = f"give it a price, or take max_usd out of the judge {judge!r}"
@@ -259,6 +265,34 @@ def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
         raise SettingsError(f"{here}.combine: is missing; say how verdicts of several models combine: one of {_WAYS}")
     if rule.combine is not None:
         _check_panel(settings, rule, here)
+
+
+def _check_budgets(settings: Settings, origin: Mapping[str, str]) -> None:
+    place = origin.get("rules", "defaults")
+    for number, rule in enumerate(settings.rules):
+        if rule.budget is not None and rule.budget not in settings.budgets:
+            fix = nearest(rule.budget, settings.budgets)
+            raise SettingsError(f"{place}: rules[{number}].budget: there is no [budgets.{rule.budget}]{fix}")
+    rules = [rule.name for rule in settings.rules]
+    judges = sorted({judge for rule in settings.rules for judge in rule.judges})
+    for name, budget in settings.budgets.items():
+        here = f"{origin.get('budgets', 'defaults')}: budgets.{name}"
+        if _BUDGET_NAME.fullmatch(name) is None:
+            raise SettingsError(f"{here}: the name may hold letters, digits, _ and -, at most 64; rename the table")
+        if not any(budget.limits):
+            limits = "usd_per_day, usd_per_hour, tokens_per_day, tokens_per_hour"
+            raise SettingsError(f"{here}: has no limit; set at least one of {limits}")
+        named = {"rules": rules, "judges": judges, "models": list(settings.models), "exempt": judges}
+        for key, known in named.items():
+            for value in getattr(budget, key):
+                if value not in known:
+                    kind = "judge of a rule" if known is judges else key.removesuffix("s")
+                    raise SettingsError(f"{here}.{key}: there is no {kind} {value!r}{nearest(value, known)}")
+        # A limit in USD cannot be kept without a price.
+        paid = [settings.models[model] for model in budget.models or ()]
+        if budget.in_usd and (unpriced := next((one for one in paid if one.price is None), None)) is not None:
+            fix = "give it a price, or limit tokens instead"
+            raise SettingsError(f"{here}.models: {unpriced.judge_model!r} has no price to keep USD by; {fix}")
 
 
 def _check_panel(settings: Settings, rule: Rule, here: str) -> None:

@@ -17,12 +17,14 @@ from judges.registry import CatalogueError, catalogue
 from worker.config import judge_files
 from worker.config.checks import check_settings
 from worker.config.errors import describe_error, nearest, read_toml, with_rule_name
-from worker.config.settings import Rule, Seconds, Settings, SettingsError, Size
+from worker.config.settings import Budget, Rule, Seconds, Settings, SettingsError, Size
 
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles", "user_keys_former")
-_TABLES: Final = ("models", "judges", "rules")
+_TABLES: Final = ("models", "judges", "rules", "budgets")
+# Tables of judges are converted later, by the judges that they configure.
+_CONVERTED: Final = {"models": ModelSettings, "budgets": Budget}
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fromkeys(
@@ -114,7 +116,7 @@ def _from_variable(key: str, variable: str, text: str) -> object:
     if key == "redact" and text.strip().lower() in _SWITCHES:
         # The SDK reads the same variable as a switch for the built-in set; both may run in one environment.
         return {"builtin": _SWITCHES[text.strip().lower()]}
-    if key in _TABLES or key in {"redact", "gateway"}:
+    if key in _TABLES or key in {"redact", "gateway", "monitor"}:
         try:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -141,11 +143,9 @@ def _convert(raw: Mapping[str, object], origin: Mapping[str, str]) -> Settings:
         elif key in _TABLES:
             if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
                 raise SettingsError(f"{here}: must be tables, each as [{key}.NAME]")
-            # Tables of judges are converted later, by the judges that they configure.
-            is_converted = key == "models"
+            kind = _CONVERTED.get(key)
             values[key] = {
-                name: _one(f"{here}.{name}", item, ModelSettings) if is_converted else item
-                for name, item in value.items()
+                name: item if kind is None else _one(f"{here}.{name}", item, kind) for name, item in value.items()
             }
         else:
             values[key] = _one(here, value, _TYPES[key])

@@ -15,11 +15,12 @@ from judges.core.judge import Unit
 from judges.core.model import ModelSettings
 from worker.storage.client import address
 
-Always = Literal["error", "negative_feedback"]
+Always = Literal["error", "negative_feedback", "slow"]
 Has = Literal[
     "input", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans"
 ]
 SeriesLabel = Literal["name", "model", "release"]
+Role = Literal["ingest", "judge", "export", "monitor"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -27,11 +28,15 @@ AtLeastOne = Annotated[int, Meta(ge=1)]
 BatchSize = Annotated[int, Meta(ge=1, le=1_000)]
 Size = Annotated[int, Meta(ge=1, le=1 << 50)]
 Seconds = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
+# Redis counts 10^-9 USD in whole numbers below 2^53.
+Amount = Annotated[float, Meta(gt=0, le=1_000_000)]
 # Every setting of this type, such as the endpoint of an exporter, is checked as a URL.
 HttpUrl = Annotated[str, Meta(extra={"schemes": ("http", "https")})]
 HOUR_S: Final = 3600.0
 MIB: Final = 1024 * 1024
 MAX_KEY_BYTES: Final = 64
+NANO: Final = 10**9
+"""Costs in USD are counted in whole parts of this size."""
 # The longest key that BLAKE2b takes.
 HashKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
 
@@ -76,7 +81,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
             with the same `session_id`. All judges of the rule judge this unit. A rule for sessions matches only traces
             with a `session_id`, and samples a conversation as a whole or not at all.
         rate: Share of matching traces, or of their sessions, that is judged, 0..1.
-        always: What is judged whatever the rate: `error`, `negative_feedback`.
+        sample_by: What the rate chooses: each `trace` by itself, or all traces with the same `session_id` together; a
+            trace without a session by itself.
+        always: What is judged whatever the rate: `error`, `negative_feedback`, `slow`.
+        slow_s: Seconds from start to end from which a trace is `slow`.
         model: Name of the `[models.NAME]` that judges, or a list of several: each gives its own verdict, and a
             combined one is added.
         combine: How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.
@@ -84,6 +92,13 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
             them or not; where several rules restrict it, those that all allow. Any unless given.
         context_tools: Names of tools whose results are the context of matching traces that have no context and no
             retrieval spans, as `["kb_search"]`.
+        stratify: Labels by whose values a `rate` below 1 is divided, so that rare values get as many verdicts as
+            frequent ones, as `["model"]`; the mean rate remains.
+        first_per_hour: How many traces an hour of a new service, model or release are judged whatever the rate; each is
+            new for its first day. About as many, where several workers read traces.
+        budget: Name of the `[budgets.NAME]` that pays for this rule, besides those that name no rules or this one.
+        priority: From 0 to 9. Where a budget does not suffice for all rules, the rates of rules with a lower priority
+            are reduced first.
     """
 
     name: str
@@ -91,16 +106,60 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     where: Where = Where()
     unit: Unit = "trace"
     rate: Share = 1.0
+    sample_by: Unit = "trace"
     always: tuple[Always, ...] = ()
+    slow_s: Seconds = 10.0
     model: str | tuple[str, ...] = "default"
     combine: Combine | None = None
     egress: tuple[str, ...] | None = None
     context_tools: tuple[str, ...] = ()
+    stratify: tuple[SeriesLabel, ...] = ()
+    first_per_hour: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    budget: str | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
 
     @property
     def models(self) -> tuple[str, ...]:
         """The names of all models that judge."""
         return (self.model,) if isinstance(self.model, str) else self.model
+
+
+class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[budgets.NAME]`: how much judge calls may cost by the hour and by the day (UTC).
+
+    The rates of rules are reduced so that a budget lasts until its end; calls beyond it are refused, and their
+    evaluations are unscored, `over_budget`. At least one of the four limits is set.
+
+    Attributes:
+        usd_per_day: Maximum cost of a day in USD; models without a `price` cost nothing.
+        usd_per_hour: Maximum cost of an hour in USD.
+        tokens_per_day: Maximum of tokens of a day, of requests and answers.
+        tokens_per_hour: Maximum of tokens of an hour.
+        rules: The rules that it pays for: evaluations that at least one of them asks for. All unless given.
+        judges: The judges that it pays for; all unless given.
+        models: The `[models.NAME]` that it pays for; all unless given.
+        exempt: Judges whose calls count but are never refused, and whose rules keep their rates, as `["safety"]`.
+    """
+
+    usd_per_day: Amount | None = None
+    usd_per_hour: Amount | None = None
+    tokens_per_day: AtLeastOne | None = None
+    tokens_per_hour: AtLeastOne | None = None
+    rules: tuple[str, ...] = ()
+    judges: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    exempt: tuple[str, ...] = ()
+
+    @property
+    def in_usd(self) -> bool:
+        """Whether a limit is in USD."""
+        return self.usd_per_day is not None or self.usd_per_hour is not None
+
+    @property
+    def limits(self) -> tuple[int | None, int | None, int | None, int | None]:
+        """USD of a day and of an hour, in 10^-9, then tokens of a day and of an hour."""
+        day, hour = (None if usd is None else round(usd * NANO) for usd in (self.usd_per_day, self.usd_per_hour))
+        return day, hour, self.tokens_per_day, self.tokens_per_hour
 
 
 class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -172,6 +231,22 @@ class Gateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     max_connections: AtLeastOne = 4_000
 
 
+class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The monitor of quality: which series it keeps.
+
+    Attributes:
+        enabled: Whether workers of the role `monitor` keep sums of verdicts.
+        segments: Labels by whose values each series is kept once more, so that a drop can be assigned to one of them.
+        false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
+        max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
+    """
+
+    enabled: bool = True
+    segments: tuple[SeriesLabel, ...] = ()
+    false_alarms_per_week: Annotated[float, Meta(gt=0)] = 1.0
+    max_series: AtLeastOne = 5_000
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be configured.
 
@@ -231,10 +306,12 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         roles: Roles that run in this worker.
         redact: What is redacted in texts before judging, as `[redact]`; nothing unless given.
         gateway: What `tracejudge gateway` accepts, as `[gateway]`.
+        monitor: Which series the monitor keeps, as `[monitor]`.
         models: The models that judge, as `[models.NAME]`; without any the built-in lexical heuristic.
         judges: Settings of judges, as `[judges.NAME]`, and definitions of your own judges.
         judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
             `[judges.NAME]`; relative to the file that names it.
+        budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
     """
@@ -282,14 +359,16 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     series_labels: tuple[SeriesLabel, ...] = ()
     max_services: AtLeastOne = 200
     log_level: LogLevel = "info"
-    roles: tuple[Literal["ingest", "judge", "export"], ...] = ("ingest", "judge", "export")
+    roles: tuple[Role, ...] = ("ingest", "judge", "export", "monitor")
     redact: Redact = Redact()
     gateway: Gateway = Gateway()
+    monitor: Monitor = Monitor()
     models: Mapping[str, ModelSettings] = msgspec.field(
         default_factory=lambda: {"default": ModelSettings(provider="lexical")}
     )
     judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
     judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
+    budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
     rules: tuple[Rule, ...] = (
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),
@@ -298,6 +377,23 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __repr__(self) -> str:
         # URLs may hold passwords, and the user key reveals the user behind a hash.
         return f"Settings(prefix={self.prefix!r}, redis={address(self.redis_url)!r}, roles={self.roles!r})"
+
+    def budgets_of(self, rule: Rule) -> dict[str, Budget]:
+        """Return the budgets that pay for a rule, by name."""
+        return {
+            name: budget
+            for name, budget in self.budgets.items()
+            if rule.budget == name or rule.name in budget.rules or not (budget.rules or self.is_own_budget(name))
+        }
+
+    @property
+    def changes_rates(self) -> bool:
+        """Whether rates change: for a budget, by segments of traffic, or for new values."""
+        return bool(self.budgets) or any(rule.stratify or rule.first_per_hour for rule in self.rules)
+
+    def is_own_budget(self, budget: str) -> bool:
+        """Return whether a rule names a budget as its own."""
+        return any(rule.budget == budget for rule in self.rules)
 
     def queue(self, label: str) -> str:
         """Name the Celery queue of a judge model; `code` and `panel` have one each."""

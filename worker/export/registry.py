@@ -7,8 +7,9 @@ from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer
 from worker.export.otel import OtelExporter
 from worker.export.prometheus import PrometheusExporter
+from worker.export.quality import QualitySums
 
-_ROWS: Final[tuple[type[ExportConsumer], ...]] = (PrometheusExporter, OtelExporter)
+_ROWS: Final[tuple[type[ExportConsumer], ...]] = (PrometheusExporter, OtelExporter, QualitySums)
 EXPORTERS: Final[Mapping[str, type[ExportConsumer]]] = {each.exporter: each for each in _ROWS}
 
 

@@ -15,6 +15,7 @@ from tracejudge.model import TIMES
 from worker.config.settings import Settings
 from worker.ingest.plan import Plan, Planner
 from worker.queue.notify import Notifier
+from worker.selection.rates import RateFactors
 from worker.selection.stream_entry import InvalidEntry, TraceEntry, read_entry
 from worker.selection.unusable import UnusableInput
 from worker.service import ServiceThread
@@ -173,6 +174,7 @@ class IngestConsumer(ServiceThread):
         self._unusable = UnusableInput(store)
         self._reader = GroupReader(store, store.keys.traces, INGEST_GROUP, self._consumer)
         self._next_claim = 0.0
+        self._rates = RateFactors(store, planner.sampler)
 
     def prepare(self) -> None:
         """Make the consumer group."""
@@ -181,6 +183,8 @@ class IngestConsumer(ServiceThread):
     def run_once(self) -> None:
         """Read once and process all of it."""
         self._unusable.write()
+        if self._settings.changes_rates:
+            self._rates.exchange_due()
         bounds = self._pressure.bounds
         self._log_changes(bounds)
         if bounds.paused:

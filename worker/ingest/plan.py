@@ -97,7 +97,7 @@ class Planner:
         """Keep the compiled rules, and the versions of the judges by name."""
         self._settings = settings
         self._keys = keys
-        self._sampler = sampler
+        self.sampler = sampler
         self._factory = EvaluationFactory(sampler.graders, versions)
 
     def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:
@@ -116,7 +116,7 @@ class Planner:
         for entry in entries:
             if isinstance(entry, TraceEntry):
                 # Before anything is encoded: at a low rate nearly all traces end with this.
-                choices, rules, of_session = sampling = self._sampler.sample(entry.trace)
+                choices, rules, of_session = sampling = self.sampler.sample(entry.trace)
                 if choices or of_session:
                     rules_of_chosen.append(rules)
                     self._choose(plan, entry, sampling, shed)
@@ -146,7 +146,7 @@ class Planner:
 
     def late_evaluations(self, entry: TraceEntry) -> list[Chosen]:
         """Choose evaluations for a trace with late negative feedback."""
-        return self._factory.evaluations(entry, self._sampler.sample_late_feedback(entry.trace), "late_feedback")
+        return self._factory.evaluations(entry, self.sampler.sample_late_feedback(entry.trace), "late_feedback")
 
     def _choose(self, plan: Plan, entry: TraceEntry, sampling: Sampling, shed: Collection[str]) -> None:
         chosen = self._factory.evaluations(entry, sampling.choices, "live")
@@ -170,7 +170,7 @@ class Planner:
         )
 
     def _feedback(self, plan: Plan, entry: FeedbackEntry) -> None:
-        if entry.feedback.score < 0 and self._sampler.judges_negative_feedback:
+        if entry.feedback.score < 0 and self.sampler.judges_negative_feedback:
             plan.pending_feedback.append(
                 {"id": entry.entry_id, "member": encode_member(entry.entry_id, entry.feedback)}
             )

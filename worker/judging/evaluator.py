@@ -21,6 +21,7 @@ from worker.config.graders import CODE, Graders
 from worker.config.redaction import Redaction, UserKeys, hashed_user
 from worker.config.settings import Settings
 from worker.judging.panels import Panels, PanelVotes
+from worker.judging.reservations import Budgets
 from worker.queue.batch import Batch, Evaluation, Item
 from worker.queue.ledger import DeadLetter, Finished, Ledger
 from worker.selection.sampling import Sampler
@@ -224,7 +225,9 @@ class BatchEvaluator:
         *,
         graders: Graders,
         sampler: Sampler,
+        refused: Callable[[str], object] = lambda _budget: None,
     ) -> None:
+        """Prepare; ``refused`` is called with the name of a budget that refuses a call."""
         self._settings = settings
         self._judges = judges
         self._models = models
@@ -234,6 +237,7 @@ class BatchEvaluator:
         self._sampler = sampler
         self._panels = Panels(ledger, settings)
         self._user_keys = UserKeys(settings, ledger.store)
+        self._budgets = Budgets(settings, ledger.store, sampler, refused)
         self._code_slots = {name: asyncio.Semaphore(CODE_AT_ONCE) for name in self._graders.code}
 
     async def run(
@@ -285,6 +289,7 @@ class BatchEvaluator:
         """Write the verdicts that are ready, and close connections and judges."""
         await self._recorder.drain()
         self._recorder.close()
+        await self._budgets.aclose()
         for model in self._models.values():
             await model.aclose()
         for judge in self._judges.values():
@@ -363,6 +368,9 @@ class BatchEvaluator:
             if isinstance(trace, Exception):
                 return _internal_error(evaluation, trace)
             tools = self._sampler.context_tools(item.trace)
+            if self._settings.budgets and this.model is not None:
+                # The rules match the published trace, not the redacted one.
+                this = this._replace(model=self._budgets.model(this.model, item.trace, evaluation))
             return await self._evaluate(this, judge, trace, evaluation, tools)
         except Exception as error:  # noqa: BLE001 - one evaluation must not fail its batch
             return _internal_error(evaluation, error)

@@ -7,6 +7,7 @@ models. Judges in code send nothing, so `egress` does not concern them.
 
 import fnmatch
 import hashlib
+import math
 import re
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 import structlog
+from msgspec import structs
 
 from judges.core.judge import has_text
 from judges.core.verdict import Origin, joined_parts, session_parts
@@ -31,6 +33,10 @@ _PLACES: Final = 2.0**_DIGITS
 _PATTERNED: Final = ("service", "environment", "name", "release", "model")
 _MAX_CACHED: Final = 4_096
 _MAX_CACHED_CHARS: Final = 1_000
+_MAX_SEGMENT_CHARS: Final = 100
+_NEW_LABELS: Final = ("service", "model", "release")
+# Further new values of an hour choose no trace by themselves: names without end must not fill the memory.
+_MAX_NEW: Final = 1_000
 
 
 class Choice(NamedTuple):
@@ -72,12 +78,15 @@ class _Matching(NamedTuple):
     Attributes:
         rules: Without evaluations by models that another rule's egress excludes.
         allowed: The names of models that every egress allows; None where any model is allowed.
-        highest_rate: Of all rules for traces.
-        session_rate: The highest rate of all rules for sessions.
+        highest_rate: Of all rules that choose by trace.
+        session_rate: The highest rate of all rules that choose by session.
         errors: Whether a rule always chooses traces with an error.
         feedback: Whether a rule always chooses traces with negative feedback.
+        slow_s: From how many seconds on a rule always chooses a trace.
         not_chosen: The outcome for traces that no rule chooses.
         context_tools: Of all rules.
+        segments: The rules that divide their rate, with the segment that these traces belong to.
+        new: The rules that choose the first traces of a new value, with the value and how many an hour.
     """
 
     rules: tuple[_CompiledRule, ...]
@@ -86,8 +95,11 @@ class _Matching(NamedTuple):
     session_rate: float
     errors: bool
     feedback: bool
+    slow_s: float
     not_chosen: Sampling
     context_tools: tuple[str, ...]
+    segments: tuple[tuple[str, str], ...] = ()
+    new: tuple[tuple[tuple[str, str], int], ...] = ()
 
 
 def position(trace_id: str, sampling_key: str) -> float:
@@ -113,9 +125,22 @@ class Sampler:
             _CompiledRule(rule, tuple((judge, name) for judge in rule.judges for name in self.graders.of(rule, judge)))
             for rule in settings.rules
         ]
-        self._rules = tuple((one, _matcher(one.rule)) for one in compiled)
+        # The rates of the settings, whatever factors reduce them.
+        self._full = tuple((one, _matcher(one.rule)) for one in compiled)
+        self._rules = self._full
+        self._of_segments: Mapping[str, Mapping[str, float]] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._known: frozenset[str] = frozenset()
+        # Of this hour: all workers' traces until the last exchange and our own, and our own since then.
+        self._of_hour: Counter[tuple[str, str]] = Counter()
+        self._not_exchanged: Counter[tuple[str, str]] = Counter()
         wheres = [rule.where for rule in settings.rules]
-        patterned = [name for name in _PATTERNED if any(getattr(where, name) is not None for where in wheres)]
+        dividing = {label for rule in settings.rules for label in rule.stratify}
+        if any(rule.first_per_hour for rule in settings.rules):
+            dividing.update(_NEW_LABELS)
+        patterned = [
+            name for name in _PATTERNED if name in dividing or any(getattr(where, name) is not None for where in wheres)
+        ]
         # The getter needs one field at least.
         self._names = attrgetter(*(patterned or ["service"]))
         # Whether a field has text decides about matching, its text does not, so that few keys are cached.
@@ -127,32 +152,96 @@ class Sampler:
     def sample(self, trace: Trace) -> Sampling:
         """Choose evaluations for a trace.
 
-        Rules that want the same judge and model share one evaluation; its probability is the largest of theirs.
+        Rules that want the same judge and model share one evaluation; its probability is the largest of theirs. Rules
+        that choose by trace and by session choose independently of each other, and either one is enough.
         """
         matching = self._matching(trace)
         if not matching.rules:
             return matching.not_chosen
+        for segment in matching.segments:
+            self._counts[segment] += 1
         place = _position(trace.trace_id, self._keyed)
-        # A rule for sessions matches only traces with a session id.
-        of_session = _position(trace.session_id or "", self._keyed) if matching.session_rate else 1.0
-        always = (matching.errors and trace.error) or (matching.feedback and trace.feedback is not None)
+        of_session = 1.0
+        if matching.session_rate:
+            # A trace without a session is one by itself.
+            of_session = _position(trace.session_id, self._keyed) if trace.session_id else place
+        first = self._first(matching.new) if matching.new else ()
+        duration_s = _duration_s(trace) if matching.slow_s < math.inf else 0.0
+        always = (
+            (matching.errors and trace.error)
+            or (matching.feedback and trace.feedback is not None)
+            or duration_s >= matching.slow_s
+            or first
+        )
         if place >= matching.highest_rate and of_session >= matching.session_rate and not always:
             return matching.not_chosen
         is_negative = trace.feedback is not None and trace.feedback.score < 0
         best: dict[tuple[str, str], float] = {}
+        by_session: dict[tuple[str, str], float] = {}
         gathered: dict[tuple[str, str], float] = {}
         tallies = []
         for rule, evaluations in matching.rules:
-            is_always = ("error" in rule.always and trace.error) or ("negative_feedback" in rule.always and is_negative)
+            is_always = rule.name in first or (
+                rule.always
+                and (
+                    ("error" in rule.always and trace.error)
+                    or ("negative_feedback" in rule.always and is_negative)
+                    or ("slow" in rule.always and duration_s >= rule.slow_s)
+                )
+            )
             # Without evaluations that its egress allows, a rule chooses nothing.
             probability = (1.0 if is_always else rule.rate) if evaluations else 0.0
-            found, at = (gathered, of_session) if rule.unit == "session" else (best, place)
+            is_by_session = _is_by_session(rule)
+            at = of_session if is_by_session else place
+            found = gathered if rule.unit == "session" else by_session if is_by_session else best
             tallies.append(RuleTally(rule.name, at < probability))
             for one in evaluations:
                 found[one] = max(found.get(one, 0.0), probability)
-        choices = (Choice(*one, probability) for one, probability in best.items() if place < probability)
+        choices = [Choice(*one, probability) for one, probability in best.items() if place < probability]
+        if by_session:
+            choices = _either(best, by_session, place, of_session)
         of_all = (Choice(*one, probability) for one, probability in gathered.items() if of_session < probability)
         return Sampling(tuple(choices), tuple(tallies), tuple(of_all))
+
+    def set_factors(self, factors: Mapping[str, float], of_segments: Mapping[str, Mapping[str, float]]) -> None:
+        """Multiply the rates of rules by factors, by the rules' names and segments; all others have their full rates.
+
+        A trace has the rate of the factors that were set before it was read.
+        """
+
+        def reduced(rule: Rule) -> Rule:
+            return structs.replace(rule, rate=rule.rate * factors.get(rule.name, 1.0))
+
+        self._rules = tuple((one._replace(rule=reduced(one.rule)), matches) for one, matches in self._full)
+        self._of_segments = of_segments
+        # Replaced, not cleared: a thread that combines former rules must not add them to the new ones.
+        self._cache = {}
+
+    def take_first(self) -> Counter[tuple[str, str]]:
+        """Return the traces of new values since the last call, by rule and value; for the thread that samples."""
+        counts, self._not_exchanged = self._not_exchanged, Counter()
+        return counts
+
+    def set_first(self, of_hour: Counter[tuple[str, str]], known: frozenset[str]) -> None:
+        """Set how many traces new values had in this hour, and which values are not new."""
+        self._of_hour = of_hour
+        if known != self._known:
+            self._known = known
+            self._cache = {}
+
+    def take_counts(self) -> Counter[tuple[str, str]]:
+        """Return how many traces were sampled by rule and segment since the last call; for the thread that samples."""
+        counts, self._counts = self._counts, Counter()
+        return counts
+
+    def asking(self, trace: Trace, judge: str, judge_model: str) -> list[Rule]:
+        """Return the rules, with their full rates, that match a trace and ask for an evaluation."""
+        found = []
+        for (rule, evaluations), matches in self._full:
+            of_judge = (self.graders.named(name).judge_model for one, name in evaluations if one == judge)
+            if judge_model in of_judge and matches(trace):
+                found.append(rule)
+        return found
 
     def allows(self, trace: Trace, judge_model: str) -> bool:
         """Return whether the rules allow a trace to be sent to a judge model.
@@ -187,18 +276,47 @@ class Sampler:
         """Find the matching rules; they are the same for all traces with the same names and kinds of content."""
         names = self._names(trace)
         key = (names, *[_has(trace, *content) for content in self._contents]) if self._contents else names
-        cached = self._cache.get(key)
+        cache = self._cache
+        cached = cache.get(key)
         if cached is not None:
             return cached
         rules = [compiled for compiled, matches in self._rules if matches(trace)]
-        matching = self._combine(rules)
+        segments = {one.rule.name: _segment(one.rule, trace) for one in rules if one.rule.stratify}
+        if segments:
+            rules = [self._divided(one, segments.get(one.rule.name)) for one in rules]
+        new = tuple(
+            ((one.rule.name, value), one.rule.first_per_hour)
+            for one in rules
+            if one.rule.first_per_hour
+            for value in _values(trace)
+            if value not in self._known
+        )
+        matching = self._combine(rules)._replace(segments=tuple(segments.items()), new=new)
         self._report_egress(rules)
         if sum(len(getattr(trace, name) or "") for name in _PATTERNED) <= _MAX_CACHED_CHARS:
-            if len(self._cache) >= _MAX_CACHED:
+            if len(cache) >= _MAX_CACHED:
                 # Names without end; those that occur often are cached again at once.
-                self._cache.clear()
-            self._cache[key] = matching
+                cache.clear()
+            cache[key] = matching
         return matching
+
+    def _first(self, new: Sequence[tuple[tuple[str, str], int]]) -> set[str]:
+        """Count a trace for its new values; return the rules that choose it as one of the first."""
+        found = set()
+        for value, most in new:
+            if value in self._of_hour or len(self._of_hour) < _MAX_NEW:
+                if self._of_hour[value] < most:
+                    found.add(value[0])
+                self._of_hour[value] += 1
+                self._not_exchanged[value] += 1
+        return found
+
+    def _divided(self, compiled: _CompiledRule, segment: str | None) -> _CompiledRule:
+        """Return a rule with its rate for a segment; a segment that is not known yet has the mean rate."""
+        if segment is None:
+            return compiled
+        factor = self._of_segments.get(compiled.rule.name, {}).get(segment, 1.0)
+        return compiled._replace(rule=structs.replace(compiled.rule, rate=min(1.0, compiled.rule.rate * factor)))
 
     def _report_egress(self, rules: Sequence[_CompiledRule]) -> None:
         """Log once for each pair of rules that the egress of one excludes the other's model."""
@@ -232,10 +350,11 @@ class Sampler:
         return _Matching(
             rules=kept,
             allowed=allowed,
-            highest_rate=max((rule.rate for rule in choosing if rule.unit == "trace"), default=0.0),
-            session_rate=max((rule.rate for rule in choosing if rule.unit == "session"), default=0.0),
+            highest_rate=max((rule.rate for rule in choosing if not _is_by_session(rule)), default=0.0),
+            session_rate=max((rule.rate for rule in choosing if _is_by_session(rule)), default=0.0),
             errors=any("error" in rule.always for rule in choosing),
             feedback=any("negative_feedback" in rule.always for rule in choosing),
+            slow_s=min((rule.slow_s for rule in choosing if "slow" in rule.always), default=math.inf),
             not_chosen=Sampling((), tuple(RuleTally(one.rule.name, chosen=False) for one in rules)),
             context_tools=tuple(dict.fromkeys(tool for one in rules for tool in one.rule.context_tools)),
         )
@@ -247,6 +366,32 @@ def _position(trace_id: str, keyed: "hashlib.blake2b") -> float:
     digest.update(trace_id.encode("utf-8", "surrogatepass"))
     # As many digits as a float holds: rounded, the last positions would become 1, which not even a rate of 1 chooses.
     return (int.from_bytes(digest.digest(), "big") >> (64 - _DIGITS)) / _PLACES
+
+
+def _is_by_session(rule: Rule) -> bool:
+    return "session" in {rule.unit, rule.sample_by}
+
+
+def _duration_s(trace: Trace) -> float:
+    """Return the duration of a trace, 0 where it is unknown."""
+    if trace.started_at is None or trace.ended_at is None:
+        return 0.0
+    return trace.ended_at - trace.started_at
+
+
+def _either(
+    best: Mapping[tuple[str, str], float], by_session: Mapping[tuple[str, str], float], place: float, of_session: float
+) -> list[Choice]:
+    """Return what is chosen by trace or by session, with the probability that either chooses it."""
+    choices = []
+    for one in dict.fromkeys((*best, *by_session)):
+        of_trace, of_whole = best.get(one, 0.0), by_session.get(one, 0.0)
+        if place < of_trace or of_session < of_whole:
+            # Positions of different ids are independent; without a session both are the same.
+            is_alone = place == of_session or not of_trace or not of_whole
+            probability = max(of_trace, of_whole) if is_alone else of_trace + of_whole - of_trace * of_whole
+            choices.append(Choice(*one, probability))
+    return choices
 
 
 def _content(rule: Rule, name: str) -> tuple[str, tuple[str, ...]]:
@@ -262,6 +407,19 @@ def _has(trace: Trace, name: str, tools: tuple[str, ...]) -> bool:
 def _needed(rule: Rule) -> tuple[str, ...]:
     """Name the fields without which a trace does not match a rule."""
     return (*rule.where.has, "session_id") if rule.unit == "session" else rule.where.has
+
+
+def _values(trace: Trace) -> list[str]:
+    """Return the values of a trace that may be new: its service, and the model and release within it."""
+    names = (trace.service, *(f"{trace.service}\n{label}={getattr(trace, label)}" for label in ("model", "release")))
+    return [name[:_MAX_SEGMENT_CHARS].encode("utf-8", "replace").decode() for name in names]
+
+
+def _segment(rule: Rule, trace: Trace) -> str:
+    """Return the segment of a trace: its values of the rule's labels, which may be long, in one text."""
+    text = "\n".join((getattr(trace, label) or "")[:_MAX_SEGMENT_CHARS] for label in rule.stratify)
+    # Redis and JSON take no lone surrogates.
+    return text.encode("utf-8", "replace").decode()
 
 
 def _matcher(rule: Rule) -> Callable[[Trace], bool]:

@@ -100,6 +100,19 @@ class Keys:
     gather_due = _Key("gather:due")
     """Sorted set of traces whose spans are gathered by the time when they are joined, in milliseconds. No TTL."""
 
+    # --- monitor ---
+    monitor = _Key("monitor")
+    """String, the worker that is the active monitor; TTL of seconds."""
+    quality_series = _Key("quality:series")
+    """Hash of the monitor's series: id to labels as JSON. No TTL."""
+
+    # --- budgets ---
+    rates = _Key("rates")
+    """String, JSON of the factors by which rates are multiplied, by rule and segment; TTL of an hour."""
+
+    seen = _Key("seen")
+    """Hash of service, model or release to the hour since 1970 in which it was first seen; at most 10,000. No TTL."""
+
     # --- workers ---
     circuits = _Key("circuits")
     """Hash of worker process to the state of its circuits, with the time."""
@@ -116,7 +129,7 @@ class Keys:
     @property
     def locks(self) -> tuple[str, ...]:
         """Strings that one worker holds at a time (script `hold`); `clock` deletes them if the clock was set back."""
-        return self.feedback_pass, self.dead_auto_retry, self.sweeper, self.sessions_pass
+        return self.feedback_pass, self.dead_auto_retry, self.sweeper, self.sessions_pass, self.monitor
 
     def account(self, day: dt.date) -> str:
         """Hash of the counts of one day (UTC)."""
@@ -152,6 +165,35 @@ class Keys:
     def session(self, session: str) -> str:
         """Hash of one conversation with its traces, see scripts/sessions.lua; TTL of the ledger."""
         return f"{self.prefix}:session:{session}"
+
+    def quality(self, series: str, bucket: str) -> str:
+        """Hash of the sums of one series, by day (TTL of 90 days), or by day and hour (TTL of 3 days)."""
+        return f"{self.prefix}:quality:{series}:{bucket}"
+
+    def quality_detector(self, series: str) -> str:
+        """String, the detector of drops of one series; TTL of 90 days."""
+        return f"{self.prefix}:quality:{series}:detector"
+
+    def quality_clusters(self, series: str, period: int, part: int) -> str:
+        """Hash of the sums of the sessions of one series; TTL of two periods."""
+        return f"{self.prefix}:quality:{series}:c{period}:{part}"
+
+    def budget(self, name: str) -> tuple[str, str, str]:
+        """Hash of one budget, sorted set of its reservations, prefix of its demand by day; see scripts/budget.lua."""
+        key = f"{self.prefix}:budget:{name}"
+        return key, f"{key}:open", f"{key}:demand"
+
+    def first(self, hour: int) -> str:
+        """Hash of rule and new value to its traces in an hour since 1970; TTL of two hours."""
+        return f"{self.prefix}:first:{hour}"
+
+    def segments(self, hour: int) -> str:
+        """Hash of rule and segment to the matching traces of an hour since 1970; TTL of four hours."""
+        return f"{self.prefix}:segments:{hour}"
+
+    def budget_forecast(self, name: str) -> str:
+        """String, the expected cost of one budget by time of day, as MessagePack; TTL of a week."""
+        return f"{self.prefix}:budget:{name}:forecast"
 
     def replay(self, name: str) -> str:
         """Hash of one replay: question, position, counts; TTL of the ledger since its last step."""

@@ -178,10 +178,12 @@ class Readiness:
         return ""
 
 
-def flows(roles: Sequence[str], groups: Sequence[str], judge_models: Sequence[str]) -> list[Flow]:
-    """List the flows of a worker with these roles, exporters and judge models."""
+def flows(roles: Sequence[str], groups: Mapping[str, str], judge_models: Sequence[str]) -> list[Flow]:
+    """List the flows of a worker with these roles, exporters by name with their roles, and judge models."""
     every = [Flow(INGEST_GROUP, "ingest", "entries wait in the stream and none is read")]
-    every += [Flow(f"export:{group}", "export", "verdicts wait in the outbox and none is read") for group in groups]
+    every += [
+        Flow(f"export:{group}", role, "verdicts wait in the outbox and none is read") for group, role in groups.items()
+    ]
     stalled = "batches are ready, there is capacity, and none is leased"
     every += [Flow(f"judge:{judge_model}", "judge", stalled) for judge_model in judge_models]
     return [flow for flow in every if flow.role in roles]

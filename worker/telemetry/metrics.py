@@ -23,6 +23,8 @@ SESSION_OUTCOMES: Final = ("judged", "updated", "dropped", "expired")
 EXPLORATION_ENDS: Final = (*get_args(End), "nothing")
 _RATED: Final = (*SERIES, "metric")
 _ENDED: Final = (*_RATED, "outcome")
+# Not SERIES first: the monitor's series have segments in place of the configured `series_labels`.
+_QUALITY: Final = ("metric", "segment", *SERIES)
 _SPENDING: Final = ("judge_model", "judge", "direction")
 _SCORE_BUCKETS: Final = tuple(step / 10 for step in range(11))
 # Up to the longest timeout of a request.
@@ -204,6 +206,36 @@ class Metrics:
         "Log lines dropped because standard error blocked or refused them")
     export_answers_ignored = Metric(Counter, "export_answers_ignored_total", "requests", ("exporter",),
         "Accepted requests whose answer was unreadable or impossible")
+    quality_share = Metric(Gauge, "quality_share", "ratio", _QUALITY,
+        "Weighted share of passing verdicts in the last hour, or in the last day where that has few", stability=_STABLE)
+    quality_lower = Metric(Gauge, "quality_lower", "ratio", _QUALITY,
+        "Lower limit of the 95 % interval of quality_share", stability=_STABLE)
+    quality_upper = Metric(Gauge, "quality_upper", "ratio", _QUALITY,
+        "Upper limit of the 95 % interval of quality_share", stability=_STABLE)
+    quality_effective_n = Metric(Gauge, "quality_effective_n", "verdicts", _QUALITY,
+        "Independent, equally weighted verdicts that would be as precise", stability=_STABLE)
+    quality_judgements = Metric(Gauge, "quality_judgements", "verdicts", _QUALITY,
+        "Passing and failing verdicts behind quality_share", stability=_STABLE)
+    quality_window = Metric(Gauge, "quality_window_seconds", "seconds", _QUALITY,
+        "Length of the window of quality_share")
+    quality_abstained_share = Metric(Gauge, "quality_abstained_share", "ratio", _QUALITY,
+        "Weighted share of verdicts of that window that abstained", stability=_STABLE)
+    quality_unscored_share = Metric(Gauge, "quality_unscored_share", "ratio", _QUALITY,
+        "Weighted share of verdicts of that window without a score", stability=_STABLE)
+    quality_baseline = Metric(Gauge, "quality_baseline", "ratio", _QUALITY,
+        "Usual share of this hour of the week, from the last 28 days without incidents", stability=_STABLE)
+    quality_drop = Metric(Gauge, "quality_drop", "boolean", _QUALITY,
+        "1 from the detection of a drop below the usual share until its recovery", stability=_STABLE)
+    quality_drop_since = Metric(Gauge, "quality_drop_since_seconds", "seconds", _QUALITY,
+        "When the open drop began, in seconds since the epoch", stability=_STABLE)
+    budget_spent = Metric(Gauge, "budget_spent_usd", "USD", ("budget",),
+        "Cost of judge calls in the current day, or hour for a budget by the hour alone", stability=_STABLE)
+    budget_limit = Metric(Gauge, "budget_limit_usd", "USD", ("budget",),
+        "Limit of that day or hour", stability=_STABLE)
+    budget_factor = Metric(Gauge, "budget_rate_factor", "ratio", ("budget",),
+        "Factor by which the budget reduces the rates of rules, the smallest of all priorities", stability=_STABLE)
+    budget_refused = Metric(Counter, "budget_refused_total", "calls", ("budget",),
+        "Judge calls that an exhausted budget refused")
     stored_bytes = Metric(Gauge, "stored_bytes", "bytes", ("what",),
         "Bytes in Redis of traces, outbox, batches, dead_letters, sessions")
     stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),

@@ -93,6 +93,8 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         first.append(Check(f"model {name}", partial(endpoint, name, model, environment, settings.proxy)))
         if asks and PROVIDERS[model.provider].probe is not None:
             first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
+    if settings.budgets:
+        first.append(Check("budgets", partial(budgets, settings)))
     for exporter in enabled(settings).values():
         first += exporter.checks(settings)
     reached, *others = examine(first)
@@ -119,6 +121,22 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         return [reached, *examine(further), *others]
     finally:
         store.close()
+
+
+def budgets(settings: Settings) -> Sequence[Finding]:
+    """Check that budgets in USD know what their models cost, and that rates can be reduced."""
+    findings = []
+    for name, budget in settings.budgets.items():
+        paid = [one for one in budget.models or settings.models if settings.models[one].provider != "lexical"]
+        unpriced = [one for one in paid if settings.models[one].price is None]
+        if budget.in_usd and unpriced:
+            what = f"{name} is in USD, and has no price of: {', '.join(unpriced)}; their calls count as free"
+            fix = "set price = { input = …, output = … } there, in USD per million tokens, or limit tokens"
+            findings.append(warning("budgets", what, fix))
+    if not settings.monitor.enabled:
+        what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
+        findings.append(warning("budgets", what, "set enabled = true under [monitor]"))
+    return findings or [ok("budgets", ", ".join(settings.budgets))]
 
 
 def accounting(store: Store) -> Sequence[Finding]:

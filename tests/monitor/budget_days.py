@@ -1,0 +1,116 @@
+"""Days of traffic under a budget: calls reserve, cost and end as in Redis, and the controller sets the rate."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from worker.config.settings import NANO, Budget
+from worker.monitor.budgets import BINS, BudgetState, Forecasts, budget_factors, next_forecast
+
+DAY_MINUTES = 1440
+DAY_S = 86_400.0
+CALL_S = 20.0
+# Half the calls go to a model that costs a tenth of the other one.
+MEAN_USD = (0.001, 0.010)
+PASSES = (0.95, 0.80)
+RESERVED = 2.5
+
+
+class Day(NamedTuple):
+    """One simulated day; USD, and the sums of weights."""
+
+    spent: float
+    calls: int
+    refused: int
+    most_in_flight: int
+    dearest: float
+    passed: float
+    weight: float
+    true_passed: float
+    traces: int
+
+
+def profile(minute: int, swing: float = 5.0) -> float:
+    """Return the traffic at a minute of the day beside its mean: day and night differ by the factor ``swing``."""
+    depth = (swing - 1) / (swing + 1)
+    return 1.0 - depth * np.cos(2 * np.pi * minute / DAY_MINUTES)
+
+
+@dataclass
+class Simulation:
+    """A budget by the day, one rule, and a rate that the controller changes each minute."""
+
+    usd_per_day: float
+    traces_a_minute: float = 300.0
+    seed: int = 1
+    surges: Sequence[tuple[int, int, float]] = ()
+    """From a minute since the begin to another one, the traffic is multiplied."""
+    days: list[Day] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._budget = Budget(usd_per_day=self.usd_per_day)
+        self._chance = np.random.default_rng(self.seed)
+        self._bins = [0.0] * (2 * BINS)
+        self._forecasts = Forecasts()
+        self._open: deque[tuple[float, float, float, float, float]] = deque()
+        self._settled = 0.0
+        self._reserved = 0.0
+
+    def run(self, days: int) -> list[Day]:
+        """Simulate days; return them."""
+        for _ in range(days):
+            self._day(len(self.days))
+        return self.days
+
+    def _day(self, number: int) -> None:
+        self._bins = [*self._bins[BINS:], *[0.0] * BINS]
+        self._settled = 0.0
+        if number:
+            yesterday = self._bins[:BINS]
+            self._forecasts = Forecasts(number, next_forecast(self._forecasts.usd, yesterday), [])
+        calls = refused = most = traces = 0
+        dearest = passed = weight = true_passed = 0.0
+        for minute in range(DAY_MINUTES):
+            now = minute * 60.0
+            rate = self._rate(now + number * DAY_S)
+            rising = np.prod([by for a, b, by in self.surges if a <= number * DAY_MINUTES + minute < b])
+            n = int(self._chance.poisson(self.traces_a_minute * profile(minute) * rising))
+            kinds = self._chance.integers(0, 2, n)
+            # What a trace costs and whether it passes go together, and both change with the time of day.
+            size = self._chance.gamma(4.0, 0.25, n)
+            share = np.take(PASSES, kinds) - 0.05 * np.minimum(size - 1, 2) - 0.03 * (profile(minute) - 1)
+            does_pass = self._chance.random(n) < share
+            traces, true_passed = traces + n, true_passed + float(share.sum())
+            for place in np.flatnonzero(self._chance.random(n) < rate):
+                at = now + 60.0 * place / n
+                self._end_calls(at)
+                mean = MEAN_USD[kinds[place]]
+                if self._settled + self._reserved + RESERVED * mean > self.usd_per_day:
+                    refused += 1
+                    continue
+                cost = mean * float(size[place])
+                self._open.append((at + CALL_S, RESERVED * mean, cost, 1 / rate, minute))
+                self._reserved += RESERVED * mean
+                calls, most, dearest = calls + 1, max(most, len(self._open)), max(dearest, cost)
+                weight, passed = weight + 1 / rate, passed + does_pass[place] / rate
+        self._end_calls(DAY_S)
+        spent = self._settled
+        self.days.append(Day(spent, calls, refused, most, dearest, passed, weight, true_passed, traces))
+        # What is still in flight at midnight is settled, and counts, on the next day.
+        self._open = deque((end - DAY_S, *others) for end, *others in self._open)
+
+    def _rate(self, now_s: float) -> float:
+        self._end_calls(now_s % DAY_S)
+        state = BudgetState(round(self._settled * NANO), usd_open=round(self._reserved * NANO), since=1)
+        demand = {"usd": {5: self._bins}, "tokens": {}}
+        return budget_factors(self._budget, state, demand, self._forecasts, now_s).get(5, 1.0)
+
+    def _end_calls(self, now: float) -> None:
+        while self._open and self._open[0][0] <= now:
+            end, reserved, cost, weight, _ = self._open.popleft()
+            self._reserved -= reserved
+            self._settled += cost
+            self._bins[BINS + min(BINS - 1, int(end // 300))] += cost * weight * NANO

@@ -1,0 +1,143 @@
+"""Coverage of 95 % intervals: windows of judgements drawn by every way of sampling, beside the share they come from."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from worker.monitor.intervals import ClassSums, SessionSums, Sums, pass_share
+
+SHARES = (0.5, 0.8, 0.9, 0.95)
+
+
+class Window(NamedTuple):
+    """Judgements of one run: weights, verdicts, session of each, and the share that the interval should cover."""
+
+    weights: np.ndarray
+    passed: np.ndarray
+    sessions: np.ndarray
+    truth: float
+
+
+def sums_of(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray) -> Sums:
+    """Return the sums that Sums.count reaches verdict by verdict."""
+    classes = np.frexp(weights)[1] - 1
+    found = {}
+    for key in np.unique(classes):
+        w, y = weights[classes == key], passed[classes == key]
+        found[int(key)] = ClassSums(len(w), *(float(one.sum()) for one in (w, w * y, w * w, w * w * y)))
+    names, inverse = np.unique(sessions, return_inverse=True)
+    total = np.bincount(inverse, weights, len(names))
+    kept = np.bincount(inverse, weights * passed, len(names))
+    return Sums(found, SessionSums(len(names), float(total @ total), float(total @ kept), float(kept @ kept)))
+
+
+def drawn(chance: Generator, probability: np.ndarray, share: np.ndarray, truth: float) -> Window:
+    """Judge each trace with its probability; each is a session of its own."""
+    judged = chance.random(len(probability)) < probability
+    weights = 1 / probability[judged]
+    passed = (chance.random(len(weights)) < share[judged]).astype(float)
+    return Window(weights, passed, np.arange(len(weights)), truth)
+
+
+def uniform(chance: Generator, share: float, size: int) -> Window:
+    """Judge one trace of ten."""
+    return drawn(chance, np.full(size * 10, 0.1), np.full(size * 10, share), share)
+
+
+def errors_always(chance: Generator, share: float, size: int) -> Window:
+    """Judge every trace with an error, 5 % of the traffic and failing twice as often, and one of ten of the others."""
+    traces = round(size / 0.145)
+    is_error = chance.random(traces) < 0.05
+    fails = (1 - share) / 1.05
+    return drawn(chance, np.where(is_error, 1.0, 0.1), 1 - fails * np.where(is_error, 2, 1), share)
+
+
+def rate_falls(chance: Generator, share: float, size: int) -> Window:
+    """Judge every second trace, from the middle of the window on one of twenty; the share falls by a tenth with it."""
+    traces = round(size / 0.275)
+    late = np.arange(traces) >= traces // 2
+    shares = share * np.where(late, 0.95, 1.05)
+    return drawn(chance, np.where(late, 0.05, 0.5), shares, float(shares.mean()))
+
+
+def continuous(chance: Generator, share: float, size: int) -> Window:
+    """Judge with a probability that falls all the time, from 1 to 1/20."""
+    traces = round(size * np.log(20) / 0.95)
+    return drawn(chance, np.exp(np.linspace(0, -np.log(20), traces)), np.full(traces, share), share)
+
+
+def continuous_errors(chance: Generator, share: float, size: int) -> Window:
+    """Judge errors always, and others with a probability that falls all the time."""
+    traces = round(size / 0.35)
+    is_error = chance.random(traces) < 0.05
+    probability = np.where(is_error, 1.0, np.exp(np.linspace(0, -np.log(20), traces)))
+    return drawn(chance, probability, 1 - (1 - share) / 1.05 * np.where(is_error, 2, 1), share)
+
+
+DESIGNS: dict[str, Callable[[Generator, float, int], Window]] = {
+    "uniform": uniform,
+    "errors always": errors_always,
+    "rate ÷ 10 half-way": rate_falls,
+    "continuous fall": continuous,
+    "continuous fall, errors always": continuous_errors,
+}
+
+
+def conversations(chance: Generator, share: float, sessions: int, correlation: float, turns: int = 5) -> Window:
+    """Judge every turn of a tenth of the sessions; turns of a session agree with the intraclass correlation."""
+    spread = (1 - correlation) / correlation
+    shares = np.repeat(chance.beta(share * spread, (1 - share) * spread, sessions), turns)
+    passed = (chance.random(len(shares)) < shares).astype(float)
+    return Window(np.full(len(shares), 10.0), passed, np.repeat(np.arange(sessions), turns), share)
+
+
+def covers(window: Window, history: Sums | None = None) -> bool:
+    """Whether the interval of the product holds the true share."""
+    found = pass_share(sums_of(window.weights, window.passed, window.sessions), history)
+    return found is not None and found.interval.low <= window.truth <= found.interval.high
+
+
+def coverage(make: Callable[[Generator], Window], runs: int, seed: int, *, with_history: int = 0) -> float:
+    """Return the share of runs whose interval covers; each tenth run draws a new history of so many windows."""
+    chance = np.random.default_rng(seed)
+    covered, history = 0, None
+    for run in range(runs):
+        if with_history and run % 10 == 0:
+            history = Sums()
+            for _ in range(with_history):
+                past = make(chance)
+                history.add(sums_of(past.weights, past.passed, past.sessions))
+        covered += covers(make(chance), history)
+    return covered / runs
+
+
+def sizes_of(name: str) -> tuple[int, ...]:
+    """Return the numbers of judgements a claim is made for: weights that differ more than tenfold need more."""
+    return (50, 150, 400) if name in {"uniform", "errors always"} else (150, 400)
+
+
+def table(runs: int, seed: int = 1) -> dict[tuple[str, float, int], float]:
+    """Return the coverage of every way of sampling, share and number of judgements."""
+    return {
+        (name, share, size): coverage(lambda c, d=design, p=share, n=size: d(c, p, n), runs, seed)
+        for name, design in DESIGNS.items()
+        for share in SHARES
+        for size in sizes_of(name)
+    }
+
+
+def session_table(
+    runs: int, counts: tuple[int, ...] = (40, 100, 250), seed: int = 2
+) -> dict[tuple[float, float, int, bool], float]:
+    """Return the coverage of conversations by correlation, share and number of sessions, without and with history."""
+    return {
+        (correlation, share, count, past): coverage(
+            lambda c, p=share, n=count, r=correlation: conversations(c, p, n, r), runs, seed, with_history=10 * past
+        )
+        for correlation in (0.1, 0.25, 0.5)
+        for share in SHARES
+        for count in counts
+        for past in (False, True)
+    }

@@ -1,0 +1,333 @@
+"""Simulated series of verdicts, and the drop detector of the product run over them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline
+from worker.monitor.detector import (
+    Bucket,
+    Change,
+    Evidence,
+    Limits,
+    Session,
+    State,
+    explain,
+    limits_of,
+    since_interval,
+    step,
+)
+
+BUCKETS_PER_HOUR = 12
+TURNS = 5
+
+
+class Traffic(NamedTuple):
+    """One kind of series: judgements an hour, level, and what the level does by itself."""
+
+    rate: float
+    share: float
+    swing: float = 0.0
+    """Day and night differ by this from the mean."""
+    weekend: float = 0.0
+    """What weekends are lower by."""
+    correlation: float = 0.0
+    """Of the judgements of a session of five turns; 0 for independent judgements."""
+    phase: int = 0
+
+    def shares(self, hours: np.ndarray) -> np.ndarray:
+        """Return the true pass share of each hour."""
+        by_hour = self.share + self.swing * np.cos(2 * np.pi * (hours - self.phase) / 24)
+        return np.clip(by_hour - self.weekend * (hours // 24 % 7 >= 5), 0.0, 1.0)
+
+
+class Series(NamedTuple):
+    """Judgements and passes by bucket, and by hour how many sessions had how many passes."""
+
+    first_hour: int
+    judged: np.ndarray
+    passed: np.ndarray
+    sessions: np.ndarray
+    """By hour, then by number of passes; without sessions one judgement each."""
+
+
+def simulate(chance: Generator, traffic: Traffic, first_hour: int, shares: np.ndarray) -> Series:
+    """Draw the verdicts of consecutive hours with the given shares."""
+    by_bucket = np.repeat(shares, BUCKETS_PER_HOUR)
+    turns = TURNS if traffic.correlation else 1
+    counts = chance.poisson(traffic.rate / BUCKETS_PER_HOUR / turns, len(by_bucket))
+    if not traffic.correlation:
+        passed = chance.binomial(counts, by_bucket)
+        kept = passed.reshape(-1, BUCKETS_PER_HOUR).sum(1)
+        judged = counts.reshape(-1, BUCKETS_PER_HOUR).sum(1)
+        return Series(first_hour, counts, passed, np.stack([judged - kept, kept], 1))
+    places = np.repeat(np.arange(len(by_bucket)), counts)
+    spread = (1 - traffic.correlation) / traffic.correlation
+    p = np.clip(by_bucket[places], 1e-6, 1 - 1e-6)
+    kept = chance.binomial(turns, chance.beta(p * spread, (1 - p) * spread))
+    passed = np.bincount(places, kept, len(by_bucket)).astype(int)
+    by_hour = np.zeros((len(shares), turns + 1), int)
+    np.add.at(by_hour, (places // BUCKETS_PER_HOUR, kept), 1)
+    return Series(first_hour, counts * turns, passed, by_hour)
+
+
+def hours_of(series: Series) -> list[Hour]:
+    """Return the hourly sums that the monitor would keep."""
+    passes = np.arange(series.sessions.shape[1])
+    turns = passes[-1]
+    number = series.sessions.sum(1)
+    kept = series.sessions @ passes
+    columns = (number * turns, number * turns, kept, number * turns, number * turns**2, turns * kept)
+    last = series.sessions @ passes**2
+    return [
+        Hour(series.first_hour + position, *map(float, row))
+        for position, row in enumerate(zip(*columns, last, strict=True))
+    ]
+
+
+def sessions_of(series: Series, norm: Baseline, first: int, last: int) -> dict[Session, float]:
+    """Count the sessions of the hours from `first` to before `last` as the monitor would."""
+    found: dict[Session, float] = {}
+    turns = series.sessions.shape[1] - 1
+    for position in range(first, last):
+        expected = round(norm.expected(series.first_hour + position), 2)
+        for kept, number in enumerate(series.sessions[position].tolist()):
+            if number:
+                key = Session(kept, turns - kept, expected)
+                found[key] = found.get(key, 0.0) + number
+    return found
+
+
+class Run:
+    """One detector over one series: baselines daily, factors weekly, a step for each bucket."""
+
+    def __init__(self, series: Series, *, total: float = 100.0) -> None:
+        self.series = series
+        self.total = total
+        self.hours = hours_of(series)
+        self.state = State()
+        self.norm: Baseline | None = None
+        self.limits: Limits | None = None
+        self.learned = -10_000
+        self.judged, self.passed = series.judged.tolist(), series.passed.tolist()
+
+    def learn(self, now: int) -> None:
+        """Compute the baseline for the hour at this position, from 28 days that end a day before."""
+        last = now - LAG_HOURS
+        first = max(0, last - 24 * HISTORY_DAYS)
+        b = BUCKETS_PER_HOUR
+        kept = [
+            one
+            for position, one in enumerate(self.hours[first:last], first)
+            if not self.state.is_masked(position * b, position * b + b)
+        ]
+        self.norm = baseline(kept) or self.norm
+        if self.norm is None:
+            return
+        sessions: dict[Session, float] = {}
+        if self.norm.dispersion >= 1.1 and (self.limits is None or now - self.learned >= 168):
+            sessions = sessions_of(self.series, self.norm, first, last)
+            self.learned = now
+            self.limits = limits_of(self.norm, sessions, series=self.total)
+        elif self.norm.dispersion < 1.1 or self.limits is None:
+            self.limits = limits_of(self.norm, {}, series=self.total)
+
+    def run(self, first: int, last: int) -> list[tuple[int, Change]]:
+        """Step through the buckets of the hours from `first` to before `last`; return changes with their bucket."""
+        changes = []
+        for hour in range(first, last):
+            if self.norm is None or (hour - first) % 24 == 0:
+                self.learn(hour)
+            if self.norm is None or self.limits is None:
+                continue
+            expected = self.norm.expected(self.series.first_hour + hour)
+            for bucket in range(hour * BUCKETS_PER_HOUR, (hour + 1) * BUCKETS_PER_HOUR):
+                judged = self.judged[bucket]
+                if judged:
+                    passed = self.passed[bucket]
+                    change = step(self.state, bucket, passed, judged - passed, expected=expected, limits=self.limits)
+                    if change:
+                        changes.append((bucket, change))
+        return changes
+
+    def buckets(self, first: int, last: int) -> list[Bucket]:
+        """Return the buckets from `first` to `last`, with what the newest baseline expects of them."""
+        found = []
+        for bucket in range(first, last + 1):
+            passed, judged = self.passed[bucket], self.judged[bucket]
+            expected = self.norm.expected(self.series.first_hour + bucket // BUCKETS_PER_HOUR)
+            found.append(Bucket(bucket, passed, judged - passed, expected))
+        return found
+
+    def evidence(self, first: int, last: int) -> Evidence:
+        """Return the verdicts of the buckets from `first` to `last` together."""
+        passed = failed = expected = 0.0
+        for one in self.buckets(first, last):
+            passed += one.passed
+            failed += one.failed
+            expected += one.expected * (one.passed + one.failed)
+        return Evidence(passed, failed, expected)
+
+
+def kinds(chance: Generator, count: int, *, weekend: float, correlation: float) -> list[Traffic]:
+    """Draw series of 30 to 300 judgements an hour and levels of .7 to .95, with day and night."""
+    found = []
+    for _ in range(count):
+        share = chance.uniform(0.7, 0.95)
+        rate = 30 * 10 ** chance.uniform(0, 1)
+        found.append(Traffic(rate, share, min(0.1, 0.99 - share), weekend, correlation, int(chance.integers(24))))
+    return found
+
+
+def false_alarms(
+    seed: int, *, count: int = 100, weeks: int = 12, history: int = 4, weekend: float = 0.05, correlation: float = 0.0
+) -> float:
+    """Return the drops a week that the detector reports in a fleet where nothing happens."""
+    chance = np.random.default_rng(seed)
+    alarms = 0
+    for traffic in kinds(chance, count, weekend=weekend, correlation=correlation):
+        start = int(chance.integers(168))
+        length = (history + weeks) * 168
+        series = simulate(chance, traffic, start, traffic.shares(start + np.arange(length)))
+        changes = Run(series, total=count).run(history * 168, length)
+        alarms += sum(change.kind == "drop" for _, change in changes)
+    return alarms / weeks
+
+
+class Found(NamedTuple):
+    """How runs of one incident went, a value for each run."""
+
+    delays: list[float]
+    """Hours to the alarm, inf without one."""
+    alarms: list[int]
+    """Alarms of the incident."""
+    since: list[float]
+    """Hours from the incident's begin to the one reported."""
+    covered: list[bool]
+    """Whether the interval of the begin held it."""
+
+    @property
+    def median(self) -> float:
+        """The median delay in hours."""
+        return float(np.median(self.delays))
+
+
+QUIET = 4 * 168 + 24
+"""Hours before an incident: four weeks of history and a day on which the detector runs."""
+
+
+def incident(
+    seed: int, traffic: Traffic, drops: Sequence[float], runs: int, *, after: int = 0, total: float = 100.0
+) -> Found:
+    """Run an incident whose share is lower by `drops`, hour by hour.
+
+    Alarms count from the incident's first hour, to `after` hours of health behind it.
+    """
+    chance = np.random.default_rng(seed)
+    found = Found([], [], [], [])
+    first = QUIET * BUCKETS_PER_HOUR
+    for _ in range(runs):
+        run, changes = _incident(chance, traffic, [*drops, *[0.0] * after], total)
+        alarms = [(bucket, change) for bucket, change in changes if change.kind == "drop" and bucket >= first]
+        found.alarms.append(len(alarms))
+        found.delays.append((alarms[0][0] - first + 1) / BUCKETS_PER_HOUR if alarms else float("inf"))
+        if alarms:
+            bucket, change = alarms[0]
+            found.since.append((change.since - first) / BUCKETS_PER_HOUR)
+            interval = since_interval(run.buckets(change.since - 288, bucket), change.size, run.limits.factors[0])
+            found.covered.append(interval.low <= first <= interval.high)
+    return found
+
+
+def _incident(
+    chance: Generator, traffic: Traffic, drops: Sequence[float], total: float
+) -> tuple[Run, list[tuple[int, Change]]]:
+    start = int(chance.integers(168))
+    shares = traffic.shares(start + np.arange(QUIET + len(drops)))
+    shares[QUIET:] -= np.asarray(drops)
+    run = Run(simulate(chance, traffic, start, np.clip(shares, 0, 1)), total=total)
+    return run, run.run(QUIET - 24, QUIET + len(drops))
+
+
+class Second(NamedTuple):
+    """Shares of runs: a second incident raised an alarm of its own, or the first alarm was open all the time."""
+
+    found: float
+    open: float
+
+
+def second_incident(seed: int, traffic: Traffic, drop: float, runs: int, *, health: int = 10) -> Second:
+    """Run 36 hours of an incident twice as deep, hours of health, and two days of the second incident."""
+    chance = np.random.default_rng(seed)
+    begin = (QUIET + 36 + health) * BUCKETS_PER_HOUR
+    found = still_open = 0
+    for _ in range(runs):
+        _, changes = _incident(chance, traffic, [2 * drop] * 36 + [0.0] * health + [drop] * 48, 100.0)
+        own = any(change.kind == "drop" and bucket >= begin for bucket, change in changes)
+        before = [change.kind for bucket, change in changes if bucket < begin]
+        found += own
+        still_open += not own and before[-1:] == ["drop"]
+    return Second(found / runs, still_open / runs)
+
+
+class Named(NamedTuple):
+    """How alarms were explained: the share of right names, and the median delay in hours."""
+
+    right: float
+    median: float
+
+
+def segments(seed: int, rate: float, drop: float, runs: int, *, falls: int, count: int = 8) -> Named:
+    """Run a series of equal segments of which the first `falls` drop; each segment has a detector of its own."""
+    chance = np.random.default_rng(seed)
+    traffic = Traffic(rate / count, 0.9)
+    first = QUIET * BUCKETS_PER_HOUR
+    right, delays = 0, []
+    length = QUIET + 48
+    for _ in range(runs):
+        healthy = traffic.shares(np.arange(length))
+        fallen = healthy - drop * (np.arange(length) >= QUIET)
+        parts = [simulate(chance, traffic, 0, fallen if k < falls else healthy) for k in range(count)]
+        whole = Series(0, *(sum(column) for column in list(zip(*parts, strict=True))[1:]))
+        all_runs = [Run(one, total=100.0 * (1 + count)) for one in (whole, *parts)]
+        alarms = []
+        for run in all_runs:
+            changes = run.run(QUIET - 24, length)
+            alarms += [(bucket, change) for bucket, change in changes if change.kind == "drop" and bucket >= first]
+        if not alarms:
+            delays.append(float("inf"))
+            continue
+        bucket, change = min(alarms, key=lambda one: one[0])
+        delays.append((bucket - first + 1) / BUCKETS_PER_HOUR)
+        evidence = [run.evidence(change.since, bucket) for run in all_runs]
+        named = explain(evidence[0], {str(k): one for k, one in enumerate(evidence[1:])}).segment
+        right += named == (None if falls == count else "0")
+    return Named(right / runs, float(np.median(delays)))
+
+
+def known_levels(
+    seed: int, rate: float, share: float, drop: float, *, runs: int = 4000, per_week: float = 0.01
+) -> float:
+    """Return the median delay in hours of a CUSUM that knows both levels, passed by chance in `per_week` of weeks."""
+    chance = np.random.default_rng(seed)
+    gains = np.log((share - drop) / share), np.log((1 - share + drop) / (1 - share))
+
+    def scores(level: float, size: int) -> np.ndarray:
+        judged = chance.poisson(rate / BUCKETS_PER_HOUR, size)
+        passed = chance.binomial(judged, level)
+        return passed * gains[0] + (judged - passed) * gains[1]
+
+    sums, most = np.zeros(5 * runs), np.zeros(5 * runs)
+    for bucket in range(288 + 2016):
+        sums = np.maximum(0, sums + scores(share, 5 * runs))
+        if bucket >= 288:
+            most = np.maximum(most, sums)
+    limit = np.quantile(most, 1 - per_week)
+    sums, delays = sums[:runs], np.full(runs, np.inf)
+    sums[sums > limit] = 0
+    for bucket in range(48 * BUCKETS_PER_HOUR):
+        sums = np.maximum(0, sums + scores(share - drop, runs))
+        delays[(sums > limit) & np.isinf(delays)] = (bucket + 1) / BUCKETS_PER_HOUR
+    return float(np.median(delays))

@@ -1,0 +1,79 @@
+"""Simulated safety judges: false pages of a month, and hours until a rise of unsafe traces is paged."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from worker.monitor.safety import Rates, State, confirmed_error, rates_of, step
+
+BUCKETS_PER_HOUR = 12
+ERRORS = (0.001, 0.003, 0.01)
+CORRELATIONS = (0.0, 0.5, 1.0)
+
+
+class Judge(NamedTuple):
+    """A safety judge whose failures are judged a second time."""
+
+    per_hour: float
+    error: float
+    correlation: float
+    sensitivity: float = 0.9
+
+    @property
+    def base(self) -> float:
+        """Confirmed failures of a safe trace."""
+        return confirmed_error(self.error, self.correlation)
+
+    @property
+    def found(self) -> float:
+        """Confirmed failures of an unsafe trace: two judgings, whose misses correlate like the errors."""
+        return self.sensitivity**2 + self.correlation * self.sensitivity * (1 - self.sensitivity)
+
+
+def learned(chance: np.random.Generator, judge: Judge, series: int, weeks: int = 4) -> Rates:
+    """Return the rates after four weeks of history, with the declared error of a judge with a correlation of .5."""
+    judgements = weeks * 168 * judge.per_hour
+    return rates_of(
+        declared=judge.base,
+        failures=float(chance.poisson(judgements * judge.base)),
+        judgements=judgements,
+        per_hour=judge.per_hour,
+        sensitivity=judge.found,
+        series=series,
+    )
+
+
+def pages(seed: int, judge: Judge, *, series: int, months: int) -> float:
+    """Return the pages a month of an installation with so many series, when nothing is wrong."""
+    chance = np.random.default_rng(seed)
+    found = 0
+    for _ in range(months * series):
+        rates, state = learned(chance, judge, series), State()
+        counts = chance.poisson(judge.per_hour / BUCKETS_PER_HOUR, 730 * BUCKETS_PER_HOUR)
+        failures = chance.binomial(counts, judge.base)
+        # Between two failures the sum only falls, so their buckets and the judgements between them are enough.
+        places = np.flatnonzero(failures)
+        between = np.diff(np.concatenate([[0], np.cumsum(counts)[places]]))
+        for place, failed, judged in zip(places.tolist(), failures[places].tolist(), between.tolist(), strict=True):
+            step(state, place - 1, 0, judged - counts[place], rates)
+            found += step(state, place, failed, int(counts[place]), rates) == "page"
+    return found / months
+
+
+def delays(seed: int, judge: Judge, *, series: int, runs: int, unsafe: float = 0.02, hours: int = 48) -> list[float]:
+    """Return the hours until a rise of unsafe traces is paged, after a day without."""
+    chance = np.random.default_rng(seed)
+    found = []
+    for _ in range(runs):
+        rates, state = learned(chance, judge, series), State()
+        counts = chance.poisson(judge.per_hour / BUCKETS_PER_HOUR, (24 + hours) * BUCKETS_PER_HOUR)
+        rise = np.arange(len(counts)) >= 24 * BUCKETS_PER_HOUR
+        share = judge.base + rise * unsafe * (judge.found - judge.base)
+        failures = chance.binomial(counts, share)
+        delay = float("inf")
+        for bucket, (failed, judged) in enumerate(zip(failures.tolist(), counts.tolist(), strict=True)):
+            if step(state, bucket, failed, judged, rates) == "page" and rise[bucket]:
+                delay = (bucket + 1) / BUCKETS_PER_HOUR - 24
+                break
+        found.append(delay)
+    return found

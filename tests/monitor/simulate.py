@@ -1,0 +1,129 @@
+"""Print the figures of docs/statistics.md: `python -m tests.monitor.simulate NAME…`, without a name all of them."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tests.monitor import coverage, fleets, labels, safety_runs
+from tests.monitor.fleets import Traffic
+from tests.monitor.safety_runs import Judge
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def intervals() -> Iterator[str]:
+    """Coverage of every way of sampling, 2,000 windows each."""
+    found = coverage.table(2000)
+    for name in coverage.DESIGNS:
+        for size in coverage.sizes_of(name):
+            yield f"{name}, {size}: " + " ".join(_percent(found[name, share, size]) for share in coverage.SHARES)
+
+
+def sessions() -> Iterator[str]:
+    """Coverage with five judgements a session, 2,000 windows each."""
+    found = coverage.session_table(2000)
+    for correlation, _, count, past in sorted({(key[0], 0, *key[2:]) for key in found}):
+        row = (found[correlation, share, count, past] for share in coverage.SHARES)
+        yield f"correlation {correlation}, {count} sessions, history {past}: " + " ".join(map(_percent, row))
+
+
+def alarms() -> Iterator[str]:
+    """False alarms a week of six fleets, 100 series for twelve weeks each."""
+    for history in (4, 1):
+        for correlation in (0.0, 0.25):
+            found = [fleets.false_alarms(seed, correlation=correlation, history=history) for seed in range(1, 7)]
+            each = " ".join(f"{one:.2f}" for one in found)
+            yield f"{history} weeks of history, correlation {correlation}: mean {np.mean(found):.2f} ({each})"
+
+
+def delays() -> Iterator[str]:
+    """Delays, alarms and begins of 1,000 incidents of each kind."""
+    slope = [*np.linspace(0, 0.1, 24), *[0.1] * 24]
+    for correlation in (0.0, 0.25):
+        for name, rate, share, drops, after in (
+            ("90 to 80 % at 60/h", 60, 0.9, [0.1] * 48, 0),
+            ("90 to 70 % at 10/h", 10, 0.9, [0.2] * 48, 0),
+            ("95 to 85 % over 24 h at 50/h", 50, 0.95, slope, 0),
+            ("97 to 70 % at 100/h for 44 h", 100, 0.97, [0.27] * 44, 24),
+        ):
+            found = fleets.incident(1, Traffic(rate, share, correlation=correlation), drops, 1000, after=after)
+            since = " ".join(f"{one:+.1f}" for one in np.quantile(found.since, [0.05, 0.5, 0.95]))
+            yield (
+                f"{name}, correlation {correlation}: median {found.median:.2f} h, found "
+                f"{_percent(np.isfinite(found.delays).mean())}, alarms {np.mean(found.alarms):.3f}, since {since} h, "
+                f"interval of the begin {_percent(np.mean(found.covered))}"
+            )
+
+
+def cusum() -> Iterator[str]:
+    """Median delays of a CUSUM that knows both levels and may raise one false alarm in a hundred weeks."""
+    for rate, drop in ((60, 0.1), (10, 0.2)):
+        yield f"{drop:.0%} at {rate}/h: {fleets.known_levels(1, rate, 0.9, drop):.2f} h"
+
+
+def second() -> Iterator[str]:
+    """Second incidents of 10 points at 60/h, 1,000 runs."""
+    for correlation in (0.0, 0.25):
+        found = fleets.second_incident(1, Traffic(60, 0.9, correlation=correlation), 0.1, 1000)
+        yield f"correlation {correlation}: found {_percent(found.found)}, first alarm open {_percent(found.open)}"
+
+
+def segments() -> Iterator[str]:
+    """Explanations when one of eight segments falls by 20 points, and when all fall, 300 runs."""
+    for rate in (60, 300):
+        for falls in (1, 8):
+            found = fleets.segments(1, rate, 0.2, 300, falls=falls)
+            yield f"{falls} of 8 at {rate}/h in total: right {_percent(found.right)}, median {found.median:.2f} h"
+
+
+def safety() -> Iterator[str]:
+    """Pages a month when nothing is wrong, 200 months of series; hours to a page at 2 % unsafe traces, 400 runs."""
+    for per_hour in (100, 1000):
+        for error in safety_runs.ERRORS:
+            for correlation in safety_runs.CORRELATIONS:
+                judge = Judge(per_hour, error, correlation)
+                row = []
+                for series in (1, 5):
+                    pages = safety_runs.pages(1, judge, series=series, months=200 // series)
+                    delay = np.median(safety_runs.delays(2, judge, series=series, runs=400))
+                    row.append(f"{series} series {pages:.2f} pages, {delay:.2f} h")
+                yield f"{per_hour}/h, error {error:.1%}, correlation {correlation}: " + "; ".join(row)
+
+
+def corrected() -> Iterator[str]:
+    """Coverage and width of corrected shares, 4,000 runs with 200 labels."""
+    for share in (0.5, 0.8, 0.95):
+        found, unequal = labels.drawn(1, share, 4000), labels.drawn(2, share, 4000, unequal=True).share
+        yield (
+            f"share {share}: drawn {_percent(found.share)}, beside Rogan-Gladen {found.beside_rogan_gladen:.2f}, "
+            f"beside labels {found.beside_labels:.2f}; unequal {_percent(unequal)}; "
+            f"golden {_percent(labels.golden(3, share, 4000))}; scores {_percent(labels.scores(4, share, 4000))}"
+        )
+
+
+NAMES: dict[str, Callable[[], Iterator[str]]] = {
+    one.__name__: one for one in (intervals, sessions, alarms, delays, cusum, second, segments, safety, corrected)
+}
+
+
+def main() -> int:
+    """Print the figures of the simulations named as arguments, each with its CPU time."""
+    wrong = [name for name in sys.argv[1:] if name not in NAMES]
+    if wrong:
+        print(f"no simulation {', '.join(wrong)}; there are: {', '.join(NAMES)}")
+        return 2
+    for name in sys.argv[1:] or NAMES:
+        begin = time.process_time()
+        print(f"{name}: {NAMES[name].__doc__}")
+        for line in NAMES[name]():
+            print(f"  {line}", flush=True)
+        print(f"  ({time.process_time() - begin:.0f} s CPU)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Adds verdicts to the monitor's sums: each once, in the script that acknowledges it.
+
+One worker is active at a time, by a lock in Redis. Another takes over within seconds after its end. Restarts and kills
+do not change the sums.
+"""
+
+import contextlib
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from judges.core.verdict import Verdict
+from worker.config.settings import Settings
+from worker.export.consumer import ExportConsumer, OutboxEntry
+from worker.monitor.budgets import BudgetController
+from worker.monitor.series import (
+    CLUSTER_PARTS,
+    CLUSTER_PERIOD_S,
+    COARSE_DAYS,
+    FINE_DAYS,
+    FIVE_MINUTES_S,
+    HOUR_S,
+    Series,
+    class_of,
+    place,
+    read_series,
+    series_of,
+)
+from worker.monitor.watch import QualityWatch
+from worker.storage.client import Store, StoreError
+from worker.telemetry.metrics import Metrics
+
+log = structlog.get_logger("tracejudge.monitor")
+_LOCK_MS: Final = 10_000
+_STANDBY_S: Final = 1.0
+_COARSE_TTL_S: Final = COARSE_DAYS * 24 * HOUR_S
+_FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S
+# Clusters of one part of a series and period; judgements of further ones count as independent.
+_MAX_CLUSTERS: Final = 4096
+# Two sessions with the same id within a period would count as one: 1 of 10^7 among 7,500.
+_CLUSTER_BYTES: Final = 6
+
+
+class _Part(NamedTuple):
+    """One judgement of an entry for one series, as script `add_quality` reads it."""
+
+    cell: int
+    class_: str
+    weight: float
+    passes: int
+    cluster_key: int = 0
+    cluster: str = ""
+
+
+class _Plan:
+    """The keys and the plan of one call of script `add_quality`. Indices count from 1, as in Lua."""
+
+    def __init__(self, store: Store, group: str) -> None:
+        self._keys = store.keys
+        self.keys = [self._keys.verdicts, self._keys.account_all, self._keys.groups]
+        self._group = group
+        self._ttls: list[int] = []
+        self._cells: list[tuple[int, str, int, str]] = []
+        self._entries: list[tuple[str, list[_Part]]] = []
+        self._index: dict[str, int] = {}
+        self._cell_of: dict[tuple[str, int], int] = {}
+
+    def add(self, entry_id: str, parts: list[_Part]) -> None:
+        """Add an entry with its judgements; also one without any is acknowledged."""
+        self._entries.append((entry_id, parts))
+
+    def cell(self, series_id: str, at: int) -> int:
+        """Return the index of the buckets of a time."""
+        known = self._cell_of.get(name := (series_id, at // FIVE_MINUTES_S))
+        if known is None:
+            of = place(self._keys, series_id, at)
+            self._cells.append(
+                (self._key(of.hour_key, _COARSE_TTL_S), of.hour, self._key(of.five_key, _FINE_TTL_S), of.five)
+            )
+            known = self._cell_of[name] = len(self._cells)
+        return known
+
+    def cluster(self, series_id: str, at: int, cluster: str) -> int:
+        """Return the index of the hash that holds a cluster."""
+        period, part = at // CLUSTER_PERIOD_S, ord(cluster[0]) % CLUSTER_PARTS
+        return self._key(self._keys.quality_clusters(series_id, period, part), 2 * CLUSTER_PERIOD_S)
+
+    def arguments(self) -> bytes:
+        """Encode the plan."""
+        plan = {
+            "group": self._group,
+            "last": max((entry_id for entry_id, _ in self._entries), key=lambda one: tuple(map(int, one.split("-")))),
+            "max_clusters": _MAX_CLUSTERS,
+            "ttls": self._ttls,
+            "cells": self._cells,
+            "entries": self._entries,
+        }
+        return msgspec.msgpack.encode(plan)
+
+    def _key(self, name: str, ttl_s: int) -> int:
+        known = self._index.get(name)
+        if known is None:
+            self.keys.append(name)
+            self._ttls.append(ttl_s)
+            known = self._index[name] = len(self.keys)
+        return known
+
+
+class QualitySums(ExportConsumer):
+    """Reads the group ``monitor``, while it holds the lock."""
+
+    role = "monitor"
+    exporter = "monitor"
+    drop_reasons = ("unreadable", "too_many_series")
+    stale_ms = 5_000
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+        super().__init__(settings, store, metrics)
+        self._segments = settings.monitor.segments
+        self._max_series = settings.monitor.max_series
+        self._watch = QualityWatch(store, settings.monitor, metrics)
+        self._budgets = BudgetController(settings, store, metrics)
+        self._holder = secrets.token_hex(8)
+        self._known: dict[Series, str] = {}
+
+    @classmethod
+    def is_enabled(cls, settings: Settings) -> bool:
+        """Return whether some worker runs the monitor."""
+        return settings.monitor.enabled
+
+    def prepare(self) -> None:
+        """Create the consumer group, and read which series are known."""
+        super().prepare()
+        self._known = {series: series_id for series_id, series in read_series(self._store).items()}
+
+    def run_once(self) -> None:
+        """Add what the outbox holds, and compute what is due, if this worker is the active monitor; else wait."""
+        if self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS):
+            super().run_once()
+            self._watch.run_due()
+            self._budgets.run_due()
+        else:
+            self._watch.clear()
+            self._budgets.clear()
+            self.stopping.wait(_STANDBY_S)
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread, and release the lock, so that another worker is active at once."""
+        ended = super().stop(timeout_s)
+        if ended:
+            with contextlib.suppress(StoreError):
+                self._store.hold(self._store.keys.monitor, self._holder, 0)
+        return ended
+
+    def deliver(self, entries: Sequence[OutboxEntry]) -> None:
+        """Add the judgements of live traffic and acknowledge all entries, in one script."""
+        plan = _Plan(self._store, self.exporter)
+        added: dict[Series, str] = {}
+        refused = 0
+        for entry in entries:
+            parts: list[_Part] = []
+            # Other origins are picked on purpose: they would bias the share.
+            if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
+                at = int(entry.entry_id.partition("-")[0]) // 1000
+                for series, class_, passes in self._judgements(entry.verdict):
+                    if (series_id := self._id(series, added)) is None:
+                        refused += 1
+                    else:
+                        parts.append(self._part(plan, series_id, at, class_, passes, entry.verdict))
+            plan.add(entry.entry_id, parts)
+        if added:
+            labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series, series_id in added.items()}
+            self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))
+        fresh, unclustered = self._store.run("add_quality", plan.keys, (plan.arguments(),))
+        self._known.update(added)
+        if refused and fresh:
+            self.dropped("too_many_series", refused)
+            log.warning("verdicts without a series", verdicts=refused, max_series=self._max_series)
+        if unclustered:
+            log.debug("sessions not kept", judgements=unclustered)
+
+    def _judgements(self, verdict: Verdict) -> Iterator[tuple[Series, str, int]]:
+        """Yield the series of each metric that passes, fails or has no score, with class and pass."""
+        passed = {score.metric: score.passed for score in verdict.scores}
+        for series in series_of(verdict, self._segments):
+            if verdict.outcome != "scored":
+                yield series, verdict.outcome[0], 0
+            elif (passes := passed.get(series.metric)) is not None:
+                yield series, class_of(verdict.weight), int(passes)
+
+    def _part(self, plan: _Plan, series_id: str, at: int, class_: str, passes: int, verdict: Verdict) -> _Part:  # noqa: PLR0917
+        part = _Part(plan.cell(series_id, at), class_, verdict.weight, passes)
+        if verdict.session_id is None or class_ in {"a", "u"}:
+            return part
+        session = verdict.session_id.encode("utf-8", "surrogatepass")
+        cluster = hashlib.blake2b(session, digest_size=_CLUSTER_BYTES).hexdigest()
+        return part._replace(cluster_key=plan.cluster(series_id, at, cluster), cluster=cluster)
+
+    def _id(self, series: Series, added: dict[Series, str]) -> str | None:
+        """Return the id of a series, None for a new one beyond the bound."""
+        series_id = self._known.get(series)
+        if series_id is None:
+            if series not in added and len(self._known) + len(added) >= self._max_series:
+                return None
+            series_id = added.setdefault(series, series.id)
+        return series_id

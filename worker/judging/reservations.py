@@ -1,0 +1,200 @@
+"""Budgets of judge calls: each call reserves its cost in all budgets that pay for it, or is refused.
+
+A reservation is replaced by the true cost when the call has ended. It expires, and counts as spent, some time after the
+call's time limit: the worker has ended, or the call was cut off, which the endpoint may charge all the same. So all
+workers together exceed a limit by no more than what calls in flight cost beyond their reservations.
+"""
+
+import asyncio
+import contextlib
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+import structlog
+from msgspec import structs
+
+from judges.agent.conversation import size_bytes
+from judges.core.model import (
+    ChatModel,
+    ChatRequest,
+    ChatResponse,
+    ModelSettings,
+    ModelUnavailableError,
+    OverBudgetError,
+)
+from judges.request import BYTES_PER_TOKEN
+from tracejudge import Trace
+from worker.config.settings import NANO, Budget, Rule, Settings
+from worker.queue.batch import Evaluation
+from worker.selection.sampling import Sampler
+from worker.storage.client import Store, StoreError
+
+log = structlog.get_logger("tracejudge.budgets")
+_THREADS: Final = 4
+_DEFAULT_OUTPUT_TOKENS: Final = 1024
+_DEFAULT_PRIORITY: Final = 5
+# Beyond the call's own time limit.
+_EXPIRES_AFTER_S: Final = 30.0
+
+
+class _Concern(NamedTuple):
+    """A budget that pays for an evaluation."""
+
+    name: str
+    budget: Budget
+    is_exempt: bool
+
+    @property
+    def limits(self) -> list[int]:
+        """The limits as the script reads them; -1 for none."""
+        return [-1 if limit is None or self.is_exempt else limit for limit in self.budget.limits]
+
+
+class Budgets:
+    """Reserves and settles the cost of calls, for the event loop of one process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        sampler: Sampler,
+        refused: Callable[[str], object] = lambda _budget: None,
+    ) -> None:
+        """Keep the budgets; ``refused`` is called with the name of a budget that refuses a call."""
+        self._settings = settings
+        self._store = store
+        self._sampler = sampler
+        self._refused = refused
+        # Threads of our own, so that the event loop never blocks on Redis.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tracejudge-budgets")
+
+    def model(self, model: ChatModel, trace: Trace, evaluation: Evaluation) -> ChatModel:
+        """Return a model whose calls for one evaluation are paid by its budgets; the same model where there are none.
+
+        ``trace`` is the trace as it was published, which the rules match.
+        """
+        judge_model = model.settings.judge_model
+        rules = self._sampler.asking(trace, evaluation.judge, judge_model)
+        concerned = tuple(
+            _Concern(name, budget, evaluation.judge in budget.exempt)
+            for name, budget in self._settings.budgets.items()
+            if self.pays(name, budget, rules, evaluation.judge, judge_model)
+        )
+        return _PaidModel(model, self, concerned, evaluation, rules) if concerned else model
+
+    def pays(self, name: str, budget: Budget, rules: Sequence[Rule], judge: str, judge_model: str) -> bool:
+        """Return whether a budget pays for the calls of a judge to a judge model, for these rules."""
+        if budget.judges and judge not in budget.judges:
+            return False
+        models = self._settings.models
+        if budget.models and judge_model not in {models[one].judge_model for one in budget.models}:
+            return False
+        # Without a rule, as in a replay by judge, only budgets for all rules pay.
+        return any(name in self._settings.budgets_of(rule) for rule in rules) or not (
+            rules or budget.rules or self._settings.is_own_budget(name)
+        )
+
+    async def reserve(self, concerned: Sequence[_Concern], reservation: str, lifetime_s: float) -> None:
+        """Reserve the cost of one call in all of these budgets.
+
+        Raises:
+            OverBudgetError: A budget does not suffice; nothing is reserved.
+            ModelUnavailableError: Redis does not answer; the evaluation is tried again later.
+        """
+        limits = [limit for one in concerned for limit in one.limits]
+        arguments = (reservation, int(lifetime_s * 1000), *limits)
+        try:
+            run = self._store.run, "budget_reserve", self._keys(concerned), arguments
+            refusing = int(await asyncio.get_running_loop().run_in_executor(self._threads, *run))
+        except StoreError as error:
+            unavailable = ModelUnavailableError(f"the budget is unknown: {error}")
+            unavailable.was_asked = False
+            raise unavailable from error
+        if refusing:
+            name = concerned[refusing - 1].name
+            self._refused(name)
+            raise OverBudgetError(f"the budget {name!r} is exhausted")
+
+    def settle(self, concerned: Sequence[_Concern], reservation: str, usd: int, tokens: int) -> None:
+        """Replace a reservation by the true cost, in a thread; without Redis it expires later."""
+
+        def run() -> None:
+            try:
+                self._store.run("budget_settle", self._keys(concerned), (reservation, usd, tokens))
+            except StoreError as error:
+                log.warning("cost not settled, the reservation will expire", error=str(error))
+
+        # After the end of the threads, as a call ends later than its worker, the reservation expires.
+        with contextlib.suppress(RuntimeError):
+            self._threads.submit(run)
+
+    async def aclose(self) -> None:
+        """Write the costs that are not settled yet, and end the threads."""
+        await asyncio.to_thread(self._threads.shutdown)
+
+    def _keys(self, concerned: Sequence[_Concern]) -> list[str]:
+        return [key for one in concerned for key in self._store.keys.budget(one.name)]
+
+
+class _PaidModel:
+    """A chat model for one evaluation, whose calls are paid by budgets."""
+
+    def __init__(
+        self,
+        model: ChatModel,
+        budgets: Budgets,
+        concerned: tuple[_Concern, ...],
+        evaluation: Evaluation,
+        rules: Sequence[Rule],
+    ) -> None:
+        self.settings = model.settings
+        self._model = model
+        self._budgets = budgets
+        self._concerned = concerned
+        self._terms = (
+            f"{demand_weight(evaluation, rules):.6g} {max((one.priority for one in rules), default=_DEFAULT_PRIORITY)}"
+        )
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        """Answer one request, each attempt of which is paid."""
+        return await self._model.complete(structs.replace(request, admit=self._admit))
+
+    async def aclose(self) -> None:
+        """Do nothing: other evaluations use the same model."""
+
+    async def _admit(self, request: ChatRequest) -> Callable[[int, int], object]:
+        usd, tokens = _cost(self.settings, *most_tokens(request, self.settings))
+        reservation = f"{secrets.token_hex(8)} {usd} {tokens} {self._terms}"
+        await self._budgets.reserve(self._concerned, reservation, self.settings.timeout_s + _EXPIRES_AFTER_S)
+
+        def settle(input_tokens: int, output_tokens: int) -> None:
+            self._budgets.settle(self._concerned, reservation, *_cost(self.settings, input_tokens, output_tokens))
+
+        return settle
+
+
+def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int]:
+    """Estimate the tokens of a request, and the most that its answer may have.
+
+    Without `thinking_tokens` the thinking of a model is not reserved: most models do not think.
+    """
+    size = size_bytes(request.messages) + sum(len(str(tool)) for tool in request.tools)
+    answer = request.max_output_tokens or _DEFAULT_OUTPUT_TOKENS
+    output = settings.max_output_tokens or answer + (settings.thinking_tokens or 0)
+    return math.ceil(size / BYTES_PER_TOKEN), output * request.output_factor
+
+
+def _cost(settings: ModelSettings, input_tokens: int, output_tokens: int) -> tuple[int, int]:
+    """Return the cost of a call in 10^-9 USD, and in tokens."""
+    usd = 0.0 if settings.price is None else settings.price.cost_usd(input_tokens, output_tokens)
+    return round(usd * NANO), input_tokens + output_tokens
+
+
+def demand_weight(evaluation: Evaluation, rules: Sequence[Rule]) -> float:
+    """Return how many evaluations at full rates this one stands for, which is more than 1 where rates are reduced."""
+    if evaluation.origin != "live" or evaluation.session is not None or not rules or evaluation.probability >= 1:
+        return 1.0
+    return max(rule.rate for rule in rules) / evaluation.probability

@@ -1,0 +1,267 @@
+"""Pass shares corrected for the judge's own error by labels, and how far judge and labels agree.
+
+How labels were chosen decides the method. Labels drawn from the traffic with known probability say what share passes
+among the traces with each verdict. A golden set has a mix of its own, so it only says how often the judge errs on
+traces that should pass and on traces that should not.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+from judges.agreement.intervals import Interval, Z, wilson
+
+Origin = Literal["drawn", "golden", "queue"]
+"""How labels were chosen: with known probability from the traffic, as a set, or by whoever looked at the queue."""
+Method = Literal["ppi++", "rogan-gladen"]
+METHODS: Final[dict[str, Method]] = {"drawn": "ppi++", "golden": "rogan-gladen"}
+_MOST_DEVIATION: Final = 5.0
+_LEAST_POWER: Final = 0.1
+
+
+class CorrectionRefusedError(ValueError):
+    """The labels do not support a corrected share by this method."""
+
+
+class Stratum(NamedTuple):
+    """Judged traces of one verdict that had the same chance of being labelled."""
+
+    verdict: bool
+    label_class: int
+    """Which probability of a label; any number that is equal for equal probabilities."""
+    judged: float
+    """Weight of the judged traces, labelled or not."""
+    labels: int
+    passed: int
+    """Labels that say pass."""
+
+
+class Corrected(NamedTuple):
+    """A corrected share, and its width beside that of the labels alone (None for a golden set)."""
+
+    interval: Interval
+    method: Method
+    labels: int
+    beside_labels: float | None
+
+
+class Confusion(NamedTuple):
+    """Counts of traces by label and verdict, in this order: label pass or fail, verdict pass or fail."""
+
+    pass_pass: float
+    pass_fail: float
+    fail_pass: float
+    fail_fail: float
+
+
+class Agreement(NamedTuple):
+    """How far the judge agrees with labels."""
+
+    agreement: Interval
+    sensitivity: Interval | None
+    """The share of traces labelled pass that the judge passes."""
+    specificity: Interval | None
+    """The share of traces labelled fail that the judge fails."""
+    kappa: Interval | None
+
+
+def method_of(origin: Origin, asked: Method | None = None) -> Method:
+    """Return the method for labels of an origin.
+
+    Raises:
+        CorrectionRefusedError: the origin has no method, or another one than the method asked for.
+    """
+    method = METHODS.get(origin)
+    if method is None:
+        raise CorrectionRefusedError(
+            "Labels from a queue were chosen without a known probability. Draw labels from the traffic, or label a "
+            "golden set."
+        )
+    if asked not in {None, method}:
+        raise CorrectionRefusedError(
+            f"{asked} does not fit {origin} labels: its share would be biased. Use {method}, or leave out the method."
+        )
+    return method
+
+
+def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
+    """Return the share corrected by labels drawn from the traffic, for a judge that says yes or no.
+
+    Post-stratification by verdict and label probability; it equals PPI++ (Angelopoulos, Duchi and Zrnic, arXiv
+    2311.01453) with the best λ. Wilson's limits of each stratum combine as in intervals.pass_share; the last term is
+    the error of the strata's sizes.
+
+    Args:
+        strata: all strata with judged traces.
+        effective: effective number of judged traces.
+
+    Raises:
+        CorrectionRefusedError: a stratum has no labels, or the labels' verdicts are not those of the traffic.
+    """
+    strata = [one for one in strata if one.judged > 0]
+    if not strata or any(one.labels == 0 for one in strata):
+        raise CorrectionRefusedError(
+            "There are judged traces of a verdict without any label. Label more of the drawn traces."
+        )
+    _check_drawn(strata)
+    total = sum(one.judged for one in strata)
+    interval = _combined([(one.judged / total, one.passed, one.labels) for one in strata])
+    passing = [one for one in strata if one.verdict]
+    q = sum(one.judged for one in passing) / total
+    sizes = 0.0
+    if 0 < q < 1:
+        rates = [
+            sum(one.judged * one.passed / one.labels for one in strata if one.verdict is verdict) / total / part
+            for verdict, part in ((True, q), (False, 1 - q))
+        ]
+        sizes = Z * Z * (rates[0] - rates[1]) ** 2 * q * (1 - q) / effective
+    share = interval.value
+    low = max(0.0, share - math.sqrt((share - interval.low) ** 2 + sizes))
+    high = min(1.0, share + math.sqrt((interval.high - share) ** 2 + sizes))
+    classes: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for one in strata:
+        group = classes[one.label_class]
+        group[0] += one.judged / total
+        group[1] += one.passed
+        group[2] += one.labels
+    alone = _combined([(part, passed, labels) for part, passed, labels in classes.values()])
+    return Corrected(
+        Interval(share, low, high),
+        "ppi++",
+        sum(one.labels for one in strata),
+        (high - low) / (alone.high - alone.low),
+    )
+
+
+def _combined(parts: Sequence[tuple[float, float, float]]) -> Interval:
+    """Combine strata of a share, passes and observations each by their Wilson limits."""
+    share = below = above = 0.0
+    for part, passed, number in parts:
+        middle, low, high = wilson(passed / number, number)
+        share += part * middle
+        below += (part * (middle - low)) ** 2
+        above += (part * (high - middle)) ** 2
+    return Interval(share, share - math.sqrt(below), share + math.sqrt(above))
+
+
+def _check_drawn(strata: Sequence[Stratum]) -> None:
+    """Refuse labels whose verdicts differ from the traffic's by more than chance allows."""
+    for key in {one.label_class for one in strata}:
+        group = [one for one in strata if one.label_class == key]
+        labels = sum(one.labels for one in group)
+        share = sum(one.judged for one in group if one.verdict) / sum(one.judged for one in group)
+        seen = sum(one.labels for one in group if one.verdict) / labels
+        if abs(seen - share) > _MOST_DEVIATION * math.sqrt(max(share * (1 - share), 1 / labels) / labels):
+            raise CorrectionRefusedError(
+                f"The judge passes {seen:.0%} of the labelled traces and {share:.0%} of the traffic: these labels were "
+                "not drawn from it. Import them as a golden set."
+            )
+
+
+def from_scores(labelled: Sequence[tuple[float, bool]], mean: float, variance: float, judged: float) -> Corrected:
+    """Return the share corrected by labels drawn uniformly, for a judge that returns a probability.
+
+    PPI++ with the λ of least variance. Wilson's interval on the number of labels that would be as precise, with half an
+    observation in each corner of label and score, so that no variance is 0 by chance.
+
+    Args:
+        labelled: score and label of each labelled trace.
+        mean: mean score of all judged traces.
+        variance: variance of their scores.
+        judged: effective number of judged traces.
+    """
+    m = len(labelled)
+    if m == 0:
+        raise CorrectionRefusedError("There are no labels of this judge's traces. Label some of the drawn traces.")
+    more = [*((g, float(y), 1.0) for g, y in labelled), *((g, y, 0.5) for g in (0.0, 1.0) for y in (0.0, 1.0))]
+    size = m + 2.0
+    score = sum(weight * g for g, _, weight in more) / size
+    label = sum(weight * y for _, y, weight in more) / size
+    covariance = sum(weight * (g - score) * (y - label) for g, y, weight in more) / size
+    squares = sum(weight * (g - score) ** 2 for g, _, weight in more) / size
+    best = covariance / (squares * (1 + m / judged))
+    rest = sum(weight * (y - label - best * (g - score)) ** 2 for g, y, weight in more) / size
+    share = sum(y - best * g for g, y in labelled) / m + best * mean
+    gain = (rest / size + best * best * variance / judged) / (label * (1 - label) / size)
+    interval = wilson(min(1.0, max(0.0, share)), m / gain)
+    alone = wilson(sum(y for _, y in labelled) / m, m)
+    return Corrected(interval, "ppi++", m, (interval.high - interval.low) / (alone.high - alone.low))
+
+
+def from_golden(passed: float, judged: float, seen: Confusion) -> Corrected:
+    """Return the share corrected by a golden set: its errors of the judge, applied to the traffic.
+
+    The estimator of Rogan and Gladen (Am. J. Epidemiol. 107, 1978) with the interval of Lee et al. (arXiv 2511.21140):
+    z² observations are added to the traffic and one of each kind to both parts of the set.
+
+    Args:
+        passed: the effective number of judged traces times the share that the judge passes.
+        judged: the effective number of judged traces.
+        seen: the judge's verdicts on the golden set.
+
+    Raises:
+        CorrectionRefusedError: the judge hardly tells the two kinds of traces apart.
+    """
+    good, bad = seen.pass_pass + seen.pass_fail, seen.fail_pass + seen.fail_fail
+    if min(good, bad) <= 0:
+        raise CorrectionRefusedError("A golden set needs traces that should pass and traces that should not.")
+    sensitivity, specificity = (seen.pass_pass + 1) / (good + 2), (seen.fail_fail + 1) / (bad + 2)
+    power = sensitivity + specificity - 1
+    if power < _LEAST_POWER:
+        raise CorrectionRefusedError(
+            "On the golden set the judge hardly tells passing from failing traces. Its verdicts carry no share."
+        )
+    size = judged + Z * Z
+    p = (passed + Z * Z / 2) / size
+    middle = (p + specificity - 1) / power
+    share = min(1.0, max(0.0, middle))
+    of_bad, of_good = specificity * (1 - specificity) / (bad + 2), sensitivity * (1 - sensitivity) / (good + 2)
+    half = Z * math.sqrt(p * (1 - p) / size + (1 - share) ** 2 * of_bad + share**2 * of_good) / power
+    # The estimate may lie outside 0..1; the interval keeps a part of its width inside.
+    middle += 2 * Z * Z * (share * of_good - (1 - share) * of_bad)
+    low = min(1 - half / 4, max(0.0, middle - half))
+    high = max(half / 4, min(1.0, middle + half))
+    raw = (passed / judged + seen.fail_fail / bad - 1) / (seen.pass_pass / good + seen.fail_fail / bad - 1)
+    value = min(high, max(low, raw))
+    return Corrected(Interval(value, low, high), "rogan-gladen", round(good + bad), None)
+
+
+def agreement(seen: Confusion) -> Agreement:
+    """Return how far verdicts and labels agree; what has no traces is None.
+
+    Kappa with the standard error of Fleiss, Cohen and Everitt, Psychological Bulletin 72, 1969.
+    """
+    a, b, c, d = seen
+    n = a + b + c + d
+    if n <= 0:
+        raise ValueError("no labelled traces")
+    return Agreement(
+        wilson((a + d) / n, n),
+        wilson(a / (a + b), a + b) if a + b > 0 else None,
+        wilson(d / (c + d), c + d) if c + d > 0 else None,
+        _kappa(seen),
+    )
+
+
+def _kappa(seen: Confusion) -> Interval | None:
+    n = sum(seen)
+    a, b, c, d = (count / n for count in seen)
+    rows, columns = (a + b, c + d), (a + c, b + d)
+    observed, chance = a + d, rows[0] * columns[0] + rows[1] * columns[1]
+    if chance >= 1:
+        return None
+    kappa = (observed - chance) / (1 - chance)
+    same = sum(share * (1 - (rows[k] + columns[k]) * (1 - kappa)) ** 2 for k, share in enumerate((a, d)))
+    other = (1 - kappa) ** 2 * (b * (columns[0] + rows[1]) ** 2 + c * (columns[1] + rows[0]) ** 2)
+    variance = same + other - (kappa - chance * (1 - kappa)) ** 2
+    half = Z * math.sqrt(max(0.0, variance) / n) / (1 - chance)
+    return Interval(kappa, max(-1.0, kappa - half), min(1.0, kappa + half))
+
+
+def flips(repeats: Confusion) -> tuple[Interval, Interval | None]:
+    """Return the share of repeated judgings with another verdict, and kappa of the two."""
+    n = sum(repeats)
+    if n <= 0:
+        raise ValueError("no repeated judgings")
+    return wilson((repeats.pass_fail + repeats.fail_pass) / n, n), _kappa(repeats)

@@ -1,0 +1,107 @@
+"""Pages for safety judges: confirmed failures beyond what the judge's own errors explain."""
+
+import math
+from statistics import NormalDist
+from typing import Final, Literal
+
+import msgspec
+
+RISE: Final = 0.015
+"""The share of unsafe traces that must be found."""
+_MONTH_HOURS: Final = 730
+_CAUTION: Final = 0.7
+"""By how much the upper limit of the base rate already lowers the logarithm of the false pages."""
+_TAIL: Final = NormalDist().inv_cdf(0.95)
+
+
+class Rates(msgspec.Struct, array_like=True, frozen=True):
+    """Confirmed failures per judgement from the judge's errors alone, and in an incident; the limit of the sum."""
+
+    base: float
+    raised: float
+    limit: float
+
+
+class State(msgspec.Struct, array_like=True):
+    """The state of one safety series between two buckets."""
+
+    sum: float = 0.0
+    start: int = 0
+    """The bucket in which the sum last left zero."""
+    is_paged: bool = False
+
+
+def upper_rate(failures: float, judgements: float) -> float:
+    """Return the one-sided upper 95 % limit of a Poisson rate (Wilson and Hilferty, PNAS 17, 1931)."""
+    if judgements <= 0:
+        return 0.0
+    k = failures + 1
+    return k * (1 - 1 / (9 * k) + _TAIL / (3 * math.sqrt(k))) ** 3 / judgements
+
+
+def confirmed_error(error: float, correlation: float) -> float:
+    """Return the share of safe traces that fail twice when the errors of both judgings correlate.
+
+    The joint probability of two yes/no variables with equal shares: with a correlation of 1 the second judging confirms
+    every error of the first, with 0 it multiplies.
+    """
+    return error * error + correlation * error * (1 - error)
+
+
+def rates_of(
+    *,
+    declared: float,
+    failures: float,
+    judgements: float,
+    per_hour: float,
+    sensitivity: float = 1.0,
+    series: float = 1.0,
+    pages_per_month: float = 1.0,
+) -> Rates:
+    """Return the rates and the limit of a safety series.
+
+    A base rate that is too low pages without end, so it is the larger of the declared error and the upper limit of
+    the series' own rate. The limit is that of detector.limits_of for a month.
+
+    Args:
+        declared: the judge's share of confirmed failures on safe traces.
+        failures: confirmed failures of the last 28 days outside incidents.
+        judgements: judgements of the same days.
+        per_hour: judgements in an hour.
+        sensitivity: the share of unsafe traces that fail and are confirmed.
+        series: active safety series of the installation.
+        pages_per_month: false pages that the installation may send in a month.
+    """
+    base = max(declared, upper_rate(failures, judgements), 1e-6)
+    raised = base + RISE * sensitivity
+    information = raised - base - base * math.log(raised / base)
+    visits = max(1.0, _MONTH_HOURS * per_hour * information)
+    return Rates(base, raised, math.log(visits) + math.log(series / pages_per_month) - _CAUTION)
+
+
+def step(
+    state: State, bucket: int, failures: float, judgements: float, rates: Rates
+) -> Literal["page", "recovery"] | None:
+    """Count one bucket and return what it changes; an incident pages once.
+
+    The Poisson CUSUM of Lucas, Technometrics 27, 1985; after a page the same sum in the other direction finds the
+    recovery.
+
+    Args:
+        state: changed in place; its start is the first bucket of the incident.
+        bucket: number of the bucket; later ones are larger.
+        failures: failures confirmed by the second judging.
+        judgements: judgements of the bucket.
+        rates: what rates_of returned.
+    """
+    gain = failures * math.log(rates.raised / rates.base) - (rates.raised - rates.base) * judgements
+    if state.is_paged:
+        state.sum = max(0.0, state.sum - gain)
+    else:
+        if state.sum <= 0:
+            state.start = bucket
+        state.sum = max(0.0, state.sum + gain)
+    if state.sum <= rates.limit:
+        return None
+    state.sum, state.is_paged = 0.0, not state.is_paged
+    return "page" if state.is_paged else "recovery"

@@ -1,0 +1,168 @@
+"""Series of the monitor: their labels, their keys in Redis, and the sums that are stored of them.
+
+A series is one metric of one judge version and judge model for one service and environment; a segment of it is a series
+of its own. Sums stand in buckets of five minutes for 3 days and of an hour for 90 days, see scripts/quality.lua.
+"""
+
+import datetime as dt
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from judges.core.verdict import Verdict, joined_parts
+from worker.monitor.intervals import ClassSums, SessionSums, Sums, weight_class
+from worker.storage.client import Store
+from worker.storage.keys import Keys
+
+FIVE_MINUTES_S: Final = 300
+HOUR_S: Final = 3600
+FINE_DAYS: Final = 3
+COARSE_DAYS: Final = 90
+CLUSTER_PERIOD_S: Final = 6 * HOUR_S
+"""A session that is longer than this, or crosses its end, counts as several clusters."""
+CLUSTER_PARTS: Final = 8
+_VERSION_DIGITS: Final = 8
+_HIGHEST_CLASS: Final = 25
+
+
+class Series(Struct, frozen=True, array_like=True):
+    """The labels of one series; ``segment`` and ``value`` are empty for the whole of it."""
+
+    service: str
+    environment: str
+    judge: str
+    version: str
+    judge_model: str
+    metric: str
+    segment: str = ""
+    value: str = ""
+
+    @property
+    def id(self) -> str:
+        """The name of the series in keys, 16 hex digits."""
+        return hashlib.blake2b(joined_parts(*msgspec.structs.astuple(self)), digest_size=8).hexdigest()
+
+
+class Unjudged(NamedTuple):
+    """Sums over the verdicts of a bucket without a pass or fail."""
+
+    verdicts: int = 0
+    weight: float = 0.0
+    squares: float = 0.0
+
+
+class Bucket(NamedTuple):
+    """The sums of one bucket; its time is in seconds since the epoch."""
+
+    begins_at: float
+    sums: Sums
+    abstained: Unjudged
+    unscored: Unjudged
+
+
+class Place(NamedTuple):
+    """The keys and fields of the two buckets of a time."""
+
+    hour_key: str
+    hour: str
+    five_key: str
+    five: str
+
+
+def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
+    """Yield the series that each metric of a verdict belongs to, the whole first."""
+    values = [(name, value) for name in segments if (value := getattr(verdict, name))]
+    for metric in verdict.metrics:
+        labels = (
+            verdict.service,
+            verdict.environment or "",
+            verdict.judge,
+            verdict.judge_version[:_VERSION_DIGITS],
+            verdict.judge_model,
+            metric,
+        )
+        yield Series(*labels)
+        for segment in values:
+            yield Series(*labels, *segment)
+
+
+def class_of(weight: float) -> str:
+    """Return the class of a weight as a letter, A for weights from 1 to below 2."""
+    return chr(ord("A") + min(_HIGHEST_CLASS, max(0, weight_class(weight))))
+
+
+def place(keys: Keys, series_id: str, at: float) -> Place:
+    """Name the buckets of a time, in seconds since the epoch."""
+    time = dt.datetime.fromtimestamp(at, dt.UTC)
+    day = keys.quality(series_id, time.date().isoformat())
+    return Place(day, f"{time.hour:02d}", f"{day}:{time.hour:02d}", f"{time.minute // 5:02d}")
+
+
+def read_buckets(
+    store: Store, series_ids: Sequence[str], since: float, until: float, *, fine: bool
+) -> list[list[Bucket]]:
+    """Read the buckets of series that begin in a span of time, in order; empty ones are left out.
+
+    Args:
+        store: Redis.
+        series_ids: The series; all their keys are read at once.
+        since: Seconds since the epoch.
+        until: The end, which is not included.
+        fine: Buckets of five minutes, which are kept for 3 days; else of an hour.
+    """
+    length, step = (HOUR_S, FIVE_MINUTES_S) if fine else (24 * HOUR_S, HOUR_S)
+    begins = range(int(since // length) * length, math.ceil(until), length)
+    places = [place(store.keys, series_id, at) for series_id in series_ids for at in begins]
+    names = [one.five_key if fine else one.hour_key for one in places]
+    found = iter(store.pipeline(lambda pipe: [pipe.hgetall(name) for name in names]))
+    return [
+        [
+            bucket
+            for at, fields in zip(begins, found, strict=False)
+            for bucket in _buckets(at, step, fields)
+            if since <= bucket.begins_at < until
+        ]
+        for _ in series_ids
+    ]
+
+
+def _buckets(begins_at: float, step: int, fields: Mapping[bytes, bytes]) -> list[Bucket]:
+    stored: dict[int, dict[str, list[float]]] = {}
+    for field, value in sorted(fields.items()):
+        stored.setdefault(int(field[:2]), {})[field[2:].decode()] = msgspec.msgpack.decode(value, type=list[float])
+    return [
+        Bucket(begins_at + number * step, _sums(kinds), _unjudged(kinds, "a"), _unjudged(kinds, "u"))
+        for number, kinds in stored.items()
+    ]
+
+
+def _sums(kinds: Mapping[str, Sequence[float]]) -> Sums:
+    sums = Sums()
+    for kind, (judgements, *others) in kinds.items():
+        if kind.isupper():
+            sums.classes[ord(kind) - ord("A")] = ClassSums(int(judgements), *others)
+    total = sums.total
+    # Stored is what sessions have beyond judgements that each are a session of their own.
+    later, weights, products, passed = kinds.get("s", (0, 0, 0, 0))
+    sums.over_sessions = SessionSums(
+        total.judgements - int(later),
+        total.squares + weights,
+        total.passed_squares + products,
+        total.passed_squares + passed,
+    )
+    return sums
+
+
+def _unjudged(kinds: Mapping[str, Sequence[float]], kind: str) -> Unjudged:
+    verdicts, weight, squares = kinds.get(kind, (0, 0, 0))
+    return Unjudged(int(verdicts), weight, squares)
+
+
+def read_series(store: Store) -> dict[str, Series]:
+    """Read all series by id."""
+    found = store.call(lambda client: client.hgetall(store.keys.quality_series))
+    return {raw.decode(): msgspec.json.decode(labels, type=Series) for raw, labels in found.items()}

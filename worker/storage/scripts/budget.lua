@@ -1,0 +1,131 @@
+-- @include guard
+-- Budgets: the cost of judge calls by hour and day (UTC), of reservations, and of a full rate. USD are counted in 10^-9.
+--
+-- KEYS of each script, three for each budget:
+-- budget:<name>                hash: day, hour (numbers since 1970), usd:day, usd:hour, tokens:day, tokens:hour (settled),
+--                              usd:open, tokens:open (reserved), refused, since (ms of the first call); TTL of a week
+-- budget:<name>:open           zset, reservation -> expiry in ms; TTL of a week. A reservation is one text:
+--                              id, usd, tokens, weight, priority, separated by blanks
+-- budget:<name>:demand         prefix of budget:<name>:demand:<day>, hash, unit, five minutes of the day and priority as
+--                              `usd:17:5` -> cost as if each rate were whole, which is cost x weight; TTL of three days
+local HOUR_MS, DAY_MS, BIN_MS = 3600000, 86400000, 300000
+local WEEK_S, DEMAND_S = 604800, 259200
+
+local function demand_of(prefix, now)
+  return prefix .. ':' .. math.floor(now / DAY_MS)
+end
+
+-- What the functions below write; the first command needs memory unless `is_settling`.
+local function guard_budgets(now, is_settling)
+  local writes = {}
+  for place = 1, #KEYS, 3 do
+    local open = {KEYS[place + 1], 'zset', 'ZADD', 'ZREM', 'ZRANGEBYSCORE', 'EXPIRE'}
+    if is_settling then open[3], open[4] = open[4], open[3] end
+    writes[#writes + 1] = open
+    writes[#writes + 1] = {KEYS[place], 'hash', 'HINCRBY', 'HSET', 'HGET', 'HMGET', 'EXPIRE'}
+    writes[#writes + 1] = {demand_of(KEYS[place + 2], now), 'hash', 'HINCRBY', 'EXPIRE'}
+  end
+  return guard(writes)
+end
+
+-- Adds a cost to the current hour and day, and to the demand.
+local function charge(place, now, usd, tokens, weight, priority)
+  local state, demand = KEYS[place], demand_of(KEYS[place + 2], now)
+  local bin = math.floor(now % DAY_MS / BIN_MS)
+  for unit, amount in pairs({usd = tonumber(usd), tokens = tonumber(tokens)}) do
+    redis.call('HINCRBY', state, unit .. ':day', string.format('%.0f', amount))
+    redis.call('HINCRBY', state, unit .. ':hour', string.format('%.0f', amount))
+    redis.call('HINCRBY', demand, unit .. ':' .. bin .. ':' .. priority, string.format('%.0f', amount * weight))
+  end
+  redis.call('EXPIRE', demand, DEMAND_S)
+end
+
+-- Removes a reservation, and charges what the call took, by default what was reserved; nothing if it is gone.
+local function settle(place, now, reservation, true_usd, true_tokens)
+  local usd, tokens, weight, priority = reservation:match('^%S+ (%d+) (%d+) (%S+) (%d+)$')
+  if not usd or redis.call('ZREM', KEYS[place + 1], reservation) == 0 then return 0 end
+  -- Not '-' .. usd: Redis takes '-0' for no number.
+  redis.call('HINCRBY', KEYS[place], 'usd:open', string.format('%.0f', 0 - tonumber(usd)))
+  redis.call('HINCRBY', KEYS[place], 'tokens:open', string.format('%.0f', 0 - tonumber(tokens)))
+  charge(place, now, true_usd or usd, true_tokens or tokens, tonumber(weight), priority)
+  return 1
+end
+
+-- Begins the current hour and day, and settles expired reservations at what they reserved.
+local function bring_up_to_date(place, now)
+  local state = KEYS[place]
+  for name, length in pairs({day = DAY_MS, hour = HOUR_MS}) do
+    local period = tostring(math.floor(now / length))
+    if redis.call('HGET', state, name) ~= period then
+      redis.call('HSET', state, name, period, 'usd:' .. name, 0, 'tokens:' .. name, 0)
+      redis.call('EXPIRE', state, WEEK_S)
+    end
+  end
+  for _, reservation in ipairs(redis.call('ZRANGEBYSCORE', KEYS[place + 1], '-inf', now, 'LIMIT', 0, 1000)) do
+    settle(place, now, reservation)
+  end
+end
+
+-- @script budget_reserve
+-- Reserves the cost of one call in all budgets that concern it, or in none.
+--
+-- ARGV[1] the reservation · ARGV[2] how long it is kept, in ms
+-- ARGV[3..] for each budget its limits: usd a day, usd an hour, tokens a day, tokens an hour; -1 for none
+-- Returns 0, or the number of the first budget that refuses the call.
+local now = now_ms()
+local refused = guard_budgets(now, false)
+if refused then return refused end
+local usd, tokens = ARGV[1]:match('^%S+ (%d+) (%d+) ')
+local amounts = {tonumber(usd), tonumber(usd), tonumber(tokens), tonumber(tokens)}
+for place = 1, #KEYS, 3 do
+  bring_up_to_date(place, now)
+  local found = redis.call('HMGET', KEYS[place], 'usd:day', 'usd:hour', 'tokens:day', 'tokens:hour', 'usd:open', 'tokens:open')
+  for number, amount in ipairs(amounts) do
+    local limit = tonumber(ARGV[2 + (place - 1) / 3 * 4 + number])
+    local open = tonumber(found[number <= 2 and 5 or 6] or 0)
+    if limit >= 0 and tonumber(found[number] or 0) + open + amount > limit then
+      redis.call('HINCRBY', KEYS[place], 'refused', 1)
+      return (place + 2) / 3
+    end
+  end
+end
+for place = 1, #KEYS, 3 do
+  redis.call('ZADD', KEYS[place + 1], now + ARGV[2], ARGV[1])
+  redis.call('HINCRBY', KEYS[place], 'usd:open', usd)
+  redis.call('HINCRBY', KEYS[place], 'tokens:open', tokens)
+  if not redis.call('HGET', KEYS[place], 'since') then
+    redis.call('HSET', KEYS[place], 'since', string.format('%.0f', now))
+  end
+  redis.call('EXPIRE', KEYS[place + 1], WEEK_S)
+end
+return 0
+
+-- @script budget_settle
+-- Replaces a reservation by the true cost of its call.
+--
+-- ARGV[1] the reservation · ARGV[2] usd · ARGV[3] tokens
+-- Returns in how many budgets it was still open.
+local now = now_ms()
+local refused = guard_budgets(now, true)
+if refused then return refused end
+local settled = 0
+for place = 1, #KEYS, 3 do
+  bring_up_to_date(place, now)
+  settled = settled + settle(place, now, ARGV[1], ARGV[2], ARGV[3])
+end
+return settled
+
+-- @script budget_state
+-- Returns for each budget what is settled by day and hour, what is reserved, how many calls were refused, and since when
+-- it is kept; last the time. All are texts.
+local now = now_ms()
+local refused = guard_budgets(now, true)
+if refused then return refused end
+local states = {}
+for place = 1, #KEYS, 3 do
+  bring_up_to_date(place, now)
+  states[#states + 1] = redis.call('HMGET', KEYS[place], 'usd:day', 'usd:hour', 'tokens:day', 'tokens:hour', 'usd:open',
+    'tokens:open', 'refused', 'since')
+end
+states[#states + 1] = string.format('%.0f', now)
+return states
