@@ -2,7 +2,7 @@
 
 Run by ``make check``. The figures keep the code readable: few files, whole ideas in a file, one-way packages, comments
 that give reasons, plain language. Only files that git tracks are counted. Two limits grow with what the product can do:
-its files and its lines (260 and 41,000 before conversations and the reader of other notations).
+its files and its lines (260 and 41,000 before conversations, the gateway and the monitor).
 """
 
 import ast
@@ -161,13 +161,13 @@ def figures(folders: Sequence[str] = PRODUCT) -> list[Figure]:
     python = sorted(length for path, length in lengths.items() if path.suffix == ".py" and path.name != "__init__.py")
     stems = Counter(module.path.stem for module in found if not module.path.stem.startswith("__"))
     return [
-        Figure("product files", len(lengths), most=303),
+        Figure("product files", len(lengths), most=330),
         Figure(
             "worker .py files",
             sum(path.suffix == ".py" and "worker" in path.relative_to(ROOT).parts[:1] for path in lengths),
-            most=105,
+            most=125,
         ),
-        Figure("lines of the product", sum(lengths.values()), most=56_000),
+        Figure("lines of the product", sum(lengths.values()), most=63_000),
         Figure("file length, median", statistics.median(python), least=150, most=250),
         Figure(
             "files under 40 lines",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from worker.monitor.intervals import ClassSums, SessionSums, Sums, pass_share
+from worker.monitor.shares import ClassSums, SessionSums, Sums, pass_share
 
 SHARES = (0.5, 0.8, 0.9, 0.95)
 

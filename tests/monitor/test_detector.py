@@ -22,7 +22,7 @@ from worker.monitor.detector import (
     since_interval,
     step,
 )
-from worker.monitor.intervals import Sums
+from worker.monitor.shares import Sums
 
 WEEK = np.arange(28 * 24)
 

@@ -9,7 +9,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from tests.monitor import coverage
 from tests.monitor.coverage import DESIGNS, conversations, sums_of
-from worker.monitor.intervals import Sums, design_effect, merged, pass_share, student, weight_class
+from worker.monitor.shares import Sums, design_effect, merged, pass_share, student, weight_class
 
 
 def counted(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray, buckets: int = 3) -> list[Sums]:

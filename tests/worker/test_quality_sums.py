@@ -12,9 +12,9 @@ from stage_parts import Ground
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
 from worker.export.consumer import OutboxEntry, read_outbox_entry
-from worker.export.quality import QualitySums
-from worker.monitor.intervals import Sums
+from worker.export.sums import QualitySums
 from worker.monitor.series import Series, class_of, read_buckets, read_series
+from worker.monitor.shares import Sums
 from worker.storage.client import StoreError
 from worker.telemetry.metrics import Metrics
 

@@ -6,7 +6,7 @@ from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
-from worker.export.quality import QualitySums
+from worker.export.sums import QualitySums
 from worker.telemetry.metrics import Metrics
 
 LABELS = {

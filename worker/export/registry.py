@@ -7,7 +7,7 @@ from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer
 from worker.export.otel import OtelExporter
 from worker.export.prometheus import PrometheusExporter
-from worker.export.quality import QualitySums
+from worker.export.sums import QualitySums
 
 _ROWS: Final[tuple[type[ExportConsumer], ...]] = (PrometheusExporter, OtelExporter, QualitySums)
 EXPORTERS: Final[Mapping[str, type[ExportConsumer]]] = {each.exporter: each for each in _ROWS}

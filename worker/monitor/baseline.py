@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from worker.monitor.intervals import Sums
+from worker.monitor.shares import Sums
 
 HISTORY_DAYS: Final = 28
 LAG_HOURS: Final = 24
@@ -23,7 +23,7 @@ _LEAST, _MOST = 0.02, 0.995  # a share of 0 or 1 has no logarithm
 
 
 class Hour(NamedTuple):
-    """Sums of one hour; see worker.monitor.intervals."""
+    """Sums of one hour; see worker.monitor.shares."""
 
     hour: int
     """Hours since the epoch."""

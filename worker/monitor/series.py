@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from judges.core.verdict import Verdict, joined_parts
-from worker.monitor.intervals import ClassSums, SessionSums, Sums, weight_class
+from worker.monitor.shares import ClassSums, SessionSums, Sums, weight_class
 from worker.storage.client import Store
 from worker.storage.keys import Keys
 

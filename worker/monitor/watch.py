@@ -9,8 +9,8 @@ from prometheus_client import Gauge
 
 from worker.config.settings import Monitor
 from worker.monitor.detection import Detection, Detector
-from worker.monitor.intervals import PassShare, Sums, merged, pass_share
 from worker.monitor.series import FIVE_MINUTES_S, HOUR_S, Bucket, Series, Unjudged, read_buckets, read_series
+from worker.monitor.shares import PassShare, Sums, merged, pass_share
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 

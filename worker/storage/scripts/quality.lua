@@ -17,7 +17,7 @@
 --
 -- KEYS[1] verdicts, stream · KEYS[2] account:all · KEYS[3] groups, see streams.lua
 -- KEYS[4..] hashes of sums and clusters, named by their index in the plan
--- ARGV[1] the plan, as msgpack, see worker/export/quality.py: group, last (of the entries), max_clusters,
+-- ARGV[1] the plan, as msgpack, see worker/export/sums.py: group, last (of the entries), max_clusters,
 --         ttls {key, s}, cells {hour's key, hour, five minutes' key, five minutes},
 --         entries {id, {{cell, class, w, y, cluster's key or 0, cluster}, ...}}
 -- Returns how many entries were acknowledged now for the first time, and how many of their judgements came without

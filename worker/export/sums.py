@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -110,6 +110,20 @@ class _Plan:
         return known
 
 
+class MonitorTask(Protocol):
+    """Work of the active monitor beside its sums. A further one is a row of ``QualitySums``."""
+
+    def run_due(self) -> None:
+        """Do what is due; called about once a second.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to call again.
+        """
+
+    def clear(self) -> None:
+        """Forget everything: another worker is the active monitor."""
+
+
 class QualitySums(ExportConsumer):
     """Reads the group ``monitor``, while it holds the lock."""
 
@@ -122,8 +136,10 @@ class QualitySums(ExportConsumer):
         super().__init__(settings, store, metrics)
         self._segments = settings.monitor.segments
         self._max_series = settings.monitor.max_series
-        self._watch = QualityWatch(store, settings.monitor, metrics)
-        self._budgets = BudgetController(settings, store, metrics)
+        self._tasks: tuple[MonitorTask, ...] = (
+            QualityWatch(store, settings.monitor, metrics),
+            BudgetController(settings, store, metrics),
+        )
         self._holder = secrets.token_hex(8)
         self._known: dict[Series, str] = {}
 
@@ -141,11 +157,11 @@ class QualitySums(ExportConsumer):
         """Add what the outbox holds, and compute what is due, if this worker is the active monitor; else wait."""
         if self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS):
             super().run_once()
-            self._watch.run_due()
-            self._budgets.run_due()
+            for task in self._tasks:
+                task.run_due()
         else:
-            self._watch.clear()
-            self._budgets.clear()
+            for task in self._tasks:
+                task.clear()
             self.stopping.wait(_STANDBY_S)
 
     def stop(self, timeout_s: float) -> bool:
