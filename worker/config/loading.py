@@ -14,6 +14,8 @@ from judges.core.model import ModelSettings
 from judges.custom import DefinitionError
 from judges.custom.installed import installed
 from judges.registry import CatalogueError, catalogue
+from tracejudge.settings import Settings as SdkSettings
+from tracejudge.settings import load_settings
 from worker.config import judge_files
 from worker.config.checks import check_settings
 from worker.config.errors import describe_error, nearest, read_toml, with_rule_name
@@ -65,6 +67,16 @@ def load(
     settings = _with_judges(_convert(raw, origin), origin, path)
     check_settings(settings, origin, needs_rules=needs_rules)
     return settings
+
+
+def producer_settings(settings: Settings, service: str, **further: Any) -> SdkSettings:
+    """Build the SDK's settings of a producer within this program, without the SDK's environment.
+
+    `TRACEJUDGE_DISABLED` and the like are meant for services.
+    """
+    bounds = {"max_items": 1, "max_bytes": 1, "max_stream": settings.max_stream, "exit_timeout_s": 0.0}
+    place = {"redis_url": settings.redis_url, "prefix": settings.prefix}
+    return load_settings(service=service, environ={}, disabled=False, **place, **bounds, **further)
 
 
 def config_path(environment: Mapping[str, str], config: str | None = None) -> str | None:

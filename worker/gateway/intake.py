@@ -19,7 +19,7 @@ from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.encoding import ItemEncoder
 from tracejudge.ids import fresh_trace_id
 from tracejudge.settings import Settings as SdkSettings
-from tracejudge.settings import load_settings
+from worker.config.loading import producer_settings
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
 from worker.gateway.admission import Form, Loss, RefusedError, check_values, too_many_values
@@ -50,20 +50,11 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def sdk_settings(settings: Settings) -> SdkSettings:
-    """Build the SDK's settings from the worker's, without the environment of the SDK."""
+    """Build the settings of the gateway's own producer, with the worker's redaction and bounds."""
     redaction = Redaction.of(settings.redact)
-    return load_settings(
-        service=SERVICE,
-        redis_url=settings.redis_url,
-        prefix=settings.prefix,
-        environ={},
-        disabled=False,
-        environment=None,
-        release=None,
-        max_items=1,
-        max_bytes=1,
-        max_stream=settings.max_stream,
-        exit_timeout_s=0.0,
+    return producer_settings(
+        settings,
+        SERVICE,
         redact=None if redaction is None else redaction.functions,
         max_field_bytes=_MAX_FIELD_BYTES,
         max_trace_bytes=min(_MAX_TRACE_BYTES, settings.max_trace_bytes),
