@@ -88,7 +88,7 @@ def test_no_object_shows_a_password() -> None:
         assert PASSWORD not in f"{shown!r} {shown!s}"
     assert (
         repr(settings)
-        == "Settings(prefix='tracejudge', redis='redis://127.0.0.1:1/0', roles=('ingest', 'judge', 'export'))"
+        == "Settings(prefix='tracejudge', redis='redis://127.0.0.1:1/0', roles=('ingest', 'judge', 'export', 'monitor'))"
     )
     with pytest.raises(StoreError) as caught:
         store.call(lambda client: client.ping())

@@ -135,7 +135,7 @@ class Sampler:
         self._of_hour: Counter[tuple[str, str]] = Counter()
         self._not_exchanged: Counter[tuple[str, str]] = Counter()
         wheres = [rule.where for rule in settings.rules]
-        dividing = {label for rule in settings.rules for label in rule.stratify}
+        dividing: set[str] = {label for rule in settings.rules for label in rule.stratify}
         if any(rule.first_per_hour for rule in settings.rules):
             dividing.update(_NEW_LABELS)
         patterned = [
