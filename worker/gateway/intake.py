@@ -43,6 +43,7 @@ _MAX_VALUES: Final = 500_000
 _MAX_OBJECTS: Final = 20_000
 _MAX_SHOWN: Final = 100
 _ID_DIGITS: Final = 16
+_DERIVED: Final = {"id": 0, "span_id": _ID_DIGITS}
 _OTLP_PATHS: Final = {"resourceSpans": "/v1/traces", "resourceLogs": "/v1/logs"}
 # Feedback may carry both beside its score.
 _CONTENT: Final = CONTENT_FIELDS - {"feedback", "tags"}
@@ -254,6 +255,3 @@ def _complete(fields: dict[str, Any], given: Lenient, raw: bytes, service: str |
     present = {meaning(name) for name, value in fields.items() if value is not None and value != ""}
     fields |= {name: digest[start : start + _ID_DIGITS] for name, start in _DERIVED.items() if name not in present}
     return trace_id
-
-
-_DERIVED: Final = {"id": 0, "span_id": _ID_DIGITS}

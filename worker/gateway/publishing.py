@@ -150,7 +150,7 @@ class Publisher(ServiceThread):
         self._end(None)
 
     def _take(self) -> bool:
-        """Take what waits, up to the bounds of a batch; one caller's entries are never divided."""
+        """Move what waits into a batch, up to its bounds; one caller's entries are never divided."""
         size = count = 0
         while count < _MAX_ENTRIES and size < _MAX_BYTES:
             waiting = self._next
