@@ -77,7 +77,7 @@ class Budgets:
         ``trace`` is the trace as it was published, which the rules match.
         """
         judge_model = model.settings.judge_model
-        rules = self._sampler.asking(trace, evaluation.judge, judge_model)
+        rules = self._sampler.asking(trace, evaluation.judge, judge_model, again=evaluation.origin == "repeat")
         concerned = tuple(
             _Concern(name, budget, evaluation.judge in budget.exempt)
             for name, budget in self._settings.budgets.items()

@@ -234,12 +234,17 @@ class Sampler:
         counts, self._counts = self._counts, Counter()
         return counts
 
-    def asking(self, trace: Trace, judge: str, judge_model: str) -> list[Rule]:
-        """Return the rules, with their full rates, that match a trace and ask for an evaluation."""
+    def asking(self, trace: Trace, judge: str, judge_model: str, *, again: bool = False) -> list[Rule]:
+        """Return the rules, with their full rates, that match a trace and ask for an evaluation.
+
+        With ``again`` also those whose second model it is.
+        """
         found = []
         for (rule, evaluations), matches in self._full:
-            of_judge = (self.graders.named(name).judge_model for one, name in evaluations if one == judge)
-            if judge_model in of_judge and matches(trace):
+            names = [name for one, name in evaluations if one == judge]
+            if again and names and rule.second_model is not None:
+                names.append(rule.second_model)
+            if judge_model in {self.graders.named(name).judge_model for name in names} and matches(trace):
                 found.append(rule)
         return found
 

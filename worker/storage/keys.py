@@ -45,6 +45,8 @@ class Keys:
     """Prefix of ``batch:<id>``."""
     all_tries = _Key("tries")
     """Prefix of ``tries:<batch id>``."""
+    readies = _Key("ready:")
+    """Prefix of ``ready:<judge model>``."""
     leases = _Key("leases")
     """Sorted set of unfinished batches by due time in milliseconds. No TTL."""
     holders = _Key("holders")
@@ -145,7 +147,7 @@ class Keys:
 
     def ready(self, judge_model: str) -> str:
         """Sorted set of a judge model's ready batches by creation time in milliseconds; no TTL."""
-        return f"{self.prefix}:ready:{judge_model}"
+        return f"{self.readies}{judge_model}"
 
     def tries(self, batch_id: str) -> str:
         """Hash of evaluation id to calls and cost of all its rounds, once a batch was put back; TTL of the ledger."""
