@@ -18,6 +18,7 @@ from judges.core.verdict import Verdict
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.monitor.budgets import BudgetController
+from worker.monitor.correction import CorrectionWatch
 from worker.monitor.counts import Increment, VerdictCounter, field_of
 from worker.monitor.series import (
     CLUSTER_PARTS,
@@ -145,6 +146,7 @@ class QualitySums(ExportConsumer):
         self._tasks: tuple[MonitorTask, ...] = (
             QualityWatch(store, settings.monitor, metrics),
             BudgetController(settings, store, metrics),
+            CorrectionWatch(store, metrics),
         )
         # Further counts that are added exactly once, whatever the origin of a verdict.
         self._counters: tuple[VerdictCounter, ...] = ()
