@@ -239,12 +239,15 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         segments: Labels by whose values each series is kept once more, so that a drop can be assigned to one of them.
         false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
         max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
+        canary_every_s: Seconds between two judgings of the labelled traces of the canary, by each judge and model that
+            rules name; the first one is so long after the first start. 0 for none.
     """
 
     enabled: bool = True
     segments: tuple[SeriesLabel, ...] = ()
     false_alarms_per_week: Annotated[float, Meta(gt=0)] = 1.0
     max_series: AtLeastOne = 5_000
+    canary_every_s: Annotated[float, Meta(ge=0, le=30 * 86_400)] = HOUR_S
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -312,6 +315,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
             `[judges.NAME]`; relative to the file that names it.
         budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
+        canary_file: Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL,
+            each trace with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
     """
@@ -369,6 +374,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
     judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
     budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
+    canary_file: Annotated[str, Meta(pattern=r"\S")] | None = None
     rules: tuple[Rule, ...] = (
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),
