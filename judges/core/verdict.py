@@ -31,7 +31,7 @@ PassingReason = Literal[
 ]
 Reason = FinalReason | PassingReason
 Outcome = Literal["scored", "abstained", "unscored"]
-Origin = Literal["live", "late_feedback", "replay", "session_update"]
+Origin = Literal["live", "late_feedback", "replay", "session_update", "repeat", "canary"]
 W3C_TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
 W3C_SPAN_ID: Final = re.compile(r"(?!0{16})[0-9a-f]{16}")
 # A retry would not help: the verdict is recorded in the ledger.
@@ -119,7 +119,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     Attributes:
         evaluation_id: Derived from trace, judge, judge version and judge model.
-        origin: `live`, `late_feedback`, `replay` or `session_update`; only `live` feeds metrics and alerts.
+        origin: `live`, `late_feedback`, `replay`, `session_update`, `repeat` or `canary`; only `live` feeds shares and
+            their alerts.
         outcome: `scored`, `abstained` or `unscored`.
         reason: Why there is no score; only where unscored.
         note: The reason in one sentence, without text of the trace.

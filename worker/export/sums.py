@@ -5,9 +5,10 @@ do not change the sums.
 """
 
 import contextlib
+import datetime as dt
 import hashlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -17,6 +18,7 @@ from judges.core.verdict import Verdict
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.monitor.budgets import BudgetController
+from worker.monitor.counts import Increment, VerdictCounter, field_of
 from worker.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
@@ -65,13 +67,17 @@ class _Plan:
         self._group = group
         self._ttls: list[int] = []
         self._cells: list[tuple[int, str, int, str]] = []
-        self._entries: list[tuple[str, list[_Part]]] = []
+        self._entries: list[tuple[str, list[_Part], list[tuple[int, str, int]]]] = []
         self._index: dict[str, int] = {}
         self._cell_of: dict[tuple[str, int], int] = {}
 
-    def add(self, entry_id: str, parts: list[_Part]) -> None:
-        """Add an entry with its judgements; also one without any is acknowledged."""
-        self._entries.append((entry_id, parts))
+    def add(self, entry_id: str, parts: list[_Part], increments: Iterable[Increment] = ()) -> None:
+        """Add an entry with its judgements and increments; also one without any is acknowledged."""
+        counts = []
+        for kind, at, labels, amount in increments:
+            key = self._keys.quality_counts(kind, dt.datetime.fromtimestamp(at, dt.UTC).date())
+            counts.append((self._key(key, _COARSE_TTL_S), field_of(labels), amount))
+        self._entries.append((entry_id, parts, counts))
 
     def cell(self, series_id: str, at: int) -> int:
         """Return the index of the buckets of a time."""
@@ -93,7 +99,7 @@ class _Plan:
         """Encode the plan."""
         plan = {
             "group": self._group,
-            "last": max((entry_id for entry_id, _ in self._entries), key=lambda one: tuple(map(int, one.split("-")))),
+            "last": max((entry_id for entry_id, *_ in self._entries), key=lambda one: tuple(map(int, one.split("-")))),
             "max_clusters": _MAX_CLUSTERS,
             "ttls": self._ttls,
             "cells": self._cells,
@@ -140,6 +146,8 @@ class QualitySums(ExportConsumer):
             QualityWatch(store, settings.monitor, metrics),
             BudgetController(settings, store, metrics),
         )
+        # Further counts that are added exactly once, whatever the origin of a verdict.
+        self._counters: tuple[VerdictCounter, ...] = ()
         self._holder = secrets.token_hex(8)
         self._known: dict[Series, str] = {}
 
@@ -179,15 +187,16 @@ class QualitySums(ExportConsumer):
         refused = 0
         for entry in entries:
             parts: list[_Part] = []
+            at = int(entry.entry_id.partition("-")[0]) // 1000
             # Other origins are picked on purpose: they would bias the share.
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
-                at = int(entry.entry_id.partition("-")[0]) // 1000
                 for series, class_, passes in self._judgements(entry.verdict):
                     if (series_id := self._id(series, added)) is None:
                         refused += 1
                     else:
                         parts.append(self._part(plan, series_id, at, class_, passes, entry.verdict))
-            plan.add(entry.entry_id, parts)
+            counters = self._counters if entry.kind == "j" else ()
+            plan.add(entry.entry_id, parts, (one for count in counters for one in count(entry.verdict, at)))
         if added:
             labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series, series_id in added.items()}
             self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))

@@ -174,6 +174,10 @@ class Keys:
         """String, the detector of drops of one series; TTL of 90 days."""
         return f"{self.prefix}:quality:{series}:detector"
 
+    def quality_counts(self, kind: str, day: dt.date) -> str:
+        """Hash of the monitor's counts of one kind, as of repeated judgings, in a day (UTC); TTL of 90 days."""
+        return f"{self.prefix}:quality:{kind}:{day.isoformat()}"
+
     def quality_clusters(self, series: str, period: int, part: int) -> str:
         """Hash of the sums of the sessions of one series; TTL of two periods."""
         return f"{self.prefix}:quality:{series}:c{period}:{part}"

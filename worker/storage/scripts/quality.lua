@@ -9,28 +9,42 @@
 --                      those over single judgements; W = Σw and K = Σw·y of a session: ΣW² - Σw², ΣWK - Σw²·y, ΣK² - Σw²·y
 --   <bucket>a, u       abstained and unscored: n, Σw, Σw²
 -- quality:<series>:<period>:<part> hash, cluster -> W, K of its judgements so far; TTL of two periods
+-- quality:<kind>:<day>             hash, labels as JSON -> count, such as those of repeated judgings; TTL of 90 days
 --
--- Values are msgpack: a whole number takes 1 to 5 bytes, so that a hash of a day stays in Redis' compact encoding.
+-- Values of sums are msgpack: a whole number takes 1 to 5 bytes, so that a hash of a day stays in Redis' compact encoding.
 
 -- @script add_quality
 -- Acknowledges outbox entries for the monitor and adds their judgements to the sums, in one step.
 --
 -- KEYS[1] verdicts, stream · KEYS[2] account:all · KEYS[3] groups, see streams.lua
--- KEYS[4..] hashes of sums and clusters, named by their index in the plan
+-- KEYS[4..] hashes of sums, clusters and counts, named by their index in the plan
 -- ARGV[1] the plan, as msgpack, see worker/export/sums.py: group, last (of the entries), max_clusters,
 --         ttls {key, s}, cells {hour's key, hour, five minutes' key, five minutes},
---         entries {id, {{cell, class, w, y, cluster's key or 0, cluster}, ...}}
+--         entries {id, {{cell, class, w, y, cluster's key or 0, cluster}, ...}, {{key, field, amount}, ...}}
 -- Returns how many entries were acknowledged now for the first time, and how many of their judgements came without
 -- their cluster because its hash is full.
 local plan = cmsgpack.unpack(ARGV[1])
 local writes = {}
-for place = 4, #KEYS do writes[#writes + 1] = {KEYS[place], 'hash', 'HSET', 'HGET', 'HLEN', 'EXPIRE'} end
+for place = 4, #KEYS do writes[#writes + 1] = {KEYS[place], 'hash', 'HSET', 'HGET', 'HLEN', 'EXPIRE', 'HINCRBY'} end
 writes[#writes + 1] = {KEYS[1], 'stream', 'XACK'}
 writes[#writes + 1] = {KEYS[2], 'hash', 'HINCRBY'}
 writes[#writes + 1] = {KEYS[3], 'hash', 'HGET', 'HSET'}
 local exported = 'exported:' .. plan.group
 local refused = guard(writes) or guard_counters(KEYS[2], {exported})
 if refused then return refused end
+
+local counted = {}
+for _, entry in ipairs(plan.entries) do
+  for _, increment in ipairs(entry[3]) do
+    local names = counted[increment[1]] or {}
+    names[#names + 1] = increment[2]
+    counted[increment[1]] = names
+  end
+end
+for key, names in pairs(counted) do
+  refused = guard_counters(KEYS[key], names)
+  if refused then return refused end
+end
 
 local sums, lengths, broken = {}, {}, nil
 
@@ -105,6 +119,11 @@ for _, entry in ipairs(plan.entries) do
   if redis.call('XACK', KEYS[1], plan.group, entry[1]) == 1 then
     fresh = fresh + 1
     for _, part in ipairs(entry[2]) do add_judgement(part) end
+    for _, increment in ipairs(entry[3]) do
+      local key = increment[1]
+      redis.call('HINCRBY', KEYS[key], increment[2], increment[3])
+      redis.call('EXPIRE', KEYS[key], plan.ttls[key - 3])
+    end
   end
 end
 if fresh == 0 then return {0, 0} end

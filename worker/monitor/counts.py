@@ -1,0 +1,50 @@
+"""Whole numbers that the monitor counts by day: repeated judgings, agreement with canaries, safety failures.
+
+A verdict's increments are added by the script that acknowledges it, so that each counts once. All counts of a kind and
+day are fields of one hash, which is kept for 90 days.
+"""
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from judges.core.verdict import Verdict
+from worker.storage.client import Store
+
+
+class Increment(NamedTuple):
+    """An amount that is added to one count.
+
+    Attributes:
+        kind: What is counted; a word that names the hash, as `repeats`.
+        at: The time whose day (UTC) it belongs to, in seconds since the epoch.
+        labels: The labels of the count.
+        amount: A whole number.
+    """
+
+    kind: str
+    at: float
+    labels: Sequence[str]
+    amount: int = 1
+
+
+VerdictCounter = Callable[[Verdict, float], Iterable[Increment]]
+"""Makes the increments of a verdict; the time is that of its entry in the outbox."""
+
+
+def field_of(labels: Sequence[str]) -> str:
+    """Return the field of a count."""
+    return msgspec.json.encode(labels).decode()
+
+
+def read_counts(store: Store, kind: str, days: Iterable[dt.date]) -> Counter[tuple[str, ...]]:
+    """Read the counts of a kind, added up over days, by labels."""
+    names = [store.keys.quality_counts(kind, day) for day in days]
+    total: Counter[tuple[str, ...]] = Counter()
+    for fields in store.pipeline(lambda pipe: [pipe.hgetall(name) for name in names]):
+        for field, amount in fields.items():
+            total[msgspec.json.decode(field, type=tuple[str, ...])] += int(amount)
+    return total
