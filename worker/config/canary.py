@@ -49,11 +49,11 @@ class CanaryTrace(Struct, frozen=True):
 
 
 class Canary:
-    """The traces of the canary, and the verdicts that they expect of the configured judges."""
+    """The traces of the canary by trace id, and the verdicts that they expect of the configured judges."""
 
     def __init__(self, traces: Sequence[CanaryTrace], judges: Mapping[str, Judge]) -> None:
         self.traces = {one.trace.trace_id: one for one in traces}
-        self._judges = judges
+        self.judges = judges
 
     @classmethod
     def of(cls, settings: Settings) -> "Canary":
@@ -70,30 +70,31 @@ class Canary:
         return cls(_read(read_text(path, f"canary_file: {path}", _ADVICE), f"{path}", judges), judges)
 
     @cached_property
-    def of_judge(self) -> Mapping[str, Sequence[CanaryTrace]]:
-        """The traces that are labelled for each judge; a judge of conversations has none."""
+    def of_judge(self) -> Mapping[str, frozenset[str]]:
+        """The ids of the traces that are labelled for each judge; judges without any are left out."""
         found = {
-            name: [one for one in self.traces.values() if expected(judge, one.labels, self._judges)]
-            for name, judge in self._judges.items()
-            if judge.unit == "trace"
+            name: frozenset(
+                trace_id for trace_id, one in self.traces.items() if expected(judge, one.labels, self.judges)
+            )
+            for name, judge in self.judges.items()
         }
-        return {name: traces for name, traces in found.items() if traces}
+        return {name: trace_ids for name, trace_ids in found.items() if trace_ids}
 
     def agrees(self, verdict: Verdict) -> bool | None:
         """Return whether a verdict is as the labels expect, None where it says nothing of the judge.
 
         All labelled metrics must be as expected. A judge that abstains or gives no usable answer does not agree.
         """
-        found, judge = self.traces.get(verdict.trace_id), self._judges.get(verdict.judge)
+        found, judge = self.traces.get(verdict.trace_id), self.judges.get(verdict.judge)
         if found is None or judge is None or verdict.reason in _NOT_OF_THE_JUDGE:
             return None
-        wanted = expected(judge, found.labels, self._judges)
+        wanted = expected(judge, found.labels, self.judges)
         passed = {score.metric: score.passed for score in verdict.scores}
         return all(passed.get(metric) is passes for metric, passes in wanted.items()) if wanted else None
 
 
 def expected(judge: Judge, labels: Mapping[str, bool], judges: Iterable[str]) -> dict[str, bool]:
-    """Return the expected verdicts of a judge by metric.
+    """Return the expected verdicts of a judge by metric; a judge of conversations has none.
 
     A label with the judge's name is of its first metric with a pass rule; one with the name of a metric is of that
     metric, unless another judge has the same name.
@@ -151,7 +152,7 @@ def _trace_of(line: str, number: int, place: str, judges: Mapping[str, Judge]) -
 def _labels(given: object, place: str, judges: Mapping[str, Judge]) -> dict[str, bool]:
     if not isinstance(given, dict) or not given:
         raise SettingsError(f'{place}: must name at least one judge or metric, as {{"groundedness": "pass"}}')
-    rated = {name: metrics for name, judge in judges.items() if judge.unit == "trace" and (metrics := _rated(judge))}
+    rated = {name: metrics for name, judge in judges.items() if (metrics := _rated(judge))}
     known = {*rated, *(metric for metrics in rated.values() for metric in metrics)}
     for name, value in given.items():
         if name not in known:
@@ -163,5 +164,5 @@ def _labels(given: object, place: str, judges: Mapping[str, Judge]) -> dict[str,
 
 
 def _rated(judge: Judge) -> list[str]:
-    """Name the metrics of a judge that pass or fail."""
-    return [metric.name for metric in judge.metrics if metric.pass_rule is not None]
+    """Name the metrics of a judge of single traces that pass or fail."""
+    return [metric.name for metric in judge.metrics if metric.pass_rule is not None and judge.unit == "trace"]

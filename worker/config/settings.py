@@ -240,14 +240,14 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
         max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
         canary_every_s: Seconds between two judgings of the labelled traces of the canary, by each judge and model that
-            rules name; the first one is so long after the first start. 0 for none.
+            rules name; the first one is so long after the first start. At most 12 h; 0 for none.
     """
 
     enabled: bool = True
     segments: tuple[SeriesLabel, ...] = ()
     false_alarms_per_week: Annotated[float, Meta(gt=0)] = 1.0
     max_series: AtLeastOne = 5_000
-    canary_every_s: Annotated[float, Meta(ge=0, le=30 * 86_400)] = HOUR_S
+    canary_every_s: Annotated[float, Meta(ge=0, le=12 * HOUR_S)] = HOUR_S
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

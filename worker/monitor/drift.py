@@ -61,9 +61,9 @@ def agreement(traces: Mapping[str, Verdicts]) -> Interval | None:
 def shift(recent: Mapping[str, Verdicts], before: Mapping[str, Verdicts]) -> Shift | None:
     """Compare recent verdicts with earlier ones by trace; None until enough are known of two traces.
 
-    Each trace has a rate of disagreement of its own, known from its earlier verdicts: with Jeffreys' prior the number
-    of its recent disagreements has a beta-binomial distribution, and their sum over the traces the convolution of these.
-    One trace alone is no drift, since it may lie on the border of the judge's decision: that which fell most is left out.
+    Each trace has a rate of disagreement of its own, known from its earlier verdicts. With Jeffreys' prior the number of
+    its recent disagreements has a beta-binomial distribution, and their sum over the traces the convolution of these.
+    The trace that fell most is left out: one alone may lie on the border of the judge's decision, and is no drift.
     """
     pairs = {
         name: (now, then)
@@ -74,10 +74,10 @@ def shift(recent: Mapping[str, Verdicts], before: Mapping[str, Verdicts]) -> Shi
         return None
     falls = {name: then.agreed / then.total - now.agreed / now.total for name, (now, then) in pairs.items()}
     order = sorted(falls, key=lambda name: falls[name], reverse=True)
-    others = tuple(sorted((now.total, now.missed, then.total, then.missed) for now, then in map(pairs.get, order[1:])))  # type: ignore[misc]
+    others = sorted((now.total, now.missed, then.total, then.missed) for now, then in (pairs[one] for one in order[1:]))
     earlier = sum(then.agreed / then.total for _, then in pairs.values()) / len(pairs)
     latest = earlier - sum(falls.values()) / len(falls)
-    return Shift(_tail(others), earlier, latest, tuple(name for name in order if falls[name] > 0))
+    return Shift(_tail(tuple(others)), earlier, latest, tuple(name for name in order if falls[name] > 0))
 
 
 @lru_cache(maxsize=1024)
