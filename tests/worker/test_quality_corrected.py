@@ -2,16 +2,14 @@
 
 import time
 
-import msgspec
 import pytest
 from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
 from worker.export.sums import QualitySums
-from worker.monitor.correction import CorrectionWatch, corrections
-from worker.monitor.labels import Drawn, Label, OutboxMatcher, TooManyLabelsError, attach, read_labels, write_labels
-from worker.monitor.series import read_series
+from worker.monitor.correction import CorrectionWatch
+from worker.monitor.labels import Drawn, Label, write_labels
 from worker.telemetry.metrics import Metrics
 
 VERSION = "0123456789abcdef"

@@ -17,6 +17,7 @@ from judges.registry import CatalogueError, catalogue
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from worker.config import judge_files
+from worker.config.canary import Canary
 from worker.config.checks import check_settings
 from worker.config.errors import describe_error, nearest, read_toml, with_rule_name
 from worker.config.settings import Budget, Rule, Seconds, Settings, SettingsError, Size
@@ -65,7 +66,11 @@ def load(
         if value is not None:
             raw[key], origin[key] = value, f"--{key.replace('_', '-')}"
     settings = _with_judges(_convert(raw, origin), origin, path)
+    if settings.canary_file is not None and path and origin["canary_file"] == path:
+        settings = msgspec.structs.replace(settings, canary_file=str(Path(path).parent / settings.canary_file))
     check_settings(settings, origin, needs_rules=needs_rules)
+    if settings.canary_file is not None:
+        Canary.of(settings)
     return settings
 
 

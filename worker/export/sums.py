@@ -15,9 +15,11 @@ import msgspec
 import structlog
 
 from judges.core.verdict import Verdict
+from worker.config.canary import Canary
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.monitor.budgets import BudgetController
+from worker.monitor.canary import CanaryCounter, CanaryWatch
 from worker.monitor.correction import CorrectionWatch
 from worker.monitor.counts import Increment, VerdictCounter, field_of
 from worker.monitor.series import (
@@ -75,9 +77,9 @@ class _Plan:
     def add(self, entry_id: str, parts: list[_Part], increments: Iterable[Increment] = ()) -> None:
         """Add an entry with its judgements and increments; also one without any is acknowledged."""
         counts = []
-        for kind, at, labels, amount in increments:
+        for kind, at, labels, amount, keep_days in increments:
             key = self._keys.quality_counts(kind, dt.datetime.fromtimestamp(at, dt.UTC).date())
-            counts.append((self._key(key, _COARSE_TTL_S), field_of(labels), amount))
+            counts.append((self._key(key, keep_days * 24 * HOUR_S), field_of(labels), amount))
         self._entries.append((entry_id, parts, counts))
 
     def cell(self, series_id: str, at: int) -> int:
@@ -143,13 +145,15 @@ class QualitySums(ExportConsumer):
         super().__init__(settings, store, metrics)
         self._segments = settings.monitor.segments
         self._max_series = settings.monitor.max_series
+        canary = Canary.of(settings)
         self._tasks: tuple[MonitorTask, ...] = (
             QualityWatch(store, settings.monitor, metrics),
             BudgetController(settings, store, metrics),
             CorrectionWatch(store, metrics),
+            CanaryWatch(settings, store, metrics, canary),
         )
         # Further counts that are added exactly once, whatever the origin of a verdict.
-        self._counters: tuple[VerdictCounter, ...] = ()
+        self._counters: tuple[VerdictCounter, ...] = (CanaryCounter(canary),)
         self._holder = secrets.token_hex(8)
         self._known: dict[Series, str] = {}
 

@@ -26,6 +26,7 @@ _ENDED: Final = (*_RATED, "outcome")
 # Not SERIES first: the monitor's series have segments in place of the configured `series_labels`.
 _QUALITY: Final = ("metric", "segment", *SERIES)
 _CORRECTED: Final = (*_QUALITY, "method")
+_JUDGE: Final = ("judge", "version", "judge_model")
 _SPENDING: Final = ("judge_model", "judge", "direction")
 _SCORE_BUCKETS: Final = tuple(step / 10 for step in range(11))
 # Up to the longest timeout of a request.
@@ -245,6 +246,14 @@ class Metrics:
         "Factor by which the budget reduces the rates of rules, the smallest of all priorities", stability=_STABLE)
     budget_refused = Metric(Counter, "budget_refused_total", "calls", ("budget",),
         "Judge calls that an exhausted budget refused")
+    judge_canary_agreement = Metric(Gauge, "judge_canary_agreement", "ratio", _JUDGE,
+        "Mean share of the last day's verdicts on each canary trace that agree with its labels", stability=_STABLE)
+    judge_canary_lower = Metric(Gauge, "judge_canary_agreement_lower", "ratio", _JUDGE,
+        "Lower limit of the 95 % interval of judge_canary_agreement, by the number of traces")
+    judge_canary_upper = Metric(Gauge, "judge_canary_agreement_upper", "ratio", _JUDGE,
+        "Upper limit of the 95 % interval of judge_canary_agreement, by the number of traces")
+    judge_canary_drift = Metric(Gauge, "judge_canary_drift", "boolean", _JUDGE,
+        "1 while a judge agrees with the canary's labels surely less than it did in the week before")
     stored_bytes = Metric(Gauge, "stored_bytes", "bytes", ("what",),
         "Bytes in Redis of traces, outbox, batches, dead_letters, sessions")
     stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),
