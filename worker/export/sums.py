@@ -17,6 +17,7 @@ from judges.core.verdict import Verdict
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.monitor.budgets import BudgetController
+from worker.monitor.correction import CorrectionWatch
 from worker.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
@@ -139,6 +140,7 @@ class QualitySums(ExportConsumer):
         self._tasks: tuple[MonitorTask, ...] = (
             QualityWatch(store, settings.monitor, metrics),
             BudgetController(settings, store, metrics),
+            CorrectionWatch(store, metrics),
         )
         self._holder = secrets.token_hex(8)
         self._known: dict[Series, str] = {}

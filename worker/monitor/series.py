@@ -25,7 +25,7 @@ COARSE_DAYS: Final = 90
 CLUSTER_PERIOD_S: Final = 6 * HOUR_S
 """A session that is longer than this, or crosses its end, counts as several clusters."""
 CLUSTER_PARTS: Final = 8
-_VERSION_DIGITS: Final = 8
+VERSION_DIGITS: Final = 8
 _HIGHEST_CLASS: Final = 25
 
 
@@ -81,7 +81,7 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
             verdict.service,
             verdict.environment or "",
             verdict.judge,
-            verdict.judge_version[:_VERSION_DIGITS],
+            verdict.judge_version[:VERSION_DIGITS],
             verdict.judge_model,
             metric,
         )

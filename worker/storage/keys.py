@@ -106,6 +106,9 @@ class Keys:
     quality_series = _Key("quality:series")
     """Hash of the monitor's series: id to labels as JSON. No TTL."""
 
+    labels = _Key("labels")
+    """Hash of human labels by id, and of verdicts on their traces by label and evaluation id. No TTL."""
+
     # --- budgets ---
     rates = _Key("rates")
     """String, JSON of the factors by which rates are multiplied, by rule and segment; TTL of an hour."""

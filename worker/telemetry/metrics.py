@@ -25,6 +25,7 @@ _RATED: Final = (*SERIES, "metric")
 _ENDED: Final = (*_RATED, "outcome")
 # Not SERIES first: the monitor's series have segments in place of the configured `series_labels`.
 _QUALITY: Final = ("metric", "segment", *SERIES)
+_CORRECTED: Final = (*_QUALITY, "method")
 _SPENDING: Final = ("judge_model", "judge", "direction")
 _SCORE_BUCKETS: Final = tuple(step / 10 for step in range(11))
 # Up to the longest timeout of a request.
@@ -228,6 +229,14 @@ class Metrics:
         "1 from the detection of a drop below the usual share until its recovery", stability=_STABLE)
     quality_drop_since = Metric(Gauge, "quality_drop_since_seconds", "seconds", _QUALITY,
         "When the open drop began, in seconds since the epoch", stability=_STABLE)
+    quality_corrected_share = Metric(Gauge, "quality_corrected_share", "ratio", _CORRECTED,
+        "Share of verdicts that should pass, corrected by labels with the method")
+    quality_corrected_lower = Metric(Gauge, "quality_corrected_lower", "ratio", _CORRECTED,
+        "Lower limit of the 95 % interval of quality_corrected_share")
+    quality_corrected_upper = Metric(Gauge, "quality_corrected_upper", "ratio", _CORRECTED,
+        "Upper limit of the 95 % interval of quality_corrected_share")
+    quality_corrected_window = Metric(Gauge, "quality_corrected_window_seconds", "seconds", _CORRECTED,
+        "Length of the time that quality_corrected_share is about")
     budget_spent = Metric(Gauge, "budget_spent_usd", "USD", ("budget",),
         "Cost of judge calls in the current day, or hour for a budget by the hour alone", stability=_STABLE)
     budget_limit = Metric(Gauge, "budget_limit_usd", "USD", ("budget",),
