@@ -12,6 +12,7 @@ from stage_parts import Ground
 
 from judges.agreement.intervals import Interval, wilson
 from judges.core.verdict import Verdict
+from worker.monitor.labels import Label, attach, write_labels
 from worker.report.figures import Period, Report, Row, Scope, difference, make_report, time_of
 from worker.report.sources import read_archives, read_redis
 
@@ -192,3 +193,27 @@ def test_the_difference_of_two_shares_has_newcombes_interval() -> None:
     for (a, m, b, n), low, high in (((56, 70, 48, 80), 0.0524, 0.3339), ((6, 7, 2, 7), 0.0582, 0.8062)):
         found = difference(wilson(a / m, m, 1.959964), wilson(b / n, n, 1.959964))
         assert found == pytest.approx(Interval(a / m - b / n, low, high), abs=6e-5)
+
+
+def test_a_corrected_share_stands_beside_the_raw_one(ground: Ground) -> None:
+    random_ = random.Random(5)
+    verdicts = [verdict(number, NOW - number, passed=random_.random() < 0.8) for number in range(1, 401)]
+    publish(ground, verdicts)
+    drawn = [one for one in verdicts if random_.random() < 0.5]
+    # The judge passes every tenth trace that fails.
+    labels = [
+        Label(one.trace_id, "safety", "safety", passed=bool(one.scores[0].passed) and number % 10 > 0, drawn=0.5)
+        for number, one in enumerate(drawn)
+    ]
+    write_labels(ground.store, labels)
+    attach(ground.store, verdicts)
+    (row,) = from_redis(ground, scope("service")).rows
+    (fixed,) = row.corrected
+    assert row.share is not None
+    assert (fixed.method, fixed.labels) == ("ppi", len(labels))
+    assert fixed.share.low < fixed.share.value < fixed.share.high
+    assert fixed.share.value == pytest.approx(row.share.value * 0.9, abs=0.04)
+    publish(ground, [verdict(500, NOW - 0.5, judge_model="other")])
+    report = from_redis(ground, scope("service"))
+    assert report.rows[0].corrected == []
+    assert "not_corrected" in codes(report)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from judges.core.verdict import Outcome, joined_parts
-from worker.monitor.series import CLUSTER_PERIOD_S, Bucket, Unjudged
+from worker.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged
 from worker.monitor.shares import Sums
 from worker.report.figures import Cost, Labels, Part, Scope
 
@@ -25,7 +25,6 @@ MAX_GROUPS: Final = 5_000
 MAX_SESSIONS: Final = 200_000
 MAX_IDS: Final = 1_000_000
 _GZIP: Final = b"\x1f\x8b"
-_VERSION_DIGITS: Final = 8
 
 
 class ArchiveError(Exception):
@@ -196,7 +195,7 @@ class Tally:
             cost.evaluations += 1
 
     def _add_judgement(self, labels: Labels, verdict: VerdictLine, at: float, passed: bool | None) -> None:  # noqa: FBT001
-        group = _Group(labels, verdict.judge_version[:_VERSION_DIGITS], verdict.judge_model)
+        group = _Group(labels, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
         buckets = self._groups.get(group)
         if buckets is None:
             if len(self._groups) >= MAX_GROUPS:
@@ -241,5 +240,5 @@ class Tally:
 
 
 def _labels(verdict: VerdictLine, metric: str, keys: tuple[str, ...]) -> Labels:
-    values = {"metric": metric, "version": verdict.judge_version[:_VERSION_DIGITS]}
+    values = {"metric": metric, "version": verdict.judge_version[:VERSION_DIGITS]}
     return tuple((key, values[key] if key in values else getattr(verdict, key) or "") for key in keys)

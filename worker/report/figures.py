@@ -343,7 +343,7 @@ def _row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidence) -
         difference=None
         if share is None or before is None
         else Estimate.of(difference(share.interval, before.interval)),
-        corrected=found.corrected.get(labels, ()),
+        corrected=list(found.corrected.get(labels, ())),
         verdicts=total.judgements + sum(one.verdicts for kind in kinds for one in kind),
         traffic=traffic,
         abstained=others[0],

@@ -6,7 +6,7 @@ the same verdicts would count twice.
 """
 
 import datetime as dt
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,12 +15,15 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import structs
 
+from worker.monitor.correction import corrections
 from worker.monitor.series import COARSE_DAYS, HOUR_S, Series, read_buckets, read_series
 from worker.report.archive import Skipped, Tally, VerdictLine, decoder, read_archive
 from worker.report.figures import (
     DAY_S,
     SERIES_KEYS,
+    CorrectedShare,
     Coverage,
+    Estimate,
     Evidence,
     Labels,
     Limit,
@@ -54,20 +57,24 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
     Raises:
         StoreError: Redis did not answer.
     """
-    series = {series_id: one for series_id, one in read_series(store).items() if scope.wants(one.service, one.judge)}
+    series = [one for one in read_series(store).values() if scope.wants(one.service, one.judge)]
     segment = "" if not scope.segments else scope.segments[0]
-    has_sums = len(scope.segments) < 2 and any(one.segment == segment for one in series.values())  # noqa: PLR2004
+    has_sums = len(scope.segments) < 2 and any(one.segment == segment for one in series)  # noqa: PLR2004
     outbox = _read_outbox(store, scope, costs_only=has_sums)
     counts = {
         name.decode(): int(n) for name, n in store.call(lambda client: client.hgetall(store.keys.account_all)).items()
     }
     coverage = _read_coverage(store, scope.period)
     limits = list(_cut_limits(scope, counts, coverage))
+    corrected: dict[Labels, list[CorrectedShare]] = {}
     span = "no verdict" if outbox.oldest is None else f"verdicts since {written(time_of(outbox.oldest))}"
     if has_sums:
-        parts = _read_sums(store, scope, series, segment)
+        chosen = [one for one in series if one.segment == segment]
+        parts = _read_sums(store, scope, chosen)
         shares = f"sums of the monitor, in buckets of {'an hour' if scope.step == HOUR_S else 'five minutes'}"
         limits += _bucket_limits(scope, now, parts, segment)
+        corrected, refused = _corrected(store, scope, chosen, parts)
+        limits += refused
     else:
         parts = outbox.tally.parts
         shares = f"the outbox, which holds {span}"
@@ -84,6 +91,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
             else f"the account of the whole installation, {coverage.first_day} to {coverage.last_day} (UTC)",
         ),
         [*limits, *_skipped_limits(outbox.tally.skipped)],
+        corrected,
     )
 
 
@@ -107,18 +115,41 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
     )
 
 
-def _read_sums(store: Store, scope: Scope, series: Mapping[str, Series], segment: str) -> list[Part]:
-    """Read the buckets of the series of one kind of segment; history is in hours."""
+def _read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:
+    """Read the buckets of series; the history before the report's periods is in hours."""
     parts: list[Part] = []
-    ids = iter([series_id for series_id, one in series.items() if one.segment == segment])
+    waiting = iter(series)
     turn = scope.first // HOUR_S * HOUR_S
-    while some := list(islice(ids, _SERIES_AT_ONCE)):
-        history = read_buckets(store, some, scope.history, turn, fine=False)
-        recent = read_buckets(store, some, turn, scope.period.until, fine=scope.step < HOUR_S)
-        for series_id, older, newer in zip(some, history, recent, strict=True):
-            one = series[series_id]
+    while some := list(islice(waiting, _SERIES_AT_ONCE)):
+        ids = [one.id for one in some]
+        history = read_buckets(store, ids, scope.history, turn, fine=False)
+        recent = read_buckets(store, ids, turn, scope.period.until, fine=scope.step < HOUR_S)
+        for one, older, newer in zip(some, history, recent, strict=True):
             parts.append(Part(_labels(scope, one), one.version, one.judge_model, [*older, *newer]))
     return parts
+
+
+def _corrected(
+    store: Store, scope: Scope, series: Sequence[Series], parts: Sequence[Part]
+) -> tuple[dict[Labels, list[CorrectedShare]], list[Limit]]:
+    """Correct the shares of rows by labels, and say why others are not."""
+    found: dict[Labels, list[CorrectedShare]] = defaultdict(list)
+    limits: dict[Limit, None] = {}
+    busy = Counter(part.labels for part in parts if any(bucket.begins_at in scope.period for bucket in part.buckets))
+    for one, results in corrections(store, series, *scope.period).items():
+        labels = _labels(scope, one)
+        name = " ".join(value for _, value in labels if value)
+        for result in results:
+            if busy[labels] > 1:
+                # Labels correct the errors of one version of a judge in one service.
+                text = f"{name}: not corrected by labels, since the row adds up {busy[labels]} series"
+                limits[Limit("not_corrected", f"{text}; --by {','.join(SERIES_KEYS[:-1])} separates them")] = None
+            elif result.corrected is not None:
+                share = Estimate.of(result.corrected.interval)
+                found[labels].append(CorrectedShare(share, result.corrected.method, result.labels))
+            elif busy[labels]:
+                limits[Limit("not_corrected", f"{name}: not corrected by labels: {result.refused}")] = None
+    return found, list(limits)
 
 
 def _labels(scope: Scope, series: Series) -> Labels:
