@@ -603,7 +603,9 @@ MISTAKES: Mapping[str, Mistake] = {
         "models.default.api_key: unknown key; did you mean api_key_env?",
     ),
     "truth in a variable": in_variable("EXPORT_EXPLANATIONS", "yes", "export_explanations: must be true or false"),
-    "role in a variable": in_variable("ROLES", "ingest,jduge", "roles[1]: must be one of export, ingest, judge, monitor"),
+    "role in a variable": in_variable(
+        "ROLES", "ingest,jduge", "roles[1]: must be one of export, ingest, judge, monitor"
+    ),
     "only commas": in_variable("ROLES", ",", "roles: is empty; name at least one of ingest, judge, export, monitor"),
     "bytes in a variable": in_variable("SAMPLING_KEY", "\udcff", "is not UTF-8; set it to UTF-8"),
     "duration in a variable": in_variable("RETENTION", "soon", "retention: write an amount such as 90, 15m or 24h"),

@@ -27,7 +27,13 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
         *("--since TIME", "--until TIME", "--judge NAME", "--service PATTERN", "--model NAME", "--rate SHARE"),
         *("--dry-run", "--continue REPLAY", "--config FILE", "--redis-url URL", "--json"),
     ),
-    ("worker",): ("--roles LIST", "ingest, judge, export, monitor", "--config FILE", "--redis-url URL", "--metrics-port"),
+    ("worker",): (
+        "--roles LIST",
+        "ingest, judge, export, monitor",
+        "--config FILE",
+        "--redis-url URL",
+        "--metrics-port",
+    ),
     ("publish",): ("FILE", "standard input", "--config FILE", "--redis-url URL"),
     ("evaluate",): (
         *("FILE", "standard input", "--judge NAME", "--output OUT", "--force", "--tries N", "--model NAME"),
