@@ -10,7 +10,7 @@ from worker.storage.client import Store
 from worker.storage.keys import Keys
 from worker.telemetry.heartbeat import Heartbeat
 
-ROLES = ("ingest", "judge", "export")
+ROLES = ("ingest", "judge", "export", "monitor")
 KEPT = ("--appendonly", "yes")
 NOWHERE = "redis://127.0.0.1:1/0"
 """No Redis: these parts are looked at all the same."""
