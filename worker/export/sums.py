@@ -9,6 +9,7 @@ import datetime as dt
 import hashlib
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -19,6 +20,8 @@ from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.monitor.budgets import BudgetController
 from worker.monitor.counts import Increment, VerdictCounter, field_of
+from worker.monitor.repeats import RepeatsWatch, count_repeats
+from worker.monitor.safety_watch import SafetyWatch, count_safety
 from worker.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
@@ -145,9 +148,11 @@ class QualitySums(ExportConsumer):
         self._tasks: tuple[MonitorTask, ...] = (
             QualityWatch(store, settings.monitor, metrics),
             BudgetController(settings, store, metrics),
+            RepeatsWatch(store, metrics),
+            SafetyWatch(store, settings, metrics),
         )
         # Further counts that are added exactly once, whatever the origin of a verdict.
-        self._counters: tuple[VerdictCounter, ...] = ()
+        self._counters: tuple[VerdictCounter, ...] = (count_repeats, partial(count_safety, settings.monitor.safety))
         self._holder = secrets.token_hex(8)
         self._known: dict[Series, str] = {}
 
