@@ -4,6 +4,8 @@ import datetime as dt
 import itertools
 import random
 import time
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,8 +17,9 @@ from structlog.testing import capture_logs
 from judges.core.model import ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
+from worker.config.checks import check_settings
 from worker.config.graders import Graders
-from worker.config.settings import Rule, Settings
+from worker.config.settings import Monitor, Rule, Settings, SettingsError
 from worker.export.consumer import read_outbox_entry
 from worker.export.sums import QualitySums
 from worker.judging.repeats import Repeats
@@ -36,6 +39,13 @@ BEGIN_S = 1_760_000_400 // 3600 * 3600
 
 def rules_of(second_model: str | None, repeat: float = 0.0) -> tuple[Rule, ...]:
     return (Rule(name="all", judges=("safety",), second_model=second_model, repeat=repeat),)
+
+
+def test_safety_judges_are_those_of_the_rules_of_prometheus() -> None:
+    table = tomllib.loads(Path("deploy/prometheus/objectives.toml").read_text(encoding="utf-8"))
+    assert {row["judge"] for row in table["objectives"] if row.get("safety")} == set(Monitor().safety)
+    with pytest.raises(SettingsError, match=r"monitor\.safety: there is no judge 'safty'; did you mean safety"):
+        check_settings(Settings(monitor=Monitor(safety=("safty",))), {}, needs_rules=False)
 
 
 class Traffic:

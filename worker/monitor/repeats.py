@@ -37,9 +37,9 @@ def count_repeats(verdict: Verdict, at: float) -> Iterator[Increment]:
     if first is None or not first.is_drawn or verdict.outcome != "scored":
         return
     passes = all(first.passed.values()), all(score.passed for score in verdict.scores if score.passed is not None)
-    version = next(series_of(verdict, ())).version
-    labels = (verdict.judge, version, first.judge_model, verdict.judge_model)
-    yield Increment(_KIND, at, (*labels, "-".join("pass" if one else "fail" for one in passes)))
+    for series in list(series_of(verdict, ()))[:1]:
+        labels = (verdict.judge, series.version, first.judge_model, verdict.judge_model)
+        yield Increment(_KIND, at, (*labels, "-".join("pass" if one else "fail" for one in passes)))
 
 
 class RepeatsWatch:
