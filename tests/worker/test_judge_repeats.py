@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from judging_parts import MODEL, YES, Desk, Desks, assert_settled, choose, failing, output, shown
-from stage_parts import Ground
+from judging_parts import MODEL, YES, Desk, Desks, assert_settled, choose, failing, output, rewrite, shown
+from stage_parts import Ground, make_traces
 
 from judges.core.model import ModelSettings, Price
 from judges.core.verdict import Verdict, repeat_id
 from worker.config.checks import check_rules
-from worker.config.errors import SettingsError
-from worker.config.settings import Monitor, Rule, Settings
+from worker.config.settings import Monitor, Rule, Settings, SettingsError
+from worker.queue.batch import Session
 from worker.queue.ledger import Ledger
 from worker.storage.client import StoreError
 
@@ -125,6 +125,30 @@ def test_a_repeat_whose_model_is_away_waits(ground: Ground, desk: Desks) -> None
     ground.make_due(batch_id)
     worker.sweep()
     assert_settled(ground, scored=2)
+
+
+def test_a_rule_pays_for_its_second_model(desk: Desks) -> None:
+    worker = desk(models=MODELS, rules=rule(second_model="second", budget="own"))
+    sampler, (trace,) = worker.evaluations._sampler, make_traces([1])
+    assert sampler.asking(trace, "safety", "other") == []
+    assert [one.budget for one in sampler.asking(trace, "safety", "other", again=True)] == ["own"]
+    assert sampler.asking(trace, "groundedness", "other", again=True) == []
+
+
+def test_conversations_are_judged_again_as_a_whole(ground: Ground, desk: Desks) -> None:
+    rules = rule(second_model="second", repeat=1.0)
+    worker = desk(models=MODELS, rules=rules)
+    (batch_id,) = choose(ground, 1, models=MODELS, rules=rules)
+    batch = ground.batches()[batch_id]
+    session = Session(2, 1, (batch.items[0].trace.trace_id,))
+    evaluation = msgspec.structs.replace(batch.items[0].evaluations[0], session=session)
+    items = (msgspec.structs.replace(batch.items[0], evaluations=(evaluation,)),)
+    rewrite(ground, batch_id, msgspec.structs.replace(batch, items=items))
+    worker.run(batch_id)
+    while ground.batches():
+        worker.sweep()
+    first, *again = (one.details for one in [*verdicts(ground, "live"), *verdicts(ground, "repeat")])
+    assert [one["session"] for one in again] == [first["session"]] * 2
 
 
 @pytest.mark.parametrize(

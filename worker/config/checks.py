@@ -59,6 +59,11 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
     if settings.give_up_after >= settings.ledger_ttl_s:
         here = f"{origin.get('give_up_after', origin.get('retention', 'defaults'))}: give_up_after"
         raise SettingsError(f"{here}: must be less than retention and 24h together, or a verdict could count twice")
+    known = frozenset((*catalogue(), *installed(frozenset(catalogue())), *settings.judges))
+    for judge in settings.monitor.safety:
+        if judge not in known:
+            here = f"{origin.get('monitor', 'defaults')}: monitor.safety"
+            raise SettingsError(f"{here}: there is no judge {judge!r}{nearest(judge, known)}")
     if has_rules:
         check_rules(settings, origin.get("rules", "defaults"))
         _check_budgets(settings, origin)

@@ -322,8 +322,8 @@ class OtelExporter(ExportConsumer):
         """Send final verdicts, then acknowledge; entries of dead letters and of the canary are only acknowledged."""
         encoded: list[Encoded] = []
         for entry in entries:
-            # The canary is no traffic: a trace backend would show its expected failures as the application's.
-            if entry.kind != "j" or entry.verdict.origin == "canary":
+            # A receiver would average second judgings, and judgings of canaries, with those of the traffic.
+            if entry.kind != "j" or entry.verdict.origin in {"repeat", "canary"}:
                 continue
             try:
                 encoded.append(self._encoder.encode(entry.verdict))

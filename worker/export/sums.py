@@ -10,6 +10,7 @@ import datetime as dt
 import hashlib
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -23,6 +24,8 @@ from worker.monitor.budgets import BudgetController
 from worker.monitor.canary import CanaryCounter, CanaryWatch
 from worker.monitor.correction import CorrectionWatch
 from worker.monitor.counts import Increment, VerdictCounter, field_of
+from worker.monitor.repeats import RepeatsWatch, count_repeats
+from worker.monitor.safety_watch import SafetyWatch, count_safety
 from worker.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
@@ -149,9 +152,15 @@ class QualitySums(ExportConsumer):
             BudgetController(settings, store, metrics),
             CorrectionWatch(store, metrics),
             CanaryWatch(settings, store, metrics, canary),
+            RepeatsWatch(store, metrics),
+            SafetyWatch(store, settings, metrics),
         )
         # Further counts that are added exactly once, whatever the origin of a verdict.
-        self._counters: tuple[VerdictCounter, ...] = (CanaryCounter(canary),)
+        self._counters: tuple[VerdictCounter, ...] = (
+            CanaryCounter(canary),
+            count_repeats,
+            partial(count_safety, settings.monitor.safety),
+        )
         self._holder = secrets.token_hex(8)
         self._known: dict[Series, str] = {}
 

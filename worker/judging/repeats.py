@@ -47,8 +47,6 @@ class Repeats:
             return []
         ended_at = verdict.started_at + verdict.duration_s
         first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure)
-        # A failure that is not drawn is repeated for certain.
-        probability = evaluation.probability * (share if is_drawn and not is_failure else 1.0)
         found = []
         for grader in self._graders(verdict.judge_model, rules, item, is_drawn=is_drawn):
             # The same model errs alike: only another one confirms a failure.
@@ -56,7 +54,8 @@ class Repeats:
             again = structs.replace(
                 evaluation,
                 id=repeat_id(evaluation.id, grader.judge_model),
-                probability=probability,
+                # A failure is repeated for certain.
+                probability=evaluation.probability * (1.0 if of_grader.is_failure else share),
                 origin="repeat",
                 keep=False,
                 first=of_grader,

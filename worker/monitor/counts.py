@@ -7,13 +7,15 @@ day are fields of one hash, which is kept for 90 days or as its kind says.
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from judges.core.verdict import Verdict
 from worker.monitor.series import COARSE_DAYS
 from worker.storage.client import Store
+
+_GROUP: Final = "monitor"
 
 
 class Increment(NamedTuple):
@@ -51,3 +53,17 @@ def read_counts(store: Store, kind: str, days: Iterable[dt.date]) -> Counter[tup
         for field, amount in fields.items():
             total[msgspec.json.decode(field, type=tuple[str, ...])] += int(amount)
     return total
+
+
+def counted_until(store: Store, now: float) -> float:
+    """Return the time up to which the outbox is counted: now, unless verdicts wait there."""
+    keys = store.keys
+
+    def read(pipe: Any) -> None:
+        pipe.hget(keys.groups, f"verdicts:{_GROUP}")
+        pipe.xrevrange(keys.verdicts, count=1)
+
+    acknowledged, newest = store.pipeline(read)
+    if not newest or acknowledged == newest[0][0]:
+        return now
+    return min(now, int(acknowledged.split(b"-")[0]) / 1000) if acknowledged else 0.0

@@ -181,6 +181,10 @@ class Keys:
         """String, the detector of drops of one series; TTL of 90 days."""
         return f"{self.prefix}:quality:{series}:detector"
 
+    def quality_safety(self, series: str) -> str:
+        """String, the state of the safety pages of one series; TTL of 90 days."""
+        return f"{self.prefix}:quality:{series}:safety"
+
     def quality_counts(self, kind: str, day: dt.date) -> str:
         """Hash of the monitor's counts of one kind, as of repeated judgings, in a day (UTC); TTL of 90 days."""
         return f"{self.prefix}:quality:{kind}:{day.isoformat()}"
