@@ -17,6 +17,7 @@ from judges.registry import CatalogueError, catalogue
 from worker.config import judge_files
 from worker.config.checks import check_settings
 from worker.config.errors import describe_error, nearest, read_toml, with_rule_name
+from worker.config.objectives import FILE_NAME, read_objectives
 from worker.config.settings import Budget, Rule, Seconds, Settings, SettingsError, Size
 
 CONFIG_NAME: Final = "tracejudge.toml"
@@ -62,7 +63,7 @@ def load(
     for key, value in (arguments or {}).items():
         if value is not None:
             raw[key], origin[key] = value, f"--{key.replace('_', '-')}"
-    settings = _with_judges(_convert(raw, origin), origin, path)
+    settings = _with_objectives(_with_judges(_convert(raw, origin), origin, path), origin, path)
     check_settings(settings, origin, needs_rules=needs_rules)
     return settings
 
@@ -104,6 +105,16 @@ def _with_judges(settings: Settings, origin: Mapping[str, str], path: str | None
     further = judge_files.of_folder(folder, f"{origin['judges_folder']}: judges_folder")
     judges = judge_files.checked((*tables, *further))
     return msgspec.structs.replace(settings, judges=judges, judges_folder=str(folder))
+
+
+def _with_objectives(settings: Settings, origin: Mapping[str, str], path: str | None) -> Settings:
+    """Find and check the file of objectives: the one named, relative to the configuration, or the one beside it."""
+    named, place = settings.monitor.objectives, origin.get("monitor", "")
+    file = (Path(path).parent if path and place in {path, ""} else Path()) / (named or FILE_NAME)
+    if named is None and (path is None or not file.exists()):
+        return settings
+    read_objectives(file, f"{place}: monitor.objectives" if named else str(file))
+    return msgspec.structs.replace(settings, monitor=msgspec.structs.replace(settings.monitor, objectives=str(file)))
 
 
 def _from_variable(key: str, variable: str, text: str) -> object:
