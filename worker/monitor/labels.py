@@ -224,7 +224,27 @@ def attach(store: Store, verdicts: Iterable[Verdict]) -> int:
         for (name, metric, verdict), raw in zip(of_id, stored, strict=True)
         if raw is not None
     }
-    return int(store.call(lambda client: client.hset(key, mapping=fields))) if fields else 0
+    if not fields:
+        return 0
+    found = int(store.call(lambda client: client.hset(key, mapping=fields)))
+    # `forget` may have erased a label meanwhile: no verdict stays without it.
+    names = list(fields)
+    left = store.call(lambda client: client.hmget(key, [name.partition(":")[0] for name in names]))
+    if orphans := [name for name, raw in zip(names, left, strict=True) if raw is None]:
+        store.call(lambda client: client.hdel(key, *orphans))
+    return found
+
+
+def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[Labelled]:
+    """Return labels with further verdicts on their traces, which are not stored."""
+    found: dict[str, dict[str, LabelVerdict]] = {
+        one.label.id: {verdict.evaluation_id: verdict for verdict in one.verdicts} for one in labelled
+    }
+    for verdict in verdicts:
+        for name, metric in ids_of(verdict):
+            if name in found:
+                found[name][verdict.evaluation_id] = LabelVerdict.of(verdict, metric)
+    return [Labelled(one.label, tuple(found[one.label.id].values())) for one in labelled]
 
 
 class OutboxMatcher:
