@@ -189,7 +189,7 @@ def parse_drawn(given: object) -> Drawn:
     Raises:
         LineError: It is none of them.
     """
-    if given in ("queue", "golden"):  # noqa: PLR6201 - a list of JSON cannot be in a set
+    if given in ("queue", "golden"):
         return cast("Drawn", given)
     try:
         probability = -1.0 if isinstance(given, bool) else float(given)  # type: ignore[arg-type]
