@@ -48,8 +48,8 @@ _MEANINGS: Final = {
     "same": "stored before",
     "unlabelled": "lines whose label is empty",
     "wrong": "lines with an error",
-    "without_verdict": "imported labels whose trace has no verdict of this judge so far",
-    "ambiguous": "imported labels without span_id, of traces with several judged spans: they correct nothing",
+    "without_verdict": "imported labels whose trace has no verdict so far",
+    "ambiguous": "imported labels of traces with several judged spans: add span_id",
 }
 _verdict_decoder: Final = msgspec.json.Decoder(Verdict)
 
