@@ -30,6 +30,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "labels": "Import and list human labels of traces",
     "publish": "Publish traces from a file",
     "replay": "Judge again the traces still in the stream",
+    "report": "Report pass shares with intervals, coverage and cost",
     "tail": "Follow verdicts live",
     "worker": "Run the worker",
 }

@@ -22,6 +22,8 @@ Drawn = float | Literal["queue", "golden"]
 MAX_LABELS: Final = 100_000
 MAX_TEXT_CHARS: Final = 2_000
 _ID_BYTES: Final = 12
+# Verdicts of these measure the judge against itself, and against labels of their own.
+_OTHER_ORIGINS: Final = frozenset({"repeat", "canary"})
 _READ_COUNT: Final = 1_000
 _FIRST_CHUNK_COUNT: Final = 16
 _CHUNK_COUNT: Final = 500
@@ -150,8 +152,8 @@ def label_id(*parts: str) -> str:
 
 
 def ids_of(verdict: Verdict) -> Iterator[tuple[str, str]]:
-    """Yield the ids that labels of a verdict's trace may have, with the metric."""
-    for metric in verdict.metrics:
+    """Yield the ids that labels of a verdict's trace may have, with the metric; repeats and the canary have none."""
+    for metric in () if verdict.origin in _OTHER_ORIGINS else verdict.metrics:
         for span_id in {"", verdict.span_id or ""}:
             yield label_id(verdict.trace_id, span_id, verdict.judge, metric), metric
 

@@ -8,6 +8,7 @@ import datetime as dt
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -90,6 +91,7 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
             yield Series(*labels, *segment)
 
 
+@lru_cache(1024)
 def class_of(weight: float) -> str:
     """Return the class of a weight as a letter, A for weights from 1 to below 2."""
     return chr(ord("A") + min(_HIGHEST_CLASS, max(0, weight_class(weight))))
