@@ -97,10 +97,11 @@ def safety() -> Iterator[str]:
 def corrected() -> Iterator[str]:
     """Coverage and width of corrected shares, 4,000 runs with 200 labels."""
     for share in (0.5, 0.8, 0.95):
-        found, unequal = labels.drawn(1, share, 4000), labels.drawn(2, share, 4000, unequal=True).share
+        found = labels.drawn(1, share, 4000)
+        others = (labels.drawn(2, share, 4000, design=design).share for design in labels.DESIGNS[1:])
         yield (
             f"share {share}: drawn {_percent(found.share)}, beside Rogan-Gladen {found.beside_rogan_gladen:.2f}, "
-            f"beside labels {found.beside_labels:.2f}; unequal {_percent(unequal)}; "
+            f"beside labels {found.beside_labels:.2f}; unequal {' / '.join(map(_percent, others))}; "
             f"golden {_percent(labels.golden(3, share, 4000))}; scores {_percent(labels.scores(4, share, 4000))}"
         )
 
