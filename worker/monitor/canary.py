@@ -157,7 +157,8 @@ class CanaryWatch:
     def _planned(self, writer: BatchWriter, now_ms: int) -> Iterator[dict[str, object]]:
         sampler, factory = self._chooser
         # Behind an open circuit evaluations would only wait, and one judging after the other become dead letters.
-        away = {model for known in live_circuits(self._store) for model, open_s in known.items() if open_s}
+        circuits = [circuit for known in live_circuits(self._store) for circuit in known.items()]
+        away = {model for model, open_s in circuits if open_s} - {model for model, open_s in circuits if open_s == 0}
         for one in self._canary.traces.values():
             # The time makes the ids of the evaluations, so that each judging has its own.
             trace = structs.replace(one.trace, id=f"{now_ms:016x}", ended_at=now_ms / 1000)
