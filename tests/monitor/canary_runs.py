@@ -65,7 +65,7 @@ def delays(seed: int, judge: str, changed: int, *, runs: int, traces: int = 20) 
     for _ in range(runs):
         rates = rates_of(chance, judge, traces)
         change = HISTORY_DAYS * 24 + int(chance.integers(24))
-        right = np.flatnonzero(rates < 0.5)  # noqa: PLR2004 - more often right than wrong
+        right = np.flatnonzero(rates < 0.5)
         after = rates.copy()
         chosen = chance.choice(right, min(changed, len(right)), replace=False)
         after[chosen] = np.maximum(0.95, 1 - rates[chosen])

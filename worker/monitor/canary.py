@@ -129,6 +129,8 @@ class CanaryWatch:
         # The first judging is not at the start: a worker that is tried out for a minute calls no model for it.
         if stored is None or due_ms > now_ms + every_ms:
             self._store.call(lambda client: client.hset(key, "due", now_ms + every_ms))
+            evaluations = sum(len(self._canary.of_judge[judge]) for judge, _ in self._asked)
+            log.info("canary scheduled", evaluations=evaluations, every_s=self._every_s)
             return 0
         if due_ms > now_ms:
             return 0
