@@ -183,11 +183,13 @@ def counts(ground: Ground, kind: str) -> Counter[tuple[str, ...]]:
 def judged(ground: Ground, worker: Worker, at_ms: int, wrong: int) -> None:
     """Store one judging by the safety judge, with wrong verdicts on so many of the traces."""
     day = dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC).date()
-    for number, trace_id in enumerate(worker.canary.traces):
-        labels = (*LABELS.values(), trace_id, str(int(number >= wrong)))
-        ground.client.hincrby(ground.keys.quality_counts("canary", day), field_of(labels))
-        hour = (str(at_ms // HOUR_MS), *labels)
-        ground.client.hincrby(ground.keys.quality_counts("canary_hours", day), field_of(hour))
+    with ground.client.pipeline(transaction=False) as pipe:
+        for number, trace_id in enumerate(worker.canary.traces):
+            labels = (*LABELS.values(), trace_id, str(int(number >= wrong)))
+            pipe.hincrby(ground.keys.quality_counts("canary", day), field_of(labels))
+            hour = (str(at_ms // HOUR_MS), *labels)
+            pipe.hincrby(ground.keys.quality_counts("canary_hours", day), field_of(hour))
+        pipe.execute()
 
 
 def test_a_changed_judge_drifts_until_it_agrees_as_before(ground: Ground, clock: list[int]) -> None:
@@ -217,7 +219,7 @@ def test_a_lasting_drift_becomes_the_reference_after_a_month(ground: Ground, clo
         judged(ground, worker, START_MS + hour * HOUR_MS, 1)
     drifts = []
     for day in range(9, 42):
-        for hour in range(24):
+        for hour in (5, 11, 17, 23):
             judged(ground, worker, clock_at(clock, day, hour), 8)
         worker.turn()
         drifts.append(worker.value("drift"))
