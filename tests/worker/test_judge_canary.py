@@ -57,6 +57,10 @@ class Worker:
     def value(self, name: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"tracejudge_judge_canary_{name}", LABELS)
 
+    def infos(self) -> list[dict[str, str]]:
+        samples = (sample for family in self.metrics.registry.collect() for sample in family.samples)
+        return [sample.labels for sample in samples if sample.name == "tracejudge_judge_canary_drift_info"]
+
 
 @pytest.fixture
 def clock(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -201,16 +205,24 @@ def test_a_changed_judge_drifts_until_it_agrees_as_before(ground: Ground, clock:
         judged(ground, worker, clock[0], 5 if 9 * 24 <= hour < 13 * 24 else 1)
         if hour % 24 == 0:
             # Another worker is the active monitor from now on.
+            worker.watch.clear()
             worker = Worker(ground)
         if hour > 8 * 24:
             worker.turn()
             drifts[hour] = worker.value("drift")
+        if hour == 11 * 24:
+            [about] = worker.infos()
     changes = [hour - 9 * 24 for hour in drifts if hour - 1 in drifts and drifts[hour] != drifts[hour - 1]]
     assert set(drifts.values()) == {0.0, 1.0}
     assert len(changes) == 2, f"one drift, hours after the change: {changes}"
     assert 0 <= changes[0] <= 4
     assert 0 <= changes[1] - 4 * 24 <= 6
     assert worker.value("agreement") == pytest.approx(0.95, abs=0.04)
+    found = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(hours=9 * 24 + changes[0])
+    assert about["since"] == f"{found:%Y-%m-%dT%H:%MZ}"
+    names = [one.title for one in worker.canary.traces.values()]
+    assert set(about["examples"].split()) < set(names[1:5])
+    assert worker.infos() == []
 
 
 def test_a_lasting_drift_becomes_the_reference_after_a_month(ground: Ground, clock: list[int]) -> None:

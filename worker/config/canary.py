@@ -45,7 +45,7 @@ class CanaryTrace(Struct, frozen=True):
     @property
     def title(self) -> str:
         """The name of the trace, or its line, for logs."""
-        return self.trace.name or f"line {self.line}"
+        return self.trace.name or f"line-{self.line}"
 
 
 class Canary:
