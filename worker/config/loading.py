@@ -71,7 +71,7 @@ def load(
         settings = msgspec.structs.replace(settings, canary_file=str(Path(path).parent / settings.canary_file))
     check_settings(settings, origin, needs_rules=needs_rules)
     if settings.canary_file is not None:
-        Canary.of(settings)
+        Canary.of(settings, f"{origin['canary_file']}: canary_file")
     return settings
 
 

@@ -285,6 +285,8 @@ class Metrics:
         "Upper limit of the 95 % interval of judge_canary_agreement, by the number of traces")
     judge_canary_drift = Metric(Gauge, "judge_canary_drift", "boolean", _JUDGE,
         "1 while a judge agrees with the canary's labels surely less than it did in the week before")
+    judge_canary_drift_info = Metric(Gauge, "judge_canary_drift_info", "boolean", (*_JUDGE, "since", "examples"),
+        "1 while a judge drifts: when that was found, and the names of up to three canary traces that fell most")
     stored_bytes = Metric(Gauge, "stored_bytes", "bytes", ("what",),
         "Bytes in Redis of traces, outbox, batches, dead_letters, sessions")
     stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),
