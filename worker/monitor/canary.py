@@ -120,7 +120,7 @@ class CanaryWatch:
         """
         if not self._every_s or self._clock() < self._next:
             return
-        self._next = self._clock() + _EVERY_S
+        self._next = self._clock() + min(_EVERY_S, self._every_s)
         now_ms = self._store.now_ms()
         self.choose(now_ms)
         self._show(now_ms / 1000)
