@@ -31,7 +31,7 @@ def test_labels_of_a_perfect_judge_change_nothing_and_others_shift_the_share() -
     assert same.interval.value == pytest.approx(0.8)
     found = from_drawn(DRAWN, 1000)
     assert found.interval.value == pytest.approx(0.7 * 0.9 + 0.3 * 0.3)
-    assert (found.method, found.labels) == ("ppi++", 100)
+    assert (found.method, found.labels) == ("ppi", 100)
     assert found.beside_labels is not None
     assert found.beside_labels < 0.9
 
@@ -49,8 +49,8 @@ def test_classes_of_label_probability_count_by_their_traffic() -> None:
 
 
 def test_methods_that_do_not_fit_the_labels_are_refused() -> None:
-    assert (method_of("drawn"), method_of("golden")) == ("ppi++", "rogan-gladen")
-    for origin, asked in (("golden", "ppi++"), ("drawn", "rogan-gladen"), ("queue", None)):
+    assert (method_of("drawn"), method_of("golden")) == ("ppi", "rogan_gladen")
+    for origin, asked in (("golden", "ppi"), ("drawn", "rogan_gladen"), ("queue", None)):
         with pytest.raises(CorrectionRefusedError):
             method_of(origin, asked)
     balanced = [stratum(1, 0, 9000, 105, 85), stratum(0, 0, 1000, 95, 15)]
@@ -70,7 +70,7 @@ def test_methods_that_do_not_fit_the_labels_are_refused() -> None:
 def test_a_golden_set_corrects_the_share() -> None:
     found = from_golden(0.7 * 5000, 5000, Confusion(90, 10, 20, 80))
     assert found.interval.value == pytest.approx((0.7 + 0.8 - 1) / (0.9 + 0.8 - 1))
-    assert (found.method, found.beside_labels) == ("rogan-gladen", None)
+    assert (found.method, found.beside_labels) == ("rogan_gladen", None)
     for passed in (5000, 0):
         edge = from_golden(passed, 5000, Confusion(90, 10, 20, 80)).interval
         assert 0 <= edge.low < edge.high <= 1, passed

@@ -7,8 +7,10 @@ import pytest
 from stage_parts import Ground
 
 from worker.config.settings import Monitor
-from worker.monitor.detection import Detection
-from worker.monitor.series import FIVE_MINUTES_S, HOUR_S, Series, place
+from worker.monitor.baseline import flat
+from worker.monitor.detection import Detection, Detector
+from worker.monitor.detector import Moments, Session
+from worker.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Series, place
 from worker.storage.client import Store
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
@@ -80,3 +82,28 @@ def test_a_drop_is_found_once_and_recovers(ground: Ground, restarts: bool) -> No
     assert since is not None
     assert abs(since * FIVE_MINUTES_S - fell) <= HOUR_S
     assert recovered - rose <= 6 * HOUR_S
+
+
+def test_sessions_of_a_period_are_counted_once(ground: Ground) -> None:
+    period = BEGIN_S // CLUSTER_PERIOD_S
+    begin = period * CLUSTER_PERIOD_S
+    key = ground.keys.quality_detector(SERIES.id)
+    norm = msgspec.structs.replace(flat(0.9, 10_000, dispersion=2.0), mean_weight=2.0)
+    ground.client.set(key, msgspec.msgpack.encode(Detector(norm=norm, learned_at=begin, done=begin // FIVE_MINUTES_S)))
+    # Three sessions of five verdicts of weight 2, one of which fails twice, and ten verdicts without a session.
+    for part, clusters in ((0, {"0a": (10, 10), "08": (10, 6)}), (3, {"33": (10, 10)})):
+        values = {name: msgspec.msgpack.encode(sums) for name, sums in clusters.items()}
+        ground.client.hset(ground.keys.quality_clusters(SERIES.id, period, part), mapping=values)
+    at = place(ground.keys, SERIES.id, begin)
+    ground.client.hset(at.hour_key, f"{at.hour}A", msgspec.msgpack.encode([25, 50, 40, 100, 80]))
+    for _ in range(2):
+        Detection(ground.store, Monitor(), clock=lambda: begin + CLUSTER_PERIOD_S + 200).step({SERIES.id: SERIES})
+        detector = msgspec.msgpack.decode(ground.client.get(key), type=Detector)
+    # By weight 20 of 50 come without a session: passes and failures in proportion.
+    wanted = Moments()
+    sessions = {Session(5, 0, 0.9): 2, Session(3, 2, 0.9): 1, Session(1, 0, 0.9): 8, Session(0, 1, 0.9): 2}
+    for session, number in sessions.items():
+        wanted.add(session, number)
+    assert detector.moments.sessions == pytest.approx(13)
+    for found, sums in zip(detector.moments.sums, wanted.sums, strict=True):
+        assert found == pytest.approx(sums)

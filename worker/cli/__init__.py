@@ -28,6 +28,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "judges": "List the judges; show a prompt; measure a judge against labels",
     "publish": "Publish traces from a file",
     "replay": "Judge again the traces still in the stream",
+    "report": "Report pass shares with intervals, coverage and cost",
     "tail": "Follow verdicts live",
     "worker": "Run the worker",
 }

@@ -24,6 +24,8 @@ BINS: Final = 288
 UNITS: Final = ("usd", "tokens")
 MIN_FACTOR: Final = 2.0**-12
 """A rate is never 0: without verdicts nothing would show that money is left."""
+NOT_REDUCED: Final = 10
+"""The priority of costs that no rate changes, above those of all rules."""
 _HOUR_S: Final = 3600
 _DAY_S: Final = 86_400
 _EVERY_S: Final = 60.0
@@ -107,7 +109,10 @@ def factors(left: float, demand: Mapping[int, float]) -> dict[int, float]:
     found = {}
     for priority in sorted(demand, reverse=True):
         wanted = demand[priority]
-        found[priority] = power_of_two(left / wanted if wanted > 0 else float(left >= 0))
+        if priority == NOT_REDUCED:
+            found[priority] = 1.0
+        else:
+            found[priority] = power_of_two(left / wanted if wanted > 0 else float(left >= 0))
         left = max(0.0, left - wanted * found[priority])
     return found
 
@@ -271,7 +276,7 @@ class BudgetController:
                 for one in models_of_judge(self._settings, rule, judge)
             }
             if paid & asked:
-                # A priority without costs of its own shares its evaluations with higher ones.
+                # A priority without costs of its own shares its evaluations with higher ones, or has none yet.
                 at_least = (factor for one, factor in sorted(of_budget[name].items()) if one >= rule.priority)
                 found.append(next(at_least, 1.0))
         return min(found)

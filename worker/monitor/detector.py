@@ -18,9 +18,12 @@ DROPS: Final = (0.10, 0.20)
 _LEAST_DROP: Final = 0.04
 _SIZE_KEPT: Final = 0.7
 _LEAST_SHARE: Final = 0.02
-_LITTLE_DISPERSION: Final = 1.1
 _MARGIN: Final = 0.15
 _MOST_ERRORS: Final = 4.0
+_FACTORS: Final = tuple(2 ** (position / 2) for position in range(-12, 1))
+_ENOUGH_SESSIONS: Final = 200
+_MOST_SCORE: Final = 100.0
+_LEAST_FACTOR: Final = 0.125
 
 
 class Session(NamedTuple):
@@ -29,6 +32,32 @@ class Session(NamedTuple):
     passed: float
     failed: float
     expected: float
+
+
+class Moments(msgspec.Struct, array_like=True):
+    """Sums of exp(κ·L) over sessions with the score L, for each of DROPS and of a few κ.
+
+    They hold what κ depends on, whatever the sizes, the weights and the hours of the sessions, in 27 numbers.
+    """
+
+    sessions: float = 0.0
+    sums: list[list[float]] = msgspec.field(default_factory=lambda: [[0.0] * len(_FACTORS) for _ in DROPS])
+
+    def add(self, session: Session, number: float = 1.0) -> None:
+        """Count sessions with these verdicts."""
+        passed, failed, expected = session
+        self.sessions += number
+        for sums, drop in zip(self.sums, DROPS, strict=True):
+            after = lower(expected, drop)
+            score = passed * math.log(after / expected) + failed * math.log((1 - after) / (1 - expected))
+            score = min(_MOST_SCORE, score)
+            for position, kappa in enumerate(_FACTORS):
+                sums[position] += number * math.exp(kappa * score)
+
+    def fade(self, kept: float) -> None:
+        """Multiply all sums, so that old sessions count less."""
+        self.sessions *= kept
+        self.sums = [[kept * one for one in sums] for sums in self.sums]
 
 
 class Limits(msgspec.Struct, array_like=True, frozen=True):
@@ -84,9 +113,7 @@ def information(expected: float, after: float) -> float:
     return expected * math.log(expected / after) + (1 - expected) * math.log((1 - expected) / (1 - after))
 
 
-def limits_of(
-    norm: Baseline, sessions: Mapping[Session, float], *, series: float, false_alarms_per_week: float = 1.0
-) -> Limits:
+def limits_of(norm: Baseline, moments: Moments, *, series: float, false_alarms_per_week: float = 1.0) -> Limits:
     """Return the limits that keep the false alarms of an installation within their budget.
 
     The rate at which a CUSUM passes h by chance is about its visits to zero times exp(-h) (Siegmund, Sequential
@@ -95,13 +122,13 @@ def limits_of(
 
     Args:
         norm: the baseline.
-        sessions: sessions of the baseline and how often each was seen; empty where judgements are independent.
+        moments: those of the sessions of the last weeks; empty where judgements are independent.
         series: active series of the installation, segments included.
         false_alarms_per_week: the budget of the installation.
     """
     factors, limits = [], []
-    for drop in DROPS:
-        kappa = factor(norm, sessions, drop)
+    for position, drop in enumerate(DROPS):
+        kappa = factor(norm, moments, position)
         cells = [norm.expected(hour) for hour in range(len(norm.cells))]
         mean = sum(information(cell, lower(cell, drop)) for cell in cells) / len(cells)
         limit = math.log(max(1.0, norm.per_week * kappa * mean)) + math.log(series / false_alarms_per_week)
@@ -112,32 +139,32 @@ def limits_of(
     return Limits(tuple(factors), tuple(limits))
 
 
-def factor(norm: Baseline, sessions: Mapping[Session, float], drop: float) -> float:
+def factor(norm: Baseline, moments: Moments, drop: int) -> float:
     """Return κ, what scores are multiplied by because verdicts of a session agree and weights differ.
 
-    The largest κ of at most 1/φ with a mean of exp(κ·L) of at most 1 over the sessions of the baseline: then the sum
-    of the sessions' scores passes a limit as rarely as one of independent verdicts (the root of Lundberg's equation:
-    Asmussen and Albrecher, Ruin Probabilities, 2010, chapter IV).
+    The largest κ of at most 1/φ with a mean of exp(κ·L) of at most 1 over the sessions: then the sum of the sessions'
+    scores passes a limit as rarely as one of independent verdicts (the root of Lundberg's equation: Asmussen and
+    Albrecher, Ruin Probabilities, 2010, chapter IV).
+
+    Args:
+        norm: the baseline.
+        moments: those of the sessions of the last weeks.
+        drop: position in DROPS.
     """
-    if norm.dispersion < _LITTLE_DISPERSION:
+    if not norm.needs_sessions:
         return 1.0
     most = 1 / norm.dispersion
-    scores = []
-    for (passed, failed, expected), number in sessions.items():
-        after = lower(expected, drop)
-        scores.append((passed * math.log(after / expected) + failed * math.log((1 - after) / (1 - expected)), number))
-    seen = sum(number for _, number in scores)
-
-    def is_safe(kappa: float) -> bool:
-        return sum(number * math.exp(kappa * score) for score, number in scores) <= seen
-
-    if is_safe(most):
+    if moments.sessions < _ENOUGH_SESSIONS:
         return most
-    low, high = 0.0, most
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (middle, high) if is_safe(middle) else (low, middle)
-    return max(low, most / 8)
+    # The mean less 1 is about bκ² - aκ: divided by κ it is almost a line, so its root lies well between two κ.
+    slopes = [(one / moments.sessions - 1) / kappa for one, kappa in zip(moments.sums[drop], _FACTORS, strict=True)]
+    if slopes[-1] <= 0:
+        return most
+    for position in range(len(slopes) - 1, 0, -1):
+        (low, high), (before, after) = slopes[position - 1 : position + 1], _FACTORS[position - 1 : position + 1]
+        if low <= 0:
+            return max(_LEAST_FACTOR * most, min(most, before + (after - before) * low / (low - high)))
+    return _LEAST_FACTOR * most
 
 
 def step(state: State, bucket: int, passed: float, failed: float, *, expected: float, limits: Limits) -> Change | None:

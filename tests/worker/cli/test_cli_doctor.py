@@ -21,6 +21,7 @@ ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis per
         "role ingest",
         "role judge",
         "role export",
+        "role monitor",
         "dead letters",
         "input",
         "model default",

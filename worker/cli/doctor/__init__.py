@@ -186,15 +186,15 @@ def circuits(store: Store) -> Sequence[Finding]:
 
 def roles(settings: Settings, store: Store) -> Sequence[Finding]:
     """Look for a worker in each role, by heartbeats or by other traces of workers in Redis."""
-    groups = tuple(enabled(settings))
-    found = measure(store, groups=groups)
+    exporters = enabled(settings)
+    found = measure(store, groups=tuple(exporters))
     workers = [worker.roles for worker in live_workers(store)]
-    lags = [f"{position.lag:,} verdicts for {name}" for name, position in found.outbox.items() if position.lag]
-    seen = {
-        "ingest": _is_read(store, store.keys.traces, INGEST_GROUP),
-        "judge": bool(live_circuits(store)),
-        "export": any(_is_read(store, store.keys.verdicts, group) for group in groups),
-    }
+    seen = {"ingest": _is_read(store, store.keys.traces, INGEST_GROUP), "judge": bool(live_circuits(store))}
+    lags: dict[str, list[str]] = {}
+    for name, exporter in exporters.items():
+        seen[exporter.role] = seen.get(exporter.role, False) or _is_read(store, store.keys.verdicts, name)
+        lag = found.outbox[name].lag if name in found.outbox else 0
+        lags.setdefault(exporter.role, []).extend([f"{lag:,} verdicts for {name}"] if lag else [])
     # Not all are traces: the stream also contains feedback and reports of the SDK.
     entries = f"; {found.traces.lag:,} entries wait" if found.traces.lag else ""
     if not workers and not any(seen.values()) and not store.call(lambda client: client.exists(store.keys.layout)):
@@ -203,7 +203,7 @@ def roles(settings: Settings, store: Store) -> Sequence[Finding]:
     waiting = {
         "ingest": entries,
         "judge": f"; {found.batches:,} batches wait" if found.batches else "",
-        "export": f"; {' and '.join(lags)} wait" if lags else "",
+        **{role: f"; {' and '.join(groups)} wait" if groups else "" for role, groups in lags.items()},
     }
     findings = []
     for role, more in waiting.items():
