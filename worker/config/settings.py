@@ -239,12 +239,15 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         segments: Labels by whose values each series is kept once more, so that a drop can be assigned to one of them.
         false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
         max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
+        max_segment_values: Maximum of values of one segment of one series; verdicts of further ones are counted as
+            dropped from the segment.
     """
 
     enabled: bool = True
     segments: tuple[SeriesLabel, ...] = ()
     false_alarms_per_week: Annotated[float, Meta(gt=0)] = 1.0
     max_series: AtLeastOne = 5_000
+    max_segment_values: AtLeastOne = 100
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

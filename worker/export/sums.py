@@ -8,7 +8,8 @@ import binascii
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -18,6 +19,7 @@ from judges.core.verdict import Verdict
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.monitor.budgets import BudgetController
+from worker.monitor.pruning import SeriesPruning, segment_of
 from worker.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
@@ -127,19 +129,23 @@ class QualitySums(ExportConsumer):
 
     role = "monitor"
     exporter = "monitor"
-    drop_reasons = ("unreadable", "too_many_series")
+    drop_reasons = ("unreadable", "too_many_series", "too_many_values")
     stale_ms = 5_000
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
         super().__init__(settings, store, metrics)
         self._segments = settings.monitor.segments
         self._max_series = settings.monitor.max_series
+        self._max_values = settings.monitor.max_segment_values
         self._tasks: tuple[MonitorTask, ...] = (
             QualityWatch(store, settings.monitor, metrics),
             BudgetController(settings, store, metrics),
+            SeriesPruning(store, settings.monitor, self.relist),
         )
         self._holder = secrets.token_hex(8)
+        self._is_active = False
         self._known: dict[Series, str] = {}
+        self._values: Counter[Series] = Counter()
 
     @classmethod
     def is_enabled(cls, settings: Settings) -> bool:
@@ -149,15 +155,20 @@ class QualitySums(ExportConsumer):
     def prepare(self) -> None:
         """Create the consumer group, and read which series are known."""
         super().prepare()
-        self._known = {series: series_id for series_id, series in read_series(self._store).items()}
+        self.relist(read_series(self._store).values())
 
     def run_once(self) -> None:
         """Add what the outbox holds, and compute what is due, if this worker is the active monitor; else wait."""
         if self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS):
+            if not self._is_active:
+                # Another worker may have added and removed series.
+                self.relist(read_series(self._store).values())
+                self._is_active = True
             super().run_once()
             for task in self._tasks:
                 task.run_due()
         else:
+            self._is_active = False
             for task in self._tasks:
                 task.clear()
             self.stopping.wait(_STANDBY_S)
@@ -174,7 +185,7 @@ class QualitySums(ExportConsumer):
         """Add the judgements of live traffic and acknowledge all entries, in one script."""
         plan = _Plan(self._store, self.exporter)
         added: dict[Series, str] = {}
-        refused = 0
+        refused: Counter[str] = Counter()
         for entry in entries:
             parts: list[_Part] = []
             # Other origins are picked on purpose: they would bias the share.
@@ -182,9 +193,12 @@ class QualitySums(ExportConsumer):
                 at = int(entry.entry_id.partition("-")[0]) // 1000
                 cluster = _cluster(entry.verdict.session_id)
                 for series, kind, passes in self._judgements(entry.verdict):
-                    if (series_id := self._id(series, added)) is None:
-                        refused += 1
-                        continue
+                    series_id = self._known.get(series) or added.get(series)
+                    if series_id is None:
+                        if (reason := self._refusal(series, added)) is not None:
+                            refused[reason] += 1
+                            continue
+                        series_id = added[series] = series.id
                     part = (plan.place(series_id, at, kind), entry.verdict.weight, passes)
                     if cluster is None or passes < 0:
                         parts.append(part)
@@ -197,9 +211,9 @@ class QualitySums(ExportConsumer):
             self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))
         fresh, unclustered = self._store.run("add_quality", plan.keys, (plan.arguments(),))
         self._known.update(added)
-        if refused and fresh:
-            self.dropped("too_many_series", refused)
-            log.warning("verdicts without a series", verdicts=refused, max_series=self._max_series)
+        for reason, verdicts in refused.items() if fresh else ():
+            self.dropped(reason, verdicts)
+            log.warning("verdicts without a series", reason=reason, verdicts=verdicts)
         if unclustered:
             log.debug("sessions not kept", judgements=unclustered)
 
@@ -215,14 +229,20 @@ class QualitySums(ExportConsumer):
             if (passes := passed.get(series.metric)) is not None:
                 yield series, kind, int(passes)
 
-    def _id(self, series: Series, added: dict[Series, str]) -> str | None:
-        """Return the id of a series, None for a new one beyond the bound."""
-        series_id = self._known.get(series)
-        if series_id is None:
-            if series not in added and len(self._known) + len(added) >= self._max_series:
-                return None
-            series_id = added.setdefault(series, series.id)
-        return series_id
+    def _refusal(self, series: Series, added: Mapping[Series, str]) -> str | None:
+        """Return why a new series is beyond a bound, else None; its value then counts for its segment."""
+        if len(self._known) + len(added) >= self._max_series:
+            return "too_many_series"
+        if series.segment:
+            if self._values[segment_of(series)] >= self._max_values:
+                return "too_many_values"
+            self._values[segment_of(series)] += 1
+        return None
+
+    def relist(self, series: Iterable[Series]) -> None:
+        """Remember which series are listed."""
+        self._known = {one: one.id for one in series}
+        self._values = Counter(segment_of(one) for one in self._known if one.segment)
 
 
 def _cluster(session_id: str | None) -> str | None:
