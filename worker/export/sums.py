@@ -39,9 +39,11 @@ from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.monitor")
 _LOCK_MS: Final = 10_000
+_JUDGEMENTS_AT_ONCE: Final = 1_024
 _STANDBY_S: Final = 1.0
-_COARSE_TTL_S: Final = COARSE_DAYS * 24 * HOUR_S
-_FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S
+# A key gets its TTL with its first field.
+_COARSE_TTL_S: Final = (COARSE_DAYS + 1) * 24 * HOUR_S
+_FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S + HOUR_S
 # Clusters of one part of a series and period; judgements of further ones count as independent.
 _MAX_CLUSTERS: Final = 4096
 # Two sessions with the same id within a period would count as one: 1 of 10^7 among 7,500.
@@ -131,10 +133,14 @@ class QualitySums(ExportConsumer):
     exporter = "monitor"
     drop_reasons = ("unreadable", "too_many_series", "too_many_values")
     stale_ms = 5_000
+    # A read and a script cost as much as 20 verdicts, and sums of five minutes may be a second late.
+    gather_s = 1.0
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
         super().__init__(settings, store, metrics)
         self._segments = settings.monitor.segments
+        # One script of so many judgements occupies Redis for some 15 ms.
+        self.read_count = max(64, _JUDGEMENTS_AT_ONCE // (1 + len(self._segments)))
         self._max_series = settings.monitor.max_series
         self._max_values = settings.monitor.max_segment_values
         self._tasks: tuple[MonitorTask, ...] = (
