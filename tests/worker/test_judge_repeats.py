@@ -131,7 +131,7 @@ def test_a_rule_pays_for_its_second_model(desk: Desks) -> None:
     worker = desk(models=MODELS, rules=rule(second_model="second", budget="own"))
     sampler, (trace,) = worker.evaluations._sampler, make_traces([1])
     assert sampler.asking(trace, "safety", "other") == []
-    assert [one.budget for one in sampler.asking(trace, "safety", "other", again=True)] == ["own"]
+    assert [one.budget for one in sampler.asking(trace, "safety", None)] == ["own"]
     assert sampler.asking(trace, "groundedness", "other", again=True) == []
 
 
