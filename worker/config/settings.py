@@ -244,10 +244,16 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         segments: Labels by whose values each series is kept once more, so that a drop can be assigned to one of them.
         false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
         max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
-        safety: Judges whose failures page, once they are more than the judge's own errors explain. A failure is judged
-            a second time by the `second_model` of its rule.
+        safety: Judges whose failures page, once they are more than the judge's own errors explain, besides those with
+            `safety = true` in the file of objectives. A failure is judged a second time by its rule's `second_model`.
         judge_error: Share of the safe traces that a safety judge fails by mistake; the larger of this and what is
             measured in 28 days counts.
+        canary_every_s: Seconds between two judgings of the labelled traces of the canary, by each judge and model that
+            rules name; the first one is so long after the first start. At most 12 h; 0 for none.
+        objectives: A file with the share of verdicts that should pass of each judge, relative to the configuration
+            file; unless set, `objectives.toml` beside that file where it exists.
+        max_segment_values: Maximum of values of one segment of one series; verdicts of further ones are counted as
+            dropped from the segment.
     """
 
     enabled: bool = True
@@ -256,6 +262,9 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_series: AtLeastOne = 5_000
     safety: tuple[str, ...] = ("safety",)
     judge_error: Annotated[float, Meta(gt=0, lt=0.5)] = 0.01
+    canary_every_s: Annotated[float, Meta(ge=0, le=12 * HOUR_S)] = HOUR_S
+    objectives: str | None = None
+    max_segment_values: AtLeastOne = 100
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -323,6 +332,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
             `[judges.NAME]`; relative to the file that names it.
         budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
+        canary_file: Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL,
+            each trace with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
     """
@@ -380,6 +391,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
     judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
     budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
+    canary_file: Annotated[str, Meta(pattern=r"\S")] | None = None
     rules: tuple[Rule, ...] = (
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),

@@ -1,7 +1,7 @@
 """Whole numbers that the monitor counts by day: repeated judgings, agreement with canaries, safety failures.
 
 A verdict's increments are added by the script that acknowledges it, so that each counts once. All counts of a kind and
-day are fields of one hash, which is kept for 90 days.
+day are fields of one hash, which is kept for 90 days or as its kind says.
 """
 
 import datetime as dt
@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from judges.core.verdict import Verdict
+from worker.monitor.series import COARSE_DAYS
 from worker.storage.client import Store
 
 _GROUP: Final = "monitor"
@@ -25,12 +26,14 @@ class Increment(NamedTuple):
         at: The time whose day (UTC) it belongs to, in seconds since the epoch.
         labels: The labels of the count.
         amount: A whole number.
+        keep_days: How long the counts of that kind and day are kept.
     """
 
     kind: str
     at: float
     labels: Sequence[str]
     amount: int = 1
+    keep_days: int = COARSE_DAYS
 
 
 VerdictCounter = Callable[[Verdict, float], Iterable[Increment]]

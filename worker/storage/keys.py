@@ -107,6 +107,11 @@ class Keys:
     """String, the worker that is the active monitor; TTL of seconds."""
     quality_series = _Key("quality:series")
     """Hash of the monitor's series: id to labels as JSON. No TTL."""
+    canary = _Key("canary")
+    """Hash of the canary: ``due``, the time of its next judging in milliseconds; the begin of open drifts. No TTL."""
+
+    labels = _Key("labels")
+    """Hash of human labels by id, and of verdicts on their traces by label and evaluation id. No TTL."""
 
     # --- budgets ---
     rates = _Key("rates")
