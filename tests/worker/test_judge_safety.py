@@ -22,7 +22,7 @@ from worker.config.graders import Graders
 from worker.config.settings import Monitor, Rule, Settings, SettingsError
 from worker.export.consumer import read_outbox_entry
 from worker.export.sums import QualitySums
-from worker.judging.repeats import Repeats
+from worker.judging.second_judging import Repeats
 from worker.monitor.counts import counted_until
 from worker.monitor.repeats import RepeatsWatch
 from worker.monitor.safety_watch import SafetyWatch, Watched

@@ -19,7 +19,7 @@ import structlog
 from judges.core.verdict import Verdict
 from worker.config.settings import Settings
 from worker.monitor.counts import Increment, counted_until, read_counts
-from worker.monitor.examples import failing_traces
+from worker.monitor.failing import failing_traces
 from worker.monitor.gauges import GaugeTable
 from worker.monitor.repeats import first_of
 from worker.monitor.safety import Rates, State, confirmed_error, rates_of, step

@@ -10,8 +10,8 @@ from typing import Final
 from msgspec import structs
 
 from judges.core.verdict import Verdict, repeat_id
-from worker.config.graders import CODE, Grader
-from worker.config.settings import Rule, Settings
+from worker.config.graders import CODE
+from worker.config.settings import Settings
 from worker.queue.batch import Batch, Evaluation, First, Item, fresh_id
 from worker.selection.sampling import Sampler, position
 
@@ -47,8 +47,15 @@ class Repeats:
             return []
         ended_at = verdict.started_at + verdict.duration_s
         first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure)
-        found = []
-        for grader in self._graders(verdict.judge_model, rules, item, is_drawn=is_drawn):
+        graders, found = self._sampler.graders, []
+        seconds = [graders.named(rule.second_model) for rule in rules if rule.second_model is not None]
+        others = [
+            one
+            for one in seconds
+            if one.judge_model != verdict.judge_model and self._sampler.allows(item.trace, one.judge_model)
+        ]
+        same = [one for one in map(graders.named, graders.models) if one.judge_model == verdict.judge_model]
+        for grader in (*(same[:1] if is_drawn else ()), *others[:1]):
             # The same model errs alike: only another one confirms a failure.
             of_grader = structs.replace(first, is_failure=is_failure and grader.judge_model != verdict.judge_model)
             again = structs.replace(
@@ -65,11 +72,3 @@ class Repeats:
             items = (structs.replace(item, evaluations=(again,)),)
             found.append(Batch(again.batch_version, batch_id, grader.name, grader.judge_model, created_at, items))
         return found
-
-    def _graders(self, judge_model: str, rules: list[Rule], item: Item, *, is_drawn: bool) -> list[Grader]:
-        """Return who judges again: the first model what is drawn, and the second one of a rule if egress allows it."""
-        graders = self._sampler.graders
-        seconds = [graders.named(rule.second_model) for rule in rules if rule.second_model is not None]
-        others = [one for one in seconds if self._sampler.allows(item.trace, one.judge_model)]
-        same = [one for one in map(graders.named, graders.models) if one.judge_model == judge_model]
-        return [*(same[:1] if is_drawn else ()), *[one for one in others if one.judge_model != judge_model][:1]]
