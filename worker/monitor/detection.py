@@ -50,7 +50,7 @@ _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _GRACE_S: Final = 60.0
 """Verdicts that another worker had read come this late into their bucket."""
 _READ_AT_ONCE: Final = 100
-_LEARN_AT_ONCE: Final = 50
+_LEARN_AT_ONCE: Final = 20
 _MOST_S: Final = 3.0
 _RECENT_HOURS: Final = 7 * 24
 _ENOUGH_OF_OTHERS: Final = 50
