@@ -30,37 +30,23 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True):
     """A part of the table; unknown keys are refused."""
 
 
-class Drop(_Part, frozen=True):
-    """The alert about a fall of the window's share against the baseline before it.
+class Level(_Part, frozen=True):
+    """An alert on a gauge of the monitor: how long it must hold, and the bound where the gauge is a share."""
 
-    The fall must be larger than the margin with the two-sided confidence.
-    """
-
-    window: Duration
-    baseline: Duration
-    margin: Share
-    confidence: Share
-    holds: Duration = msgspec.field(name="for")
-    keep_firing_for: Duration
-    severity: Literal["page", "ticket"] = "page"
-
-
-class Burn(_Part, frozen=True):
-    """The alert about a budget of failures that burns too fast, in a long and a short window."""
-
-    factor: Positive
-    long: Duration
-    short: Duration
     holds: Duration = msgspec.field(name="for")
     keep_firing_for: Duration
     severity: Literal["page", "ticket"]
+    bound: Share = 0.5
 
 
-class Safety(_Part, frozen=True):
-    """The window in which safety failures are counted, and their number from which on the alert is a page."""
+class Burn(_Part, frozen=True):
+    """The alert about a budget of failures that burns too fast; without a window it is that of the gauge."""
 
-    window: Duration
-    page_from: Annotated[int, Meta(ge=2)]
+    factor: Positive
+    holds: Duration = msgspec.field(name="for")
+    keep_firing_for: Duration
+    severity: Literal["page", "ticket"]
+    window: Duration | Literal[""] = ""
 
 
 class Watch(_Part, frozen=True):
@@ -78,7 +64,6 @@ class Watcher(_Part, frozen=True):
 
     no_verdicts: Watch
     traces_stopped: Watch
-    unscored: Watch
     circuit: Watch
     judge_slow: Watch
     scores_late: Watch
@@ -101,11 +86,15 @@ class Table(_Part, frozen=True):
     grafana_base: str
     job: Name
     interval: Duration
-    confidence: Share
     min_judgements: Count
-    drop: Drop
+    drop: Level
+    below_objective: Level
+    safety: Level
+    judge_drift: Level
+    abstained: Level
+    unscored: Level
+    silent: Level
     burn: dict[Speed, Burn]
-    safety: Safety
     objectives: tuple[Objective, ...]
     watcher: Watcher
 
@@ -118,14 +107,9 @@ def load(path: Path = PATH) -> Table:
         raise TableError(f"{path.name}: {error}") from error
     if set(table.burn) != {"fast", "medium", "slow"}:
         raise TableError("burn: needs the tables fast, medium and slow")
-    for name, burn in table.burn.items():
-        if seconds(burn.long) <= seconds(burn.short):
-            raise TableError(f"burn.{name}: long must be longer than short")
-    for window in (table.drop.window, table.drop.baseline, *(burn.long for burn in table.burn.values())):
-        if seconds(window) % _STEP_S:
-            raise TableError(f"window {window}: must be a multiple of 5m, of which long windows are made")
-    if seconds(table.drop.baseline) <= seconds(table.drop.window):
-        raise TableError("drop: baseline must be longer than window")
+    for burn in table.burn.values():
+        if burn.window and seconds(burn.window) % _STEP_S:
+            raise TableError(f"window {burn.window}: must be a multiple of 5m, of which long windows are made")
     _check_rows(table)
     return table
 

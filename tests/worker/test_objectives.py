@@ -43,5 +43,5 @@ def test_mistakes_stop_the_start_with_file_and_fix(tmp_path: Path) -> None:
         assert str(beside) in str(raised.value), text
         assert said in str(raised.value), text
     config.write_text('monitor = { objectives = "missing.toml" }')
-    with pytest.raises(SettingsError, match="missing.toml"):
+    with pytest.raises(SettingsError, match=r"missing\.toml"):
         load_settings({}, str(config))

@@ -22,13 +22,12 @@ Speed = Literal["fast", "medium", "slow"]
 
 
 class Objective(Struct, frozen=True, forbid_unknown_fields=True):
-    """The share that should pass of one metric of a judge; margin and factors are those of its alerts."""
+    """The share that should pass of one metric of a judge; factors stand in place of those of the alert rules."""
 
     judge: Name
     metric: Name
     objective: Share
-    margin: Share | None = None
-    # Each failure raises an alert.
+    # Confirmed failures beyond the judge's own error are an incident.
     safety: bool = False
     factors: dict[Speed, Positive] = {}
     # The judge is the user's, so that the catalogue does not have it.

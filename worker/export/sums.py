@@ -4,19 +4,28 @@ One worker is active at a time, by a lock in Redis. Another takes over within se
 do not change the sums.
 """
 
+import binascii
 import contextlib
+import datetime as dt
 import hashlib
 import secrets
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
 
 from judges.core.verdict import Verdict
+from worker.config.canary import Canary
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.monitor.budgets import BudgetController
+from worker.monitor.canary import CanaryCounter, CanaryWatch
+from worker.monitor.correction import CorrectionWatch
+from worker.monitor.counts import Increment, VerdictCounter, field_of
+from worker.monitor.repeats import RepeatsWatch, count_repeats
+from worker.monitor.safety_watch import SafetyWatch, count_safety
 from worker.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
@@ -45,15 +54,8 @@ _MAX_CLUSTERS: Final = 4096
 _CLUSTER_BYTES: Final = 6
 
 
-class _Part(NamedTuple):
-    """One judgement of an entry for one series, as script `add_quality` reads it."""
-
-    cell: int
-    class_: str
-    weight: float
-    passes: int
-    cluster_key: int = 0
-    cluster: str = ""
+_Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
+"""One judgement of an entry for one series, as script `add_quality` reads it."""
 
 
 class _Plan:
@@ -64,39 +66,47 @@ class _Plan:
         self.keys = [self._keys.verdicts, self._keys.account_all, self._keys.groups]
         self._group = group
         self._ttls: list[int] = []
-        self._cells: list[tuple[int, str, int, str]] = []
-        self._entries: list[tuple[str, list[_Part]]] = []
+        self._places: list[tuple[int, str, int, str]] = []
+        self._entries: list[tuple[str, list[_Part], list[tuple[int, str, int]]]] = []
         self._index: dict[str, int] = {}
-        self._cell_of: dict[tuple[str, int], int] = {}
+        self._cluster_keys: dict[tuple[str, int, int], int] = {}
+        self._place_of: dict[tuple[str, int, str], int] = {}
 
-    def add(self, entry_id: str, parts: list[_Part]) -> None:
-        """Add an entry with its judgements; also one without any is acknowledged."""
-        self._entries.append((entry_id, parts))
+    def add(self, entry_id: str, parts: list[_Part], increments: Iterable[Increment] = ()) -> None:
+        """Add an entry with its judgements and increments; also one without any is acknowledged."""
+        counts = []
+        for kind, at, labels, amount, keep_days in increments:
+            key = self._keys.quality_counts(kind, dt.datetime.fromtimestamp(at, dt.UTC).date())
+            counts.append((self._key(key, keep_days * 24 * HOUR_S), field_of(labels), amount))
+        self._entries.append((entry_id, parts, counts))
 
-    def cell(self, series_id: str, at: int) -> int:
-        """Return the index of the buckets of a time."""
-        known = self._cell_of.get(name := (series_id, at // FIVE_MINUTES_S))
+    def place(self, series_id: str, at: int, kind: str) -> int:
+        """Return the index of the fields of a kind in both buckets of a time."""
+        known = self._place_of.get(name := (series_id, at // FIVE_MINUTES_S, kind))
         if known is None:
             of = place(self._keys, series_id, at)
-            self._cells.append(
-                (self._key(of.hour_key, _COARSE_TTL_S), of.hour, self._key(of.five_key, _FINE_TTL_S), of.five)
-            )
-            known = self._cell_of[name] = len(self._cells)
+            hour, five = self._key(of.hour_key, _COARSE_TTL_S), self._key(of.five_key, _FINE_TTL_S)
+            self._places.append((hour, of.hour + kind, five, of.five + kind))
+            known = self._place_of[name] = len(self._places)
         return known
 
-    def cluster(self, series_id: str, at: int, cluster: str) -> int:
+    def cluster_key(self, series_id: str, at: int, cluster: str) -> int:
         """Return the index of the hash that holds a cluster."""
         period, part = at // CLUSTER_PERIOD_S, ord(cluster[0]) % CLUSTER_PARTS
-        return self._key(self._keys.quality_clusters(series_id, period, part), 2 * CLUSTER_PERIOD_S)
+        known = self._cluster_keys.get(name := (series_id, period, part))
+        if known is None:
+            key = self._key(self._keys.quality_clusters(series_id, period, part), 2 * CLUSTER_PERIOD_S)
+            known = self._cluster_keys[name] = key
+        return known
 
     def arguments(self) -> bytes:
         """Encode the plan."""
         plan = {
             "group": self._group,
-            "last": max((entry_id for entry_id, _ in self._entries), key=lambda one: tuple(map(int, one.split("-")))),
+            "last": max((entry_id for entry_id, *_ in self._entries), key=lambda one: tuple(map(int, one.split("-")))),
             "max_clusters": _MAX_CLUSTERS,
             "ttls": self._ttls,
-            "cells": self._cells,
+            "places": self._places,
             "entries": self._entries,
         }
         return msgspec.msgpack.encode(plan)
@@ -136,9 +146,20 @@ class QualitySums(ExportConsumer):
         super().__init__(settings, store, metrics)
         self._segments = settings.monitor.segments
         self._max_series = settings.monitor.max_series
+        canary = Canary.of(settings)
         self._tasks: tuple[MonitorTask, ...] = (
             QualityWatch(store, settings.monitor, metrics),
             BudgetController(settings, store, metrics),
+            CorrectionWatch(store, metrics),
+            CanaryWatch(settings, store, metrics, canary),
+            RepeatsWatch(store, metrics),
+            SafetyWatch(store, settings, metrics),
+        )
+        # Further counts that are added exactly once, whatever the origin of a verdict.
+        self._counters: tuple[VerdictCounter, ...] = (
+            CanaryCounter(canary),
+            count_repeats,
+            partial(count_safety, settings.monitor.safety),
         )
         self._holder = secrets.token_hex(8)
         self._known: dict[Series, str] = {}
@@ -179,15 +200,22 @@ class QualitySums(ExportConsumer):
         refused = 0
         for entry in entries:
             parts: list[_Part] = []
+            at = int(entry.entry_id.partition("-")[0]) // 1000
             # Other origins are picked on purpose: they would bias the share.
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
-                at = int(entry.entry_id.partition("-")[0]) // 1000
-                for series, class_, passes in self._judgements(entry.verdict):
+                cluster = _cluster(entry.verdict.session_id)
+                for series, kind, passes in self._judgements(entry.verdict):
                     if (series_id := self._id(series, added)) is None:
                         refused += 1
+                        continue
+                    part = (plan.place(series_id, at, kind), entry.verdict.weight, passes)
+                    if cluster is None or passes < 0:
+                        parts.append(part)
                     else:
-                        parts.append(self._part(plan, series_id, at, class_, passes, entry.verdict))
-            plan.add(entry.entry_id, parts)
+                        of_sessions = plan.place(series_id, at, "s"), plan.cluster_key(series_id, at, cluster), cluster
+                        parts.append((*part, *of_sessions))
+            counters = self._counters if entry.kind == "j" else ()
+            plan.add(entry.entry_id, parts, (one for count in counters for one in count(entry.verdict, at)))
         if added:
             labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series, series_id in added.items()}
             self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))
@@ -200,21 +228,16 @@ class QualitySums(ExportConsumer):
             log.debug("sessions not kept", judgements=unclustered)
 
     def _judgements(self, verdict: Verdict) -> Iterator[tuple[Series, str, int]]:
-        """Yield the series of each metric that passes, fails or has no score, with class and pass."""
+        """Yield the series of each metric, with the kind of its sums, and 1 for a pass, 0 for a fail, else -1."""
+        if verdict.outcome != "scored":
+            for series in series_of(verdict, self._segments):
+                yield series, verdict.outcome[0], -1
+            return
         passed = {score.metric: score.passed for score in verdict.scores}
+        kind = class_of(verdict.weight)
         for series in series_of(verdict, self._segments):
-            if verdict.outcome != "scored":
-                yield series, verdict.outcome[0], 0
-            elif (passes := passed.get(series.metric)) is not None:
-                yield series, class_of(verdict.weight), int(passes)
-
-    def _part(self, plan: _Plan, series_id: str, at: int, class_: str, passes: int, verdict: Verdict) -> _Part:  # noqa: PLR0917
-        part = _Part(plan.cell(series_id, at), class_, verdict.weight, passes)
-        if verdict.session_id is None or class_ in {"a", "u"}:
-            return part
-        session = verdict.session_id.encode("utf-8", "surrogatepass")
-        cluster = hashlib.blake2b(session, digest_size=_CLUSTER_BYTES).hexdigest()
-        return part._replace(cluster_key=plan.cluster(series_id, at, cluster), cluster=cluster)
+            if (passes := passed.get(series.metric)) is not None:
+                yield series, kind, int(passes)
 
     def _id(self, series: Series, added: dict[Series, str]) -> str | None:
         """Return the id of a series, None for a new one beyond the bound."""
@@ -224,3 +247,11 @@ class QualitySums(ExportConsumer):
                 return None
             series_id = added.setdefault(series, series.id)
         return series_id
+
+
+def _cluster(session_id: str | None) -> str | None:
+    """Return the short name of a session in the hashes of clusters."""
+    if session_id is None:
+        return None
+    digest = hashlib.blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=_CLUSTER_BYTES).digest()
+    return binascii.b2a_base64(digest, newline=False).decode()

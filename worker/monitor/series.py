@@ -8,6 +8,7 @@ import datetime as dt
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,7 +26,7 @@ COARSE_DAYS: Final = 90
 CLUSTER_PERIOD_S: Final = 6 * HOUR_S
 """A session that is longer than this, or crosses its end, counts as several clusters."""
 CLUSTER_PARTS: Final = 8
-_VERSION_DIGITS: Final = 8
+VERSION_DIGITS: Final = 8
 _HIGHEST_CLASS: Final = 25
 
 
@@ -81,7 +82,7 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
             verdict.service,
             verdict.environment or "",
             verdict.judge,
-            verdict.judge_version[:_VERSION_DIGITS],
+            verdict.judge_version[:VERSION_DIGITS],
             verdict.judge_model,
             metric,
         )
@@ -90,6 +91,7 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
             yield Series(*labels, *segment)
 
 
+@lru_cache(1024)
 def class_of(weight: float) -> str:
     """Return the class of a weight as a letter, A for weights from 1 to below 2."""
     return chr(ord("A") + min(_HIGHEST_CLASS, max(0, weight_class(weight))))
