@@ -20,6 +20,7 @@ from worker.config.settings import Monitor
 from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
 from worker.monitor.detector import (
     DROPS,
+    Change,
     Limits,
     Moments,
     Session,
@@ -271,7 +272,8 @@ class Detection:
             for bucket in buckets:
                 number = int(bucket.begins_at) // FIVE_MINUTES_S
                 if number > detector.done and bucket.sums.total.weight > 0:
-                    _step(detector, number, bucket, series[series_id])
+                    count(detector, number, bucket)
+                    _count_references(detector, number, bucket, series[series_id])
             detector.done = last
         self._save(series_ids)
 
@@ -341,18 +343,23 @@ def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[
             detector.moments.add(Session(0.0, size / unit, expected), alone * failed / size)
 
 
-def _step(detector: Detector, number: int, bucket: Bucket, series: Series) -> None:
+def count(detector: Detector, number: int, bucket: Bucket) -> Change | None:
+    """Count a bucket that has judgements against the baseline, and return what it changes."""
+    if detector.norm is None or detector.limits is None:
+        return None
     total = bucket.sums.total
     # Where rates fell since the baseline, one judgement must not count as many.
-    unit = total.squares / total.weight
-    if detector.norm is not None and detector.limits is not None:
-        size = max(unit, detector.norm.mean_weight)
-        passed, expected = total.passed / size, detector.norm.expected(number // _PER_HOUR)
-        step(detector.state, number, passed, total.weight / size - passed, expected=expected, limits=detector.limits)
+    unit = max(total.squares / total.weight, detector.norm.mean_weight)
+    passed, expected = total.passed / unit, detector.norm.expected(number // _PER_HOUR)
+    return step(detector.state, number, passed, total.weight / unit - passed, expected=expected, limits=detector.limits)
+
+
+def _count_references(detector: Detector, number: int, bucket: Bucket, series: Series) -> None:
+    total = bucket.sums.total
     for against, one in detector.references.items():
-        size = max(unit, one.unit)
-        passed = total.passed / size
-        change = step(one.state, number, passed, total.weight / size - passed, expected=one.share, limits=one.limits)
+        unit = max(total.squares / total.weight, one.unit)
+        passed = total.passed / unit
+        change = step(one.state, number, passed, total.weight / unit - passed, expected=one.share, limits=one.limits)
         one.state.masks.clear()
         if change is not None:
             log.warning(
