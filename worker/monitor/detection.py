@@ -171,8 +171,14 @@ class Detection:
             detector.learned_at, had_norm = now, detector.norm is not None
             detector.state.forget(int(until - HISTORY_DAYS * _DAY_S) // FIVE_MINUTES_S)
             # A long incident would leave too little: the last baseline stays.
-            past = [bucket for bucket in found if bucket.begins_at < until]
-            norm = detector.norm = baseline(_unmasked(past, detector.state)) or detector.norm
+            hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in found]
+            past = [
+                one
+                for one in hours
+                if one.hour < until // HOUR_S
+                and not detector.state.is_masked(one.hour * _PER_HOUR, (one.hour + 1) * _PER_HOUR)
+            ]
+            norm = detector.norm = baseline(past) or detector.norm
             if norm is not None:
                 detector.limits = limits_of(norm, detector.moments, series=active, false_alarms_per_week=self._budget)
                 if not had_norm:
@@ -182,8 +188,7 @@ class Detection:
                 shares["objective"] = (objective, 0.0)
             if norm is None and series_id in others:
                 shares["environment"] = others[series_id]
-            recent = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in found[-_RECENT_HOURS:]]
-            self._refer(detector, shares, recent, active)
+            self._refer(detector, shares, hours[-_RECENT_HOURS:], active)
 
     def _refer(
         self, detector: Detector, shares: Mapping[Against, tuple[float, float]], recent: Sequence[Hour], active: int
@@ -285,6 +290,7 @@ class Detection:
             if self._detectors[series_id].state.alarm >= 0 or self._detectors[series_id].incident is not None
         }
         explained = []
+        alike = "service", "environment", "judge", "metric", "segment"
         for whole_id in changed & series.keys():
             whole, detector = series[whole_id], self._detectors[whole_id]
             members = [Member(whole, detector.state, detector.norm, detector.limits)]
@@ -293,7 +299,7 @@ class Detection:
                 if one.segment and msgspec.structs.replace(one, segment="", value="") == whole:
                     other = self._detectors[series_id]
                     members.append(Member(one, other.state, other.norm, other.limits))
-                elif _is_sibling(one, whole):
+                elif one != whole and all(getattr(one, name) == getattr(whole, name) for name in alike):
                     siblings.append(one)
             is_open = any(one.state.alarm >= 0 for one in members)
             if is_open == (detector.incident is not None):
@@ -369,22 +375,6 @@ def _count_references(detector: Detector, number: int, bucket: Bucket, series: S
                 expected=round(one.share, 3),
                 **_labels(series),
             )
-
-
-def _is_sibling(one: Series, whole: Series) -> bool:
-    """Return whether a series is of the same metric and service by another judge version or judge model."""
-    names = "service", "environment", "judge", "metric"
-    return one != whole and not one.segment and all(getattr(one, name) == getattr(whole, name) for name in names)
-
-
-def _unmasked(hours: Sequence[Bucket], state: State) -> list[Hour]:
-    """Return the hours outside incidents."""
-    numbered = [(int(bucket.begins_at) // HOUR_S, bucket) for bucket in hours]
-    return [
-        hour_of(hour, bucket.sums)
-        for hour, bucket in numbered
-        if not state.is_masked(hour * _PER_HOUR, (hour + 1) * _PER_HOUR)
-    ]
 
 
 def _labels(series: Series) -> dict[str, str | None]:

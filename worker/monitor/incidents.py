@@ -5,7 +5,8 @@ It is computed once, from the buckets around the begin and the newest verdicts o
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from operator import methodcaller
 from typing import Final, NamedTuple
 
 import msgspec
@@ -178,11 +179,16 @@ def _examples(store: Store, series: Series, low: int) -> Iterator[str]:
     """Yield the trace ids of the newest failing verdicts of a series, not older than the begin of its drop."""
     found = read = 0
     newest, oldest = "+", str(low * FIVE_MINUTES_S * 1000)
-    while found < _EXAMPLES and read < _MOST_READ:
-        entries = _page(store, newest, oldest)
+    while read < _MOST_READ:
+        read_page = methodcaller("xrevrange", store.keys.verdicts, newest, oldest, count=_READ_AT_ONCE)
+        entries: list[Entry] = store.call(read_page)
         for entry_id, fields in entries:
             newest = f"({entry_id.decode()}"
-            if (verdict := _verdict(fields)) is not None and _fails(verdict, series):
+            try:
+                verdict = _decoder.decode((fields or {})[b"j"])
+            except (KeyError, msgspec.DecodeError, RecursionError):
+                continue
+            if _fails(verdict, series):
                 found += 1
                 yield verdict.trace_id
                 if found == _EXAMPLES:
@@ -190,21 +196,6 @@ def _examples(store: Store, series: Series, low: int) -> Iterator[str]:
         read += len(entries)
         if len(entries) < _READ_AT_ONCE:
             return
-
-
-def _page(store: Store, newest: str, oldest: str) -> list[Entry]:
-    """Read entries of the outbox, the newest first."""
-    entries: list[Entry] = store.call(
-        lambda client: client.xrevrange(store.keys.verdicts, newest, oldest, count=_READ_AT_ONCE)
-    )
-    return entries
-
-
-def _verdict(fields: Mapping[bytes, bytes] | None) -> Verdict | None:
-    try:
-        return _decoder.decode((fields or {})[b"j"])
-    except (KeyError, msgspec.DecodeError, RecursionError):
-        return None
 
 
 def _fails(verdict: Verdict, series: Series) -> bool:
