@@ -252,6 +252,8 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             rules name; the first one is so long after the first start. At most 12 h; 0 for none.
         objectives: A file with the share of verdicts that should pass of each judge, relative to the configuration
             file; unless set, `objectives.toml` beside that file where it exists.
+        max_segment_values: Maximum of values of one segment of one series; verdicts of further ones are counted as
+            dropped from the segment.
     """
 
     enabled: bool = True
@@ -262,6 +264,7 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     judge_error: Annotated[float, Meta(gt=0, lt=0.5)] = 0.01
     canary_every_s: Annotated[float, Meta(ge=0, le=12 * HOUR_S)] = HOUR_S
     objectives: str | None = None
+    max_segment_values: AtLeastOne = 100
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
