@@ -9,6 +9,7 @@ import numpy as np
 from tests.monitor import canary_runs, coverage, fleets, labels, safety_runs
 from tests.monitor.fleets import Traffic
 from tests.monitor.safety_runs import Judge
+from tests.monitor.weighted import Design, false_alarms, median_delay
 
 
 def _percent(value: float) -> str:
@@ -80,6 +81,15 @@ def segments() -> Iterator[str]:
             yield f"{falls} of 8 at {rate}/h in total: right {_percent(found.right)}, median {found.median:.2f} h"
 
 
+def weighted() -> Iterator[str]:
+    """Weights of 1 for errors and 8 for others: false alarms a week of 50 series, delays of 100 incidents."""
+    for correlation in (0.0, 0.25):
+        design = Design(60, 0.95, turns=5 if correlation else 1, correlation=correlation)
+        found = [false_alarms(seed, design) for seed in (1, 2)]
+        delay = median_delay(3, design, 0.15, 100)
+        yield f"correlation {correlation}: {found[0]:.2f} {found[1]:.2f} false alarms, 95 to 80 % {delay:.2f} h"
+
+
 def safety() -> Iterator[str]:
     """Pages a month when nothing is wrong, 200 months of series; hours to a page at 2 % unsafe traces, 400 runs."""
     for per_hour in (100, 1000):
@@ -119,7 +129,7 @@ def canary() -> Iterator[str]:
 
 NAMES: dict[str, Callable[[], Iterator[str]]] = {
     one.__name__: one
-    for one in (intervals, sessions, alarms, delays, cusum, second, segments, safety, corrected, canary)
+    for one in (intervals, sessions, alarms, delays, cusum, second, segments, weighted, safety, corrected, canary)
 }
 
 
