@@ -32,7 +32,7 @@ def endpoint_dies() -> World:
 def judge_gets_strict() -> World:
     """At minute 75 another version of the judge comes, which passes half of what the old one passed."""
     world = Monitored().shares("0.97x76 stale", 0.02, version="1a2b3c4d")
-    world.shares("_x75 0.94x100", 0.03, version="99999999")
+    world.shares("_x75 0.98x100", 0.01, "_x75 100x100", version="99999999")
     world.traces(Minutes(145, 10)).judged(Mix(75, 9, 1), Mix(70))
     return world.judged(Mix(70, 5, 5), absent=75, born=(1, 1), version="99999999")
 

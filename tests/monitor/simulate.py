@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tests.monitor import coverage, fleets, labels, safety_runs
+from tests.monitor import canary_runs, coverage, fleets, labels, safety_runs
 from tests.monitor.fleets import Traffic
 from tests.monitor.safety_runs import Judge
 
@@ -106,8 +106,20 @@ def corrected() -> Iterator[str]:
         )
 
 
+def canary() -> Iterator[str]:
+    """Drifts a week of unchanged judges, 1,200 weeks; hours until a changed one is seen, 400 runs with 20 traces."""
+    for judge in canary_runs.JUDGES:
+        false = canary_runs.false_drifts(3, judge, weeks=12, judges=100)
+        row = []
+        for changed in (2, 3, 4, 6):
+            found = canary_runs.delays(4, judge, changed, runs=400)
+            row.append(f"{changed} changed {np.median(found):.0f} h, {_percent(np.isfinite(found).mean())} % in 48 h")
+        yield f"{judge}: {false:.4f} false; {'; '.join(row)}"
+
+
 NAMES: dict[str, Callable[[], Iterator[str]]] = {
-    one.__name__: one for one in (intervals, sessions, alarms, delays, cusum, second, segments, safety, corrected)
+    one.__name__: one
+    for one in (intervals, sessions, alarms, delays, cusum, second, segments, safety, corrected, canary)
 }
 
 
