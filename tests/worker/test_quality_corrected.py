@@ -11,9 +11,9 @@ from worker.config.redaction import UserKeys, hashed_user
 from worker.config.settings import Monitor, Settings
 from worker.export.sums import QualitySums
 from worker.forget import ForgetTarget, Forgetting
-from worker.monitor import labels as stored
+from worker.monitor import label_store as stored
 from worker.monitor.correction import Correction, CorrectionWatch, corrections
-from worker.monitor.labels import Drawn, Label, TooManyLabelsError, attach, read_labels, write_labels
+from worker.monitor.label_store import Drawn, Label, TooManyLabelsError, attach, read_labels, write_labels
 from worker.monitor.series import Series, read_series
 from worker.telemetry.metrics import Metrics
 

@@ -22,13 +22,12 @@ from worker.monitor.corrected import (
     from_golden,
     method_of,
 )
-from worker.monitor.labels import Label, Labelled, LabelVerdict, OutboxMatcher, read_labels
+from worker.monitor.label_store import Label, Labelled, LabelVerdict, OutboxMatcher, read_labels
 from worker.monitor.series import (
     COARSE_DAYS,
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
-    VERSION_DIGITS,
     Series,
     read_buckets,
     read_series,
@@ -85,17 +84,21 @@ class LabelIndex:
         self._drawn: dict[Series, list[Pair]] = defaultdict(list)
         self._others: dict[tuple[str, ...], dict[Origin, list[Pair]]] = defaultdict(dict)
         for labelled in labels:
-            one = Labelled(labelled.label, [verdict for verdict in labelled.verdicts if verdict.judged_at >= since])
-            if one.label.origin == "drawn":
-                self._add_drawn(one)
-            else:
-                # A golden set need not be of the service: it measures the judge.
-                judges = {(each.version[:VERSION_DIGITS], each.judge_model) for each in one.verdicts}
-                for judge in judges:
-                    key = (one.label.judge, *judge, one.label.metric)
-                    verdict = one.verdict(lambda each: (each.version[:VERSION_DIGITS], each.judge_model) == judge)  # noqa: B023
+            label = labelled.label
+            one = Labelled(label, [verdict for verdict in labelled.verdicts if verdict.judged_at >= since])
+            if label.origin == "drawn":
+                for series in {each.series(label)[0] for each in one.verdicts if each.is_sampled}:
+                    verdict = one.verdict(lambda each: each.is_sampled and each.series(label)[0] == series)  # noqa: B023
                     if verdict is not None:
-                        self._others[key].setdefault(one.label.origin, []).append(Pair(one.label, verdict))
+                        for part in verdict.series(label):
+                            self._drawn[part].append(Pair(label, verdict))
+                continue
+            # A golden set need not be of the service: it measures the judge.
+            for judge in {each.judge for each in one.verdicts}:
+                verdict = one.verdict(lambda each: each.judge == judge)  # noqa: B023
+                if verdict is not None:
+                    of_judge = self._others[label.judge, *judge, label.metric]
+                    of_judge.setdefault(label.origin, []).append(Pair(label, verdict))
 
     def of(self, series: Series, since: float, until: float) -> dict[Origin, Sequence[Pair]]:
         """Return the labels that count in a series by how they were chosen, drawn ones only of a span of time."""
@@ -114,14 +117,6 @@ class LabelIndex:
         enough = min(len(times), _ENOUGH_LABELS)
         counted = (span_s for span_s in _SPANS_S if sum(at >= now - span_s for at in times) >= enough)
         return next(counted, None) if times else None
-
-    def _add_drawn(self, labelled: Labelled) -> None:
-        label = labelled.label
-        for series in {one.series(label)[0] for one in labelled.verdicts if one.is_sampled}:
-            verdict = labelled.verdict(lambda one: one.is_sampled and one.series(label)[0] == series)  # noqa: B023
-            if verdict is not None:
-                for each in verdict.series(label):
-                    self._drawn[each].append(Pair(label, verdict))
 
 
 def corrections(
@@ -273,7 +268,9 @@ class CorrectionWatch:
                     is_chosen = spans[series] == span_s if one.method == "ppi" else series in by_others
                     if is_chosen:
                         found[series][one.method] = one
-                if _judgements(results) >= _ENOUGH_JUDGEMENTS or span_s >= _DAY_S:
+                # All results are of the same verdicts.
+                judgements = 0 if results[0].raw is None else results[0].raw.judgements
+                if judgements >= _ENOUGH_JUDGEMENTS or span_s >= _DAY_S:
                     by_others.discard(series)
         return {series: list(of_method.values()) for series, of_method in found.items()}
 
@@ -313,7 +310,3 @@ class CorrectionWatch:
             judge_model=series.judge_model,
             metric=series.metric,
         )
-
-
-def _judgements(results: Sequence[Correction]) -> int:
-    return max((one.raw.judgements for one in results if one.raw is not None), default=0)
