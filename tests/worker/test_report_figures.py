@@ -12,7 +12,7 @@ from stage_parts import Ground
 
 from judges.agreement.intervals import Interval, wilson
 from judges.core.verdict import Verdict
-from worker.monitor.labels import Label, attach, write_labels
+from worker.monitor.label_store import Label, attach, write_labels
 from worker.report.figures import Period, Report, Row, Scope, difference, make_report, time_of
 from worker.report.sources import read_archives, read_redis
 
