@@ -22,6 +22,7 @@ from benchmarks.ingest import ingest
 from benchmarks.judging import judging
 from benchmarks.publishing import publishing
 from benchmarks.reading import reading
+from benchmarks.sampling import sampling
 from worker.embedded import EmbeddedRedis
 
 _RESULTS: Final = Path(__file__).parent / "RESULTS.md"
@@ -37,11 +38,12 @@ def _publishing() -> Iterator[Figure]:
 _SUITES: Final[Mapping[str, Callable[[], Iterator[Figure]]]] = {
     "publishing": _publishing,
     "reading": reading,
+    "sampling": sampling,
     "judging": judging,
     "ingest": ingest,
     "gateway": gateway,
 }
-_TITLES: Final = {"reading": "Rendering and reading"}
+_TITLES: Final = {"reading": "Rendering and reading", "sampling": "Sampling and budgets"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
