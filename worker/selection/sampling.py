@@ -131,8 +131,8 @@ class Sampler:
         self._of_segments: Mapping[str, Mapping[str, float]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._known: frozenset[str] = frozenset()
-        # Traces of this hour up to the number that rules choose: of all workers until the last exchange and our own, and
-        # our own since then.
+        # Traces of this hour, as far as rules choose them: of all workers until the last exchange and our own, and our
+        # own since then.
         self._of_hour: Counter[tuple[str, str]] = Counter()
         self._not_exchanged: Counter[tuple[str, str]] = Counter()
         wheres = [rule.where for rule in settings.rules]
