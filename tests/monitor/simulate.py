@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tests.monitor import canary_runs, coverage, fleets, labels, safety_runs
+from tests.monitor import budget_days, canary_runs, coverage, fleets, labels, safety_runs
 from tests.monitor.fleets import Traffic
 from tests.monitor.safety_runs import Judge
 from tests.monitor.weighted import Design, false_alarms, median_delay
@@ -127,9 +127,22 @@ def canary() -> Iterator[str]:
         yield f"{judge}: {false:.4f} false; {'; '.join(row)}"
 
 
+def budgets() -> Iterator[str]:
+    """A hundred days under a budget after a first one, alone and beside an exempt judge."""
+    for exempt in (0.0, 0.063, 0.1):
+        days = budget_days.Simulation(200.0, exempt=exempt, seed=18).run(101)[1:]
+        spent = " ".join(f"{100 * one:.2f}" for one in np.quantile([day.spent / 200.0 for day in days], [0, 0.5, 1]))
+        refused, calls = sum(day.refused for day in days), sum(day.calls for day in days)
+        bias = 100 * budget_days.bias(days)
+        yield f"{_percent(exempt)} % exempt: spent {spent}, refused {refused} of {calls}, bias {bias:.2f}"
+
+
 NAMES: dict[str, Callable[[], Iterator[str]]] = {
     one.__name__: one
-    for one in (intervals, sessions, alarms, delays, cusum, second, segments, weighted, safety, corrected, canary)
+    for one in (
+        *(intervals, sessions, alarms, delays, cusum, second, segments),
+        *(weighted, safety, corrected, canary, budgets),
+    )
 }
 
 
