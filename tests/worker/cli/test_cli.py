@@ -16,6 +16,7 @@ from worker.storage.client import StoreError
 CONTRACT_VERBS = {
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
     *("invalid", "gateway"),
+    "report",
 }
 
 
@@ -26,6 +27,10 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("replay",): (
         *("--since TIME", "--until TIME", "--judge NAME", "--service PATTERN", "--model NAME", "--rate SHARE"),
         *("--dry-run", "--continue REPLAY", "--config FILE", "--redis-url URL", "--json"),
+    ),
+    ("report",): (
+        *("--since TIME", "--until TIME", "--by KEYS", "--compare SPAN", "--format", "--archive FILE"),
+        *("--service PATTERN", "--judge NAME", "--output FILE", "--config FILE", "--redis-url URL", "Examples"),
     ),
     ("worker",): ("--roles LIST", "ingest, judge, export", "--config FILE", "--redis-url URL", "--metrics-port"),
     ("publish",): ("FILE", "standard input", "--config FILE", "--redis-url URL"),
