@@ -55,4 +55,4 @@ def test_unweighted_differences_have_newcombes_interval() -> None:
 
 if __name__ == "__main__":
     for name, make in DESIGNS.items():
-        print(name, *(f"{pair}: {coverage(make, *pair, RUNS):.1%}" for pair in PAIRS))
+        print(name, *(f"{pair}: {coverage(make, *pair, RUNS):.1%}" for pair in PAIRS))  # noqa: T201
