@@ -20,6 +20,7 @@ from benchmarks.figures import Figure
 from benchmarks.gateway import gateway
 from benchmarks.ingest import ingest
 from benchmarks.judging import judging
+from benchmarks.monitor import monitor
 from benchmarks.publishing import publishing
 from benchmarks.reading import reading
 from worker.embedded import EmbeddedRedis
@@ -40,6 +41,7 @@ _SUITES: Final[Mapping[str, Callable[[], Iterator[Figure]]]] = {
     "judging": judging,
     "ingest": ingest,
     "gateway": gateway,
+    "monitor": monitor,
 }
 _TITLES: Final = {"reading": "Rendering and reading"}
 

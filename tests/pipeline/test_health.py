@@ -16,7 +16,7 @@ from worker.embedded import EmbeddedRedis
 from worker.telemetry.heartbeat import live_workers
 
 AtRedis = Callable[[str], Pipeline]
-ROLES = ["ingest", "judge", "export"]
+ROLES = ["ingest", "judge", "export", "monitor"]
 SAID_AFTER_S = 10
 """Seconds without Redis after which a role reports that it is stalled."""
 TOKEN = "metrics-t0ken"  # noqa: S105 - nobody's
@@ -44,7 +44,7 @@ def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(pipeline:
     assert [(role["role"], role["state"]) for role in roles(worker)] == [(role, "ready") for role in ROLES]
     said = get(worker, "/readyz").text.splitlines()
     assert [line.split(", ")[0] for line in said] == [f"{role} ready" for role in ROLES]
-    assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [1, 1, 1]
+    assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [1, 1, 1, 1]
     pipeline.publish(make_traces(10))
     pipeline.settled(10)
     assert is_ready(worker)
@@ -85,7 +85,7 @@ def test_without_redis_a_worker_is_alive_and_not_ready_until_it_is_back(at_redis
         assert get(worker, "/healthz").status_code == 200
         wait_until(lambda: {role["state"] for role in roles(worker)} == {"stalled"}, what="all roles to notice")
         assert all("Redis does not answer" in role["why"] for role in roles(worker))
-        assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [0, 0, 0]
+        assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [0, 0, 0, 0]
         server.restart()
         wait_until(lambda: is_ready(worker), what="the worker to be ready again")
 

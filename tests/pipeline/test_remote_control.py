@@ -97,7 +97,7 @@ def test_inspect_shows_tasks_and_their_batches(pipeline: Pipeline, operator: Ope
     assert state["shifts"].keys() == {"first", "second"}
     held = {batch for shifts in state["shifts"].values() for shift in shifts for batch in shift["batches"]}
     assert held == {key.decode() for key in pipeline.store.call(lambda one: one.hkeys(pipeline.keys.holders))}
-    ready = dict.fromkeys(("ingest", "judge", "export"), "ready")
+    ready = dict.fromkeys(("ingest", "judge", "export", "monitor"), "ready")
     wait_until(
         lambda: {role: one["state"] for role, one in operator.only("tracejudge")["roles"].items()} == ready,
         what="all roles to be ready",

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_defaults_of_the_contract_hold_with_nothing_configured() -> None:
         series_labels=(),
         max_services=200,
         log_level="info",
-        roles=("ingest", "judge", "export"),
+        roles=("ingest", "judge", "export", "monitor"),
         models={"default": ModelSettings(provider="lexical")},
         judges={},
         rules=(
@@ -206,6 +207,7 @@ def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPa
     assert load(os.environ).max_dead == 7
 
 
+CANARY = str(files("worker.config").joinpath("canary.jsonl"))
 VARIABLES: Mapping[str, tuple[str, object]] = {
     "redis_url": ("rediss://user:pw@host:6380/2", "rediss://user:pw@host:6380/2"),
     "broker_url": ("amqp://host", "amqp://host"),
@@ -261,6 +263,7 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "judges": ('{"safety": {}}', {"safety": {}}),
     "judges_folder": (".", "."),
     "budgets": ('{"all": {"usd_per_day": 2.5}}', {"all": Budget(usd_per_day=2.5)}),
+    "canary_file": (CANARY, CANARY),
     "rules": (
         '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
         (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),
@@ -456,8 +459,8 @@ MISTAKES: Mapping[str, Mistake] = {
         "max_trace_bytes: must be a whole number from 1 to 1125899906842624",
     ),
     "log level": in_file("log_level = 'loud'", "log_level: must be one of debug, error, info, warning"),
-    "role": in_file("roles = ['ingest', 'jduge']", "roles[1]: must be one of export, ingest, judge"),
-    "no role": in_file("roles = []", "roles: is empty; name at least one of ingest, judge, export"),
+    "role": in_file("roles = ['ingest', 'jduge']", "roles[1]: must be one of export, ingest, judge, monitor"),
+    "no role": in_file("roles = []", "roles: is empty; name at least one of ingest, judge, export, monitor"),
     "series label": in_file("series_labels = ['user_id']", "series_labels[0]: must be one of model, name, release"),
     "series label twice": in_file(
         "series_labels = ['name', 'name']", "series_labels: names a label twice; name each once"
@@ -548,7 +551,7 @@ MISTAKES: Mapping[str, Mistake] = {
     "rate below zero": in_rule("rate = -0.1", ".rate: must be a number from 0 to 1"),
     "rate that is no number": in_rule("rate = nan", ".rate: must be a number from 0 to 1"),
     "rate in words": in_rule("rate = 'all'", ".rate: must be a number from 0 to 1"),
-    "always": in_rule("always = ['errors']", ".always[0]: must be one of error, negative_feedback"),
+    "always": in_rule("always = ['errors']", ".always[0]: must be one of error, negative_feedback, slow"),
     "has": in_rule("where = { has = ['contxt'] }", f".where.has[0]: must be one of {HAS}"),
     "no name": in_file("[[rules]]\njudges = ['safety']", "rules[0].name: is missing; it must be a string"),
     "empty name": in_file(RULE.replace("all", ""), "rules[0].name: is empty; give the rule a name"),
@@ -603,8 +606,10 @@ MISTAKES: Mapping[str, Mistake] = {
         "models.default.api_key: unknown key; did you mean api_key_env?",
     ),
     "truth in a variable": in_variable("EXPORT_EXPLANATIONS", "yes", "export_explanations: must be true or false"),
-    "role in a variable": in_variable("ROLES", "ingest,jduge", "roles[1]: must be one of export, ingest, judge"),
-    "only commas": in_variable("ROLES", ",", "roles: is empty; name at least one of ingest, judge, export"),
+    "role in a variable": in_variable(
+        "ROLES", "ingest,jduge", "roles[1]: must be one of export, ingest, judge, monitor"
+    ),
+    "only commas": in_variable("ROLES", ",", "roles: is empty; name at least one of ingest, judge, export, monitor"),
     "bytes in a variable": in_variable("SAMPLING_KEY", "\udcff", "is not UTF-8; set it to UTF-8"),
     "duration in a variable": in_variable("RETENTION", "soon", "retention: write an amount such as 90, 15m or 24h"),
     # arguments
@@ -612,7 +617,7 @@ MISTAKES: Mapping[str, Mistake] = {
         "--metrics-port: metrics_port: must be a whole number from 0 to 65535", arguments={"metrics_port": -1}
     ),
     "roles as arguments": Mistake(
-        "--roles: roles[0]: must be one of export, ingest, judge", arguments={"roles": ["judges"]}
+        "--roles: roles[0]: must be one of export, ingest, judge, monitor", arguments={"roles": ["judges"]}
     ),
     "address as an argument": Mistake(
         f"--redis-url: redis_url must begin with redis://, rediss:// or unix://: {URL_FORM}",

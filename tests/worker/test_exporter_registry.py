@@ -56,8 +56,13 @@ def test_doctor_checks_it_and_forget_names_what_it_keeps(ground: Ground, monkeyp
 
 
 def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
-    assert list(registry.enabled(Settings())) == ["metrics", "list"]
-    assert list(registry.enabled(Settings(otlp_endpoint="http://collector:4318"))) == ["metrics", "otel", "list"]
+    assert list(registry.enabled(Settings())) == ["metrics", "monitor", "list"]
+    assert list(registry.enabled(Settings(otlp_endpoint="http://collector:4318"))) == [
+        "metrics",
+        "otel",
+        "monitor",
+        "list",
+    ]
 
 
 def test_the_worker_runs_and_watches_it(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """The monitor's sums equal those of the verdicts in the outbox, whatever is delivered twice or in which parts."""
 
+import datetime as dt
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
 from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.export.sums import QualitySums
+from worker.monitor.counts import Increment, read_counts
 from worker.monitor.series import Series, class_of, read_buckets, read_series
 from worker.monitor.shares import Sums
 from worker.storage.client import StoreError
@@ -170,7 +172,7 @@ def test_broken_sums_are_refused_before_anything_is_written(ground: Ground) -> N
     (key,) = ground.client.keys(f"{ground.prefix}:quality:*:????-??-??")
     before = ground.client.hgetall(key)
     (field,) = before
-    for broken in (b"\xc1", b"\xa3abc"):
+    for broken in (b"\xc1", b"\xa3abc", b"\x90", b"\x92\x01\xa1a"):
         ground.client.hset(key, field, broken)
         with pytest.raises(StoreError, match="holds no sums; delete it"):
             sums.deliver(entries[1:])
@@ -181,6 +183,29 @@ def test_broken_sums_are_refused_before_anything_is_written(ground: Ground) -> N
     span = DAY_MS / 1000 - 3600, DAY_MS / 1000 + 3600
     ((bucket,),) = read_buckets(ground.store, [series_id], *span, fine=False)
     assert bucket.sums.total.judgements == 2
+
+
+def test_counts_are_added_once(ground: Ground) -> None:
+    verdicts = [verdict(n, origin="replay" if n % 2 else "live", service=f"s{n % 3}") for n in range(60)]
+    entries = publish(ground, verdicts, [DAY_MS + n * 3_600_000 for n in range(60)])
+    sums = sums_of(ground)
+    sums._counters = (lambda one, at: [Increment("agreement", at, (one.service, one.origin), 2)],)
+    for part in (entries[:25], entries[10:40], entries):
+        sums.deliver(part)
+    days = [dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date() + dt.timedelta(day) for day in range(3)]
+    by_day = [read_counts(ground.store, "agreement", [day]) for day in days]
+    wanted = Counter((one.service, one.origin) for one in verdicts)
+    assert sum(by_day, Counter()) == Counter({labels: 2 * amount for labels, amount in wanted.items()})
+    assert all(count.total() > 0 for count in by_day)
+    key = ground.keys.quality_counts("agreement", days[0])
+    assert 0 < ground.client.ttl(key) <= 90 * 86_400
+    # A broken count is refused before anything is written.
+    (late,) = publish(ground, [verdict(0)], [DAY_MS + 80 * 3_600_000])
+    sums._counters = (lambda one, _at: [Increment("agreement", DAY_MS / 1000, (one.service, "live"))],)
+    ground.client.hset(key, '["shop","live"]', "x")
+    with pytest.raises(StoreError, match="no whole number"):
+        sums.deliver([late])
+    assert ground.client.xpending(ground.keys.verdicts, "monitor")["pending"] == 1
 
 
 def test_classes_of_weights() -> None:

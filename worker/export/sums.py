@@ -4,20 +4,30 @@ One worker is active at a time, by a lock in Redis. Another takes over within se
 do not change the sums.
 """
 
+import binascii
 import contextlib
+import datetime as dt
 import hashlib
 import secrets
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
 
 from judges.core.verdict import Verdict
+from worker.config.canary import Canary
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.monitor.budgets import BudgetController
+from worker.monitor.canary import CanaryCounter, CanaryWatch
 from worker.monitor.correction import CorrectionWatch
+from worker.monitor.counts import Increment, VerdictCounter, field_of
+from worker.monitor.pruning import SeriesPruning, segment_of
+from worker.monitor.repeats import RepeatsWatch, count_repeats
+from worker.monitor.safety_watch import SafetyWatch, count_safety
 from worker.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
@@ -37,24 +47,19 @@ from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.monitor")
 _LOCK_MS: Final = 10_000
+_JUDGEMENTS_AT_ONCE: Final = 1_024
 _STANDBY_S: Final = 1.0
-_COARSE_TTL_S: Final = COARSE_DAYS * 24 * HOUR_S
-_FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S
+# A key gets its TTL with its first field.
+_COARSE_TTL_S: Final = (COARSE_DAYS + 1) * 24 * HOUR_S
+_FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S + HOUR_S
 # Clusters of one part of a series and period; judgements of further ones count as independent.
 _MAX_CLUSTERS: Final = 4096
 # Two sessions with the same id within a period would count as one: 1 of 10^7 among 7,500.
 _CLUSTER_BYTES: Final = 6
 
 
-class _Part(NamedTuple):
-    """One judgement of an entry for one series, as script `add_quality` reads it."""
-
-    cell: int
-    class_: str
-    weight: float
-    passes: int
-    cluster_key: int = 0
-    cluster: str = ""
+_Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
+"""One judgement of an entry for one series, as script `add_quality` reads it."""
 
 
 class _Plan:
@@ -65,39 +70,47 @@ class _Plan:
         self.keys = [self._keys.verdicts, self._keys.account_all, self._keys.groups]
         self._group = group
         self._ttls: list[int] = []
-        self._cells: list[tuple[int, str, int, str]] = []
-        self._entries: list[tuple[str, list[_Part]]] = []
+        self._places: list[tuple[int, str, int, str]] = []
+        self._entries: list[tuple[str, list[_Part], list[tuple[int, str, int]]]] = []
         self._index: dict[str, int] = {}
-        self._cell_of: dict[tuple[str, int], int] = {}
+        self._cluster_keys: dict[tuple[str, int, int], int] = {}
+        self._place_of: dict[tuple[str, int, str], int] = {}
 
-    def add(self, entry_id: str, parts: list[_Part]) -> None:
-        """Add an entry with its judgements; also one without any is acknowledged."""
-        self._entries.append((entry_id, parts))
+    def add(self, entry_id: str, parts: list[_Part], increments: Iterable[Increment] = ()) -> None:
+        """Add an entry with its judgements and increments; also one without any is acknowledged."""
+        counts = []
+        for kind, at, labels, amount, keep_days in increments:
+            key = self._keys.quality_counts(kind, dt.datetime.fromtimestamp(at, dt.UTC).date())
+            counts.append((self._key(key, keep_days * 24 * HOUR_S), field_of(labels), amount))
+        self._entries.append((entry_id, parts, counts))
 
-    def cell(self, series_id: str, at: int) -> int:
-        """Return the index of the buckets of a time."""
-        known = self._cell_of.get(name := (series_id, at // FIVE_MINUTES_S))
+    def place(self, series_id: str, at: int, kind: str) -> int:
+        """Return the index of the fields of a kind in both buckets of a time."""
+        known = self._place_of.get(name := (series_id, at // FIVE_MINUTES_S, kind))
         if known is None:
             of = place(self._keys, series_id, at)
-            self._cells.append(
-                (self._key(of.hour_key, _COARSE_TTL_S), of.hour, self._key(of.five_key, _FINE_TTL_S), of.five)
-            )
-            known = self._cell_of[name] = len(self._cells)
+            hour, five = self._key(of.hour_key, _COARSE_TTL_S), self._key(of.five_key, _FINE_TTL_S)
+            self._places.append((hour, of.hour + kind, five, of.five + kind))
+            known = self._place_of[name] = len(self._places)
         return known
 
-    def cluster(self, series_id: str, at: int, cluster: str) -> int:
+    def cluster_key(self, series_id: str, at: int, cluster: str) -> int:
         """Return the index of the hash that holds a cluster."""
         period, part = at // CLUSTER_PERIOD_S, ord(cluster[0]) % CLUSTER_PARTS
-        return self._key(self._keys.quality_clusters(series_id, period, part), 2 * CLUSTER_PERIOD_S)
+        known = self._cluster_keys.get(name := (series_id, period, part))
+        if known is None:
+            key = self._key(self._keys.quality_clusters(series_id, period, part), 2 * CLUSTER_PERIOD_S)
+            known = self._cluster_keys[name] = key
+        return known
 
     def arguments(self) -> bytes:
         """Encode the plan."""
         plan = {
             "group": self._group,
-            "last": max((entry_id for entry_id, _ in self._entries), key=lambda one: tuple(map(int, one.split("-")))),
+            "last": max((entry_id for entry_id, *_ in self._entries), key=lambda one: tuple(map(int, one.split("-")))),
             "max_clusters": _MAX_CLUSTERS,
             "ttls": self._ttls,
-            "cells": self._cells,
+            "places": self._places,
             "entries": self._entries,
         }
         return msgspec.msgpack.encode(plan)
@@ -130,20 +143,38 @@ class QualitySums(ExportConsumer):
 
     role = "monitor"
     exporter = "monitor"
-    drop_reasons = ("unreadable", "too_many_series")
+    drop_reasons = ("unreadable", "too_many_series", "too_many_values")
     stale_ms = 5_000
+    # A read and a script cost as much as 20 verdicts, and sums of five minutes may be a second late.
+    gather_s = 1.0
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
         super().__init__(settings, store, metrics)
         self._segments = settings.monitor.segments
+        # One script of so many judgements occupies Redis for some 15 ms.
+        self.read_count = max(64, _JUDGEMENTS_AT_ONCE // (1 + len(self._segments)))
         self._max_series = settings.monitor.max_series
+        self._max_values = settings.monitor.max_segment_values
+        canary = Canary.of(settings)
         self._tasks: tuple[MonitorTask, ...] = (
             QualityWatch(store, settings.monitor, metrics),
             BudgetController(settings, store, metrics),
             CorrectionWatch(store, metrics),
+            CanaryWatch(settings, store, metrics, canary),
+            RepeatsWatch(store, metrics),
+            SafetyWatch(store, settings, metrics),
+            SeriesPruning(store, settings.monitor, self.relist),
+        )
+        # Further counts that are added exactly once, whatever the origin of a verdict.
+        self._counters: tuple[VerdictCounter, ...] = (
+            CanaryCounter(canary),
+            count_repeats,
+            partial(count_safety, settings.monitor.safety),
         )
         self._holder = secrets.token_hex(8)
+        self._is_active = False
         self._known: dict[Series, str] = {}
+        self._values: Counter[Series] = Counter()
 
     @classmethod
     def is_enabled(cls, settings: Settings) -> bool:
@@ -153,15 +184,20 @@ class QualitySums(ExportConsumer):
     def prepare(self) -> None:
         """Create the consumer group, and read which series are known."""
         super().prepare()
-        self._known = {series: series_id for series_id, series in read_series(self._store).items()}
+        self.relist(read_series(self._store).values())
 
     def run_once(self) -> None:
         """Add what the outbox holds, and compute what is due, if this worker is the active monitor; else wait."""
         if self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS):
+            if not self._is_active:
+                # Another worker may have added and removed series.
+                self.relist(read_series(self._store).values())
+                self._is_active = True
             super().run_once()
             for task in self._tasks:
                 task.run_due()
         else:
+            self._is_active = False
             for task in self._tasks:
                 task.clear()
             self.stopping.wait(_STANDBY_S)
@@ -178,51 +214,70 @@ class QualitySums(ExportConsumer):
         """Add the judgements of live traffic and acknowledge all entries, in one script."""
         plan = _Plan(self._store, self.exporter)
         added: dict[Series, str] = {}
-        refused = 0
+        refused: Counter[str] = Counter()
         for entry in entries:
             parts: list[_Part] = []
+            at = int(entry.entry_id.partition("-")[0]) // 1000
             # Other origins are picked on purpose: they would bias the share.
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
-                at = int(entry.entry_id.partition("-")[0]) // 1000
-                for series, class_, passes in self._judgements(entry.verdict):
-                    if (series_id := self._id(series, added)) is None:
-                        refused += 1
+                cluster = _cluster(entry.verdict.session_id)
+                for series, kind, passes in self._judgements(entry.verdict):
+                    series_id = self._known.get(series) or added.get(series)
+                    if series_id is None:
+                        if (reason := self._refusal(series, added)) is not None:
+                            refused[reason] += 1
+                            continue
+                        series_id = added[series] = series.id
+                    part = (plan.place(series_id, at, kind), entry.verdict.weight, passes)
+                    if cluster is None or passes < 0:
+                        parts.append(part)
                     else:
-                        parts.append(self._part(plan, series_id, at, class_, passes, entry.verdict))
-            plan.add(entry.entry_id, parts)
+                        of_sessions = plan.place(series_id, at, "s"), plan.cluster_key(series_id, at, cluster), cluster
+                        parts.append((*part, *of_sessions))
+            counters = self._counters if entry.kind == "j" else ()
+            plan.add(entry.entry_id, parts, (one for count in counters for one in count(entry.verdict, at)))
         if added:
             labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series, series_id in added.items()}
             self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))
         fresh, unclustered = self._store.run("add_quality", plan.keys, (plan.arguments(),))
         self._known.update(added)
-        if refused and fresh:
-            self.dropped("too_many_series", refused)
-            log.warning("verdicts without a series", verdicts=refused, max_series=self._max_series)
+        for reason, verdicts in refused.items() if fresh else ():
+            self.dropped(reason, verdicts)
+            log.warning("verdicts without a series", reason=reason, verdicts=verdicts)
         if unclustered:
             log.debug("sessions not kept", judgements=unclustered)
 
     def _judgements(self, verdict: Verdict) -> Iterator[tuple[Series, str, int]]:
-        """Yield the series of each metric that passes, fails or has no score, with class and pass."""
+        """Yield the series of each metric, with the kind of its sums, and 1 for a pass, 0 for a fail, else -1."""
+        if verdict.outcome != "scored":
+            for series in series_of(verdict, self._segments):
+                yield series, verdict.outcome[0], -1
+            return
         passed = {score.metric: score.passed for score in verdict.scores}
+        kind = class_of(verdict.weight)
         for series in series_of(verdict, self._segments):
-            if verdict.outcome != "scored":
-                yield series, verdict.outcome[0], 0
-            elif (passes := passed.get(series.metric)) is not None:
-                yield series, class_of(verdict.weight), int(passes)
+            if (passes := passed.get(series.metric)) is not None:
+                yield series, kind, int(passes)
 
-    def _part(self, plan: _Plan, series_id: str, at: int, class_: str, passes: int, verdict: Verdict) -> _Part:  # noqa: PLR0917
-        part = _Part(plan.cell(series_id, at), class_, verdict.weight, passes)
-        if verdict.session_id is None or class_ in {"a", "u"}:
-            return part
-        session = verdict.session_id.encode("utf-8", "surrogatepass")
-        cluster = hashlib.blake2b(session, digest_size=_CLUSTER_BYTES).hexdigest()
-        return part._replace(cluster_key=plan.cluster(series_id, at, cluster), cluster=cluster)
+    def _refusal(self, series: Series, added: Mapping[Series, str]) -> str | None:
+        """Return why a new series is beyond a bound, else None; its value then counts for its segment."""
+        if len(self._known) + len(added) >= self._max_series:
+            return "too_many_series"
+        if series.segment:
+            if self._values[segment_of(series)] >= self._max_values:
+                return "too_many_values"
+            self._values[segment_of(series)] += 1
+        return None
 
-    def _id(self, series: Series, added: dict[Series, str]) -> str | None:
-        """Return the id of a series, None for a new one beyond the bound."""
-        series_id = self._known.get(series)
-        if series_id is None:
-            if series not in added and len(self._known) + len(added) >= self._max_series:
-                return None
-            series_id = added.setdefault(series, series.id)
-        return series_id
+    def relist(self, series: Iterable[Series]) -> None:
+        """Remember which series are listed."""
+        self._known = {one: one.id for one in series}
+        self._values = Counter(segment_of(one) for one in self._known if one.segment)
+
+
+def _cluster(session_id: str | None) -> str | None:
+    """Return the short name of a session in the hashes of clusters."""
+    if session_id is None:
+        return None
+    digest = hashlib.blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=_CLUSTER_BYTES).digest()
+    return binascii.b2a_base64(digest, newline=False).decode()

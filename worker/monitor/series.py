@@ -8,6 +8,7 @@ import datetime as dt
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -90,9 +91,15 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
             yield Series(*labels, *segment)
 
 
+@lru_cache(1024)
 def class_of(weight: float) -> str:
     """Return the class of a weight as a letter, A for weights from 1 to below 2."""
     return chr(ord("A") + min(_HIGHEST_CLASS, max(0, weight_class(weight))))
+
+
+def utc_minute(at: float) -> str:
+    """Write a time as labels and logs do, as 2026-11-23T10:05Z."""
+    return f"{dt.datetime.fromtimestamp(at, dt.UTC):%Y-%m-%dT%H:%MZ}"
 
 
 def place(keys: Keys, series_id: str, at: float) -> Place:

@@ -10,7 +10,7 @@ from worker.storage.client import Store
 from worker.storage.keys import Keys
 from worker.telemetry.heartbeat import Heartbeat
 
-ROLES = ("ingest", "judge", "export")
+ROLES = ("ingest", "judge", "export", "monitor")
 KEPT = ("--appendonly", "yes")
 NOWHERE = "redis://127.0.0.1:1/0"
 """No Redis: these parts are looked at all the same."""
@@ -39,7 +39,7 @@ def login(url: str, user: str, password: str = SECRET) -> str:
 
 
 def be_present(url: str, **roles: bool) -> None:
-    """Say that a worker is there; all roles make progress unless it is said otherwise."""
+    """Report a worker; all its roles make progress unless stated otherwise."""
     store = at(url)
     Heartbeat(store).beat(roles or dict.fromkeys(ROLES, True))
     store.close()

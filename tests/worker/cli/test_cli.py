@@ -32,7 +32,13 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
         *("--since TIME", "--until TIME", "--by KEYS", "--compare SPAN", "--format", "--archive FILE"),
         *("--service PATTERN", "--judge NAME", "--output FILE", "--config FILE", "--redis-url URL", "Examples"),
     ),
-    ("worker",): ("--roles LIST", "ingest, judge, export", "--config FILE", "--redis-url URL", "--metrics-port"),
+    ("worker",): (
+        "--roles LIST",
+        "ingest, judge, export, monitor",
+        "--config FILE",
+        "--redis-url URL",
+        "--metrics-port",
+    ),
     ("publish",): ("FILE", "standard input", "--config FILE", "--redis-url URL"),
     ("evaluate",): (
         *("FILE", "standard input", "--judge NAME", "--output OUT", "--force", "--tries N", "--model NAME"),
@@ -174,7 +180,7 @@ def test_a_configuration_that_is_named_must_be_there(run: Run, arguments: Sequen
 
 def test_an_argument_is_named_as_it_is_written(run: Run) -> None:
     for arguments, said in (
-        (["worker", "--roles", "ingest, jduge"], "--roles: roles[1]: must be one of export, ingest, judge"),
+        (["worker", "--roles", "ingest, jduge"], "--roles: roles[1]: must be one of export, ingest, judge, monitor"),
         (["worker", "--metrics-port", "65536"], "--metrics-port: metrics_port: must be a whole number from 0 to 65535"),
     ):
         ended = run(*arguments)

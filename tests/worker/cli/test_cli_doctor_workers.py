@@ -34,9 +34,9 @@ def roles(run: Run, server: EmbeddedRedis) -> dict[str, Part]:
 
 @pytest.mark.usefixtures("store")
 def test_a_role_that_no_worker_runs(run: Run, server: EmbeddedRedis) -> None:
-    be_present(server.url, ingest=True, export=True)
+    be_present(server.url, ingest=True, export=True, monitor=True)
     found = roles(run, server)
-    assert [found[role].result for role in ROLES] == ["ok", "broken", "ok"]
+    assert [found[role].result for role in ROLES] == ["ok", "broken", "ok", "ok"]
     assert found["judge"][1:] == (
         "no worker runs it",
         "start one: tracejudge worker --roles judge, or without --roles for all",
@@ -67,12 +67,13 @@ def test_a_worker_that_says_nothing_is_known_by_what_it_reads(run: Run, server: 
     store.make_group(store.keys.traces, "ingest")
     store.call(lambda client: client.xadd(store.keys.traces, {"v": 1}))
     store.read_group(store.keys.traces, "ingest", "me", count=1, block_ms=1)
-    store.make_group(store.keys.verdicts, "metrics")
     store.call(lambda client: client.xadd(store.keys.verdicts, {"v": 1}))
-    store.read_group(store.keys.verdicts, "metrics", "me", count=1, block_ms=1)
+    for group in ("metrics", "monitor"):
+        store.make_group(store.keys.verdicts, group)
+        store.read_group(store.keys.verdicts, group, "me", count=1, block_ms=1)
     Heartbeat(store, lambda: {"m": 0.0}).exchange_circuits()
     found = roles(run, server)
-    assert [found[role].result for role in ROLES] == ["ok"] * 3
+    assert [found[role].result for role in ROLES] == ["ok"] * 4
     assert found["ingest"].what == "a worker was seen; 1 entries wait"
 
 
