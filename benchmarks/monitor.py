@@ -18,7 +18,7 @@ from worker.telemetry.metrics import Metrics
 
 __all__ = ["monitor"]
 
-_VERDICTS: Final = {512: 40_000, 8: 4_000, 1: 1_000}
+_VERDICTS: Final = {512: 40_000, 64: 16_000, 8: 4_000}
 """Verdicts by the number of them in one read."""
 _SERVICES: Final = 10
 _SESSIONS: Final = 2_000

@@ -8,17 +8,13 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from judges.registry import catalogue
+from worker.config.objectives import Name, Objective, Positive, Share, Speed, mistake_in
 
 # The folder `deploy`.
 FOLDER: Final = Path(__file__).parent.parent
 PATH: Final = FOLDER / "prometheus" / "objectives.toml"
 
-Share = Annotated[float, Meta(gt=0, lt=1)]
-Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
-Speed = Literal["fast", "medium", "slow"]
 Duration = Annotated[str, Meta(pattern=r"^[0-9]+(ms|s|m|h|d|w)$")]
 
 _UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -51,19 +47,6 @@ class Burn(_Part, frozen=True):
     keep_firing_for: Duration
     severity: Literal["page", "ticket"]
     window: Duration | Literal[""] = ""
-
-
-class Objective(_Part, frozen=True):
-    """The share that should pass of one metric of a judge; factors stand in place of the table's."""
-
-    judge: Name
-    metric: Name
-    objective: Share
-    # Confirmed failures beyond the judge's own error are an incident.
-    safety: bool = False
-    factors: dict[Speed, Positive] = {}
-    # The judge is the user's, so that the catalogue does not have it.
-    own: bool = False
 
 
 class Watch(_Part, frozen=True):
@@ -138,19 +121,9 @@ def seconds(duration: str) -> float:
 
 
 def _check_rows(table: Table) -> None:
-    rows = [(row.judge, row.metric) for row in table.objectives]
-    judges = catalogue()
+    if (mistake := mistake_in(table.objectives)) is not None:
+        raise TableError(mistake)
     for row in table.objectives:
-        if rows.count((row.judge, row.metric)) > 1:
-            raise TableError(f"objectives: {row.judge} has two rows for {row.metric}; leave one")
-        if not row.own:
-            # The alerts of a misspelled name would be silent for ever.
-            judge = judges.get(row.judge)
-            rated = [metric.name for metric in judge.metrics if metric.pass_rule is not None] if judge else []
-            if row.metric not in rated:
-                nothing = f"{row.judge} passes or fails nothing called {row.metric}"
-                what = nothing if judge else f"no built-in judge {row.judge}"
-                raise TableError(f"objectives: {what}; correct the name, or set own = true for a judge of your own")
         for name, burn in table.burn.items():
             factor = row.factors.get(name, burn.factor)
             # Even a share of 0 would not burn the budget of so low an objective that fast.

@@ -1,4 +1,4 @@
-"""The monitor's sums while workers die: they equal the verdicts of the outbox exactly."""
+"""The monitor's sums while workers die: they equal the verdicts of the ledger exactly."""
 
 import itertools
 import random
@@ -9,12 +9,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-import msgspec
+import pytest
+import redis
 from experiment import number
 from support.processes import Program, bounded_s, wait_until
 
-from judges.core.verdict import Score, Verdict
+from judges.core.verdict import Outcome, Score, Verdict
+from worker.config.settings import Settings
 from worker.monitor.series import read_buckets, read_series
+from worker.queue.ledger import Finished, Ledger
 from worker.storage.client import Store
 from worker.storage.keys import Keys
 
@@ -24,13 +27,18 @@ BATCH = 50
 Totals = Counter[tuple[str, str]]
 
 
+OUTCOMES: tuple[Outcome, ...] = ("scored", "abstained", "unscored")
+
+
 def verdict(place: int, chance: random.Random) -> Verdict:
     weight = chance.choice([1.0, 20.0])
     passed = chance.random() < 0.9
+    outcome = chance.choices(OUTCOMES, [8, 1, 1])[0]
     return Verdict(
         evaluation_id=f"{place:032x}",
-        outcome="scored",
-        scores=(Score("safety", float(passed), passed=passed),),
+        outcome=outcome,
+        reason="refusal" if outcome == "unscored" else None,
+        scores=(Score("safety", float(passed), passed=passed),) if outcome == "scored" else (),
         metrics=("safety",),
         trace_id=f"{place:032x}",
         session_id=f"s{place // 7}",
@@ -46,11 +54,12 @@ def verdict(place: int, chance: random.Random) -> Verdict:
 
 
 class Writer:
-    """Writes verdicts into the outbox in a thread, and adds them up."""
+    """Records verdicts in the ledger in a thread, some of them twice, and adds them up."""
 
     def __init__(self, store: Store) -> None:
         self.totals: Totals = Counter()
-        self._store = store
+        self._ledger = Ledger(store, Settings(max_outbox=1_000_000))
+        self._period = str(int(time.time() // 3600))
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._write, name="writer")
 
@@ -64,34 +73,53 @@ class Writer:
 
     def _write(self) -> None:
         chance = random.Random(18)
+        before: list[Finished] = []
         for first in itertools.count(step=BATCH):
             if self._stopped.wait(BATCH / A_SECOND):
                 return
             verdicts = [verdict(first + more, chance) for more in range(BATCH)]
-            self._publish([msgspec.json.encode(one) for one in verdicts])
+            new = [Finished.of(one, self._period) for one in verdicts]
+            again = chance.sample(before, min(5, len(before)))
+            assert sum(self._ledger.record(new + again)) == BATCH
+            before = new
             for one in verdicts:
-                self.totals[one.service, "judgements"] += 1
-                self.totals[one.service, "weight"] += int(one.weight)
-                self.totals[one.service, "passed"] += int(one.weight * one.scores[0].value)
-
-    def _publish(self, texts: list[bytes]) -> None:
-        outbox = self._store.keys.verdicts
-        self._store.pipeline(lambda pipe: [pipe.xadd(outbox, {"v": 1, "j": text}) for text in texts])
+                self.totals[one.service, one.outcome] += 1
+                if one.outcome == "scored":
+                    self.totals[one.service, "weight"] += int(one.weight)
+                    self.totals[one.service, "passed"] += int(one.weight * one.scores[0].value)
 
 
 def totals(store: Store, *, fine: bool) -> Totals:
+    """Add up the buckets of each service."""
     found: Totals = Counter()
     for series_id, series in read_series(store).items():
         for bucket in read_buckets(store, [series_id], time.time() - 86_400, time.time() + 60, fine=fine)[0]:
-            for name in ("judgements", "weight", "passed"):
-                found[series.service, name] += int(getattr(bucket.sums.total, name))
+            sums = bucket.sums.total
+            found[series.service, "scored"] += sums.judgements
+            found[series.service, "abstained"] += bucket.abstained.verdicts
+            found[series.service, "unscored"] += bucket.unscored.verdicts
+            found[series.service, "weight"] += int(sums.weight)
+            found[series.service, "passed"] += int(sums.passed)
     return found
 
 
+def in_ledger(store: Store) -> Counter[str]:
+    """Count the outcomes in the ledger."""
+    codes = {b"1": "scored", b"2": "abstained", b"3": "unscored"}
+
+    def states(client: redis.Redis) -> list[bytes]:
+        names = client.scan_iter(f"{store.keys.evaluations}:*", count=1000)
+        return [state for name in names for state in client.hvals(name)]
+
+    return Counter(codes[state] for state in store.call(states))
+
+
+@pytest.mark.slow("a takeover after each kill takes the length of the lock, 10 s")
 def test_sums_survive_kills(redis_url: str, prefix: str, tmp_path: Path) -> None:
-    store, chance = Store(redis_url, Keys(prefix)), random.Random(19)
+    store = Store(redis_url, Keys(prefix))
     store.make_group(store.keys.verdicts, "monitor")
     env = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix, "TRACEJUDGE_METRICS_PORT": "0"}
+    chance = random.Random(19)
     with ExitStack() as ends:
 
         def start() -> Program:
@@ -102,16 +130,21 @@ def test_sums_survive_kills(redis_url: str, prefix: str, tmp_path: Path) -> None
         for worker in workers:
             worker.wait_for("worker started", bounded_s(30))
         with Writer(store) as writer:
-            for _ in range(KILLS):
+            for kill in range(KILLS):
                 before = totals(store, fine=True).total()
-                # One of the two is active: the sums go on growing, whichever was killed.
                 wait_until(
-                    lambda before=before: totals(store, fine=True).total() > before, bounded_s(30), "sums to grow"
+                    lambda before=before: totals(store, fine=True).total() > before,
+                    bounded_s(30),
+                    f"sums to grow after {kill} kills",
                 )
                 time.sleep(chance.random())
-                killed = chance.randrange(2)
-                workers[killed].kill()
-                workers[killed] = start()
+                # The older one is the active one, except for the first time: a new worker waits for the lock.
+                workers.pop(0).kill()
+                workers.append(start())
         wait_until(lambda: totals(store, fine=True) == writer.totals, bounded_s(40), "the sums of all verdicts")
-        assert totals(store, fine=False) == writer.totals
-        assert writer.totals.total() > 1000, "hardly anything was written"
+    assert totals(store, fine=False) == writer.totals
+    ended = Counter[str]()
+    for (_, what), amount in writer.totals.items():
+        ended[what] += amount if what in OUTCOMES else 0
+    assert {what: ended[what] for what in OUTCOMES} == in_ledger(store)
+    assert ended.total() > 1000, "hardly anything was written"

@@ -172,7 +172,7 @@ def test_broken_sums_are_refused_before_anything_is_written(ground: Ground) -> N
     (key,) = ground.client.keys(f"{ground.prefix}:quality:*:????-??-??")
     before = ground.client.hgetall(key)
     (field,) = before
-    for broken in (b"\xc1", b"\xa3abc"):
+    for broken in (b"\xc1", b"\xa3abc", b"\x90", b"\x92\x01\xa1a"):
         ground.client.hset(key, field, broken)
         with pytest.raises(StoreError, match="holds no sums; delete it"):
             sums.deliver(entries[1:])

@@ -45,7 +45,7 @@ class CanaryTrace(Struct, frozen=True):
     @property
     def title(self) -> str:
         """The name of the trace, or its line, for logs."""
-        return self.trace.name or f"line {self.line}"
+        return self.trace.name or f"line-{self.line}"
 
 
 class Canary:
@@ -56,8 +56,8 @@ class Canary:
         self.judges = judges
 
     @classmethod
-    def of(cls, settings: Settings) -> "Canary":
-        """Read the canary of a configuration, or the built-in one.
+    def of(cls, settings: Settings, place: str = "canary_file") -> "Canary":
+        """Read the canary of a configuration, or the built-in one; ``place`` is where the setting stands.
 
         Raises:
             SettingsError: The file cannot be read, or a line is not a labelled trace.
@@ -67,7 +67,7 @@ class Canary:
             text = files("worker.config").joinpath("canary.jsonl").read_text(encoding="utf-8")
             return cls(_read(text, "canary.jsonl", judges), judges)
         path = Path(settings.canary_file)
-        return cls(_read(read_text(path, f"canary_file: {path}", _ADVICE), f"{path}", judges), judges)
+        return cls(_read(read_text(path, f"{place}: {path}", _ADVICE), f"{path}", judges), judges)
 
     @cached_property
     def of_judge(self) -> Mapping[str, frozenset[str]]:

@@ -244,12 +244,16 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         segments: Labels by whose values each series is kept once more, so that a drop can be assigned to one of them.
         false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
         max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
-        safety: Judges whose failures page, once they are more than the judge's own errors explain. A failure is judged
-            a second time by the `second_model` of its rule.
+        safety: Judges whose failures page, once they are more than the judge's own errors explain, besides those with
+            `safety = true` in the file of objectives. A failure is judged a second time by its rule's `second_model`.
         judge_error: Share of the safe traces that a safety judge fails by mistake; the larger of this and what is
             measured in 28 days counts.
         canary_every_s: Seconds between two judgings of the labelled traces of the canary, by each judge and model that
             rules name; the first one is so long after the first start. At most 12 h; 0 for none.
+        objectives: A file with the share of verdicts that should pass of each judge, relative to the configuration
+            file; unless set, `objectives.toml` beside that file where it exists.
+        max_segment_values: Maximum of values of one segment of one series; verdicts of further ones are counted as
+            dropped from the segment.
     """
 
     enabled: bool = True
@@ -259,6 +263,8 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     safety: tuple[str, ...] = ("safety",)
     judge_error: Annotated[float, Meta(gt=0, lt=0.5)] = 0.01
     canary_every_s: Annotated[float, Meta(ge=0, le=12 * HOUR_S)] = HOUR_S
+    objectives: str | None = None
+    max_segment_values: AtLeastOne = 100
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

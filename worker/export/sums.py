@@ -9,7 +9,8 @@ import contextlib
 import datetime as dt
 import hashlib
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -24,6 +25,7 @@ from worker.monitor.budgets import BudgetController
 from worker.monitor.canary import CanaryCounter, CanaryWatch
 from worker.monitor.correction import CorrectionWatch
 from worker.monitor.counts import Increment, VerdictCounter, field_of
+from worker.monitor.pruning import SeriesPruning, segment_of
 from worker.monitor.repeats import RepeatsWatch, count_repeats
 from worker.monitor.safety_watch import SafetyWatch, count_safety
 from worker.monitor.series import (
@@ -45,9 +47,11 @@ from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.monitor")
 _LOCK_MS: Final = 10_000
+_JUDGEMENTS_AT_ONCE: Final = 1_024
 _STANDBY_S: Final = 1.0
-_COARSE_TTL_S: Final = COARSE_DAYS * 24 * HOUR_S
-_FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S
+# A key gets its TTL with its first field.
+_COARSE_TTL_S: Final = (COARSE_DAYS + 1) * 24 * HOUR_S
+_FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S + HOUR_S
 # Clusters of one part of a series and period; judgements of further ones count as independent.
 _MAX_CLUSTERS: Final = 4096
 # Two sessions with the same id within a period would count as one: 1 of 10^7 among 7,500.
@@ -139,13 +143,18 @@ class QualitySums(ExportConsumer):
 
     role = "monitor"
     exporter = "monitor"
-    drop_reasons = ("unreadable", "too_many_series")
+    drop_reasons = ("unreadable", "too_many_series", "too_many_values")
     stale_ms = 5_000
+    # A read and a script cost as much as 20 verdicts, and sums of five minutes may be a second late.
+    gather_s = 1.0
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
         super().__init__(settings, store, metrics)
         self._segments = settings.monitor.segments
+        # One script of so many judgements occupies Redis for some 15 ms.
+        self.read_count = max(64, _JUDGEMENTS_AT_ONCE // (1 + len(self._segments)))
         self._max_series = settings.monitor.max_series
+        self._max_values = settings.monitor.max_segment_values
         canary = Canary.of(settings)
         self._tasks: tuple[MonitorTask, ...] = (
             QualityWatch(store, settings.monitor, metrics),
@@ -154,6 +163,7 @@ class QualitySums(ExportConsumer):
             CanaryWatch(settings, store, metrics, canary),
             RepeatsWatch(store, metrics),
             SafetyWatch(store, settings, metrics),
+            SeriesPruning(store, settings.monitor, self.relist),
         )
         # Further counts that are added exactly once, whatever the origin of a verdict.
         self._counters: tuple[VerdictCounter, ...] = (
@@ -162,7 +172,9 @@ class QualitySums(ExportConsumer):
             partial(count_safety, settings.monitor.safety),
         )
         self._holder = secrets.token_hex(8)
+        self._is_active = False
         self._known: dict[Series, str] = {}
+        self._values: Counter[Series] = Counter()
 
     @classmethod
     def is_enabled(cls, settings: Settings) -> bool:
@@ -172,15 +184,20 @@ class QualitySums(ExportConsumer):
     def prepare(self) -> None:
         """Create the consumer group, and read which series are known."""
         super().prepare()
-        self._known = {series: series_id for series_id, series in read_series(self._store).items()}
+        self.relist(read_series(self._store).values())
 
     def run_once(self) -> None:
         """Add what the outbox holds, and compute what is due, if this worker is the active monitor; else wait."""
         if self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS):
+            if not self._is_active:
+                # Another worker may have added and removed series.
+                self.relist(read_series(self._store).values())
+                self._is_active = True
             super().run_once()
             for task in self._tasks:
                 task.run_due()
         else:
+            self._is_active = False
             for task in self._tasks:
                 task.clear()
             self.stopping.wait(_STANDBY_S)
@@ -197,7 +214,7 @@ class QualitySums(ExportConsumer):
         """Add the judgements of live traffic and acknowledge all entries, in one script."""
         plan = _Plan(self._store, self.exporter)
         added: dict[Series, str] = {}
-        refused = 0
+        refused: Counter[str] = Counter()
         for entry in entries:
             parts: list[_Part] = []
             at = int(entry.entry_id.partition("-")[0]) // 1000
@@ -205,9 +222,12 @@ class QualitySums(ExportConsumer):
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
                 cluster = _cluster(entry.verdict.session_id)
                 for series, kind, passes in self._judgements(entry.verdict):
-                    if (series_id := self._id(series, added)) is None:
-                        refused += 1
-                        continue
+                    series_id = self._known.get(series) or added.get(series)
+                    if series_id is None:
+                        if (reason := self._refusal(series, added)) is not None:
+                            refused[reason] += 1
+                            continue
+                        series_id = added[series] = series.id
                     part = (plan.place(series_id, at, kind), entry.verdict.weight, passes)
                     if cluster is None or passes < 0:
                         parts.append(part)
@@ -221,9 +241,9 @@ class QualitySums(ExportConsumer):
             self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))
         fresh, unclustered = self._store.run("add_quality", plan.keys, (plan.arguments(),))
         self._known.update(added)
-        if refused and fresh:
-            self.dropped("too_many_series", refused)
-            log.warning("verdicts without a series", verdicts=refused, max_series=self._max_series)
+        for reason, verdicts in refused.items() if fresh else ():
+            self.dropped(reason, verdicts)
+            log.warning("verdicts without a series", reason=reason, verdicts=verdicts)
         if unclustered:
             log.debug("sessions not kept", judgements=unclustered)
 
@@ -239,14 +259,20 @@ class QualitySums(ExportConsumer):
             if (passes := passed.get(series.metric)) is not None:
                 yield series, kind, int(passes)
 
-    def _id(self, series: Series, added: dict[Series, str]) -> str | None:
-        """Return the id of a series, None for a new one beyond the bound."""
-        series_id = self._known.get(series)
-        if series_id is None:
-            if series not in added and len(self._known) + len(added) >= self._max_series:
-                return None
-            series_id = added.setdefault(series, series.id)
-        return series_id
+    def _refusal(self, series: Series, added: Mapping[Series, str]) -> str | None:
+        """Return why a new series is beyond a bound, else None; its value then counts for its segment."""
+        if len(self._known) + len(added) >= self._max_series:
+            return "too_many_series"
+        if series.segment:
+            if self._values[segment_of(series)] >= self._max_values:
+                return "too_many_values"
+            self._values[segment_of(series)] += 1
+        return None
+
+    def relist(self, series: Iterable[Series]) -> None:
+        """Remember which series are listed."""
+        self._known = {one: one.id for one in series}
+        self._values = Counter(segment_of(one) for one in self._known if one.segment)
 
 
 def _cluster(session_id: str | None) -> str | None:

@@ -20,6 +20,7 @@ _HOURS_TO_ALARM: Final = 8
 _MOST_ALLOWANCE: Final = 0.08
 _SPREADS: Final = 2.5
 _LITTLE: Final = 1.1
+_ENOUGH: Final = 200
 _LEAST, _MOST = 0.02, 0.995  # a share of 0 or 1 has no logarithm
 
 
@@ -124,6 +125,37 @@ def flat(share: float, per_week: float, *, dispersion: float = 1.0, mean_weight:
     It is the second reference of a series, which a slow decline cannot move, and the only one of a new service.
     """
     return Baseline((share,) * _WEEK, 0.0, 0.0, dispersion, HISTORY_DAYS, per_week, mean_weight)
+
+
+def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline | None:
+    """Return a flat baseline for a series with these hours, None without judgements.
+
+    Args:
+        hours: the newest hours, also of incidents.
+        share: the share that is expected.
+        error: its standard error.
+    """
+    hours = [one for one in hours if one.weight > 0]
+    if not hours:
+        return None
+    weight, squares = sum(one.weight for one in hours), sum(one.squares for one in hours)
+    effective = weight**2 / squares
+    observed = sum(one.passed for one in hours) / weight
+    dispersion = _dispersion(hours, [observed] * _WEEK)
+    if effective < _ENOUGH:
+        # So few tell nothing of how sessions agree: each counts as one judgement.
+        dispersion = max(dispersion, sum(one.session_weights for one in hours) / squares)
+    weeks = (hours[-1].hour - hours[0].hour + 1) / _WEEK
+    return Baseline(
+        (share,) * _WEEK,
+        0.0,
+        error,
+        dispersion,
+        HISTORY_DAYS,
+        effective / weeks,
+        squares / weight,
+        sum(one.judgements for one in hours) / effective,
+    )
 
 
 def _layers(table: Sequence[_Cell], days: int, dispersion: float) -> tuple[list[float], float]:

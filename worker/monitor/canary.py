@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Final, NamedTuple
 
+import msgspec
 import structlog
 from msgspec import structs
 
@@ -42,6 +43,8 @@ _LAG_DAYS: Final = 1
 # Then the new level is the reference.
 _LONGEST_DRIFT_S: Final = 30 * _DAY_S
 
+_EXAMPLES: Final = 3
+
 OfTraces = Mapping[str, Verdicts]
 
 
@@ -51,6 +54,13 @@ class Series(NamedTuple):
     judge: str
     version: str
     judge_model: str
+
+
+class _Drift(msgspec.Struct, array_like=True):
+    """An open drift: when it was found, in seconds since the epoch, and the names of some traces that fell."""
+
+    since: int
+    examples: str
 
 
 def graders_of(settings: Settings, canary: Canary) -> list[tuple[str, Grader]]:
@@ -97,9 +107,10 @@ class CanaryWatch:
         self._every_s = settings.monitor.canary_every_s
         gauges = metrics.judge_canary_agreement, metrics.judge_canary_lower, metrics.judge_canary_upper
         self._gauges = (*gauges, metrics.judge_canary_drift)
+        self._info = metrics.judge_canary_drift_info
         self._clock = clock
         self._next = 0.0
-        self._shown: set[Series] = set()
+        self._shown: set[tuple[str, ...]] = set()
 
     def run_due(self) -> None:
         """Choose the evaluations that are due, and compute the gauges, once a minute.
@@ -109,16 +120,14 @@ class CanaryWatch:
         """
         if not self._every_s or self._clock() < self._next:
             return
-        self._next = self._clock() + _EVERY_S
+        self._next = self._clock() + min(_EVERY_S, self._every_s)
         now_ms = self._store.now_ms()
         self.choose(now_ms)
         self._show(now_ms / 1000)
 
     def clear(self) -> None:
         """Remove the gauges: another worker is the active monitor."""
-        for series in self._shown:
-            for gauge in self._gauges:
-                gauge.remove(*series)
+        self._remove(self._shown)
         self._shown = set()
 
     def choose(self, now_ms: int) -> int:
@@ -129,6 +138,8 @@ class CanaryWatch:
         # The first judging is not at the start: a worker that is tried out for a minute calls no model for it.
         if stored is None or due_ms > now_ms + every_ms:
             self._store.call(lambda client: client.hset(key, "due", now_ms + every_ms))
+            evaluations = sum(len(self._canary.of_judge[judge]) for judge, _ in self._asked)
+            log.info("canary scheduled", evaluations=evaluations, every_s=self._every_s)
             return 0
         if due_ms > now_ms:
             return 0
@@ -157,7 +168,8 @@ class CanaryWatch:
     def _planned(self, writer: BatchWriter, now_ms: int) -> Iterator[dict[str, object]]:
         sampler, factory = self._chooser
         # Behind an open circuit evaluations would only wait, and one judging after the other become dead letters.
-        away = {model for known in live_circuits(self._store) for model, open_s in known.items() if open_s}
+        circuits = [circuit for known in live_circuits(self._store) for circuit in known.items()]
+        away = {model for model, open_s in circuits if open_s} - {model for model, open_s in circuits if open_s == 0}
         for one in self._canary.traces.values():
             # The time makes the ids of the evaluations, so that each judging has its own.
             trace = structs.replace(one.trace, id=f"{now_ms:016x}", ended_at=now_ms / 1000)
@@ -179,49 +191,58 @@ class CanaryWatch:
             for judge, grader in self._asked
         }
         day, recent = self._hours(now)
+        drifts = self._open_drifts()
         # Most often one reading serves all: only a series in drift has a reference of its own.
-        open_since = self._open_drifts()
         references: dict[int, Mapping[Series, OfTraces]] = {}
-        shown: set[Series] = set()
+        shown: set[tuple[str, ...]] = set()
         for series in sorted(asked):
             if (interval := agreement(day.get(series, {}))) is None:
                 continue
-            since = open_since.get(series)
-            until = int((now if since is None else since) // _DAY_S) - _LAG_DAYS
+            drift = drifts.get(series)
+            until = (int(now) if drift is None else drift.since) // _DAY_S - _LAG_DAYS
             if until not in references:
                 references[until] = self._days(until)
-            found = shift(recent.get(series, {}), references[until].get(series, {}))
-            is_open = self._decide(series, found, since, now)
+            drift = self._decide(series, shift(recent.get(series, {}), references[until].get(series, {})), drift, now)
             shown.add(series)
-            for gauge, value in zip(self._gauges, (*interval, float(is_open)), strict=True):
+            for gauge, value in zip(self._gauges, (*interval, float(drift is not None)), strict=True):
                 gauge.labels(*series).set(value)
-        for series in self._shown - shown:
-            for gauge in self._gauges:
-                gauge.remove(*series)
+            if drift is not None:
+                labels = (*series, f"{dt.datetime.fromtimestamp(drift.since, dt.UTC):%Y-%m-%dT%H:%MZ}", drift.examples)
+                shown.add(labels)
+                self._info.labels(*labels).set(1)
+        self._remove(self._shown - shown)
         self._shown = shown
 
-    def _decide(self, series: Series, found: Shift | None, since: float | None, now: float) -> bool:
-        """Return whether a judge drifts, and store when that begins or ends."""
-        if since is None:
+    def _remove(self, all_labels: Iterable[tuple[str, ...]]) -> None:
+        for labels in all_labels:
+            for gauge in self._gauges if len(labels) == len(Series._fields) else (self._info,):
+                gauge.remove(*labels)
+
+    def _decide(self, series: Series, found: Shift | None, drift: _Drift | None, now: float) -> _Drift | None:
+        """Return the open drift of a series, and store it when it begins or ends."""
+        key, field = self._store.keys.canary, "\n".join(series)
+        if drift is None:
             if found is None or found.probability > OPENS_AT:
-                return False
-            self._store.call(lambda client: client.hset(self._store.keys.canary, _field(series), str(int(now))))
+                return None
             fallen = [self._canary.traces[name].title for name in found.fallen if name in self._canary.traces]
+            drift = _Drift(int(now), " ".join(fallen[:_EXAMPLES]))
+            stored = msgspec.json.encode(drift)
+            self._store.call(lambda client: client.hset(key, field, stored))
             shares = {"agreement": round(found.now, 3), "before": round(found.before, 3)}
             log.warning("judge drift", **series._asdict(), **shares, traces=fallen)
-            return True
+            return drift
         # Without verdicts to compare nothing is known to be better.
         is_over = found is not None and found.probability >= CLOSES_AT
-        if is_over or now - since > _LONGEST_DRIFT_S:
-            self._store.call(lambda client: client.hdel(self._store.keys.canary, _field(series)))
+        if is_over or now - drift.since > _LONGEST_DRIFT_S:
+            self._store.call(lambda client: client.hdel(key, field))
             log.info("judge drift ended", **series._asdict())
-            return False
-        return True
+            return None
+        return drift
 
-    def _open_drifts(self) -> dict[Series, float]:
+    def _open_drifts(self) -> dict[Series, _Drift]:
         stored = self._store.call(lambda client: client.hgetall(self._store.keys.canary))
-        fields = ((name.decode().split("\n"), value) for name, value in stored.items())
-        return {Series(*labels): float(value) for labels, value in fields if len(labels) == len(Series._fields)}
+        fields = ((name.decode().split("\n"), value) for name, value in stored.items() if name != b"due")
+        return {Series(*labels): msgspec.json.decode(value, type=_Drift) for labels, value in fields}
 
     def _hours(self, now: float) -> tuple[Mapping[Series, OfTraces], Mapping[Series, OfTraces]]:
         """Read the verdicts of the last day, and those of the last judgings."""
@@ -241,10 +262,6 @@ class CanaryWatch:
         """Read the verdicts of the week before a day, which is a number since 1970."""
         days = [_date(day * _DAY_S) for day in range(until - _REFERENCE_DAYS, until)]
         return _by_series(read_counts(self._store, _DAYS, days).items())
-
-
-def _field(series: Series) -> str:
-    return "\n".join(series)
 
 
 def _date(time_s: float) -> dt.date:

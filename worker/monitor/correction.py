@@ -43,7 +43,9 @@ _SHOW_EVERY_S: Final = 300.0
 # Of up to 500 entries each: a worker that becomes active reads the whole outbox once, and must not pause its sums.
 _STEPS_AT_ONCE: Final = 20
 _DAY_S: Final = 24 * HOUR_S
-_SPANS_S: Final = (HOUR_S, _DAY_S, 7 * _DAY_S, 28 * _DAY_S, COARSE_DAYS * _DAY_S)
+LABELS_S: Final = COARSE_DAYS * _DAY_S
+"""For how long a verdict on a labelled trace says how the judge errs."""
+_SPANS_S: Final = (HOUR_S, _DAY_S, 7 * _DAY_S, 28 * _DAY_S, LABELS_S)
 _ENOUGH_LABELS: Final = 100
 # As for the window of the raw share.
 _ENOUGH_JUDGEMENTS: Final = 50
@@ -80,13 +82,17 @@ class Correction(NamedTuple):
 
 
 class LabelIndex:
-    """Labels with the verdicts that count, by series for those drawn from the traffic, by judge for all others."""
+    """Labels with the verdicts that count, by series for those drawn from the traffic, by judge for all others.
 
-    def __init__(self, labels: Iterable[Labelled]) -> None:
+    Verdicts before ``since`` are left out: a provider may have changed the model under its name.
+    """
+
+    def __init__(self, labels: Iterable[Labelled], since: float) -> None:
         self._drawn: dict[Series, list[Pair]] = defaultdict(list)
         self._others: dict[tuple[str, ...], dict[Origin, list[Pair]]] = defaultdict(dict)
         self.drawn_metrics: set[tuple[str, str]] = set()
-        for one in labels:
+        for labelled in labels:
+            one = Labelled(labelled.label, [verdict for verdict in labelled.verdicts if verdict.judged_at >= since])
             if one.label.origin == "drawn":
                 self._add_drawn(one)
             else:
@@ -120,8 +126,8 @@ def corrections(
 ) -> dict[Series, list[Correction]]:
     """Correct the pass shares of series in a span of time; series without labels are left out.
 
-    Drawn labels count if their traces were judged in that time, those of a golden set always. A series with both has
-    two corrections.
+    Drawn labels count if their traces were judged in that time, those of a golden set if it was judged in the 90 days
+    before the end. A series with both has two corrections.
 
     Args:
         store: Redis.
@@ -130,7 +136,7 @@ def corrections(
         until: The end.
         index: The labels, if they were read before.
     """
-    index = LabelIndex(read_labels(store)) if index is None else index
+    index = LabelIndex(read_labels(store), until - LABELS_S) if index is None else index
     # Buckets of five minutes are kept for 3 days, those of an hour for 90.
     is_fine = since >= time.time() - (FINE_DAYS - 1) * _DAY_S
     step = FIVE_MINUTES_S if is_fine else HOUR_S
@@ -234,7 +240,7 @@ class CorrectionWatch:
     def _corrections(self, now: float) -> dict[Series, list[Correction]]:
         """Correct each series over the shortest time that holds enough labels, or judgements for a golden set."""
         labels = read_labels(self._store)
-        index = LabelIndex(labels)
+        index = LabelIndex(labels, now - LABELS_S)
         waiting = set(read_series(self._store).values() if labels else ())
         found: dict[Series, dict[Method | None, Correction]] = defaultdict(dict)
         for span_s in _SPANS_S:

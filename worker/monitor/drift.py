@@ -61,8 +61,8 @@ def agreement(traces: Mapping[str, Verdicts]) -> Interval | None:
 def shift(recent: Mapping[str, Verdicts], before: Mapping[str, Verdicts]) -> Shift | None:
     """Compare recent verdicts with earlier ones by trace; None until enough are known of two traces.
 
-    Each trace has a rate of disagreement of its own, known from its earlier verdicts. With Jeffreys' prior the number of
-    its recent disagreements has a beta-binomial distribution, and their sum over the traces the convolution of these.
+    Each trace has a rate of disagreement of its own, known from its earlier verdicts. With Jeffreys' prior the number
+    of its recent disagreements has a beta-binomial distribution, and their sum over traces the convolution of these.
     The trace that fell most is left out: one alone may lie on the border of the judge's decision, and is no drift.
     """
     pairs = {

@@ -22,6 +22,8 @@ Drawn = float | Literal["queue", "golden"]
 MAX_LABELS: Final = 100_000
 MAX_TEXT_CHARS: Final = 2_000
 _ID_BYTES: Final = 12
+# Verdicts of these measure the judge against itself, and against labels of their own.
+_OTHER_ORIGINS: Final = frozenset({"repeat", "canary"})
 _READ_COUNT: Final = 1_000
 _FIRST_CHUNK_COUNT: Final = 16
 _CHUNK_COUNT: Final = 500
@@ -150,8 +152,8 @@ def label_id(*parts: str) -> str:
 
 
 def ids_of(verdict: Verdict) -> Iterator[tuple[str, str]]:
-    """Yield the ids that labels of a verdict's trace may have, with the metric."""
-    for metric in verdict.metrics:
+    """Yield the ids that labels of a verdict's trace may have, with the metric; repeats and the canary have none."""
+    for metric in () if verdict.origin in _OTHER_ORIGINS else verdict.metrics:
         for span_id in {"", verdict.span_id or ""}:
             yield label_id(verdict.trace_id, span_id, verdict.judge, metric), metric
 
@@ -224,7 +226,27 @@ def attach(store: Store, verdicts: Iterable[Verdict]) -> int:
         for (name, metric, verdict), raw in zip(of_id, stored, strict=True)
         if raw is not None
     }
-    return int(store.call(lambda client: client.hset(key, mapping=fields))) if fields else 0
+    if not fields:
+        return 0
+    found = int(store.call(lambda client: client.hset(key, mapping=fields)))
+    # `forget` may have erased a label meanwhile: no verdict stays without it.
+    names = list(fields)
+    left = store.call(lambda client: client.hmget(key, [name.partition(":")[0] for name in names]))
+    if orphans := [name for name, raw in zip(names, left, strict=True) if raw is None]:
+        store.call(lambda client: client.hdel(key, *orphans))
+    return found
+
+
+def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[Labelled]:
+    """Return labels with further verdicts on their traces, which are not stored."""
+    found: dict[str, dict[str, LabelVerdict]] = {
+        one.label.id: {verdict.evaluation_id: verdict for verdict in one.verdicts} for one in labelled
+    }
+    for verdict in verdicts:
+        for name, metric in ids_of(verdict):
+            if name in found:
+                found[name][verdict.evaluation_id] = LabelVerdict.of(verdict, metric)
+    return [Labelled(one.label, tuple(found[one.label.id].values())) for one in labelled]
 
 
 class OutboxMatcher:

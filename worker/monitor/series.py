@@ -97,6 +97,11 @@ def class_of(weight: float) -> str:
     return chr(ord("A") + min(_HIGHEST_CLASS, max(0, weight_class(weight))))
 
 
+def utc_minute(at: float) -> str:
+    """Write a time as labels and logs do, as 2026-11-23T10:05Z."""
+    return f"{dt.datetime.fromtimestamp(at, dt.UTC):%Y-%m-%dT%H:%MZ}"
+
+
 def place(keys: Keys, series_id: str, at: float) -> Place:
     """Name the buckets of a time, in seconds since the epoch."""
     time = dt.datetime.fromtimestamp(at, dt.UTC)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from judges.core.verdict import Outcome, joined_parts
 from worker.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged
 from worker.monitor.shares import Sums
-from worker.report.figures import Cost, Labels, Part, Scope
+from worker.report.figures import Cost, Labels, Part, Scope, added
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 MAX_GROUPS: Final = 5_000
@@ -169,7 +169,7 @@ class Tally:
     def parts(self) -> list[Part]:
         """All sums so far."""
         return [
-            Part(*group, [Bucket(at, *msgspec.structs.astuple(counts)) for at, counts in sorted(buckets.items())])
+            Part(*group, self._scope.condensed(Bucket(at, *structs.astuple(counts)) for at, counts in buckets.items()))
             for group, buckets in self._groups.items()
         ]
 
@@ -209,7 +209,7 @@ class Tally:
         else:
             one = Unjudged(1, verdict.weight, verdict.weight**2)
             kind = "abstained" if verdict.outcome == "abstained" else "unscored"
-            setattr(counts, kind, Unjudged(*map(sum, zip(getattr(counts, kind), one, strict=True))))
+            setattr(counts, kind, added((getattr(counts, kind), one)))
 
     def _grown(self, group: _Group, verdict: VerdictLine, at: float, *, passed: bool) -> tuple[float, float]:
         """Add a judgement to its session; return the session's sums before it, zeros where there are none."""

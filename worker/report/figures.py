@@ -7,7 +7,7 @@ metrics measure different things, so they are never added up.
 import datetime as dt
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple, get_args
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 from judges.agreement.intervals import Interval, wilson
 from worker.config.settings import SeriesLabel
 from worker.monitor.baseline import HISTORY_DAYS
-from worker.monitor.series import COARSE_DAYS, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket
+from worker.monitor.series import COARSE_DAYS, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, Unjudged
 from worker.monitor.shares import Sums, merged, pass_share
 
 SERIES_KEYS: Final = ("service", "environment", "judge", "version", "judge_model", "metric")
@@ -26,6 +26,7 @@ DAY_S: Final = 24 * HOUR_S
 LEAST_JUDGEMENTS: Final = 5
 _FINE_S: Final = 6 * HOUR_S
 _HOURLY_POINTS_S: Final = 2 * DAY_S
+_MOST_NAMES: Final = 5
 
 Labels = tuple[tuple[str, str], ...]
 """Keys with their values, in the order of `Scope.keys`."""
@@ -100,6 +101,35 @@ class Scope(NamedTuple):
     def history(self) -> float:
         """The time from which verdicts steady the design effect of sessions."""
         return min(self.first, self.period.until - HISTORY_DAYS * DAY_S)
+
+    def covers(self, at: float) -> bool:
+        """Return whether a time lies in the period or in the compared one."""
+        return at in self.period or (self.compared is not None and at in self.compared)
+
+    @property
+    def point_s(self) -> int:
+        """The length of what a mark of a chart is of, in seconds."""
+        return HOUR_S if self.period.until - self.period.since <= _HOURLY_POINTS_S else DAY_S
+
+    def condensed(self, buckets: Iterable[Bucket]) -> list[Bucket]:
+        """Add up buckets that belong to the same periods and the same mark of a chart; each begins with its first.
+
+        A thousand series of a month have a million buckets.
+        """
+        grouped: dict[tuple[bool, bool, float], list[Bucket]] = defaultdict(list)
+        for bucket in buckets:
+            at = bucket.begins_at
+            is_inside, is_compared = at in self.period, self.compared is not None and at in self.compared
+            grouped[is_inside, is_compared, at // self.point_s if is_inside else 0].append(bucket)
+        return [
+            Bucket(
+                min(bucket.begins_at for bucket in group),
+                merged(bucket.sums for bucket in group),
+                added(bucket.abstained for bucket in group),
+                added(bucket.unscored for bucket in group),
+            )
+            for group in grouped.values()
+        ]
 
     def wants(self, service: str, judge: str) -> bool:
         """Return whether verdicts of a service by a judge are asked for."""
@@ -229,7 +259,7 @@ class Sources(Struct, frozen=True):
 
 
 class Part(NamedTuple):
-    """Sums of verdicts with the same labels, judge version and judge model."""
+    """Sums of verdicts with the same labels, judge version and judge model, in buckets of `Scope.condensed`."""
 
     labels: Labels
     version: str
@@ -267,13 +297,8 @@ def make_report(scope: Scope, found: Evidence) -> Report:
     grouped: dict[Labels, list[Part]] = defaultdict(list)
     for part in found.parts:
         grouped[part.labels].append(part)
-    rows, limits = [], list(found.limits)
-    for labels, parts in sorted(grouped.items()):
-        row = _row(scope, labels, parts, found)
-        if row.verdicts or row.compared_judgements:
-            rows.append(row)
-            limits += _limits(scope, row, parts)
-    limits += _cost_limits(rows, found.costs)
+    made = {labels: _row(scope, labels, parts, found) for labels, parts in sorted(grouped.items())}
+    rows = {labels: row for labels, row in made.items() if row.verdicts or row.compared_judgements}
     return Report(
         since=time_of(scope.period.since),
         until=time_of(scope.period.until),
@@ -282,8 +307,8 @@ def make_report(scope: Scope, found: Evidence) -> Report:
         by=scope.by,
         sources=found.sources,
         coverage=found.coverage,
-        rows=rows,
-        limits=limits,
+        rows=list(rows.values()),
+        limits=[*found.limits, *_row_limits(scope, rows, grouped), *_cost_limits(rows, found.costs)],
     )
 
 
@@ -297,6 +322,11 @@ def difference(now: Interval, before: Interval) -> Interval:
     below = math.hypot(now.value - now.low, before.high - before.value)
     above = math.hypot(now.high - now.value, before.value - before.low)
     return Interval(middle, max(-1.0, middle - below), min(1.0, middle + above))
+
+
+def added(every: Iterable[Unjudged]) -> Unjudged:
+    """Add up verdicts without a pass or fail."""
+    return Unjudged(*map(sum, zip(Unjudged(), *every, strict=True)))
 
 
 def time_of(at: float) -> dt.datetime:
@@ -349,7 +379,7 @@ def _row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidence) -
         abstained=others[0],
         unscored=others[1],
         usd_per_thousand=found.costs[labels].per_thousand if labels in found.costs else None,
-        points=list(_points(scope.period, inside, merged(bucket.sums for bucket in buckets))),
+        points=list(_points(scope, inside, merged(bucket.sums for bucket in buckets))),
     )
 
 
@@ -357,45 +387,53 @@ def _usable(history: Sums) -> Sums | None:
     return history if history.total.weight > 0 else None
 
 
-def _points(period: Period, buckets: Sequence[Bucket], history: Sums) -> Iterator[Point]:
-    step = HOUR_S if period.until - period.since <= _HOURLY_POINTS_S else DAY_S
+def _points(scope: Scope, buckets: Sequence[Bucket], history: Sums) -> Iterator[Point]:
     grouped: dict[float, list[Sums]] = defaultdict(list)
     for bucket in buckets:
-        grouped[bucket.begins_at // step * step].append(bucket.sums)
+        grouped[bucket.begins_at // scope.point_s * scope.point_s].append(bucket.sums)
     for begins_at, sums in sorted(grouped.items()):
         share = pass_share(merged(sums), _usable(history))
         if share is not None:
             yield Point(time_of(begins_at), Estimate.of(share.interval), share.judgements)
 
 
-def _limits(scope: Scope, row: Row, parts: Sequence[Part]) -> Iterator[Limit]:
-    """Yield what the figures of one row cannot say."""
-    if row.judgements < LEAST_JUDGEMENTS:
-        yield Limit("few_judgements", f"{row.name}: {row.judgements} judgements are too few for a share")
-    elif scope.compared is not None and row.compared_judgements < LEAST_JUDGEMENTS:
-        text = f"{row.name}: {row.compared_judgements} judgements in the compared period are too few for a difference"
-        yield Limit("few_judgements", text)
-    spans: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for part in parts:
-        spans[part.version, part.judge_model] += [
-            bucket.begins_at
-            for bucket in part.buckets
-            if bucket.begins_at in scope.period or (scope.compared is not None and bucket.begins_at in scope.compared)
-        ]
-    seen = sorted((min(times), max(times), *judge) for judge, times in spans.items() if times)
-    if len(seen) > 1:
-        each = [
-            f"{version} by {model} ({written(time_of(first))} to {written(time_of(last + scope.step))})"
-            for first, last, version, model in seen
-        ]
-        text = f"{row.name}: verdicts of {len(seen)} judge versions or models are added up: {', '.join(each)}"
-        separating = ",".join(dict.fromkeys((*scope.by, "version", "judge_model")))
+def _row_limits(scope: Scope, rows: Mapping[Labels, Row], grouped: Mapping[Labels, Sequence[Part]]) -> Iterator[Limit]:
+    """Yield what the figures of rows cannot say; rows with the same limit share its text."""
+    few = [row.name for row in rows.values() if row.judgements < LEAST_JUDGEMENTS]
+    if few:
+        yield Limit(
+            "few_judgements", f"fewer than {LEAST_JUDGEMENTS} judgements are too few for a share: {_listed(few)}"
+        )
+    few = [row.name for row in rows.values() if row.compared_judgements < LEAST_JUDGEMENTS <= row.judgements]
+    if few and scope.compared is not None:
+        text = f"fewer than {LEAST_JUDGEMENTS} judgements in the compared period are too few for a difference"
+        yield Limit("few_judgements", f"{text}: {_listed(few)}")
+    changed: dict[str, list[str]] = defaultdict(list)
+    for labels, row in rows.items():
+        begins: dict[tuple[str, str], float] = {}
+        for part in grouped[labels]:
+            times = [bucket.begins_at for bucket in part.buckets if scope.covers(bucket.begins_at)]
+            if times:
+                judge = part.version, part.judge_model
+                begins[judge] = min(*times, begins.get(judge, times[0]))
+        if len(begins) > 1:
+            first = sorted((at, *judge) for judge, at in begins.items())
+            each = [f"{version} by {model} from {written(time_of(at))}" for at, version, model in first]
+            changed[", ".join(each)].append(row.name)
+    separating = ",".join(dict.fromkeys((*scope.by, "version", "judge_model")))
+    for judges, names in changed.items():
+        text = f"verdicts of several judge versions or models are added up ({judges}): {_listed(names)}"
         yield Limit("judge_changed", f"{text}; --by {separating} separates them")
 
 
-def _cost_limits(rows: Sequence[Row], costs: Mapping[Labels, Cost]) -> Iterator[Limit]:
-    # Metrics of one judge share its evaluations.
-    known = {labels[:-1]: costs[labels] for row in rows if (labels := tuple(row.labels.items())) in costs}.values()
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _cost_limits(rows: Collection[Labels], costs: Mapping[Labels, Cost]) -> Iterator[Limit]:
+    # Metrics, the last label, of one judge share its evaluations.
+    known = {labels[:-1]: costs[labels] for labels in rows if labels in costs}.values()
     if unpriced := sum(cost.unpriced for cost in known):
         total = unpriced + sum(cost.evaluations for cost in known)
         yield Limit(

@@ -125,7 +125,8 @@ def _read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Par
         history = read_buckets(store, ids, scope.history, turn, fine=False)
         recent = read_buckets(store, ids, turn, scope.period.until, fine=scope.step < HOUR_S)
         for one, older, newer in zip(some, history, recent, strict=True):
-            parts.append(Part(_labels(scope, one), one.version, one.judge_model, [*older, *newer]))
+            buckets = scope.condensed([*older, *newer])
+            parts.append(Part(_labels(scope, one), one.version, one.judge_model, buckets))
     return parts
 
 

@@ -42,7 +42,8 @@ def as_markdown(report: Report) -> str:
     lines = [f"## {heading(report)}", ""]
     lines += [f"| {' | '.join(map(_escaped, cells))} |" for cells in (titles, *rows)]
     lines.insert(3, f"| {' | '.join(marks)} |")
-    lines += ["", *map(_escaped, coverage_lines(report.coverage)), "", "### Sources", ""]
+    lines += ["", "### Coverage", "", *(f"- {_escaped(line)}" for line in coverage_lines(report.coverage))]
+    lines += ["", "### Sources", ""]
     lines += [f"- {title}: {_escaped(text)}" for title, text in source_lines(report)]
     lines += ["", "### What these figures cannot say", ""]
     lines += [f"- {_escaped(limit.text)}" for limit in report.limits] or [NO_LIMIT]
@@ -114,7 +115,7 @@ def _limits(one: Estimate | None, *, signed: bool = False) -> str:
 def coverage_lines(coverage: Coverage | None) -> Iterator[str]:
     """Write what became of the traces, from publication to score."""
     if coverage is None:
-        yield "Coverage: not known"
+        yield "Coverage is not known"
         return
     yield f"Coverage of the whole installation, {coverage.first_day} to {coverage.last_day} UTC"
     fates = ", ".join(f"{getattr(coverage, name):,} {name}" for name in _FATES if getattr(coverage, name))

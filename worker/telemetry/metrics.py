@@ -255,6 +255,20 @@ class Metrics:
         "1 while a safety judge has more failures than its own errors explain")
     safety_incident_info = Metric(Gauge, "safety_incident_info", "boolean", ("metric", *SERIES, "since", "examples"),
         "1 for an open safety incident, with its begin and the ids of up to three failing traces")
+    quality_abstained_lower = Metric(Gauge, "quality_abstained_lower", "ratio", _QUALITY,
+        "Lower limit of the 95 % interval of quality_abstained_share", stability=_STABLE)
+    quality_unscored_lower = Metric(Gauge, "quality_unscored_lower", "ratio", _QUALITY,
+        "Lower limit of the 95 % interval of quality_unscored_share", stability=_STABLE)
+    quality_objective = Metric(Gauge, "quality_objective", "ratio", _QUALITY,
+        "Share that should pass, from the file of objectives", stability=_STABLE)
+    quality_below_objective = Metric(Gauge, "quality_below_objective", "boolean", (*_QUALITY, "reference"),
+        "1 while the share is surely below its objective, or that of a new service below its environment's",
+        stability=_STABLE)
+    quality_incident = Metric(Gauge, "quality_incident_info", "boolean",
+        (*_QUALITY, "since", "since_low", "since_high", "changed", "examples"),
+        "1 while a drop is open, with what is known of it", stability=_STABLE)
+    quality_silent = Metric(Gauge, "quality_silent", "boolean", ("service", "environment"),
+        "1 while a service has no verdicts although 20 or more are usual by now", stability=_STABLE)
     budget_spent = Metric(Gauge, "budget_spent_usd", "USD", ("budget",),
         "Cost of judge calls in the current day, or hour for a budget by the hour alone", stability=_STABLE)
     budget_limit = Metric(Gauge, "budget_limit_usd", "USD", ("budget",),
@@ -271,6 +285,8 @@ class Metrics:
         "Upper limit of the 95 % interval of judge_canary_agreement, by the number of traces")
     judge_canary_drift = Metric(Gauge, "judge_canary_drift", "boolean", _JUDGE,
         "1 while a judge agrees with the canary's labels surely less than it did in the week before")
+    judge_canary_drift_info = Metric(Gauge, "judge_canary_drift_info", "boolean", (*_JUDGE, "since", "examples"),
+        "1 while a judge drifts: when that was found, and the names of up to three canary traces that fell most")
     stored_bytes = Metric(Gauge, "stored_bytes", "bytes", ("what",),
         "Bytes in Redis of traces, outbox, batches, dead_letters, sessions")
     stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),

@@ -1,8 +1,8 @@
 -- @include guard streams
 -- Sums of the monitor: which verdicts came in which bucket of time, by series and class of sampling probability.
 --
--- quality:<series>:<day>           hash, buckets of an hour, 00 to 23; TTL of 90 days
--- quality:<series>:<day>:<hour>    hash, buckets of five minutes, 00 to 11; TTL of 3 days
+-- quality:<series>:<day>           hash, buckets of an hour, 00 to 23; TTL of 90 days after the day
+-- quality:<series>:<day>:<hour>    hash, buckets of five minutes, 00 to 11; TTL of 3 days after the hour
 --   <bucket><letter>   judgements that pass or fail, by class of their weights; A: from 1, B: from 2, C: from 4, ...
 --                      n, Σw, Σw·y, Σw², Σw²·y; y is 1 for a pass
 --   <bucket>s          judgements that came to a session with earlier ones, and what sums over sessions have beyond
@@ -10,6 +10,7 @@
 --   <bucket>a, u       abstained and unscored: n, Σw, Σw²
 -- quality:<series>:<period>:<part> hash, cluster -> W, K of its judgements so far; TTL of two periods
 -- quality:<kind>:<day>             hash, labels as JSON -> count, such as those of repeated judgings; TTL of 90 days
+-- The TTL of sums and clusters is set with the first field of a key.
 --
 -- Values of sums are msgpack: a whole number takes 1 to 5 bytes, so that a hash of a day stays in Redis' compact encoding.
 
@@ -31,7 +32,6 @@ if KEYS[4] then writes[1] = {KEYS[4], false, 'HSET', 'HMGET', 'HLEN', 'EXPIRE', 
 writes[#writes + 1] = {KEYS[1], 'stream', 'XACK'}
 writes[#writes + 1] = {KEYS[2], 'hash', 'HINCRBY'}
 writes[#writes + 1] = {KEYS[3], 'hash', 'HGET', 'HSET'}
-for index = 4, #KEYS do writes[#writes + 1] = {KEYS[index], 'hash'} end
 local exported = 'exported:' .. plan.group
 local refused = guard(writes) or guard_counters(KEYS[2], {exported})
 if refused then return refused end
@@ -77,7 +77,8 @@ end
 -- Everything is read, and found to be sums, before the first write.
 local lengths = {}
 for key, fields in pairs(names) do
-  lengths[key] = redis.call('HLEN', KEYS[key])
+  lengths[key] = redis.pcall('HLEN', KEYS[key])
+  if type(lengths[key]) == 'table' then return guard({{KEYS[key], 'hash'}}) end
   for first = 1, lengths[key] > 0 and #fields or 0, 1000 do
     local last = math.min(first + 999, #fields)
     for index, value in ipairs(redis.call('HMGET', KEYS[key], unpack(fields, first, last))) do
@@ -100,17 +101,17 @@ local function add(place, ...)
   for index = 1, select('#', ...) do place[4 + index] = (place[4 + index] or 0) + select(index, ...) end
 end
 
-local changed, unclustered = {}, 0
+local changed, clusters, unclustered = {}, {}, 0
 
 local function add_to_cluster(place, key, cluster, w, y)
   local held = numbers[key][cluster]
   local W, K = held[1], held[2]
   if not W then
-    if lengths[key] >= plan.max_clusters then
+    if (clusters[key] or lengths[key]) >= plan.max_clusters then
       unclustered = unclustered + 1
       return
     end
-    lengths[key] = lengths[key] + 1
+    clusters[key] = (clusters[key] or lengths[key]) + 1
     W, K = 0, 0
   elseif W > 0 then
     add(place, 1, 2 * W * w, W * w * y + K * w, 2 * K * w * y)
@@ -162,7 +163,7 @@ for key, fields in pairs(changed) do
   for first = 1, #list, 1000 do
     redis.call('HSET', KEYS[key], unpack(list, first, math.min(first + 999, #list)))
   end
-  redis.call('EXPIRE', KEYS[key], plan.ttls[key - 3])
+  if lengths[key] == 0 then redis.call('EXPIRE', KEYS[key], plan.ttls[key - 3]) end
 end
 redis.call('HINCRBY', KEYS[2], exported, fresh)
 note_acknowledged(KEYS[3], 'verdicts:' .. plan.group, plan.last)

@@ -1,0 +1,93 @@
+"""Bounds the list of series: silent ones leave it, so that new ones have a place under ``max_series``."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final
+
+import msgspec
+import structlog
+from redis.client import Pipeline
+
+from worker.config.settings import Monitor
+from worker.monitor.series import COARSE_DAYS, HOUR_S, Series, place, read_series
+from worker.storage.client import Store
+
+log = structlog.get_logger("tracejudge.monitor")
+_EVERY_S: Final = HOUR_S
+_DAY_S: Final = 24 * HOUR_S
+_SILENT_DAYS: Final = 7
+"""A value of a segment that has as many values as allowed leaves after this time; its sums stay, and it may return."""
+_AT_ONCE: Final = 100
+
+
+class SeriesPruning:
+    """Removes, once an hour, series without sums, and silent values of segments that have as many as allowed.
+
+    Then it reports which series are listed: another worker, or a Redis that lost its last writes, may have changed it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Monitor,
+        listed: Callable[[Iterable[Series]], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._max_values = settings.max_segment_values
+        self._listed = listed
+        self._clock = clock
+        self._next = 0.0
+
+    def run_due(self) -> None:
+        """Remove series if an hour has passed.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to call again.
+        """
+        now = self._clock()
+        if now < self._next:
+            return
+        known = read_series(self._store)
+        by_segment: dict[Series, list[str]] = {}
+        for series_id, series in known.items():
+            if series.segment:
+                by_segment.setdefault(segment_of(series), []).append(series_id)
+        full = [one for ids in by_segment.values() if len(ids) >= self._max_values for one in ids]
+        silent = {*self._silent(known, now, COARSE_DAYS + 1), *self._silent(full, now, _SILENT_DAYS)}
+        if silent:
+            keys = self._store.keys
+            self._store.call(lambda client: client.hdel(keys.quality_series, *silent))
+            self._store.call(lambda client: client.unlink(*map(keys.quality_detector, silent)))
+            log.info("silent series removed", series=len(silent))
+        self._listed(series for series_id, series in known.items() if series_id not in silent)
+        self._next = now + _EVERY_S
+
+    def clear(self) -> None:
+        """Begin anew when this worker becomes active again."""
+        self._next = 0.0
+
+    def _silent(self, series_ids: Collection[str], now: float, days: int) -> list[str]:
+        """Return the series that have no sums in these last days."""
+        ids, found = iter(series_ids), list[str]()
+        while some := list(islice(ids, _AT_ONCE)):
+            names = [self._days(one, now, days) for one in some]
+            counts = self._store.pipeline(partial(_count, names))
+            found += [one for one, count in zip(some, counts, strict=True) if not count]
+        return found
+
+    def _days(self, series_id: str, now: float, days: int) -> Sequence[str]:
+        # Tomorrow as well: Redis dates verdicts by its own clock.
+        return [place(self._store.keys, series_id, now + ahead * _DAY_S).hour_key for ahead in range(1 - days, 2)]
+
+
+def segment_of(series: Series) -> Series:
+    """Return what all values of a segment of one series have in common."""
+    return msgspec.structs.replace(series, value="")
+
+
+def _count(names: Sequence[Sequence[str]], pipe: Pipeline) -> None:
+    for of_series in names:
+        pipe.exists(*of_series)
