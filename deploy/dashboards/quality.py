@@ -194,16 +194,17 @@ def _gauge(name: str, *matchers: str) -> str:
 def _incidents(table: Table) -> Panel:
     names = ("service", "environment", "judge", "metric", "segment", "since", "changed", "examples")
     drops, failures = (f"tracejudge_{what}_incident_info{{{RATED}}}" for what in ("quality", "safety"))
+    drifts = f"tracejudge_judge_canary_drift_info{{{JUDGE}}}"
     return rows(
         "Open incidents",
-        "Drops and safety incidents that are not over: which segment explains them, since when, what changed at that "
-        "time, and example traces.",
-        Query(f"{per(names, drops, 'max')} or {per(names, failures, 'max')}"),
+        "Drops, safety incidents and judges that drift, as long as they are not over: which segment explains them, since "
+        "when, what changed at that time, and example traces, of the canary for a judge.",
+        Query(" or ".join(per(names, one, "max") for one in (drops, failures, drifts))),
         columns={name: name for name in names},
         sort="since",
         descending=True,
         no_data="No incident is open",
-        runbooks=runbooks(table, "TraceJudgeQualityDrop", "TraceJudgeSafetyFailures"),
+        runbooks=runbooks(table, "TraceJudgeQualityDrop", "TraceJudgeSafetyFailures", "TraceJudgeJudgeDrift"),
         size=(24, 6),
         overrides=[override("service", links=[data_link("Only this series", "Quality", (*_PLACE, "metric"))])],
     )

@@ -3,11 +3,11 @@
 from itertools import chain
 
 import pytest
-from gauges import LABELS
 from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressions, selectors
 from support.cases import each_case
 
 from deploy.rules import FOLDER as RULES
+from worker.telemetry.metrics import METRICS
 
 UNUSED = {
     "tracejudge_quality_corrected_window_seconds": "says what the corrected share is about; docs/statistics.md",
@@ -20,7 +20,7 @@ EVERYTHING = {"service", "environment", "judge", "metric", "judge_model"}
 
 def declared() -> dict[str, set[str]]:
     """Give the labels of each metric, by the name that samples bear."""
-    return {name: set(labels) for name, labels in LABELS.items()}
+    return {metric.full_name: set(metric.labels) for metric in METRICS.values()}
 
 
 def bare(name: str) -> str:

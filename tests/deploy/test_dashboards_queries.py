@@ -15,8 +15,6 @@ from support.cases import each_case
 pytestmark = pytest.mark.slow("a Prometheus that scrapes until every query finds something")
 
 FOUND_NOTHING: Mapping[tuple[str, str, str], str] = {
-    ("tracejudge-quality", "Every series", "F"): "a fall needs a baseline of the time before the window",
-    ("tracejudge-quality", "$series", "D"): "the baseline ends where the window begins",
     ("tracejudge-cost", "Against this hour yesterday", "A"): "needs a yesterday",
 }
 """Queries that find nothing within a minute of traffic, and why."""
