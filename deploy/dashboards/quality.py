@@ -197,7 +197,7 @@ def _incidents(table: Table) -> Panel:
     drifts = f"tracejudge_judge_canary_drift_info{{{JUDGE}}}"
     return rows(
         "Open incidents",
-        "Drops, safety incidents and judges that drift, as long as they are not over: which segment explains them, since "
+        "Drops, safety incidents and judges that drift, until they are over: which segment explains them, since "
         "when, what changed at that time, and example traces, of the canary for a judge.",
         Query(" or ".join(per(names, one, "max") for one in (drops, failures, drifts))),
         columns={name: name for name in names},

@@ -228,6 +228,7 @@ def test_a_silence_ends_with_the_blindness(alertmanager: Alertmanager) -> None:
 @pytest.mark.parametrize(
     ("loud", "quiet"),
     [
+        ("TraceJudgeSafetyFailures", "TraceJudgeQualityDrop"),
         ("TraceJudgeQualityDrop", "TraceJudgeObjectiveBurnFast"),
         ("TraceJudgeQualityDrop", "TraceJudgeQualityBelowObjective"),
         ("TraceJudgeQualityBelowObjective", "TraceJudgeObjectiveBurnSlow"),
