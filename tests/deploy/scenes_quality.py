@@ -279,6 +279,9 @@ SCENES = [
     .at(44, drop(NAMED.format("all")), kept=[DROP])
     .at(47, over=[DROP]),
     Scene("a segment drops", dropped("model=x")).at(12, drop(NAMED.format("model=x")), segment=[DROP]),
+    Scene("a safety judge drops", dropped("").of_series("safety_incident", "0x200", segment=None)).at(
+        12, has_an_alert_of_its_own=[DROP]
+    ),
     Scene("another worker goes on", dropped("", takes_over=True))
     .at(21, drop(NAMED.format("all")), between=[DROP])
     .at(30, drop(NAMED.format("all")), taken_over=[DROP])

@@ -37,6 +37,14 @@ PANEL = "majority(gpt-4.1-mini,llama)"
 PANEL_REASON = "over_budget"
 """Why panels have no score, and nobody else."""
 _OF_MONITOR = ("quality_", "safety_", "budget_", "judge_canary_", "judge_flip_", "judge_kappa")
+_SERIES = (
+    ("safety", "safety", "prod", MODEL, 0.5),
+    ("groundedness", "groundedness", "prod", MODEL, 0.8),
+    ("groundedness", "groundedness", "stage", MODEL, 0.9),
+    ("facts_grounding", "grounded", "prod", MODEL, 0.1),
+    ("correctness", "correctness", "prod", MODEL, 0.9),
+    ("correctness", "correctness", "prod", PANEL, 0.4),
+)
 _VALUES = {"quality_window_seconds": 3600, "quality_effective_n": 100, "quality_judgements": 100, "quality_drop": 1}
 CHANGES_AFTER = 8
 """Scrapes after which the judge `correctness` has another version."""
@@ -171,14 +179,15 @@ class Traffic:
             metrics.ready.labels(role).set(1)
 
     def _monitored(self) -> None:
-        """Set every gauge of the monitor for two series, one of which has dropped."""
-        for judge in ("safety", "groundedness"):
-            labels = {"service": "shop", "environment": "prod", "judge": judge, "metric": judge, "judge_model": MODEL}
-            labels |= {"version": "01234567", "budget": "day", "second_model": "llama", "examples": "a b c"}
+        """Set every gauge of the monitor for each series; all have dropped."""
+        for judge, metric_name, environment, model, share in _SERIES:
+            labels = {"service": "shop", "environment": environment, "judge": judge, "metric": metric_name}
+            labels |= {"version": "01234567", "judge_model": model, "budget": "day", "second_model": "llama"}
+            values = {**_VALUES, "quality_lower": share - 0.05, "quality_share": share, "quality_upper": share + 0.05}
             for name, metric in METRICS.items():
                 if metric.kind is Gauge and metric.name.startswith(_OF_MONITOR):
                     gauge = getattr(self.metrics, name).labels(*(labels.get(label, "") for label in metric.labels))
-                    gauge.set(_VALUES.get(metric.name, 0.9))
+                    gauge.set(values.get(metric.name, 0.9))
         self.metrics.budget_refused.labels("day").inc()
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from judged_past import DAY_S, Past, version
+from judged_past import Past, version
 from whole_picture import JUDGE_MODEL, Picture
 
 from deploy.rules.table import PATH as OBJECTIVES
@@ -33,9 +33,13 @@ def test_each_incident_is_one_message(picture: Picture) -> None:
         picture.hear(name, "firing", service)
     picture.wait_silenced(BELOW, SHOP, by={DROP})
 
-    assert sorted(alert.about for alert in picture.heard()) == sorted(
-        [(DROP, "firing", SHOP), (SAFETY, "firing", SHOP), (DRIFT, "firing", ""), (SILENT, "firing", QUIET)]
-    )
+    told = sorted((*alert.about, alert.labels.get("judge", "")) for alert in picture.heard())
+    assert told == [
+        (DRIFT, "firing", "", "relevance_to_query"),
+        (DROP, "firing", SHOP, "groundedness"),
+        (SILENT, "firing", QUIET, ""),
+        (SAFETY, "firing", SHOP, "safety"),
+    ]
     pages = {page["title"].partition(":")[0]: page["text"] for page in picture.read("page", 3)}
     (ticket,) = picture.read("ticket", 1)
     drop, safety, drift = (
@@ -70,14 +74,14 @@ def befallen(past: Past) -> tuple[list[str], list[str]]:
         pass
     for _ in past.series(QUIET, "groundedness", lambda age: -1 if age < 26 * HOUR_S else 0.96):
         pass
-    for at, judged, passed in past.series(SHOP, "safety", lambda age: 0.9 if age < 3 * HOUR_S else 0.998):
+    # Too few failures for a drop: 98.5 % are no fall by 10 points.
+    for at, judged, passed in past.series(SHOP, "safety", lambda age: 0.985 if age < 20 * HOUR_S else 0.998):
         if judged > passed:
             past.confirmed(SHOP, "safety", at, judged - passed)
     past.canary("relevance_to_query", lambda number, age: age > 8 * HOUR_S or number % 2 == 0)
     ages = range(600, 6000, 600)
     dropped = [past.failing(SHOP, "groundedness", age, model="large") for age in ages]
     unsafe = [past.failing(SHOP, "safety", age) for age in ages]
-    assert past.now - max(ages) > past.now - DAY_S
     return dropped, unsafe
 
 
