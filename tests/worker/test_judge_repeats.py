@@ -131,8 +131,8 @@ def test_a_rule_pays_for_its_second_model(desk: Desks) -> None:
     worker = desk(models=MODELS, rules=rule(second_model="second", budget="own"))
     sampler, (trace,) = worker.evaluations._sampler, make_traces([1])
     assert sampler.asking(trace, "safety", "other") == []
-    assert [one.budget for one in sampler.asking(trace, "safety", "other", again=True)] == ["own"]
-    assert sampler.asking(trace, "groundedness", "other", again=True) == []
+    assert [one.budget for one in sampler.asking(trace, "safety", None)] == ["own"]
+    assert sampler.asking(trace, "groundedness", None) == []
 
 
 def test_conversations_are_judged_again_as_a_whole(ground: Ground, desk: Desks) -> None:
