@@ -464,7 +464,7 @@ def _judge_error(table: Table) -> list[Panel]:
         return per((*_RATED_LABELS, "method"), _gauge(f"corrected_{part}"), "max")
 
     twice = (*_JUDGED_BY, "second_model")
-    rated = legend("service", "environment", "judge", "metric")
+    rated = legend("service", "environment", "judge", "metric") + " ({{version}} {{judge_model}})"
     return [
         graph(
             "Agreement with the canary",
