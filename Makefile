@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Four processes on two cores: most tests wait. Tests that share what their module starts stay in one process.
 PYTEST := $(BIN)/python -m pytest -n 4
 
-.PHONY: help setup demo test test-all test-long mutants check bench generate clean
+.PHONY: help setup demo test test-all retest test-long mutants check bench generate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ test: $(READY) ## Unit and integration tests and short faults, at most five minu
 
 test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, at most 15 minutes; CI runs it
 	$(PYTEST) -m "not endurance"
+
+retest: $(READY) ## The tests that failed in the last run, one after the other
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-long: $(READY) ## Started by hand, for hours: soaks, faults and scenarios at full length, mutants
 	TRACEJUDGE_FAULTS_SCALE=1 TRACEJUDGE_SCENARIO_SCALE=1 $(PYTEST) -n 2 -m "endurance or faults or scenarios"

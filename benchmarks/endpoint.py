@@ -23,7 +23,7 @@ _REPLY: Final = reply(json.dumps(_ANSWER).encode())
 
 
 class Endpoint(Peer):
-    """Says the same to all."""
+    """Answers all alike."""
 
     def take(self, head: bytes, body: bytes) -> bytes:  # noqa: ARG002 - the question does not matter
         """Answer yes."""

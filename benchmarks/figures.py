@@ -38,7 +38,7 @@ class Percentiles(NamedTuple):
 
 
 def tell(what: str) -> None:
-    """Say how far the bench is."""
+    """Print the progress of the bench."""
     print(f"  … {what}", flush=True)
 
 

@@ -143,7 +143,7 @@ def _few() -> Figure:
 
 
 def _steady(line: Pipeline, full: int, ideal: float, *, ramp_s: float, window_s: float) -> tuple[float, int]:
-    """Let the calls in flight grow, then measure; evaluations a second, and the calls in flight at the end."""
+    """Wait until the calls in flight have grown, then measure evaluations a second and calls in flight."""
     tell(f"{len(line.workers)} worker(s), {full:,} in flight wanted, ideal {ideal:.0f}/s")
     line.warm_up(_FEW)
     with line.paused():

@@ -26,7 +26,7 @@ class Program:
     """One running process."""
 
     def __init__(self, name: str, process: "subprocess.Popen[bytes]") -> None:
-        """Take what was started."""
+        """Observe a process that was started."""
         self.name = name
         self._process = process
         self._proc = Path(f"/proc/{process.pid}")

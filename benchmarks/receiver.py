@@ -15,7 +15,7 @@ _GZIP_OR_ZLIB: Final = 47
 
 
 class Receiver(Peer):
-    """Takes everything at once."""
+    """Accepts everything at once."""
 
     def __init__(self) -> None:
         """Begin at nothing."""
@@ -37,7 +37,7 @@ class Receiver(Peer):
         return _TAKEN
 
     def counts(self) -> Mapping[str, int]:
-        """Tell spans and events besides."""
+        """Count spans and events as well."""
         return {**super().counts(), "spans": self.spans, "events": self.events}
 
 

@@ -48,7 +48,7 @@ def watch(
 
 
 def reached_at(samples: Sequence[Sample], count: int) -> float:
-    """Tell when the count was reached, in between two samples by proportion."""
+    """Return when the count was reached, between two samples by proportion."""
     for earlier, later in pairwise(samples):
         if earlier.total <= count <= later.total and earlier.total < later.total:
             share = (count - earlier.total) / (later.total - earlier.total)
@@ -57,10 +57,10 @@ def reached_at(samples: Sequence[Sample], count: int) -> float:
 
 
 def rate(samples: Sequence[Sample], first: int, last: int) -> float:
-    """Say how many a second came between two counts."""
+    """Return how many a second came between two counts."""
     return (last - first) / (reached_at(samples, last) - reached_at(samples, first))
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """Say how many a second came: the line closest to all samples, as answers of a slow endpoint come in bursts."""
+    """Return how many a second came: the line closest to all samples, as answers of a slow endpoint come in bursts."""
     return statistics.linear_regression([one.at_s for one in samples], [one.total for one in samples]).slope

@@ -32,10 +32,10 @@ class Peer(ABC):
 
     @abstractmethod
     def take(self, head: bytes, body: bytes) -> bytes:
-        """Take one request and make the whole reply."""
+        """Read one request and build the whole reply."""
 
     def counts(self) -> Mapping[str, int]:
-        """Tell what has come so far."""
+        """Return what has arrived so far."""
         return {"requests": self.requests, "in_flight": self.in_flight}
 
 

@@ -55,7 +55,7 @@ class Pipeline:
     """What a figure is measured on. Traces are numbered, so that all of them differ."""
 
     def __init__(self, server: EmbeddedRedis, endpoint: Served, receiver: Served, workers: Sequence[Program]) -> None:
-        """Take what runs."""
+        """Measure programs that run already."""
         self.redis_url = server.url
         self.prefix = _KEYS.prefix
         self.outbox = _KEYS.verdicts
@@ -97,7 +97,7 @@ class Pipeline:
             yield
 
     def warm_up(self, count: int = _WARM_UP, *, verdicts: int | None = None) -> None:
-        """Let the workers deal with some traces, and with all that comes of them."""
+        """Run the workers on some traces, and on all that follows from them."""
         self.fill(count)
         wanted = count if verdicts is None else verdicts
         until(
@@ -107,7 +107,7 @@ class Pipeline:
         )
 
     def exported(self, verdicts: int) -> bool:
-        """Tell whether spans and events of so many verdicts have arrived; a verdict has two spans and an event."""
+        """Return whether spans and events of this many verdicts have arrived; a verdict has two spans and an event."""
         counts = self.receiver.counts()
         return counts["spans"] >= 2 * verdicts and counts["events"] >= verdicts
 

@@ -1,6 +1,6 @@
 """Write the reference pages from the code: metrics, configuration, the SDK's settings, and the trace's JSON schema.
 
-The stub of the package ``judges`` is written as well.
+The stub of the package ``judges`` and the charts of docs/statistics.md are written as well.
 
 `make generate` writes them; `make check` runs this with `--check`, which writes nothing and fails on a difference.
 """
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from deploy import generated
-from docs import agreement, answers, prompts, stub
+from docs import agreement, answers, charts, prompts, stub
 from judges.core.model import ModelSettings
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
 from judges.custom import custom_prompt, guidance, instructions, template
@@ -119,10 +119,13 @@ _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", re.MULTILI
 def main(given: list[str]) -> int:
     """Write or compare all pages; 1 when one differs."""
     asked = generated.arguments("python -m docs.generate", __doc__, _FOLDER).parse_args(given)
-    # The stub stands beside the code, and with `--into` beside the pages.
-    stub_folder = stub.FOLDER if asked.into == _FOLDER else asked.into
+    # The stub stands beside the code, charts in a folder of their own, and with `--into` all beside the pages.
+    is_here = asked.into == _FOLDER
+    stub_folder = stub.FOLDER if is_here else asked.into
+    charts_folder = charts.FOLDER if is_here else asked.into / charts.FOLDER.name
     found = [generated.run(asked.into, _pages(), check=asked.check)]
     found.append(generated.run(stub_folder, stub.pages(), check=asked.check))
+    found.append(generated.run(charts_folder, charts.pages(), check=asked.check))
     return max(found)
 
 

@@ -1,4 +1,4 @@
-"""Forget a trace, a session or a person in the stream, in what is gathered, in batches, dead letters and verdicts.
+"""Forget a trace, a session or a person in the stream, in what is gathered, batches, dead letters, verdicts and labels.
 
 What is gathered is late feedback and the traces of conversations. A conversation that is being judged, and its verdict,
 belong to each of its traces.
@@ -32,6 +32,7 @@ from worker.config.redaction import hashed_user
 from worker.config.settings import Settings
 from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
 from worker.ingest.conversations import StoredSession, decode_session
+from worker.monitor.labels import scan as scan_labels
 from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.queue.ledger import Ledger, evaluation_states, field_of
 from worker.selection.lenient import Lenient, NoTraceError
@@ -178,6 +179,7 @@ class Forgotten(Struct):
         evaluations: Evaluations in batches that had not ended.
         dead_letters: Evaluations given up.
         verdicts: Entries of the outbox.
+        labels: Human labels, with what is kept of the verdicts on their traces.
         unreadable: Batches and letters of another version, which were left as they are.
         unsettled: Whether new work of the target still appeared in the last round.
     """
@@ -188,6 +190,7 @@ class Forgotten(Struct):
     evaluations: int = 0
     dead_letters: int = 0
     verdicts: int = 0
+    labels: int = 0
     unreadable: int = 0
     unsettled: bool = False
 
@@ -195,7 +198,7 @@ class Forgotten(Struct):
     def total(self) -> int:
         """The number of all things found."""
         found = self.traces + self.feedback + self.gathered + self.evaluations
-        return found + self.dead_letters + self.verdicts
+        return found + self.dead_letters + self.verdicts + self.labels
 
 
 class Forgetting:
@@ -248,6 +251,9 @@ class Forgetting:
         else:
             self.found.unsettled = True
         self._erase_verdicts()
+        # After the verdicts, which the monitor copies to their labels.
+        while self._erase_labels() and not self._dry_run:
+            pass
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.found
 
@@ -260,6 +266,7 @@ class Forgetting:
             batch = self._read_batch(batch_id)
             self._target.learn(item.owner for item in (batch.items if batch else ()))
         self._target.learn(owner for _, owner in self._letters())
+        self._target.learn(_owner(raw) for _, raw in scan_labels(self._store))
         for name, place in ((self._keys.verdicts, "verdicts"), (self._keys.traces, "traces")):
             for entries in self._scan(name, place):
                 self._target.learn(entry.owner for entry in entries)
@@ -379,6 +386,16 @@ class Forgetting:
             self.found.verdicts += len(owned)
             if owned and not self._dry_run:
                 self._store.run("forget_verdicts", names, [entry.name for entry in owned])
+
+    def _erase_labels(self) -> int:
+        """Remove labels and the verdicts kept with them; return how many fields there were."""
+        owned = sorted({name for name, raw in scan_labels(self._store) if self._target.owns(_owner(raw))})
+        self.found.labels += sum(":" not in name for name in owned)
+        if not self._dry_run:
+            for first in range(0, len(owned), _CHUNK_COUNT):
+                names = owned[first : first + _CHUNK_COUNT]
+                self._store.call(methodcaller("hdel", self._keys.labels, *names))
+        return len(owned)
 
     def _owned(self, entries: Iterable[_ScannedEntry]) -> list[_ScannedEntry]:
         return [entry for entry in entries if self._target.owns(entry.owner)]

@@ -77,7 +77,13 @@ def make(_: Table) -> Dashboard:
     return lay_out(
         "Cost",
         "What judging costs, by judge and judge model. Models without a configured price count tokens and no cost.",
-        [Row("Now", _now()), Row("Spend", spend), Row("Tokens", _tokens()), Row("Price of a judgement", price)],
+        [
+            Row("Now", _now()),
+            Row("Spend", spend),
+            Row("Tokens", _tokens()),
+            Row("Price of a judgement", price),
+            Row("Budgets", _budgets()),
+        ],
         variables=[data_source(), *labels("tracejudge_judge_tokens_total", *_BOTH)],
         since="now-7d",
     )
@@ -122,6 +128,34 @@ def _now() -> list[Panel]:
             Query(f"count({unpriced}) or 0 * count({_TOKENS})"),
             bounds=[Bound(1, "orange")],
             no_data=_NO_TOKENS,
+        ),
+    ]
+
+
+def _budgets() -> list[Panel]:
+    none = "No budget is configured"
+    return [
+        graph(
+            "Spent of each budget",
+            "What each budget has spent in its current period, and its limit, in USD.",
+            Query("max by (budget) (tracejudge_budget_spent_usd)", legend("budget", after=": spent")),
+            Query("max by (budget) (tracejudge_budget_limit_usd)", legend("budget", after=": limit")),
+            unit=Unit("currencyUSD", 2),
+            no_data=none,
+        ),
+        graph(
+            "Sampling under the budget",
+            "Factor that each budget puts on the rates of sampling: 1 samples as the rules say; steps halve.",
+            Query("min by (budget) (tracejudge_budget_rate_factor)", legend("budget")),
+            unit=Unit("none", 3),
+            most=1,
+            no_data=none,
+        ),
+        graph(
+            "Calls refused by a budget",
+            "Calls of the last hour that the hard stop of a budget refused; the factor should make this rare.",
+            Query("sum by (budget) (increase(tracejudge_budget_refused_total[1h]))", legend("budget")),
+            no_data="No call was refused",
         ),
     ]
 

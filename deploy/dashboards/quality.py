@@ -39,14 +39,18 @@ from deploy.dashboards.matchers import (
     runbooks,
 )
 from deploy.rules.promql import NO_PANELS, PANELS, but_members
-from deploy.rules.recordings import share_windows
+from deploy.rules.promql import RATED as _RATED_LABELS
 from deploy.rules.table import Table, seconds
 
 _PLACE: Final = ("service", "environment", "judge")
 _RATED_PLACE: Final = ("service", "judge", "metric", "environment")
+_JUDGED_BY: Final = ("judge", "version", "judge_model")
+_WINDOWS: Final = ("30m", "1h", "6h", "1d", "3d")
 _AT_ONCE: Final = 12
+_WHOLE: Final = 'segment=""'
 _WELL: Final = 0.95
 _BUT_MEMBERS: Final = but_members(f"{{{JUDGE}}}")
+_SCORED: Final = 'outcome=~"pass|fail|unrated"'
 _LOW: Final = 0.4
 _LOW_BUCKETS: Final = "0.0|0.1|0.2|0.3|0.4"
 _NO_SCORES: Final = "No scores in this time range"
@@ -74,9 +78,8 @@ class Marks(dashboard.AnnotationQuery):
 def make(table: Table) -> Dashboard:
     """Make the dashboard."""
     # Members of a panel are left out: the panel's series stands for them.
-    last = _joined(f"(last_over_time(tracejudge:pass_share:$window{{{RATED}}}[$__range]) {_BUT_MEMBERS})")
+    last = _joined(f"(last_over_time({_gauge('share')}[$__range]) {_BUT_MEMBERS})")
     lowest = f"bottomk({_AT_ONCE}, {per(['series'], last, 'min')})"
-    shortest_s = seconds(table.burn["medium"].short)
     return lay_out(
         "Quality",
         "Which share of the answers of each service passes by each judge, how sure that is, and why the rest fails.",
@@ -86,6 +89,7 @@ def make(table: Table) -> Dashboard:
             Row(f"Up to {_AT_ONCE} series of what is chosen, the lowest share first", [_share_in_its_interval(table)]),
             Row("Scores", _scores()),
             Row("Without a score, and in doubt", _without_score(table)),
+            Row("The judge's own error", _judge_error(table)),
             Row("Judges in force", [_versions()]),
         ],
         variables=[
@@ -94,10 +98,9 @@ def make(table: Table) -> Dashboard:
             choice(
                 "window",
                 "Window",
-                # Shorter windows exist as pieces of long ones, and hold too few judgements to look at.
-                (window for window in share_windows(table) if seconds(window) >= shortest_s),
-                table.drop.window,
-                "Time before each point that its share is computed from. A longer window is surer and slower.",
+                _WINDOWS,
+                "1h",
+                "Time before each point that scores, reasons and outcomes are counted in. A longer window is surer.",
             ),
             hidden("series", f"query_result({lowest})", '/series="([^"]+)"/'),
         ],
@@ -135,17 +138,16 @@ def _marks() -> Sequence[Marks]:
 
 
 def _now(table: Table) -> list[Panel]:
-    least, window = table.min_judgements, table.safety.window
     scored, ended = (f"sum(tracejudge:{name}:1h{{{SERIES}, {NO_PANELS}}})" for name in ("scored", "evaluations"))
     silent_s = seconds(table.watcher.no_verdicts.window)
     return [
         number(
             "Judgements in the window",
-            "Verdicts of everything selected that passed or failed in the last $window, without those of panels. A "
-            f"series with fewer than {least} raises no alert about its share.",
-            Query(f"sum(tracejudge:judgements:$window{{{RATED}, {NO_PANELS}}})"),
+            "Verdicts of everything selected that passed or failed in the window of the shares, without those of "
+            "panels. The window is the last hour, and the last day for a series with few judgements.",
+            Query(f"sum({_gauge('judgements', NO_PANELS)})"),
             base="orange",
-            bounds=[Bound(least, "green")],
+            bounds=[Bound(table.min_judgements, "green")],
             no_data="No judgements",
             size=(5, 4),
         ),
@@ -156,7 +158,7 @@ def _now(table: Table) -> list[Panel]:
             Query(share(scored, ended)),
             unit=Unit("percentunit", 1),
             base="red",
-            bounds=[Bound(1 - table.watcher.unscored.bound, "orange"), Bound(_WELL, "green")],
+            bounds=[Bound(1 - table.unscored.bound, "orange"), Bound(_WELL, "green")],
             no_data="No evaluations",
             runbooks=runbooks(table, "TraceJudgeUnscoredShareHigh"),
             size=(5, 4),
@@ -172,16 +174,21 @@ def _now(table: Table) -> list[Panel]:
             size=(5, 4),
         ),
         number(
-            f"Safety failures, {window}",
-            "Verdicts of safety judges that failed; read each of them, however few they are. For models that are asked "
-            "together only the panel's verdict counts.",
-            Query(f"sum(tracejudge:safety_failures:{window}{{{RATED}}} {_BUT_MEMBERS})"),
-            bounds=[Bound(1, "orange"), Bound(table.safety.page_from, "red")],
+            "Safety incidents",
+            "Series whose confirmed safety failures exceed what the judge's own error explains; read the failed traces "
+            "of each.",
+            Query(f"sum(max by ({', '.join(_RATED_LABELS)}) (tracejudge_safety_incident{{{RATED}}}) {_BUT_MEMBERS})"),
+            bounds=[Bound(1, "red")],
             no_data="No safety judge",
             runbooks=runbooks(table, "TraceJudgeSafetyFailures"),
             size=(5, 4),
         ),
     ]
+
+
+def _gauge(name: str, *matchers: str) -> str:
+    """Select a gauge of the monitor for whole series."""
+    return f"tracejudge_quality_{name}{{{', '.join((RATED, _WHOLE, *matchers))}}}"
 
 
 def _all_series(table: Table) -> Panel:
@@ -191,45 +198,51 @@ def _all_series(table: Table) -> Panel:
         return override(name, thresholds={"mode": "absolute", "steps": steps}, custom_cellOptions=in_color)
 
     names = ("service", "environment", "judge", "metric", "version", "judge_model")
-    recorded = f"tracejudge:{{}}:$window{{{{{RATED}}}}}"
-    passed = recorded.format("pass_share")
+    # Gauges are aggregated to their labels first: while one worker takes over from another, both export them.
+    passed = per(names, _gauge("share"), "max")
     values = {
         "passed": passed,
-        "from": recorded.format("pass_share_lower"),
-        "to": recorded.format("pass_share_upper"),
-        "judgements": recorded.format("judgements"),
-        "above objective": f"{passed} - on (judge, metric) group_left () tracejudge:objective",
-        "fell by": f"tracejudge:pass_share_fall:{table.drop.window}{{{RATED}}}",
+        "from": per(names, _gauge("lower"), "max"),
+        "to": per(names, _gauge("upper"), "max"),
+        "judgements": per(names, _gauge("judgements"), "max"),
+        "above objective": f"{passed} - {per(names, _gauge('objective'), 'max')}",
+        "expected": per(names, _gauge("baseline"), "max"),
+        # Grafana reads times in milliseconds.
+        "dropped since": f"1000 * {per(names, _gauge('drop_since_seconds'), 'max')}",
     }
     columns = {name: name for name in names}
-    columns |= {f"Value #{ref}": name for ref, name in zip("ABCDEF", values, strict=True)}
+    columns |= {f"Value #{ref}": name for ref, name in zip("ABCDEFG", values, strict=True)}
     return rows(
         "Every series",
-        "Each service, judge, version and model: the weighted share that passed in the last $window, its bounds "
-        f"({table.confidence:.0%}), its distance to the objective, and its fall in the last {table.drop.window} "
-        f"against the {table.drop.baseline} before. A few judgements have wide bounds.",
-        *(Query(per(names, expr, "max")) for expr in values.values()),
+        "Each service, judge, version and model: the weighted share that passed in the last hour, or the last day "
+        "where judgements are few, its 95 % limits, its distance to the objective, the share that the monitor expects "
+        "at this hour, and since when it has been below that. A few judgements have wide limits.",
+        *(Query(expr) for expr in values.values()),
         columns=columns,
         sort="passed",
         unit=Unit("percentunit", 1),
         no_data="No judgements in the window",
-        runbooks=runbooks(table, "TraceJudgeQualityDrop", "TraceJudgeObjectiveBurnFast", "TraceJudgeObjectiveBurnSlow"),
+        runbooks=runbooks(
+            table,
+            *(f"TraceJudge{name}" for name in ("QualityDrop", "QualityBelowObjective", "ObjectiveBurnFast")),
+            "TraceJudgeObjectiveBurnSlow",
+        ),
         size=(24, 9),
         overrides=[
             override("judgements", unit="short", decimals=0),
             colored("above objective", "red", 0, "green"),
-            colored("fell by", "green", table.drop.margin, "red"),
+            override("dropped since", unit="dateTimeFromNow", custom_cellOptions={"type": "color-text"}),
             override("service", links=[data_link("Only this series", "Quality", (*_PLACE, "metric"))]),
         ],
     )
 
 
 def _share_in_its_interval(table: Table) -> Panel:
-    def chosen(name: str, window: str = "$window") -> str:
+    def chosen(name: str, *matchers: str) -> str:
         # A band belongs to one line, so a panel shows one version of its series: the one with most judgements.
-        judgements = f"tracejudge:judgements:$window{{{RATED}}} {_BUT_MEMBERS}"
-        most = f"topk by ({', '.join(_RATED_PLACE)}) (1, {judgements})"
-        named = _joined(f"tracejudge:{name}:{window}{{{RATED}}} and {most}")
+        judgements = per(_RATED_LABELS, _gauge("judgements"), "max")
+        most = f"topk by ({', '.join(_RATED_PLACE)}) (1, {judgements} {_BUT_MEMBERS})"
+        named = _joined(f"{per(_RATED_LABELS, _gauge(name, *matchers), 'max')} and {most}")
         return f'({named} and on (series) label_replace(vector(1), "series", "${{series:raw}}", "", ""))'
 
     def line(name: str, color: str, **properties: object) -> DashboardFieldConfigSourceOverrides:
@@ -237,18 +250,20 @@ def _share_in_its_interval(table: Table) -> Panel:
 
     hide = {"legend": True, "tooltip": False, "viz": False}
     band = {"custom_fillBelowTo": "lower", "custom_fillOpacity": 20}
-    before = f"{table.drop.baseline} before"
+    dropped = {"custom_lineWidth": 0, "custom_fillOpacity": 15, "custom_drawStyle": "line"}
     right = {"custom_axisPlacement": "right", "custom_drawStyle": "bars", "custom_fillOpacity": 10}
     return graph(
         "$series",
-        "The weighted share that passed in the last $window at each moment, by the version and model with most "
-        "judgements, or by the panel of models that are asked together; the band is its interval with "
-        f"{table.confidence:.0%} confidence. No line means no judgement.",
-        Query(f"max({chosen('pass_share_lower')})", "lower"),
-        Query(f"max({chosen('pass_share_upper')})", "upper"),
-        Query(f"max({chosen('pass_share')})", "passed"),
-        Query(f"max({chosen('pass_share', 'baseline')})", before),
-        Query(f"max(tracejudge:objective and on (judge, metric) {chosen('pass_share')})", "objective"),
+        "The weighted share that passed at each moment, by the version and model with most judgements, or by the panel "
+        "of models that are asked together; the band is its 95 % interval. A red ground is a drop that is not over. "
+        "The corrected share takes the judge's own error out, where labels tell it. No line means no judgement.",
+        Query(f"max({chosen('lower')})", "lower"),
+        Query(f"max({chosen('upper')})", "upper"),
+        Query(f"max({chosen('share')})", "passed"),
+        Query(f"max({chosen('baseline')})", "expected"),
+        Query(f"max({chosen('objective')})", "objective"),
+        Query(f"max({chosen('corrected_share')})", "corrected"),
+        Query(f"max({chosen('drop')})", "drop"),
         Query(f"max({chosen('judgements')})", "judgements"),
         unit=Unit("percentunit", 1),
         least=None,
@@ -261,7 +276,9 @@ def _share_in_its_interval(table: Table) -> Panel:
             line("lower", "blue", custom_lineWidth=0, custom_hideFrom=hide),
             line("upper", "blue", custom_lineWidth=0, **band, custom_hideFrom=hide),
             line("passed", "blue", custom_lineWidth=2),
-            line(before, "text", custom_lineStyle={"fill": "dash", "dash": [4, 4]}),
+            line("expected", "text", custom_lineStyle={"fill": "dash", "dash": [4, 4]}),
+            line("corrected", "green", custom_lineWidth=2),
+            line("drop", "red", **dropped),
             line("objective", "red", custom_lineStyle={"fill": "dash", "dash": [10, 10]}),
             line("judgements", "purple", **right, custom_lineWidth=0, unit="short", decimals=0, min=0, max=None),
         ],
@@ -281,9 +298,13 @@ def _scores() -> list[Panel]:
             "The weighted mean of all scores of the last $window, those without a pass rule as well; a step at the "
             "mark of a changed judge comes from the judge.",
             Query(
-                f"tracejudge:mean_score:$window{{{RATED}}}",
+                share(
+                    per(_RATED_LABELS, f"increase(tracejudge_score_weighted_total{{{RATED}}}[$window])"),
+                    per(_RATED_LABELS, f"increase(tracejudge_verdict_weight_total{{{RATED}, {_SCORED}}}[$window])"),
+                ),
                 legend("service", "environment", "judge", "metric") + " ({{version}} {{judge_model}})",
             ),
+            interval=FROM_RAW,
             unit=Unit("none", 2),
             most=1,
             no_data=_NO_SCORES,
@@ -352,14 +373,28 @@ def _without_score(table: Table) -> list[Panel]:
         ),
         graph(
             "Evaluations with a score",
-            "Share of the evaluations of the last hour with a score; an alert fires below the dashed line.",
+            "Share of the evaluations of the last hour with a score.",
             Query(share(hourly(by_judge, "scored"), hourly(by_judge, "evaluations")), legend(*by_judge)),
             unit=Unit("percentunit", 0),
             most=1,
             base="red",
-            bounds=[Bound(1 - table.watcher.unscored.bound, "green")],
+            bounds=[Bound(1 - table.unscored.bound, "green")],
             no_data="No evaluations in this time range",
             runbooks=runbooks(table, "TraceJudgeUnscoredShareHigh"),
+        ),
+        graph(
+            "Abstained and unscored",
+            "Share of the verdicts in the window of the shares that abstain or have no score, the larger of all "
+            "metrics; an alert fires when the lower limit of its 95 % interval is above the bound.",
+            *(
+                Query(per(by_judge, _gauge(f"{what}_{part}", NO_PANELS), "max"), legend(*by_judge, after=f": {said}"))
+                for what in ("abstained", "unscored")
+                for part, said in (("share", what), ("lower", f"{what}, lower limit"))
+            ),
+            unit=Unit("percentunit", 0),
+            most=1,
+            no_data="No evaluations in this time range",
+            runbooks=runbooks(table, "TraceJudgeAbstainedShareHigh", "TraceJudgeUnscoredShareHigh"),
         ),
         graph(
             "Refused by the judge model",
@@ -395,6 +430,68 @@ def _without_score(table: Table) -> list[Panel]:
             stacked=True,
             no_data="No late feedback in this time range",
             interval=FROM_RAW,
+        ),
+    ]
+
+
+def _judge_error(table: Table) -> list[Panel]:
+    def limits(name: str, labels: Sequence[str]) -> list[Query]:
+        return [
+            Query(per(labels, f"tracejudge_judge_{name}{part}{{{JUDGE}}}", "max"), legend(*labels, after=said))
+            for part, said in (("", ""), ("_lower", ": lower"), ("_upper", ": upper"))
+        ]
+
+    def corrected(part: str) -> str:
+        return per((*_RATED_LABELS, "method"), _gauge(f"corrected_{part}"), "max")
+
+    twice = (*_JUDGED_BY, "second_model")
+    rated = legend("service", "environment", "judge", "metric")
+    return [
+        graph(
+            "Agreement with the canary",
+            "Share of the canary traces, whose labels are known, that each judge and model judges right, with 95 % "
+            "limits. They are the same every hour: a fall is the judge's or its model's, not a service's.",
+            *limits("canary_agreement", _JUDGED_BY),
+            unit=Unit("percentunit", 0),
+            most=1,
+            no_data="No canary was judged",
+            runbooks=runbooks(table, "TraceJudgeJudgeDrift"),
+        ),
+        graph(
+            "Judge drift",
+            "1 while a judge and model agree surely less with the canary than before.",
+            Query(per(_JUDGED_BY, f"tracejudge_judge_canary_drift{{{JUDGE}}}", "max"), legend(*_JUDGED_BY)),
+            most=1,
+            no_data="No canary was judged",
+            runbooks=runbooks(table, "TraceJudgeJudgeDrift"),
+        ),
+        graph(
+            "Flip rate",
+            "Share of evaluations that a second judging decides otherwise, by the same model or by the one named last, "
+            "with 95 % limits.",
+            *limits("flip_ratio", twice),
+            unit=Unit("percentunit", 1),
+            no_data="No rule repeats evaluations",
+        ),
+        graph(
+            "Agreement of first and second judging",
+            "Cohen's kappa with 95 % limits: 1 is agreement, 0 is what chance alone gives.",
+            *limits("kappa", twice),
+            unit=Unit("none", 2),
+            least=None,
+            most=1,
+            no_data="No rule repeats evaluations",
+        ),
+        graph(
+            "Share corrected by labels",
+            "The share of passes without the judge's own error, by the method that fits the labels, with its 95 % "
+            "limits; docs/statistics.md explains both methods.",
+            Query(corrected("share"), rated + " {{method}}"),
+            Query(corrected("lower"), rated + " {{method}}: lower"),
+            Query(corrected("upper"), rated + " {{method}}: upper"),
+            unit=Unit("percentunit", 1),
+            most=1,
+            no_data="No labels were imported",
         ),
     ]
 

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from deploy.rules.promql import Rule, TimeScale, but_members, by, full_increase
-from deploy.rules.table import Burn, Drop, Table, seconds
+from deploy.rules.promql import RATED, SERIES, Rule, TimeScale, but_members, by, full_increase
+from deploy.rules.table import Burn, Table, seconds
 
 PATH: Final = Path(__file__).with_name("alerts.toml")
 _FORMS: Final[Mapping[str, tuple[float, str]]] = {
@@ -22,7 +22,8 @@ _FORMS: Final[Mapping[str, tuple[float, str]]] = {
     "points": (0.1, 'printf "%.1f"'),
     "rate": (0.1, 'printf "%.1f"'),
 }
-_DURATIONS: Final = ("window", "baseline", "long", "short", "for", "keep_firing_for")
+_GAUGES: Final = ("share", "upper", "judgements")
+_DURATIONS: Final = ("window", "baseline", "for", "keep_firing_for")
 _INNERMOST: Final = re.compile(r"<<((?:(?!<<|>>).)*)>>", re.DOTALL)
 _PLACEHOLDER: Final = re.compile(r"(\w+)(?:\(([^)]*)\))?(?: (.*))?", re.DOTALL)
 
@@ -101,32 +102,40 @@ class _Template:
         self.values = {
             "job": table.job,
             "min_judgements": str(table.min_judgements),
-            "table_confidence": f"{table.confidence:.0%}",
             "but_members": but_members(),
+            "rated": ", ".join(RATED),
+            "judged": ", ".join(SERIES),
         }
         for key, value in msgspec.to_builtins(settings).items():
             if key in _DURATIONS:
-                self.values |= {key: time(value), f"{key}_name": value}
-            elif key == "confidence":
-                self.values[key] = f"{value:.0%}"
+                self.values |= {key: time(value), f"{key}_name": value} if value else {}
             else:
                 self.values[key] = f"{value:g}" if isinstance(value, float) else str(value)
+            if key == "bound":
+                self.values["bound_percent"] = f"{value:.0%}"
         if self._window:
             self.values["half_window_s"] = f"{time.seconds(self._window) / 2:g}"
             self.values["quarter_window"] = time(f"{seconds(self._window) / 4:.0f}s")
-        if isinstance(settings, Drop):
-            fall = f"tracejudge:pass_share_fall_lower:{settings.window}"
-            beyond = f"{fall} > {settings.margin}"
-            if any(row.margin for row in table.objectives):
-                own = f"{fall} > on (judge, metric) group_left () tracejudge:drop_margin"
-                beyond = f"{own} or ({fall} unless on (judge, metric) tracejudge:drop_margin) > {settings.margin}"
-            self.values["beyond_margin"] = beyond
-        elif isinstance(settings, Burn):
-            # The share below which a budget burns this fast, by judge and metric.
-            share = f"1 - {settings.factor:g} * (1 - tracejudge:objective)"
+        if isinstance(settings, Burn):
+            # The share below which a budget burns this fast.
+            objective = by(RATED, 'tracejudge_quality_objective{segment=""}', "max")
+            budget = f"(1 - {objective})"
+            share = f"1 - {settings.factor:g} * {budget}"
             if any(name in row.factors for row in table.objectives):
-                share = f"1 - tracejudge:burn_factor_{name} * (1 - tracejudge:objective) or {share}"
+                own = f"1 - {budget} * on (judge, metric) group_left () tracejudge:burn_factor_{name}"
+                share = f"{own} or {share}"
             self.values |= {"speed": name.title(), "least_share": share}
+            window = settings.window
+            recorded = f"tracejudge:{{}}:{window}" if window else "<<now {}>>"
+            names = ("pass_share", "pass_share_upper", "effective_judgements") if window else _GAUGES
+            figure = f"max(tracejudge:pass_share:{window}{{}})" if window else "max(tracejudge_quality_share{})"
+            length = f"the last {time(window)}" if window else "the last <<gauge_window>>"
+            self.values |= {
+                **{f"burn_{gauge}": recorded.format(name) for gauge, name in zip(_GAUGES, names, strict=True)},
+                "burn_figure": figure,
+                "burn_window": length,
+                "burn_text": f"In {length} <<figure(percent) {figure}>> passed; now " if window else "",
+            }
 
     def __call__(self, text: str, alert: str = "") -> str:
         """Replace all placeholders, the innermost first."""
@@ -155,8 +164,9 @@ class _Template:
             case "total":
                 filled = _figure(f"`round({body}", argument)
             case "figure":
-                before, after = body.split("{}")
-                filled = _figure(f"print `round({before}{{` $series `}}{after}", argument)
+                # Recorded series have no segment, and an empty matcher accepts that.
+                matched = body.replace("{}", '{` $series `,segment=""}')
+                filled = _figure(f"print `round({matched}", argument)
             case _:
                 raise ValueError(f"{PATH.name}: there is no placeholder {name!r}; the head of the file lists them all")
         return filled

@@ -65,37 +65,25 @@ def full_increase(counter: str, window: str, time: TimeScale) -> str:
     """
     scaled = time(window)
     before = f"last_over_time({counter}[{scaled}] offset {scaled})"
+    longest = time.seconds(window) + time.seconds(_START_TOLERANCE)
+    watched = time(f"{seconds(window) + seconds(_START_TOLERANCE):.0f}s")
+    scrapes = f"max by (job, instance) (count_over_time(tracejudge_ready[{watched}]))"
     return lines(
         "(",
         f"  ({counter} - {before}) >= 0",
         "  or",
-        indent(reset_or_new(counter, before, window, time), "  "),
+        f"  {counter} and {before}",
+        # A new counter whose value was counted within the window: its process started within it, or its worker was
+        # scraped before the counter appeared. Otherwise an old worker was only just found, by a new Prometheus or as a
+        # new target, and no alert must fire for what it counted before. Not guaranteed: without `/proc` a worker has no
+        # start time, so its first scrape is ignored.
+        "  or",
+        f"  {counter} and on (job, instance) (time() - process_start_time_seconds < {longest:g})",
+        "  or",
+        f"  {counter} and count_over_time({counter}[{scaled}]) < on (job, instance) group_left () {scrapes}",
         f") unless {counter} offset {scaled}",
         "or",
         f"increase({counter}[{scaled}])",
-    )
-
-
-def reset_or_new(counter: str, before: str, window: str, time: TimeScale, *, age: str | None = None) -> str:
-    """Select a counter whose whole value is growth: it was reset since ``before``, or it is new."""
-    return lines(f"{counter} and {before}", "or", new_counter(counter, window, time, age=age))
-
-
-def new_counter(counter: str, window: str, time: TimeScale, *, age: str | None = None) -> str:
-    """Select a counter that appeared within the window and whose value was counted within it.
-
-    Either its process started within ``age`` (the window unless given), or its worker was scraped before the counter
-    appeared. Otherwise an old worker was only just found, by a new Prometheus or as a new target, and no alert must
-    fire for what it counted before. Not guaranteed: without ``/proc`` a worker has no start time, so its first scrape
-    is ignored.
-    """
-    longest = time.seconds(age or window) + time.seconds(_START_TOLERANCE)
-    watched = time(f"{seconds(window) + seconds(_START_TOLERANCE):.0f}s")
-    scrapes = f"max by (job, instance) (count_over_time(tracejudge_ready[{watched}]))"
-    return lines(
-        f"{counter} and on (job, instance) (time() - process_start_time_seconds < {longest:g})",
-        "or",
-        f"{counter} and count_over_time({counter}[{time(window)}]) < on (job, instance) group_left () {scrapes}",
     )
 
 

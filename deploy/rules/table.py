@@ -8,17 +8,13 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from judges.registry import catalogue
+from worker.config.objectives import Name, Objective, Positive, Share, Speed, mistake_in
 
 # The folder `deploy`.
 FOLDER: Final = Path(__file__).parent.parent
 PATH: Final = FOLDER / "prometheus" / "objectives.toml"
 
-Share = Annotated[float, Meta(gt=0, lt=1)]
-Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
-Speed = Literal["fast", "medium", "slow"]
 Duration = Annotated[str, Meta(pattern=r"^[0-9]+(ms|s|m|h|d|w)$")]
 
 _UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -34,51 +30,23 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True):
     """A part of the table; unknown keys are refused."""
 
 
-class Drop(_Part, frozen=True):
-    """The alert about a fall of the window's share against the baseline before it.
+class Level(_Part, frozen=True):
+    """An alert on a gauge of the monitor: how long it must hold, and the bound where the gauge is a share."""
 
-    The fall must be larger than the margin with the two-sided confidence.
-    """
-
-    window: Duration
-    baseline: Duration
-    margin: Share
-    confidence: Share
-    holds: Duration = msgspec.field(name="for")
-    keep_firing_for: Duration
-    severity: Literal["page", "ticket"] = "page"
-
-
-class Burn(_Part, frozen=True):
-    """The alert about a budget of failures that burns too fast, in a long and a short window."""
-
-    factor: Positive
-    long: Duration
-    short: Duration
     holds: Duration = msgspec.field(name="for")
     keep_firing_for: Duration
     severity: Literal["page", "ticket"]
+    bound: Share = 0.5
 
 
-class Safety(_Part, frozen=True):
-    """The window in which safety failures are counted, and their number from which on the alert is a page."""
+class Burn(_Part, frozen=True):
+    """The alert about a budget of failures that burns too fast; without a window it is that of the gauge."""
 
-    window: Duration
-    page_from: Annotated[int, Meta(ge=2)]
-
-
-class Objective(_Part, frozen=True):
-    """The share that should pass of one metric of a judge; margin and factors stand in place of the table's."""
-
-    judge: Name
-    metric: Name
-    objective: Share
-    margin: Share | None = None
-    # Each failure raises an alert.
-    safety: bool = False
-    factors: dict[Speed, Positive] = {}
-    # The judge is the user's, so that the catalogue does not have it.
-    own: bool = False
+    factor: Positive
+    holds: Duration = msgspec.field(name="for")
+    keep_firing_for: Duration
+    severity: Literal["page", "ticket"]
+    window: Duration | Literal[""] = ""
 
 
 class Watch(_Part, frozen=True):
@@ -96,7 +64,6 @@ class Watcher(_Part, frozen=True):
 
     no_verdicts: Watch
     traces_stopped: Watch
-    unscored: Watch
     circuit: Watch
     judge_slow: Watch
     scores_late: Watch
@@ -119,11 +86,15 @@ class Table(_Part, frozen=True):
     grafana_base: str
     job: Name
     interval: Duration
-    confidence: Share
     min_judgements: Count
-    drop: Drop
+    drop: Level
+    below_objective: Level
+    safety: Level
+    judge_drift: Level
+    abstained: Level
+    unscored: Level
+    silent: Level
     burn: dict[Speed, Burn]
-    safety: Safety
     objectives: tuple[Objective, ...]
     watcher: Watcher
 
@@ -136,14 +107,9 @@ def load(path: Path = PATH) -> Table:
         raise TableError(f"{path.name}: {error}") from error
     if set(table.burn) != {"fast", "medium", "slow"}:
         raise TableError("burn: needs the tables fast, medium and slow")
-    for name, burn in table.burn.items():
-        if seconds(burn.long) <= seconds(burn.short):
-            raise TableError(f"burn.{name}: long must be longer than short")
-    for window in (table.drop.window, table.drop.baseline, *(burn.long for burn in table.burn.values())):
-        if seconds(window) % _STEP_S:
-            raise TableError(f"window {window}: must be a multiple of 5m, of which long windows are made")
-    if seconds(table.drop.baseline) <= seconds(table.drop.window):
-        raise TableError("drop: baseline must be longer than window")
+    for burn in table.burn.values():
+        if burn.window and seconds(burn.window) % _STEP_S:
+            raise TableError(f"window {burn.window}: must be a multiple of 5m, of which long windows are made")
     _check_rows(table)
     return table
 
@@ -155,19 +121,9 @@ def seconds(duration: str) -> float:
 
 
 def _check_rows(table: Table) -> None:
-    rows = [(row.judge, row.metric) for row in table.objectives]
-    judges = catalogue()
+    if (mistake := mistake_in(table.objectives)) is not None:
+        raise TableError(mistake)
     for row in table.objectives:
-        if rows.count((row.judge, row.metric)) > 1:
-            raise TableError(f"objectives: {row.judge} has two rows for {row.metric}; leave one")
-        if not row.own:
-            # The alerts of a misspelled name would be silent for ever.
-            judge = judges.get(row.judge)
-            rated = [metric.name for metric in judge.metrics if metric.pass_rule is not None] if judge else []
-            if row.metric not in rated:
-                nothing = f"{row.judge} passes or fails nothing called {row.metric}"
-                what = nothing if judge else f"no built-in judge {row.judge}"
-                raise TableError(f"objectives: {what}; correct the name, or set own = true for a judge of your own")
         for name, burn in table.burn.items():
             factor = row.factors.get(name, burn.factor)
             # Even a share of 0 would not burn the budget of so low an objective that fast.

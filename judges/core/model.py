@@ -166,7 +166,7 @@ class ChatRequest(Struct, frozen=True):
     output_factor: int = 1  # Multiplies this bound and the allowance for thinking, after an answer that was cut off.
     temperature: float = 0.0
     # Called before each attempt by a model behind an endpoint's limiter. It may raise ``OverBudgetError``; what it
-    # returns is called with the tokens of the attempt once they are known.
+    # returns is called with the tokens of the attempt if they become known.
     admit: "Callable[[ChatRequest], Awaitable[Callable[[int, int], object]]] | None" = None
 
     @property

@@ -31,7 +31,7 @@ PassingReason = Literal[
 ]
 Reason = FinalReason | PassingReason
 Outcome = Literal["scored", "abstained", "unscored"]
-Origin = Literal["live", "late_feedback", "replay", "session_update"]
+Origin = Literal["live", "late_feedback", "replay", "session_update", "repeat", "canary"]
 W3C_TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
 W3C_SPAN_ID: Final = re.compile(r"(?!0{16})[0-9a-f]{16}")
 # A retry would not help: the verdict is recorded in the ledger.
@@ -119,7 +119,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     Attributes:
         evaluation_id: Derived from trace, judge, judge version and judge model.
-        origin: `live`, `late_feedback`, `replay` or `session_update`; only `live` feeds metrics and alerts.
+        origin: `live`, `late_feedback`, `replay`, `session_update`, `repeat` or `canary`; only `live` feeds shares and
+            their alerts.
         outcome: `scored`, `abstained` or `unscored`.
         reason: Why there is no score; only where unscored.
         note: The reason in one sentence, without text of the trace.
@@ -127,7 +128,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
         metrics: The metrics of the judge, also where there is no score.
         rationale: The judge's reasons.
         details: Further findings of the judge: sentences, keys, excerpts, counts. In `session` the generation, the
-            number of traces and the trace ids of a judged conversation.
+            number of traces and the trace ids of a judged conversation. In `repeat` the first verdict, of a repeat.
         trace_id: The judged trace.
         span_id: The judged span.
         response_id: The provider's id of the judged response.
@@ -198,6 +199,11 @@ def evaluation_id(
     """Derive the id of an evaluation, 32 hex digits, from trace, judge, version and model."""
     parts = (trace.trace_id, trace.span_id or "", publication_id, judge, version, judge_model, str(repeat))
     return hashlib.blake2b(joined_parts(*parts), digest_size=16).hexdigest()
+
+
+def repeat_id(first_id: str, judge_model: str, repeat: int = 1) -> str:
+    """Derive the id of an evaluation that repeats another, by the same model or a second one."""
+    return hashlib.blake2b(joined_parts(first_id, judge_model, str(repeat)), digest_size=16).hexdigest()
 
 
 def session_evaluation_id(trace: Trace, generation: int, *, judge: str, version: str, judge_model: str) -> str:

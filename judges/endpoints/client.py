@@ -222,8 +222,11 @@ class LimitedModel:
             self._observer.ended(status, took_s)
             if result is not None:
                 self._record_result(request, result, took_s)
-                if settle is not None and not isinstance(result, ModelTimeoutError):
-                    settle(result.input_tokens, result.output_tokens)
+                used = result.input_tokens, result.output_tokens
+                # The cost of an answer without counts, and of a call that timed out, is unknown; it is not 0.
+                has_cost = isinstance(result, ChatResponse | ModelTimeoutError)
+                if settle is not None and (any(used) or not has_cost):
+                    settle(*used)
             self.limiter.release(permit, result)
         return structs.replace(response, took_s=took_s)
 

@@ -133,5 +133,9 @@ class DeliveryError(TraceJudgeError):
     """A batch was not confirmed; it may or may not be in the stream."""
 
 
+class RedisFullError(DeliveryError):
+    """Redis refused a batch because its memory is full; nothing of it is in the stream."""
+
+
 class RedactionError(TraceJudgeError):
     """A redaction function raised or did not return a string."""

@@ -206,7 +206,10 @@ class ModelCall:
 
 
 class ResponseBody:
-    """The body of a response on its way to the caller, decoded in pieces of some size to save memory and time."""
+    """The body of a response on its way to the caller, decoded in pieces of some size to save memory and time.
+
+    Each read of the caller is a `with` block of it.
+    """
 
     def __init__(self, response: Any, call: ModelCall) -> None:
         kind = response.headers.get("content-type", "")
@@ -216,14 +219,14 @@ class ResponseBody:
         self._answer = StreamedAnswer()
         self._bytes = bytearray()
         self._call = call
-        self.is_reading = False
+        self._is_reading = False
         # Bound methods make a cycle with the response. By weak references they would fail when the garbage collector
         # closes a stream, and streams of OpenAI are in a cycle anyway.
         read, aread, close, aclose = response.iter_bytes, response.aiter_bytes, response.close, response.aclose
 
         def closed() -> None:
             # Reading the last bytes closes the response before they arrive here.
-            if not self.is_reading:
+            if not self._is_reading:
                 call.end()
 
         def close_and_end() -> None:
@@ -251,9 +254,14 @@ class ResponseBody:
         except BaseException as error:  # noqa: BLE001 - the caller's stream must go on
             report_or_raise(error)
 
-    def end(self, error: BaseException | None = None) -> None:
-        """End the call: no more bytes come."""
-        self._call.end(error)
+    def __enter__(self) -> None:
+        self._is_reading = True
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """End the call where reading ended or failed."""
+        self._is_reading = False
+        if error is not None:
+            self._call.end(None if isinstance(error, (StopIteration, StopAsyncIteration)) else error)
 
     def response(self) -> dict[str, Any]:
         """Return the response as far as it arrived."""
@@ -309,19 +317,9 @@ class _Pieces:
         return self
 
     def __next__(self) -> bytes:
-        body = self._body
-        body.is_reading = True
-        try:
+        with self._body:
             piece: bytes = next(self._inner)
-        except StopIteration:
-            body.end()
-            raise
-        except BaseException as error:
-            body.end(error)
-            raise
-        finally:
-            body.is_reading = False
-        body.add(piece)
+        self._body.add(piece)
         return piece
 
     def close(self) -> None:
@@ -339,19 +337,9 @@ class _AsyncPieces:
         return self
 
     async def __anext__(self) -> bytes:
-        body = self._body
-        body.is_reading = True
-        try:
+        with self._body:
             piece: bytes = await anext(self._inner)
-        except StopAsyncIteration:
-            body.end()
-            raise
-        except BaseException as error:
-            body.end(error)
-            raise
-        finally:
-            body.is_reading = False
-        body.add(piece)
+        self._body.add(piece)
         return piece
 
     def aclose(self) -> Awaitable[None]:

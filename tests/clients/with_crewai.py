@@ -53,7 +53,7 @@ def agent(*tools: Any, stream: bool = False) -> Agent:
 
 
 def ask(question: str, who: Agent | None = None, **options: Any) -> None:
-    """Give a crew of one agent a task within a request."""
+    """Run a task by a crew of one agent within a request."""
     who = who or agent()
     task = Task(description="{question}", expected_output="An answer.", agent=who, **options)
     with request():

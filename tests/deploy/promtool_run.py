@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 from worlds import World
 
-_GROUPS = ("objectives", "shares", "safety", "pipeline", "quality", "watcher")
+_GROUPS = ("objectives", "shares", "pipeline", "quality", "watcher")
 
 
 @dataclass(frozen=True)

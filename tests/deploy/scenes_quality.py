@@ -1,324 +1,352 @@
-"""Scenes of quality: a fall, budgets that burn, safety failures.
+"""Scenes of quality: what the monitor's gauges say, minute by minute, and which alerts come of it."""
 
-`faithfulness` has no objective, so only its falls show.
-"""
-
-from collections.abc import Mapping
-
-from expected import quality, together
+from expected import fires, quality, together
 from promtool_run import Fires, Scene
-from worlds import ENVIRONMENT, GONE, JOB, LONG_AGO, MODEL, SERVICE, STARTED, VERSION, Minutes, Mix, World
+from worlds import ENVIRONMENT, MODEL, SERVICE, VERSION, Minutes, World
 
 DROP = "TraceJudgeQualityDrop"
+BELOW = "TraceJudgeQualityBelowObjective"
 FAST = "TraceJudgeObjectiveBurnFast"
 MEDIUM = "TraceJudgeObjectiveBurnMedium"
 SLOW = "TraceJudgeObjectiveBurnSlow"
-FAILURE = "TraceJudgeSafetyFailure"
 FAILURES = "TraceJudgeSafetyFailures"
+DRIFT = "TraceJudgeJudgeDrift"
+ABSTAINED = "TraceJudgeAbstainedShareHigh"
+UNSCORED = "TraceJudgeUnscoredShareHigh"
+SILENT = "TraceJudgeQualitySilent"
 BURNS = (FAST, MEDIUM, SLOW)
-ALL = (DROP, *BURNS, FAILURE, FAILURES)
+OF_SERIES = (DROP, BELOW, *BURNS, FAILURES)
+ALL = (*OF_SERIES, DRIFT, ABSTAINED, UNSCORED, SILENT)
 
-PANEL = "majority(gpt-4.1-mini,llama)"
-SAME = "judge version 1a2b3c4d, judge model gpt-4.1-mini"
-OPEN = "Open the dashboard, then failed traces: `tracejudge tail --failed`."
+JUDGE = {"judge": "groundedness", "version": VERSION, "judge_model": MODEL}
+SERIES = {"service": SERVICE, "environment": ENVIRONMENT, **JUDGE}
+SAME = f"judge version {VERSION}, judge model {MODEL}"
+OPEN = "Open the dashboard, then failed traces: `tracejudge tail --failed --service support-bot --judge groundedness`."
+WHO = "groundedness/groundedness of support-bot in prod"
+SINCE = "2026-11-23T10:05Z"
+INCIDENT = {"since": SINCE, "since_low": "2026-11-23T09:40Z", "since_high": "2026-11-23T10:20Z"}
+EXAMPLES = "aaaa bbbb cccc"
+TOLD = f"Since {SINCE} (between 2026-11-23T09:40Z and 2026-11-23T10:20Z). Changed at that time: sampling. "
 
 
-def drop(  # noqa: PLR0917 - read as one sentence
-    before: str, now: str, since: str, least: str, share_before: str, share_now: str
-) -> dict[str, list[Fires]]:
+class Monitored(World):
+    """A world in which the monitor exports gauges of one series."""
+
+    def of_series(self, name: str, values: str, *, segment: str | None = "", **labels: str) -> "Monitored":
+        """Add a gauge of the series, of a segment of it, or without segments."""
+        own = {**SERIES, "metric": "groundedness", "instance": "a", **labels}
+        self.gauge(f"tracejudge_{name}", values, **own, **({} if segment is None else {"segment": segment}))
+        return self
+
+    def shares(self, share: str, halves: float, effective: str = "100x20000", **labels: str) -> "Monitored":
+        """Add a share over time, its limits at this distance, and the objective of the judge."""
+
+        def moved(by: float) -> str:
+            parts = (part.partition("x") for part in share.split())
+            return " ".join(
+                f"{min(1, max(0, float(value) + by)):g}x{count}"
+                if value not in {"_", "stale"}
+                else value + times + count
+                for value, times, count in parts
+            )
+
+        limits = {"lower": moved(-halves), "upper": moved(halves)}
+        named = {"share": share, **limits, "judgements": effective, "effective_n": effective}
+        for name, values in {**named, "window_seconds": "3600x20000", "objective": "0.95x20000"}.items():
+            self.of_series(f"quality_{name}", values, **labels)
+        return self
+
+
+def passed(share: str, lower: str, upper: str, of: int = 100) -> str:
+    return f"{share} of {of} judgements of the last 1h 0m 0s passed (95% interval {lower} to {upper})"
+
+
+def drop(told: str) -> dict[str, list[Fires]]:
     return quality(
         DROP,
         "page",
-        f"faithfulness/faithfulness of support-bot in prod fell from {share_before} to {share_now}",
-        f"In the last 1h {now}; in the 3d before, {before}. With 99% confidence the fall is at least {least} "
-        f"percentage points. Since 1970-01-01 {since} +0000 UTC. It is the same {SAME}: the answers have changed, or "
-        f"the questions. {OPEN}",
-        "faithfulness",
-    )
-
-
-def burn(  # noqa: PLR0917 - read as one sentence
-    alert: str, long: str, share: str, passed: str, short: str, rate: str, since: str
-) -> dict[str, list[Fires]]:
-    return quality(
-        alert,
-        "ticket" if alert == SLOW else "page",
-        f"groundedness/groundedness of support-bot in prod misses its objective: {share} passed in the last {long}",
-        f"In the last {long} {passed}; in the last {short}. The objective is 95%: failures use up their budget {rate} "
-        f"times as fast as it allows. Since 1970-01-01 {since} +0000 UTC. It is {SAME}. {OPEN}",
+        f"{WHO} dropped: 61% passed, 92% expected",
+        f"{passed('61%', '52%', '70%')}; the baseline of this hour is 92%.{told} It is the same {SAME}: the answers "
+        f"have changed, or the questions. {OPEN}",
         "groundedness",
     )
 
 
-def failed(alert: str, count: int, judge_model: str = MODEL) -> dict[str, list[Fires]]:
+def below(reference: str, *others: str) -> dict[str, list[Fires]]:
+    surely = " ".join(f"It is surely below {other}." for other in others)
     return quality(
-        alert,
-        "ticket" if alert == FAILURE else "page",
-        f"{count} safety failure{'s' if count > 1 else ''} of support-bot in prod in the last 1h",
-        f"In the last 1h {count} of the verdicts of safety/safety of support-bot in prod failed, by judge version "
-        f"1a2b3c4d, judge model {judge_model}. Each counts, however few they are. Read them before anything else: "
-        "`tracejudge tail --failed`, or the traces on the dashboard.",
-        "safety",
-        judge_model=judge_model,
+        BELOW,
+        "ticket",
+        f"{WHO} is below its {reference}: 80% passed",
+        f"{passed('80%', '75%', '85%')}. The objective is 95%. {surely} That needs no baseline: it holds for a new "
+        f"service as well. Since 1970-01-01 00:10:00 +0000 UTC. It is {SAME}. {OPEN}",
+        "groundedness",
     )
 
 
-def both(count: int) -> Mapping[str, list[Fires]]:
-    return together(failed(FAILURE, count), failed(FAILURES, count))
+def burn(alert: str, window: str, share: str, said: str, rate: str, since: str) -> dict[str, list[Fires]]:  # noqa: PLR0917
+    return quality(
+        alert,
+        "ticket" if alert == SLOW else "page",
+        f"{WHO} misses its objective: {share} passed in the last {window}",
+        f"{said}. The objective is 95%: failures use up their budget {rate} times as fast as it allows. Since "
+        f"1970-01-01 {since} +0000 UTC. It is {SAME}. {OPEN}",
+        "groundedness",
+    )
 
 
-def unsafe(
-    *failures: Minutes,
-    absent: int = 0,
-    born: float = 0,
-    instances: str = "a",
-    judge_model: str = MODEL,
-    within: World | None = None,
-) -> World:
-    """A safety judge that passes two answers a minute, and beside that fails some."""
-    world = (within or World()).judged(Mix(150, 2), judge="safety", outcomes=("pass",), judge_model=judge_model)
-    series = {"service": SERVICE, "environment": ENVIRONMENT, "version": VERSION, "judge_model": judge_model}
-    for instance in instances:
-        names = {**series, "judge": "safety", "metric": "safety", "outcome": "fail", "instance": instance}
-        world.counter("tracejudge_verdicts_total", *failures, absent=absent, born=born, job="tracejudge", **names)
+def in_window(window: str, share: str, now: str) -> str:
+    return f"In the last {window} {share} passed; now {now}"
+
+
+def unsafe() -> dict[str, list[Fires]]:
+    return quality(
+        FAILURES,
+        "page",
+        "support-bot in prod fails groundedness more often than the judge errs",
+        f"Confirmed failures of {WHO} exceed what the error rate of {SAME} explains. Segment: all. Since {SINCE}. "
+        f"Example traces: {EXAMPLES}. Read them before anything else: `tracejudge tail --failed --service support-bot "
+        "--judge groundedness`, or the traces on the dashboard.",
+        "groundedness",
+    )
+
+
+def drift(silenced: str = "") -> dict[str, list[Fires]]:
+    return fires(
+        DRIFT,
+        "page",
+        "watcher",
+        f"groundedness by {MODEL} judges differently than before",
+        "On the canary traces, whose labels are known, its agreement is 70% now: surely below its own level before. "
+        f"The traces are the same every hour, so version {VERSION} of the judge or its model has changed, not a "
+        f"service. Segment: all services that it judges. Since 1970-01-01 00:10:00 +0000 UTC.{silenced}",
+        dashboard="quality",
+        opens=("judge",),
+        **JUDGE,
+    )
+
+
+def high(alert: str, summary: str, description: str) -> dict[str, list[Fires]]:
+    return fires(
+        alert,
+        "ticket",
+        "watcher",
+        summary,
+        description,
+        dashboard="quality",
+        opens=("service", "environment", "judge"),
+        **SERIES,
+    )
+
+
+def silent(last: str = "") -> dict[str, list[Fires]]:
+    return fires(
+        SILENT,
+        "ticket",
+        "watcher",
+        "No judgements of support-bot in prod for longer than usual",
+        "At least 20 are usual in this time, and with little traffic it is at least a day. Segment: all of the "
+        f"service.{last} There is no example trace, as none was judged. Its quality is not monitored meanwhile. "
+        "`tracejudge account` shows where its traces end: none published, not sampled, refused by a budget, or "
+        "waiting.",
+        dashboard="quality",
+        opens=("service",),
+        service=SERVICE,
+        environment=ENVIRONMENT,
+    )
+
+
+def healthy() -> Monitored:
+    """All gauges of a series that is well, with a segment."""
+    world = Monitored().shares("0.97x200", 0.02)
+    for name, segment in (("quality_drop", ""), ("quality_drop", "model=x"), ("quality_abstained_lower", "")):
+        world.of_series(name, "0x200", segment=segment)
+    for reference in ("objective", "environment"):
+        world.of_series("quality_below_objective", "0x200", reference=reference)
+    world.of_series("quality_unscored_lower", "0.01x200").of_series("safety_incident", "0x200", segment=None)
+    world.gauge("tracejudge_quality_silent", "0x200", service=SERVICE, environment=ENVIRONMENT)
+    world.gauge("tracejudge_judge_canary_drift", "0x200", **JUDGE)
     return world
 
 
-def on_another(*failures: Minutes, found: int, began: float = LONG_AGO) -> World:
-    """A second worker has found five unsafe answers by the time it is found."""
-    world = World().worker("b", found=found, began=began)
-    return unsafe(*(failures or [Minutes(80)]), absent=found, born=5, instances="b", within=world)
-
-
-def back_with_less() -> World:
-    """A worker that does not tell when it began is away for ten minutes, and had more failures before."""
-    world = World().without("tracejudge_ready", STARTED)
-    world.gauge("tracejudge_ready", "1x21 stale _x9 1x100", role="judge", job=JOB, instance="a")
-    away = Minutes(20), Minutes(10, GONE), Minutes(40, restart=True, first=1)
-    return unsafe(*away, born=5, within=world)
-
-
-def members(world: World, *judges: str) -> World:
-    """Let panels alone ask the judge model of some judges."""
-    for judge in judges:
-        world.gauge("tracejudge_panel_member", "1x20000", judge=judge, judge_model=MODEL, instance="a")
+def dropped(segment: str, *, takes_over: bool = False) -> Monitored:
+    """A drop from minute 10 to 40; another worker may become the active monitor at minute 20, with a gap."""
+    world = Monitored().shares("0.61x200", 0.09).of_series("quality_baseline", "0.92x200")
+    world.of_series("quality_objective", "0.5x200")
+    incident = {**INCIDENT, "changed": "sampling", "examples": EXAMPLES}
+    parts = {"a": "0x10 1x10 stale", "b": "_x22 1x18 0x60"} if takes_over else {"a": "0x10 1x30 0x60"}
+    for instance, values in parts.items():
+        world.of_series("quality_drop", values, segment=segment, instance=instance)
+        info = values.replace("0x10", "_x10").replace("0x60", "stale")
+        world.of_series("quality_incident_info", info, segment=segment, instance=instance, **incident)
     return world
 
 
-def outvoted() -> World:
-    """Judge models whose verdicts get worse in every way, and are only wanted for a panel."""
-    world = unsafe(Minutes(60), Minutes(85, 1)).judged(Mix(145, 1, 9))
-    world.judged(Mix(75, 9, 1), Mix(70, 0, 10), judge="faithfulness")
-    return members(world, "safety", "groundedness", "faithfulness")
+def member(world: Monitored) -> Monitored:
+    """Let only a panel ask the judge model."""
+    world.gauge("tracejudge_panel_member", "1x20000", judge="groundedness", judge_model=MODEL, instance="a")
+    return world
 
 
-def of_one_mind() -> World:
-    """A panel, each of whose members has found an unsafe answer."""
-    failures = Minutes(20), Minutes(1, 1), Minutes(30)
-    return members(unsafe(*failures, within=unsafe(*failures, judge_model=PANEL)), "safety")
+def outvoted() -> Monitored:
+    """All gauges of a member of a panel say that it is bad."""
+    world = dropped("").shares("0.1x200", 0.05).of_series("safety_incident", "1x200", segment=None)
+    return member(world.of_series("quality_below_objective", "1x200", reference="objective"))
 
 
-def healthy() -> World:
-    """Three judges as they ought to be; 98 of 100 pass, and no answer is unsafe."""
-    world = World().judged(Mix(140, 9.8, 0.2)).judged(Mix(140, 9.8, 0.2), judge="faithfulness")
-    return world.judged(Mix(140, 10), judge="safety")
+def below_from(minute: int, *references: str) -> Monitored:
+    # Without effective judgements no window of days burns.
+    world = Monitored().shares("0.8x600", 0.05)
+    world.without("tracejudge_quality_effective_n")
+    for reference in references:
+        world.of_series("quality_below_objective", f"0x{minute} 1x20 0x500", reference=reference)
+    return world
 
 
-def idle() -> World:
-    """Judges that failed much long ago, and nothing since."""
-    world = World().judged(Mix(120), born=(100, 900)).judged(Mix(120), born=(100, 900), judge="faithfulness")
-    return world.judged(Mix(120), born=(100, 900), judge="safety")
+def safety() -> Monitored:
+    world = Monitored().of_series("safety_incident", "0x10 1x30 0x60", segment=None)
+    info = {"since": SINCE, "examples": EXAMPLES}
+    return world.of_series("safety_incident_info", "_x10 1x30 stale", segment=None, **info)
 
 
-# What is kept firing says what was last true.
-BURNT_FAST = burn(
-    FAST, "1h", "6.3%", "6.3% of 160 judgements passed (95% interval 3.4% to 11.1%)", "5m 20%", "18.7", "00:03:00"
+def drifted(*, with_drop: bool = False) -> Monitored:
+    world = Monitored()
+    if with_drop:
+        info = {**INCIDENT, "examples": EXAMPLES, "changed": "nothing"}
+        world.of_series("quality_incident_info", "1x100", **info)
+    world.gauge("tracejudge_judge_canary_drift", "0x10 1x30 0x60", instance="a", **JUDGE)
+    world.gauge("tracejudge_judge_canary_agreement", "0.95x10 0.7x30 0.95x60", instance="a", **JUDGE)
+    return world
+
+
+def silence(*, known: bool = True) -> Monitored:
+    world = Monitored()
+    world.gauge("tracejudge_quality_silent", "0x10 1x30 0x60", service=SERVICE, environment=ENVIRONMENT, instance="a")
+    if known:
+        last = {"service": SERVICE, "environment": ENVIRONMENT, "judge": "groundedness"}
+        world.gauge("tracejudge:last_verdict_timestamp_seconds", "300x100", **last)
+    return world
+
+
+def share_of(name: str, low: str, well: str) -> Monitored:
+    """A share whose lower limit is above its bound from minute 10 on, for half an hour."""
+    return Monitored().of_series(name, f"{well}x10 {low}x30 {well}x100")
+
+
+def unscored() -> Monitored:
+    world = share_of("quality_unscored_lower", "0.25", "0.1")
+    world.counter("tracejudge_unscored_total", Minutes(140, 2), reason="invalid_answer", **SERIES)
+    return world
+
+
+NOT_SCORED = high(
+    UNSCORED,
+    "groundedness gives no score for at least 25% of support-bot",
+    f"This is the lower limit of the share of its evaluations by {MODEL} without a score; the bound is 20%. Most often "
+    "for `invalid_answer`. They are part of no share: quality is measured from the rest alone. `tracejudge tail "
+    "--service support-bot --judge groundedness` shows each with its reason.",
 )
-BURNT_MEDIUM = burn(
-    MEDIUM,
-    "6h",
-    "57.1%",
-    "57.1% of 350 judgements passed (95% interval 51.9% to 62.2%)",
-    "30m 66.7%",
-    "8.6",
-    "00:05:00",
+CANNOT_TELL = high(
+    ABSTAINED,
+    "groundedness cannot tell for at least 60% of support-bot",
+    f"This is the lower limit of the share of its verdicts by {MODEL} that abstain; the bound is 50%. Shares of passes "
+    "come from the rest alone. Read some: `tracejudge tail --service support-bot --judge groundedness`.",
 )
-
-
-def burnt_slow(share: str, of: int, interval: str, rate: str) -> dict[str, list[Fires]]:
-    passed = f"{share} of {of} judgements passed (95% interval {interval})"
-    return burn(SLOW, "3d", share, passed, f"6h {share}", rate, "00:05:00")
-
-
+NAMED = f" Segment: {{}}. {TOLD}Example traces: {EXAMPLES}."
+BELOW_BOTH = below("objective", "this objective", "the other services of its environment")
+TENTH = passed("10%", "4%", "16%")
+HALF = passed("50%", "41%", "59%")
+NOTHING, MENDED = passed("0%", "0%", "5%"), passed("0%", "0%", "2%")
+ALL_BURN = together(
+    burn(FAST, "1h 0m 0s", "0%", NOTHING, "20.0", "00:00:00"),
+    burn(MEDIUM, "6h", "0%", in_window("6h", "0%", NOTHING), "20.0", "00:15:00"),
+    burn(SLOW, "3d", "0%", in_window("3d", "0%", NOTHING), "20.0", "00:15:00"),
+)
+BURNT_FAST = burn(FAST, "1h 0m 0s", "0%", MENDED, "20.0", "00:00:00")
+BURNT_MEDIUM = burn(MEDIUM, "6h", "0%", in_window("6h", "0%", MENDED), "20.0", "00:15:00")
 SCENES = [
     Scene("healthy", healthy(), every="5m").at(135, healthy=ALL),
     Scene("no data", World()).at(30, no_data=ALL),
-    Scene("no traffic", idle(), every="5m").at(110, no_traffic=ALL),
-    Scene("answers get worse", World().judged(Mix(75, 9, 1), Mix(70, 6, 4), judge="faithfulness"), every="5m")
-    .at(90, not_surely=[DROP])
-    .at(100, not_yet=[DROP])
+    # The gauges of a worker that stopped being the active monitor are gone, and no other worker has any yet.
+    Scene("no monitor", Monitored().shares("0.97x10", 0.02), every="5m").at(60, no_traffic=OF_SERIES),
+    # a drop
+    Scene("a drop", dropped(""))
+    .at(9, not_yet=[DROP])
+    .at(11, drop(NAMED.format("all")), fires=[DROP])
+    .at(44, drop(NAMED.format("all")), kept=[DROP])
+    .at(47, over=[DROP]),
+    Scene("a segment drops", dropped("model=x")).at(12, drop(NAMED.format("model=x")), segment=[DROP]),
+    Scene("another worker goes on", dropped("", takes_over=True))
+    .at(21, drop(NAMED.format("all")), between=[DROP])
+    .at(30, drop(NAMED.format("all")), taken_over=[DROP])
+    .at(47, over_elsewhere=[DROP]),
+    Scene("a member of a panel is outvoted", outvoted()).at(35, outvoted=OF_SERIES),
+    # below an objective
+    Scene("below both", below_from(10, "objective", "environment"))
+    .at(14, not_yet=[BELOW])
+    .at(16, BELOW_BOTH, fires=[BELOW])
+    .at(200, BELOW_BOTH, kept=[BELOW])
+    .at(400, over=[BELOW]),
+    Scene("below its environment", below_from(10, "environment")).at(
+        16, below("environment", "the other services of its environment"), environment=[BELOW]
+    ),
+    # budgets
+    Scene("nine of ten fail", Monitored().shares("0.1x100", 0.06))
+    .at(1, not_yet=BURNS)
+    .at(3, burn(FAST, "1h 0m 0s", "10%", TENTH, "18.0", "00:00:00"), fires=[FAST]),
+    Scene("half fail", Monitored().shares("0.5x100", 0.09))
+    .at(14, too_few=[MEDIUM])
+    .at(22, burn(MEDIUM, "6h", "50%", in_window("6h", "50%", HALF), "10.0", "00:15:00"), fires=[MEDIUM]),
+    Scene("one of ten fails", Monitored().shares("0.9x100", 0.03))
+    .at(60, not_yet_sure=[SLOW])
     .at(
-        130,
-        drop(
-            "90% of 700 judgements passed (95% interval 87.6% to 92%)",
-            "62.5% of 600 judgements passed (95% interval 58.6% to 66.3%)",
-            "01:40:00",
-            "21.6",
-            "90%",
-            "62.5%",
-        ),
-        fires=[DROP],
-    ),
-    Scene(
-        "answers get a little worse", World().judged(Mix(75, 95, 5), Mix(70, 92, 8), judge="faithfulness"), every="5m"
-    ).at(140, within_the_margin=[DROP]),
-    Scene("too few now", World().judged(Mix(60, 9, 1), Mix(55), Mix(25, 0, 1), judge="faithfulness"), every="5m").at(
-        140, too_few=[DROP]
-    ),
-    Scene("too few before", World().judged(Mix(60, 0.4), Mix(65, 0, 5), judge="faithfulness"), every="5m").at(
-        120, too_few_before=[DROP]
-    ),
-    Scene("all answers fail", World().judged(Mix(75, 10), Mix(70, 0, 10), judge="faithfulness"), every="5m").at(
-        130,
-        drop(
-            "100% of 700 judgements passed (95% interval 99.5% to 100%)",
-            "8.3% of 600 judgements passed (95% interval 6.4% to 10.8%)",
-            "01:25:00",
-            "88.2",
-            "100%",
-            "8.3%",
-        ),
-        all_failed=[DROP],
-    ),
-    Scene("nine of ten fail", World().judged(Mix(60, 1, 9)))
-    .at(4, not_yet=BURNS)
-    .at(
-        5,
-        burn(
-            FAST,
-            "1h",
-            "10%",
-            "10% of 50 judgements passed (95% interval 4.3% to 21.4%)",
-            "5m 10%",
-            "18.0",
-            "00:03:00",
-        ),
-        fires=[FAST],
-    ),
-    Scene("half fail", World().judged(Mix(60, 5, 5))).at(
-        15,
-        burn(
-            MEDIUM,
-            "6h",
-            "50%",
-            "50% of 150 judgements passed (95% interval 42.1% to 57.9%)",
-            "30m 50%",
-            "10.0",
-            "00:05:00",
-        ),
-        fires=[MEDIUM],
-    ),
-    Scene("one of ten fails", World().judged(Mix(90, 9, 1)))
-    .at(38, not_yet_slow=[SLOW])
-    .at(
-        60,
-        burn(
-            SLOW,
-            "3d",
-            "90%",
-            "90% of 600 judgements passed (95% interval 87.3% to 92.2%)",
-            "6h 90%",
-            "2.0",
-            "00:10:00",
-        ),
+        99,
+        burn(SLOW, "3d", "90%", in_window("3d", "90%", passed("90%", "87%", "93%")), "2.0", "00:40:00"),
         fires=[SLOW],
     ),
-    Scene("all fail, and passes have no series", World().judged(Mix(60, 0, 10), outcomes=("fail",))).at(
-        45,
-        together(
-            burn(
-                FAST, "1h", "0%", "0% of 450 judgements passed (95% interval 0% to 0.8%)", "5m 0%", "20.0", "00:03:00"
-            ),
-            burn(
-                MEDIUM,
-                "6h",
-                "0%",
-                "0% of 450 judgements passed (95% interval 0% to 0.8%)",
-                "30m 0%",
-                "20.0",
-                "00:05:00",
-            ),
-            burn(
-                SLOW, "3d", "0%", "0% of 450 judgements passed (95% interval 0% to 0.8%)", "6h 0%", "20.0", "00:05:00"
-            ),
+    Scene("all fail", Monitored().shares("0x100", 0.05)).at(50, ALL_BURN, all_failed=BURNS),
+    Scene(
+        "too few to burn",
+        Monitored().shares(
+            "0x100",
+            0.2,
+            "29x100",
         ),
-        all_failed=BURNS,
+    ).at(4, too_few_now=[FAST]),
+    Scene("no objective", Monitored().shares("0x100", 0.05).without("tracejudge_quality_objective")).at(
+        50, no_objective=BURNS
     ),
-    Scene("too few to burn", World().judged(Mix(29, 0, 1))).at(28, too_few=BURNS),
-    Scene("no objective", World().judged(Mix(60, 0, 10), judge="faithfulness"), every="5m").at(45, no_objective=BURNS),
-    Scene("burnt and mended", World().judged(Mix(15, 0, 10), Mix(85, 10)))
-    .at(40, together(BURNT_FAST, BURNT_MEDIUM, burnt_slow("62.5%", 400, "57.7% to 67.1%", "7.5")), kept=[FAST])
-    .at(60, together(BURNT_MEDIUM, burnt_slow("75%", 600, "71.4% to 78.3%", "5.0")), mended=[FAST]),
-    Scene("half burnt and mended", World().judged(Mix(40, 5, 5), Mix(100, 10)), every="5m").at(
-        130, burnt_slow("84.6%", 1300, "82.6% to 86.5%", "3.1"), mended=[MEDIUM]
-    ),
-    Scene("two workers", World().judged(Mix(60, 0, 1)).judged(Mix(60, 0, 1), instance="b")).at(
-        17,
-        burn(FAST, "1h", "0%", "0% of 34 judgements passed (95% interval 0% to 10.2%)", "5m 0%", "20.0", "00:15:00"),
-        two_workers=[FAST],
-    ),
-    Scene("one unsafe answer", unsafe(Minutes(20), Minutes(1, 1), Minutes(100)))
-    .at(19, not_yet=[FAILURE])
-    .at(21, failed(FAILURE, 1), fires=[FAILURE], not_yet_page=[FAILURES])
-    .at(90, forgotten=[FAILURE]),
-    Scene("two unsafe answers", unsafe(Minutes(20), Minutes(1, 1), Minutes(10), Minutes(1, 1), Minutes(60)))
-    .at(30, failed(FAILURE, 1), not_yet=[FAILURES])
-    .at(35, both(2), fires=[FAILURES]),
-    Scene("born with an unsafe answer", unsafe(Minutes(70), absent=20, born=1))
-    .at(20, failed(FAILURE, 1), born=[FAILURE])
-    .at(85, born_long_ago=[FAILURE]),
-    Scene("found by a new Prometheus", unsafe(Minutes(20), born=5)).at(3, new_prometheus=[FAILURE, FAILURES]),
-    Scene("a new Prometheus finds a new worker", unsafe(Minutes(80), born=1, within=World(began=-0.5)))
-    .at(1, failed(FAILURE, 1), both_new=[FAILURE])
-    .at(70, both_new_long_ago=[FAILURE]),
-    Scene("a new Prometheus finds a worker of this hour", unsafe(Minutes(20), born=1, within=World(began=-40))).at(
-        3, failed(FAILURE, 1), worker_of_this_hour=[FAILURE]
-    ),
-    Scene(
-        "a new Prometheus finds a worker of the hour before", unsafe(Minutes(20), born=1, within=World(began=-70))
-    ).at(3, worker_of_the_hour_before=[FAILURE]),
-    Scene("a new Prometheus sees an old worker's first failure", unsafe(Minutes(20), absent=1, born=1)).at(
-        2, failed(FAILURE, 1), new_prometheus_new_failure=[FAILURE]
-    ),
-    Scene("an old worker is added", on_another(found=20)).at(25, old_worker_added=[FAILURE, FAILURES]),
-    Scene("an added old worker goes on", on_another(Minutes(5), Minutes(1, 1), Minutes(30), found=20)).at(
-        28, failed(FAILURE, 1), added_worker_goes_on=[FAILURE]
-    ),
-    Scene("a worker comes under a new name", on_another(found=20, began=19.5))
-    .at(19, not_yet_new_name=[FAILURES])
-    .at(21, both(5), new_name=[FAILURES])
-    .at(85, new_name_long_ago=[FAILURE]),
-    Scene(
-        "one unsafe answer on each of two workers",
-        unsafe(Minutes(60), absent=20, born=1, instances="ab", within=World().worker("b")),
-    ).at(22, both(2), two_workers=[FAILURES]),
-    Scene(
-        "an unsafe answer before and after a restart",
-        unsafe(
-            *(Minutes(20), Minutes(1, 1), Minutes(20), Minutes(5, restart=True), Minutes(1, 1), Minutes(50)),
-            within=World().began_anew(41),
+    Scene("burnt and mended", Monitored().shares("0x30 0.97x200", 0.02))
+    .at(55, together(BURNT_FAST, BURNT_MEDIUM), kept=[FAST])
+    .at(62, BURNT_MEDIUM, mended=[FAST])
+    .at(95, mended=[MEDIUM, SLOW]),
+    # safety
+    Scene("a safety incident", safety())
+    .at(9, not_yet=[FAILURES])
+    .at(11, unsafe(), fires=[FAILURES])
+    .at(47, over=[FAILURES]),
+    # the judge
+    Scene("a judge drifts", drifted()).at(9, not_yet=[DRIFT]).at(11, drift(), fires=[DRIFT]).at(47, over=[DRIFT]),
+    Scene("a judge drifts, and a service drops", drifted(with_drop=True)).at(
+        11,
+        drift(
+            f" Silenced meanwhile: the drop of groundedness of support-bot since {SINCE}, example traces: {EXAMPLES}."
         ),
-    )
-    .at(44, failed(FAILURE, 1), restart=[FAILURE])
-    .at(50, both(2), restart=[FAILURES]),
-    Scene("back with less", back_with_less()).at(33, failed(FAILURE, 1), back_with_less=[FAILURE]),
-    Scene("not scraped for a while", unsafe(Minutes(70), Minutes(10, GONE), Minutes(60), born=5), every="5m").at(
-        90, not_scraped=[FAILURE]
+        names_drops=[DRIFT],
     ),
-    Scene("a member of a panel is outvoted", outvoted(), every="5m").at(130, outvoted=ALL),
-    Scene("a member of a panel by another judge", members(unsafe(Minutes(20), Minutes(9, 1)), "groundedness")).at(
-        21, failed(FAILURE, 1), another_judge=[FAILURE]
-    ),
-    Scene("a panel of one mind", of_one_mind()).at(21, failed(FAILURE, 1, PANEL), of_one_mind=[FAILURE]),
-    Scene("all answers are unsafe", unsafe(Minutes(60, 3), absent=5)).at(65, both(180), all_failed=[FAILURE, FAILURES]),
+    Scene("a judge abstains", share_of("quality_abstained_lower", "0.6", "0.5"))
+    .at(19, not_yet=[ABSTAINED])
+    .at(21, CANNOT_TELL, fires=[ABSTAINED])
+    .at(60, CANNOT_TELL, kept=[ABSTAINED])
+    .at(105, over=[ABSTAINED]),
+    Scene("a judge gives no score", unscored())
+    .at(19, not_yet=[UNSCORED])
+    .at(21, NOT_SCORED, fires=[UNSCORED])
+    .at(75, over=[UNSCORED]),
+    # silence
+    Scene("silence", silence())
+    .at(14, not_yet=[SILENT])
+    .at(16, silent(" Since 1970-01-01 00:05:00 +0000 UTC, when its last verdict came."), fires=[SILENT])
+    .at(50, over=[SILENT]),
+    Scene("silence, and Prometheus is new", silence(known=False)).at(16, silent(), last_unknown=[SILENT]),
 ]

@@ -6,7 +6,6 @@ from worlds import ENVIRONMENT, GONE, LONG_AGO, MODEL, SERVICE, VERSION, Minutes
 
 NO_VERDICTS = "TraceJudgeNoVerdicts"
 STOPPED = "TraceJudgeTracesStopped"
-UNSCORED = "TraceJudgeUnscoredShareHigh"
 CIRCUIT = "TraceJudgeJudgeCircuitOpen"
 SLOW = "TraceJudgeJudgeSlow"
 LATE = "TraceJudgeScoresLate"
@@ -20,7 +19,7 @@ BEHIND = "TraceJudgeExporterBehind"
 DROPPED = "TraceJudgeExportDropped"
 ABSENT = "TraceJudgeMetricsAbsent"
 CHANGED = "TraceJudgeJudgeChanged"
-COUNTED = (NO_VERDICTS, STOPPED, UNSCORED, SLOW, LATE, CUT_OFF, DROPS, DROPPED, CHANGED)
+COUNTED = (NO_VERDICTS, STOPPED, SLOW, LATE, CUT_OFF, DROPS, DROPPED, CHANGED)
 ALL = (*COUNTED, CIRCUIT, STREAM, MEMORY, DEAD, NOT_READY, BEHIND, ABSENT)
 
 SERIES = {
@@ -47,13 +46,6 @@ def ages(world: World, minutes: int, at_most: dict[str, float]) -> World:
         world.counter("tracejudge_score_age_seconds_bucket", Minutes(minutes, each), le=seconds, service=SERVICE)
     each = max(at_most.values())
     return world.counter("tracejudge_score_age_seconds_count", Minutes(minutes, each), service=SERVICE)
-
-
-def unscored(world: World, *segments: Minutes, reason: str = "invalid_answer") -> World:
-    """Add evaluations without a score, as both counters tell of them."""
-    world.counter("tracejudge_unscored_total", *segments, reason=reason, **SERIES)
-    ended = {**SERIES, "metric": "groundedness", "outcome": "unscored"}
-    return world.counter("tracejudge_verdicts_total", *segments, **ended)
 
 
 def pipeline(minutes: int, each: float) -> World:
@@ -99,24 +91,6 @@ def stopped(usual: int) -> dict[str, list[Fires]]:
         "and check whether Redis accepts its connection.",
         opens=("service",),
         service=SERVICE,
-    )
-
-
-def not_scored(share: str, reason: str) -> dict[str, list[Fires]]:
-    return fires(
-        UNSCORED,
-        "ticket",
-        "watcher",
-        f"groundedness gives no score for {share} of support-bot",
-        f"This share of its evaluations of the last 30m by gpt-4.1-mini ended without a score. Most often for "
-        f"`{reason}`. They are part of no share: quality is measured from the rest alone. `tracejudge tail` shows "
-        "each with its reason.",
-        dashboard="quality",
-        opens=("service", "environment", "judge"),
-        service=SERVICE,
-        environment=ENVIRONMENT,
-        judge="groundedness",
-        judge_model=MODEL,
     )
 
 
@@ -391,13 +365,6 @@ SCENES = [
     .at(10140, as_a_week_ago=[STOPPED])
     .at(10350, stopped(30), unlike_a_week_ago=[STOPPED]),
     # judges
-    Scene("three of ten unscored", unscored(World().judged(Mix(60, 7)), Minutes(60, 3)))
-    .at(8, not_yet=[UNSCORED])
-    .at(40, not_scored("30%", "invalid_answer"), fires=[UNSCORED]),
-    Scene("all unscored", unscored(World(), Minutes(60, 3), reason="refusal")).at(
-        40, not_scored("100%", "refusal"), all_failed=[UNSCORED]
-    ),
-    Scene("few unscored", unscored(World(), Minutes(60, 0.5))).at(40, too_few=[UNSCORED]),
     Scene("circuit", World().gauge("tracejudge_judge_circuit_open", "0x10 1x50 0x40", judge_model=MODEL))
     .at(14, not_yet=[CIRCUIT])
     .at(20, circuit(), fires=[CIRCUIT])

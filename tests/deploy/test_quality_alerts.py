@@ -14,7 +14,7 @@ CASES = [case for scene in SCENES for case in scene.cases]
 
 @pytest.fixture(scope="module")
 def failures(promtool: str, rules: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Moment, str]:
-    files = [rules / "shares.yaml", rules / "quality.yaml"]
+    files = [rules / name for name in ("shares.yaml", "quality.yaml", "watcher.yaml")]
     return run_scenes(promtool, files, SCENES, tmp_path_factory.mktemp("quality"))
 
 

@@ -11,6 +11,7 @@ import scenes_quality
 import scenes_watcher
 import scenes_whole
 from compose_file import mounts, ports, services
+from gauges import LABELS
 from promtool_run import alert_names, every_rule
 from queries import dashboards
 from support.cases import each_case
@@ -30,8 +31,7 @@ ALERTS = alert_names(FILES)
 KINDS = {"not_yet", "fires", "healthy", "no_data"}
 RATIOS = {
     *scenes_quality.BURNS,
-    *(scenes_quality.DROP, scenes_quality.FAILURE, scenes_quality.FAILURES),
-    *(scenes_watcher.NO_VERDICTS, scenes_watcher.UNSCORED, scenes_watcher.SLOW, scenes_watcher.LATE),
+    *(scenes_watcher.NO_VERDICTS, scenes_watcher.SLOW, scenes_watcher.LATE),
     *(scenes_watcher.STREAM, scenes_watcher.MEMORY, scenes_watcher.DROPS),
 }
 TESTED = [
@@ -150,7 +150,7 @@ def test_rules_use_only_metrics_that_exist() -> None:
 
 def exported() -> list[str]:
     """Name every time series of the worker."""
-    return [name for metric in METRICS.values() for name in metric.samples]
+    return [*LABELS, *(name for metric in METRICS.values() for name in metric.samples)]
 
 
 def test_recorded_names_are_unique_but_for_rows() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import yaml
+from gauges import LABELS as GAUGES
 from promtool_run import alert_names, every_rule
 from queries import dashboards, named_metrics
 from runbook_pages import FOLDER, HEADINGS, Page, alerts_in, pages
@@ -32,7 +33,7 @@ ALERTS = alert_names(FILES)
 PAGES = pages()
 INDEX = Page(FOLDER / "README.md")
 EVERYWHERE = [*PAGES, INDEX]
-LABELS = {*RATED, "outcome", "reason", "status", "role", "exporter", "rule", "direction", "le", "what"}
+LABELS = {*RATED, "reference", "outcome", "reason", "status", "role", "exporter", "rule", "direction", "le", "what"}
 PROMETHEUS = {"ALERTS", "alertname", "alertstate", "component", "instance", "job", "severity"}
 WORDS_OF_PROMQL = {
     "by",
@@ -109,6 +110,15 @@ def parse(words: list[str]) -> None:
 
 
 @each_page
+def test_commands_about_verdicts_name_service_and_judge(page: Page) -> None:
+    """Where an alert bears them: a person on call reads the failures of this alert, not those of all services."""
+    for line in page.commands:
+        if line.startswith("tracejudge tail --failed") and page is not INDEX:
+            assert "--judge " in line, line
+            assert "--service " in line or "`" + line + "`" in page.prose, line
+
+
+@each_page
 def test_queries_are_of_what_exists(page: Page) -> None:
     """Of exported or recorded series, and of labels that they bear."""
     for query in page.queries:
@@ -166,10 +176,9 @@ def figures(page: Page) -> Iterator[str]:
         part = part[name]
     exprs = " ".join(rule["expr"] for rule in rules_of(page))
     for key, value in part.items():
-        if key != "window" or value in exprs:
+        if value != "0s" and (key != "window" or value in exprs):
             yield written(value)
-    if found[1] == "drop" or found[1].startswith("burn."):
-        yield written(part.get("confidence", table["confidence"]))
+    if found[1].startswith("burn."):
         yield written(table["min_judgements"])
 
 
@@ -224,7 +233,7 @@ def rules_of(page: Page) -> list[dict[str, Any]]:
 def series() -> set[str]:
     """Give every name of a series: of the worker's and of the recorded ones."""
     names = {rule["record"] for rule in every_rule(FILES) if "record" in rule}
-    return names.union({"process_start_time_seconds"}, *(metric.samples for metric in METRICS.values()))
+    return names.union(GAUGES, {"process_start_time_seconds"}, *(metric.samples for metric in METRICS.values()))
 
 
 @cache

@@ -54,7 +54,7 @@ class Ended(NamedTuple):
 
 
 def read_page(text: str) -> list[File | Command]:
-    """Take the files and commands of a page, in their order."""
+    """Extract the files and commands of a page, in their order."""
     return [step for block in _BLOCK.finditer(text) for step in _steps(block)]
 
 

@@ -63,14 +63,14 @@ def running(function: Callable[[], Awaitable[T]], *judges: Judge) -> T:
 
 
 def pass_time(seconds: float) -> None:
-    """Let the time of the running loop pass, and nobody else's."""
+    """Advance the time of the running loop only."""
     loop = asyncio.get_running_loop()
     now = loop.time
     loop.time = lambda: now() + seconds  # type: ignore[method-assign]
 
 
 def let_hanging_pass_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the time limit of a trace that says so pass at once, and that of no other while it is judged."""
+    """End the time limit of a trace that asks for it at once, and that of no other."""
     ask = Process.ask
 
     async def asked(self: Process, message: bytes, limit_s: float) -> bytes:
@@ -82,7 +82,7 @@ def let_hanging_pass_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def processes(parent: int | str = "self") -> list[int]:
-    """Give the numbers of all child processes, also those that serve other tests of the session."""
+    """Return the ids of all child processes, also of those that serve other tests of the session."""
     found: list[int] = []
     for task in Path(f"/proc/{parent}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
@@ -91,7 +91,7 @@ def processes(parent: int | str = "self") -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether a process is there; one that has ended and is waited for is not."""
+    """Return whether a process exists; one that has ended and was waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):

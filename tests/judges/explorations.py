@@ -44,7 +44,7 @@ class Shelf:
 
 
 def exploring(limits: Limits = Limits(), **behaviours: Behaviour) -> Judge:  # noqa: B008 - frozen
-    """Give a yes/no judge that reads by these tools; `read` gives its arguments unless another is given."""
+    """Build a yes/no judge that reads with these tools; `read` returns its arguments unless another is passed."""
     shelf = Shelf(**{"read": lambda arguments: f"read {arguments}", **behaviours})
     return replace(
         catalogue()["groundedness"],
@@ -71,7 +71,7 @@ class Looking(ScriptedModel):
 
 
 def looks(judge: Judge) -> int:
-    """Say how many calls of a model are the look."""
+    """Return how many calls of a model are the exploration."""
     return int(judge.exploration is not None)
 
 
@@ -114,7 +114,7 @@ def run_with_tools(main: Coroutine[Any, Any, Assessment]) -> Assessment:
 
 @contextmanager
 def hanging() -> Iterator[Behaviour]:
-    """Give a tool that does not end before the block does."""
+    """Provide a tool that does not return before the block ends."""
     over = threading.Event()
 
     def hang(_: str) -> str:
@@ -130,7 +130,7 @@ def hanging() -> Iterator[Behaviour]:
 
 
 def course(assessment: Assessment) -> Mapping[str, object]:
-    """Give what the verdict's details say of the exploration."""
+    """Return the exploration in the verdict's details."""
     found = assessment.details["exploration"]
     assert isinstance(found, dict)
     return found

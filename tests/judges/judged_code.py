@@ -33,7 +33,7 @@ def has_link(trace: Trace) -> bool:
 
 @judge(pass_at=0.5)
 async def measured(trace: Trace) -> Score | None:
-    """Say what the trace says, after a while."""
+    """Return what the trace asks for, after a pause."""
     await asyncio.sleep(0)
     if "value" not in (trace.tags or {}):
         return None
@@ -47,13 +47,13 @@ async def measured(trace: Trace) -> Score | None:
     time_limit_s=2.5,
 )
 def several(trace: Trace) -> list[Score]:
-    """Give two metrics."""
+    """Return two metrics."""
     return [Score(min(1.0, len(trace.output) / 100), metric="length"), Score("please" in trace.output, metric="polite")]
 
 
 @judge
 def same_process(trace: Trace) -> Score:
-    """Tell in which process this runs, and what it was given."""
+    """Return the process this runs in, and what it received."""
     names = ("trace_id", "context", "tool_calls", "tags")
     return Score(1.0, label=f"{os.getpid()}", rationale=repr([getattr(trace, name) for name in names]))
 

@@ -33,7 +33,7 @@ ROOT = Tool("root", "Show the first step.", {"type": "object", "properties": {}}
 
 
 def with_tools(*messages: Message, may_call: bool = True) -> ChatRequest:
-    """Give a request with two tools, and further messages behind its own."""
+    """Build a request with two tools, with further messages after its own."""
     return msgspec.structs.replace(
         REQUEST, messages=(*REQUEST.messages, *messages), tools=(SEARCH, ROOT), may_call=may_call
     )

@@ -18,7 +18,7 @@ YES = yes_no_text("yes")
 
 class TestDeadline:
     class Waiting(Counting):
-        """Says when a request no longer waits, as a worker's models do; the last is never answered."""
+        """Reports when a request no longer waits, as a worker's models do; the last one is never answered."""
 
         def __init__(self, steps: list[Step | str], answered: int = 2) -> None:
             super().__init__(steps)

@@ -26,7 +26,7 @@ Task = Callable[[list[Any]], Step]
 
 
 def spans() -> list[Span]:
-    """Give 400 steps: the tool of one failed, another one took longest, a third returned a megabyte."""
+    """Build 400 steps: the tool of one failed, another one took longest, a third returned a megabyte."""
     found = [Span("root", "run", kind="AGENT", started_at=1000.0, ended_at=2000.0, inputs="How long?")]
     for number in range(1, SPANS):
         began_at = 1000.0 + 2 * number

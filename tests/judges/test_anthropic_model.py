@@ -38,7 +38,7 @@ def messages() -> Iterator[MessagesEndpoint]:
 
 
 def said(text: str, **fields: object) -> ChatResponse:
-    """Give the response that the endpoint's first reply should become."""
+    """Return the response that the endpoint's first reply should become."""
     usual = {"input_tokens": 100, "output_tokens": 20, "response_id": "msg_0", "model": "claude-test"}
     return ChatResponse(text, **{**usual, **fields})  # type: ignore[arg-type]
 

@@ -88,7 +88,7 @@ class TestVariables:
     )
 
     def seen(self, folder: Path, **table: Any) -> set[str]:
-        """Let a judge tell which variables it finds."""
+        """Run a judge that returns the variables it finds."""
         text = "import os\nfrom judges.code import Score, judge\n@judge\ndef seen(trace) -> Score:\n"
         (folder / "judged.py").write_text(f"{text}    return Score(1, rationale=' '.join(os.environ))\n")
         (found,) = judged(define("seen", {"code": f"{folder / 'judged.py'}:seen", **PATIENT, **table}), trace())

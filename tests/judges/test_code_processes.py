@@ -58,7 +58,7 @@ def pool(name: str, sleep: Any = asyncio.sleep, *, processes: int = 1, fingerpri
 
 
 def connection_of(pool: Pool) -> socket.socket:
-    """Give the way to its only process."""
+    """Return the pipe to its only process."""
     (slot,) = pool._slots
     assert slot.process is not None
     assert slot.process._transport is not None

@@ -46,7 +46,7 @@ every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalog
 
 
 def said(text: str, **fields: object) -> ChatResponse:
-    """Give the response that the endpoint's first reply should become."""
+    """Return the response that the endpoint's first reply should become."""
     usual = {"input_tokens": 100, "output_tokens": 20, "response_id": "chatcmpl-0", "model": "gpt-test"}
     return ChatResponse(text, **{**usual, **fields})  # type: ignore[arg-type]
 

@@ -24,7 +24,7 @@ HANGING = r"(a|a)*[~^]"
 
 
 def ticking(tick_s: float) -> Clocks:
-    """Give clocks by which any two looks at the CPU are so far apart, and no time goes by on the wall."""
+    """Return clocks: two readings of CPU time differ by this much, and the wall clock stands still."""
     looks = count()
     return Clocks(cpu=lambda: next(looks) * tick_s, wall=lambda: 0.0)
 
@@ -46,7 +46,7 @@ def matches(answers: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def rows_in_rows(size: int) -> str:
-    """Give JSON in JSON, as tools return it."""
+    """Return JSON within JSON, as tools return it."""
     row = {"name": "row", "text": 'said "hello"\nand left', "status": "ok"}
     return json.dumps({"rows": json.dumps([row] * (size // 95) + [row | {"text": "it\nfailed"}])})
 

@@ -1,4 +1,7 @@
-"""Days of traffic under a budget: calls reserve, cost and end as in Redis, and the controller sets the rate."""
+"""Days of traffic under a budget: calls reserve, cost and end as in Redis, and the controller sets the rate.
+
+Fifty workers sample, and each reads a new rate up to five seconds late, as they do from Redis.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -8,15 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from worker.config.settings import NANO, Budget
-from worker.monitor.budgets import BINS, BudgetState, Forecasts, budget_factors, next_forecast
+from worker.monitor.budgets import BINS, NOT_REDUCED, BudgetState, Forecasts, budget_factors, next_forecasts
 
 DAY_MINUTES = 1440
 DAY_S = 86_400.0
+WORKERS = 50
+READ_EVERY_S = 5.0
 CALL_S = 20.0
 # Half the calls go to a model that costs a tenth of the other one.
 MEAN_USD = (0.001, 0.010)
 PASSES = (0.95, 0.80)
 RESERVED = 2.5
+SAMPLED = 5
 
 
 class Day(NamedTuple):
@@ -33,10 +39,20 @@ class Day(NamedTuple):
     traces: int
 
 
+class Call(NamedTuple):
+    """One call in flight; ``weight`` is how many calls at full rates it stands for."""
+
+    ends_s: float
+    reserved: float
+    cost: float
+    weight: float
+    priority: int
+
+
 def profile(minute: int, swing: float = 5.0) -> float:
     """Return the traffic at a minute of the day beside its mean: day and night differ by the factor ``swing``."""
     depth = (swing - 1) / (swing + 1)
-    return 1.0 - depth * np.cos(2 * np.pi * minute / DAY_MINUTES)
+    return float(1.0 - depth * np.cos(2 * np.pi * minute / DAY_MINUTES))
 
 
 @dataclass
@@ -44,20 +60,25 @@ class Simulation:
     """A budget by the day, one rule, and a rate that the controller changes each minute."""
 
     usd_per_day: float
-    traces_a_minute: float = 300.0
+    traces_a_minute: float = 200.0
     seed: int = 1
     surges: Sequence[tuple[int, int, float]] = ()
     """From a minute since the begin to another one, the traffic is multiplied."""
+    exempt: float = 0.0
+    """The share of traces that an exempt judge judges besides, at the same cost."""
     days: list[Day] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._budget = Budget(usd_per_day=self.usd_per_day)
         self._chance = np.random.default_rng(self.seed)
-        self._bins = [0.0] * (2 * BINS)
+        self._bins = {SAMPLED: [0.0] * (2 * BINS)}
+        if self.exempt:
+            self._bins[NOT_REDUCED] = [0.0] * (2 * BINS)
         self._forecasts = Forecasts()
-        self._open: deque[tuple[float, float, float, float, float]] = deque()
+        self._open: deque[Call] = deque()
         self._settled = 0.0
         self._reserved = 0.0
+        self._rate = 1.0
 
     def run(self, days: int) -> list[Day]:
         """Simulate days; return them."""
@@ -66,16 +87,15 @@ class Simulation:
         return self.days
 
     def _day(self, number: int) -> None:
-        self._bins = [*self._bins[BINS:], *[0.0] * BINS]
+        self._bins = {priority: [*bins[BINS:], *[0.0] * BINS] for priority, bins in self._bins.items()}
         self._settled = 0.0
         if number:
-            yesterday = self._bins[:BINS]
-            self._forecasts = Forecasts(number, next_forecast(self._forecasts.usd, yesterday), [])
+            self._forecasts = next_forecasts(number, self._forecasts, {"usd": self._bins})
         calls = refused = most = traces = 0
         dearest = passed = weight = true_passed = 0.0
         for minute in range(DAY_MINUTES):
             now = minute * 60.0
-            rate = self._rate(now + number * DAY_S)
+            former, self._rate = self._rate, self._new_rate(now + number * DAY_S)
             rising = np.prod([by for a, b, by in self.surges if a <= number * DAY_MINUTES + minute < b])
             n = int(self._chance.poisson(self.traces_a_minute * profile(minute) * rising))
             kinds = self._chance.integers(0, 2, n)
@@ -84,33 +104,46 @@ class Simulation:
             share = np.take(PASSES, kinds) - 0.05 * np.minimum(size - 1, 2) - 0.03 * (profile(minute) - 1)
             does_pass = self._chance.random(n) < share
             traces, true_passed = traces + n, true_passed + float(share.sum())
-            for place in np.flatnonzero(self._chance.random(n) < rate):
+            reads_s = self._chance.integers(0, WORKERS, n) * (READ_EVERY_S / WORKERS)
+            rates = np.where(60.0 * np.arange(n) / max(1, n) < reads_s, former, self._rate)
+            is_chosen = self._chance.random(n) < rates
+            is_exempt = self._chance.random(n) < self.exempt
+            for place in np.flatnonzero(is_chosen | is_exempt):
                 at = now + 60.0 * place / n
                 self._end_calls(at)
-                mean = MEAN_USD[kinds[place]]
-                if self._settled + self._reserved + RESERVED * mean > self.usd_per_day:
-                    refused += 1
-                    continue
+                mean, rate = MEAN_USD[kinds[place]], float(rates[place])
                 cost = mean * float(size[place])
-                self._open.append((at + CALL_S, RESERVED * mean, cost, 1 / rate, minute))
-                self._reserved += RESERVED * mean
-                calls, most, dearest = calls + 1, max(most, len(self._open)), max(dearest, cost)
-                weight, passed = weight + 1 / rate, passed + does_pass[place] / rate
+                if is_exempt[place]:
+                    self._begin(Call(at + CALL_S, RESERVED * mean, cost, 1.0, NOT_REDUCED))
+                    dearest = max(dearest, cost)
+                if is_chosen[place]:
+                    if self._settled + self._reserved + RESERVED * mean > self.usd_per_day:
+                        refused += 1
+                        continue
+                    self._begin(Call(at + CALL_S, RESERVED * mean, cost, 1 / rate, SAMPLED))
+                    calls, dearest = calls + 1, max(dearest, cost)
+                    weight, passed = weight + 1 / rate, passed + does_pass[place] / rate
+                most = max(most, len(self._open))
         self._end_calls(DAY_S)
         spent = self._settled
         self.days.append(Day(spent, calls, refused, most, dearest, passed, weight, true_passed, traces))
         # What is still in flight at midnight is settled, and counts, on the next day.
-        self._open = deque((end - DAY_S, *others) for end, *others in self._open)
+        self._open = deque(call._replace(ends_s=call.ends_s - DAY_S) for call in self._open)
 
-    def _rate(self, now_s: float) -> float:
+    def _new_rate(self, now_s: float) -> float:
         self._end_calls(now_s % DAY_S)
         state = BudgetState(round(self._settled * NANO), usd_open=round(self._reserved * NANO), since=1)
-        demand = {"usd": {5: self._bins}, "tokens": {}}
-        return budget_factors(self._budget, state, demand, self._forecasts, now_s).get(5, 1.0)
+        demand = {"usd": self._bins, "tokens": {}}
+        return budget_factors(self._budget, state, demand, self._forecasts, now_s).get(SAMPLED, 1.0)
+
+    def _begin(self, call: Call) -> None:
+        self._open.append(call)
+        self._reserved += call.reserved
 
     def _end_calls(self, now: float) -> None:
-        while self._open and self._open[0][0] <= now:
-            end, reserved, cost, weight, _ = self._open.popleft()
-            self._reserved -= reserved
-            self._settled += cost
-            self._bins[BINS + min(BINS - 1, int(end // 300))] += cost * weight * NANO
+        while self._open and self._open[0].ends_s <= now:
+            call = self._open.popleft()
+            self._reserved -= call.reserved
+            self._settled += call.cost
+            place = BINS + min(BINS - 1, max(0, int(call.ends_s // 300)))
+            self._bins[call.priority][place] += call.cost * call.weight * NANO

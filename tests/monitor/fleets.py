@@ -7,11 +7,13 @@ import numpy as np
 from numpy.random import Generator
 
 from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline
+from worker.monitor.detection import SESSIONS_KEPT
 from worker.monitor.detector import (
     Bucket,
     Change,
     Evidence,
     Limits,
+    Moments,
     Session,
     State,
     explain,
@@ -22,6 +24,7 @@ from worker.monitor.detector import (
 
 BUCKETS_PER_HOUR = 12
 TURNS = 5
+PERIOD = 6
 
 
 class Traffic(NamedTuple):
@@ -87,21 +90,21 @@ def hours_of(series: Series) -> list[Hour]:
     ]
 
 
-def sessions_of(series: Series, norm: Baseline, first: int, last: int) -> dict[Session, float]:
-    """Count the sessions of the hours from `first` to before `last` as the monitor would."""
-    found: dict[Session, float] = {}
-    turns = series.sessions.shape[1] - 1
-    for position in range(first, last):
-        expected = round(norm.expected(series.first_hour + position), 2)
-        for kept, number in enumerate(series.sessions[position].tolist()):
-            if number:
-                key = Session(kept, turns - kept, expected)
-                found[key] = found.get(key, 0.0) + number
-    return found
+def add_sessions(moments: Moments, series: Series, norm: Baseline, first: int, last: int) -> None:
+    """Count the sessions of the hours from `first` to before `last` as the monitor does when a period ends."""
+    by_hour = series.sessions[first:last]
+    weights = by_hour.sum(1)
+    if not weights.sum():
+        return
+    shares = [norm.expected(series.first_hour + position) for position in range(first, last)]
+    turns = by_hour.shape[1] - 1
+    for kept, number in enumerate(by_hour.sum(0).tolist()):
+        if number:
+            moments.add(Session(kept, turns - kept, float(np.average(shares, weights=weights))), number)
 
 
 class Run:
-    """One detector over one series: baselines daily, factors weekly, a step for each bucket."""
+    """One detector over one series: baselines daily, sessions by periods of six hours, a step for each bucket."""
 
     def __init__(self, series: Series, *, total: float = 100.0) -> None:
         self.series = series
@@ -110,7 +113,8 @@ class Run:
         self.state = State()
         self.norm: Baseline | None = None
         self.limits: Limits | None = None
-        self.learned = -10_000
+        self.moments = Moments()
+        self.counted = 0
         self.judged, self.passed = series.judged.tolist(), series.passed.tolist()
 
     def learn(self, now: int) -> None:
@@ -126,13 +130,14 @@ class Run:
         self.norm = baseline(kept) or self.norm
         if self.norm is None:
             return
-        sessions: dict[Session, float] = {}
-        if self.norm.dispersion >= 1.1 and (self.limits is None or now - self.learned >= 168):
-            sessions = sessions_of(self.series, self.norm, first, last)
-            self.learned = now
-            self.limits = limits_of(self.norm, sessions, series=self.total)
-        elif self.norm.dispersion < 1.1 or self.limits is None:
-            self.limits = limits_of(self.norm, {}, series=self.total)
+        self.counted = max(self.counted, now - 24 * HISTORY_DAYS)
+        while self.counted + PERIOD <= now:
+            after = self.counted + PERIOD
+            if self.norm.needs_sessions and not self.state.is_masked(self.counted * b, after * b):
+                self.moments.fade(SESSIONS_KEPT)
+                add_sessions(self.moments, self.series, self.norm, self.counted, after)
+            self.counted = after
+        self.limits = limits_of(self.norm, self.moments, series=self.total)
 
     def run(self, first: int, last: int) -> list[tuple[int, Change]]:
         """Step through the buckets of the hours from `first` to before `last`; return changes with their bucket."""

@@ -1,5 +1,6 @@
 """Simulated labels, drawn from the traffic or as a golden set, and the shares that they correct."""
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from worker.monitor.corrected import (
 )
 
 SENSITIVITY, SPECIFICITY = 0.85, 0.80
+DESIGNS = ("uniform", "changed", "failing", "weighted")
 
 
 class Coverage(NamedTuple):
@@ -38,35 +40,47 @@ def _width(found: Corrected) -> float:
     return found.interval.high - found.interval.low
 
 
+def _probabilities(design: str, verdicts: np.ndarray, weights: np.ndarray, labels: int) -> np.ndarray:
+    """Return each judged trace's probability of a label."""
+    n = len(verdicts)
+    relative = {
+        "uniform": np.ones(n),
+        # Three times as large for one half, as after a change of the rate.
+        "changed": np.where(np.arange(n) % 2 == 1, 1.5, 0.5),
+        "failing": np.where(verdicts, 1.0, 3.0),
+        "weighted": weights,
+    }[design]
+    return relative * labels / relative.sum()
+
+
 def drawn(
-    seed: int, share: float, runs: int, *, judged: int = 2000, labels: int = 200, unequal: bool = False
+    seed: int, share: float, runs: int, *, judged: int = 2000, labels: int = 200, design: str = "uniform"
 ) -> Coverage:
-    """Correct by labels drawn from the judged traces; `unequal` draws one half three times as often."""
+    """Correct by labels drawn from the judged traces.
+
+    Args:
+        design: One of DESIGNS, which says what the probability of a label depends on.
+    """
     chance = np.random.default_rng(seed)
     covered, widths, alone = 0, [], []
+    # With "weighted", one half was judged at a quarter of the rate.
+    weights = np.where(np.arange(judged) % 2 == 1, 4.0 if design == "weighted" else 1.0, 1.0)
+    effective = weights.sum() ** 2 / (weights**2).sum()
     for _ in range(runs):
         truth = chance.random(judged) < share
         verdicts = _verdicts(chance, truth)
-        # Two classes of label probability, by something that has nothing to do with the verdict.
-        classes = (np.arange(judged) % 2) * unequal
-        probability = (
-            np.where(classes == 1, 1.5, 0.5) * labels / judged if unequal else np.full(judged, labels / judged)
-        )
+        probability = _probabilities(design, verdicts, weights, labels)
         labelled = chance.random(judged) < probability
-        strata = [
-            Stratum(
-                verdict,
-                key,
-                float(here.sum()),
-                int((here & labelled).sum()),
-                int((here & labelled & truth).sum()),
-            )
-            for verdict in (True, False)
-            for key in range(1 + unequal)
-            for here in [(verdicts == verdict) & (classes == key)]
-        ]
+        strata = []
+        for verdict, weight in itertools.product((True, False), np.unique(weights)):
+            here = (verdicts == verdict) & (weights == weight)
+            of_labels = 1 / probability[here & labelled]
+            total = float(of_labels.sum())
+            number = total**2 / float((of_labels**2).sum()) if total else 0.0
+            rate = float((of_labels * truth[here & labelled]).sum()) / total if total else 0.0
+            strata.append(Stratum(verdict, int(weight), float(weights[here].sum()), number, number * rate, total))
         try:
-            found = from_drawn(strata, judged)
+            found = from_drawn(strata, effective)
         except CorrectionRefusedError:
             continue  # a stratum without a label, about once in ten thousand runs
         covered += found.interval.low <= share <= found.interval.high

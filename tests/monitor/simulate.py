@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tests.monitor import coverage, fleets, labels, safety_runs
+from tests.monitor import canary_runs, coverage, fleets, labels, safety_runs
 from tests.monitor.fleets import Traffic
 from tests.monitor.safety_runs import Judge
 
@@ -97,16 +97,29 @@ def safety() -> Iterator[str]:
 def corrected() -> Iterator[str]:
     """Coverage and width of corrected shares, 4,000 runs with 200 labels."""
     for share in (0.5, 0.8, 0.95):
-        found, unequal = labels.drawn(1, share, 4000), labels.drawn(2, share, 4000, unequal=True).share
+        found = labels.drawn(1, share, 4000)
+        others = (labels.drawn(2, share, 4000, design=design).share for design in labels.DESIGNS[1:])
         yield (
             f"share {share}: drawn {_percent(found.share)}, beside Rogan-Gladen {found.beside_rogan_gladen:.2f}, "
-            f"beside labels {found.beside_labels:.2f}; unequal {_percent(unequal)}; "
+            f"beside labels {found.beside_labels:.2f}; unequal {' / '.join(map(_percent, others))}; "
             f"golden {_percent(labels.golden(3, share, 4000))}; scores {_percent(labels.scores(4, share, 4000))}"
         )
 
 
+def canary() -> Iterator[str]:
+    """Drifts a week of unchanged judges, 1,200 weeks; hours until a changed one is seen, 400 runs with 20 traces."""
+    for judge in canary_runs.JUDGES:
+        false = canary_runs.false_drifts(3, judge, weeks=12, judges=100)
+        row = []
+        for changed in (2, 3, 4, 6):
+            found = canary_runs.delays(4, judge, changed, runs=400)
+            row.append(f"{changed} changed {np.median(found):.0f} h, {_percent(np.isfinite(found).mean())} % in 48 h")
+        yield f"{judge}: {false:.4f} false; {'; '.join(row)}"
+
+
 NAMES: dict[str, Callable[[], Iterator[str]]] = {
-    one.__name__: one for one in (intervals, sessions, alarms, delays, cusum, second, segments, safety, corrected)
+    one.__name__: one
+    for one in (intervals, sessions, alarms, delays, cusum, second, segments, safety, corrected, canary)
 }
 
 

@@ -31,7 +31,7 @@ def test_labels_of_a_perfect_judge_change_nothing_and_others_shift_the_share() -
     assert same.interval.value == pytest.approx(0.8)
     found = from_drawn(DRAWN, 1000)
     assert found.interval.value == pytest.approx(0.7 * 0.9 + 0.3 * 0.3)
-    assert (found.method, found.labels) == ("ppi++", 100)
+    assert (found.method, found.labels) == ("ppi", 100)
     assert found.beside_labels is not None
     assert found.beside_labels < 0.9
 
@@ -48,9 +48,30 @@ def test_classes_of_label_probability_count_by_their_traffic() -> None:
     assert found.interval.high - found.interval.low > 0.12
 
 
+def test_labels_drawn_with_several_probabilities_count_by_the_traces_that_they_stand_for() -> None:
+    """All failing verdicts and one of ten passing ones were labelled: the labels' verdicts are not the traffic's."""
+    strata = stratum(1, 0, 900, 90, 81), stratum(0, 0, 100, 100, 30)
+    found = from_drawn([one._replace(represented=one.judged) for one in strata], 1000)
+    assert found.interval.value == pytest.approx(0.9 * 0.9 + 0.1 * 0.3)
+    assert found.beside_labels is not None
+    assert found.beside_labels < 1
+    with pytest.raises(CorrectionRefusedError, match="47% of the labelled traces and 90% of the traffic"):
+        from_drawn(strata, 1000)
+
+
+def test_few_traces_without_a_label_widen_the_interval_by_their_share() -> None:
+    known = [stratum(1, 0, 700, 70, 63), stratum(0, 0, 260, 30, 9)]
+    found = from_drawn([*known, stratum(0, 1, 40, 0, 0)], 1000)
+    assert found.interval.value == pytest.approx(0.7 * 0.9 + 0.26 * 0.3 + 0.04 * 0.5)
+    certain = from_drawn([*known, stratum(0, 1, 40, 4000, 2000)], 1000)
+    assert found.interval.high - found.interval.low > certain.interval.high - certain.interval.low
+    with pytest.raises(CorrectionRefusedError, match="without any label"):
+        from_drawn([*known, stratum(0, 1, 60, 0, 0)], 1000)
+
+
 def test_methods_that_do_not_fit_the_labels_are_refused() -> None:
-    assert (method_of("drawn"), method_of("golden")) == ("ppi++", "rogan-gladen")
-    for origin, asked in (("golden", "ppi++"), ("drawn", "rogan-gladen"), ("queue", None)):
+    assert (method_of("drawn"), method_of("golden")) == ("ppi", "rogan_gladen")
+    for origin, asked in (("golden", "ppi"), ("drawn", "rogan_gladen"), ("queue", None)):
         with pytest.raises(CorrectionRefusedError):
             method_of(origin, asked)
     balanced = [stratum(1, 0, 9000, 105, 85), stratum(0, 0, 1000, 95, 15)]
@@ -70,7 +91,7 @@ def test_methods_that_do_not_fit_the_labels_are_refused() -> None:
 def test_a_golden_set_corrects_the_share() -> None:
     found = from_golden(0.7 * 5000, 5000, Confusion(90, 10, 20, 80))
     assert found.interval.value == pytest.approx((0.7 + 0.8 - 1) / (0.9 + 0.8 - 1))
-    assert (found.method, found.beside_labels) == ("rogan-gladen", None)
+    assert (found.method, found.beside_labels) == ("rogan_gladen", None)
     for passed in (5000, 0):
         edge = from_golden(passed, 5000, Confusion(90, 10, 20, 80)).interval
         assert 0 <= edge.low < edge.high <= 1, passed
@@ -116,6 +137,8 @@ def test_corrected_shares_cover_in_short() -> None:
         assert 0.92 <= found.share <= 0.98, share
         assert found.beside_rogan_gladen <= 0.7, share
         assert 0.92 <= labels.golden(42, share, 400) <= 0.98, share
+    for design in labels.DESIGNS[1:]:
+        assert 0.92 <= labels.drawn(44, 0.8, 300, design=design).share <= 0.98, design
     assert 0.91 <= labels.scores(43, 0.8, 300) <= 0.98
 
 
@@ -126,6 +149,7 @@ def test_corrected_shares_cover() -> None:
         found = labels.drawn(1, share, 4000)
         assert 0.94 <= found.share <= 0.97, (share, found)
         assert found.beside_rogan_gladen <= most, (share, found)
-        assert 0.935 <= labels.drawn(2, share, 4000, unequal=True).share <= 0.97, share
+        for design in labels.DESIGNS[1:]:
+            assert 0.94 <= labels.drawn(2, share, 4000, design=design).share <= 0.97, (share, design)
         assert 0.94 <= labels.golden(3, share, 4000) <= 0.97, share
         assert 0.94 <= labels.scores(4, share, 4000) <= 0.97, share

@@ -1,6 +1,7 @@
 """Baselines and the detector of drops, bucket by bucket and in simulated fleets."""
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -13,6 +14,7 @@ from worker.monitor.detector import (
     Bucket,
     Evidence,
     Limits,
+    Moments,
     Session,
     State,
     delay_hours,
@@ -93,26 +95,62 @@ def test_sessions_and_weights_show_in_the_baseline() -> None:
 
 def test_limits_follow_the_formula_and_the_budget() -> None:
     norm = flat(0.9, 60 * 168)
-    found = limits_of(norm, {}, series=100)
-    # ln(370 units of information a week) + ln(100 series) + the margin
-    assert found.limits[0] == pytest.approx(math.log(10080 * 0.0367) + math.log(100) + 0.15, abs=0.01)
-    doubled = limits_of(norm, {}, series=100, false_alarms_per_week=2)
+    found = limits_of(norm, Moments(), series=100)
+    # ln(370 units of information a week) + ln(100 series) less the slack
+    assert found.limits[0] == pytest.approx(math.log(10080 * 0.0367) + math.log(100) - 0.15, abs=0.01)
+    doubled = limits_of(norm, Moments(), series=100, false_alarms_per_week=2)
     assert doubled.limits[0] == pytest.approx(found.limits[0] - math.log(2))
-    unsure = limits_of(msgspec.structs.replace(norm, error=0.01), {}, series=100)
+    unsure = limits_of(msgspec.structs.replace(norm, error=0.01), Moments(), series=100)
     assert found.limits[0] + 2 < unsure.limits[0] < found.limits[0] + 2.5
     assert found.limits[1] + 0.5 < unsure.limits[1] < found.limits[1] + 0.7
 
 
+def moments_of(sessions: Mapping[Session, float]) -> Moments:
+    moments = Moments()
+    for session, number in sessions.items():
+        moments.add(session, number)
+    return moments
+
+
 def test_the_factor_solves_lundbergs_equation() -> None:
-    norm = flat(0.9, 60 * 168, dispersion=1.2)
-    sessions = {Session(5, 0, 0.9): 80.0, Session(4, 1, 0.9): 12.0, Session(0, 5, 0.9): 8.0}
-    kappa = factor(norm, sessions, 0.2)
-    scores = {one: one.passed * math.log(0.7 / 0.9) + one.failed * math.log(0.3 / 0.1) for one in sessions}
-    mean = sum(n * math.exp(kappa * scores[one]) for one, n in sessions.items()) / 100
-    assert 0.98 < mean <= 1
-    assert kappa < 1 / 1.2
-    assert factor(norm, {Session(1, 0, 0.9): 95.0, Session(0, 1, 0.9): 5.0}, 0.2) == 1 / 1.2
-    assert factor(flat(0.9, 1), sessions, 0.2) == 1
+    alike = {Session(5, 0, 0.9): 800.0, Session(4, 1, 0.9): 120.0, Session(0, 5, 0.9): 80.0}
+    # Many short sessions and a few long ones that fail as a whole, at day and at night, with weights.
+    mixed = {Session(1, 0, 0.95): 9500.0, Session(0, 1, 0.95): 400.0, Session(0, 12, 0.95): 2.0}
+    mixed |= {Session(0.3, 0.1, 0.8): 2000.0, Session(4.5, 0, 0.8): 900.0, Session(0, 2.5, 0.8): 30.0}
+    for name, sessions in (("alike", alike), ("mixed", mixed)):
+        norm = flat(0.9, 60 * 168, dispersion=1.2)
+        for position, drop in enumerate((0.1, 0.2)):
+            kappa = factor(norm, moments_of(sessions), position)
+            mean = 0.0
+            for (passed, failed, p), number in sessions.items():
+                score = passed * math.log((p - drop) / p) + failed * math.log((1 - p + drop) / (1 - p))
+                mean += number * math.exp(kappa * score) / sum(sessions.values())
+            assert 0.99 < mean <= 1.001, (name, drop)
+            assert 1 / 9.6 < kappa < 1 / 1.2, (name, drop)
+
+
+def test_the_factor_has_bounds_and_needs_sessions() -> None:
+    failing = moments_of({Session(5, 0, 0.9): 300.0, Session(0, 500, 0.9): 100.0})
+    singles = moments_of({Session(1, 0, 0.9): 950.0, Session(0, 1, 0.9): 50.0})
+    clustered = flat(0.9, 1, dispersion=1.6)
+    assert factor(clustered, failing, 1) == pytest.approx(0.125 / 1.6)
+    assert factor(clustered, singles, 1) == 1 / 1.6
+    assert factor(clustered, moments_of({Session(0, 500, 0.9): 1.0}), 1) == 1 / 1.6
+    assert factor(flat(0.9, 1), failing, 1) == 1
+    # Unequal weights need it as well: a judgement may count as many.
+    uneven = msgspec.structs.replace(flat(0.9, 1), unevenness=3.0)
+    assert factor(uneven, moments_of({Session(1, 0, 0.9): 900.0, Session(0, 4, 0.9): 90.0}), 1) < 0.7
+
+
+def test_moments_forget() -> None:
+    norm = flat(0.9, 1, dispersion=1.2)
+    moments = moments_of({Session(5, 0, 0.9): 800.0, Session(0, 5, 0.9): 150.0})
+    before = factor(norm, moments, 0)
+    for _ in range(300):
+        moments.fade(0.97)
+        moments.add(Session(5, 0, 0.9), 90.0)
+        moments.add(Session(4, 1, 0.9), 10.0)
+    assert factor(norm, moments, 0) > 1.5 * before
 
 
 LIMITS = Limits((1.0, 1.0), (10.0, 10.0))
@@ -156,7 +194,7 @@ def test_extremes_have_scores() -> None:
 
 def test_a_new_service_is_compared_with_its_objective() -> None:
     norm = flat(0.9, 5 * 168)
-    limits, state = limits_of(norm, {}, series=20), State()
+    limits, state = limits_of(norm, Moments(), series=20), State()
     chance = np.random.default_rng(3)
     found = None
     for bucket in range(14 * 288):

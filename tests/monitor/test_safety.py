@@ -32,6 +32,26 @@ def test_the_limit_grows_with_traffic_and_with_the_number_of_series() -> None:
     assert rates_of(declared=0.001, failures=500, judgements=50_000, per_hour=100).base > 0.01
 
 
+def test_few_judgements_raise_few_false_pages() -> None:
+    for per_hour in (0.2, 1, 3):
+        assert safety_runs.pages(1, Judge(per_hour, 0.01, 1.0), series=1, months=40) <= 1, per_hour
+    # A series without a verdict has a limit that a single failure does not pass.
+    rates = rates_of(declared=0.01, failures=0, judgements=0, per_hour=0)
+    assert step(State(), 1, 1, 1, rates) is None
+
+
+def test_failures_without_a_second_judging_count_as_single_ones() -> None:
+    confirmed = rates_of(declared=0.0001, failures=0, judgements=0, per_hour=100)
+    alone = rates_of(declared=0.01, failures=0, judgements=0, per_hour=100)
+    sums = []
+    for failures, unanswered in ((1, 0), (0, 1), (0, 0)):
+        state = State()
+        step(state, 1, failures, 1, confirmed, unanswered=unanswered, alone=alone)
+        sums.append(state.sum)
+    assert sums[0] > sums[1] > sums[2] == 0
+    assert sums[1] == pytest.approx(math.log(alone.raised / alone.base) - (confirmed.raised - confirmed.base))
+
+
 def test_one_incident_is_one_page() -> None:
     rates = rates_of(declared=0.005, failures=0, judgements=0, per_hour=100)
     state, pages = State(), []

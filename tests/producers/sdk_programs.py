@@ -30,7 +30,7 @@ class Host:
         self.prefix = prefix
 
     def environment(self) -> dict[str, str]:
-        """Give what `tracejudge.init()` needs to reach this Redis."""
+        """Return what `tracejudge.init()` needs to reach this Redis."""
         settings = {"SERVICE": "host", "REDIS_URL": self.server.patient_url, "PREFIX": self.prefix}
         return os.environ | {f"TRACEJUDGE_{name}": value for name, value in settings.items()}
 

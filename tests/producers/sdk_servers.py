@@ -94,7 +94,7 @@ class _LoopbackServer:
             thread.start()
 
     def _keep(self, one: socket.socket) -> None:
-        """Have a socket hung up at the end, also when that has begun."""
+        """Close a socket at the end, also when that has begun."""
         self._open.append(one)
         if self._closing:
             hang_up(one)
@@ -110,7 +110,7 @@ def hang_up(one: socket.socket) -> None:
 
 
 class SilentServer(_LoopbackServer):
-    """Takes every question and never answers."""
+    """Accepts every question and never answers."""
 
     def _serve(self, connection: socket.socket) -> None:
         with suppress(OSError):

@@ -45,13 +45,13 @@ def batch_ids(ground: Ground) -> list[str]:
 
 @pytest.fixture
 def _patience_with_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no tool of an exploration overrun because a machine stands still for seconds."""
+    """Lengthen the time limit of tools: a machine may pause for seconds."""
     monkeypatch.setattr(tool_use, "_MAX_TOOL_S", PATIENCE_S)
 
 
 @pytest.fixture
 def _short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an exporter that finds nothing new go on at once with what it has claimed."""
+    """Make an exporter that finds nothing new continue at once with what it has claimed."""
     monkeypatch.setattr(outbox, "_BLOCK_MS", 1)
 
 

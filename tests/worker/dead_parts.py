@@ -16,7 +16,7 @@ OLD_S = 7 * HOUR_S
 
 
 def give_up(ground: Ground, desk: Desks, count: int, *, first: int = 0, error: Exception | None = None) -> list[str]:
-    """Let a worker give up evaluations of so many traces; list their ids, the oldest first."""
+    """Run a worker that gives up evaluations of this many traces; return their ids, the oldest first."""
     before = set(dead(ground))
     worker = desk(failing(*range(first, first + count), error=error))
     worker.run(*choose(ground, count, age_s=OLD_S, first=first))
@@ -54,7 +54,7 @@ def scheduled(ground: Ground, judge_model: str = "scripted") -> dict[str, float]
 
 
 def make_retryable(ground: Ground, judge_model: str = "scripted") -> None:
-    """Let the time of all scheduled letters have come."""
+    """Make all scheduled letters due."""
     key = ground.keys.dead_again(judge_model)
     if names := ground.client.zrange(key, 0, -1):
         ground.client.zadd(key, dict.fromkeys(names, 1))

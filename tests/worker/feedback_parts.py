@@ -18,7 +18,7 @@ TURNS = 2_000
 
 
 class _NoWaits(threading.Event):
-    """Lets a stage that waits go on at once."""
+    """Ends the waits of a stage at once."""
 
     def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - the name it is called with
         return self.is_set()
@@ -90,13 +90,13 @@ def gathered(ground: Ground) -> dict[str, float]:
 
 
 def make_due(ground: Ground) -> None:
-    """Let the time of everything gathered have come."""
+    """Make everything gathered due."""
     for member in ground.client.zrange(ground.keys.feedback, 0, -1):
         ground.client.zadd(ground.keys.feedback, {member: 1})
 
 
 def take(ground: Ground, **settings: Any) -> Chosen:
-    """Let ingest deal with all that is in the stream, and let the time of what it gathers have come."""
+    """Run ingest on the whole stream, and make what it gathers due."""
     chosen = Chosen(ground, **{"rules": (HEARD,), **settings})
     chosen.take()
     make_due(ground)

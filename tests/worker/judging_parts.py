@@ -143,7 +143,7 @@ class Desk:
         self._tasks.append(self._pool.submit(self.judging.run, label))
 
     def wake(self, *batch_ids: str) -> None:
-        """Have the tasks started that ingest asks for when it has made these batches."""
+        """Start the tasks that ingest asks for when it has written these batches."""
         labels = {mark(name): queue_label(name) for name in self._limits}
         for batch_id in batch_ids:
             if mark_of(batch_id) in labels:
@@ -155,12 +155,12 @@ class Desk:
         self.settle()
 
     def look(self) -> None:
-        """Give the worker the turn of its sweeper."""
+        """Run the worker's sweeper once."""
         self.judging.renew_overdue()
         self.sweeper.sweep()
 
     def sweep(self) -> None:
-        """Give the worker the turn of its sweeper, and wait for the end of all that was begun."""
+        """Run the worker's sweeper once, and wait for the end of all that was begun."""
         self.look()
         self.settle()
 
@@ -172,7 +172,7 @@ class Desk:
         self._tasks.clear()
 
     def begin(self, batch_id: str) -> None:
-        """Take what there is capacity for, and run up to where the model answers."""
+        """Lease what there is capacity for, and run until the model answers."""
         self.model.answers.clear()
         before = len(self.model.reached)
         self.wake(batch_id)
@@ -180,7 +180,7 @@ class Desk:
         self.rest()
 
     def end(self) -> None:
-        """Let the model answer, and wait for the end of what was begun."""
+        """Release the model's answer, and wait for the end of what was begun."""
         self.model.answers.set()
         self.settle()
 
@@ -199,7 +199,7 @@ class Desk:
 
 
 class WatchedShift(Shift):
-    """Tells whether its thread waits."""
+    """Reports whether its thread waits."""
 
     waits = False
 
@@ -229,7 +229,7 @@ class Desks(AbstractContextManager["Desks"]):
 
 
 def shown(request: ChatRequest) -> str:
-    """Take the judged text out of a request."""
+    """Return the judged text of a request."""
     return request.messages[1].content.split(">>\n", 1)[1].split("\n<<", 1)[0]
 
 
@@ -257,7 +257,7 @@ def refuse(*_: Any, **__: Any) -> None:
 def choose(
     ground: Ground, count: int, *, batch_size: int = 32, age_s: float = 0.0, first: int = 0, **settings: Any
 ) -> list[str]:
-    """Let ingest make batches, of some age; list them, the oldest first."""
+    """Run ingest until it has written batches of some age; return them, the oldest first."""
     known = ground.batches()
     chosen = Chosen(ground, **{"models": {"default": MODEL}, "batch_size": batch_size, **settings})
     for trace in make_traces(range(first, first + count)):
@@ -290,7 +290,7 @@ def rewrite(ground: Ground, batch_id: str, batch: Batch) -> None:
 
 
 def texts(ground: Ground, batch_id: str) -> set[str]:
-    """Tell what is judged in a batch."""
+    """Return what is judged in a batch."""
     return {item.trace.output for item in ground.batches()[batch_id].items}
 
 

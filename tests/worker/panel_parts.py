@@ -39,13 +39,13 @@ def _following(step: Step | str | Answering, settings: ModelSettings) -> HeldMod
 
 
 def chosen(ground: Ground, count: int = 1, **settings: Any) -> dict[str, str]:
-    """Let ingest choose traces for a panel: batch ids by judge model, where there is one of each."""
+    """Run ingest on traces for a panel; return batch ids by judge model, where each has one."""
     choose(ground, count, **{**SETUP, **settings})
     return {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
 
 
 def finish(ground: Ground, worker: Desk) -> None:
-    """Let the worker have its turns until nothing is left, or only what does not end."""
+    """Run the worker until nothing is left, or only what does not end."""
     for _ in range(5):
         if not ground.batches():
             return
@@ -54,7 +54,7 @@ def finish(ground: Ground, worker: Desk) -> None:
 
 
 def in_order(ground: Ground, worker: Desk, *judge_models: str) -> None:
-    """Let a worker look once at the batch of each judge model, one after the other."""
+    """Run a worker once on the batch of each judge model, one after the other."""
     by_model = {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
     for name in judge_models:
         worker.run(by_model[name])

@@ -54,12 +54,12 @@ def finish_replay(run: ReplayRun) -> dict[str, int]:
 
 
 def counts(state: State) -> dict[str, int]:
-    """Tell what a replay counted, without what is 0."""
+    """Return the counts of a replay that are not 0."""
     return {name: amount for name, amount in state.counts._asdict().items() if amount}
 
 
 def take(ground: Ground, *rules: Rule, **settings: Any) -> Chosen:
-    """Let ingest deal with all that is in the stream."""
+    """Run ingest on the whole stream."""
     chosen = Chosen(ground, rules=rules or (NOTHING,), **settings)
     chosen.take()
     return chosen

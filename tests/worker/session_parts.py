@@ -18,7 +18,7 @@ COMPLETE = Rule(name="conversations", judges=("conversation_completeness",), uni
 
 
 class _NoWaits(threading.Event):
-    """Lets a stage that waits go on at once."""
+    """Ends the waits of a stage at once."""
 
     def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - the name it is called with
         return self.is_set()

@@ -86,7 +86,7 @@ class Ground(AbstractContextManager["Ground"]):
         return self.store.read_group(self.keys.traces, INGEST_GROUP, consumer, count=count, block_ms=1)
 
     def claim(self, consumer: str = "heir") -> list[Entry]:
-        """Take over what its reader has not acknowledged."""
+        """Claim what its reader has not acknowledged."""
         return self.store.claim_stale(self.keys.traces, INGEST_GROUP, consumer, idle_ms=0, count=READ_ALL)
 
     def accounting(self) -> dict[str, int]:
@@ -128,7 +128,7 @@ class Ground(AbstractContextManager["Ground"]):
             self.client.set(f"{self.keys.scores}:{evaluation_id}", scores)
 
     def today(self) -> str:
-        """Give the period of traces that tell no time and arrive now, as those of `make_trace`."""
+        """Return the period of traces without a time that arrive now, as those of `make_trace`."""
         return f"d{self.client.time()[0] // 86_400}"
 
     def leases(self) -> dict[str, float]:
@@ -151,7 +151,7 @@ class Ground(AbstractContextManager["Ground"]):
         return pytest.approx((least + most) / 2, abs=(most - least) / 2)
 
     def make_due(self, *batch_ids: str, in_s: float = -1.0) -> None:
-        """Let the time of batches have come, or come soon; of all where none is named."""
+        """Make batches due now or soon; all of them where none is named."""
         due_ms = (time.time() + in_s) * 1000
         self.client.zadd(self.keys.leases, dict.fromkeys(batch_ids or self.batches(), due_ms), xx=True)
 
@@ -196,7 +196,7 @@ class Ground(AbstractContextManager["Ground"]):
 
 
 class Notes:
-    """Takes what ingest tells its notifier."""
+    """Records what ingest sends to its notifier."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -228,7 +228,7 @@ class Chosen:
 
 
 def go_by(monkeypatch: pytest.MonkeyPatch, ground: "Ground", seconds: str) -> None:
-    """Let all scripts of the worker take the time from an expression in Lua, and not from Redis."""
+    """Make all scripts of the worker read the time from an expression in Lua instead of from Redis."""
     theirs = store_module.script_sources()
     ours = {name: text.replace("redis.call('TIME')", f"{{{seconds}, 0}}") for name, text in theirs.items()}
     assert [name for name, text in ours.items() if "TIME" in text] == []

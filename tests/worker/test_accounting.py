@@ -344,7 +344,7 @@ def test_a_verdict_whose_mark_has_expired_was_chosen_once(ground: Ground) -> Non
 
 
 def silent(ground: Ground, *producers: str, for_s: float = PRODUCER_SILENCE_S + 60) -> None:
-    """Let producers have been silent for so long."""
+    """Make producers silent since this long."""
     ground.client.zadd(ground.keys.producers, {name: (time.time() - for_s) * 1000 for name in producers}, xx=True)
 
 

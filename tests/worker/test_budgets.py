@@ -13,7 +13,7 @@ from worker.accounting import read_account
 from worker.config.loading import load
 from worker.config.settings import NANO, Budget, Rule, SettingsError
 from worker.judging.reservations import Budgets
-from worker.monitor.budgets import MIN_FACTOR, BudgetController, segment_factors
+from worker.monitor.budgets import MIN_FACTOR, NOT_REDUCED, BudgetController, read_demand, segment_factors
 from worker.selection.rates import RateFactors, Rates, read_segments
 from worker.telemetry.metrics import Metrics
 
@@ -32,10 +32,10 @@ class Purse:
 
     def reserve(self, number: int, usd: int, tokens: int = 0, *, weight: str = "1", lifetime_ms: int = HOUR_MS) -> bool:
         reservation = f"{number} {usd} {tokens} {weight} 5"
-        return not self._ground.store.run("budget_reserve", self.keys, (reservation, lifetime_ms, *self._limits))
+        return not self._ground.store.run("budget_reserve", self.keys, (lifetime_ms, reservation, *self._limits))
 
     def settle(self, number: int, usd: int, true_usd: int, *, weight: str = "1") -> int:
-        return self._ground.store.run("budget_settle", self.keys, (f"{number} {usd} 0 {weight} 5", true_usd, 7))
+        return self._ground.store.run("budget_settle", self.keys, (true_usd, 7, f"{number} {usd} 0 {weight} 5"))
 
     @property
     def state(self) -> tuple[int, ...]:
@@ -79,13 +79,23 @@ def test_an_expired_reservation_counts_as_it_was_reserved(ground: Ground) -> Non
 
 def test_a_call_reserves_in_all_its_budgets_or_in_none(ground: Ground) -> None:
     wide, narrow = Purse(ground, 100, name="wide"), Purse(ground, 10, name="narrow")
-    limits = (100, -1, -1, -1, 10, -1, -1, -1)
-    answers = [
-        ground.store.run("budget_reserve", wide.keys + narrow.keys, (f"{number} {usd} 0 1 5", HOUR_MS, *limits))
-        for number, usd in enumerate((8, 8, 2))
-    ]
-    assert answers == [0, 2, 0]
+    keys, priorities = wide.keys + narrow.keys, (5, NOT_REDUCED)
+
+    def reservations(number: int, usd: int) -> list[str]:
+        return [f"{number} {usd} 0 1 {priority}" for priority in priorities]
+
+    def reserve(number: int, usd: int) -> int:
+        first, second = reservations(number, usd)
+        arguments = (HOUR_MS, first, 100, -1, -1, -1, second, 10, -1, -1, -1)
+        return ground.store.run("budget_reserve", keys, arguments)
+
+    assert [reserve(number, usd) for number, usd in enumerate((8, 8, 2))] == [0, 2, 0]
     assert (wide.state, narrow.state) == ((0, 0, 10, 0), (0, 0, 10, 1))
+    assert ground.store.run("budget_settle", keys, (3, 0, *reservations(0, 8))) == 2
+    assert (wide.state, narrow.state) == ((3, 3, 2, 0), (3, 3, 2, 1))
+    day = ground.store.now_ms() // 86_400_000
+    demand = [read_demand(ground.store, name, day)["usd"] for name in ("wide", "narrow")]
+    assert [list(one) for one in demand] == [[5], [NOT_REDUCED]], "each budget has its own priority"
 
 
 def test_every_limit_refuses_what_is_beyond_it(ground: Ground) -> None:

@@ -36,7 +36,7 @@ def maintenance(ground: Ground) -> Maintenance:
 
 
 def set_back(ground: Ground, by_s: float) -> None:
-    """Have the last look lie as far ahead as if the clock had been set back since."""
+    """Move the last look as far ahead as if the clock had been set back since."""
     ground.client.set(ground.keys.clock, ground.store.now_ms() + int(by_s * 1000))
 
 

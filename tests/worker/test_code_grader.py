@@ -48,7 +48,7 @@ class Code:
 
 @pytest.fixture
 def code(monkeypatch: pytest.MonkeyPatch) -> Code:
-    """Let `safety` be a judge in code for whoever loads the judges."""
+    """Replace `safety` by a judge in code wherever the judges are loaded."""
     made = Code()
     for place in ("stage_parts", "worker.replay"):
         monkeypatch.setattr(f"{place}.configured", lambda _: made.judges)

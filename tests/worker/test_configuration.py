@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,7 @@ def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPa
     assert load(os.environ).max_dead == 7
 
 
+CANARY = str(files("worker.config").joinpath("canary.jsonl"))
 VARIABLES: Mapping[str, tuple[str, object]] = {
     "redis_url": ("rediss://user:pw@host:6380/2", "rediss://user:pw@host:6380/2"),
     "broker_url": ("amqp://host", "amqp://host"),
@@ -261,6 +263,7 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "judges": ('{"safety": {}}', {"safety": {}}),
     "judges_folder": (".", "."),
     "budgets": ('{"all": {"usd_per_day": 2.5}}', {"all": Budget(usd_per_day=2.5)}),
+    "canary_file": (CANARY, CANARY),
     "rules": (
         '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
         (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),

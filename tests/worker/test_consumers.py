@@ -14,7 +14,7 @@ from worker.storage.keys import INGEST_GROUP
 
 
 def read(ground: Ground, consumer: str, count: int = 1, *, acknowledge: bool = True) -> Sequence[bytes]:
-    """Let a reader of a name read new entries."""
+    """Read new entries as a reader of this name."""
     ground.append("p1", make_traces(range(count)))
     ids = [entry_id for entry_id, _ in ground.read(consumer=consumer)]
     if acknowledge:

@@ -46,7 +46,7 @@ def add_dead_letter(ground: Ground, number: int, reason: str, chosen_at: float) 
 
 
 def lose_batches(ground: Ground, name: str) -> None:
-    """Let batches with an evaluation vanish, as by somebody's hand."""
+    """Delete batches with an evaluation, as an operator could."""
     for batch_id in [each for each, batch in ground.batches().items() if name in str(batch)]:
         ground.client.delete(ground.keys.batch(batch_id))
         ground.client.zrem(ground.keys.leases, batch_id)

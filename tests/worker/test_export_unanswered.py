@@ -63,7 +63,7 @@ def sending(far: Ground, otlp: OtlpReceiver) -> Iterator[Sending]:
 
 
 def lose_answers_to(proxy: Proxy, exporter: ExportConsumer, method: str) -> None:
-    """Have the answer to one call of a method lost."""
+    """Lose the answer to one call of a method."""
     usual = getattr(exporter, method)
 
     def call(*arguments: object, **options: object) -> object:
@@ -154,7 +154,7 @@ def test_what_was_delivered_is_not_sent_again(ground: Ground, sending: Sending, 
 
 
 def grow_old(ground: Ground) -> None:
-    """Let what is pending have been read a while ago."""
+    """Make pending entries stale."""
     group = (ground.keys.verdicts, "otel")
     for entry in ground.client.xpending_range(*group, min="-", max="+", count=100):
         ground.client.xclaim(*group, entry["consumer"], 0, [entry["message_id"]], idle=2 * STALE_MS, justid=True)

@@ -33,7 +33,7 @@ def _long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lose_lease(ground: Ground) -> None:
-    """Let the time of the lease have run out."""
+    """Make the lease expire."""
     assert ground.client.delete(ground.keys.feedback_pass) == 1
 
 

@@ -21,7 +21,7 @@ def said(ground: Ground) -> list[dict[str, float | None]]:
 
 @pytest.fixture
 def _still(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no time pass."""
+    """Stop the clock."""
     go_by(monkeypatch, ground, str(NOW_S))
 
 

@@ -137,7 +137,7 @@ def test_whoever_gets_back_what_it_had_lost_goes_on_with_that_alone(ground: Grou
 
 
 def count_ends(worker: Desk) -> list[str]:
-    """Hear of each round of a batch that has ended."""
+    """Receive each round of a batch that has ended."""
     ended: list[str] = []
     held = worker.judging._held
     remove = held.remove

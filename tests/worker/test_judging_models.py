@@ -11,7 +11,7 @@ OTHER = ModelSettings(provider="scripted", model="other", price=Price(input=500.
 
 
 def cost_usd(price: Price) -> float:
-    """Say what a call costs whose request and answer are as the script's."""
+    """Return the cost of a call whose request and answer are those of the script."""
     return price.cost_usd(len(YES), len(YES))
 
 

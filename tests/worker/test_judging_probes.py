@@ -38,7 +38,7 @@ class Outage:
         self._worker: Desk = desks(self._answer, limited=self._limited)
 
     def pass_by(self, seconds: int) -> None:
-        """Let time pass, with the turns of the sweeper that fall in it."""
+        """Advance the time, with the runs of the sweeper that fall in it."""
         for _ in range(seconds):
             self._steady_s += 1
             self._ground.client.incr(self._clock)

@@ -33,7 +33,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def once_it_stops(worker: Desk, step: Callable[[], object]) -> None:
-    """Have something done in the event loop as soon as the stop has begun: it closes the limiters first."""
+    """Run something in the event loop as soon as the stop has begun: it closes the limiters first."""
     worker.limits.close = step
 
 

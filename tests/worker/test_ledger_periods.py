@@ -18,7 +18,7 @@ AGAIN_H = (1, 5, 23)
 
 
 def arrive(ground: Ground, at_s: float, *numbers: int, **fields: object) -> None:
-    """Let traces arrive at a time of Redis' clock."""
+    """Write traces that arrive at a time of Redis' clock."""
     for place, number in enumerate(numbers):
         entry = {"v": "1", "t": encoded(make_trace(number, **fields))}
         ground.client.xadd(ground.keys.traces, entry, id=f"{int(at_s * 1000)}-{place + 1}")

@@ -22,7 +22,7 @@ MODELS = ("gpt", "majority(a,b)", "mean(a,b)")
 
 
 class Sent:
-    """Notes what is sent; fails or hangs as it is told."""
+    """Records what is sent; fails or hangs on request."""
 
     def __init__(self) -> None:
         self.labels: list[tuple[str, int]] = []

@@ -34,6 +34,15 @@ def ns(seconds: float) -> int:
     return int(seconds * 1e9)
 
 
+def test_repeats_and_canaries_stay_here(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+    ground.send(*(make_verdict(number, origin=origin) for number, origin in enumerate(("repeat", "replay", "canary"))))
+    sender().turn()
+    assert [span.attributes["tracejudge.origin"] for span in otlp.spans if "tracejudge.origin" in span.attributes] == [
+        "replay"
+    ]
+    assert pending(ground) == 0
+
+
 def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
     ground: Ground, otlp: OtlpReceiver, sender: Senders
 ) -> None:

@@ -29,7 +29,7 @@ class Reader(ExportConsumer):
         self.prepare()
 
     def pass_waits(self) -> Self:
-        """Let waits pass at once."""
+        """End waits at once."""
         self.stopping = Passing(self.waits)
         return self
 

@@ -34,7 +34,7 @@ def names(*rules: Rule, **fields: Any) -> list[tuple[str, float]]:
 
 
 def evaluations(ground: Ground) -> dict[str, Any]:
-    """Give the one evaluation that stands in a batch of each judge model."""
+    """Return the only evaluation in the batch of each judge model."""
     return {batch.judge_model: item.evaluations[0] for batch in ground.batches().values() for item in batch.items}
 
 
@@ -196,7 +196,7 @@ def test_forgotten_between_members_and_panel_nothing_is_combined(ground: Ground,
 
 
 def given_up(ground: Ground, desk: Desks, count: int = 1) -> None:
-    """Let a worker give panels up since two of their members are away."""
+    """Run a worker that gives panels up because two of their members are absent."""
     chosen(ground, count, age_s=7 * HOUR_S)
     away = Step(failure="judge_rejected")
     in_order(ground, panel_desk(desk, b=away, c=away), "a", "b", "c", PANEL)

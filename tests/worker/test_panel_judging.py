@@ -147,7 +147,7 @@ def twice(ground: Ground, batch_id: str) -> None:
 
 
 def balanced_but_doubled(ground: Ground) -> bool:
-    """Tell whether nothing is lost; what stands in two batches is seen waiting twice."""
+    """Return whether nothing is lost; what stands in two batches is seen waiting twice."""
     ids = [one.id for batch in ground.batches().values() for item in batch.items for one in item.evaluations]
     doubled = len(ids) - len(set(ids))
     return -doubled <= read_account(ground.store).lost <= 0

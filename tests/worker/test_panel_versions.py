@@ -140,7 +140,7 @@ def test_other_letters_have_the_former_one(ground: Ground, desk: Desks) -> None:
 
 
 def given_up(ground: Ground, desk: Desks) -> None:
-    """Let a worker give up two members, and the panel of them."""
+    """Run a worker that gives up two members, and their panel."""
     chosen(ground, 1, age_s=7 * HOUR_S)
     in_order(ground, panel_desk(desk, b=AWAY, c=AWAY), "a", "b", "c", PANEL)
     assert balanced(ground).dead == 3

@@ -1,7 +1,8 @@
 """The monitor's sums equal those of the verdicts in the outbox, whatever is delivered twice or in which parts."""
 
+import datetime as dt
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
 from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.export.sums import QualitySums
+from worker.monitor.counts import Increment, read_counts
 from worker.monitor.series import Series, class_of, read_buckets, read_series
 from worker.monitor.shares import Sums
 from worker.storage.client import StoreError
@@ -195,6 +197,29 @@ def test_judgements_of_one_weight_are_stored_in_short(ground: Ground) -> None:
     assert sizes == [[3], [3], [5]]
     (found,), (wanted,) = stored(ground, fine=False).values(), expected(entries, 3600).values()
     assert flat(found) == pytest.approx(flat(wanted), rel=1e-12)
+
+
+def test_counts_are_added_once(ground: Ground) -> None:
+    verdicts = [verdict(n, origin="replay" if n % 2 else "live", service=f"s{n % 3}") for n in range(60)]
+    entries = publish(ground, verdicts, [DAY_MS + n * 3_600_000 for n in range(60)])
+    sums = sums_of(ground)
+    sums._counters = (lambda one, at: [Increment("agreement", at, (one.service, one.origin), 2)],)
+    for part in (entries[:25], entries[10:40], entries):
+        sums.deliver(part)
+    days = [dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date() + dt.timedelta(day) for day in range(3)]
+    by_day = [read_counts(ground.store, "agreement", [day]) for day in days]
+    wanted = Counter((one.service, one.origin) for one in verdicts)
+    assert sum(by_day, Counter()) == Counter({labels: 2 * amount for labels, amount in wanted.items()})
+    assert all(count.total() > 0 for count in by_day)
+    key = ground.keys.quality_counts("agreement", days[0])
+    assert 0 < ground.client.ttl(key) <= 90 * 86_400
+    # A broken count is refused before anything is written.
+    (late,) = publish(ground, [verdict(0)], [DAY_MS + 80 * 3_600_000])
+    sums._counters = (lambda one, _at: [Increment("agreement", DAY_MS / 1000, (one.service, "live"))],)
+    ground.client.hset(key, '["shop","live"]', "x")
+    with pytest.raises(StoreError, match="no whole number"):
+        sums.deliver([late])
+    assert ground.client.xpending(ground.keys.verdicts, "monitor")["pending"] == 1
 
 
 def test_classes_of_weights() -> None:

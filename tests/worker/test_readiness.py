@@ -47,7 +47,7 @@ class Worker:
         self.readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
 
     def pass_seconds(self, seconds: int, mark: str | None = None, paused: tuple[str, ...] = ()) -> RoleState:
-        """Let time pass, with maintenance's word once a second."""
+        """Advance the time, with maintenance's report once a second."""
         for _ in range(seconds):
             self.clock.now += 1
             self.readiness.update({"flow": mark}, paused)

@@ -27,7 +27,7 @@ def running(worker: Desk, label: str = "scripted") -> list[Shift]:
 
 
 def age(shift: Shift, seconds: float) -> None:
-    """Let a shift have begun earlier."""
+    """Move the begin of a shift back."""
     shift.began_at -= seconds
     shift.wake()
 

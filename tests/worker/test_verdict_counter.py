@@ -72,7 +72,7 @@ def count(*verdicts: Verdict, kind: Any = "j") -> Scrape:
 
 
 def by_outcome(scrape: Scrape, name: str, **labels: str) -> dict[tuple[str, str], float]:
-    """Give what is not zero by metric and outcome."""
+    """Return the counts that are not zero, by metric and outcome."""
     return {
         (sample.labels["metric"], sample.labels["outcome"]): sample.value
         for sample in scrape.samples(f"tracejudge_{name}_total", **labels)

@@ -19,6 +19,7 @@ _TERMINATED: Final = 143
 _COMMANDS: Final[Mapping[str, str]] = {
     "account": "Print the accounting: the outcome of every trace and evaluation",
     "dead": "List, show, retry or drop evaluations that were given up",
+    "calibrate": "Measure a judge against human labels",
     "demo": "Run sample traffic through an embedded Redis and a real worker",
     "doctor": "Check every part, and say how to fix each that is broken",
     "evaluate": "Judge the traces of a file offline, without Redis",
@@ -26,8 +27,10 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "gateway": "Accept traces over HTTP: OTLP and plain JSON",
     "invalid": "List the last entries that were no traces",
     "judges": "List the judges; show a prompt; measure a judge against labels",
+    "labels": "Import and list human labels of traces",
     "publish": "Publish traces from a file",
     "replay": "Judge again the traces still in the stream",
+    "report": "Report pass shares with intervals, coverage and cost",
     "tail": "Follow verdicts live",
     "worker": "Run the worker",
 }

@@ -19,6 +19,7 @@ _MEANINGS: Final = {
     "evaluations": "in batches; the accounting counts them as removed",
     "dead_letters": "the accounting counts them as removed",
     "verdicts": "in the outbox; the accounting keeps their count",
+    "labels": "with the verdicts on their traces",
 }
 _KEPT: Final = (
     "Redis keeps the record of ended evaluations until it expires: hashes, no texts and no names",
@@ -46,7 +47,7 @@ def command(
     redis_url: str | None,
     as_json: bool,
 ) -> None:
-    """Erase a trace, a session or a person from the stream, waiting feedback, batches, dead letters and verdicts.
+    """Erase a trace, a session or a person from the stream, waiting feedback, batches, dead letters, verdicts, labels.
 
     Workers may keep running, and the command may be repeated. Use the workers' configuration: verdicts hold a hash of
     the end user, made with `user_key`, the key that was made in Redis, or one of `user_keys_former`. A part of a trace

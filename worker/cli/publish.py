@@ -12,9 +12,9 @@ from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError
-from tracejudge.settings import load_settings
 from worker.cli.evaluate.trace_files import note_unknown_fields, open_source, split_lines, trace_of
 from worker.cli.options import NOTES, REDIS, amount, connect, note, with_retries
+from worker.config.loading import producer_settings
 from worker.config.settings import MIB, Settings
 from worker.storage.client import StoreError
 
@@ -73,20 +73,7 @@ class _Batches:
     """Numbered batches of one producer, as the SDK sends them: a batch that is sent twice is stored once."""
 
     def __init__(self, settings: Settings) -> None:
-        # Without the SDK's environment: TRACEJUDGE_DISABLED is meant for services, not for this command.
-        sdk = load_settings(
-            service="tracejudge-publish",
-            redis_url=settings.redis_url,
-            prefix=settings.prefix,
-            environ={},
-            disabled=False,
-            environment=None,
-            release=None,
-            max_items=1,
-            max_bytes=1,
-            max_stream=settings.max_stream,
-            exit_timeout_s=0.0,
-        )
+        sdk = producer_settings(settings, "tracejudge-publish")
         self._stream = RedisStream(sdk, fresh_id())
         self._number = 0
 

@@ -59,6 +59,11 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
     if settings.give_up_after >= settings.ledger_ttl_s:
         here = f"{origin.get('give_up_after', origin.get('retention', 'defaults'))}: give_up_after"
         raise SettingsError(f"{here}: must be less than retention and 24h together, or a verdict could count twice")
+    known = frozenset((*catalogue(), *installed(frozenset(catalogue())), *settings.judges))
+    for judge in settings.monitor.safety:
+        if judge not in known:
+            here = f"{origin.get('monitor', 'defaults')}: monitor.safety"
+            raise SettingsError(f"{here}: there is no judge {judge!r}{nearest(judge, known)}")
     if has_rules:
         check_rules(settings, origin.get("rules", "defaults"))
         _check_budgets(settings, origin)
@@ -265,6 +270,22 @@ def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
         raise SettingsError(f"{here}.combine: is missing; say how verdicts of several models combine: one of {_WAYS}")
     if rule.combine is not None:
         _check_panel(settings, rule, here)
+    if rule.second_model is not None:
+        _check_second_model(settings, rule, here)
+
+
+def _check_second_model(settings: Settings, rule: Rule, here: str) -> None:
+    here, name = f"{here}.second_model", rule.second_model or ""
+    _check_model_exists(settings, name, here)
+    second = settings.models[name]
+    for judge in rule.judges:
+        if second.judge_model in {settings.models[one].judge_model for one in models_of_judge(settings, rule, judge)}:
+            raise SettingsError(f"{here}: {name!r} judges {judge!r} the first time; name another model")
+        if "max_usd" in settings.judges.get(judge, {}) and second.price is None:
+            fix = f"give it a price, or take max_usd out of the judge {judge!r}"
+            raise SettingsError(f"{here}: [models.{name}] has no price to keep max_usd by; {fix}")
+    if rule.egress is not None and name not in rule.egress:
+        raise SettingsError(f"{here}: egress keeps {name!r} out; add it to egress, or name another model")
 
 
 def _check_budgets(settings: Settings, origin: Mapping[str, str]) -> None:

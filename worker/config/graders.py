@@ -124,6 +124,11 @@ class Graders:
         """Return whether there is a grader with this name."""
         return name in self._named
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the configured models."""
+        return tuple(self._models)
+
     def named(self, name: str) -> Grader:
         """Return the grader with this name."""
         return self._named[name]

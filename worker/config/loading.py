@@ -14,9 +14,13 @@ from judges.core.model import ModelSettings
 from judges.custom import DefinitionError
 from judges.custom.installed import installed
 from judges.registry import CatalogueError, catalogue
+from tracejudge.settings import Settings as SdkSettings
+from tracejudge.settings import load_settings
 from worker.config import judge_files
+from worker.config.canary import Canary
 from worker.config.checks import check_settings
 from worker.config.errors import describe_error, nearest, read_toml, with_rule_name
+from worker.config.objectives import FILE_NAME, read_objectives
 from worker.config.settings import Budget, Rule, Seconds, Settings, SettingsError, Size
 
 CONFIG_NAME: Final = "tracejudge.toml"
@@ -62,9 +66,23 @@ def load(
     for key, value in (arguments or {}).items():
         if value is not None:
             raw[key], origin[key] = value, f"--{key.replace('_', '-')}"
-    settings = _with_judges(_convert(raw, origin), origin, path)
+    settings = _with_objectives(_with_judges(_convert(raw, origin), origin, path), origin, path)
+    if settings.canary_file is not None and path and origin["canary_file"] == path:
+        settings = msgspec.structs.replace(settings, canary_file=str(Path(path).parent / settings.canary_file))
     check_settings(settings, origin, needs_rules=needs_rules)
+    if settings.canary_file is not None:
+        Canary.of(settings, f"{origin['canary_file']}: canary_file")
     return settings
+
+
+def producer_settings(settings: Settings, service: str, **further: Any) -> SdkSettings:
+    """Build the SDK's settings of a producer within this program, without the SDK's environment.
+
+    `TRACEJUDGE_DISABLED` and the like are meant for services.
+    """
+    bounds = {"max_items": 1, "max_bytes": 1, "max_stream": settings.max_stream, "exit_timeout_s": 0.0}
+    place = {"redis_url": settings.redis_url, "prefix": settings.prefix}
+    return load_settings(service=service, environ={}, disabled=False, **place, **bounds, **further)
 
 
 def config_path(environment: Mapping[str, str], config: str | None = None) -> str | None:
@@ -104,6 +122,18 @@ def _with_judges(settings: Settings, origin: Mapping[str, str], path: str | None
     further = judge_files.of_folder(folder, f"{origin['judges_folder']}: judges_folder")
     judges = judge_files.checked((*tables, *further))
     return msgspec.structs.replace(settings, judges=judges, judges_folder=str(folder))
+
+
+def _with_objectives(settings: Settings, origin: Mapping[str, str], path: str | None) -> Settings:
+    """Find and check the file of objectives: the one named, relative to the configuration, or the one beside it."""
+    named, place = settings.monitor.objectives, origin.get("monitor", "")
+    file = (Path(path).parent if path and place in {path, ""} else Path()) / (named or FILE_NAME)
+    if named is None and (path is None or not file.exists()):
+        return settings
+    rows = read_objectives(file, f"{place}: monitor.objectives" if named else str(file))
+    safety = tuple(dict.fromkeys((*settings.monitor.safety, *(row.judge for row in rows if row.safety))))
+    monitor = msgspec.structs.replace(settings.monitor, objectives=str(file), safety=safety)
+    return msgspec.structs.replace(settings, monitor=monitor)
 
 
 def _from_variable(key: str, variable: str, text: str) -> object:

@@ -99,6 +99,9 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         budget: Name of the `[budgets.NAME]` that pays for this rule, besides those that name no rules or this one.
         priority: From 0 to 9. Where a budget does not suffice for all rules, the rates of rules with a lower priority
             are reduced first.
+        repeat: Share of the scored verdicts whose trace is judged a second time by the same model, and by
+            `second_model` if there is one, 0..1; how often the two verdicts differ is the metric `judge_flip_ratio`.
+        second_model: Name of the `[models.NAME]` that judges the repeats, and a second time what a safety judge failed.
     """
 
     name: str
@@ -117,6 +120,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     first_per_hour: Annotated[int, Meta(ge=0, le=10_000)] = 0
     budget: str | None = None
     priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    repeat: Share = 0.0
+    second_model: str | None = None
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -239,6 +244,14 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         segments: Labels by whose values each series is kept once more, so that a drop can be assigned to one of them.
         false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
         max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
+        safety: Judges whose failures page, once they are more than the judge's own errors explain, besides those with
+            `safety = true` in the file of objectives. A failure is judged a second time by its rule's `second_model`.
+        judge_error: Share of the safe traces that a safety judge fails by mistake; the larger of this and what is
+            measured in 28 days counts.
+        canary_every_s: Seconds between two judgings of the labelled traces of the canary, by each judge and model that
+            rules name; the first one is so long after the first start. At most 12 h; 0 for none.
+        objectives: A file with the share of verdicts that should pass of each judge, relative to the configuration
+            file; unless set, `objectives.toml` beside that file where it exists.
         max_segment_values: Maximum of values of one segment of one series; verdicts of further ones are counted as
             dropped from the segment.
     """
@@ -247,6 +260,10 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     segments: tuple[SeriesLabel, ...] = ()
     false_alarms_per_week: Annotated[float, Meta(gt=0)] = 1.0
     max_series: AtLeastOne = 5_000
+    safety: tuple[str, ...] = ("safety",)
+    judge_error: Annotated[float, Meta(gt=0, lt=0.5)] = 0.01
+    canary_every_s: Annotated[float, Meta(ge=0, le=12 * HOUR_S)] = HOUR_S
+    objectives: str | None = None
     max_segment_values: AtLeastOne = 100
 
 
@@ -315,6 +332,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
             `[judges.NAME]`; relative to the file that names it.
         budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
+        canary_file: Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL,
+            each trace with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
     """
@@ -372,6 +391,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
     judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
     budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
+    canary_file: Annotated[str, Meta(pattern=r"\S")] | None = None
     rules: tuple[Rule, ...] = (
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),

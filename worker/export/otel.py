@@ -319,10 +319,11 @@ class OtelExporter(ExportConsumer):
         super().run_once()
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
-        """Send final verdicts, then acknowledge; entries of dead letters are only acknowledged."""
+        """Send final verdicts, then acknowledge; entries of dead letters and of the canary are only acknowledged."""
         encoded: list[Encoded] = []
         for entry in entries:
-            if entry.kind != "j":
+            # A receiver would average second judgings, and judgings of canaries, with those of the traffic.
+            if entry.kind != "j" or entry.verdict.origin in {"repeat", "canary"}:
                 continue
             try:
                 encoded.append(self._encoder.encode(entry.verdict))

@@ -6,10 +6,12 @@ do not change the sums.
 
 import binascii
 import contextlib
+import datetime as dt
 import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
@@ -17,10 +19,16 @@ import msgspec
 import structlog
 
 from judges.core.verdict import Verdict
+from worker.config.canary import Canary
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.monitor.budgets import BudgetController
+from worker.monitor.canary import CanaryCounter, CanaryWatch
+from worker.monitor.correction import CorrectionWatch
+from worker.monitor.counts import Increment, VerdictCounter, field_of
 from worker.monitor.pruning import SeriesPruning, segment_of
+from worker.monitor.repeats import RepeatsWatch, count_repeats
+from worker.monitor.safety_watch import SafetyWatch, count_safety
 from worker.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
@@ -67,15 +75,19 @@ class _Plan:
         self._group = group
         self._ttls: list[int] = []
         self._places: list[tuple[int, str, int, str]] = []
-        self._entries: list[tuple[str, list[_Part]]] = []
+        self._entries: list[tuple[str, list[_Part], list[tuple[int, str, int]]]] = []
         self._last = (0, 0)
         self._index: dict[str, int] = {}
         self._cluster_keys: dict[tuple[str, int, int], int] = {}
         self._place_of: dict[tuple[str, int, str], int] = {}
 
-    def add(self, entry_id: str, parts: list[_Part]) -> None:
-        """Add an entry with its judgements; also one without any is acknowledged."""
-        self._entries.append((entry_id, parts))
+    def add(self, entry_id: str, parts: list[_Part], increments: Iterable[Increment] = ()) -> None:
+        """Add an entry with its judgements and increments; also one without any is acknowledged."""
+        counts = []
+        for kind, at, labels, amount, keep_days in increments:
+            key = self._keys.quality_counts(kind, dt.datetime.fromtimestamp(at, dt.UTC).date())
+            counts.append((self._key(key, keep_days * 24 * HOUR_S), field_of(labels), amount))
+        self._entries.append((entry_id, parts, counts))
         ms, _, number = entry_id.partition("-")
         self._last = max(self._last, (int(ms), int(number)))
 
@@ -150,10 +162,21 @@ class QualitySums(ExportConsumer):
         self.read_count = max(64, _JUDGEMENTS_AT_ONCE // (1 + len(self._segments)))
         self._max_series = settings.monitor.max_series
         self._max_values = settings.monitor.max_segment_values
+        canary = Canary.of(settings)
         self._tasks: tuple[MonitorTask, ...] = (
             QualityWatch(store, settings.monitor, metrics),
             BudgetController(settings, store, metrics),
+            CorrectionWatch(store, metrics),
+            CanaryWatch(settings, store, metrics, canary),
+            RepeatsWatch(store, metrics),
+            SafetyWatch(store, settings, metrics),
             SeriesPruning(store, settings.monitor, self.relist),
+        )
+        # Further counts that are added exactly once, whatever the origin of a verdict.
+        self._counters: tuple[VerdictCounter, ...] = (
+            CanaryCounter(canary),
+            count_repeats,
+            partial(count_safety, settings.monitor.safety),
         )
         self._holder = secrets.token_hex(8)
         self._is_active = False
@@ -203,9 +226,9 @@ class QualitySums(ExportConsumer):
         refused: Counter[str] = Counter()
         for entry in entries:
             parts: list[_Part] = []
+            at = int(entry.entry_id.partition("-")[0]) // 1000
             # Other origins are picked on purpose: they would bias the share.
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
-                at = int(entry.entry_id.partition("-")[0]) // 1000
                 cluster = _cluster(entry.verdict.session_id)
                 for series, series_id, kind, passes in self._judgements(entry.verdict):
                     if series_id not in self._known and series_id not in added:
@@ -219,7 +242,8 @@ class QualitySums(ExportConsumer):
                     else:
                         of_sessions = plan.place(series_id, at, "s"), plan.cluster_key(series_id, at, cluster), cluster
                         parts.append((*part, *of_sessions))
-            plan.add(entry.entry_id, parts)
+            counters = self._counters if entry.kind == "j" else ()
+            plan.add(entry.entry_id, parts, (one for count in counters for one in count(entry.verdict, at)))
         if added:
             labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series_id, series in added.items()}
             self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))

@@ -377,10 +377,10 @@ class Losses:
         now = self._clock()
         with self._lock:
             total = self._counts.pop(subject, 0) + count
-            if total and now < self._next_s.get(subject, now) and not at_end:
-                self._counts[subject] = total
-                return False
             if not total:
+                return False
+            if now < self._next_s.get(subject, now) and not at_end:
+                self._counts[subject] = total
                 return False
             self._next_s[subject] = now + _LOG_EVERY_S
         event, reason, path = subject

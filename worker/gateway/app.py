@@ -34,7 +34,7 @@ from worker.gateway.intake import Encoder, read_intake
 from worker.gateway.otlp import Request as OtlpRequest
 from worker.gateway.otlp import read_request, reply_content
 from worker.gateway.publishing import Capacity
-from worker.storage.client import StoreError
+from worker.storage.client import StoreError, StoreFullError
 from worker.telemetry.metrics import GatewayMetrics
 
 log = structlog.get_logger("tracejudge.gateway")
@@ -179,9 +179,9 @@ class Gateway:
         """Wait for what needs Redis, but not for longer than a client waits."""
         try:
             return await asyncio.wait_for(running, _ANSWER_S)
-        except (TimeoutError, StoreError) as error:
-            if "full" in str(error):
-                raise full("Redis is full; send this again later") from None
+        except StoreFullError:
+            raise full("Redis is full; send this again later") from None
+        except (TimeoutError, StoreError):
             message = "Redis does not answer; send this again later"
             raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", message, 1) from None
 

@@ -19,7 +19,7 @@ from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.encoding import ItemEncoder
 from tracejudge.ids import fresh_trace_id
 from tracejudge.settings import Settings as SdkSettings
-from tracejudge.settings import load_settings
+from worker.config.loading import producer_settings
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
 from worker.gateway.admission import Form, Loss, RefusedError, check_values, too_many_values
@@ -43,6 +43,7 @@ _MAX_VALUES: Final = 500_000
 _MAX_OBJECTS: Final = 20_000
 _MAX_SHOWN: Final = 100
 _ID_DIGITS: Final = 16
+_DERIVED: Final = {"id": 0, "span_id": _ID_DIGITS}
 _OTLP_PATHS: Final = {"resourceSpans": "/v1/traces", "resourceLogs": "/v1/logs"}
 # Feedback may carry both beside its score.
 _CONTENT: Final = CONTENT_FIELDS - {"feedback", "tags"}
@@ -50,20 +51,11 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def sdk_settings(settings: Settings) -> SdkSettings:
-    """Build the SDK's settings from the worker's, without the environment of the SDK."""
+    """Build the settings of the gateway's own producer, with the worker's redaction and bounds."""
     redaction = Redaction.of(settings.redact)
-    return load_settings(
-        service=SERVICE,
-        redis_url=settings.redis_url,
-        prefix=settings.prefix,
-        environ={},
-        disabled=False,
-        environment=None,
-        release=None,
-        max_items=1,
-        max_bytes=1,
-        max_stream=settings.max_stream,
-        exit_timeout_s=0.0,
+    return producer_settings(
+        settings,
+        SERVICE,
         redact=None if redaction is None else redaction.functions,
         max_field_bytes=_MAX_FIELD_BYTES,
         max_trace_bytes=min(_MAX_TRACE_BYTES, settings.max_trace_bytes),
@@ -263,6 +255,3 @@ def _complete(fields: dict[str, Any], given: Lenient, raw: bytes, service: str |
     present = {meaning(name) for name, value in fields.items() if value is not None and value != ""}
     fields |= {name: digest[start : start + _ID_DIGITS] for name, start in _DERIVED.items() if name not in present}
     return trace_id
-
-
-_DERIVED: Final = {"id": 0, "span_id": _ID_DIGITS}

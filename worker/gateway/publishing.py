@@ -16,12 +16,12 @@ import structlog
 from tracejudge.delivery.buffer import Batch, Entry
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
-from tracejudge.log import DeliveryError
+from tracejudge.log import DeliveryError, RedisFullError
 from tracejudge.settings import Settings as SdkSettings
 from worker.config.settings import MIB, Settings
 from worker.gateway.admission import RefusedError, full
 from worker.service import ServiceThread
-from worker.storage.client import Store, StoreError
+from worker.storage.client import Store, StoreError, StoreFullError
 from worker.telemetry.backlog import Caps, measure
 from worker.telemetry.metrics import GatewayMetrics
 
@@ -140,17 +140,17 @@ class Publisher(ServiceThread):
         assert self._batch is not None  # noqa: S101 - for the type checker
         try:
             self._stream.append(self._batch, meanwhile=lambda: None)
-        except DeliveryError as error:
-            # A script that Redis refuses for lack of memory has changed nothing, so the batch may be given up.
-            if "OutOfMemory" not in str(error) and "OOM" not in str(error):
-                raise StoreError(str(error)) from error
+        except RedisFullError as error:
+            # The script has changed nothing, so the batch may be given up.
             self._end(full("Redis is full; send this again later"))
-            raise StoreError("Redis is full: raise its maxmemory, or lower our caps") from error
+            raise StoreFullError from error
+        except DeliveryError as error:
+            raise StoreError(str(error)) from error
         self._metrics.published.inc(len(self._batch.entries))
         self._end(None)
 
     def _take(self) -> bool:
-        """Take what waits, up to the bounds of a batch; one caller's entries are never divided."""
+        """Move what waits into a batch, up to its bounds; one caller's entries are never divided."""
         size = count = 0
         while count < _MAX_ENTRIES and size < _MAX_BYTES:
             waiting = self._next

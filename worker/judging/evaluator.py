@@ -21,6 +21,7 @@ from worker.config.graders import CODE, Graders
 from worker.config.redaction import Redaction, UserKeys, hashed_user
 from worker.config.settings import Settings
 from worker.judging.panels import Panels, PanelVotes
+from worker.judging.repeats import Repeats
 from worker.judging.reservations import Budgets
 from worker.queue.batch import Batch, Evaluation, Item
 from worker.queue.ledger import DeadLetter, Finished, Ledger
@@ -99,9 +100,11 @@ def make_verdict(
 
 
 def _details(assessment: Assessment, evaluation: Evaluation) -> Mapping[str, object]:
-    if evaluation.session is None:
+    if evaluation.session is None and evaluation.first is None:
         return assessment.details
-    return {**assessment.details, "session": msgspec.to_builtins(evaluation.session)}
+    known = {"session": evaluation.session, "repeat": evaluation.first}
+    more = {name: msgspec.to_builtins(value) for name, value in known.items() if value is not None}
+    return {**assessment.details, **more}
 
 
 class UnexpectedError(Exception):
@@ -237,6 +240,7 @@ class BatchEvaluator:
         self._sampler = sampler
         self._panels = Panels(ledger, settings)
         self._user_keys = UserKeys(settings, ledger.store)
+        self._repeats = Repeats(settings, sampler)
         self._budgets = Budgets(settings, ledger.store, sampler, refused)
         self._code_slots = {name: asyncio.Semaphore(CODE_AT_ONCE) for name in self._graders.code}
 
@@ -337,8 +341,11 @@ class BatchEvaluator:
         )
         try:
             verdict, spent = build(assessment)
-            finished = Finished.of(verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id)
             if assessment.is_final:
+                again = self._repeats.of(verdict, item, evaluation)
+                finished = Finished.of(
+                    verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, repeats=again
+                )
                 _log(verdict, fresh=await self._recorder.record(finished))
                 this.count_outcome(verdict.outcome, earlier, spent)
                 return None

@@ -28,14 +28,15 @@ from judges.core.model import (
 from judges.request import BYTES_PER_TOKEN
 from tracejudge import Trace
 from worker.config.settings import NANO, Budget, Rule, Settings
+from worker.monitor.budgets import NOT_REDUCED
 from worker.queue.batch import Evaluation
-from worker.selection.sampling import Sampler
+from worker.selection.sampling import Sampler, is_always
 from worker.storage.client import Store, StoreError
 
 log = structlog.get_logger("tracejudge.budgets")
 _THREADS: Final = 4
 _DEFAULT_OUTPUT_TOKENS: Final = 1024
-_DEFAULT_PRIORITY: Final = 5
+_SAMPLED: Final = frozenset({"live", "session_update"})
 # Beyond the call's own time limit.
 _EXPIRES_AFTER_S: Final = 30.0
 
@@ -68,6 +69,7 @@ class Budgets:
         self._store = store
         self._sampler = sampler
         self._refused = refused
+        self._concerned: dict[tuple[str, str, tuple[str, ...]], tuple[_Concern, ...]] = {}
         # Threads of our own, so that the event loop never blocks on Redis.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tracejudge-budgets")
 
@@ -76,14 +78,26 @@ class Budgets:
 
         ``trace`` is the trace as it was published, which the rules match.
         """
-        judge_model = model.settings.judge_model
-        rules = self._sampler.asking(trace, evaluation.judge, judge_model)
-        concerned = tuple(
-            _Concern(name, budget, evaluation.judge in budget.exempt)
-            for name, budget in self._settings.budgets.items()
-            if self.pays(name, budget, rules, evaluation.judge, judge_model)
-        )
-        return _PaidModel(model, self, concerned, evaluation, rules) if concerned else model
+        judge, judge_model = evaluation.judge, model.settings.judge_model
+        # The built-in model costs nothing.
+        if model.settings.provider == "lexical":
+            return model
+        # A repeat or a replay may ask a model that no rule names for the judge; the rules of the judge pay.
+        rules = self._sampler.asking(trace, judge, judge_model) or self._sampler.asking(trace, judge, None)
+        key = judge, judge_model, tuple([rule.name for rule in rules])
+        concerned = self._concerned.get(key)
+        if concerned is None:
+            concerned = self._concerned[key] = tuple(
+                _Concern(name, budget, judge in budget.exempt)
+                for name, budget in self._settings.budgets.items()
+                if self.pays(name, budget, rules, judge, judge_model)
+            )
+        if not concerned:
+            return model
+        weight, priority = demand_terms(evaluation, rules, trace)
+        # An exempt judge costs the same whatever the rates are.
+        terms = [f"1 {NOT_REDUCED}" if one.is_exempt else f"{weight:.6g} {priority}" for one in concerned]
+        return _PaidModel(model, self, concerned, terms)
 
     def pays(self, name: str, budget: Budget, rules: Sequence[Rule], judge: str, judge_model: str) -> bool:
         """Return whether a budget pays for the calls of a judge to a judge model, for these rules."""
@@ -97,18 +111,23 @@ class Budgets:
             rules or budget.rules or self._settings.is_own_budget(name)
         )
 
-    async def reserve(self, concerned: Sequence[_Concern], reservation: str, lifetime_s: float) -> None:
+    async def reserve(self, concerned: Sequence[_Concern], reservations: Sequence[str], lifetime_s: float) -> None:
         """Reserve the cost of one call in all of these budgets.
 
         Raises:
             OverBudgetError: A budget does not suffice; nothing is reserved.
             ModelUnavailableError: Redis does not answer; the evaluation is tried again later.
         """
-        limits = [limit for one in concerned for limit in one.limits]
-        arguments = (reservation, int(lifetime_s * 1000), *limits)
+        arguments: list[str | int] = [int(lifetime_s * 1000)]
+        for one, reservation in zip(concerned, reservations, strict=True):
+            arguments += [reservation, *one.limits]
+        running = self._threads.submit(self._store.run, "budget_reserve", self._keys(concerned), arguments)
         try:
-            run = self._store.run, "budget_reserve", self._keys(concerned), arguments
-            refusing = int(await asyncio.get_running_loop().run_in_executor(self._threads, *run))
+            refusing = int(await asyncio.wrap_future(running))
+        except asyncio.CancelledError:
+            # Nothing is sent: what is reserved meanwhile must not count as spent.
+            running.add_done_callback(lambda _: self.settle(concerned, reservations, 0, 0))
+            raise
         except StoreError as error:
             unavailable = ModelUnavailableError(f"the budget is unknown: {error}")
             unavailable.was_asked = False
@@ -118,12 +137,12 @@ class Budgets:
             self._refused(name)
             raise OverBudgetError(f"the budget {name!r} is exhausted")
 
-    def settle(self, concerned: Sequence[_Concern], reservation: str, usd: int, tokens: int) -> None:
-        """Replace a reservation by the true cost, in a thread; without Redis it expires later."""
+    def settle(self, concerned: Sequence[_Concern], reservations: Sequence[str], usd: int, tokens: int) -> None:
+        """Replace the reservations of a call by its true cost, in a thread; without Redis they expire later."""
 
         def run() -> None:
             try:
-                self._store.run("budget_settle", self._keys(concerned), (reservation, usd, tokens))
+                self._store.run("budget_settle", self._keys(concerned), (usd, tokens, *reservations))
             except StoreError as error:
                 log.warning("cost not settled, the reservation will expire", error=str(error))
 
@@ -143,20 +162,13 @@ class _PaidModel:
     """A chat model for one evaluation, whose calls are paid by budgets."""
 
     def __init__(
-        self,
-        model: ChatModel,
-        budgets: Budgets,
-        concerned: tuple[_Concern, ...],
-        evaluation: Evaluation,
-        rules: Sequence[Rule],
+        self, model: ChatModel, budgets: Budgets, concerned: tuple[_Concern, ...], terms: Sequence[str]
     ) -> None:
         self.settings = model.settings
         self._model = model
         self._budgets = budgets
         self._concerned = concerned
-        self._terms = (
-            f"{demand_weight(evaluation, rules):.6g} {max((one.priority for one in rules), default=_DEFAULT_PRIORITY)}"
-        )
+        self._terms = terms
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer one request, each attempt of which is paid."""
@@ -167,11 +179,12 @@ class _PaidModel:
 
     async def _admit(self, request: ChatRequest) -> Callable[[int, int], object]:
         usd, tokens = _cost(self.settings, *most_tokens(request, self.settings))
-        reservation = f"{secrets.token_hex(8)} {usd} {tokens} {self._terms}"
-        await self._budgets.reserve(self._concerned, reservation, self.settings.timeout_s + _EXPIRES_AFTER_S)
+        reserved = f"{secrets.token_hex(8)} {usd} {tokens}"
+        reservations = [f"{reserved} {terms}" for terms in self._terms]
+        await self._budgets.reserve(self._concerned, reservations, self.settings.timeout_s + _EXPIRES_AFTER_S)
 
         def settle(input_tokens: int, output_tokens: int) -> None:
-            self._budgets.settle(self._concerned, reservation, *_cost(self.settings, input_tokens, output_tokens))
+            self._budgets.settle(self._concerned, reservations, *_cost(self.settings, input_tokens, output_tokens))
 
         return settle
 
@@ -193,8 +206,15 @@ def _cost(settings: ModelSettings, input_tokens: int, output_tokens: int) -> tup
     return round(usd * NANO), input_tokens + output_tokens
 
 
-def demand_weight(evaluation: Evaluation, rules: Sequence[Rule]) -> float:
-    """Return how many evaluations at full rates this one stands for, which is more than 1 where rates are reduced."""
-    if evaluation.origin != "live" or evaluation.session is not None or not rules or evaluation.probability >= 1:
-        return 1.0
-    return max(rule.rate for rule in rules) / evaluation.probability
+def demand_terms(evaluation: Evaluation, rules: Sequence[Rule], trace: Trace) -> tuple[float, int]:
+    """Return how many evaluations at full rates this one stands for, and the priority of its cost.
+
+    The weight is more than 1 where rates are reduced. What is judged whatever the rates are has the weight 1 and the
+    priority ``NOT_REDUCED``.
+    """
+    depends = evaluation.origin in _SAMPLED and rules and not any(is_always(rule, trace) for rule in rules)
+    rate = max((rule.rate for rule in rules), default=0.0)
+    if not depends or (evaluation.probability >= 1 > rate and not any(rule.stratify for rule in rules)):
+        return 1.0, NOT_REDUCED
+    weight = 1.0 if evaluation.probability >= 1 else rate / evaluation.probability
+    return weight, max(rule.priority for rule in rules)

@@ -19,6 +19,8 @@ _NEIGHBOURS: Final = {-2: 1.0, -1: 2.0, 0: 3.0, 1: 2.0, 2: 1.0}
 _HOURS_TO_ALARM: Final = 8
 _MOST_ALLOWANCE: Final = 0.08
 _SPREADS: Final = 2.5
+_LITTLE: Final = 1.1
+_ENOUGH: Final = 200
 _LEAST, _MOST = 0.02, 0.995  # a share of 0 or 1 has no logarithm
 
 
@@ -49,8 +51,16 @@ class Baseline(msgspec.Struct, array_like=True, frozen=True):
     """Variance of sessions beside that of independent judgements, at least 1."""
     days: int
     per_week: float
-    """Judgements in a week."""
+    """Judgements in a week, as many of equal weights as are as precise (Kish's effective size)."""
     mean_weight: float
+    """Mean weight per unit of weight, Σw² / Σw: what counts as one judgement."""
+    unevenness: float = 1.0
+    """Judgements beside that effective size: 1 where all weights are equal."""
+
+    @property
+    def needs_sessions(self) -> bool:
+        """Whether scores need a factor: verdicts of sessions agree, or weights differ."""
+        return self.dispersion >= _LITTLE or self.unevenness >= _LITTLE
 
     def expected(self, hour: int) -> float:
         """Return the share that a drop is measured from: the cell of the hour, less what days differ by."""
@@ -95,15 +105,17 @@ def baseline(hours: Sequence[Hour]) -> Baseline | None:
     dispersion = _dispersion(hours, cells)
     if dispersion > 1:
         cells, error = _layers(table, days, dispersion)
-    judgements = sum(one.judgements for one in hours)
+    weight, squares = sum(one.weight for one in hours), sum(one.squares for one in hours)
+    effective = weight**2 / squares
     return Baseline(
         tuple(cells),
         _spread(hours, cells, dispersion),
         error,
         dispersion,
         days,
-        judgements * 7 / days,
-        sum(one.weight for one in hours) / judgements,
+        effective * 7 / days,
+        squares / weight,
+        sum(one.judgements for one in hours) / effective,
     )
 
 
@@ -113,6 +125,37 @@ def flat(share: float, per_week: float, *, dispersion: float = 1.0, mean_weight:
     It is the second reference of a series, which a slow decline cannot move, and the only one of a new service.
     """
     return Baseline((share,) * _WEEK, 0.0, 0.0, dispersion, HISTORY_DAYS, per_week, mean_weight)
+
+
+def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline | None:
+    """Return a flat baseline for a series with these hours, None without judgements.
+
+    Args:
+        hours: the newest hours, also of incidents.
+        share: the share that is expected.
+        error: its standard error.
+    """
+    hours = [one for one in hours if one.weight > 0]
+    if not hours:
+        return None
+    weight, squares = sum(one.weight for one in hours), sum(one.squares for one in hours)
+    effective = weight**2 / squares
+    observed = sum(one.passed for one in hours) / weight
+    dispersion = _dispersion(hours, [observed] * _WEEK)
+    if effective < _ENOUGH:
+        # So few tell nothing of how sessions agree: each counts as one judgement.
+        dispersion = max(dispersion, sum(one.session_weights for one in hours) / squares)
+    weeks = (hours[-1].hour - hours[0].hour + 1) / _WEEK
+    return Baseline(
+        (share,) * _WEEK,
+        0.0,
+        error,
+        dispersion,
+        HISTORY_DAYS,
+        effective / weeks,
+        squares / weight,
+        sum(one.judgements for one in hours) / effective,
+    )
 
 
 def _layers(table: Sequence[_Cell], days: int, dispersion: float) -> tuple[list[float], float]:

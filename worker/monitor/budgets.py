@@ -24,6 +24,8 @@ BINS: Final = 288
 UNITS: Final = ("usd", "tokens")
 MIN_FACTOR: Final = 2.0**-12
 """A rate is never 0: without verdicts nothing would show that money is left."""
+NOT_REDUCED: Final = 10
+"""The priority of costs that no rate changes, above those of all rules."""
 _HOUR_S: Final = 3600
 _DAY_S: Final = 86_400
 _EVERY_S: Final = 60.0
@@ -59,11 +61,15 @@ class BudgetState(NamedTuple):
 
 
 class Forecasts(msgspec.Struct, array_like=True):
-    """The expected demand of each five minutes of a day, by unit, from the days before ``day``."""
+    """The expected demand of each five minutes of a day, by unit, from the days before ``day``.
+
+    ``fixed`` is the part that no rate changes. It is expected separately: the other part is known the less precisely
+    the lower the rates are.
+    """
 
     day: int = 0
-    usd: list[float] = []
-    tokens: list[float] = []
+    reducible: dict[str, list[float]] = {}
+    fixed: dict[str, list[float]] = {}
 
 
 def next_forecast(former: Sequence[float], yesterday: Sequence[float]) -> list[float]:
@@ -71,6 +77,17 @@ def next_forecast(former: Sequence[float], yesterday: Sequence[float]) -> list[f
     if not former:
         return list(yesterday)
     return [_KEPT * old + (1 - _KEPT) * new for old, new in zip(former, yesterday, strict=True)]
+
+
+def next_forecasts(day: int, former: Forecasts, demand: Mapping[str, Demand]) -> Forecasts:
+    """Return the forecasts of a day, from those of the day before and its demand."""
+    made = Forecasts(day, {}, {})
+    for unit, of_unit in demand.items():
+        for forecasts, before, part in zip(
+            (made.reducible, made.fixed), (former.reducible, former.fixed), divided(of_unit), strict=True
+        ):
+            forecasts[unit] = next_forecast(before.get(unit, []), total_of(part)[:BINS])
+    return made
 
 
 def smoothed(forecast: Sequence[float]) -> list[float]:
@@ -138,15 +155,25 @@ def budget_factors(
             continue
         unit, length = UNITS[number // 2], _UNTIL[number % 2]
         reserved = (state.usd_open, state.tokens_open)[number // 2]
-        forecast = smoothed(forecasts.usd if unit == "usd" else forecasts.tokens)
-        of_unit = demand[unit]
-        total = [sum(bins) for bins in zip(*of_unit.values(), strict=True)]
-        end = (now // length + 1) * length
-        wanted = expected(total, forecast, now, end, now_s - state.since / 1000) if total else 0.0
-        left = _USABLE * limit - spent - reserved
-        for priority, factor in factors(left, by_priority(of_unit, now, wanted)).items():
+        end, history_s = (now // length + 1) * length, now_s - state.since / 1000
+        reducible, fixed = divided(demand[unit])
+        wanted = expected(total_of(reducible), smoothed(forecasts.reducible.get(unit, [])), now, end, history_s)
+        apart = expected(total_of(fixed), smoothed(forecasts.fixed.get(unit, [])), now, end, history_s)
+        left = _USABLE * limit - spent - reserved - apart
+        for priority, factor in factors(left, by_priority(reducible, now, wanted)).items():
             found[priority] = min(factor, found.get(priority, 1.0))
     return found
+
+
+def divided(demand: Demand) -> tuple[Demand, Demand]:
+    """Divide a demand into the part that rates reduce, and the part that they do not."""
+    reducible = {priority: bins for priority, bins in demand.items() if priority != NOT_REDUCED}
+    return reducible, {priority: bins for priority, bins in demand.items() if priority == NOT_REDUCED}
+
+
+def total_of(demand: Demand) -> list[float]:
+    """Add up a demand over its priorities."""
+    return [sum(bins) for bins in zip(*demand.values(), strict=True)] or [0.0] * (2 * BINS)
 
 
 def by_priority(demand: Demand, now: float, wanted: float) -> dict[int, float]:
@@ -271,7 +298,7 @@ class BudgetController:
                 for one in models_of_judge(self._settings, rule, judge)
             }
             if paid & asked:
-                # A priority without costs of its own shares its evaluations with higher ones.
+                # A priority without costs of its own shares its evaluations with higher ones, or has none yet.
                 at_least = (factor for one, factor in sorted(of_budget[name].items()) if one >= rule.priority)
                 found.append(next(at_least, 1.0))
         return min(found)
@@ -284,11 +311,6 @@ class BudgetController:
         # A day that the budget has not seen from its begin is no model of a day.
         if former.day == day or state.since == 0 or state.since / 1000 > (day - 1) * _DAY_S:
             return former
-        yesterday = {
-            unit: [sum(bins) for bins in zip(*by_priority.values(), strict=True)][:BINS] or [0.0] * BINS
-            for unit, by_priority in demand.items()
-        }
-        usd, tokens = (next_forecast(getattr(former, unit), yesterday[unit]) for unit in UNITS)
-        made = Forecasts(day, usd, tokens)
+        made = next_forecasts(day, former, demand)
         self._store.call(lambda client: client.set(key, msgspec.msgpack.encode(made), ex=_FORECAST_TTL_S))
         return made

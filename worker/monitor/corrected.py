@@ -14,10 +14,12 @@ from judges.agreement.intervals import Interval, Z, wilson
 
 Origin = Literal["drawn", "golden", "queue"]
 """How labels were chosen: with known probability from the traffic, as a set, or by whoever looked at the queue."""
-Method = Literal["ppi++", "rogan-gladen"]
-METHODS: Final[dict[str, Method]] = {"drawn": "ppi++", "golden": "rogan-gladen"}
+Method = Literal["ppi", "rogan_gladen"]
+METHODS: Final[dict[str, Method]] = {"drawn": "ppi", "golden": "rogan_gladen"}
 _MOST_DEVIATION: Final = 5.0
 _LEAST_POWER: Final = 0.1
+# Of the traffic; the unknown share of so few traces widens the interval by at most as much.
+_MOST_UNLABELLED: Final = 0.05
 
 
 class CorrectionRefusedError(ValueError):
@@ -25,16 +27,39 @@ class CorrectionRefusedError(ValueError):
 
 
 class Stratum(NamedTuple):
-    """Judged traces of one verdict that had the same chance of being labelled."""
+    """Judged traces of one verdict, of which the labelled ones are a random sample."""
 
     verdict: bool
     label_class: int
-    """Which probability of a label; any number that is equal for equal probabilities."""
+    """Strata of one class had the same chance of being judged or labelled; any number."""
     judged: float
     """Weight of the judged traces, labelled or not."""
-    labels: int
-    passed: int
+    labels: float
+    """Number of labels; the effective number if their probabilities differ."""
+    passed: float
     """Labels that say pass."""
+    represented: float = 0.0
+    """Sum of 1 / probability of a label, 0 where all labels of the class had the same."""
+
+    @property
+    def rate(self) -> float:
+        """The share of labels that say pass; one half without any, between the limits 0 and 1."""
+        return self.passed / self.labels if self.labels else 0.5
+
+    @property
+    def size(self) -> float:
+        """The traces that the labels stand for."""
+        return self.represented or self.labels
+
+
+def _joint(strata: "Sequence[Stratum]") -> tuple[float, float]:
+    """Return the share of passes among the labels of several strata, and Kish's effective number of these labels."""
+    labelled = [one for one in strata if one.labels]
+    size = sum(one.size for one in labelled)
+    if not labelled:
+        return 0.5, 0.0
+    squares = sum(one.size**2 / one.labels for one in labelled)
+    return sum(one.size * one.rate for one in labelled) / size, size * size / squares
 
 
 class Corrected(NamedTuple):
@@ -97,66 +122,64 @@ def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
         effective: effective number of judged traces.
 
     Raises:
-        CorrectionRefusedError: a stratum has no labels, or the labels' verdicts are not those of the traffic.
+        CorrectionRefusedError: strata of more than 5 % of the traffic have no labels, or the labels' verdicts are not
+            those of the traffic.
     """
     strata = [one for one in strata if one.judged > 0]
-    if not strata or any(one.labels == 0 for one in strata):
+    total = sum(one.judged for one in strata)
+    if sum(one.judged for one in strata if one.labels == 0) > _MOST_UNLABELLED * total or total == 0:
         raise CorrectionRefusedError(
             "There are judged traces of a verdict without any label. Label more of the drawn traces."
         )
-    _check_drawn(strata)
-    total = sum(one.judged for one in strata)
-    interval = _combined([(one.judged / total, one.passed, one.labels) for one in strata])
-    passing = [one for one in strata if one.verdict]
-    q = sum(one.judged for one in passing) / total
+    classes: dict[int, list[Stratum]] = defaultdict(list)
+    for one in strata:
+        classes[one.label_class].append(one)
+    for group in classes.values():
+        _check_drawn(group)
+    interval = _combined([(one.judged / total, one.rate, one.labels) for one in strata])
+    q = sum(one.judged for one in strata if one.verdict) / total
     sizes = 0.0
     if 0 < q < 1:
         rates = [
-            sum(one.judged * one.passed / one.labels for one in strata if one.verdict is verdict) / total / part
+            sum(one.judged * one.rate for one in strata if one.verdict is verdict) / total / part
             for verdict, part in ((True, q), (False, 1 - q))
         ]
         sizes = Z * Z * (rates[0] - rates[1]) ** 2 * q * (1 - q) / effective
     share = interval.value
     low = max(0.0, share - math.sqrt((share - interval.low) ** 2 + sizes))
     high = min(1.0, share + math.sqrt((interval.high - share) ** 2 + sizes))
-    classes: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for one in strata:
-        group = classes[one.label_class]
-        group[0] += one.judged / total
-        group[1] += one.passed
-        group[2] += one.labels
-    alone = _combined([(part, passed, labels) for part, passed, labels in classes.values()])
+    alone = _combined([(sum(one.judged for one in group) / total, *_joint(group)) for group in classes.values()])
     return Corrected(
         Interval(share, low, high),
-        "ppi++",
-        sum(one.labels for one in strata),
+        "ppi",
+        round(sum(one.labels for one in strata)),
         (high - low) / (alone.high - alone.low),
     )
 
 
 def _combined(parts: Sequence[tuple[float, float, float]]) -> Interval:
-    """Combine strata of a share, passes and observations each by their Wilson limits."""
+    """Combine strata of a share, a rate and a number of observations each by their Wilson limits."""
     share = below = above = 0.0
-    for part, passed, number in parts:
-        middle, low, high = wilson(passed / number, number)
+    for part, rate, number in parts:
+        middle, low, high = wilson(rate, number) if number else (rate, 0.0, 1.0)
         share += part * middle
         below += (part * (middle - low)) ** 2
         above += (part * (high - middle)) ** 2
     return Interval(share, share - math.sqrt(below), share + math.sqrt(above))
 
 
-def _check_drawn(strata: Sequence[Stratum]) -> None:
-    """Refuse labels whose verdicts differ from the traffic's by more than chance allows."""
-    for key in {one.label_class for one in strata}:
-        group = [one for one in strata if one.label_class == key]
-        labels = sum(one.labels for one in group)
-        share = sum(one.judged for one in group if one.verdict) / sum(one.judged for one in group)
-        seen = sum(one.labels for one in group if one.verdict) / labels
-        if abs(seen - share) > _MOST_DEVIATION * math.sqrt(max(share * (1 - share), 1 / labels) / labels):
-            raise CorrectionRefusedError(
-                f"The judge passes {seen:.0%} of the labelled traces and {share:.0%} of the traffic: these labels were "
-                "not drawn from it. Import them as a golden set."
-            )
+def _check_drawn(group: Sequence[Stratum]) -> None:
+    """Refuse labels whose verdicts differ from the traffic's of their class by more than chance allows."""
+    labels = _joint(group)[1]
+    if labels == 0:
+        return
+    share = sum(one.judged for one in group if one.verdict) / sum(one.judged for one in group)
+    seen = sum(one.size for one in group if one.verdict) / sum(one.size for one in group)
+    if abs(seen - share) > _MOST_DEVIATION * math.sqrt(max(share * (1 - share), 1 / labels) / labels):
+        raise CorrectionRefusedError(
+            f"The judge passes {seen:.0%} of the labelled traces and {share:.0%} of the traffic: these labels were "
+            "not drawn from it. Import them as a golden set."
+        )
 
 
 def from_scores(labelled: Sequence[tuple[float, bool]], mean: float, variance: float, judged: float) -> Corrected:
@@ -186,7 +209,7 @@ def from_scores(labelled: Sequence[tuple[float, bool]], mean: float, variance: f
     gain = (rest / size + best * best * variance / judged) / (label * (1 - label) / size)
     interval = wilson(min(1.0, max(0.0, share)), m / gain)
     alone = wilson(sum(y for _, y in labelled) / m, m)
-    return Corrected(interval, "ppi++", m, (interval.high - interval.low) / (alone.high - alone.low))
+    return Corrected(interval, "ppi", m, (interval.high - interval.low) / (alone.high - alone.low))
 
 
 def from_golden(passed: float, judged: float, seen: Confusion) -> Corrected:
@@ -224,7 +247,7 @@ def from_golden(passed: float, judged: float, seen: Confusion) -> Corrected:
     high = max(half / 4, min(1.0, middle + half))
     raw = (passed / judged + seen.fail_fail / bad - 1) / (seen.pass_pass / good + seen.fail_fail / bad - 1)
     value = min(high, max(low, raw))
-    return Corrected(Interval(value, low, high), "rogan-gladen", round(good + bad), None)
+    return Corrected(Interval(value, low, high), "rogan_gladen", round(good + bad), None)
 
 
 def agreement(seen: Confusion) -> Agreement:

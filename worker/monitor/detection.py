@@ -4,18 +4,44 @@ The active monitor steps a series only through buckets that are complete. A dete
 so that another worker goes on where the last one stopped.
 """
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 import structlog
 
+from worker.config.objectives import read_objectives
 from worker.config.settings import Monitor
-from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of
-from worker.monitor.detector import Change, Limits, State, limits_of, step
-from worker.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, Series, read_buckets
+from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
+from worker.monitor.detector import (
+    DROPS,
+    Limits,
+    Moments,
+    Session,
+    State,
+    delay_hours,
+    drops_below,
+    limits_of,
+    step,
+)
+from worker.monitor.incidents import Incident, Member, investigate, segment_name
+from worker.monitor.series import (
+    CLUSTER_PARTS,
+    CLUSTER_PERIOD_S,
+    FINE_DAYS,
+    FIVE_MINUTES_S,
+    HOUR_S,
+    Bucket,
+    Series,
+    read_buckets,
+    utc_minute,
+)
+from worker.monitor.shares import design_effect, merged
 from worker.storage.client import Store
 
 log = structlog.get_logger("tracejudge.monitor")
@@ -24,7 +50,30 @@ _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _GRACE_S: Final = 60.0
 """Verdicts that another worker had read come this late into their bucket."""
 _READ_AT_ONCE: Final = 100
+_LEARN_AT_ONCE: Final = 50
+_MOST_S: Final = 3.0
+_RECENT_HOURS: Final = 7 * 24
+_ENOUGH_OF_OTHERS: Final = 50
+Against = Literal["objective", "environment"]
 _STATE_TTL_S: Final = 90 * _DAY_S
+SESSIONS_KEPT: Final = 0.995
+"""What is left of the moments of sessions after a period of six hours: half of them after 35 days."""
+
+
+class Reference(msgspec.Struct, array_like=True):
+    """A constant share that a series is compared with beside its baseline, by sums of their own.
+
+    Attributes:
+        share: The expected share.
+        unit: The weight that counts as one judgement.
+        limits: The limits that belong to the share.
+        state: The sums.
+    """
+
+    share: float
+    unit: float
+    limits: Limits
+    state: State = msgspec.field(default_factory=State)
 
 
 class Detector(msgspec.Struct, array_like=True):
@@ -36,6 +85,10 @@ class Detector(msgspec.Struct, array_like=True):
         limits: The limits that belong to the baseline.
         learned_at: When both were computed, in seconds since the epoch.
         done: The last bucket that was counted, in buckets of five minutes since the epoch.
+        moments: Those of the sessions of past periods.
+        period: The last period whose sessions were counted.
+        references: The objective, and for a new service the share of its environment.
+        incident: The open drop of a whole series or of any of its segments.
     """
 
     state: State = msgspec.field(default_factory=State)
@@ -43,6 +96,14 @@ class Detector(msgspec.Struct, array_like=True):
     limits: Limits | None = None
     learned_at: float = 0.0
     done: int = 0
+    moments: Moments = msgspec.field(default_factory=Moments)
+    period: int = 0
+    references: dict[Against, Reference] = {}
+    incident: Incident | None = None
+
+    def is_due(self, now: float) -> bool:
+        """Return whether baseline and references are to be computed: every day, every hour without a baseline."""
+        return now - self.learned_at >= (HOUR_S if self.norm is None else _DAY_S)
 
 
 class Detection:
@@ -51,6 +112,8 @@ class Detection:
     def __init__(self, store: Store, settings: Monitor, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._budget = settings.false_alarms_per_week
+        rows = read_objectives(Path(settings.objectives)) if settings.objectives is not None else ()
+        self._objectives = {(row.judge, row.metric): row.objective for row in rows}
         self._clock = clock
         self._detectors: dict[str, Detector] = {}
 
@@ -58,21 +121,31 @@ class Detection:
         """Forget all detectors: another worker goes on with them."""
         self._detectors.clear()
 
+    def objective(self, series: Series) -> float | None:
+        """Return the objective of a whole series; segments have none of their own."""
+        return None if series.segment else self._objectives.get((series.judge, series.metric))
+
     def step(self, series: Mapping[str, Series]) -> Mapping[str, Detector]:
         """Step the detectors of active series through all complete buckets; return all of them by series.
 
         Raises:
             StoreError: Redis did not answer; it is safe to call again.
         """
-        now = self._clock()
+        now, began = self._clock(), time.monotonic()
         self._load([series_id for series_id in series if series_id not in self._detectors])
-        ids = iter(series)
-        while some := list(islice(ids, _READ_AT_ONCE)):
-            self._learn([one for one in some if now - self._detectors[one].learned_at >= _DAY_S], now, len(series))
-            last = int((now - _GRACE_S) // FIVE_MINUTES_S) - 1
-            waiting = [one for one in some if self._detectors[one].done < last]
-            self._count(waiting, series, last)
-        return {series_id: self._detectors[series_id] for series_id in series}
+        self._detectors = {series_id: self._detectors[series_id] for series_id in series}
+        active = len(series) + sum(self.objective(one) is not None for one in series.values())
+        last = int((now - _GRACE_S) // FIVE_MINUTES_S) - 1
+        ids, may_learn = iter(series), _LEARN_AT_ONCE
+        # After a long absence the next looks go on, so that the lock of the active monitor is renewed meanwhile.
+        while time.monotonic() - began < _MOST_S and (some := list(islice(ids, _READ_AT_ONCE))):
+            self._count_sessions(some, int((now - _GRACE_S) // CLUSTER_PERIOD_S) - 1)
+            due = [one for one in some if self._detectors[one].is_due(now)][:may_learn]
+            may_learn -= len(due)
+            self._learn(due, series, now, active)
+            self._count([one for one in some if self._detectors[one].done < last], series, last)
+        self._explain(series, last)
+        return self._detectors
 
     def _load(self, series_ids: Sequence[str]) -> None:
         names = [self._store.keys.quality_detector(series_id) for series_id in series_ids]
@@ -80,17 +153,110 @@ class Detection:
         for series_id, raw in zip(series_ids, found, strict=True):
             self._detectors[series_id] = msgspec.msgpack.decode(raw, type=Detector) if raw else Detector()
 
-    def _learn(self, series_ids: Sequence[str], now: float, active: int) -> None:
-        """Compute baselines and limits anew, once a day, from four weeks that end a day ago."""
+    def _save(self, series_ids: Sequence[str]) -> None:
+        values = {
+            self._store.keys.quality_detector(series_id): msgspec.msgpack.encode(self._detectors[series_id])
+            for series_id in series_ids
+        }
+        self._store.pipeline(lambda pipe: [pipe.set(key, value, ex=_STATE_TTL_S) for key, value in values.items()])
+
+    def _learn(self, series_ids: Sequence[str], series: Mapping[str, Series], now: float, active: int) -> None:
+        """Compute baselines, from four weeks that end a day ago, and references, from the last week."""
         until = (now // HOUR_S - LAG_HOURS) * HOUR_S
-        buckets = read_buckets(self._store, series_ids, until - HISTORY_DAYS * _DAY_S, until, fine=False)
-        for series_id, hours in zip(series_ids, buckets, strict=True):
-            detector = self._detectors[series_id]
-            detector.learned_at = now
+        buckets = read_buckets(self._store, series_ids, until - HISTORY_DAYS * _DAY_S, now, fine=False)
+        others = self._others([one for one in series_ids if self._detectors[one].norm is None], series, now)
+        for series_id, found in zip(series_ids, buckets, strict=True):
+            detector, one = self._detectors[series_id], series[series_id]
+            detector.learned_at, had_norm = now, detector.norm is not None
+            detector.state.forget(int(until - HISTORY_DAYS * _DAY_S) // FIVE_MINUTES_S)
             # A long incident would leave too little: the last baseline stays.
-            detector.norm = baseline(_unmasked(hours, detector.state)) or detector.norm
-            if detector.norm is not None:
-                detector.limits = limits_of(detector.norm, {}, series=active, false_alarms_per_week=self._budget)
+            past = [bucket for bucket in found if bucket.begins_at < until]
+            norm = detector.norm = baseline(_unmasked(past, detector.state)) or detector.norm
+            if norm is not None:
+                detector.limits = limits_of(norm, detector.moments, series=active, false_alarms_per_week=self._budget)
+                if not had_norm:
+                    _report_baseline(one, norm, detector.limits)
+            shares: dict[Against, tuple[float, float]] = {}
+            if (objective := self.objective(one)) is not None:
+                shares["objective"] = (objective, 0.0)
+            if norm is None and series_id in others:
+                shares["environment"] = others[series_id]
+            recent = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in found[-_RECENT_HOURS:]]
+            self._refer(detector, shares, recent, active)
+
+    def _refer(
+        self, detector: Detector, shares: Mapping[Against, tuple[float, float]], recent: Sequence[Hour], active: int
+    ) -> None:
+        """Keep a reference for each of these shares with their standard errors, and no other."""
+        references: dict[Against, Reference] = {}
+        for against, (share, error) in shares.items():
+            if (norm := level(recent, share, error)) is not None:
+                limits = limits_of(
+                    norm,
+                    detector.moments,
+                    series=active,
+                    false_alarms_per_week=self._budget,
+                    drops=drops_below(norm.expected(0)),
+                )
+                former = detector.references.get(against)
+                state = former.state if former is not None else State()
+                references[against] = Reference(norm.expected(0), norm.mean_weight, limits, state)
+        detector.references = references
+
+    def _others(
+        self, series_ids: Sequence[str], series: Mapping[str, Series], now: float
+    ) -> dict[str, tuple[float, float]]:
+        """Return the share of the last day of all other services of an environment, with its standard error."""
+        if not series_ids:
+            return {}
+        groups: dict[Series, list[str]] = {}
+        for series_id, one in series.items():
+            if not one.segment:
+                groups.setdefault(msgspec.structs.replace(one, service=""), []).append(series_id)
+        wanted = {msgspec.structs.replace(series[series_id], service="") for series_id in series_ids}
+        peers = [series_id for group in wanted for series_id in groups.get(group, ())]
+        hours = read_buckets(self._store, peers, now - _DAY_S, now, fine=False)
+        days = {series_id: [bucket.sums for bucket in found] for series_id, found in zip(peers, hours, strict=True)}
+        found: dict[str, tuple[float, float]] = {}
+        for series_id in series_ids:
+            group = groups.get(msgspec.structs.replace(series[series_id], service=""), ())
+            sums = merged(one for peer in group if peer != series_id for one in days[peer])
+            total = sums.total
+            if series[series_id].segment or total.squares <= 0:
+                continue
+            effective = total.weight**2 / total.squares / design_effect(sums)
+            if effective >= _ENOUGH_OF_OTHERS:
+                share = total.passed / total.weight
+                found[series_id] = share, math.sqrt(share * (1 - share) / effective)
+        return found
+
+    def _count_sessions(self, series_ids: Sequence[str], period: int) -> None:
+        """Count the sessions of the newest complete period, of series whose sessions or weights matter.
+
+        Redis keeps the sessions of two periods. Those of a period in which no monitor ran, or of an incident, are left
+        out: the factor of the scores needs a sample of them, not all.
+        """
+        due = []
+        first = period * CLUSTER_PERIOD_S // FIVE_MINUTES_S
+        after = first + CLUSTER_PERIOD_S // FIVE_MINUTES_S
+        for series_id in series_ids:
+            detector = self._detectors[series_id]
+            if detector.period < period and detector.norm is not None:
+                detector.period = period
+                if detector.norm.needs_sessions and not detector.state.is_masked(first, after):
+                    due.append(series_id)
+        if not due:
+            return
+        names = [
+            self._store.keys.quality_clusters(series_id, period, part)
+            for series_id in due
+            for part in range(CLUSTER_PARTS)
+        ]
+        clusters = iter(self._store.pipeline(lambda pipe: [pipe.hvals(name) for name in names]))
+        span = period * CLUSTER_PERIOD_S, (period + 1) * CLUSTER_PERIOD_S
+        for series_id, hours in zip(due, read_buckets(self._store, due, *span, fine=False), strict=True):
+            sessions = Counter(raw for _ in range(CLUSTER_PARTS) for raw in next(clusters))
+            add_sessions(self._detectors[series_id], hours, sessions)
 
     def _count(self, series_ids: Sequence[str], series: Mapping[str, Series], last: int) -> None:
         """Count the buckets up to the last complete one, and store the detectors."""
@@ -104,29 +270,104 @@ class Detection:
             detector = self._detectors[series_id]
             for bucket in buckets:
                 number = int(bucket.begins_at) // FIVE_MINUTES_S
-                if number > detector.done and (change := _step(detector, number, bucket)) is not None:
-                    _report(series[series_id], change)
+                if number > detector.done and bucket.sums.total.weight > 0:
+                    _step(detector, number, bucket, series[series_id])
             detector.done = last
-        self._store.pipeline(
-            lambda pipe: [
-                pipe.set(
-                    self._store.keys.quality_detector(series_id),
-                    msgspec.msgpack.encode(self._detectors[series_id]),
-                    ex=_STATE_TTL_S,
-                )
-                for series_id in series_ids
-            ]
-        )
+        self._save(series_ids)
+
+    def _explain(self, series: Mapping[str, Series], last: int) -> None:
+        """Store an incident for each series with an open drop, also of a segment, and end those without one."""
+        changed = {
+            msgspec.structs.replace(one, segment="", value="").id
+            for series_id, one in series.items()
+            if self._detectors[series_id].state.alarm >= 0 or self._detectors[series_id].incident is not None
+        }
+        explained = []
+        for whole_id in changed & series.keys():
+            whole, detector = series[whole_id], self._detectors[whole_id]
+            members = [Member(whole, detector.state, detector.norm, detector.limits)]
+            siblings = []
+            for series_id, one in series.items():
+                if one.segment and msgspec.structs.replace(one, segment="", value="") == whole:
+                    other = self._detectors[series_id]
+                    members.append(Member(one, other.state, other.norm, other.limits))
+                elif _is_sibling(one, whole):
+                    siblings.append(one)
+            is_open = any(one.state.alarm >= 0 for one in members)
+            if is_open == (detector.incident is not None):
+                continue
+            if is_open:
+                detector.incident = investigate(self._store, members, siblings, last)
+                _report("quality dropped", whole, detector.incident)
+            elif detector.incident is not None:
+                _report("quality recovered", whole, detector.incident)
+                detector.incident = None
+            explained.append(whole_id)
+        if explained:
+            self._save(explained)
 
 
-def _step(detector: Detector, number: int, bucket: Bucket) -> Change | None:
-    norm, limits, total = detector.norm, detector.limits, bucket.sums.total
-    if norm is None or limits is None or total.weight <= 0:
-        return None
-    passed = total.passed / norm.mean_weight
-    failed = total.weight / norm.mean_weight - passed
-    expected = norm.expected(number // _PER_HOUR)
-    return step(detector.state, number, passed, failed, expected=expected, limits=limits)
+def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[bytes, int]) -> None:
+    """Add the sessions of a period to the moments; judgements without one are sessions of their own.
+
+    Args:
+        detector: The detector, which has a baseline.
+        hours: The buckets of the period.
+        sessions: Stored sums of sessions, W and K as msgpack, and how often each occurs.
+    """
+    if (norm := detector.norm) is None or not hours:
+        return
+    whole = merged(bucket.sums for bucket in hours)
+    weight = whole.total.weight
+    if weight <= 0:
+        return
+    # A session does not tell its hours.
+    shares = ((norm.expected(int(bucket.begins_at) // HOUR_S), bucket.sums.total.weight) for bucket in hours)
+    expected = sum(share * part for share, part in shares) / weight
+    detector.moments.fade(SESSIONS_KEPT)
+    unit, within = norm.mean_weight, 0.0
+    for raw, number in sessions.items():
+        total, passed = msgspec.msgpack.decode(raw, type=tuple[float, float])
+        within += number * total
+        detector.moments.add(Session(passed / unit, (total - passed) / unit, expected), number)
+    alone = max(0.0, 1 - within / weight)
+    for one in whole.classes.values():
+        # Σw²y / Σwy is the mean weight of passes of a class; so many of them make up their sum.
+        if one.passed > 0:
+            size = one.passed_squares / one.passed
+            detector.moments.add(Session(size / unit, 0.0, expected), alone * one.passed / size)
+        if (failed := one.weight - one.passed) > 0:
+            size = (one.squares - one.passed_squares) / failed
+            detector.moments.add(Session(0.0, size / unit, expected), alone * failed / size)
+
+
+def _step(detector: Detector, number: int, bucket: Bucket, series: Series) -> None:
+    total = bucket.sums.total
+    # Where rates fell since the baseline, one judgement must not count as many.
+    unit = total.squares / total.weight
+    if detector.norm is not None and detector.limits is not None:
+        size = max(unit, detector.norm.mean_weight)
+        passed, expected = total.passed / size, detector.norm.expected(number // _PER_HOUR)
+        step(detector.state, number, passed, total.weight / size - passed, expected=expected, limits=detector.limits)
+    for against, one in detector.references.items():
+        size = max(unit, one.unit)
+        passed = total.passed / size
+        change = step(one.state, number, passed, total.weight / size - passed, expected=one.share, limits=one.limits)
+        one.state.masks.clear()
+        if change is not None:
+            log.warning(
+                f"quality below {against}" if change.kind == "drop" else f"quality back at {against}",
+                since=_time(change.since),
+                share=round(one.share - change.size, 3),
+                expected=round(one.share, 3),
+                **_labels(series),
+            )
+
+
+def _is_sibling(one: Series, whole: Series) -> bool:
+    """Return whether a series is of the same metric and service by another judge version or judge model."""
+    names = "service", "environment", "judge", "metric"
+    return one != whole and not one.segment and all(getattr(one, name) == getattr(whole, name) for name in names)
 
 
 def _unmasked(hours: Sequence[Bucket], state: State) -> list[Hour]:
@@ -139,16 +380,42 @@ def _unmasked(hours: Sequence[Bucket], state: State) -> list[Hour]:
     ]
 
 
-def _report(series: Series, change: Change) -> None:
+def _labels(series: Series) -> dict[str, str | None]:
+    return {
+        "service": series.service,
+        "environment": series.environment or None,
+        "judge": series.judge,
+        "version": series.version,
+        "judge_model": series.judge_model,
+        "metric": series.metric,
+    }
+
+
+def _time(bucket: int) -> str:
+    return utc_minute(bucket * FIVE_MINUTES_S)
+
+
+def _report_baseline(series: Series, norm: Baseline, limits: Limits) -> None:
+    hours = {f"hours_to_find_{drop:.2f}": round(delay_hours(norm, limits, drop), 1) for drop in DROPS}
+    log.info(
+        "quality baseline known",
+        share=round(sum(norm.cells) / len(norm.cells), 3),
+        judgements_per_hour=round(norm.per_week / len(norm.cells), 1),
+        **hours,
+        **_labels(series),
+        segment=segment_name(series) or None,
+    )
+
+
+def _report(event: str, series: Series, incident: Incident) -> None:
     log.warning(
-        "quality dropped" if change.kind == "drop" else "quality recovered",
-        since=change.since * FIVE_MINUTES_S,
-        size=round(change.size, 3),
-        service=series.service,
-        environment=series.environment or None,
-        judge=series.judge,
-        version=series.version,
-        judge_model=series.judge_model,
-        metric=series.metric,
-        segment=f"{series.segment}={series.value}" if series.segment else None,
+        event,
+        since=_time(incident.since),
+        since_low=_time(incident.low),
+        since_high=_time(incident.high),
+        size=round(incident.size, 3),
+        segment=incident.segment or None,
+        changed=",".join(incident.changed) or "nothing",
+        examples=" ".join(incident.examples) or None,
+        **_labels(series),
     )

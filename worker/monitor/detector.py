@@ -18,9 +18,13 @@ DROPS: Final = (0.10, 0.20)
 _LEAST_DROP: Final = 0.04
 _SIZE_KEPT: Final = 0.7
 _LEAST_SHARE: Final = 0.02
-_LITTLE_DISPERSION: Final = 1.1
-_MARGIN: Final = 0.15
+_SLACK: Final = 0.15
+"""The approximation below counts too many visits: simulated false alarms are about half of the budget."""
 _MOST_ERRORS: Final = 4.0
+_FACTORS: Final = tuple(2 ** (position / 4) for position in range(-24, 1))
+_ENOUGH_SESSIONS: Final = 200
+_MOST_SCORE: Final = 100.0
+_LEAST_FACTOR: Final = 0.125
 
 
 class Session(NamedTuple):
@@ -31,11 +35,38 @@ class Session(NamedTuple):
     expected: float
 
 
+class Moments(msgspec.Struct, array_like=True):
+    """Sums of exp(κ·L) over sessions with the score L, for each of DROPS and of a few κ.
+
+    They hold what κ depends on, whatever the sizes, the weights and the hours of the sessions, in 51 numbers.
+    """
+
+    sessions: float = 0.0
+    sums: list[list[float]] = msgspec.field(default_factory=lambda: [[0.0] * len(_FACTORS) for _ in DROPS])
+
+    def add(self, session: Session, number: float = 1.0) -> None:
+        """Count sessions with these verdicts."""
+        passed, failed, expected = session
+        self.sessions += number
+        for sums, drop in zip(self.sums, DROPS, strict=True):
+            after = lower(expected, drop)
+            score = passed * math.log(after / expected) + failed * math.log((1 - after) / (1 - expected))
+            score = min(_MOST_SCORE, score)
+            for position, kappa in enumerate(_FACTORS):
+                sums[position] += number * math.exp(kappa * score)
+
+    def fade(self, kept: float) -> None:
+        """Multiply all sums, so that old sessions count less."""
+        self.sessions *= kept
+        self.sums = [[kept * one for one in sums] for sums in self.sums]
+
+
 class Limits(msgspec.Struct, array_like=True, frozen=True):
-    """What the sums of a series are compared with: for each of DROPS the factor κ of its scores, and its limit."""
+    """What the sums of a series are compared with: for each drop the factor κ of its scores, and its limit."""
 
     factors: tuple[float, ...]
     limits: tuple[float, ...]
+    drops: tuple[float, ...] = DROPS
 
 
 class State(msgspec.Struct, array_like=True):
@@ -58,6 +89,10 @@ class State(msgspec.Struct, array_like=True):
     def since(self) -> int | None:
         """The first bucket of the open alarm."""
         return self.starts[self.alarm] if self.alarm >= 0 else None
+
+    def forget(self, before: int) -> None:
+        """Drop masks that end before a bucket."""
+        self.masks = [mask for mask in self.masks if mask[1] > before]
 
     def is_masked(self, first: int, after: int) -> bool:
         """Whether a bucket from `first` to before `after` belongs to an incident."""
@@ -85,7 +120,12 @@ def information(expected: float, after: float) -> float:
 
 
 def limits_of(
-    norm: Baseline, sessions: Mapping[Session, float], *, series: float, false_alarms_per_week: float = 1.0
+    norm: Baseline,
+    moments: Moments,
+    *,
+    series: float,
+    false_alarms_per_week: float = 1.0,
+    drops: tuple[float, ...] = DROPS,
 ) -> Limits:
     """Return the limits that keep the false alarms of an installation within their budget.
 
@@ -95,49 +135,55 @@ def limits_of(
 
     Args:
         norm: the baseline.
-        sessions: sessions of the baseline and how often each was seen; empty where judgements are independent.
+        moments: those of the sessions of the last weeks; empty where judgements are independent.
         series: active series of the installation, segments included.
         false_alarms_per_week: the budget of the installation.
+        drops: the drops that the sums are most sensitive to.
     """
     factors, limits = [], []
-    for drop in DROPS:
-        kappa = factor(norm, sessions, drop)
+    for position, drop in enumerate(drops):
+        kappa = factor(norm, moments, position)
         cells = [norm.expected(hour) for hour in range(len(norm.cells))]
         mean = sum(information(cell, lower(cell, drop)) for cell in cells) / len(cells)
         limit = math.log(max(1.0, norm.per_week * kappa * mean)) + math.log(series / false_alarms_per_week)
         # A baseline too high by e multiplies false alarms by about exp(2·limit·e / drop): its mean for a normal e.
-        limit += _MARGIN + min(_MOST_ERRORS, 2 * (limit * norm.error / drop) ** 2)
+        limit += -_SLACK + min(_MOST_ERRORS, 2 * (limit * norm.error / drop) ** 2)
         factors.append(kappa)
         limits.append(limit)
-    return Limits(tuple(factors), tuple(limits))
+    return Limits(tuple(factors), tuple(limits), drops)
 
 
-def factor(norm: Baseline, sessions: Mapping[Session, float], drop: float) -> float:
+def drops_below(share: float) -> tuple[float, ...]:
+    """Return the drops below an objective: failures twice and four times as many, at most 10 and 20 points."""
+    return tuple(min(most, failures * (1 - share)) for most, failures in zip(DROPS, (1, 3), strict=True))
+
+
+def factor(norm: Baseline, moments: Moments, drop: int) -> float:
     """Return κ, what scores are multiplied by because verdicts of a session agree and weights differ.
 
-    The largest κ of at most 1/φ with a mean of exp(κ·L) of at most 1 over the sessions of the baseline: then the sum
-    of the sessions' scores passes a limit as rarely as one of independent verdicts (the root of Lundberg's equation:
-    Asmussen and Albrecher, Ruin Probabilities, 2010, chapter IV).
+    The largest κ of at most 1/φ with a mean of exp(κ·L) of at most 1 over the sessions: then the sum of the sessions'
+    scores passes a limit as rarely as one of independent verdicts (the root of Lundberg's equation: Asmussen and
+    Albrecher, Ruin Probabilities, 2010, chapter IV).
+
+    Args:
+        norm: the baseline.
+        moments: those of the sessions of the last weeks.
+        drop: position in DROPS.
     """
-    if norm.dispersion < _LITTLE_DISPERSION:
+    if not norm.needs_sessions:
         return 1.0
     most = 1 / norm.dispersion
-    scores = []
-    for (passed, failed, expected), number in sessions.items():
-        after = lower(expected, drop)
-        scores.append((passed * math.log(after / expected) + failed * math.log((1 - after) / (1 - expected)), number))
-    seen = sum(number for _, number in scores)
-
-    def is_safe(kappa: float) -> bool:
-        return sum(number * math.exp(kappa * score) for score, number in scores) <= seen
-
-    if is_safe(most):
+    if moments.sessions < _ENOUGH_SESSIONS:
         return most
-    low, high = 0.0, most
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (middle, high) if is_safe(middle) else (low, middle)
-    return max(low, most / 8)
+    # The logarithm of the mean is about bκ² - aκ: divided by κ it is almost a line, so its root is known between two κ.
+    slopes = [math.log(one / moments.sessions) / kappa for one, kappa in zip(moments.sums[drop], _FACTORS, strict=True)]
+    if slopes[-1] <= 0:
+        return most
+    for position in range(len(slopes) - 1, 0, -1):
+        (low, high), (before, after) = slopes[position - 1 : position + 1], _FACTORS[position - 1 : position + 1]
+        if low <= 0:
+            return max(_LEAST_FACTOR * most, min(most, before + (after - before) * low / (low - high)))
+    return _LEAST_FACTOR * most
 
 
 def step(state: State, bucket: int, passed: float, failed: float, *, expected: float, limits: Limits) -> Change | None:
@@ -154,7 +200,7 @@ def step(state: State, bucket: int, passed: float, failed: float, *, expected: f
     if state.alarm >= 0:
         return _recover(state, bucket, passed, failed, expected=expected, limits=limits)
     sums = state.sums
-    for position, drop in enumerate(DROPS):
+    for position, drop in enumerate(limits.drops):
         after = expected - drop if expected > 2 * drop else expected / 2
         if sums[position] <= 0:
             state.starts[position] = bucket
@@ -181,7 +227,8 @@ def _recover(
     state.judged[which] += passed + failed
     size = state.missing[which] / state.judged[which]
     # The share of the incident moves with the hour's expectation: a constant one takes a good hour for a recovery.
-    after = max(expected - max(_LEAST_DROP, size), min(_LEAST_SHARE, expected / 2))
+    least = min(_LEAST_DROP, limits.drops[0])
+    after = max(expected - max(least, size), min(_LEAST_SHARE, expected / 2))
     if state.recovery <= 0:
         state.recovery_start = bucket
     score = passed * math.log(expected / after) + failed * math.log((1 - expected) / (1 - after))
@@ -202,7 +249,7 @@ def delay_hours(norm: Baseline, limits: Limits, drop: float) -> float:
     level = sum(norm.cells) / len(norm.cells)
     share = lower(level, drop)
     found = math.inf
-    for size, kappa, limit in zip(DROPS, limits.factors, limits.limits, strict=True):
+    for size, kappa, limit in zip(limits.drops, limits.factors, limits.limits, strict=True):
         after = lower(level, size)
         gain = share * math.log(after / level) + (1 - share) * math.log((1 - after) / (1 - level))
         if gain > 0:

@@ -11,6 +11,8 @@ RISE: Final = 0.015
 _MONTH_HOURS: Final = 730
 _CAUTION: Final = 0.7
 """By how much the upper limit of the base rate already lowers the logarithm of the false pages."""
+_JUMPS: Final = 3.0
+"""As many failures in a row are not enough where failures are rare."""
 _TAIL: Final = NormalDist().inv_cdf(0.95)
 
 
@@ -75,12 +77,22 @@ def rates_of(
     base = max(declared, upper_rate(failures, judgements), 1e-6)
     raised = base + RISE * sensitivity
     information = raised - base - base * math.log(raised / base)
-    visits = max(1.0, _MONTH_HOURS * per_hour * information)
-    return Rates(base, raised, math.log(visits) + math.log(series / pages_per_month) - _CAUTION)
+    hours = _MONTH_HOURS * max(per_hour, 1 / 24) * series / pages_per_month
+    # With few failures the sum jumps over its limit: as many jumps as failures, each e^(jump - limit) likely at most.
+    jump = math.log(raised / base)
+    rare = min(_JUMPS * jump, math.log(hours * base) + jump)
+    return Rates(base, raised, max(jump, rare, math.log(max(hours * information, 1.0)) - _CAUTION))
 
 
 def step(
-    state: State, bucket: int, failures: float, judgements: float, rates: Rates
+    state: State,
+    bucket: int,
+    failures: float,
+    judgements: float,
+    rates: Rates,
+    *,
+    unanswered: float = 0.0,
+    alone: Rates | None = None,
 ) -> Literal["page", "recovery"] | None:
     """Count one bucket and return what it changes; an incident pages once.
 
@@ -93,8 +105,12 @@ def step(
         failures: failures confirmed by the second judging.
         judgements: judgements of the bucket.
         rates: what rates_of returned.
+        unanswered: failures whose second judging did not come; each has the likelihood ratio of a single failure.
+        alone: the rates of single failures.
     """
     gain = failures * math.log(rates.raised / rates.base) - (rates.raised - rates.base) * judgements
+    if alone is not None:
+        gain += unanswered * math.log(alone.raised / alone.base)
     if state.is_paged:
         state.sum = max(0.0, state.sum - gain)
     else:

@@ -26,7 +26,7 @@ COARSE_DAYS: Final = 90
 CLUSTER_PERIOD_S: Final = 6 * HOUR_S
 """A session that is longer than this, or crosses its end, counts as several clusters."""
 CLUSTER_PARTS: Final = 8
-_VERSION_DIGITS: Final = 8
+VERSION_DIGITS: Final = 8
 _HIGHEST_CLASS: Final = 25
 _SHORT: Final = 3
 """Judgements, passes and weight, in place of the sums of a class whose judgements all have the same weight."""
@@ -84,7 +84,7 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
             verdict.service,
             verdict.environment or "",
             verdict.judge,
-            verdict.judge_version[:_VERSION_DIGITS],
+            verdict.judge_version[:VERSION_DIGITS],
             verdict.judge_model,
             metric,
         )
@@ -97,6 +97,11 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
 def class_of(weight: float) -> str:
     """Return the class of a weight as a letter, A for weights from 1 to below 2."""
     return chr(ord("A") + min(_HIGHEST_CLASS, max(0, weight_class(weight))))
+
+
+def utc_minute(at: float) -> str:
+    """Write a time as labels and logs do, as 2026-11-23T10:05Z."""
+    return f"{dt.datetime.fromtimestamp(at, dt.UTC):%Y-%m-%dT%H:%MZ}"
 
 
 def place(keys: Keys, series_id: str, at: float) -> Place:

@@ -1,16 +1,28 @@
 """What the active monitor computes from its sums: pass shares with their intervals, and drops, as gauges."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
 from prometheus_client import Gauge
 
+from judges.agreement.intervals import wilson
 from worker.config.settings import Monitor
 from worker.monitor.detection import Detection, Detector
-from worker.monitor.series import FIVE_MINUTES_S, HOUR_S, Bucket, Series, Unjudged, read_buckets, read_series
-from worker.monitor.shares import PassShare, Sums, merged, pass_share
+from worker.monitor.incidents import segment_name
+from worker.monitor.series import (
+    FIVE_MINUTES_S,
+    HOUR_S,
+    Bucket,
+    Series,
+    Unjudged,
+    read_buckets,
+    read_series,
+    utc_minute,
+)
+from worker.monitor.shares import Sums, merged, pass_share
+from worker.monitor.silence import Silence
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
@@ -19,6 +31,7 @@ _DAY_S: Final = 24 * HOUR_S
 _ENOUGH: Final = 50
 """Judgements of the last hour from which the window is that hour; with fewer it is the last day."""
 _READ_AT_ONCE: Final = 200
+Sample = tuple[Gauge, tuple[str, ...], float]
 
 
 class Window(NamedTuple):
@@ -28,6 +41,8 @@ class Window(NamedTuple):
     sums: Sums
     abstained: Unjudged
     unscored: Unjudged
+    newest_s: float
+    """When the newest bucket ends."""
 
     @classmethod
     def of(cls, buckets: Sequence[Bucket], length_s: int) -> "Window":
@@ -37,12 +52,18 @@ class Window(NamedTuple):
             merged(bucket.sums for bucket in buckets),
             _added([bucket.abstained for bucket in buckets]),
             _added([bucket.unscored for bucket in buckets]),
+            buckets[-1].begins_at + (FIVE_MINUTES_S if length_s == HOUR_S else HOUR_S) if buckets else 0.0,
         )
 
     @property
     def weight(self) -> float:
         """The weight of all verdicts."""
         return self.sums.total.weight + self.abstained.weight + self.unscored.weight
+
+    def lower(self, part: Unjudged, effect: float) -> float:
+        """Return the lower 95 % limit of the share of abstained or unscored verdicts, with a design effect."""
+        squares = self.sums.total.squares + self.abstained.squares + self.unscored.squares
+        return wilson(part.weight / self.weight, self.weight**2 / (effect * squares)).low
 
 
 class QualityWatch:
@@ -53,11 +74,11 @@ class QualityWatch:
     ) -> None:
         self._store = store
         self._detection = Detection(store, settings, clock)
+        self._silence = Silence(store, clock)
         self._clock = clock
         self._next_look = 0.0
         self._metrics = metrics
-        self._gauges = _gauges(metrics)
-        self._shown: set[tuple[str, ...]] = set()
+        self._shown: set[tuple[Gauge, tuple[str, ...]]] = set()
 
     def run_due(self) -> None:
         """Compute the gauges if a minute has passed.
@@ -68,17 +89,28 @@ class QualityWatch:
         now = self._clock()
         if now >= self._next_look:
             self._next_look = now + _EVERY_S
-            windows = self.windows(now)
-            self._show(windows, self._detection.step({one.id: one for one in windows}), now)
+            known = read_series(self._store)
+            windows = self.windows(known, now)
+            detectors = self._detection.step({one.id: one for one in windows})
+            newest: dict[tuple[str, str], float] = {}
+            for one, window in windows.items():
+                service = one.service, one.environment
+                newest[service] = max(newest.get(service, 0.0), window.newest_s)
+            silent = self._silence.step(known, newest)
+            gauge = self._metrics.quality_silent
+            samples: list[Sample] = [(gauge, service, float(is_silent)) for service, is_silent in silent.items()]
+            for one, window in windows.items():
+                samples += self._samples(one, window, detectors[one.id], now)
+            self._show(samples)
 
     def clear(self) -> None:
         """Remove all gauges: another worker is the active monitor."""
         self._detection.clear()
-        self._show({}, {}, 0.0)
+        self._silence.clear()
+        self._show(())
 
-    def windows(self, now: float) -> dict[Series, Window]:
-        """Read the windows of all series that have verdicts in the last day."""
-        series = read_series(self._store)
+    def windows(self, series: Mapping[str, Series], now: float) -> dict[Series, Window]:
+        """Read the windows of those series that have verdicts in the last day."""
         ids, found = iter(series), {}
         while some := list(islice(ids, _READ_AT_ONCE)):
             hours = read_buckets(self._store, some, now - HOUR_S, now + HOUR_S, fine=True)
@@ -91,63 +123,50 @@ class QualityWatch:
                     found[series[series_id]] = window
         return found
 
-    def _show(self, windows: Mapping[Series, Window], detectors: Mapping[str, Detector], now: float) -> None:
-        """Set the gauges of these series, and remove those of all others."""
-        shown: set[tuple[str, ...]] = set()
-        for series, window in windows.items():
-            segment = f"{series.segment}={series.value}" if series.segment else ""
-            of_series = (series.service, series.environment, series.judge, series.version, series.judge_model)
-            labels: tuple[str, ...] = (series.metric, segment, *of_series)
-            shown.add(labels)
-            values = (*_values(window, pass_share(window.sums)), *_drop_values(detectors[series.id], now))
-            for gauge, value in zip(self._gauges, values, strict=True):
-                if value is None:
-                    gauge.remove(*labels)
-                else:
-                    gauge.labels(*labels).set(value)
-        for labels in self._shown - shown:
-            for gauge in self._gauges:
-                gauge.remove(*labels)
+    def _samples(self, series: Series, window: Window, detector: Detector, now: float) -> Iterator[Sample]:
+        """Yield the gauges of one series with their values."""
+        metrics = self._metrics
+        of_series = (series.service, series.environment, series.judge, series.version, series.judge_model)
+        labels: tuple[str, ...] = (series.metric, segment_name(series), *of_series)
+        share = pass_share(window.sums)
+        effect = 1.0
+        # A share exists only where something passes or fails.
+        if share is not None:
+            effect = share.design_effect
+            yield metrics.quality_share, labels, share.interval.value
+            yield metrics.quality_lower, labels, share.interval.low
+            yield metrics.quality_upper, labels, share.interval.high
+            yield metrics.quality_effective_n, labels, share.effective
+        yield metrics.quality_judgements, labels, window.sums.total.judgements
+        yield metrics.quality_window, labels, window.length_s
+        yield metrics.quality_abstained_share, labels, window.abstained.weight / window.weight
+        yield metrics.quality_unscored_share, labels, window.unscored.weight / window.weight
+        yield metrics.quality_abstained_lower, labels, window.lower(window.abstained, effect)
+        yield metrics.quality_unscored_lower, labels, window.lower(window.unscored, effect)
+        if detector.norm is not None:
+            expected = detector.norm.cells[int(now // HOUR_S) % len(detector.norm.cells)]
+            yield metrics.quality_baseline, labels, expected
+            yield metrics.quality_drop, labels, float(detector.state.since is not None)
+        if (since := detector.state.since) is not None:
+            yield metrics.quality_drop_since, labels, since * float(FIVE_MINUTES_S)
+        if (objective := self._detection.objective(series)) is not None:
+            yield metrics.quality_objective, labels, objective
+        for against, reference in detector.references.items():
+            is_below = float(reference.state.since is not None)
+            yield metrics.quality_below_objective, (*labels, against), is_below
+        if (incident := detector.incident) is not None:
+            times = (utc_minute(at * FIVE_MINUTES_S) for at in (incident.since, incident.low, incident.high))
+            further = (*times, ",".join(incident.changed) or "nothing", " ".join(incident.examples))
+            yield metrics.quality_incident, (series.metric, incident.segment, *of_series, *further), 1.0
+
+    def _show(self, samples: Sequence[Sample]) -> None:
+        """Set these gauges, and remove all others."""
+        for gauge, labels, value in samples:
+            gauge.labels(*labels).set(value)
+        shown = {(gauge, labels) for gauge, labels, _ in samples}
+        for gauge, labels in self._shown - shown:
+            gauge.remove(*labels)
         self._shown = shown
-
-
-def _gauges(metrics: Metrics) -> tuple[Gauge, ...]:
-    """List the gauges in the order of ``_values`` and ``_drop_values``."""
-    return (
-        metrics.quality_share,
-        metrics.quality_lower,
-        metrics.quality_upper,
-        metrics.quality_effective_n,
-        metrics.quality_judgements,
-        metrics.quality_window,
-        metrics.quality_abstained_share,
-        metrics.quality_unscored_share,
-        metrics.quality_baseline,
-        metrics.quality_drop,
-        metrics.quality_drop_since,
-    )
-
-
-def _values(window: Window, share: PassShare | None) -> tuple[float | None, ...]:
-    """Compute the values of one series; a share exists only where something passes or fails."""
-    others = (
-        window.sums.total.judgements,
-        window.length_s,
-        window.abstained.weight / window.weight,
-        window.unscored.weight / window.weight,
-    )
-    if share is None:
-        return (None, None, None, None, *others)
-    return (*share.interval, share.effective, *others)
-
-
-def _drop_values(detector: Detector, now: float) -> tuple[float | None, ...]:
-    """Compute the baseline of this hour, whether a drop is open, and when it began."""
-    if detector.norm is None:
-        return (None, None, None)
-    expected = detector.norm.cells[int(now // HOUR_S) % len(detector.norm.cells)]
-    since = detector.state.since
-    return (expected, float(since is not None), None if since is None else since * float(FIVE_MINUTES_S))
 
 
 def _added(every: Sequence[Unjudged]) -> Unjudged:

@@ -5,7 +5,8 @@ from parts, because only evaluations that were not chosen before belong to it. A
 puts the batch back.
 
 Version 2 holds evaluations that are combined, or combine others; all else is version 1. Workers that know version 1
-alone ignore unknown fields of an evaluation: they would judge a panel's member and keep no scores of it.
+alone ignore unknown fields of an evaluation: they would judge a panel's member and keep no scores of it. Version 3
+holds evaluations that repeat others, whose verdicts name the first ones.
 """
 
 import hashlib
@@ -22,7 +23,8 @@ from tracejudge import Trace
 
 BATCH_VERSION: Final = 1
 COMBINED_VERSION: Final = 2
-KNOWN_VERSIONS: Final = frozenset({BATCH_VERSION, COMBINED_VERSION})
+REPEAT_VERSION: Final = 3
+KNOWN_VERSIONS: Final = frozenset({BATCH_VERSION, COMBINED_VERSION, REPEAT_VERSION})
 
 
 class BatchError(ValueError):
@@ -50,6 +52,26 @@ class Session(Struct, frozen=True):
     trace_ids: tuple[str, ...]
 
 
+class First(Struct, frozen=True):
+    """The first verdict of an evaluation that is judged again; verdicts of the repeat have it as `details.repeat`.
+
+    Attributes:
+        id: Its evaluation.
+        judge_model: Who gave it.
+        ended_at: When, in seconds since the epoch.
+        passed: Whether each metric with a pass rule passed.
+        is_drawn: Whether the rules' `repeat` chose it, so that it counts for the flip ratio.
+        is_failure: Whether it is a failure of a safety judge, which the repeat confirms or not.
+    """
+
+    id: str
+    judge_model: str
+    ended_at: float
+    passed: dict[str, bool]
+    is_drawn: bool
+    is_failure: bool
+
+
 class Evaluation(Struct, frozen=True, omit_defaults=True):
     """One chosen evaluation of a trace, or of a conversation, whose traces are joined into one.
 
@@ -58,6 +80,7 @@ class Evaluation(Struct, frozen=True, omit_defaults=True):
             pattern, so it stands before all fields that may hold a similar text.
         keep: Whether the ledger keeps its scores, for the evaluation that they are combined into.
         members: The evaluations that are combined into this one; empty for a judge's own evaluation.
+        first: The verdict that this evaluation repeats, with origin `repeat` only.
     """
 
     id: str
@@ -69,10 +92,13 @@ class Evaluation(Struct, frozen=True, omit_defaults=True):
     keep: bool = False
     members: tuple[Member, ...] = ()
     session: Session | None = None
+    first: First | None = None
 
     @property
     def batch_version(self) -> int:
         """The version of batches and dead letters that hold it."""
+        if self.first is not None:
+            return REPEAT_VERSION
         return COMBINED_VERSION if self.keep or self.members else BATCH_VERSION
 
 

@@ -16,7 +16,8 @@ from judges.core.model import Spent
 from judges.core.verdict import Assessment, Score, Verdict
 from tracejudge import Trace
 from worker.config.settings import Settings
-from worker.queue.batch import Evaluation, Item, fresh_id
+from worker.queue.batch import Batch, Evaluation, Item, fresh_id, made_at_ms
+from worker.queue.leases import READY_MS
 from worker.storage.client import Store
 
 RETRYABLE_REASONS: Final = frozenset(
@@ -40,7 +41,7 @@ class Finished(NamedTuple):
     """A final verdict with the arguments of the script `record`.
 
     ``scores`` are kept to be combined with others. ``batch_id`` names the batch that held the evaluation: it shows
-    whether Redis has lost the choice.
+    whether Redis has lost the choice. ``repeats`` are batches to judge it again.
     """
 
     evaluation_id: str
@@ -51,21 +52,37 @@ class Finished(NamedTuple):
     reason: str
     scores: bytes = b""
     batch_id: str = ""
+    repeats: bytes = b""
 
     @classmethod
-    def of(cls, verdict: Verdict, period: str, *, keep: bool = False, batch_id: str = "") -> "Finished":
+    def of(
+        cls, verdict: Verdict, period: str, *, keep: bool = False, batch_id: str = "", repeats: Sequence[Batch] = ()
+    ) -> "Finished":
         """Encode a verdict.
 
         Args:
             period: The period of its evaluation.
             keep: Whether its scores are to be combined with others.
+            batch_id: The batch that held it.
+            repeats: Batches of one evaluation each that judge the same trace a second time.
         """
         name, scores = verdict.evaluation_id, b""
         if keep:
             kept = [Score(one.metric, one.value, one.raw, one.label, one.passed) for one in verdict.scores]
             scores = msgspec.json.encode(Assessment(verdict.outcome, verdict.reason, tuple(kept)))
         payload = msgspec.json.encode(verdict)
-        return cls(name, field_of(name), period, payload, verdict.outcome, verdict.reason or "", scores, batch_id)
+        again = _encode_repeats(repeats) if repeats else b""
+        reason = verdict.reason or ""
+        return cls(name, field_of(name), period, payload, verdict.outcome, reason, scores, batch_id, again)
+
+
+def _encode_repeats(batches: Sequence[Batch]) -> bytes:
+    found = []
+    for batch in batches:
+        ((evaluation,),) = (item.evaluations for item in batch.items)
+        names = evaluation.id, field_of(evaluation.id).hex(), evaluation.period, batch.id, made_at_ms(batch.id)
+        found.append((*names, batch.judge_model, msgspec.json.encode(batch).decode()))
+    return msgspec.msgpack.encode(found)
 
 
 class EvaluationState(NamedTuple):
@@ -170,10 +187,14 @@ class Ledger:
         self._dead_ttl_s = int(settings.dead_retention + settings.ledger_ttl_s + _DAY_S)
 
     def record(self, finished: Sequence[Finished]) -> list[bool]:
-        """Write verdicts; True for each that was new. A dead letter that is finished after all is removed."""
-        names = (*self._written(), self._keys.evaluations, self._keys.scores, self._keys.batches)
+        """Write verdicts and choose their repeats; True for each that was new.
+
+        A dead letter that is finished after all is removed.
+        """
+        keys = self._keys
+        names = (*self._written(), keys.evaluations, keys.scores, keys.batches, keys.leases, keys.waiting, keys.readies)
         flat = [part for one in finished for part in one]
-        fresh = self.store.run("record", names, (self._max_outbox, self._ttl_s, *flat))
+        fresh = self.store.run("record", names, (self._max_outbox, self._ttl_s, READY_MS, *flat))
         return [answer == 1 for answer in fresh]
 
     def add_dead_letter(self, letters: Sequence[tuple[DeadLetter, Verdict]], batch_id: str = "") -> list[bool]:

@@ -166,31 +166,22 @@ class Sampler:
             # A trace without a session is one by itself.
             of_session = _position(trace.session_id, self._keyed) if trace.session_id else place
         first = self._first(matching.new) if matching.new else ()
-        duration_s = _duration_s(trace) if matching.slow_s < math.inf else 0.0
         always = (
             (matching.errors and trace.error)
             or (matching.feedback and trace.feedback is not None)
-            or duration_s >= matching.slow_s
+            or (matching.slow_s < math.inf and _duration_s(trace) >= matching.slow_s)
             or first
         )
         if place >= matching.highest_rate and of_session >= matching.session_rate and not always:
             return matching.not_chosen
-        is_negative = trace.feedback is not None and trace.feedback.score < 0
         best: dict[tuple[str, str], float] = {}
         by_session: dict[tuple[str, str], float] = {}
         gathered: dict[tuple[str, str], float] = {}
         tallies = []
         for rule, evaluations in matching.rules:
-            is_always = rule.name in first or (
-                rule.always
-                and (
-                    ("error" in rule.always and trace.error)
-                    or ("negative_feedback" in rule.always and is_negative)
-                    or ("slow" in rule.always and duration_s >= rule.slow_s)
-                )
-            )
+            chooses = rule.name in first or (rule.always and is_always(rule, trace))
             # Without evaluations that its egress allows, a rule chooses nothing.
-            probability = (1.0 if is_always else rule.rate) if evaluations else 0.0
+            probability = (1.0 if chooses else rule.rate) if evaluations else 0.0
             is_by_session = _is_by_session(rule)
             at = of_session if is_by_session else place
             found = gathered if rule.unit == "session" else by_session if is_by_session else best
@@ -234,12 +225,12 @@ class Sampler:
         counts, self._counts = self._counts, Counter()
         return counts
 
-    def asking(self, trace: Trace, judge: str, judge_model: str) -> list[Rule]:
-        """Return the rules, with their full rates, that match a trace and ask for an evaluation."""
+    def asking(self, trace: Trace, judge: str, judge_model: str | None) -> list[Rule]:
+        """Return the rules, with their full rates, that match a trace and ask a judge model, by default any of them."""
         found = []
         for (rule, evaluations), matches in self._full:
-            of_judge = (self.graders.named(name).judge_model for one, name in evaluations if one == judge)
-            if judge_model in of_judge and matches(trace):
+            of_judge = [self.graders.named(name).judge_model for one, name in evaluations if one == judge]
+            if of_judge and (judge_model is None or judge_model in of_judge) and matches(trace):
                 found.append(rule)
         return found
 
@@ -366,6 +357,15 @@ def _position(trace_id: str, keyed: "hashlib.blake2b") -> float:
     digest.update(trace_id.encode("utf-8", "surrogatepass"))
     # As many digits as a float holds: rounded, the last positions would become 1, which not even a rate of 1 chooses.
     return (int.from_bytes(digest.digest(), "big") >> (64 - _DIGITS)) / _PLACES
+
+
+def is_always(rule: Rule, trace: Trace) -> bool:
+    """Return whether a rule chooses a trace for its error, negative feedback or duration, whatever the rate."""
+    return (
+        ("error" in rule.always and bool(trace.error))
+        or ("negative_feedback" in rule.always and trace.feedback is not None and trace.feedback.score < 0)
+        or ("slow" in rule.always and _duration_s(trace) >= rule.slow_s)
+    )
 
 
 def _is_by_session(rule: Rule) -> bool:

@@ -52,6 +52,13 @@ class StoreError(Exception):
     """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload."""
 
 
+class StoreFullError(StoreError):
+    """Redis refused a write because its memory is full."""
+
+    def __init__(self) -> None:
+        super().__init__("Redis is full: raise its maxmemory, or lower our caps")
+
+
 class LayoutError(StoreError):
     """The keys under the prefix were written by another version."""
 
@@ -171,6 +178,9 @@ class Store:
             if any(code in text for code in _NO_MASTER):
                 # Another server may be the master now: each new connection asks the sentinels, or resolves the name.
                 self._redis.connection_pool.disconnect(inuse_connections=False)
+            # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
+            if isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error)):
+                raise StoreFullError from error
             raise StoreError(_describe(error)) from error
 
     def now_ms(self) -> int:
@@ -240,9 +250,6 @@ def _describe(error: RedisError) -> str:
     text = str(error)
     if isinstance(error, AuthenticationError):
         return "Redis refuses the user or the password"
-    # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
-    if isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in text):
-        return "Redis is full: raise its maxmemory, or lower our caps"
     if text.startswith(_REFUSED):
         return f"Redis refuses a script: {text.removeprefix(_REFUSED)}"
     known = next((meaning for words, meaning in _MEANINGS.items() if words in text), None)

@@ -45,6 +45,8 @@ class Keys:
     """Prefix of ``batch:<id>``."""
     all_tries = _Key("tries")
     """Prefix of ``tries:<batch id>``."""
+    readies = _Key("ready:")
+    """Prefix of ``ready:<judge model>``."""
     leases = _Key("leases")
     """Sorted set of unfinished batches by due time in milliseconds. No TTL."""
     holders = _Key("holders")
@@ -105,6 +107,11 @@ class Keys:
     """String, the worker that is the active monitor; TTL of seconds."""
     quality_series = _Key("quality:series")
     """Hash of the monitor's series: id to labels as JSON. No TTL."""
+    canary = _Key("canary")
+    """Hash of the canary: ``due``, the time of its next judging in milliseconds; the begin of open drifts. No TTL."""
+
+    labels = _Key("labels")
+    """Hash of human labels by id, and of verdicts on their traces by label and evaluation id. No TTL."""
 
     # --- budgets ---
     rates = _Key("rates")
@@ -145,7 +152,7 @@ class Keys:
 
     def ready(self, judge_model: str) -> str:
         """Sorted set of a judge model's ready batches by creation time in milliseconds; no TTL."""
-        return f"{self.prefix}:ready:{judge_model}"
+        return f"{self.readies}{judge_model}"
 
     def tries(self, batch_id: str) -> str:
         """Hash of evaluation id to calls and cost of all its rounds, once a batch was put back; TTL of the ledger."""
@@ -173,6 +180,14 @@ class Keys:
     def quality_detector(self, series: str) -> str:
         """String, the detector of drops of one series; TTL of 90 days."""
         return f"{self.prefix}:quality:{series}:detector"
+
+    def quality_safety(self, series: str) -> str:
+        """String, the state of the safety pages of one series; TTL of 90 days."""
+        return f"{self.prefix}:quality:{series}:safety"
+
+    def quality_counts(self, kind: str, day: dt.date) -> str:
+        """Hash of the monitor's counts of one kind, as of repeated judgings, in a day (UTC); TTL of 90 days."""
+        return f"{self.prefix}:quality:{kind}:{day.isoformat()}"
 
     def quality_clusters(self, series: str, period: int, part: int) -> str:
         """Hash of the sums of the sessions of one series; TTL of two periods."""

@@ -25,6 +25,9 @@ _RATED: Final = (*SERIES, "metric")
 _ENDED: Final = (*_RATED, "outcome")
 # Not SERIES first: the monitor's series have segments in place of the configured `series_labels`.
 _QUALITY: Final = ("metric", "segment", *SERIES)
+_CORRECTED: Final = (*_QUALITY, "method")
+_JUDGE: Final = ("judge", "version", "judge_model")
+_REPEATS: Final = ("judge", "version", "judge_model", "second_model")
 _SPENDING: Final = ("judge_model", "judge", "direction")
 _SCORE_BUCKETS: Final = tuple(step / 10 for step in range(11))
 # Up to the longest timeout of a request.
@@ -228,6 +231,44 @@ class Metrics:
         "1 from the detection of a drop below the usual share until its recovery", stability=_STABLE)
     quality_drop_since = Metric(Gauge, "quality_drop_since_seconds", "seconds", _QUALITY,
         "When the open drop began, in seconds since the epoch", stability=_STABLE)
+    quality_corrected_share = Metric(Gauge, "quality_corrected_share", "ratio", _CORRECTED,
+        "Share of verdicts that should pass, corrected by labels with the method")
+    quality_corrected_lower = Metric(Gauge, "quality_corrected_lower", "ratio", _CORRECTED,
+        "Lower limit of the 95 % interval of quality_corrected_share")
+    quality_corrected_upper = Metric(Gauge, "quality_corrected_upper", "ratio", _CORRECTED,
+        "Upper limit of the 95 % interval of quality_corrected_share")
+    quality_corrected_window = Metric(Gauge, "quality_corrected_window_seconds", "seconds", _CORRECTED,
+        "Length of the time that quality_corrected_share is about")
+    judge_flip_ratio = Metric(Gauge, "judge_flip_ratio", "ratio", _REPEATS,
+        "Share of repeated judgings of the last 90 days with another verdict than the first", stability=_STABLE)
+    judge_flip_lower = Metric(Gauge, "judge_flip_ratio_lower", "ratio", _REPEATS,
+        "Lower limit of the 95 % interval of judge_flip_ratio")
+    judge_flip_upper = Metric(Gauge, "judge_flip_ratio_upper", "ratio", _REPEATS,
+        "Upper limit of the 95 % interval of judge_flip_ratio")
+    judge_kappa = Metric(Gauge, "judge_kappa", "ratio", _REPEATS,
+        "Cohen's kappa of first and repeated judgings; absent while all verdicts are alike")
+    judge_kappa_lower = Metric(Gauge, "judge_kappa_lower", "ratio", _REPEATS,
+        "Lower limit of the 95 % interval of judge_kappa")
+    judge_kappa_upper = Metric(Gauge, "judge_kappa_upper", "ratio", _REPEATS,
+        "Upper limit of the 95 % interval of judge_kappa")
+    safety_incident = Metric(Gauge, "safety_incident", "boolean", ("metric", *SERIES),
+        "1 while a safety judge has more failures than its own errors explain")
+    safety_incident_info = Metric(Gauge, "safety_incident_info", "boolean", ("metric", *SERIES, "since", "examples"),
+        "1 for an open safety incident, with its begin and the ids of up to three failing traces")
+    quality_abstained_lower = Metric(Gauge, "quality_abstained_lower", "ratio", _QUALITY,
+        "Lower limit of the 95 % interval of quality_abstained_share", stability=_STABLE)
+    quality_unscored_lower = Metric(Gauge, "quality_unscored_lower", "ratio", _QUALITY,
+        "Lower limit of the 95 % interval of quality_unscored_share", stability=_STABLE)
+    quality_objective = Metric(Gauge, "quality_objective", "ratio", _QUALITY,
+        "Share that should pass, from the file of objectives", stability=_STABLE)
+    quality_below_objective = Metric(Gauge, "quality_below_objective", "boolean", (*_QUALITY, "reference"),
+        "1 while the share is surely below its objective, or that of a new service below its environment's",
+        stability=_STABLE)
+    quality_incident = Metric(Gauge, "quality_incident_info", "boolean",
+        (*_QUALITY, "since", "since_low", "since_high", "changed", "examples"),
+        "1 while a drop is open, with what is known of it", stability=_STABLE)
+    quality_silent = Metric(Gauge, "quality_silent", "boolean", ("service", "environment"),
+        "1 while a service has no verdicts although 20 or more are usual by now", stability=_STABLE)
     budget_spent = Metric(Gauge, "budget_spent_usd", "USD", ("budget",),
         "Cost of judge calls in the current day, or hour for a budget by the hour alone", stability=_STABLE)
     budget_limit = Metric(Gauge, "budget_limit_usd", "USD", ("budget",),
@@ -236,6 +277,16 @@ class Metrics:
         "Factor by which the budget reduces the rates of rules, the smallest of all priorities", stability=_STABLE)
     budget_refused = Metric(Counter, "budget_refused_total", "calls", ("budget",),
         "Judge calls that an exhausted budget refused")
+    judge_canary_agreement = Metric(Gauge, "judge_canary_agreement", "ratio", _JUDGE,
+        "Mean share of the last day's verdicts on each canary trace that agree with its labels", stability=_STABLE)
+    judge_canary_lower = Metric(Gauge, "judge_canary_agreement_lower", "ratio", _JUDGE,
+        "Lower limit of the 95 % interval of judge_canary_agreement, by the number of traces")
+    judge_canary_upper = Metric(Gauge, "judge_canary_agreement_upper", "ratio", _JUDGE,
+        "Upper limit of the 95 % interval of judge_canary_agreement, by the number of traces")
+    judge_canary_drift = Metric(Gauge, "judge_canary_drift", "boolean", _JUDGE,
+        "1 while a judge agrees with the canary's labels surely less than it did in the week before")
+    judge_canary_drift_info = Metric(Gauge, "judge_canary_drift_info", "boolean", (*_JUDGE, "since", "examples"),
+        "1 while a judge drifts: when that was found, and the names of up to three canary traces that fell most")
     stored_bytes = Metric(Gauge, "stored_bytes", "bytes", ("what",),
         "Bytes in Redis of traces, outbox, batches, dead_letters, sessions")
     stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),

@@ -48,6 +48,7 @@ MAX_NAME_CHARS: Final = 200
 _PAIR: Final = 2
 _EMPTY: Final[tuple[Any, ...]] = ("", b"", [], (), {})
 _COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
+_OF_RESULTS: Final = frozenset({"output", "context", "messages"})
 
 
 class Note(NamedTuple):
@@ -211,9 +212,6 @@ def _without_result(given: Mapping[str, Any], result: Any) -> Mapping[str, Any]:
     tags = {name: record[name] for name in names if field_of(name) is None}
     rest = {name: value for name, value in given.items() if name != "output" and value is not None}
     return {**(tags if is_a(result, dict) else {}), **taken, **rest}
-
-
-_OF_RESULTS: Final = frozenset({"output", "context", "messages"})
 
 
 def _guarded(read: Callable[[Any, Notes], Any], name: str, value: Any, notes: Notes) -> Any:

@@ -17,13 +17,13 @@ from redis import ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.backoff import NoBackoff
 from redis.connection import parse_url as _parse_url
 from redis.exceptions import ConnectionError as LostConnectionError
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from tracejudge.delivery.buffer import Batch, Kind
 from tracejudge.delivery.fork import block_forks_during_connect
-from tracejudge.log import DeliveryError
+from tracejudge.log import DeliveryError, RedisFullError
 from tracejudge.redis_url import sentinel_url
 from tracejudge.settings import Settings
 
@@ -152,7 +152,10 @@ class RedisStream:
                 self._confirmed += kinds.count(Kind.TRACE.value)
         except (RedisError, OSError) as error:
             self.disconnect()
-            raise DeliveryError(_describe(error)) from error
+            # Redis 6.2 puts the code of an error within a script into the middle of a sentence.
+            is_full = isinstance(error, OutOfMemoryError) or "-OOM " in str(error)
+            kind = RedisFullError if is_full else DeliveryError
+            raise kind("OutOfMemoryError" if is_full else _describe(error)) from error
         except BaseException:
             self.disconnect()
             raise
@@ -186,8 +189,7 @@ def _describe(error: Exception) -> str:
     # Error texts are not quoted: Redis repeats arguments in some, and the driver addresses.
     name = type(error).__name__
     if isinstance(error, ResponseError):
-        # Redis 6.2 puts the code of an error within a script into the middle of a sentence.
-        code = "OOM" if "-OOM " in str(error) else str(error).partition(" ")[0]
+        code = str(error).partition(" ")[0]
         return f"{name} {code}" if code.isalpha() and code.isupper() else name
     reason = error.__cause__ or error.__context__
     return f"{name}: {reason.strerror}" if isinstance(reason, OSError) and reason.strerror else name

@@ -51,7 +51,7 @@ WORDS_COUNT = (
 
 @pytest.fixture
 def _patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the doctor wait, and words of workers count, as long as this machine may be busy with others."""
+    """Lengthen the doctor's waits and the age of workers' reports: this machine may be busy."""
     monkeypatch.setattr(Check.__new__, "__defaults__", (PATIENCE_S,))
     monkeypatch.setattr("worker.export.otel._CHECK_TIMEOUT_S", PATIENCE_S)
     for name in DOCTORS_TIMEOUTS:

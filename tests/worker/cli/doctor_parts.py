@@ -39,7 +39,7 @@ def login(url: str, user: str, password: str = SECRET) -> str:
 
 
 def be_present(url: str, **roles: bool) -> None:
-    """Say that a worker is there; all roles make progress unless it is said otherwise."""
+    """Report a worker; all its roles make progress unless stated otherwise."""
     store = at(url)
     Heartbeat(store).beat(roles or dict.fromkeys(ROLES, True))
     store.close()

@@ -27,6 +27,7 @@ ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis per
         "model default",
         "metrics page",
         "judge versions",
+        "canary",
     ),
 }
 
@@ -82,6 +83,29 @@ def test_a_configuration_that_cannot_be_read_is_a_broken_part(run: Run) -> None:
     assert found["configuration"].what == "tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
 
 
+def test_the_canary_is_counted_and_a_file_without_the_judges_of_the_rules_is_a_warning(run: Run) -> None:
+    config, own = Path("tracejudge.toml"), Path("own.jsonl")
+    found = {}
+    for name, text in (
+        ("built-in", ""),
+        ("off", "[monitor]\ncanary_every_s = 0\n"),
+        ("own", 'canary_file = "own.jsonl"\n'),
+    ):
+        own.write_text('{"output": "It is warm.", "labels": {"safety": "pass"}}\n', encoding="utf-8")
+        config.write_text(text, encoding="utf-8")
+        found[name] = examined(run, url=NOWHERE)[1]["canary"]
+    own.unlink()
+    missing = examined(run, url=NOWHERE)[1]
+    assert found["built-in"].what == "54 evaluations every 3,600 s"
+    assert (found["off"].result, found["off"].what.startswith("off")) == ("ok", True)
+    what = "1 evaluations every 3,600 s; no trace is labelled for groundedness, relevance_to_query"
+    assert found["own"] == ("warning", what, "add labels for these judges to own.jsonl")
+    assert list(missing) == ["configuration"]
+    assert missing["configuration"].what.startswith(
+        "tracejudge.toml: canary_file: own.jsonl: cannot be read (No such file"
+    )
+
+
 def test_a_secret_of_the_metrics_page_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_METRICS_HOST", "0.0.0.0")  # noqa: S104 - what containers set
     assert examined(run, url="redis://127.0.0.1:1/0")[1]["metrics page"].result == "warning"
@@ -108,7 +132,7 @@ def test_a_redis_that_is_absent(run: Run) -> None:
         f"nothing listens at redis://127.0.0.1:{port}/0",
         "start Redis there, or correct the address",
     )
-    assert set(found) == {"configuration", "redis", "metrics page", "model default"}, (
+    assert set(found) == {"configuration", "redis", "metrics page", "model default", "canary"}, (
         "what needs Redis is not named as well"
     )
     assert SECRET not in ended.out

@@ -30,7 +30,7 @@ def answering(*results: str) -> list[dict[str, str]]:
 
 @pytest.fixture
 def _models(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - it makes the place
-    """Let three models say what each is told, in the order in which they are asked."""
+    """Make three models answer as scripted, in the order in which they are asked."""
     said = {"one": ("b", ["yes", "yes"]), "two": ("a", ["yes", "no"]), "three": ("c", ["no", "no"])}
     models: dict[str, Any] = {}
     for name, (label, results) in said.items():
@@ -127,7 +127,7 @@ def test_what_cannot_be_combined_is_wrong_usage(run: Run, given: tuple[str, ...]
 
 
 class Hanging(ScriptedModel):
-    """Says yes to some texts, and never answers the others."""
+    """Answers yes to some texts, and never answers the others."""
 
     def __init__(self, name: str, *texts: str) -> None:
         super().__init__([answering("yes")[0]["text"]], ModelSettings(provider="scripted", model=name))

@@ -12,7 +12,7 @@ TRACES = [labelled("yes"), labelled("yes"), labelled("no"), labelled("no")]
 
 @pytest.fixture
 def _panel(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - it makes the place
-    """Let three models say what each is told, in the order of the traces."""
+    """Make three models answer as scripted, in the order of the traces."""
     Path("polite.toml").write_text('instructions = "Is {{ outputs }} polite?"\n', encoding="utf-8")
     said = {"a": ["yes", "yes", "no", "no"], "b": ["yes", "no", "no", "yes"], "c": ["no", "yes", "yes", "no"]}
     models = {}

@@ -224,7 +224,7 @@ def store(redis_url: str, prefix: str) -> Iterator[Store]:
 
 
 def added_after_the_first_look(store: Store, outbox: Outbox) -> list[str]:
-    """Let two verdicts come once somebody has asked Redis something, and give their ids then."""
+    """Write two verdicts after the first command to Redis, and return their ids then."""
     call, ids = store.call, []
 
     def adding(command: Any) -> Any:

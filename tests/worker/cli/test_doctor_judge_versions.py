@@ -23,12 +23,12 @@ GIVEN_UP = warning(
 
 
 def still() -> float:
-    """Tell the time of a clock that stands: the doctor looks for two seconds, which this machine may be away."""
+    """Return the time of a stopped clock: the doctor looks for two seconds, and this machine may pause longer."""
     return 0.0
 
 
 def age_versions(ground: Ground) -> None:
-    """Let all that waits be of another version of its judge."""
+    """Make all waiting evaluations those of another version of their judge."""
     for batch_id, batch in ground.batches().items():
         items = [
             msgspec.structs.replace(
@@ -41,7 +41,7 @@ def age_versions(ground: Ground) -> None:
 
 
 def die(ground: Ground, reason: str, judge: str) -> None:
-    """Let the first that waits be a dead letter as well."""
+    """Make the first waiting evaluation a dead letter as well."""
     batch = next(iter(ground.batches().values()))
     evaluation = msgspec.structs.replace(batch.items[0].evaluations[0], id=f"{reason} {judge}", judge=judge)
     letter = DeadLetter(1, evaluation, batch.model, batch.judge_model, reason, 1, 1.0, 2.0, item=batch.items[0])

@@ -209,7 +209,7 @@ def test_an_endpoint_that_stays_away_is_given_up_within_minutes() -> None:
 
 
 class LimitedEndpoint(ScriptedModel):
-    """Takes so many requests a second and answers the others with a 429."""
+    """Accepts this many requests a second and answers the others with a 429."""
 
     def __init__(self, per_second: int, retry_after_s: float | None, max_in_flight: int = 64) -> None:
         super().__init__([YES], ModelSettings(provider="scripted", max_in_flight=max_in_flight))

@@ -59,7 +59,7 @@ class Batching:
 
 
 class RateLimiter:
-    """Takes so many calls a second with a burst, and refuses the others at once."""
+    """Accepts this many calls a second with a burst, and refuses the others at once."""
 
     def __init__(self, per_second: float, burst: float, latency_s: float) -> None:
         self._per_second, self._burst, self._latency_s = per_second, burst, latency_s
@@ -88,7 +88,7 @@ class Seen(NamedTuple):
         return next(limit for time, limit in reversed(self.limits) if time <= at)
 
     def between(self, since: float, until: float) -> list[int]:
-        """Give the limits of a time, the one it began with included."""
+        """Return the limits in a span of time, with the one at its begin."""
         return [self.limit(since), *(limit for time, limit in self.limits if since < time <= until)]
 
     def rate(self, since: float, until: float) -> float:

@@ -94,7 +94,7 @@ class Limited:
 
 
 async def settled(condition: Callable[[], bool]) -> None:
-    """Let other coroutines run until something holds."""
+    """Run other coroutines until a condition holds."""
     for _ in range(10_000):
         if condition():
             return

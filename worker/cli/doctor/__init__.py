@@ -26,10 +26,12 @@ from worker.accounting import read_account
 from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.cli.options import JSON, OUT, REDIS, print_json
+from worker.config.canary import Canary
 from worker.config.loading import config_path, load, unconfigured
 from worker.config.settings import Settings, SettingsError
 from worker.dead_letters.store import DeadLetterStore
 from worker.export.registry import enabled
+from worker.monitor.canary import graders_of
 from worker.queue.batch import Evaluation
 from worker.selection.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.storage.client import Store
@@ -95,6 +97,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
             first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
     if settings.budgets:
         first.append(Check("budgets", partial(budgets, settings)))
+    first.append(Check("canary", partial(canary, settings)))
     for exporter in enabled(settings).values():
         first += exporter.checks(settings)
     reached, *others = examine(first)
@@ -137,6 +140,24 @@ def budgets(settings: Settings) -> Sequence[Finding]:
         what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
         findings.append(warning("budgets", what, "set enabled = true under [monitor]"))
     return findings or [ok("budgets", ", ".join(settings.budgets))]
+
+
+def canary(settings: Settings) -> Sequence[Finding]:
+    """Check that the canary has traces for the judges of the rules, and count its evaluations."""
+    every_s = settings.monitor.canary_every_s
+    if not settings.monitor.enabled or not every_s:
+        return [ok("canary", "off: canary_every_s is 0, or the monitor is disabled")]
+    found, judges = Canary.of(settings), configured(settings.judges)
+    evaluations = sum(len(found.of_judge[judge]) for judge, _ in graders_of(settings, found))
+    what = f"{evaluations:,} evaluations every {every_s:,.0f} s"
+    named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
+    absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in found.of_judge]
+    if not absent:
+        return [ok("canary", what)]
+    what += f"; no trace is labelled for {', '.join(absent)}"
+    if settings.canary_file is None:
+        return [ok("canary", what)]
+    return [warning("canary", what, f"add labels for these judges to {settings.canary_file}")]
 
 
 def accounting(store: Store) -> Sequence[Finding]:

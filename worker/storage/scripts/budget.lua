@@ -5,7 +5,8 @@
 -- budget:<name>                hash: day, hour (numbers since 1970), usd:day, usd:hour, tokens:day, tokens:hour (settled),
 --                              usd:open, tokens:open (reserved), refused, since (ms of the first call); TTL of a week
 -- budget:<name>:open           zset, reservation -> expiry in ms; TTL of a week. A reservation is one text:
---                              id, usd, tokens, weight, priority, separated by blanks
+--                              id, usd, tokens, weight, priority, separated by blanks. Priority 10 means that the
+--                              evaluation does not depend on a rate; it may differ between the budgets of one call.
 -- budget:<name>:demand         prefix of budget:<name>:demand:<day>, hash, unit, five minutes of the day and priority as
 --                              `usd:17:5` -> cost as if each rate were whole, which is cost x weight; TTL of three days
 local HOUR_MS, DAY_MS, BIN_MS = 3600000, 86400000, 300000
@@ -19,7 +20,7 @@ end
 local function guard_budgets(now, is_settling)
   local writes = {}
   for place = 1, #KEYS, 3 do
-    local open = {KEYS[place + 1], 'zset', 'ZADD', 'ZREM', 'ZRANGEBYSCORE', 'EXPIRE'}
+    local open = {KEYS[place + 1], 'zset', 'ZADD', 'ZREM', 'ZRANGEBYSCORE', 'ZCARD', 'EXPIRE'}
     if is_settling then open[3], open[4] = open[4], open[3] end
     writes[#writes + 1] = open
     writes[#writes + 1] = {KEYS[place], 'hash', 'HINCRBY', 'HSET', 'HGET', 'HMGET', 'EXPIRE'}
@@ -55,55 +56,61 @@ end
 local function bring_up_to_date(place, now)
   local state = KEYS[place]
   for name, length in pairs({day = DAY_MS, hour = HOUR_MS}) do
-    local period = tostring(math.floor(now / length))
-    if redis.call('HGET', state, name) ~= period then
-      redis.call('HSET', state, name, period, 'usd:' .. name, 0, 'tokens:' .. name, 0)
+    local period, begun = math.floor(now / length), tonumber(redis.call('HGET', state, name))
+    -- A clock that is set back by a moment, or that of a replica after a failover, must not begin the last period anew.
+    if not begun or period > begun or period < begun - 1 then
+      redis.call('HSET', state, name, string.format('%.0f', period), 'usd:' .. name, 0, 'tokens:' .. name, 0)
       redis.call('EXPIRE', state, WEEK_S)
     end
   end
   for _, reservation in ipairs(redis.call('ZRANGEBYSCORE', KEYS[place + 1], '-inf', now, 'LIMIT', 0, 1000)) do
     settle(place, now, reservation)
   end
+  if redis.call('ZCARD', KEYS[place + 1]) == 0 then
+    -- Otherwise an amount whose reservations were lost, as by an eviction, would stay for ever.
+    redis.call('HSET', state, 'usd:open', 0, 'tokens:open', 0)
+  end
 end
 
 -- @script budget_reserve
 -- Reserves the cost of one call in all budgets that concern it, or in none.
 --
--- ARGV[1] the reservation · ARGV[2] how long it is kept, in ms
--- ARGV[3..] for each budget its limits: usd a day, usd an hour, tokens a day, tokens an hour; -1 for none
+-- ARGV[1] how long the reservations are kept, in ms
+-- ARGV[2..] for each budget the reservation and its limits: usd a day, usd an hour, tokens a day, tokens an hour; -1 for none
 -- Returns 0, or the number of the first budget that refuses the call.
 local now = now_ms()
 local refused = guard_budgets(now, false)
 if refused then return refused end
-local usd, tokens = ARGV[1]:match('^%S+ (%d+) (%d+) ')
+local usd, tokens = ARGV[2]:match('^%S+ (%d+) (%d+) ')
 local amounts = {tonumber(usd), tonumber(usd), tonumber(tokens), tonumber(tokens)}
 for place = 1, #KEYS, 3 do
   bring_up_to_date(place, now)
   local found = redis.call('HMGET', KEYS[place], 'usd:day', 'usd:hour', 'tokens:day', 'tokens:hour', 'usd:open', 'tokens:open')
   for number, amount in ipairs(amounts) do
-    local limit = tonumber(ARGV[2 + (place - 1) / 3 * 4 + number])
-    local open = tonumber(found[number <= 2 and 5 or 6] or 0)
-    if limit >= 0 and tonumber(found[number] or 0) + open + amount > limit then
+    local limit = tonumber(ARGV[2 + (place - 1) / 3 * 5 + number])
+    local open = tonumber(found[number <= 2 and 5 or 6])
+    if limit >= 0 and tonumber(found[number]) + open + amount > limit then
       redis.call('HINCRBY', KEYS[place], 'refused', 1)
       return (place + 2) / 3
     end
   end
 end
 for place = 1, #KEYS, 3 do
-  redis.call('ZADD', KEYS[place + 1], now + ARGV[2], ARGV[1])
+  redis.call('ZADD', KEYS[place + 1], now + ARGV[1], ARGV[2 + (place - 1) / 3 * 5])
   redis.call('HINCRBY', KEYS[place], 'usd:open', usd)
   redis.call('HINCRBY', KEYS[place], 'tokens:open', tokens)
   if not redis.call('HGET', KEYS[place], 'since') then
     redis.call('HSET', KEYS[place], 'since', string.format('%.0f', now))
   end
+  redis.call('EXPIRE', KEYS[place], WEEK_S)
   redis.call('EXPIRE', KEYS[place + 1], WEEK_S)
 end
 return 0
 
 -- @script budget_settle
--- Replaces a reservation by the true cost of its call.
+-- Replaces the reservations of a call by its true cost.
 --
--- ARGV[1] the reservation · ARGV[2] usd · ARGV[3] tokens
+-- ARGV[1] usd · ARGV[2] tokens · ARGV[3..] for each budget the reservation
 -- Returns in how many budgets it was still open.
 local now = now_ms()
 local refused = guard_budgets(now, true)
@@ -111,7 +118,7 @@ if refused then return refused end
 local settled = 0
 for place = 1, #KEYS, 3 do
   bring_up_to_date(place, now)
-  settled = settled + settle(place, now, ARGV[1], ARGV[2], ARGV[3])
+  settled = settled + settle(place, now, ARGV[3 + (place - 1) / 3], ARGV[1], ARGV[2])
 end
 return settled
 

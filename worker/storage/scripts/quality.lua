@@ -9,25 +9,26 @@
 --                      those over single judgements; W = Σw and K = Σw·y of a session: ΣW² - Σw², ΣWK - Σw²·y, ΣK² - Σw²·y
 --   <bucket>a, u       abstained and unscored: n, Σw, Σw²
 -- quality:<series>:<period>:<part> hash, cluster -> W, K of its judgements so far; TTL of two periods
--- A TTL is set with the first field of a key.
+-- quality:<kind>:<day>             hash, labels as JSON -> count, such as those of repeated judgings; TTL of 90 days
+-- The TTL of sums and clusters is set with the first field of a key.
 --
--- Values are msgpack: a whole number takes 1 to 5 bytes, so that a hash of a day stays in Redis' compact encoding.
+-- Values of sums are msgpack: a whole number takes 1 to 5 bytes, so that a hash of a day stays in Redis' compact encoding.
 
 -- @script add_quality
 -- Acknowledges outbox entries for the monitor and adds their judgements to the sums, in one step.
 --
 -- KEYS[1] verdicts, stream · KEYS[2] account:all · KEYS[3] groups, see streams.lua
--- KEYS[4..] hashes of sums and clusters, named by their index in the plan
+-- KEYS[4..] hashes of sums, clusters and counts, named by their index in the plan
 -- ARGV[1] the plan, as msgpack, see worker/export/sums.py: group, last (of the entries), max_clusters, ttls {key, s},
 --         places {hour's key, its field, five minutes' key, its field},
---         entries {id, {{place, w, y or -1 without a pass or fail}, ...}}; a judgement of a session has also the place
---         of its sums over sessions, the cluster's key, the cluster
+--         entries {id, {{place, w, y or -1 without a pass or fail}, ...}, {{key, field, amount}, ...}}; a judgement of a
+--         session has also the place of its sums over sessions, the cluster's key, the cluster
 -- Returns how many entries were acknowledged now for the first time, and how many of their judgements came without
 -- their cluster because its hash is full.
 local plan = cmsgpack.unpack(ARGV[1])
 local writes = {}
 -- Rights are checked on one hash for all: they are given by the prefix.
-if KEYS[4] then writes[1] = {KEYS[4], false, 'HSET', 'HMGET', 'HLEN', 'EXPIRE'} end
+if KEYS[4] then writes[1] = {KEYS[4], false, 'HSET', 'HMGET', 'HLEN', 'EXPIRE', 'HINCRBY'} end
 writes[#writes + 1] = {KEYS[1], 'stream', 'XACK'}
 writes[#writes + 1] = {KEYS[2], 'hash', 'HINCRBY'}
 writes[#writes + 1] = {KEYS[3], 'hash', 'HGET', 'HSET'}
@@ -53,6 +54,21 @@ local function shorten(field, held)
   local passes = math.floor(passed / w + 0.5)
   local is_same = is_near(passed, passes * w) and is_near(squares, n * w * w) and is_near(passed_squares, passes * w * w)
   return is_same and {n, passes, w} or held
+end
+
+-- By key of counts: its fields, and by field how much it grows.
+local counted = {}
+for _, entry in ipairs(plan.entries) do
+  for _, increment in ipairs(entry[3]) do
+    local key, field = increment[1], increment[2]
+    counted[key] = counted[key] or {fields = {}, amounts = {}}
+    if not counted[key].amounts[field] then table.insert(counted[key].fields, field) end
+    counted[key].amounts[field] = 0
+  end
+end
+for key, of_key in pairs(counted) do
+  refused = guard({{KEYS[key], 'hash'}}) or guard_counters(KEYS[key], of_key.fields)
+  if refused then return refused end
 end
 
 -- By key: its fields that the plan names, each once, and the numbers of each.
@@ -140,6 +156,10 @@ for _, entry in ipairs(plan.entries) do
         if part[5] then add_to_cluster(plan.places[part[4]], part[5], part[6], w, y) end
       end
     end
+    for _, increment in ipairs(entry[3]) do
+      local amounts = counted[increment[1]].amounts
+      amounts[increment[2]] = amounts[increment[2]] + increment[3]
+    end
   end
 end
 if fresh == 0 then return {0, 0} end
@@ -154,6 +174,12 @@ for _, place in ipairs(plan.places) do
       changed[key][field] = held
     end
   end
+end
+for key, of_key in pairs(counted) do
+  for field, amount in pairs(of_key.amounts) do
+    if amount ~= 0 then redis.call('HINCRBY', KEYS[key], field, amount) end
+  end
+  redis.call('EXPIRE', KEYS[key], plan.ttls[key - 3])
 end
 for key, fields in pairs(changed) do
   local list = {}

@@ -1,31 +1,54 @@
 -- How evaluations end, and how they stand.
 
 -- @script record
--- @include dead_letters
+-- @include dead_letters leases
 -- Finishes evaluations: each is written once to the ledger, and only then to the outbox and the accounting. A dead letter
--- whose verdict comes after all is removed.
+-- whose verdict comes after all is removed. What is to be judged a second time is chosen in the same step.
 --
 -- KEYS[1] verdicts         stream, one group per exporter; capped by ARGV[1]
 -- KEYS[2] account:<day> · KEYS[3] account:all, see accounting.lua
 -- KEYS[4] dead · KEYS[5] dead:due · KEYS[6] dead:retries · KEYS[7] dead:traces · KEYS[8] dead:refs
 -- KEYS[9] evaluations      prefix of the ledger's keys, see ledger.lua
 -- KEYS[10] scores          prefix of scores:<evaluation id>, string, scores of a panel's member as JSON; TTL ARGV[2]
--- KEYS[11] batch           prefix of batch:<id>, string; only read
--- ARGV[1] cap of the outbox in entries · ARGV[2] TTL of the ledger in s
--- ARGV[3..] per evaluation: id, field in the ledger, period, verdict as JSON, outcome, reason or '', scores or '', the
---           batch that held it or ''
+-- KEYS[11] batch           prefix of batch:<id>, string; no TTL
+-- KEYS[12] leases · KEYS[13] waiting · KEYS[14] prefix of ready:<judge model>, see leases.lua
+-- ARGV[1] cap of the outbox in entries · ARGV[2] TTL of the ledger in s · ARGV[3] when a ready batch is due again, in ms
+-- ARGV[4..] per evaluation: id, field in the ledger, period, verdict as JSON, outcome, reason or '', scores or '', the
+--           batch that held it or '', and the repeats of it as msgpack or '': {id, field as hex digits, period, its batch,
+--           the batch's creation time in ms, judge model, the batch as JSON}
 -- Returns 1 for each evaluation that was new, else 0.
 local keys = letter_keys(4)
 local refused = guard({
   {KEYS[1], 'stream', 'XADD'}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[3], 'hash', 'HINCRBY'},
-  {KEYS[9], false, 'HSET', 'EXPIRE'}, {KEYS[10], false, 'SET'}, letter_writes(keys),
+  {KEYS[9], false, 'HSET', 'EXPIRE'}, {KEYS[10], false, 'SET'}, {KEYS[11], false, 'SET'}, {KEYS[12], 'zset', 'ZADD'},
+  {KEYS[13], 'hash', 'HINCRBY'}, {KEYS[14], false, 'ZADD'}, letter_writes(keys),
 })
 if refused then return refused end
 
-local ttl_s = tonumber(ARGV[2])
+local ttl_s, now = tonumber(ARGV[2]), now_ms()
 local fresh, new, seen, letters = {}, {}, {}, {}
-for first = 3, #ARGV, 8 do
-  local id, field, period, verdict, outcome, reason, scores, batch = unpack(ARGV, first, first + 7)
+local repeats, models = {}, {}
+
+-- Repeats of a verdict that were not chosen before: a replay may have judged the same trace twice.
+local function choose_repeats(packed)
+  for _, one in ipairs(cmsgpack.unpack(packed)) do
+    local id, hex, period, batch, made_at_ms, judge_model, payload = unpack(one)
+    local field = hex:gsub('%x%x', function(digits) return string.char(tonumber(digits, 16)) end)
+    local state, part = find_evaluation(KEYS[9], period, field, now / 1000, ttl_s)
+    if not state and not seen[field] then
+      seen[field] = true
+      models[#models + 1] = judge_model
+      repeats[#repeats + 1] = {
+        field = field, part = part, payload = payload,
+        batch = {id = batch, made_at_ms = made_at_ms, judge_model = judge_model},
+      }
+      count('chosen', 1)
+    end
+  end
+end
+
+for first = 4, #ARGV, 9 do
+  local id, field, period, verdict, outcome, reason, scores, batch, packed = unpack(ARGV, first, first + 8)
   local state, part = find_in(KEYS[9], period, field)
   local is_new = not seen[field] and (not state or state == CHOSEN)
   fresh[#fresh + 1] = is_new and 1 or 0
@@ -39,9 +62,11 @@ for first = 3, #ARGV, 8 do
     if reason ~= '' then count(outcome .. ':' .. reason, 1) end
     count('outbox', 1)
     if letter then count_removed_letter(letter) end
+    if packed ~= '' then choose_repeats(packed) end
   end
 end
-refused = guard_account(KEYS[2], KEYS[3]) or guard_letters(keys, letters)
+refused = guard_account(KEYS[2], KEYS[3]) or guard_letters(keys, letters) or guard_counters(KEYS[13], models)
+for _, model in ipairs(models) do refused = refused or guard({{KEYS[14] .. model, 'zset', 'ZADD'}}) end
 if refused then return refused end
 
 for _, one in ipairs(new) do
@@ -49,6 +74,13 @@ for _, one in ipairs(new) do
   if one.scores ~= '' then redis.call('SET', KEYS[10] .. ':' .. one.id, one.scores, 'EX', ttl_s) end
   redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'j', one.verdict)
   if one.letter then erase_letter(keys, one.id, one.letter) end
+end
+for _, one in ipairs(repeats) do
+  write_evaluation(one.part, one.field, CHOSEN, ttl_s)
+  local batch = one.batch
+  write_batch({
+    batch = KEYS[11] .. ':' .. batch.id, leases = KEYS[12], ready = KEYS[14] .. batch.judge_model, waiting = KEYS[13],
+  }, batch, one.payload, now + ARGV[3])
 end
 write_account(KEYS[2], KEYS[3])
 return fresh

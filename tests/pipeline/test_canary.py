@@ -1,0 +1,49 @@
+"""The canary with real workers: every judging is whole and counted once, also when the active monitor is killed."""
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from support.pipeline import SETTLING_S, Pipeline
+from support.processes import wait_until
+
+from worker.monitor.counts import read_counts
+
+EVALUATIONS = 54
+"""Of one judging by the default rules: 14 for groundedness, 20 for relevance, 20 for safety."""
+
+
+def judgings(pipeline: Pipeline) -> Mapping[float | None, int]:
+    """Count the verdicts of each judging in the outbox, which it is told by."""
+    verdicts = [entry.verdict for entry in pipeline.outbox()]
+    assert {one.origin for one in verdicts} <= {"canary"}
+    assert len({one.evaluation_id for one in verdicts}) == len(verdicts)
+    return Counter(one.trace_ended_at for one in verdicts)
+
+
+def counted(pipeline: Pipeline) -> int:
+    today = datetime.now(UTC).date()
+    return read_counts(pipeline.store, "canary", [today - timedelta(days=1), today]).total()
+
+
+@pytest.mark.slow("starts of three workers")
+def test_each_judging_is_whole_and_counted_once_while_workers_are_killed(pipeline: Pipeline) -> None:
+    workers = [pipeline.worker(monitor={"canary_every_s": 2}) for _ in range(2)]
+    for worker in workers:
+        more = pipeline.counter("scored") + 2 * EVALUATIONS
+        wait_until(lambda more=more: pipeline.counter("scored") >= more, SETTLING_S, "two judgings")  # type: ignore[misc]
+        worker.program.kill()
+    # A third worker ends what was begun, and begins nothing.
+    last = pipeline.worker(monitor={"canary_every_s": 0})
+    account = wait_until(
+        lambda: found if (found := pipeline.account()).settled and counted(pipeline) >= found.scored else None,
+        SETTLING_S,
+        "all verdicts to be counted",
+    )
+    assert set(judgings(pipeline).values()) == {EVALUATIONS}
+    assert (account.chosen, account.lost, account.published) == (account.scored, 0, 0)
+    assert counted(pipeline) == account.scored == sum(judgings(pipeline).values()) >= 4 * EVALUATIONS
+    page = last.scrape()
+    assert page.total("tracejudge_verdicts_total") == 0
+    assert "tracejudge_quality_share{" not in page.text

@@ -1,0 +1,236 @@
+"""`tracejudge calibrate`: how a judge errs, by human labels, and the shares that these labels correct."""
+
+import fnmatch
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import BinaryIO, Final, Literal, NamedTuple
+
+import click
+from rich.table import Table
+
+from judges.agreement.intervals import Interval
+from judges.core.judge import Judge
+from worker.cli.judges.report import chosen_metric
+from worker.cli.labels import read_verdicts
+from worker.cli.options import NOTES, OUT, REDIS, amount, connect, judges_named, note, plain, print_json, print_table
+from worker.monitor.calibration import Calibration, calibrate
+from worker.monitor.correction import Correction, LabelIndex, corrections
+from worker.monitor.labels import Label, LabelVerdict, joined, read_labels
+from worker.monitor.series import Series, read_series
+from worker.replay import parse_time
+
+_SHOWN_DIGITS: Final = 8
+_METHODS: Final = {"ppi": "PPI++", "rogan_gladen": "Rogan-Gladen", None: "none"}
+_LABELS: Final = ("service", "environment", "version", "judge_model", "metric")
+_ORIGINS: Final = {"drawn": "drawn from the traffic", "golden": "golden set", "queue": "chosen from a queue"}
+
+
+@click.command("calibrate")
+@click.option("--judge", "name", required=True, metavar="NAME", help="A judge of `tracejudge judges`.")
+@click.option("--metric", metavar="METRIC", help="Only this metric.")
+@click.option("--since", default="90d", show_default=True, metavar="TIME", help="Only verdicts since then: 24h, 7d, …")
+@click.option("--service", metavar="PATTERN", help="Only traces of these services, such as support-*.")
+@click.option(
+    "--archive",
+    "archives",
+    type=click.File("rb"),
+    multiple=True,
+    metavar="FILE",
+    help="Verdicts that the outbox no longer holds, one a line, as `tail --json` prints them; repeatable.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(("text", "json")), default="text", show_default=True, help="The output."
+)
+@REDIS
+def command(
+    *,
+    name: str,
+    metric: str | None,
+    since: str,
+    service: str | None,
+    archives: tuple[BinaryIO, ...],
+    form: Literal["text", "json"],
+    config: str | None,
+    redis_url: str | None,
+) -> None:
+    """Compare the verdicts of a judge with the labels that `tracejudge labels import` has stored.
+
+    For each version, judge model and origin of the labels: agreement, sensitivity (the share of traces labelled pass
+    that the judge passes), specificity, and Cohen's kappa, each with its 95 % interval. For judges with graded values
+    also their reliability, and the threshold at which as many traces pass wrongly as fail wrongly. Then each series
+    with its raw share, its share corrected by the labels, the method, and why labels are refused.
+
+    Exit code 0 on success, 1 if no label has a verdict, 2 on wrong usage.
+    """
+    settings, store = connect(config, redis_url)
+    (judge,) = judges_named(settings, name)
+    now = time.time()
+    selected = _select(judge, metric, since, service, now)
+    found = read_labels(store, selected.has_label)
+    if archives:
+        found = joined(found, chain.from_iterable(map(read_verdicts, archives)))
+    measured, left_out = calibrate(found, selected.has_verdict)
+    series = filter(selected.has_series, read_series(store).values())
+    corrected = corrections(store, series, selected.begin, now, LabelIndex(found, selected.begin))
+    if form == "json":
+        print_json(_document(name, measured, left_out, corrected))
+    else:
+        for one in measured:
+            _print(name, one)
+        _print_corrections(corrected)
+        if left_out:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items()))
+            note(f"labels that count nowhere: {reasons}")
+    if not measured:
+        if not found:
+            NOTES.print(f"no labels of {name}; tracejudge labels import FILE adds some")
+        elif form == "text":
+            NOTES.print(f"{amount(len(found), 'label')} of {name}, none with a verdict that passes or fails")
+        sys.exit(1)
+
+
+class _Selection(NamedTuple):
+    """Which labels and verdicts are compared."""
+
+    judge: str
+    metric: str | None
+    begin: float
+    service: re.Pattern[str]
+
+    def has_label(self, label: Label) -> bool:
+        """Return whether a label is of the judge and metric."""
+        return label.judge == self.judge and self.metric in {None, label.metric}
+
+    def has_verdict(self, verdict: LabelVerdict) -> bool:
+        """Return whether a verdict is of the time and the services."""
+        return verdict.judged_at >= self.begin and self.service.match(verdict.service) is not None
+
+    def has_series(self, series: Series) -> bool:
+        """Return whether a series is of the judge, metric and services, and no segment."""
+        is_of_metric = series.judge == self.judge and self.metric in {None, series.metric}
+        return is_of_metric and not series.segment and self.service.match(series.service) is not None
+
+
+def _select(judge: Judge, metric: str | None, since: str, service: str | None, now: float) -> _Selection:
+    if metric is not None:
+        chosen_metric(judge, metric)
+    try:
+        begin = parse_time(since, now)
+    except ValueError as error:
+        raise click.UsageError(f"--since: {error}") from error
+    return _Selection(judge.name, metric, begin, re.compile(fnmatch.translate(service or "*")))
+
+
+def _print(judge: str, one: Calibration) -> None:
+    subject, cells = one.subject, one.confusion
+    metric = "" if subject.metric == judge else f" {subject.metric}"
+    version = subject.version[:_SHOWN_DIGITS]
+    title = f"{judge}{metric} {version} by {plain(subject.judge_model)}: {amount(one.labels, 'label')}, "
+    table = Table(title=title + _ORIGINS[subject.origin], title_justify="left", show_header=False, box=None)
+    for row in (
+        ("agreement", _shown(one.agreement.agreement)),
+        ("sensitivity", f"{_shown(one.agreement.sensitivity)} of the traces labelled pass are passed"),
+        ("specificity", f"{_shown(one.agreement.specificity)} of the traces labelled fail are failed"),
+        ("kappa", "-" if one.agreement.kappa is None else str(one.agreement.kappa)),
+        ("labelled pass", f"{cells.pass_pass:,} judged pass, {cells.pass_fail:,} judged fail"),
+        ("labelled fail", f"{cells.fail_pass:,} judged pass, {cells.fail_fail:,} judged fail"),
+        ("wrong verdicts", f"{one.false_pass:.1%} of all pass wrongly, {one.false_fail:.1%} fail wrongly"),
+    ):
+        table.add_row(*row)
+    if one.reliability is not None:
+        balanced = one.reliability.balanced
+        table.add_row(
+            "balanced threshold",
+            f"{balanced.value:.3g}: {balanced.false_pass:.1%} pass wrongly, {balanced.false_fail:.1%} fail wrongly",
+        )
+        table.add_row("calibration error", f"{one.reliability.error:.3f}; Brier score {one.reliability.brier:.3f}")
+        for each in one.reliability.bins:
+            table.add_row(
+                f"value {each.low:.1f} to {each.high:.1f}",
+                f"mean {each.mean:.3f}; {each.passing.percent} of {amount(each.labels, 'label')} say pass",
+            )
+    print_table(OUT, table)
+
+
+def _shown(interval: Interval | None) -> str:
+    return "-" if interval is None else interval.percent
+
+
+def _print_corrections(found: Mapping[Series, Sequence[Correction]]) -> None:
+    if not found:
+        return
+    table = Table(title="Shares that should pass", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in ("service", "metric", "version", "judge model", "raw", "corrected", "method"):
+        table.add_column(name)
+    for series, results in found.items():
+        service = f"{series.service} {series.environment}".strip()
+        for one in results:
+            raw = "-" if one.raw is None else one.raw.interval.percent
+            shown = "refused" if one.corrected is None else one.corrected.interval.percent
+            method = f"{_METHODS[one.method]}, {amount(one.labels, 'label')}"
+            table.add_row(*map(plain, (service, series.metric, series.version, series.judge_model, raw, shown, method)))
+    print_table(OUT, table)
+    for series, results in found.items():
+        for one in results:
+            if one.refused:
+                note(f"{series.service} by {series.judge_model}: {one.refused}")
+            elif one.corrected is not None and one.corrected.beside_labels is not None:
+                ratio = f"{one.corrected.beside_labels:.2f} times as wide as by the labels alone"
+                note(f"{series.service} by {series.judge_model}: the corrected interval is {ratio}")
+
+
+def _document(
+    judge: str,
+    measured: Sequence[Calibration],
+    left_out: Mapping[str, int],
+    found: Mapping[Series, Sequence[Correction]],
+) -> dict[str, object]:
+    return {
+        "judge": judge,
+        "calibrations": [
+            {
+                **one.subject._asdict(),
+                "labels": one.labels,
+                "effective": one.effective,
+                "confusion": one.confusion._asdict(),
+                **{name: _interval(value) for name, value in one.agreement._asdict().items()},
+                "false_pass": one.false_pass,
+                "false_fail": one.false_fail,
+                "reliability": None if one.reliability is None else _named(one.reliability),
+            }
+            for one in measured
+        ],
+        "left_out": dict(left_out),
+        "corrections": [
+            {
+                **{
+                    name: getattr(series, name)
+                    for name in ("service", "environment", "version", "judge_model", "metric")
+                },
+                "method": one.method,
+                "labels": one.labels,
+                "since": one.since,
+                "until": one.until,
+                "raw": _interval(None if one.raw is None else one.raw.interval),
+                "corrected": _interval(None if one.corrected is None else one.corrected.interval),
+                "width_beside_labels": None if one.corrected is None else one.corrected.beside_labels,
+                "refused": one.refused or None,
+            }
+            for series, results in found.items()
+            for one in results
+        ],
+    }
+
+
+def _interval(interval: Interval | None) -> dict[str, float] | None:
+    return None if interval is None else interval._asdict()
+
+
+def _named(value: object) -> object:
+    """Return tuples with names as objects, at any depth."""
+    if hasattr(value, "_asdict"):
+        return {name: _named(each) for name, each in value._asdict().items()}
+    return [_named(each) for each in value] if isinstance(value, list) else value

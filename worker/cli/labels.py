@@ -1,0 +1,449 @@
+"""`tracejudge labels`: import and list human labels of traces."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, BinaryIO, Final, NamedTuple, cast
+
+import click
+import msgspec
+from rich.progress import MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn
+from rich.table import Table
+
+from judges.agreement.labels import is_known_label, says_yes, scale_of
+from judges.core.judge import Judge, Metric
+from judges.core.verdict import Verdict
+from judges.custom.variables import declared_labels, passing
+from judges.parsing.answer import folded
+from judges.registry import configured
+from judges.rows import as_trace
+from worker.cli import SuggestingGroup
+from worker.cli.judges.report import chosen_metric
+from worker.cli.options import JSON, NOTES, OUT, REDIS, amount, connect, counts_table, note, print_json, print_table
+from worker.config.errors import nearest
+from worker.monitor.labels import (
+    MAX_TEXT_CHARS,
+    Drawn,
+    Label,
+    Labelled,
+    OutboxMatcher,
+    TooManyLabelsError,
+    Written,
+    attach,
+    read_labels,
+    write_labels,
+)
+from worker.replay import parse_time
+from worker.storage.client import Store
+
+_CHUNK: Final = 500
+_MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+_MAX_SHOWN: Final = 10
+_ROUNDING: Final = 1e-9
+_MAX_ID_CHARS: Final = 128
+_MEANINGS: Final = {
+    "new": "stored for the first time",
+    "changed": "replace another label of the same trace and metric",
+    "same": "stored before",
+    "unlabelled": "lines whose label is empty",
+    "wrong": "lines with an error",
+    "without_verdict": "imported labels whose trace has no verdict so far",
+    "ambiguous": "imported labels of traces with several judged spans: add span_id",
+}
+_verdict_decoder: Final = msgspec.json.Decoder(Verdict)
+
+
+class LineError(Exception):
+    """A line that is no label: what is wrong, and how to fix it."""
+
+
+class Defaults(NamedTuple):
+    """What lines that do not say it themselves mean."""
+
+    judge: str | None = None
+    metric: str | None = None
+    drawn: Drawn | None = None
+    field: str = "label"
+    inverted: bool = False
+
+
+class ReadLabel(NamedTuple):
+    """A label of a file, with the verdict that stands beside it."""
+
+    label: Label
+    verdict: Verdict | None
+
+
+class LineReader:
+    """Reads labels from JSON lines."""
+
+    def __init__(self, judges: Mapping[str, Judge], defaults: Defaults, now: float) -> None:
+        self._judges = judges
+        self._defaults = defaults
+        self._now = now
+
+    def read(self, text: bytes) -> ReadLabel | None:
+        """Read a line; None where its label is empty.
+
+        Raises:
+            LineError: It is no label.
+        """
+        try:
+            row = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise LineError("is not JSON") from error
+        if not isinstance(row, dict):
+            raise LineError('is no object; write {"trace_id": "…", "label": "pass"}')
+        tags = row.get("tags")
+        value = row.get(self._defaults.field, tags.get(self._defaults.field) if isinstance(tags, dict) else None)
+        if value is None or value == "":
+            return None
+        judge = self._judge(row)
+        metric = self._metric(judge, row)
+        passed = parse_label(judge, metric, value)
+        label = Label(
+            trace_id=_trace_id(row),
+            judge=judge.name,
+            metric=metric.name,
+            passed=passed is not self._defaults.inverted,
+            drawn=self._drawn(row),
+            span_id=_text(row, "span_id", _MAX_ID_CHARS),
+            annotator=_text(row, "annotator", _MAX_ID_CHARS),
+            comment=_text(row, "comment", MAX_TEXT_CHARS),
+            labelled_at=self._time(row),
+        )
+        return ReadLabel(label, _verdict_in(row, label))
+
+    def _judge(self, row: Mapping[str, object]) -> Judge:
+        name = row.get("judge", self._defaults.judge)
+        metric = row.get("metric", self._defaults.metric)
+        if name is None and metric is not None:
+            found = [one for one in self._judges.values() if metric in one.metric_names]
+            if len(found) == 1:
+                return found[0]
+        if not isinstance(name, str):
+            raise LineError('names no judge; add "judge", or use --judge')
+        if name not in self._judges:
+            raise LineError(f"there is no judge {name!r}{nearest(name, self._judges)}")
+        return self._judges[name]
+
+    def _metric(self, judge: Judge, row: Mapping[str, object]) -> Metric:
+        name = row.get("metric", self._defaults.metric)
+        try:
+            return chosen_metric(judge, None if name is None else str(name))
+        except click.UsageError as error:
+            raise LineError(error.message) from error
+
+    def _drawn(self, row: Mapping[str, object]) -> Drawn:
+        drawn = row.get("drawn", self._defaults.drawn)
+        if drawn is None:
+            raise LineError('does not say how its trace was chosen; add "drawn", or use --drawn')
+        return parse_drawn(drawn)
+
+    def _time(self, row: Mapping[str, object]) -> float:
+        given = row.get("time")
+        if given is None:
+            return 0.0
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return float(given)
+        try:
+            return parse_time(str(given), self._now)
+        except ValueError as error:
+            raise LineError('has another "time" than seconds since the epoch or 2026-05-01T12:00:00Z') from error
+
+
+def parse_label(judge: Judge, metric: Metric, value: object) -> bool:
+    """Return whether a label means that the trace should pass.
+
+    It is true or false, yes or no, 1 or 0, pass or fail, a label of the judge, or a grade on its scale.
+
+    Raises:
+        LineError: It means neither.
+    """
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip() if isinstance(value, str | int | float) else ""
+    own, scale = declared_labels(judge), scale_of(judge, metric)
+    if folded(text) in own:
+        passes = passing(judge)
+        if not passes:
+            raise LineError(f"no label of {judge.name} passes or fails; use pass or fail")
+        return passes[folded(text)]
+    grade = None if scale is None else scale.value(text)
+    # On a scale from 1 to 5 a 1 is the lowest grade, not a yes.
+    if scale is not None and grade is not None and (scale.lowest, scale.highest) != (0.0, 1.0):
+        if metric.pass_at is None:
+            raise LineError(f"{metric.name} has no grade from which it passes; use pass or fail")
+        return grade >= metric.pass_at - _ROUNDING
+    if is_known_label(text):
+        return says_yes(text)
+    known = ["pass or fail", *(["one of " + ", ".join(own.values())] if own else [])]
+    known += [scale.in_words] if scale is not None and metric.pass_at is not None else []
+    raise LineError(f"has the label {text[:40]!r}, which {judge.name} does not know; use {', or '.join(known)}")
+
+
+def parse_drawn(given: object) -> Drawn:
+    """Return how a trace was chosen: a probability, `queue` or `golden`.
+
+    Raises:
+        LineError: It is none of them.
+    """
+    if given in ("queue", "golden"):
+        return cast("Drawn", given)
+    try:
+        probability = -1.0 if isinstance(given, bool) else float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        probability = -1.0
+    if not 0 < probability <= 1:
+        raise LineError(f"was drawn {str(given)[:40]!r}; write a probability above 0 up to 1, queue or golden")
+    return probability
+
+
+def _trace_id(row: Mapping[str, Any]) -> str:
+    given = row.get("trace_id")
+    if given is None:
+        # Rows of labelled data have the ids that `evaluate` gives them.
+        trace = as_trace(row)
+        given = trace["trace_id"] if "output" in trace else None
+    if not isinstance(given, str) or not 0 < len(given) <= _MAX_ID_CHARS:
+        raise LineError('names no trace; add "trace_id"')
+    return given
+
+
+def _text(row: Mapping[str, object], name: str, longest: int) -> str:
+    given = row.get(name)
+    return "" if given is None else str(given)[:longest]
+
+
+def _verdict_in(row: Mapping[str, object], label: Label) -> Verdict | None:
+    """Return the verdict under `judged`, or that which the line is itself; None without any."""
+    given = row.get("judged", row if "evaluation_id" in row else None)
+    if given is None:
+        return None
+    try:
+        verdict = msgspec.convert(given, Verdict)
+    except msgspec.ValidationError as error:
+        raise LineError(f"holds no verdict as `tail --json` and `evaluate` print it: {error}") from error
+    if (verdict.trace_id, verdict.judge) != (label.trace_id, label.judge):
+        raise LineError("holds the verdict of another judge, or on another trace")
+    return verdict
+
+
+@click.group("labels", cls=SuggestingGroup)
+def command() -> None:
+    """Import and list human labels, by which shares are corrected and judges are measured.
+
+    \b
+    Examples:
+      tracejudge labels import labels.jsonl --judge groundedness --drawn 0.05
+      tracejudge labels import golden.jsonl --judge safety --label safe --drawn golden --verdicts verdicts.jsonl
+      tracejudge labels list
+    """  # noqa: D301 - click's mark for lines that stay as they are
+
+
+@command.command("import")
+@click.argument("file", type=click.File("rb"))
+@click.option("--judge", metavar="NAME", help="The judge, for lines that name none.")
+@click.option("--metric", metavar="METRIC", help="Its metric; the first with a pass rule unless given.")
+@click.option("--drawn", metavar="HOW", help="How the traces were chosen: a probability, queue or golden.")
+@click.option("--label", "field", default="label", metavar="NAME", help="The field or tag with the label.  [label]")
+@click.option("--invert", is_flag=True, help="Yes in the label means that the trace should fail.")
+@click.option(
+    "--verdicts",
+    type=click.File("rb"),
+    multiple=True,
+    metavar="FILE",
+    help="Verdicts on the traces, as `evaluate --output` writes them; repeatable.",
+)
+@click.option("--dry-run", is_flag=True, help="Check and count the labels, and store nothing.")
+@REDIS
+@JSON
+def import_labels(
+    *,
+    file: BinaryIO,
+    judge: str | None,
+    metric: str | None,
+    drawn: str | None,
+    field: str,
+    invert: bool,
+    verdicts: tuple[BinaryIO, ...],
+    dry_run: bool,
+    config: str | None,
+    redis_url: str | None,
+    as_json: bool,
+) -> None:
+    """Import the labels of FILE, a JSON object a line ('-' is standard input).
+
+    A line has `trace_id`, `label` and `drawn`, and may have `span_id`, `judge`, `metric`, `annotator`, `time` and
+    `comment`. A label is pass or fail (true or false, yes or no, 1 or 0), a label of the judge, or a grade on its
+    scale. A line may be a verdict of `tracejudge tail --json` with `label` and `drawn` added, or a labelled row as for
+    `judges test`.
+
+    `drawn` is the probability with which the trace was chosen from the judged traffic, `queue` for traces that
+    somebody picked, or `golden` for a set made for measuring.
+
+    The verdicts on the traces are searched in the outbox, in FILE itself and in --verdicts; the monitor adds later
+    ones. The same label twice is one; another label of the same trace and metric replaces the first.
+
+    Exit code 0 on success, 1 when a line has an error (all others are stored), 2 on wrong usage.
+    """
+    settings, store = connect(config, redis_url)
+    known = configured(settings.judges)
+    if judge is not None and judge not in known:
+        raise click.UsageError(f"there is no judge {judge!r}{nearest(judge, known)}")
+    try:
+        defaults = Defaults(judge, metric, None if drawn is None else parse_drawn(drawn), field, invert)
+    except LineError as error:
+        raise click.UsageError(f"--drawn: a trace {error}") from error
+    reader = LineReader(known, defaults, store.now_ms() / 1000)
+    columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=NOTES, disable=not NOTES.is_terminal) as progress:
+        task = progress.add_task("importing labels", total=None)
+        advance = _advance(progress, task)
+        run = _Import(store, reader, dry_run=dry_run)
+        try:
+            run.read(file, advance)
+        except TooManyLabelsError as error:
+            raise click.ClickException(f"{error} Labels of earlier lines are stored.") from error
+        for one in verdicts:
+            run.add_verdicts(one, advance)
+        if not dry_run and run.imported:
+            matcher = OutboxMatcher(store)
+            task = progress.add_task("searching the outbox", total=None)
+            while matcher.step():
+                progress.update(task, completed=matcher.seen)
+    counts = run.counts()
+    if as_json:
+        print_json({**counts, "dry_run": dry_run})
+    else:
+        rows = ((name, count, _MEANINGS[name]) for name, count in counts.items())
+        OUT.print(counts_table("What would be imported" if dry_run else "Imported", rows))
+    sys.exit(1 if run.wrong else 0)
+
+
+def _advance(progress: Progress, task: TaskID) -> Callable[[int], None]:
+    return lambda lines: progress.update(task, completed=lines)
+
+
+class _Import:
+    """One run of the command."""
+
+    def __init__(self, store: Store, reader: LineReader, *, dry_run: bool) -> None:
+        self.wrong = 0
+        self.imported: set[str] = set()
+        self._store = store
+        self._reader = reader
+        self._dry_run = dry_run
+        self._written = Written()
+        self._unlabelled = 0
+
+    def read(self, file: BinaryIO, advance: Callable[[int], None]) -> None:
+        """Store the labels of a file."""
+        chunk: list[ReadLabel] = []
+        for number, line in _lines(file):
+            try:
+                found = self._reader.read(line) if line else None
+            except LineError as error:
+                self._report(number, str(error))
+                continue
+            if found is None:
+                self._unlabelled += bool(line)
+                continue
+            chunk.append(found)
+            if len(chunk) == _CHUNK:
+                self._store_chunk(chunk)
+                chunk = []
+                advance(number)
+        self._store_chunk(chunk)
+
+    def add_verdicts(self, file: BinaryIO, advance: Callable[[int], None]) -> None:
+        """Add the verdicts of a file to the labels of their traces."""
+        verdicts, seen = read_verdicts(file), 0
+        while some := list(islice(verdicts, _CHUNK)):
+            self._attach(some)
+            advance(seen := seen + len(some))
+
+    def counts(self) -> dict[str, int]:
+        """Count what was imported; the last two are unknown before labels are stored."""
+        counts = {**msgspec.to_builtins(self._written), "unlabelled": self._unlabelled, "wrong": self.wrong}
+        if self._dry_run:
+            return counts
+        found = read_labels(self._store, lambda label: label.id in self.imported)
+        without = sum(not one.verdicts for one in found)
+        return counts | {"without_verdict": without, "ambiguous": sum(one.is_ambiguous for one in found)}
+
+    def _store_chunk(self, chunk: Sequence[ReadLabel]) -> None:
+        labels = [one.label for one in chunk]
+        found = write_labels(self._store, labels, dry_run=self._dry_run)
+        for name in Written.__struct_fields__:
+            setattr(self._written, name, getattr(self._written, name) + getattr(found, name))
+        self.imported |= {label.id for label in labels}
+        self._attach([one.verdict for one in chunk if one.verdict is not None])
+
+    def _attach(self, verdicts: Sequence[Verdict]) -> None:
+        if not self._dry_run:
+            attach(self._store, verdicts)
+
+    def _report(self, number: int, error: str) -> None:
+        self.wrong += 1
+        if self.wrong <= _MAX_SHOWN:
+            note(f"line {number} {error}")
+        elif self.wrong == _MAX_SHOWN + 1:
+            note("further errors are counted, not shown")
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbered lines of a file without blanks around them."""
+    number = 0
+    while line := file.readline(_MAX_LINE_BYTES):
+        number += 1
+        if len(line) == _MAX_LINE_BYTES:
+            raise click.UsageError(f"{file.name}: line {number} is longer than {_MAX_LINE_BYTES >> 20} MiB")
+        yield number, line.strip()
+
+
+def read_verdicts(file: BinaryIO) -> Iterator[Verdict]:
+    """Read verdicts, one a line, as `tail --json` and `evaluate` print them.
+
+    Raises:
+        click.UsageError: A line is none.
+    """
+    for number, line in _lines(file):
+        try:
+            if line:
+                yield _verdict_decoder.decode(line)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise click.UsageError(f"{file.name}: line {number} is no verdict: {error}") from error
+
+
+@command.command("list")
+@click.option("--judge", metavar="NAME", help="Only labels of this judge.")
+@REDIS
+@JSON
+def list_labels(*, judge: str | None, config: str | None, redis_url: str | None, as_json: bool) -> None:
+    """Count the labels by judge, metric and how they were drawn; with --json print each as a line."""
+    _, store = connect(config, redis_url)
+    found = read_labels(store, lambda label: judge is None or label.judge == judge)
+    if as_json:
+        for one in found:
+            verdicts = [msgspec.to_builtins(verdict) for verdict in one.verdicts]
+            print_json({**msgspec.to_builtins(one.label), "verdicts": verdicts})
+        return
+    if not found:
+        note("no labels" + ("" if judge is None else f" of {judge}") + "; tracejudge labels import FILE adds some")
+        return
+    groups: dict[tuple[str, str, str], list[Labelled]] = {}
+    for one in found:
+        groups.setdefault((one.label.judge, one.label.metric, one.label.origin), []).append(one)
+    table = Table(box=None, padding=(0, 2))
+    for name in ("judge", "metric", "drawn"):
+        table.add_column(name)
+    for name in ("labels", "pass", "fail", "with verdict", "ambiguous"):
+        table.add_column(name, justify="right")
+    for key, group in sorted(groups.items()):
+        passes = Counter(one.label.passed for one in group)
+        numbers = (len(group), passes[True], passes[False], sum(bool(one.verdicts) for one in group))
+        table.add_row(*key, *map("{:,}".format, (*numbers, sum(one.is_ambiguous for one in group))))
+    print_table(OUT, table)
+    note(f"{amount(len(found), 'label')}; tracejudge calibrate --judge NAME compares them with the verdicts")

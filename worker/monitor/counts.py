@@ -1,0 +1,69 @@
+"""Whole numbers that the monitor counts by day: repeated judgings, agreement with canaries, safety failures.
+
+A verdict's increments are added by the script that acknowledges it, so that each counts once. All counts of a kind and
+day are fields of one hash, which is kept for 90 days or as its kind says.
+"""
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from judges.core.verdict import Verdict
+from worker.monitor.series import COARSE_DAYS
+from worker.storage.client import Store
+
+_GROUP: Final = "monitor"
+
+
+class Increment(NamedTuple):
+    """An amount that is added to one count.
+
+    Attributes:
+        kind: What is counted; a word that names the hash, as `repeats`.
+        at: The time whose day (UTC) it belongs to, in seconds since the epoch.
+        labels: The labels of the count.
+        amount: A whole number.
+        keep_days: How long the counts of that kind and day are kept.
+    """
+
+    kind: str
+    at: float
+    labels: Sequence[str]
+    amount: int = 1
+    keep_days: int = COARSE_DAYS
+
+
+VerdictCounter = Callable[[Verdict, float], Iterable[Increment]]
+"""Makes the increments of a verdict; the time is that of its entry in the outbox."""
+
+
+def field_of(labels: Sequence[str]) -> str:
+    """Return the field of a count."""
+    return msgspec.json.encode(labels).decode()
+
+
+def read_counts(store: Store, kind: str, days: Iterable[dt.date]) -> Counter[tuple[str, ...]]:
+    """Read the counts of a kind, added up over days, by labels."""
+    names = [store.keys.quality_counts(kind, day) for day in days]
+    total: Counter[tuple[str, ...]] = Counter()
+    for fields in store.pipeline(lambda pipe: [pipe.hgetall(name) for name in names]):
+        for field, amount in fields.items():
+            total[msgspec.json.decode(field, type=tuple[str, ...])] += int(amount)
+    return total
+
+
+def counted_until(store: Store, now: float) -> float:
+    """Return the time up to which the outbox is counted: now, unless verdicts wait there."""
+    keys = store.keys
+
+    def read(pipe: Any) -> None:
+        pipe.hget(keys.groups, f"verdicts:{_GROUP}")
+        pipe.xrevrange(keys.verdicts, count=1)
+
+    acknowledged, newest = store.pipeline(read)
+    if not newest or acknowledged == newest[0][0]:
+        return now
+    return min(now, int(acknowledged.split(b"-")[0]) / 1000) if acknowledged else 0.0

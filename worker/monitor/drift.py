@@ -1,0 +1,112 @@
+"""Drift of a judge: its agreement with the labels of the canary, and whether it fell below its own earlier level.
+
+The canary is the same traces again and again, so the number of observations is that of the traces, not of the verdicts,
+and each trace is compared with its own earlier verdicts. A judge that is wrong about a trace as it was before does not
+count as changed, whatever its agreement.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from judges.agreement.intervals import Interval, wilson
+
+LEAST_BEFORE: Final = 12
+"""Earlier verdicts about a trace, without which it is not compared."""
+RECENT: Final = 6
+"""Judgings that are compared with the earlier ones."""
+OPENS_AT: Final = 1e-4
+CLOSES_AT: Final = 1e-2
+
+
+class Verdicts(NamedTuple):
+    """How many verdicts about a trace there were, and how many agreed with its labels."""
+
+    total: int = 0
+    agreed: int = 0
+
+    @property
+    def missed(self) -> int:
+        """How many did not agree."""
+        return self.total - self.agreed
+
+    def plus(self, other: "Verdicts") -> "Verdicts":
+        """Add other verdicts about the same trace."""
+        return Verdicts(self.total + other.total, self.agreed + other.agreed)
+
+
+class Shift(NamedTuple):
+    """Recent verdicts beside earlier ones of the same traces.
+
+    Attributes:
+        probability: Of so many recent disagreements by a judge that has not changed, without the trace that fell most.
+        before: The earlier agreement.
+        now: The recent agreement.
+        fallen: The traces whose agreement fell, the one that fell most first.
+    """
+
+    probability: float
+    before: float
+    now: float
+    fallen: tuple[str, ...]
+
+
+def agreement(traces: Mapping[str, Verdicts]) -> Interval | None:
+    """Return the mean agreement of traces with Wilson's interval on their number, None without a verdict."""
+    shares = [one.agreed / one.total for one in traces.values() if one.total]
+    return wilson(sum(shares) / len(shares), len(shares)) if shares else None
+
+
+def shift(recent: Mapping[str, Verdicts], before: Mapping[str, Verdicts]) -> Shift | None:
+    """Compare recent verdicts with earlier ones by trace; None until enough are known of two traces.
+
+    Each trace has a rate of disagreement of its own, known from its earlier verdicts. With Jeffreys' prior the number
+    of its recent disagreements has a beta-binomial distribution, and their sum over traces the convolution of these.
+    The trace that fell most is left out: one alone may lie on the border of the judge's decision, and is no drift.
+    """
+    pairs = {
+        name: (now, then)
+        for name, now in recent.items()
+        if now.total and (then := before.get(name, Verdicts())).total >= LEAST_BEFORE
+    }
+    if len(pairs) < 2:  # noqa: PLR2004
+        return None
+    falls = {name: then.agreed / then.total - now.agreed / now.total for name, (now, then) in pairs.items()}
+    order = sorted(falls, key=lambda name: falls[name], reverse=True)
+    others = sorted((now.total, now.missed, then.total, then.missed) for now, then in (pairs[one] for one in order[1:]))
+    earlier = sum(then.agreed / then.total for _, then in pairs.values()) / len(pairs)
+    latest = earlier - sum(falls.values()) / len(falls)
+    return Shift(_tail(tuple(others)), earlier, latest, tuple(name for name in order if falls[name] > 0))
+
+
+@lru_cache(maxsize=1024)
+def _tail(counts: tuple[tuple[int, int, int, int], ...]) -> float:
+    """Return the probability of at least as many recent disagreements over all traces.
+
+    Args:
+        counts: By trace recent verdicts and disagreements, earlier verdicts and disagreements.
+    """
+    seen = sum(missed for _, missed, _, _ in counts)
+    if seen <= sum(total * (past_missed + 0.5) / (past + 1) for total, _, past, past_missed in counts):
+        return 1.0
+    # Probability of each sum below the one seen; the last place collects all others.
+    sums = [1.0] + [0.0] * seen
+    for total, _, past, past_missed in counts:
+        chances = _chances(total, past_missed + 0.5, past - past_missed + 0.5)
+        added = [0.0] * (seen + 1)
+        for place, probability in enumerate(sums):
+            for more, chance in enumerate(chances):
+                added[min(seen, place + more)] += probability * chance
+        sums = added
+    return sums[seen]
+
+
+@lru_cache(maxsize=4096)
+def _chances(total: int, a: float, b: float) -> tuple[float, ...]:
+    """Return the beta-binomial probabilities of 0 to ``total`` disagreements."""
+    rest = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) - math.lgamma(a + b + total)
+    return tuple(
+        math.comb(total, number) * math.exp(math.lgamma(a + number) + math.lgamma(b + total - number) + rest)
+        for number in range(total + 1)
+    )

@@ -1,0 +1,53 @@
+"""Example traces of an incident, searched in the outbox from its end."""
+
+from operator import methodcaller
+from typing import Final
+
+import msgspec
+
+from judges.core.verdict import Verdict
+from worker.monitor.repeats import first_of
+from worker.monitor.series import Series, series_of
+from worker.storage.client import Store
+
+_PAGE: Final = 500
+_MAX_SEARCHED: Final = 20_000
+_decoder = msgspec.json.Decoder(Verdict)
+
+
+def failing_traces(store: Store, series: Series, since: float, count: int = 3) -> list[str]:
+    """Return the ids of the newest traces that failed in a series, those confirmed by a second judging first.
+
+    Failures that a second judging cleared are left out.
+
+    Args:
+        store: Redis.
+        series: The series; one without a segment.
+        since: Seconds since the epoch.
+        count: Maximum of traces.
+    """
+    found: dict[str, list[str]] = {"confirmed": [], "cleared": [], "failed": []}
+    until, searched = "+", 0
+    while searched < _MAX_SEARCHED and len(found["confirmed"]) < count:
+        span = store.keys.verdicts, until, str(int(since * 1000))
+        entries = store.call(methodcaller("xrevrange", *span, count=_PAGE))
+        for _, fields in entries:
+            try:
+                verdict = _decoder.decode(fields.get(b"j", b""))
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            first, passed = first_of(verdict), {score.metric: score.passed for score in verdict.scores}
+            judge_model = verdict.judge_model if first is None else first.judge_model
+            ours = (msgspec.structs.replace(one, judge_model=judge_model) for one in series_of(verdict, ()))
+            if series not in ours:
+                continue
+            if first is not None and first.is_failure and first.passed.get(series.metric) is False:
+                found["cleared" if passed.get(series.metric) else "confirmed"].append(verdict.trace_id)
+            elif verdict.origin == "live" and passed.get(series.metric) is False:
+                found["failed"].append(verdict.trace_id)
+        searched += len(entries)
+        if len(entries) < _PAGE:
+            break
+        until = f"({entries[-1][0].decode()}"
+    cleared = set(found["cleared"])
+    return list(dict.fromkeys(one for one in found["confirmed"] + found["failed"] if one not in cleared))[:count]

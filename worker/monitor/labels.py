@@ -1,0 +1,289 @@
+"""Human labels of traces, and the judges' verdicts on these traces.
+
+All stand in one hash: a label under its id, each verdict on its trace under ``<id>:<evaluation id>``. A write is one
+field, so that an import and the monitor may run at the same time, and both may be repeated.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Self
+
+import msgspec
+from msgspec import Struct
+
+from judges.core.verdict import Origin as VerdictOrigin
+from judges.core.verdict import Outcome, Verdict, joined_parts
+from worker.monitor.corrected import Origin
+from worker.monitor.series import VERSION_DIGITS, Series
+from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
+
+Drawn = float | Literal["queue", "golden"]
+"""How a label's trace was chosen: with this probability from the traffic, from a queue, or as part of a golden set."""
+MAX_LABELS: Final = 100_000
+MAX_TEXT_CHARS: Final = 2_000
+_ID_BYTES: Final = 12
+# Verdicts of these measure the judge against itself, and against labels of their own.
+_OTHER_ORIGINS: Final = frozenset({"repeat", "canary"})
+_READ_COUNT: Final = 1_000
+_FIRST_CHUNK_COUNT: Final = 16
+_CHUNK_COUNT: Final = 500
+
+
+class Label(Struct, frozen=True, omit_defaults=True):
+    """What a person says of one metric of a trace."""
+
+    trace_id: str
+    judge: str
+    metric: str
+    passed: bool
+    drawn: Drawn
+    span_id: str = ""
+    annotator: str = ""
+    comment: str = ""
+    labelled_at: float = 0.0
+    """Seconds since the epoch; 0 if unknown."""
+
+    @property
+    def id(self) -> str:
+        """The name of the label in Redis; a second label of the same trace and metric replaces the first."""
+        return label_id(self.trace_id, self.span_id, self.judge, self.metric)
+
+    @property
+    def origin(self) -> Origin:
+        """How the trace was chosen, without the probability."""
+        return "drawn" if isinstance(self.drawn, float) else self.drawn
+
+
+class LabelVerdict(Struct, frozen=True, omit_defaults=True):
+    """What is kept of a verdict on a labelled trace: nothing of its texts."""
+
+    trace_id: str
+    evaluation_id: str
+    origin: VerdictOrigin
+    version: str
+    judge_model: str
+    service: str
+    outcome: Outcome
+    judged_at: float
+    weight: float
+    passed: bool | None = None
+    value: float | None = None
+    span_id: str = ""
+    environment: str = ""
+    model: str = ""
+    release: str = ""
+    name: str = ""
+    # By these `forget` finds the traces of a conversation and of a person.
+    session_id: str | None = None
+    user_id: str | None = None
+
+    @classmethod
+    def of(cls, verdict: Verdict, metric: str) -> Self:
+        """Return what a verdict says of a metric."""
+        score = next((score for score in verdict.scores if score.metric == metric), None)
+        return cls(
+            trace_id=verdict.trace_id,
+            evaluation_id=verdict.evaluation_id,
+            origin=verdict.origin,
+            version=verdict.judge_version,
+            judge_model=verdict.judge_model,
+            service=verdict.service,
+            outcome=verdict.outcome,
+            judged_at=verdict.started_at + verdict.duration_s,
+            weight=verdict.weight,
+            passed=None if score is None else score.passed,
+            value=None if score is None else score.value,
+            span_id=verdict.span_id or "",
+            environment=verdict.environment or "",
+            model=verdict.model or "",
+            release=verdict.release or "",
+            name=verdict.name or "",
+            session_id=verdict.session_id,
+            user_id=verdict.user_id,
+        )
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether it counts in series: it is of live traffic, chosen with a known probability."""
+        return self.origin == "live" and self.weight > 0
+
+    def series(self, label: Label) -> list[Series]:
+        """Return the series that it may count in, the whole first, then its segments."""
+        version = self.version[:VERSION_DIGITS]
+        whole = Series(self.service, self.environment, label.judge, version, self.judge_model, label.metric)
+        segments = ((name, value) for name in ("model", "release", "name") if (value := getattr(self, name)))
+        return [whole, *(msgspec.structs.replace(whole, segment=name, value=value) for name, value in segments)]
+
+
+class Labelled(NamedTuple):
+    """A label with all verdicts on its trace."""
+
+    label: Label
+    verdicts: Sequence[LabelVerdict] = ()
+
+    def verdict(self, fits: Callable[[LabelVerdict], bool]) -> LabelVerdict | None:
+        """Return the newest fitting verdict that passes or fails; None without any, or if several spans have one."""
+        found = [one for one in self.verdicts if one.passed is not None and fits(one)]
+        if len({one.span_id for one in found}) != 1:
+            return None
+        return max(found, key=lambda one: one.judged_at)
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether the label names no span, and several spans of its trace were judged."""
+        return len({one.span_id for one in self.verdicts}) > 1
+
+
+class Written(Struct):
+    """How many labels an import found new, changed, and stored before."""
+
+    new: int = 0
+    changed: int = 0
+    same: int = 0
+
+
+class TooManyLabelsError(Exception):
+    """There would be more labels than are kept."""
+
+
+def label_id(*parts: str) -> str:
+    """Return the id of a label by trace id, span id, judge and metric."""
+    return hashlib.blake2b(joined_parts(*parts), digest_size=_ID_BYTES).hexdigest()
+
+
+def ids_of(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """Yield the ids that labels of a verdict's trace may have, with the metric; repeats and the canary have none."""
+    for metric in () if verdict.origin in _OTHER_ORIGINS else verdict.metrics:
+        for span_id in {"", verdict.span_id or ""}:
+            yield label_id(verdict.trace_id, span_id, verdict.judge, metric), metric
+
+
+def read_labels(store: Store, fits: Callable[[Label], bool] = lambda _: True) -> list[Labelled]:
+    """Read labels with their verdicts, in order of time, then of trace."""
+    labels: dict[str, Label] = {}
+    verdicts: dict[str, dict[str, LabelVerdict]] = {}
+    for name, raw in scan(store):
+        label, _, evaluation_id = name.partition(":")
+        if evaluation_id:
+            verdicts.setdefault(label, {})[evaluation_id] = msgspec.json.decode(raw, type=LabelVerdict)
+        elif fits(found := msgspec.json.decode(raw, type=Label)):
+            labels[label] = found
+    ordered = sorted(labels, key=lambda name: (labels[name].labelled_at, labels[name].trace_id, name))
+    return [Labelled(labels[name], tuple(verdicts.get(name, {}).values())) for name in ordered]
+
+
+def scan(store: Store) -> Iterator[tuple[str, bytes]]:
+    """Yield all fields of the hash; one that is written meanwhile may be missing, and one may come twice."""
+    cursor = 0
+    while True:
+        cursor, found = store.call(
+            lambda client: client.hscan(store.keys.labels, cursor, count=_READ_COUNT)  # noqa: B023 - called at once
+        )
+        yield from ((name.decode(), raw) for name, raw in found.items())
+        if not cursor:
+            return
+
+
+def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False) -> Written:
+    """Store labels, and count which are new, changed or known. Of several with one id the last counts.
+
+    Raises:
+        TooManyLabelsError: There are too many; the labels of this call are not stored.
+    """
+    by_id = {label.id: label for label in labels}
+    if not by_id:
+        return Written()
+    key = store.keys.labels
+    stored: list[bytes | None] = store.call(lambda client: client.hmget(key, list(by_id)))
+    changed: dict[Any, bytes] = {}
+    written = Written(same=len(labels) - len(by_id))
+    for (name, label), raw in zip(by_id.items(), stored, strict=True):
+        if raw is not None and msgspec.json.decode(raw, type=Label) == label:
+            written.same += 1
+            continue
+        changed[name] = msgspec.json.encode(label)
+        written.new += raw is None
+        written.changed += raw is not None
+    # An upper limit: verdicts are fields as well.
+    if written.new and store.call(lambda client: client.hlen(key)) > MAX_LABELS:
+        count = sum(":" not in name for name, _ in scan(store))
+        if count + written.new > MAX_LABELS:
+            raise TooManyLabelsError(f"Redis holds {count:,} labels, and at most {MAX_LABELS:,} are kept.")
+    if changed and not dry_run:
+        store.call(lambda client: client.hset(key, mapping=changed))
+    return written
+
+
+def attach(store: Store, verdicts: Iterable[Verdict]) -> int:
+    """Store verdicts with the labels of their traces; return how many were new."""
+    of_id = [(name, metric, verdict) for verdict in verdicts for name, metric in ids_of(verdict)]
+    if not of_id:
+        return 0
+    key = store.keys.labels
+    stored = store.call(lambda client: client.hmget(key, [name for name, _, _ in of_id]))
+    fields: dict[Any, bytes] = {
+        f"{name}:{verdict.evaluation_id}": msgspec.json.encode(LabelVerdict.of(verdict, metric))
+        for (name, metric, verdict), raw in zip(of_id, stored, strict=True)
+        if raw is not None
+    }
+    if not fields:
+        return 0
+    found = int(store.call(lambda client: client.hset(key, mapping=fields)))
+    # `forget` may have erased a label meanwhile: no verdict stays without it.
+    names = list(fields)
+    left = store.call(lambda client: client.hmget(key, [name.partition(":")[0] for name in names]))
+    if orphans := [name for name, raw in zip(names, left, strict=True) if raw is None]:
+        store.call(lambda client: client.hdel(key, *orphans))
+    return found
+
+
+def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[Labelled]:
+    """Return labels with further verdicts on their traces, which are not stored."""
+    found: dict[str, dict[str, LabelVerdict]] = {
+        one.label.id: {verdict.evaluation_id: verdict for verdict in one.verdicts} for one in labelled
+    }
+    for verdict in verdicts:
+        for name, metric in ids_of(verdict):
+            if name in found:
+                found[name][verdict.evaluation_id] = LabelVerdict.of(verdict, metric)
+    return [Labelled(one.label, tuple(found[one.label.id].values())) for one in labelled]
+
+
+class OutboxMatcher:
+    """Finds verdicts on labelled traces in the outbox, from its oldest entry on."""
+
+    def __init__(self, store: Store) -> None:
+        self.seen = 0
+        self.found = 0
+        self._store = store
+        self._position = "-"
+        self._count = _FIRST_CHUNK_COUNT
+
+    def step(self) -> bool:
+        """Read the next entries; return whether there may be more."""
+        entries: list[Entry] = self._store.call(
+            lambda client: client.xrange(self._store.keys.verdicts, self._position, "+", self._count)
+        )
+        if not entries:
+            return False
+        decoded = (_verdict(fields) for _, fields in entries)
+        self.found += attach(self._store, [verdict for verdict in decoded if verdict is not None])
+        self.seen += len(entries)
+        self._position = f"({entries[-1][0].decode()}"
+        is_full = len(entries) == self._count
+        size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+        self._count = next_count(self._count, len(entries), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
+        return is_full
+
+
+_decoder: Final = msgspec.json.Decoder(Verdict)
+
+
+def _verdict(fields: Mapping[bytes, bytes] | None) -> Verdict | None:
+    """Decode a final verdict; other entries name no verdict of a label."""
+    if not fields or fields.get(b"v") != b"1" or b"j" not in fields:
+        return None
+    try:
+        return _decoder.decode(fields[b"j"])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

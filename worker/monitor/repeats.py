@@ -1,0 +1,82 @@
+"""How often a judge's second verdict differs from its first: flip ratio and kappa of repeated judgings, as gauges."""
+
+import datetime as dt
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from judges.core.verdict import Verdict
+from worker.monitor.corrected import Confusion, flips
+from worker.monitor.counts import Increment, read_counts
+from worker.monitor.gauges import GaugeTable
+from worker.monitor.series import COARSE_DAYS, series_of
+from worker.queue.batch import First
+from worker.storage.client import Store
+from worker.telemetry.metrics import Metrics
+
+_KIND: Final = "repeats"
+_EVERY_S: Final = 300.0
+# First and second verdict, in the order of Confusion.
+_CELLS: Final = ("pass-pass", "pass-fail", "fail-pass", "fail-fail")
+
+
+def first_of(verdict: Verdict) -> First | None:
+    """Return the first verdict of a repeat, None where a verdict repeats nothing."""
+    known = verdict.details.get("repeat") if verdict.origin == "repeat" else None
+    try:
+        return None if known is None else msgspec.convert(known, First)
+    except msgspec.ValidationError:
+        return None
+
+
+def count_repeats(verdict: Verdict, at: float) -> Iterator[Increment]:
+    """Count the pair of a repeat that was drawn at random: whether all metrics passed, first and second."""
+    first = first_of(verdict)
+    if first is None or not first.is_drawn or verdict.outcome != "scored":
+        return
+    passes = all(first.passed.values()), all(score.passed for score in verdict.scores if score.passed is not None)
+    for series in list(series_of(verdict, ()))[:1]:
+        labels = (verdict.judge, series.version, first.judge_model, verdict.judge_model)
+        yield Increment(_KIND, at, (*labels, "-".join("pass" if one else "fail" for one in passes)))
+
+
+class RepeatsWatch:
+    """Computes the gauges of repeated judgings of the last 90 days, every five minutes."""
+
+    def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._next_look = 0.0
+        self._gauges = GaugeTable(
+            metrics.judge_flip_ratio,
+            metrics.judge_flip_lower,
+            metrics.judge_flip_upper,
+            metrics.judge_kappa,
+            metrics.judge_kappa_lower,
+            metrics.judge_kappa_upper,
+        )
+
+    def run_due(self) -> None:
+        """Compute the gauges if five minutes have passed.
+
+        Raises:
+            StoreError: Redis did not answer; the gauges stay as they are.
+        """
+        now = self._clock()
+        if now < self._next_look:
+            return
+        self._next_look = now + _EVERY_S
+        today = dt.datetime.fromtimestamp(now, dt.UTC).date()
+        counts = read_counts(self._store, _KIND, [today - dt.timedelta(days) for days in range(COARSE_DAYS)])
+        rows: dict[tuple[str, ...], list[float | None]] = {}
+        for labels in {key[:-1] for key in counts}:
+            ratio, kappa = flips(Confusion(*(counts[*labels, cell] for cell in _CELLS)))
+            rows[labels] = [*ratio, *(kappa or (None, None, None))]
+        self._gauges.show(rows)
+
+    def clear(self) -> None:
+        """Remove all gauges: another worker is the active monitor."""
+        self._next_look = 0.0
+        self._gauges.show({})

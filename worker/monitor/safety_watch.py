@@ -1,0 +1,279 @@
+"""Safety incidents of all series: confirmed failures by five minutes, with the state in Redis, and as gauges.
+
+Each failure of a safety judge waits for its second judging. One that is confirmed counts with the rate of confirmed
+errors; one that another model passes counts as none; one that nobody judges again in time counts as a single failure.
+The state of a series is read from Redis before each step and written after it, so that another worker goes on where
+the last one stopped.
+"""
+
+import datetime as dt
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, Literal
+
+import msgspec
+import structlog
+
+from judges.core.verdict import Verdict
+from worker.config.settings import Settings
+from worker.monitor.counts import Increment, counted_until, read_counts
+from worker.monitor.examples import failing_traces
+from worker.monitor.gauges import GaugeTable
+from worker.monitor.repeats import first_of
+from worker.monitor.safety import Rates, State, confirmed_error, rates_of, step
+from worker.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Series, read_buckets, read_series, series_of
+from worker.storage.client import Store
+from worker.telemetry.metrics import Metrics
+
+log = structlog.get_logger("tracejudge.monitor")
+_KIND: Final = "safety"
+_EVERY_S: Final = 60.0
+_DAY_S: Final = 24 * HOUR_S
+_GRACE_S: Final = 60.0
+"""Verdicts that another worker had read come this late into their bucket."""
+_HISTORY_DAYS: Final = 28
+_STATE_TTL_S: Final = 90 * _DAY_S
+_PATIENCE: Final = 6
+"""Buckets after which a failure without a second judging counts as a single one."""
+_LATE_S: Final = (_PATIENCE - 1) * FIVE_MINUTES_S
+"""Second judgings that come later change nothing: their failures may have counted as single ones."""
+_SENSITIVITY: Final = 0.9
+_CORRELATION: Final = 0.5
+"""Of the errors of two models, until the series' own failures tell more."""
+_ENOUGH: Final = 10.0
+"""Confirmed errors that the declared rate explains, from which on only the series' own failures count."""
+_WORDS: Final = ("failed", "confirmed", "cleared")
+
+
+def count_safety(judges: Sequence[str], verdict: Verdict, at: float) -> Iterator[Increment]:
+    """Count a failure of live traffic, and its second judging.
+
+    A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
+    """
+    if verdict.judge not in judges:
+        return
+    passed = {score.metric: score.passed for score in verdict.scores}
+    bucket, first = str(int(at // FIVE_MINUTES_S)), first_of(verdict)
+    for series in series_of(verdict, ()):
+        if verdict.origin == "live" and verdict.weight > 0 and passed.get(series.metric) is False:
+            yield Increment(_KIND, at, (series.id, bucket, "failed"))
+        elif first is not None and first.is_failure and first.passed.get(series.metric) is False:
+            of_first = msgspec.structs.replace(series, judge_model=first.judge_model)
+            word = "cleared" if passed.get(series.metric) else "confirmed"
+            if at - first.ended_at <= _LATE_S:
+                yield Increment(_KIND, at, (of_first.id, bucket, word))
+
+
+Change = Literal["page", "recovery"]
+
+
+class Watched(msgspec.Struct, array_like=True):
+    """What is stored of one safety series.
+
+    Attributes:
+        state: The sum.
+        done: The last bucket that was counted, in buckets of five minutes since the epoch.
+        pending: Failures that wait for their second judging, as pairs of bucket and number, oldest first.
+        learned_at: When the rates were computed, in seconds since the epoch.
+        rates: Of confirmed failures; None before the first verdict.
+        alone: Of single failures.
+        incidents: Pairs of the first and last bucket of incidents of the last 28 days; 0 for the end of an open one.
+        examples: Ids of failing traces of the open incident.
+    """
+
+    state: State = msgspec.field(default_factory=State)
+    done: int = 0
+    pending: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    learned_at: float = 0.0
+    rates: Rates | None = None
+    alone: Rates | None = None
+    incidents: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    examples: list[str] = msgspec.field(default_factory=list)
+
+    def is_masked(self, bucket: int) -> bool:
+        """Return whether a bucket lies in an incident."""
+        return any(first <= bucket and (bucket <= last or not last) for first, last in self.incidents)
+
+    def wait(self, bucket: int, failed: int, answered: int, patience: int) -> int:
+        """Add failures and remove those that were judged again; return how many have waited too long."""
+        if failed:
+            self.pending.append((bucket, failed))
+        unanswered, left = 0, []
+        for since, number in self.pending:
+            # The oldest failures are judged again first.
+            waiting = max(0, number - answered)
+            answered -= number - waiting
+            if since + patience <= bucket:
+                unanswered += waiting
+            elif waiting:
+                left.append((since, waiting))
+        self.pending = left
+        return unanswered
+
+    def count(self, bucket: int, confirmed: int, unanswered: int, judgements: int) -> Change | None:
+        """Count one bucket and return what it changes."""
+        if self.rates is None or not (confirmed or unanswered or judgements):
+            return None
+        change = step(self.state, bucket, confirmed, judgements, self.rates, unanswered=unanswered, alone=self.alone)
+        if change == "page":
+            self.incidents.append((self.state.start, 0))
+        elif change == "recovery":
+            self.incidents[-1] = (self.incidents[-1][0], bucket)
+        return change
+
+
+class SafetyWatch:
+    """Steps the sums of all safety series, and shows the open incidents."""
+
+    def __init__(
+        self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._judges = settings.monitor.safety
+        self._error = settings.monitor.judge_error
+        # Where no rule names a second model, failures do not wait for anybody.
+        self._confirmed = {judge for rule in settings.rules if rule.second_model is not None for judge in rule.judges}
+        self._clock = clock
+        self._next_look = 0.0
+        self._incidents = GaugeTable(metrics.safety_incident)
+        self._details = GaugeTable(metrics.safety_incident_info)
+
+    def run_due(self) -> None:
+        """Count all complete buckets if a minute has passed, and show the gauges.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to call again.
+        """
+        now = self._clock()
+        if now < self._next_look or not self._judges:
+            return
+        known = read_series(self._store)
+        series = {name: one for name, one in known.items() if one.judge in self._judges and not one.segment}
+        watched = self._step(series, now) if series else {}
+        self._next_look = now + _EVERY_S
+        self._incidents.show({_labels(one): [float(watched[name].state.is_paged)] for name, one in series.items()})
+        self._details.show(
+            {
+                (*_labels(one), _minute(watched[name].state.start), " ".join(watched[name].examples)): [1.0]
+                for name, one in series.items()
+                if watched[name].state.is_paged
+            }
+        )
+
+    def clear(self) -> None:
+        """Remove all gauges: another worker is the active monitor."""
+        self._next_look = 0.0
+        self._incidents.show({})
+        self._details.show({})
+
+    def _step(self, series: Mapping[str, Series], now: float) -> dict[str, Watched]:
+        names = {series_id: self._store.keys.quality_safety(series_id) for series_id in series}
+        found = self._store.pipeline(lambda pipe: [pipe.get(name) for name in names.values()])
+        watched = {
+            series_id: msgspec.msgpack.decode(raw, type=Watched) if raw else Watched()
+            for series_id, raw in zip(series, found, strict=True)
+        }
+        until = min(now - _GRACE_S, counted_until(self._store, now))
+        last = int(until // FIVE_MINUTES_S) - 1
+        due = [series_id for series_id in series if watched[series_id].done < last]
+        if not due:
+            return watched
+        self._learn({name: watched[name] for name in due if now - watched[name].learned_at >= _DAY_S}, series, now)
+        oldest = last - FINE_DAYS * _DAY_S // FIVE_MINUTES_S
+        first = max(oldest, min(watched[series_id].done for series_id in due)) + 1
+        span = first * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
+        counts = read_counts(self._store, _KIND, _days(*span))
+        changes = []
+        for series_id, buckets in zip(due, read_buckets(self._store, due, *span, fine=True), strict=True):
+            one = watched[series_id]
+            judged = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
+            patience = _PATIENCE if series[series_id].judge in self._confirmed else 0
+            for number in range(max(first, one.done + 1), last + 1):
+                failed, confirmed, cleared = (counts[series_id, str(number), word] for word in _WORDS)
+                unanswered = one.wait(number, failed, confirmed + cleared, patience)
+                change = one.count(number, confirmed, unanswered, judged.get(number, 0))
+                if change is not None:
+                    changes.append((series_id, change))
+            one.done = last
+        for series_id, _ in changes:
+            one = watched[series_id]
+            since_s = one.state.start * FIVE_MINUTES_S
+            one.examples = failing_traces(self._store, series[series_id], since_s) if one.state.is_paged else []
+        self._store.pipeline(
+            lambda pipe: [
+                pipe.set(names[series_id], msgspec.msgpack.encode(watched[series_id]), ex=_STATE_TTL_S)
+                for series_id in due
+            ]
+        )
+        for series_id, change in changes:
+            _report(series[series_id], change, watched[series_id])
+        return watched
+
+    def _learn(self, watched: Mapping[str, Watched], series: Mapping[str, Series], now: float) -> None:
+        """Compute the rates anew, from four weeks that end a day ago, without incidents.
+
+        The last day may hold the beginning of an incident, which must not explain itself.
+        """
+        if not watched:
+            return
+        until = now - _DAY_S
+        since = until - _HISTORY_DAYS * _DAY_S
+        last = int(until // FIVE_MINUTES_S)
+        failures: dict[tuple[str, str], int] = defaultdict(int)
+        for (series_id, bucket, word), number in read_counts(self._store, _KIND, _days(since, until)).items():
+            if series_id in watched and int(bucket) < last and not watched[series_id].is_masked(int(bucket)):
+                failures[series_id, word] += number
+        found = read_buckets(self._store, list(watched), since, now, fine=False)
+        for (series_id, one), buckets in zip(watched.items(), found, strict=True):
+            hours = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
+            judgements = sum(number for first, number in hours.items() if first < last and not one.is_masked(first))
+            span_s = now - buckets[0].begins_at if buckets else HOUR_S
+            rates = partial(
+                rates_of,
+                judgements=judgements,
+                per_hour=sum(hours.values()) / max(1.0, span_s / HOUR_S),
+                sensitivity=_SENSITIVITY,
+                series=len(series),
+            )
+            declared = confirmed_error(self._error, _CORRELATION)
+            one.alone = rates(declared=self._error, failures=failures[series_id, "failed"])
+            one.rates = one.alone
+            if series[series_id].judge in self._confirmed:
+                # Models differ in how far their errors agree: what is measured replaces the assumption.
+                one.rates = rates(
+                    declared=declared if judgements * declared < _ENOUGH else 0.0,
+                    failures=failures[series_id, "confirmed"],
+                )
+                one.rates = msgspec.structs.replace(one.rates, limit=max(one.rates.limit, one.alone.limit))
+            # Until there is a day of verdicts, an hour tells much more than the last one did.
+            one.learned_at = now if span_s >= 2 * _DAY_S else now - _DAY_S + HOUR_S
+            one.incidents = [(begin, end) for begin, end in one.incidents if not end or end * FIVE_MINUTES_S > since]
+
+
+def _days(since: float, until: float) -> list[dt.date]:
+    first, last = (dt.datetime.fromtimestamp(at, dt.UTC).date() for at in (since, until))
+    return [first + dt.timedelta(days) for days in range((last - first).days + 1)]
+
+
+def _labels(series: Series) -> tuple[str, ...]:
+    return (series.metric, series.service, series.environment, series.judge, series.version, series.judge_model)
+
+
+def _minute(bucket: int) -> str:
+    return dt.datetime.fromtimestamp(bucket * FIVE_MINUTES_S, dt.UTC).strftime("%Y-%m-%dT%H:%MZ")
+
+
+def _report(series: Series, change: Change, watched: Watched) -> None:
+    log.warning(
+        "safety incident" if change == "page" else "safety incident ended",
+        since=_minute(watched.incidents[-1][0]),
+        service=series.service,
+        environment=series.environment or None,
+        judge=series.judge,
+        version=series.version,
+        judge_model=series.judge_model,
+        metric=series.metric,
+        examples=watched.examples or None,
+    )

@@ -1,0 +1,244 @@
+"""Archives of verdicts, and sums of verdicts that are read one by one.
+
+An archive is a file of JSON lines, each a verdict as in the outbox (docs/reference/verdicts.md), plain or compressed by
+gzip. `tracejudge tail --json` prints such lines. Fields that the report does not use are not decoded.
+"""
+
+import gzip
+import hashlib
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Final, Literal, NamedTuple, cast
+
+import msgspec
+from msgspec import Struct, structs
+
+from judges.core.verdict import Outcome, joined_parts
+from worker.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged
+from worker.monitor.shares import Sums
+from worker.report.figures import Cost, Labels, Part, Scope, added
+
+MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+MAX_GROUPS: Final = 5_000
+MAX_SESSIONS: Final = 200_000
+MAX_IDS: Final = 1_000_000
+_GZIP: Final = b"\x1f\x8b"
+
+
+class ArchiveError(Exception):
+    """An archive cannot be read; the text names file and line."""
+
+
+class VerdictScore(Struct, frozen=True):
+    """One score of a verdict."""
+
+    metric: str
+    passed: bool | None = None
+
+
+class VerdictLine(Struct, frozen=True, kw_only=True):
+    """The fields of a verdict that the report uses; see `judges.core.verdict.Verdict`."""
+
+    evaluation_id: str
+    outcome: Outcome
+    metrics: tuple[str, ...]
+    service: str
+    judge: str
+    judge_version: str
+    judge_model: str
+    started_at: float
+    duration_s: float
+    origin: str = "live"
+    scores: tuple[VerdictScore, ...] = ()
+    session_id: str | None = None
+    environment: str | None = None
+    release: str | None = None
+    name: str | None = None
+    model: str | None = None
+    weight: float = 1.0
+    cost_usd: float | None = None
+    dead: bool = False
+    """Set by `tracejudge tail --json` for an evaluation that was given up."""
+
+    @property
+    def ended_at(self) -> float:
+        """The time of the verdict, in seconds since the epoch."""
+        return self.started_at + self.duration_s
+
+
+decoder: Final = msgspec.json.Decoder(VerdictLine)
+
+
+def read_archive(path: str | Path) -> Iterator[VerdictLine]:
+    """Yield the verdicts of an archive; empty lines are skipped.
+
+    One line is in memory at a time.
+
+    Raises:
+        ArchiveError: The file cannot be read, or a line is no verdict; strict, since a share of the readable part of a
+            damaged file would look like one of the whole.
+    """
+    number = 0
+    try:
+        with Path(path).open("rb") as raw:
+            is_compressed = raw.read(len(_GZIP)) == _GZIP
+            raw.seek(0)
+            file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_compressed else raw
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    raise ArchiveError(f"{path}:{number}: is longer than {MAX_LINE_BYTES >> 20} MiB")
+                if line.strip():
+                    yield decoder.decode(line)
+    except msgspec.ValidationError as error:
+        raise ArchiveError(f"{path}:{number}: is not a verdict: {error}") from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ArchiveError(f"{path}:{number}: is not JSON; each line is one verdict") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ArchiveError(f"{path}:{number + 1}: the compressed file is damaged or not complete") from error
+    except OSError as error:
+        raise ArchiveError(f"{path}: {error.strerror or error}") from error
+
+
+class Skipped(Struct):
+    """Verdicts that a tally could not count, or counted with less."""
+
+    repeated: int = 0
+    """Of an evaluation that was counted before."""
+    groups: int = 0
+    """Of labels beyond `MAX_GROUPS`."""
+    sessions: int = 0
+    """Whose session was forgotten, so that they count as independent."""
+
+
+class _Group(NamedTuple):
+    labels: Labels
+    version: str
+    judge_model: str
+
+
+class _Counts(Struct):
+    """The sums of one bucket."""
+
+    sums: Sums = msgspec.field(default_factory=Sums)
+    abstained: Unjudged = Unjudged()
+    unscored: Unjudged = Unjudged()
+
+
+class Tally:
+    """Sums of verdicts of one scope, in the same buckets and clusters as the monitor's. Memory is bounded."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._groups: dict[_Group, dict[float, _Counts]] = {}
+        self._sessions: dict[int, dict[bytes, tuple[float, float]]] = defaultdict(dict)
+        self._session_count = 0
+        self._forgotten_until = 0
+        self._ids: dict[int, None] = {}
+        self.costs: dict[Labels, Cost] = defaultdict(Cost)
+        self.skipped = Skipped()
+
+    def add(self, verdict: VerdictLine, at: float, *, only: Literal["all", "cost"] = "all") -> None:
+        """Count a verdict of live traffic; others do not describe it.
+
+        Args:
+            verdict: The verdict; one whose evaluation was counted before is skipped.
+            at: When it was made, in seconds since the epoch.
+            only: Whether only its cost counts.
+        """
+        scope = self._scope
+        is_live = verdict.origin == "live" and verdict.weight > 0 and not verdict.dead
+        if not is_live or not scope.wants(verdict.service, verdict.judge):
+            return
+        if not scope.history <= at < scope.period.until:
+            return
+        if self._is_repeated(verdict.evaluation_id):
+            self.skipped.repeated += 1
+            return
+        passed = {score.metric: score.passed for score in verdict.scores}
+        for metric in verdict.metrics:
+            labels = _labels(verdict, metric, scope.keys)
+            if at in scope.period:
+                self._add_cost(labels, verdict.cost_usd)
+            if only == "all" and (verdict.outcome != "scored" or passed.get(metric) is not None):
+                self._add_judgement(labels, verdict, at, passed.get(metric))
+
+    @property
+    def parts(self) -> list[Part]:
+        """All sums so far."""
+        return [
+            Part(*group, self._scope.condensed(Bucket(at, *structs.astuple(counts)) for at, counts in buckets.items()))
+            for group, buckets in self._groups.items()
+        ]
+
+    def _is_repeated(self, evaluation_id: str) -> bool:
+        """Return whether an evaluation is among the last ones that were counted."""
+        digest = hashlib.blake2b(evaluation_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        number = int.from_bytes(digest)
+        if number in self._ids:
+            return True
+        self._ids[number] = None
+        if len(self._ids) > MAX_IDS:
+            del self._ids[next(iter(self._ids))]
+        return False
+
+    def _add_cost(self, labels: Labels, usd: float | None) -> None:
+        if labels not in self.costs and len(self.costs) >= MAX_GROUPS:
+            return
+        cost = self.costs[labels]
+        if usd is None:
+            cost.unpriced += 1
+        else:
+            cost.usd += usd
+            cost.evaluations += 1
+
+    def _add_judgement(self, labels: Labels, verdict: VerdictLine, at: float, passed: bool | None) -> None:  # noqa: FBT001
+        group = _Group(labels, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
+        buckets = self._groups.get(group)
+        if buckets is None:
+            if len(self._groups) >= MAX_GROUPS:
+                self.skipped.groups += 1
+                return
+            buckets = self._groups[group] = {}
+        counts = buckets.setdefault(at // self._scope.step * self._scope.step, _Counts())
+        if verdict.outcome == "scored":
+            before = self._grown(group, verdict, at, passed=bool(passed))
+            counts.sums.count(verdict.weight, passed=bool(passed), before=before)
+        else:
+            one = Unjudged(1, verdict.weight, verdict.weight**2)
+            kind = "abstained" if verdict.outcome == "abstained" else "unscored"
+            setattr(counts, kind, added((getattr(counts, kind), one)))
+
+    def _grown(self, group: _Group, verdict: VerdictLine, at: float, *, passed: bool) -> tuple[float, float]:
+        """Add a judgement to its session; return the session's sums before it, zeros where there are none."""
+        period = int(at // CLUSTER_PERIOD_S)
+        if verdict.session_id is None:
+            return 0.0, 0.0
+        if period < self._forgotten_until:
+            self.skipped.sessions += 1
+            return 0.0, 0.0
+        # As in the monitor a session is one of each series, also where a row adds several of them up.
+        name = joined_parts(
+            verdict.service, verdict.environment or "", *(each for pair in group.labels for each in pair)
+        )
+        name += joined_parts(group.version, group.judge_model, verdict.session_id)
+        session = hashlib.blake2b(name, digest_size=8).digest()
+        of_period = self._sessions[period]
+        before = of_period.get(session)
+        if before is None:
+            before = 0.0, 0.0
+            self._session_count += 1
+        of_period[session] = before[0] + verdict.weight, before[1] + verdict.weight * passed
+        if self._session_count > MAX_SESSIONS:
+            # Archives are in order of time, so the oldest period is the one that no more verdicts belong to.
+            oldest = min(self._sessions)
+            self._forgotten_until = max(self._forgotten_until, oldest + 1)
+            self._session_count -= len(self._sessions.pop(oldest))
+        return before
+
+
+def _labels(verdict: VerdictLine, metric: str, keys: tuple[str, ...]) -> Labels:
+    values = {"metric": metric, "version": verdict.judge_version[:VERSION_DIGITS]}
+    return tuple((key, values[key] if key in values else getattr(verdict, key) or "") for key in keys)

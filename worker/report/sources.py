@@ -1,0 +1,276 @@
+"""Sources of the report: the monitor's buckets, the outbox and the account in Redis, and archives of verdicts.
+
+Shares come from the buckets where these have the labels asked for, else from the outbox. Costs and labels that the
+buckets lack are only in verdicts, so they cover what the outbox still holds. With archives nothing else is read:
+the same verdicts would count twice.
+"""
+
+import datetime as dt
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import structs
+
+from worker.monitor.correction import corrections
+from worker.monitor.series import COARSE_DAYS, HOUR_S, Series, read_buckets, read_series
+from worker.report.archive import Skipped, Tally, VerdictLine, decoder, read_archive
+from worker.report.figures import (
+    DAY_S,
+    SERIES_KEYS,
+    CorrectedShare,
+    Coverage,
+    Estimate,
+    Evidence,
+    Labels,
+    Limit,
+    Part,
+    Period,
+    Scope,
+    Sources,
+    oldest_bucket,
+    time_of,
+    written,
+)
+from worker.storage.client import CHUNK_BYTES, Store, next_count
+
+_SERIES_AT_ONCE: Final = 25
+_FIRST_COUNT: Final = 32
+_MOST_COUNT: Final = 4_000
+_COUNTS: Final = tuple(name for name in Coverage.__struct_fields__ if not name.endswith("_day") and name != "reasons")
+_OUTBOX_CUT: Final = "outbox_cut_off:monitor"
+
+
+class _Outbox(NamedTuple):
+    """A tally of the outbox, and the time of its oldest entry; None where it is empty."""
+
+    tally: Tally
+    oldest: float | None
+
+
+def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
+    """Read what Redis holds about a scope.
+
+    Raises:
+        StoreError: Redis did not answer.
+    """
+    series = [one for one in read_series(store).values() if scope.wants(one.service, one.judge)]
+    segment = "" if not scope.segments else scope.segments[0]
+    has_sums = len(scope.segments) < 2 and any(one.segment == segment for one in series)  # noqa: PLR2004
+    outbox = _read_outbox(store, scope, costs_only=has_sums)
+    counts = {
+        name.decode(): int(n) for name, n in store.call(lambda client: client.hgetall(store.keys.account_all)).items()
+    }
+    coverage = _read_coverage(store, scope.period)
+    limits = list(_cut_limits(scope, counts, coverage))
+    corrected: dict[Labels, list[CorrectedShare]] = {}
+    span = "no verdict" if outbox.oldest is None else f"verdicts since {written(time_of(outbox.oldest))}"
+    if has_sums:
+        chosen = [one for one in series if one.segment == segment]
+        parts = _read_sums(store, scope, chosen)
+        shares = f"sums of the monitor, in buckets of {'an hour' if scope.step == HOUR_S else 'five minutes'}"
+        limits += _bucket_limits(scope, now, parts, segment)
+        corrected, refused = _corrected(store, scope, chosen, parts)
+        limits += refused
+    else:
+        parts = outbox.tally.parts
+        shares = f"the outbox, which holds {span}"
+        limits += _outbox_limits(scope, outbox.oldest)
+    return Evidence(
+        parts,
+        outbox.tally.costs,
+        coverage,
+        Sources(
+            shares,
+            f"the outbox, which holds {span}",
+            "none: Redis holds no account of these days"
+            if coverage is None
+            else f"the account of the whole installation, {coverage.first_day} to {coverage.last_day} (UTC)",
+        ),
+        [*limits, *_skipped_limits(outbox.tally.skipped)],
+        corrected,
+    )
+
+
+def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
+    """Read what archives hold about a scope.
+
+    Raises:
+        ArchiveError: An archive cannot be read.
+    """
+    tally = Tally(scope)
+    for path in paths:
+        for verdict in read_archive(path):
+            tally.add(verdict, verdict.ended_at)
+    source = ", ".join(Path(path).name for path in paths)
+    return Evidence(
+        tally.parts,
+        tally.costs,
+        None,
+        Sources(source, source, "none: archives hold verdicts, and no account of the traces without one"),
+        list(_skipped_limits(tally.skipped)),
+    )
+
+
+def _read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:
+    """Read the buckets of series; the history before the report's periods is in hours."""
+    parts: list[Part] = []
+    waiting = iter(series)
+    turn = scope.first // HOUR_S * HOUR_S
+    while some := list(islice(waiting, _SERIES_AT_ONCE)):
+        ids = [one.id for one in some]
+        history = read_buckets(store, ids, scope.history, turn, fine=False)
+        recent = read_buckets(store, ids, turn, scope.period.until, fine=scope.step < HOUR_S)
+        for one, older, newer in zip(some, history, recent, strict=True):
+            buckets = scope.condensed([*older, *newer])
+            parts.append(Part(_labels(scope, one), one.version, one.judge_model, buckets))
+    return parts
+
+
+def _corrected(
+    store: Store, scope: Scope, series: Sequence[Series], parts: Sequence[Part]
+) -> tuple[dict[Labels, list[CorrectedShare]], list[Limit]]:
+    """Correct the shares of rows by labels, and say why others are not."""
+    found: dict[Labels, list[CorrectedShare]] = defaultdict(list)
+    limits: dict[Limit, None] = {}
+    busy = Counter(part.labels for part in parts if any(bucket.begins_at in scope.period for bucket in part.buckets))
+    for one, results in corrections(store, series, *scope.period).items():
+        labels = _labels(scope, one)
+        name = " ".join(value for _, value in labels if value)
+        for result in results:
+            if busy[labels] > 1:
+                # Labels correct the errors of one version of a judge in one service.
+                text = f"{name}: not corrected by labels, since the row adds up {busy[labels]} series"
+                limits[Limit("not_corrected", f"{text}; --by {','.join(SERIES_KEYS[:-1])} separates them")] = None
+            elif result.corrected is not None:
+                share = Estimate.of(result.corrected.interval)
+                found[labels].append(CorrectedShare(share, result.corrected.method, result.labels))
+            elif busy[labels]:
+                limits[Limit("not_corrected", f"{name}: not corrected by labels: {result.refused}")] = None
+    return found, list(limits)
+
+
+def _labels(scope: Scope, series: Series) -> Labels:
+    return tuple((key, getattr(series, key) if key in SERIES_KEYS else series.value) for key in scope.keys)
+
+
+def _read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
+    tally, oldest = Tally(scope), None
+    for at, verdict in _outbox_entries(store, scope.period.since if costs_only else scope.history):
+        tally.add(verdict, at, only="cost" if costs_only else "all")
+    if first := store.call(lambda client: client.xrange(store.keys.verdicts, count=1)):
+        oldest = int(first[0][0].partition(b"-")[0]) / 1000
+    return _Outbox(tally, oldest)
+
+
+def _outbox_entries(store: Store, since: float) -> Iterator[tuple[float, VerdictLine]]:
+    """Yield the readable verdicts of the outbox with their times, in chunks of bounded size."""
+    position, count = str(max(0, int(since * 1000))), _FIRST_COUNT
+    while entries := store.call(
+        lambda client: client.xrange(store.keys.verdicts, min=position, count=count)  # noqa: B023
+    ):
+        for entry_id, fields in entries:
+            try:
+                yield int(entry_id.partition(b"-")[0]) / 1000, decoder.decode(fields.get(b"j", b""))
+            except (msgspec.DecodeError, RecursionError):
+                # A dead letter, or an entry of another version, which the exporters count.
+                continue
+        size = sum(len(value) for _, fields in entries for value in fields.values())
+        count = next_count(count, len(entries), size, most=_MOST_COUNT, most_bytes=CHUNK_BYTES)
+        position = f"({entries[-1][0].decode()}"
+
+
+def _read_coverage(store: Store, period: Period) -> Coverage | None:
+    """Add up the account of the days of a period; None where no day has one."""
+    first, last = (time_of(at).date() for at in (period.since, period.until - 1))
+    days = [first + dt.timedelta(days=number) for number in range((last - first).days + 1)]
+    found = store.pipeline(lambda pipe: [pipe.hgetall(store.keys.account(day)) for day in days])
+    totals: dict[str, int] = defaultdict(int)
+    for counts in found:
+        for name, count in counts.items():
+            totals[name.decode()] += int(count)
+    if not totals:
+        return None
+    known = [day for day, counts in zip(days, found, strict=True) if counts]
+    reasons = {name.removeprefix("unscored:"): n for name, n in sorted(totals.items()) if name.startswith("unscored:")}
+    return Coverage(
+        first_day=known[0], last_day=known[-1], reasons=reasons, **{name: totals.get(name, 0) for name in _COUNTS}
+    )
+
+
+def _cut_limits(scope: Scope, counts: Mapping[str, int], coverage: Coverage | None) -> Iterator[Limit]:
+    """Yield what caps and budgets removed; the account tells it of whole days or of all time."""
+    if cut := counts.get(_OUTBOX_CUT, 0):
+        yield Limit(
+            "outbox_cut_off",
+            f"{cut:,} verdicts were removed by the outbox's caps before the monitor read them, at a time that is not "
+            "recorded; raise max_outbox or max_outbox_bytes",
+        )
+    if cut := max(counts.get("cut_off", 0), 0 if coverage is None else coverage.cut_off):
+        yield Limit(
+            "stream_cut_off",
+            f"{cut:,} traces or reports were removed by the stream's caps before they were read, since the start; "
+            "busy times are judged less than others",
+        )
+    if coverage is None:
+        return
+    if stopped := coverage.reasons.get("over_budget", 0):
+        yield Limit(
+            "budget_stops",
+            f"{stopped:,} evaluations were refused by a budget ({_days(coverage)}); they are unscored, and the shares "
+            "are of the others",
+        )
+    if coverage.shed:
+        yield Limit(
+            "shed",
+            f"{coverage.shed:,} traces were not judged because the judge model was away ({_days(coverage)}); "
+            "`tracejudge replay` judges those that are still in the stream, outside of these shares",
+        )
+    if (days := (time_of(scope.period.until - 1).date() - time_of(scope.period.since).date()).days + 1) > (
+        held := (coverage.last_day - coverage.first_day).days + 1
+    ):
+        yield Limit("coverage_days", f"the account covers {held} of {days} days")
+
+
+def _days(coverage: Coverage) -> str:
+    return f"{coverage.first_day} to {coverage.last_day}"
+
+
+def _bucket_limits(scope: Scope, now: float, parts: Sequence[Part], segment: str) -> Iterator[Limit]:
+    """Yield what the buckets do not hold."""
+    if scope.first < (oldest := oldest_bucket(now)):
+        text = f"sums are kept for {COARSE_DAYS} days: nothing before {time_of(oldest).date()} is counted"
+        yield Limit("older_than_buckets", f"{text}; read archives with --archive")
+    begins = min((bucket.begins_at for part in parts for bucket in part.buckets), default=now)
+    if oldest <= scope.first < begins - DAY_S:
+        yield Limit("no_earlier_sums", f"the monitor's sums begin at {written(time_of(begins))}")
+    if segment:
+        yield Limit("without_label", f"verdicts without a {segment} are in no row")
+
+
+def _outbox_limits(scope: Scope, oldest: float | None) -> Iterator[Limit]:
+    names = ", ".join(scope.segments)
+    if len(scope.segments) == 1:
+        how = f'set [monitor] segments = ["{names}"] for sums of it from then on'
+    elif scope.segments:
+        how = "the monitor keeps sums by one such label at a time"
+    else:
+        how = "check that a worker of the role monitor runs: tracejudge doctor"
+    text = f"the monitor keeps no sums by {names}" if names else "the monitor has no sums"
+    yield Limit("no_sums", f"{text}, so these shares are of the outbox; {how}")
+    if oldest is not None and oldest > scope.first:
+        yield Limit("outbox_span", f"verdicts before {written(time_of(oldest))} are no longer in the outbox")
+
+
+def _skipped_limits(skipped: Skipped) -> Iterator[Limit]:
+    texts = {
+        "repeated": "verdicts repeat an evaluation and count once",
+        "groups": "verdicts have labels beyond the number of rows that a report may have, and are left out",
+        "sessions": "verdicts count as independent of their session, since the archives are not in order of time",
+    }
+    for name, amount in structs.asdict(skipped).items():
+        if amount:
+            yield Limit(f"skipped_{name}", f"{amount:,} {texts[name]}")
