@@ -205,6 +205,19 @@ def test_nothing_is_counted_before_the_outbox_is_read(ground: Ground) -> None:
     assert done < (traffic.now - 9_000) / FIVE_MINUTES_S
 
 
+def test_members_of_a_panel_do_not_page(ground: Ground) -> None:
+    rules = (Rule("all", ("safety",), model=("default", "third"), combine="majority", second_model="second"),)
+    traffic = Traffic(ground, an_hour=240)
+    traffic.settings = msgspec.structs.replace(
+        traffic.settings, rules=rules, models={**MODELS, "third": ModelSettings(provider="scripted", model="third")}
+    )
+    traffic.watch = traffic.another_watch()
+    with capture_logs() as logs:
+        traffic.hours(3, 0.2)
+    assert pages(logs) == []
+    assert traffic.incidents() == []
+
+
 def monitored(ground: Ground, worker: Desk) -> Metrics:
     """Let a monitor count the outbox and look, as after ten minutes."""
     metrics = Metrics(worker.settings)

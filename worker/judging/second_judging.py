@@ -25,17 +25,22 @@ class Repeats:
     def __init__(self, settings: Settings, sampler: Sampler) -> None:
         self._safety = frozenset(settings.monitor.safety)
         self._sampler = sampler
+        self._outvoted = sampler.graders.outvoted
         self._highest = max((rule.repeat for rule in settings.rules), default=0.0)
 
     def of(self, verdict: Verdict, item: Item, evaluation: Evaluation) -> list[Batch]:
         """Return the batches that judge the trace of a final verdict again, one evaluation each.
 
-        Only single judgings of live traffic that passed or failed are repeated. Judges in code answer the same again,
-        and combined verdicts are judged again member by member.
+        Only single judgings of live traffic that passed or failed are repeated. Judges in code answer the same again.
+        Combined verdicts are not confirmed, as several models have given them; their members count for the flip ratio.
         """
         passed = {score.metric: score.passed for score in verdict.scores if score.passed is not None}
         is_judged = evaluation.origin == "live" and not evaluation.members and verdict.judge_model != CODE.judge_model
-        is_failure = evaluation.judge in self._safety and not all(passed.values())
+        is_failure = (
+            evaluation.judge in self._safety
+            and not all(passed.values())
+            and (evaluation.judge, verdict.judge_model) not in self._outvoted
+        )
         place = position(evaluation.id, _KEY)
         # Before the rules are matched: nearly all verdicts end here.
         if not (passed and is_judged and (is_failure or place < self._highest)):

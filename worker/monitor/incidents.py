@@ -13,7 +13,7 @@ import msgspec
 from worker.monitor.baseline import Baseline
 from worker.monitor.detector import Bucket as Observed
 from worker.monitor.detector import Evidence, Limits, State, explain, since_interval
-from worker.monitor.examples import failing_traces
+from worker.monitor.failing import failing_traces
 from worker.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, Series, read_buckets
 from worker.storage.client import Store
 
