@@ -123,6 +123,7 @@ def _calibration(subject: Subject, rows: Sequence[_Row]) -> Calibration:
         of_label = [*cells[right], *cells[wrong]]
         of_all = weights[right] + weights[wrong]
         rates.append(wilson(weights[right] / of_all, _effective(of_label)) if of_label else None)
+    kinds = [sum(map(len, (cells[one], cells[other]))) for one, other in ((0, 1), (2, 3), (0, 2), (1, 3))]
     graded = [row for row in rows if row.value is not None]
     is_graded = any(row.value not in {0.0, 1.0} for row in graded)
     return Calibration(
@@ -130,7 +131,8 @@ def _calibration(subject: Subject, rows: Sequence[_Row]) -> Calibration:
         len(rows),
         size,
         Confusion(*map(len, cells)),
-        whole._replace(sensitivity=rates[0], specificity=rates[1]),
+        # With one kind of verdict or label alone kappa is 0, with an interval of no width.
+        Agreement(whole.agreement, *rates, None if min(*kinds) == 0 else whole.kappa),
         weights[2] / total,
         weights[1] / total,
         _reliability(graded) if is_graded else None,

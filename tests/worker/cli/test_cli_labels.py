@@ -226,6 +226,7 @@ def test_an_archive_holds_what_the_outbox_has_lost(served: Run, ground: Ground) 
     document = served("calibrate", "--judge", "safety", "--archive", archive, "--format", "json").document
     (found,) = document["calibrations"]
     assert (found["origin"], found["labels"], found["agreement"]["value"]) == ("queue", 2, 0.5)
+    assert found["kappa"] is None, "the judge passes all"
     assert all(not one.verdicts for one in read_labels(ground.store))
 
 
