@@ -6,6 +6,7 @@ the same verdicts would count twice.
 """
 
 import datetime as dt
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -106,10 +107,15 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
         ArchiveError: An archive cannot be read.
     """
     tally = Tally(scope)
+    first, last = math.inf, -math.inf
     for path in paths:
         for verdict in read_archive(path):
-            tally.add(verdict, verdict.ended_at)
-    source = ", ".join(Path(path).name for path in paths)
+            tally.add(verdict, at := verdict.ended_at)
+            first, last = min(first, at), max(last, at)
+    names = ", ".join(Path(path).name for path in paths)
+    # A file may begin or end within the period, which its shares do not show.
+    span = f"verdicts of {written(time_of(first))} to {written(time_of(last))}" if first <= last else "no verdict"
+    source = f"{names}, which hold{'s' if len(paths) == 1 else ''} {span}"
     return Evidence(
         tally.parts,
         tally.costs,

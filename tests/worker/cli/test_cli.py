@@ -14,10 +14,10 @@ from worker.embedded import EmbeddedRedisError
 from worker.storage.client import StoreError
 
 CONTRACT_VERBS = {
+    "report",
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
     *("invalid", "gateway"),
     *("labels", "calibrate"),
-    "report",
 }
 
 

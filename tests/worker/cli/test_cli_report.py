@@ -59,7 +59,7 @@ def test_redis_and_an_archive_give_the_same_report(served: Run, redis_url: str, 
     ]
     assert shares[0] == pytest.approx(shares[2])
     assert shares[1] == pytest.approx(shares[3])
-    assert of_archive["sources"]["shares"] == "verdicts"
+    assert of_archive["sources"]["shares"].startswith("verdicts, which holds verdicts of 20")
 
 
 def test_output_goes_to_a_file(served: Run, tmp_path: Path) -> None:
