@@ -284,32 +284,33 @@ class Detection:
 
     def _explain(self, series: Mapping[str, Series], last: int) -> None:
         """Store an incident for each series with an open drop, also of a segment, and end those without one."""
-        changed = {
-            msgspec.structs.replace(one, segment="", value="").id
-            for series_id, one in series.items()
-            if self._detectors[series_id].state.alarm >= 0 or self._detectors[series_id].incident is not None
-        }
+        families: dict[Series, list[str]] = {}
+        for series_id, one in series.items():
+            whole = msgspec.structs.replace(one, segment="", value="") if one.segment else one
+            families.setdefault(whole, []).append(series_id)
         explained = []
-        alike = "service", "environment", "judge", "metric", "segment"
-        for whole_id in changed & series.keys():
-            whole, detector = series[whole_id], self._detectors[whole_id]
-            members = [Member(whole, detector.state, detector.norm, detector.limits)]
-            siblings = []
-            for series_id, one in series.items():
-                if one.segment and msgspec.structs.replace(one, segment="", value="") == whole:
-                    other = self._detectors[series_id]
-                    members.append(Member(one, other.state, other.norm, other.limits))
-                elif one != whole and all(getattr(one, name) == getattr(whole, name) for name in alike):
-                    siblings.append(one)
-            is_open = any(one.state.alarm >= 0 for one in members)
-            if is_open == (detector.incident is not None):
+        for whole, ids in families.items():
+            is_open = any(self._detectors[series_id].state.alarm >= 0 for series_id in ids)
+            whole_id = next((series_id for series_id in ids if not series[series_id].segment), None)
+            if whole_id is None or is_open == ((detector := self._detectors[whole_id]).incident is not None):
                 continue
-            if is_open:
-                detector.incident = investigate(self._store, members, siblings, last)
-                _report("quality dropped", whole, detector.incident)
-            elif detector.incident is not None:
+            if detector.incident is not None:
                 _report("quality recovered", whole, detector.incident)
                 detector.incident = None
+            else:
+                # The whole series first.
+                members = []
+                for series_id in sorted(ids, key=whole_id.__ne__):
+                    found = self._detectors[series_id]
+                    members.append(Member(series[series_id], found.state, found.norm, found.limits))
+                names = "service", "environment", "judge", "metric"
+                siblings = [
+                    one
+                    for one in families
+                    if one != whole and all(getattr(one, name) == getattr(whole, name) for name in names)
+                ]
+                detector.incident = investigate(self._store, members, siblings, last)
+                _report("quality dropped", whole, detector.incident)
             explained.append(whole_id)
         if explained:
             self._save(explained)
