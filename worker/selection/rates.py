@@ -59,7 +59,13 @@ class RateFactors:
             return
         self._next = now + _EVERY_S
         if counts := self._sampler.take_counts():
-            self._write(counts, int(now // HOUR_S))
+            key, frequent = self._store.keys.segments(int(now // HOUR_S)), counts.most_common(_MAX_SEGMENTS)
+            self._store.pipeline(
+                lambda pipe: [
+                    *(pipe.hincrby(key, segment_field(*name), amount) for name, amount in frequent),
+                    pipe.expire(key, _SEGMENTS_TTL_S),
+                ]
+            )
         self._first.exchange(int(now // HOUR_S))
         stored = self._store.call(lambda client: client.get(self._store.keys.rates))
         try:
@@ -71,18 +77,6 @@ class RateFactors:
             self._rates = rates
             self._sampler.set_factors(rates.factors, rates.segments)
             log.info("rates changed", factors=rates.factors)
-
-    def _write(self, counts: Counter[tuple[str, str]], hour: int) -> None:
-        key = self._store.keys.segments(hour)
-        self._store.pipeline(
-            lambda pipe: [
-                *(
-                    pipe.hincrby(key, segment_field(*name), amount)
-                    for name, amount in counts.most_common(_MAX_SEGMENTS)
-                ),
-                pipe.expire(key, _SEGMENTS_TTL_S),
-            ]
-        )
 
 
 def segment_field(rule: str, segment: str) -> bytes:

@@ -274,8 +274,11 @@ class Sampler:
             return cached
         rules = [compiled for compiled, matches in self._rules if matches(trace)]
         segments = {one.rule.name: _segment(one.rule, trace) for one in rules if one.rule.stratify}
-        if segments:
-            rules = [self._divided(one, segments.get(one.rule.name)) for one in rules]
+        for place, one in enumerate(rules):
+            # A segment that is not known yet has the mean rate.
+            factor = self._of_segments.get(one.rule.name, {}).get(segments.get(one.rule.name, ""), 1.0)
+            if factor != 1.0:
+                rules[place] = one._replace(rule=structs.replace(one.rule, rate=min(1.0, one.rule.rate * factor)))
         new = tuple(
             ((one.rule.name, value), one.rule.first_per_hour)
             for one in rules
@@ -303,13 +306,6 @@ class Sampler:
                 of_hour[value] = count + 1
                 self._not_exchanged[value] += 1
         return found
-
-    def _divided(self, compiled: _CompiledRule, segment: str | None) -> _CompiledRule:
-        """Return a rule with its rate for a segment; a segment that is not known yet has the mean rate."""
-        if segment is None:
-            return compiled
-        factor = self._of_segments.get(compiled.rule.name, {}).get(segment, 1.0)
-        return compiled._replace(rule=structs.replace(compiled.rule, rate=min(1.0, compiled.rule.rate * factor)))
 
     def _report_egress(self, rules: Sequence[_CompiledRule]) -> None:
         """Log once for each pair of rules that the egress of one excludes the other's model."""
